@@ -1,0 +1,99 @@
+"""Every error a user can meet, as one tree.
+
+::
+
+    RooflinekitError
+    ├── InputError                  exit code 2: one line says what, where, and the nearest valid input
+    │   ├── UnknownNameError        a model, GPU, engine or calibration nobody knows
+    │   ├── SpecError               a spec file or config.json that cannot be trusted
+    │   ├── ArchitectureError       a model that is understood well enough to be refused
+    │   ├── DtypeError              a number format that is unknown, or that the accelerator lacks
+    │   ├── DeploymentError         a split over GPUs that does not exist
+    │   ├── WorkloadError           a batch, length or context that makes no sense
+    │   └── MissingExtraError       an optional dependency is not installed
+    └── DoesNotFitError             exit code 3: the deployment needs more memory than there is
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+__all__ = [
+    "ArchitectureError",
+    "DeploymentError",
+    "DoesNotFitError",
+    "DtypeError",
+    "InputError",
+    "MissingExtraError",
+    "RooflinekitError",
+    "SpecError",
+    "UnknownNameError",
+    "WorkloadError",
+    "nearest",
+]
+
+
+class RooflinekitError(Exception):
+    """Base of all errors raised on purpose."""
+
+    exit_code = 1
+
+
+class InputError(RooflinekitError, ValueError):
+    """The input cannot be answered; the message is one line."""
+
+    exit_code = 2
+
+
+class UnknownNameError(InputError):
+    """No model, accelerator, engine or calibration has this name."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind, self.name = kind, name
+        self.suggestions = nearest(name, known)
+        hint = f"; nearest: {', '.join(self.suggestions)}" if self.suggestions else ""
+        super().__init__(f"unknown {kind} {name!r}{hint}")
+
+
+class SpecError(InputError):
+    """A spec file holds something that cannot be trusted: names file, key and value."""
+
+
+class ArchitectureError(InputError):
+    """The model is not a decoder that this library can cost."""
+
+
+class DtypeError(InputError):
+    """Unknown number format, or one that the accelerator has no units for."""
+
+
+class DeploymentError(InputError):
+    """A parallel split that the model or the system does not allow."""
+
+
+class WorkloadError(InputError):
+    """A batch, prompt length, output length or context that makes no sense."""
+
+
+class MissingExtraError(InputError):
+    """An optional dependency is missing; the message is its install line."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an optional dependency: pip install 'rooflinekit[{extra}]'")
+
+
+class DoesNotFitError(RooflinekitError):
+    """The deployment needs more memory than the accelerators have."""
+
+    exit_code = 3
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """Return the known names most like `name`, best first.
+
+    >>> nearest("h10-sxm", ["h100-sxm", "l4", "h100-pcie"])
+    ['h100-sxm', 'h100-pcie']
+    """
+    by_folded = {candidate.lower(): candidate for candidate in known}
+    return [by_folded[hit] for hit in get_close_matches(name.lower(), by_folded, n=count, cutoff=0.45)]

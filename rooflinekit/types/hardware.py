@@ -1,0 +1,105 @@
+"""What a model runs on: one accelerator, and a system of them with its links. SI units throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rooflinekit.types.dtype import Dtype
+from rooflinekit.types.errors import DtypeError
+from rooflinekit.types.numeric import Numeric
+
+__all__ = ["Accelerator", "Price", "Provenance", "System"]
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a number came from.
+
+    `confidence`: A two independent sources, or one vendor document that was read, or reproduced by cores x rate x
+    clock; B one secondary source, or vendor sources that disagree; C derived.
+    """
+
+    quantity: str
+    value: float
+    unit: str
+    source: str
+    confidence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """A dated quote for one accelerator hour [USD/h]."""
+
+    usd_per_hour: float
+    date: str
+    source: str
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One device: dense peak rates by format, memory, links. Any number may be an array for a sensitivity study."""
+
+    name: str
+    title: str
+    vendor: str
+    architecture: str
+    peaks: Mapping[Dtype, float]  #: dense peak rate [FLOP/s]
+    memory_bytes: Numeric  #: what the driver shows, not the marketing number [B]
+    memory_bandwidth: Numeric  #: datasheet [B/s]
+    l2_bytes: float  #: last cache in front of memory [B]; 0 if unknown
+    cores: int  #: SMs, CUs, tensor cores
+    link_bandwidth: Numeric  #: to all peers of the scale-up domain together, one direction [B/s]
+    domain_size: int  #: accelerators that the scale-up links join
+    nic_bandwidth: Numeric = 0.0  #: scale-out network, one direction [B/s]; 0 if none is known
+    pcie_bandwidth: Numeric = 0.0  #: to the host, one direction [B/s]
+    clock_hz: float = 0.0  #: maximum core clock [Hz]
+    tdp_w: float = 0.0
+    link_kind: str = ""
+    release_year: int = 0
+    compute_capability: str = ""
+    price: Price | None = None
+    aliases: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    provenance: tuple[Provenance, ...] = field(default=(), repr=False)
+    origin: str = ""
+
+    def peak(self, dtype: Dtype) -> float:
+        """Dense peak rate for arithmetic in `dtype` [FLOP/s].
+
+        Raises DtypeError if the accelerator has no units for it.
+        """
+        try:
+            return self.peaks[dtype.unit]
+        except KeyError:
+            known = ", ".join(kind.value for kind in self.peaks)
+            raise DtypeError(f"{self.name} has no {dtype.value} arithmetic; it has: {known}") from None
+
+    def supports(self, dtype: Dtype) -> bool:
+        """Whether it computes in `dtype` natively."""
+        return dtype.unit in self.peaks
+
+    def ridge(self, dtype: Dtype) -> Numeric:
+        """Intensity at which the compute roof meets the memory roof [FLOP/B] (Williams et al. 2009)."""
+        return self.peak(dtype) / self.memory_bandwidth
+
+
+@dataclass(frozen=True)
+class System:
+    """Accelerators and the links between them: scale-up domains joined by a scale-out network."""
+
+    accelerator: Accelerator
+    domain_size: int
+    max_gpus: int  #: more than this cannot be joined, or nothing is known about how
+
+    @classmethod
+    def of(cls, accelerator: Accelerator) -> System:
+        """The usual system of this accelerator: its scale-up domain, joined by NICs where it has them."""
+        network = bool(accelerator.nic_bandwidth)
+        return cls(accelerator, accelerator.domain_size, 1024 * accelerator.domain_size if network else accelerator.domain_size)
+
+    def bandwidth(self, gpus: int) -> Numeric:
+        """One-direction bandwidth an accelerator has in a group of `gpus` [B/s]: the slowest tier the group spans."""
+        return self.accelerator.link_bandwidth if gpus <= self.domain_size else self.accelerator.nic_bandwidth
