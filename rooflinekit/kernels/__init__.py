@@ -1,0 +1,46 @@
+"""The work of every kernel of a forward pass, each with its formula and source."""
+
+from rooflinekit.kernels.attention import (
+    AttentionCore,
+    IndexScores,
+    KVAppend,
+    LatentCore,
+    LatentUpProjection,
+    attention_flops,
+    kv_cache_bytes_per_token,
+)
+from rooflinekit.kernels.collective import Collective, CollectiveKind, sent_bytes
+from rooflinekit.kernels.elementwise import Elementwise, Embedding, Parameters, Sampling
+from rooflinekit.kernels.gemm import BatchedLinear, Linear, gemm_activation_bytes, gemm_flops
+from rooflinekit.kernels.moe import Experts, distinct_experts
+from rooflinekit.kernels.operation import Operation, Step, Weights
+from rooflinekit.kernels.recurrent import STATE_DTYPE, ShortConvolution, StateUpdate
+
+__all__ = [
+    "STATE_DTYPE",
+    "AttentionCore",
+    "BatchedLinear",
+    "Collective",
+    "CollectiveKind",
+    "Elementwise",
+    "Embedding",
+    "Experts",
+    "IndexScores",
+    "KVAppend",
+    "LatentCore",
+    "LatentUpProjection",
+    "Linear",
+    "Operation",
+    "Parameters",
+    "Sampling",
+    "ShortConvolution",
+    "StateUpdate",
+    "Step",
+    "Weights",
+    "attention_flops",
+    "distinct_experts",
+    "gemm_activation_bytes",
+    "gemm_flops",
+    "kv_cache_bytes_per_token",
+    "sent_bytes",
+]

@@ -1,0 +1,83 @@
+"""Mixture of experts: which experts a batch touches, and the grouped GEMM over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooflinekit.kernels.operation import Step, Weights
+from rooflinekit.types.dtype import Dtype
+from rooflinekit.types.kernel import Kernel
+from rooflinekit.types.numeric import Numeric
+
+__all__ = ["Experts", "distinct_experts"]
+
+
+def distinct_experts(tokens: Numeric, experts: int, top_k: int) -> Numeric:
+    """Expected number of distinct experts that `tokens` tokens touch under uniform routing: E·(1 − (1 − k/E)^T).
+
+    Each token picks k of E without replacement, so an expert is missed by one token with probability 1 − k/E.
+
+    >>> round(distinct_experts(32, 256, 8))  # neither 8 nor 256
+    163
+    >>> distinct_experts(1, 256, 8)
+    8.0
+    """
+    missed: Numeric = (1.0 - top_k / experts) ** tokens
+    return experts * (1.0 - missed)
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """This accelerator's experts: gate and up, activation, down, as one fused launch over the tokens routed here.
+
+    `experts` are all of the layer's, of which `local` are held here, each with `width` of its inner columns.
+    """
+
+    experts: int
+    local: int
+    top_k: int
+    hidden: int
+    width: int
+    matrices: int  #: 3 gated, 2 plain
+    bias: int  #: bias elements of one expert here
+    weight: Dtype
+    compute: Dtype
+
+    @property
+    def expert_weights(self) -> int:
+        """Weights of one expert held here."""
+        return self.matrices * self.hidden * self.width
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """All local experts, touched or not."""
+        matrices = Weights("experts", self.local * self.expert_weights, self.weight)
+        return (matrices, Weights("experts", self.local * self.bias, Dtype.BF16)) if self.bias else (matrices,)
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """The grouped GEMMs: weights of the experts that were touched, work of the tokens that came.
+
+        Activations: a routed token is read, written back and combined (3·D), and passes each matrix once (3·F gated).
+        """
+        tokens = step.tokens * step.replicas
+        touched = distinct_experts(tokens, self.experts, self.top_k) * (self.local / self.experts)
+        routed = tokens * self.top_k * (self.local / self.experts)
+        wide = step.stream.bytes
+        return [
+            Kernel(
+                "experts",
+                "moe",
+                count,
+                self.compute,
+                flops=2.0 * routed * self.expert_weights,
+                weight_bytes=touched * (self.expert_weights * self.weight.bytes + self.bias * Dtype.BF16.bytes),
+                activation_bytes=routed * (3 * self.hidden + self.matrices * self.width) * wide,
+                dims={
+                    "tokens": tokens,
+                    "routed": routed,
+                    "touched": touched,
+                    "hidden": self.hidden,
+                    "width": self.width,
+                },
+            )
+        ]

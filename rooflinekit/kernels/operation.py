@@ -1,0 +1,69 @@
+"""What every kernel of a forward pass has in common.
+
+An `Operation` is a value (it hashes, so equal operations of many layers are counted, not repeated) that holds one
+accelerator's share of some weights and turns an engine step into the work of its launches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from rooflinekit.types.batch import Batch
+from rooflinekit.types.dtype import Dtype
+from rooflinekit.types.kernel import Kernel
+from rooflinekit.types.numeric import Numeric
+
+__all__ = ["Operation", "Step", "Weights"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One engine step as one accelerator sees it.
+
+    `batch` holds the sequences of this accelerator's attention replica; `replicas` of them (dp) run side by side and
+    share the experts. `stream` is the format of activations between kernels, `kv` that of the cache.
+    """
+
+    batch: Batch
+    stream: Dtype
+    kv: Dtype
+    replicas: int = 1
+
+    @cached_property
+    def tokens(self) -> Numeric:
+        """Tokens that one replica computes."""
+        return self.batch.tokens
+
+    @cached_property
+    def rows(self) -> Numeric:
+        """Rows of logits that one replica needs."""
+        return self.batch.sampled_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Weights that one accelerator holds: `count` elements of `dtype`, for one kind of module."""
+
+    module: str  #: embedding, attention, ffn, experts, shared_experts, lm_head or other
+    count: int
+    dtype: Dtype
+
+    @property
+    def bytes(self) -> float:
+        """Resident size [B]."""
+        return self.count * self.dtype.bytes
+
+
+class Operation(Protocol):
+    """One operation of the forward pass on one accelerator."""
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """What it keeps in memory."""
+        ...
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """The launches it makes in a step, `count` times each; none if the step gives it nothing to do."""
+        ...
