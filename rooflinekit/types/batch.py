@@ -168,7 +168,9 @@ class Batch:
         if len(lengths) == 0:
             raise WorkloadError("a ragged batch needs at least one length")
         new = np.array([whole_number(length, "length") for length in lengths], dtype=float)
-        cached = np.zeros_like(new) if past is None else np.array([whole_number(p, "past", 0) for p in past], dtype=float)
+        cached = (
+            np.zeros_like(new) if past is None else np.array([whole_number(p, "past", 0) for p in past], dtype=float)
+        )
         if cached.shape != new.shape:
             raise WorkloadError(f"{len(new)} lengths but {len(cached)} past lengths")
         return cls(prefilling=Sequences(np.ones_like(new), new, cached, ragged=True))

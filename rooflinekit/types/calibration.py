@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rooflinekit.types.kernel import Family
+from rooflinekit.types.kernel import Kernel
 
 __all__ = ["Calibration", "FamilyFit", "Parameter"]
 
@@ -46,6 +46,11 @@ class Calibration:
     hash: str
     accelerator: str
     engine: str
-    families: Mapping[Family, FamilyFit]
+    families: Mapping[str, FamilyFit]  #: by "family/dtype", or "family" for every other dtype
     source: str
-    transfer: tuple[float, float] = (1.0, 1.0)  #: how much the interval widens on another accelerator or engine
+    date: str = ""
+    transfer: tuple[float, float] = (1.0, 1.0)  #: widening of the interval on another accelerator or engine
+
+    def fit(self, kernel: Kernel) -> FamilyFit:
+        """The parameters for this kernel's family and number format."""
+        return self.families.get(f"{kernel.family}/{kernel.dtype.value}") or self.families[kernel.family]

@@ -9,7 +9,7 @@ from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.errors import DtypeError
 from rooflinekit.types.numeric import Numeric
 
-__all__ = ["Accelerator", "Price", "Provenance", "System"]
+__all__ = ["Accelerator", "Price", "Provenance", "Source", "System"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,16 @@ class Provenance:
     unit: str
     source: str
     confidence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A document that numbers come from; `read` is false if it is named but was not opened."""
+
+    id: str
+    title: str
+    url: str
+    read: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,7 @@ class Accelerator:
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     provenance: tuple[Provenance, ...] = field(default=(), repr=False)
+    sources: tuple[Source, ...] = field(default=(), repr=False)
     origin: str = ""
 
     def peak(self, dtype: Dtype) -> float:
@@ -98,7 +109,9 @@ class System:
     def of(cls, accelerator: Accelerator) -> System:
         """The usual system of this accelerator: its scale-up domain, joined by NICs where it has them."""
         network = bool(accelerator.nic_bandwidth)
-        return cls(accelerator, accelerator.domain_size, 1024 * accelerator.domain_size if network else accelerator.domain_size)
+        return cls(
+            accelerator, accelerator.domain_size, 1024 * accelerator.domain_size if network else accelerator.domain_size
+        )
 
     def bandwidth(self, gpus: int) -> Numeric:
         """One-direction bandwidth an accelerator has in a group of `gpus` [B/s]: the slowest tier the group spans."""

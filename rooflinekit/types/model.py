@@ -212,6 +212,7 @@ class WeightFormats:
     embedding: Dtype
     lm_head: Dtype
     other: Dtype  #: norms, router, biases, convolutions, state-space parameters
+    attention_output: Dtype | None = None  #: the output projection, where it differs from the rest of attention
 
     @classmethod
     def uniform(cls, dtype: Dtype) -> WeightFormats:

@@ -39,7 +39,9 @@ def parse_quantity(text: object, dimension: str) -> float:
 
     Raises ValueError (what is wrong, and an example) for a bare number, an unknown unit or another dimension.
     """
-    example = {"FLOP/s": "989.4 TFLOP/s", "B/s": "3.35 TB/s", "B": "79.6 GiB", "Hz": "1.98 GHz"}.get(dimension, f"1 {dimension}")
+    example = {"FLOP/s": "989.4 TFLOP/s", "B/s": "3.35 TB/s", "B": "79.6 GiB", "Hz": "1.98 GHz"}.get(
+        dimension, f"1 {dimension}"
+    )
     match = _NUMBER.match(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"{text!r} has no unit or is not a quantity; write it like {example!r}")

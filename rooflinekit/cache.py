@@ -1,0 +1,144 @@
+"""What a sequence keeps on the accelerators between steps: keys and values, latents, recurrent states.
+
+The law differs by kind of layer: full attention grows with the context, a sliding window or chunk stops growing,
+MLA keeps one latent that tensor parallelism replicates, linear attention and state-space layers keep a fixed state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rooflinekit.kernels import STATE_DTYPE
+from rooflinekit.types.dtype import Dtype
+from rooflinekit.types.errors import WorkloadError
+from rooflinekit.types.model import (
+    Attention,
+    GatedDeltaNet,
+    LatentAttention,
+    Layer,
+    LightningAttention,
+    Mamba,
+    Mamba2,
+    Mixer,
+    Model,
+)
+from rooflinekit.types.numeric import Numeric, ceil_div, floor_div, maximum, minimum, where
+
+__all__ = ["CacheLaw", "LayerCache", "cache_law", "layer_cache", "model_cache_law"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """One layer's share on one accelerator: `elements` a token up to `cap` tokens, and a fixed state [B]."""
+
+    elements: int
+    cap: int | None
+    state_bytes: float
+
+
+@dataclass(frozen=True)
+class CacheLaw:
+    """Bytes that one sequence takes as a function of its context.
+
+    slopes: (cap in tokens or infinity, bytes a token) for layers that stop growing at that cap, caps ascending;
+    state_bytes: what it takes whatever the context; block: tokens are allocated in multiples of this (paging).
+    """
+
+    slopes: tuple[tuple[float, float], ...]
+    state_bytes: float
+    block: int = 1
+
+    @property
+    def bytes_per_token(self) -> float:
+        """What each token adds before any cap is reached [B]."""
+        return sum(slope for _, slope in self.slopes)
+
+    def bytes(self, context: Numeric) -> Numeric:
+        """Size of one sequence at `context` tokens [B].
+
+        >>> CacheLaw(((4096.0, 10.0), (math.inf, 1.0)), 5.0).bytes(5000.0)
+        45965.0
+        """
+        allocated = context if self.block == 1 else ceil_div(context, float(self.block)) * self.block
+        total: Numeric = self.state_bytes
+        for cap, slope in self.slopes:
+            total = total + slope * (allocated if cap == math.inf else minimum(allocated, cap))
+        return total
+
+    def longest(self, budget: Numeric) -> Numeric:
+        """Longest context whose cache fits in `budget` bytes; infinite if it stops growing below that [tokens].
+
+        >>> CacheLaw(((4096.0, 10.0), (math.inf, 1.0)), 5.0).longest(45965.0)
+        5000.0
+        """
+        left: Numeric = budget - self.state_bytes
+        context: Numeric = 0.0
+        reached = 0.0
+        for index, (cap, _) in enumerate(self.slopes):
+            slope = sum(later for _, later in self.slopes[index:])
+            step = minimum(maximum(left, 0.0) / slope, cap - reached)
+            context, left, reached = context + step, left - step * slope, cap
+        whole = floor_div(context + 1e-6, float(self.block)) * self.block  # 1e-6: a last token lost to rounding
+        if not self.slopes or self.slopes[-1][0] < math.inf:  # nothing grows without end: it fits for ever, or never
+            forever = self.bytes(self.slopes[-1][0]) if self.slopes else self.state_bytes
+            whole = where(budget >= forever, math.inf, whole)
+        return where(budget >= self.state_bytes, whole, 0.0)
+
+
+def layer_cache(mixer: Mixer | None, tp: int = 1) -> LayerCache:
+    """What one layer keeps on one of `tp` accelerators.
+
+    >>> layer_cache(Attention(32, 8, 128, 128), tp=2).elements
+    1024
+    """
+    match mixer:
+        case Attention():
+            heads = max(1, mixer.kv_heads // tp)
+            return LayerCache(heads * (mixer.head_dim + mixer.v_head_dim), mixer.window or mixer.chunk, 0.0)
+        case LatentAttention():
+            return LayerCache(mixer.latent_dim + (mixer.indexer.head_dim if mixer.indexer else 0), None, 0.0)
+        case None:
+            return LayerCache(0, None, 0.0)
+        case _:
+            return LayerCache(0, None, _state_bytes(mixer, tp))
+
+
+def _state_bytes(mixer: GatedDeltaNet | LightningAttention | Mamba | Mamba2, tp: int) -> float:
+    """Recurrent state in fp32, and the last inputs of the short convolution in 16 bit [B]."""
+    state: float
+    match mixer:
+        case GatedDeltaNet(key_heads=keys, value_heads=values, key_dim=k, value_dim=v):
+            state, channels, taps = values * k * v, 2 * keys * k + values * v, mixer.conv_width
+        case LightningAttention(heads=heads, head_dim=dim):
+            state, channels, taps = heads * dim * dim, 0, 1
+        case Mamba():
+            state, channels, taps = mixer.inner * mixer.state, mixer.inner, mixer.conv_width
+        case Mamba2():
+            channels = mixer.inner + 2 * mixer.groups * mixer.state
+            state, taps = mixer.inner * mixer.state, mixer.conv_width
+    return (state * STATE_DTYPE.bytes + channels * (taps - 1) * Dtype.BF16.bytes) / tp
+
+
+def cache_law(layers: Iterable[Layer], kv: Dtype, tp: int = 1, block: int = 1) -> CacheLaw:
+    """The law of a whole model, or of one pipeline stage, on one of `tp` accelerators.
+
+    Raises WorkloadError for a block below 1 token.
+    """
+    if block < 1:
+        raise WorkloadError(f"block must be at least 1 token, not {block}")
+    slopes: defaultdict[float, float] = defaultdict(float)
+    state = 0.0
+    for layer, count in Counter(layers).items():
+        cache = layer_cache(layer.mixer, tp)
+        if cache.elements:
+            slopes[float(cache.cap or math.inf)] += count * cache.elements * kv.bytes
+        state += count * cache.state_bytes
+    return CacheLaw(tuple(sorted(slopes.items())), state, block)
+
+
+def model_cache_law(model: Model, kv: Dtype | None = None, tp: int = 1, block: int = 1) -> CacheLaw:
+    """The law of a model in its own cache format unless told otherwise."""
+    return cache_law(model.layers, kv or model.kv_dtype or model.dtype, tp, block)

@@ -1,0 +1,5 @@
+"""Calibrations: loaded from readable YAML beside the accelerators, fitted from measured kernels."""
+
+from rooflinekit.calibration.load import calibration_names, load_calibration
+
+__all__ = ["calibration_names", "load_calibration"]

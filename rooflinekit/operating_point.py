@@ -1,0 +1,102 @@
+"""TTFT, TPOT and memory of a plan at one operating point, or at a million of them in one pass."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from rooflinekit.memory import Memory, MemoryModel, make_memory_model
+from rooflinekit.roofline import StepTime
+from rooflinekit.step import Plan
+from rooflinekit.types.batch import Batch
+from rooflinekit.types.numeric import Array, Numeric, ceil_div
+from rooflinekit.types.workload import Workload
+
+__all__ = ["Interval", "OperatingPoint", "Predictor", "mean_over_output"]
+
+# Gauss-Legendre with three nodes: exact for a step time that is a polynomial of degree 5 in the context
+# (Abramowitz & Stegun 25.4.29); the step time is piecewise linear, so the error is at most that of one kink.
+_NODES = np.array([-math.sqrt(3 / 5), 0.0, math.sqrt(3 / 5)])
+_WEIGHTS = np.array([5 / 18, 8 / 18, 5 / 18])
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A time with its datasheet bound and 90 % interval [s]."""
+
+    time: Numeric
+    bound: Numeric
+    low: Numeric
+    high: Numeric
+
+    @classmethod
+    def of(cls, step: StepTime) -> Interval:
+        """The sums of a step."""
+        return cls(step.time, step.bound, step.low, step.high)
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """What a workload costs on a plan; fields are scalars or arrays, as the workload is."""
+
+    ttft: Interval
+    tpot: Interval
+    memory: Memory
+
+    def e2e(self, osl: Numeric) -> Numeric:
+        """First token plus osl − 1 more [s]."""
+        return self.ttft.time + (osl - 1.0) * self.tpot.time
+
+    def output_rate(self, batch: Numeric, osl: Numeric) -> Numeric:
+        """Output tokens a second of the whole static batch, its prefill included [token/s]."""
+        return batch * osl / self.e2e(osl)
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A plan with its memory model; evaluates workloads."""
+
+    plan: Plan
+    memory: MemoryModel
+
+    @classmethod
+    def of(cls, plan: Plan) -> Predictor:
+        """Lay out the memory of a plan."""
+        return cls(plan, make_memory_model(plan))
+
+    def prefill_batch(self, work: Workload) -> Batch:
+        """The prompts of one attention replica, in one step."""
+        return Batch.prefill(self._local(work), work.isl, work.cached)
+
+    def decode_batch(self, work: Workload, context: Numeric) -> Batch:
+        """The decoding sequences of one attention replica, each at `context` keys."""
+        return Batch.decode(self._local(work), context)
+
+    def evaluate(self, work: Workload) -> OperatingPoint:
+        """TTFT = prefill and first sample; TPOT = mean step over the growing context; memory at the longest context."""
+        return OperatingPoint(
+            ttft=Interval.of(self.plan.time(self.prefill_batch(work))),
+            tpot=self._tpot(work),
+            memory=self.memory.evaluate(work.batch, work.longest_context, work.isl - work.cached),
+        )
+
+    def _tpot(self, work: Workload) -> Interval:
+        if work.context is not None:
+            return Interval.of(self.plan.time(self.decode_batch(work, work.context)))
+        nodes = np.multiply.outer(_NODES, np.asarray(work.decode_steps) / 2) + np.asarray(work.decode_context)
+        step = Interval.of(self.plan.time(self.decode_batch(work, nodes)))
+        shape = nodes.shape[1:]
+        return Interval(*(mean_over_output(value, shape) for value in (step.time, step.bound, step.low, step.high)))
+
+    def _local(self, work: Workload) -> Numeric:
+        return work.batch if self.plan.deployment.dp == 1 else ceil_div(work.batch, float(self.plan.deployment.dp))
+
+
+def mean_over_output(values: Numeric, shape: tuple[int, ...]) -> Numeric:
+    """Mean over the output of step times taken at the three nodes (first axis)."""
+    whole = np.broadcast_to(np.asarray(values), (3, *shape))
+    mean = np.tensordot(_WEIGHTS, whole, axes=1)
+    return float(mean) if not shape else cast(Array, mean)
