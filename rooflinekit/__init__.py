@@ -1,0 +1,98 @@
+"""How fast, and how expensive, an LLM will be on a GPU, from first principles.
+
+>>> import rooflinekit as rk
+>>> e = rk.estimate("llama3-8b", "h100-sxm", batch=32, isl=2048, osl=256)
+>>> e.bound["tpot_ms"] < e.tpot_ms
+True
+
+Everything public is listed in `__all__` and imported when first used, so `import rooflinekit` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from rooflinekit.estimate import estimate, predict_step
+    from rooflinekit.facts import kv_cache_bytes, max_context, parameters
+    from rooflinekit.frames import estimate_frame
+    from rooflinekit.parameters import ParameterCount
+    from rooflinekit.results import Estimate
+    from rooflinekit.specs import load_accelerator, load_model
+    from rooflinekit.types.batch import Batch
+    from rooflinekit.types.deployment import Deployment
+    from rooflinekit.types.dtype import Dtype
+    from rooflinekit.types.errors import (
+        DeploymentError,
+        DoesNotFitError,
+        DtypeError,
+        InputError,
+        RooflinekitError,
+        SpecError,
+        UnknownNameError,
+        WorkloadError,
+    )
+
+_HOME = {
+    "estimate": "rooflinekit.estimate",
+    "predict_step": "rooflinekit.estimate",
+    "kv_cache_bytes": "rooflinekit.facts",
+    "max_context": "rooflinekit.facts",
+    "parameters": "rooflinekit.facts",
+    "estimate_frame": "rooflinekit.frames",
+    "ParameterCount": "rooflinekit.parameters",
+    "Estimate": "rooflinekit.results",
+    "load_accelerator": "rooflinekit.specs",
+    "load_model": "rooflinekit.specs",
+    "Batch": "rooflinekit.types.batch",
+    "Deployment": "rooflinekit.types.deployment",
+    "Dtype": "rooflinekit.types.dtype",
+    "DeploymentError": "rooflinekit.types.errors",
+    "DoesNotFitError": "rooflinekit.types.errors",
+    "DtypeError": "rooflinekit.types.errors",
+    "InputError": "rooflinekit.types.errors",
+    "RooflinekitError": "rooflinekit.types.errors",
+    "SpecError": "rooflinekit.types.errors",
+    "UnknownNameError": "rooflinekit.types.errors",
+    "WorkloadError": "rooflinekit.types.errors",
+}
+
+__all__ = [
+    "Batch",
+    "Deployment",
+    "DeploymentError",
+    "DoesNotFitError",
+    "Dtype",
+    "DtypeError",
+    "Estimate",
+    "InputError",
+    "ParameterCount",
+    "RooflinekitError",
+    "SpecError",
+    "UnknownNameError",
+    "WorkloadError",
+    "estimate",
+    "estimate_frame",
+    "kv_cache_bytes",
+    "load_accelerator",
+    "load_model",
+    "max_context",
+    "parameters",
+    "predict_step",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name on first use."""
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'rooflinekit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

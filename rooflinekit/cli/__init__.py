@@ -1,0 +1,12 @@
+"""The command line: parse, call, render."""
+
+from __future__ import annotations
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Entry point of `rooflinekit`."""
+    from rooflinekit.cli.app import app
+
+    app()

@@ -1,0 +1,41 @@
+"""All commands of `rooflinekit`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from rooflinekit import __version__
+from rooflinekit.cli.catalogue import gpus, models, show
+from rooflinekit.cli.estimate import estimate
+from rooflinekit.cli.group import CommandGroup
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="rooflinekit",
+    cls=CommandGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+    help="How fast, and how expensive, an LLM will be on a GPU, from first principles.",
+)
+app.command()(estimate)
+app.command()(models)
+app.command()(gpus)
+app.command()(show)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"rooflinekit {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass

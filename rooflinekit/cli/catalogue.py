@@ -1,0 +1,117 @@
+"""`rooflinekit models`, `gpus` and `show`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rooflinekit.cli.output import Format, emit, to_csv, to_json
+from rooflinekit.types.errors import InputError, UnknownNameError
+
+__all__ = ["gpus", "models", "show"]
+
+FormatOption = Annotated[Format, typer.Option(help="Output format.")]
+OutOption = Annotated[Path | None, typer.Option(help="Write to this file instead.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
+
+
+def models(format: FormatOption = Format.table, out: OutOption = None, force: ForceOption = False) -> None:
+    """List the models that are known."""
+    from rooflinekit.report.catalogue import model_row
+    from rooflinekit.specs import load_model, names
+
+    emit(_list([model_row(load_model(name).value) for name in names("model")], format), out, force)
+
+
+def gpus(format: FormatOption = Format.table, out: OutOption = None, force: ForceOption = False) -> None:
+    """List the accelerators that are known."""
+    from rooflinekit.report.catalogue import accelerator_row
+    from rooflinekit.specs import load_accelerator, names
+
+    emit(_list([accelerator_row(load_accelerator(name).value) for name in names("accelerator")], format), out, force)
+
+
+def show(
+    name: Annotated[str | None, typer.Argument(help="A model or an accelerator: name, id or path.")] = None,
+    template: Annotated[str | None, typer.Option(help="Print a file to fill in: gpu.")] = None,
+    format: FormatOption = Format.table,
+    out: OutOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Show one model or accelerator with its sources, or print a template for a new one."""
+    if template is not None:
+        return emit(_template(template), out, force)
+    if name is None:
+        raise InputError("show needs the NAME of a model or accelerator, or --template gpu")
+    entry, text, warnings = _find(name)
+    body = to_json(entry) if format is Format.json else _one(entry, format) if format is not Format.table else text
+    notes = "\n".join(f"note     {warning}" for warning in warnings) if format is Format.table else ""
+    return emit(f"{body}\n{notes}", out, force)
+
+
+def _template(kind: str) -> str:
+    from rooflinekit.specs import accelerator_template
+
+    if kind not in ("gpu", "accelerator"):
+        raise InputError(f"no template for {kind!r}; nearest: gpu")
+    return accelerator_template()
+
+
+def _find(name: str) -> tuple[dict[str, Any], str, Sequence[str]]:
+    """Look among the models first, then among the accelerators."""
+    from rooflinekit.report import catalogue
+    from rooflinekit.specs import load_accelerator, load_model
+
+    try:
+        model = load_model(name)
+    except UnknownNameError as unknown_model:
+        try:
+            gpu = load_accelerator(name)
+        except UnknownNameError as unknown_gpu:
+            near = (*unknown_model.suggestions, *unknown_gpu.suggestions)
+            raise UnknownNameError("model or accelerator", name, near) from None
+        return catalogue.accelerator_entry(gpu.value), catalogue.accelerator_text(gpu.value), gpu.warnings
+    return catalogue.model_entry(model.value), catalogue.model_text(model.value), model.warnings
+
+
+def _list(rows: Sequence[dict[str, Any]], format: Format) -> str:
+    from rooflinekit.report.table import aligned, markdown
+
+    if format is Format.json:
+        return to_json(list(rows))
+    if format is Format.csv:
+        return to_csv(rows)
+    cells = [[_cell(key, value) for key, value in row.items()] for row in rows]
+    header = [_HEADINGS.get(key, key) for key in rows[0]]
+    return "\n".join((markdown if format is Format.md else aligned)(header, cells))
+
+
+_HEADINGS = {
+    "params_total": "params", "params_active": "active", "kv_bytes_per_token": "KV/token", "max_context": "context",
+    "bf16_tflops": "bf16 TF", "fp16_tflops": "fp16 TF", "fp8_tflops": "fp8 TF", "memory_gb": "GB", "bandwidth_gb_s": "GB/s",
+    "link_gb_s": "link GB/s", "domain_size": "joined", "usd_per_hour": "USD/h", "price_date": "priced",
+}  # fmt: skip
+
+
+def _cell(key: str, value: Any) -> str:
+    from rooflinekit.types.units import format_bytes, format_count
+
+    if value is None:
+        return "-"
+    if key.startswith("params"):
+        return format_count(value)
+    if key == "kv_bytes_per_token":
+        return format_bytes(value)
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)
+
+
+def _one(entry: dict[str, Any], format: Format) -> str:
+    flat = {key: value for key, value in entry.items() if not isinstance(value, (dict, list))}
+    if format is Format.csv:
+        return to_csv([flat])
+    from rooflinekit.report.table import markdown
+
+    return "\n".join(markdown(["fact", "value"], [[key, "-" if value is None else str(value)] for key, value in flat.items()], left=2))

@@ -1,0 +1,54 @@
+"""Where a command's text goes: the terminal, a pipe, or a file that is not there yet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from rooflinekit.types.errors import InputError
+
+__all__ = ["Format", "emit", "to_csv", "to_json"]
+
+
+class Format(str, Enum):
+    """Output formats."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+    md = "md"
+
+
+def emit(text: str, out: Path | None = None, force: bool = False) -> None:
+    """Print the text, or write it to `out`.
+
+    Raises InputError if `out` exists and may not be overwritten, or its folder does not exist.
+    """
+    if out is None:
+        sys.stdout.write(text.rstrip("\n") + "\n")
+        return
+    if out.exists() and not force:
+        raise InputError(f"{out} exists; add --force to overwrite it")
+    if not out.parent.is_dir():
+        raise InputError(f"{out.parent} is not a folder; make it first")
+    out.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+
+
+def to_json(data: object) -> str:
+    """Strict JSON (no NaN), two spaces deep."""
+    return json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False)
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows that share their keys as CSV with a header."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

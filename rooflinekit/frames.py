@@ -1,0 +1,158 @@
+"""Estimates to and from pandas; the one place where column names exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from rooflinekit.estimate import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Resolved, read_deployment, resolve
+from rooflinekit.operating_point import OperatingPoint
+from rooflinekit.types.errors import InputError, RooflinekitError
+from rooflinekit.types.numeric import Array
+from rooflinekit.types.workload import Workload
+
+__all__ = ["INPUT_COLUMNS", "RESULT_COLUMNS", "estimate_frame"]
+
+_CHUNK = 16_384  # rows evaluated at once: the arrays of a step stay in the processor's cache
+
+_FIXED = ("model", "gpu", *DEPLOYMENT_KEYS, "calibration")
+INPUT_COLUMNS = (*_FIXED, *WORKLOAD_KEYS)
+_TIMES = ("ttft", "tpot")
+_MEMORY = ("capacity_bytes", "weight_bytes", "kv_bytes", "activation_bytes", "overhead_bytes", "total_bytes")
+_NUMBERS = (
+    *(f"{time}_{part}" for time in _TIMES for part in ("ms", "low_ms", "high_ms", "bound_ms")),
+    "e2e_ms", "output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user",
+    *_MEMORY, "max_batch", "max_context",
+)  # fmt: skip
+RESULT_COLUMNS = (*_NUMBERS, "gpus", "fits", "level", "warnings", "error")
+_MISSPELT = {
+    "batchsize": "batch", "bs": "batch", "concurrency": "batch", "inputlen": "isl", "inputlength": "isl", "promptlen": "isl",
+    "outputlen": "osl", "outputlength": "osl", "accelerator": "gpu", "tensorparallel": "tp", "tensorparallelsize": "tp",
+    "kvdtype": "kv", "weightdtype": "weights", "dtype": "weights", "modelname": "model",
+}  # fmt: skip
+
+
+def estimate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
+    """Estimate every row of a table; the same rows come back with the results beside them.
+
+    Args:
+        scenarios: one scenario a row; columns `model` (required), gpu, batch, isl, osl, cached, context, tp, pp, ep,
+            dp, weights, activations, kv, engine, calibration. A missing column or an empty cell takes the default.
+            Other columns are kept as they are.
+
+    Returns:
+        A new frame with the same index: times in ms, sizes in bytes, `fits`, and `error` (empty where the row was
+        answered). A row that does not fit in memory has its numbers and `fits` False.
+
+    Raises:
+        InputError: no `model` column, a column that looks like a misspelt one, or one named like a result.
+
+    >>> import pandas as pd
+    >>> rows = estimate_frame(pd.DataFrame({"model": "llama-3-8b", "batch": [1, 64, 0]}))
+    >>> rows["error"].tolist()
+    ['', '', 'batch must be a whole number of at least 1, not 0']
+    """
+    _check_columns(scenarios)
+    results = {name: np.full(len(scenarios), np.nan) for name in (*_NUMBERS, "gpus")}
+    texts = {name: np.full(len(scenarios), "", dtype=object) for name in ("level", "warnings", "error")}
+    work = _read_workloads(scenarios, texts["error"])
+    for fixed, rows in _groups(scenarios):
+        answerable = rows[texts["error"][rows] == ""]
+        try:
+            resolved = _resolve(fixed)
+            for start in range(0, len(answerable), _CHUNK):
+                part = answerable[start : start + _CHUNK]
+                _fill(results, part, resolved, {key: column[part] for key, column in work.items()})
+            texts["level"][answerable] = "expected" if resolved.plan.calibration else "bound"
+            texts["warnings"][answerable] = "; ".join(resolved.warnings)
+        except RooflinekitError as error:
+            texts["error"][answerable] = str(error)
+    fits = pd.array(results["total_bytes"] <= results["capacity_bytes"], dtype="boolean")
+    fits[np.isnan(results["total_bytes"])] = pd.NA
+    columns = {**{name: results[name] for name in _NUMBERS}, "gpus": results["gpus"], "fits": fits, **texts}
+    return pd.concat([scenarios, pd.DataFrame(columns, index=scenarios.index)], axis=1)
+
+
+def _check_columns(scenarios: pd.DataFrame) -> None:
+    if "model" not in scenarios:
+        raise InputError(f"the table has no column 'model'; it has: {', '.join(map(str, scenarios.columns)) or 'none'}")
+    for column in map(str, scenarios.columns):
+        if column in RESULT_COLUMNS:
+            raise InputError(f"column {column!r} would be overwritten by a result; rename it")
+        folded = column.lower().replace("_", "").replace("-", "").replace(" ", "")
+        meant = _MISSPELT.get(folded, folded if folded in INPUT_COLUMNS else None)
+        if column not in INPUT_COLUMNS and meant is not None and meant not in scenarios:
+            raise InputError(f"column {column!r} is not read; rename it to {meant!r} if that is what it means")
+
+
+def _read_workloads(scenarios: pd.DataFrame, errors: NDArray[Any]) -> dict[str, Array]:
+    """Counts as floats; a row with a senseless one gets its error. `context` is NaN where the mean is meant."""
+    work = {}
+    for name, default in WORKLOAD_KEYS.items():
+        least = 0 if name == "cached" else 1
+        fallback = np.nan if default is None else float(default)
+        if name not in scenarios:
+            work[name] = np.full(len(scenarios), fallback)
+            continue
+        given = scenarios[name]
+        numbers = np.array(pd.to_numeric(given, errors="coerce"), dtype=float)
+        empty = given.isna().to_numpy()
+        bad = ~empty & ~((numbers >= least) & (numbers == np.floor(numbers)) & np.isfinite(numbers))
+        for row in np.flatnonzero(bad):
+            errors[row] = f"{name} must be a whole number of at least {least}, not {given.iloc[row]}"
+        numbers[empty] = fallback
+        work[name] = numbers
+    for row in np.flatnonzero((work["cached"] >= work["isl"]) & (errors == "")):
+        errors[row] = f"cached={work['cached'][row]:.0f} leaves nothing of isl={work['isl'][row]:.0f} to compute"
+    return work
+
+
+def _groups(scenarios: pd.DataFrame) -> Iterator[tuple[dict[str, Any], NDArray[np.intp]]]:
+    """Rows that share model, accelerator and deployment; with and without a fixed context are different groups."""
+    keys = [scenarios[name] for name in _FIXED if name in scenarios]
+    names = [name for name in _FIXED if name in scenarios]
+    if "context" in scenarios:
+        keys.append(scenarios["context"].isna().rename("free context"))
+        names.append("free context")
+    codes = [pd.factorize(key, use_na_sentinel=False) for key in keys]
+    combined = np.zeros(len(scenarios), dtype=np.int64)
+    for code, values in codes:
+        combined = combined * len(values) + code
+    order = np.argsort(combined, kind="stable")
+    starts = np.flatnonzero(np.diff(combined[order], prepend=-1))
+    for rows in np.split(order, starts[1:]) if len(order) else []:
+        fixed = {name: values[code[rows[0]]] for name, (code, values) in zip(names, codes, strict=True)}
+        yield {key: value for key, value in fixed.items() if key in _FIXED and not pd.isna(value)}, rows
+
+
+def _resolve(fixed: dict[str, Any]) -> Resolved:
+    if "model" not in fixed:
+        raise InputError("model is empty")
+    deployment = read_deployment({key: value for key, value in fixed.items() if key in DEPLOYMENT_KEYS})
+    return resolve(str(fixed["model"]), str(fixed.get("gpu", "h100-sxm")), deployment, fixed.get("calibration"))
+
+
+def _fill(results: dict[str, Array], rows: NDArray[np.intp], resolved: Resolved, work: dict[str, Array]) -> None:
+    context = work["context"]
+    fixed = None if np.isnan(context).any() else context
+    point = resolved.predictor.evaluate(Workload(work["batch"], work["isl"], work["osl"], work["cached"], fixed))
+    gpus = resolved.plan.deployment.gpus
+    results["gpus"][rows] = gpus
+    for name, values in _values(point, work, gpus).items():
+        results[name][rows] = values
+
+
+def _values(point: OperatingPoint, work: dict[str, Array], gpus: int) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, time in (("ttft", point.ttft), ("tpot", point.tpot)):
+        values |= {f"{name}_ms": time.time * 1e3, f"{name}_low_ms": time.low * 1e3}
+        values |= {f"{name}_high_ms": time.high * 1e3, f"{name}_bound_ms": time.bound * 1e3}
+    rate = point.output_rate(work["batch"], work["osl"])
+    values |= {"e2e_ms": point.e2e(work["osl"]) * 1e3, "output_tok_s": rate}
+    values |= {"output_tok_s_per_gpu": rate / gpus, "output_tok_s_per_user": 1.0 / point.tpot.time}
+    values |= {name: getattr(point.memory, name) for name in (*_MEMORY, "max_batch", "max_context")}
+    return values

@@ -1,0 +1,1 @@
+"""Results as text, tables and pages. No physics here: only numbers that others computed."""

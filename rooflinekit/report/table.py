@@ -1,0 +1,35 @@
+"""Aligned plain-text tables that fit a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["aligned", "markdown"]
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, gap: int = 2) -> list[str]:
+    """Columns as wide as their widest cell; the first `left` columns flush left, the others right.
+
+    >>> aligned(["name", "n"], [["a", "1"], ["bb", "20"]])
+    ['name   n', 'a      1', 'bb    20']
+    """
+    table = [list(header), *map(list, rows)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    return [
+        (" " * gap).join(
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """The same as a Markdown table.
+
+    >>> markdown(["name", "n"], [["a|b", "1"]])
+    ['| name | n |', '|:--|--:|', '| a\\\\|b | 1 |']
+    """
+    marks = [":--" if column < left else "--:" for column in range(len(header))]
+    lines = ["| " + " | ".join(header) + " |", "|" + "|".join(marks) + "|"]
+    return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]

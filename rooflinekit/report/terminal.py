@@ -1,0 +1,147 @@
+"""One estimate as text: the answer first, then where the time goes, then the kernels."""
+
+from __future__ import annotations
+
+import textwrap
+
+from rooflinekit.report.table import aligned, markdown
+from rooflinekit.results import Estimate, KernelResult, MemoryResult, StepResult
+from rooflinekit.types.units import format_bytes, format_count, format_time
+
+__all__ = ["WIDTH", "estimate_markdown", "estimate_text"]
+
+WIDTH = 80
+_KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
+
+
+def estimate_text(estimate: Estimate) -> str:
+    """The whole answer for a terminal, at most 80 columns wide."""
+    blocks = [
+        _headline(estimate),
+        _answer(estimate),
+        _memory(estimate.memory, estimate.inputs["gpus"]),
+        _causes(estimate),
+        *(_kernels(title, step) for title, step in _steps(estimate)),
+        _footer(estimate),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def estimate_markdown(estimate: Estimate) -> str:
+    """The same as Markdown."""
+    lines = [f"## {' '.join(_headline(estimate))}", "", *markdown(["", "expected", "90 %", "bound"], _times(estimate)), ""]
+    lines += ["```", *_answer(estimate)[4:], "", *_memory(estimate.memory, estimate.inputs["gpus"]), "```", ""]
+    for title, step in _steps(estimate):
+        lines += [f"### {title}", "", *markdown(_KERNEL_HEADER, [_row(k, step) for k in step.kernels]), ""]
+    return "\n".join([*lines, *_footer(estimate)])
+
+
+def _headline(estimate: Estimate) -> list[str]:
+    i = estimate.inputs
+    split = " ".join(f"{key}{i[key]}" for key in ("tp", "pp", "ep", "dp") if i[key] > 1)
+    machine = f"{i['gpus']} x {estimate.gpu} ({split})" if i["gpus"] > 1 else estimate.gpu
+    formats = f"weights {i['weights']}, activations {i['activations']}, kv {i['kv']}"
+    cached = f" ({i['cached']} cached)" if i["cached"] else ""
+    return [
+        f"{estimate.model} on {machine}, {estimate.engine}",
+        f"batch {i['batch']}, {i['isl']} tokens in{cached}, {i['osl']} out; {formats}",
+    ]
+
+
+def _times(estimate: Estimate) -> list[list[str]]:
+    rows = []
+    for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms")):
+        span = "-" if estimate.interval is None else " – ".join(_ms(end) for end in estimate.interval[key])
+        rows.append([name, _ms(getattr(estimate, key)), span, _ms(estimate.bound[key])])
+    return rows
+
+
+def _answer(estimate: Estimate) -> list[str]:
+    level = "expected" if estimate.level == "expected" else "bound"
+    lines = aligned(["", level, "90 % interval", "datasheet bound"], _times(estimate), gap=4)
+    e = estimate
+    speeds = [
+        ["output", f"{_three(e.output_tok_s)} tok/s", "of the whole batch, its prefill included"],
+        ["per GPU", f"{_three(e.output_tok_s_per_gpu)} tok/s", ""],
+        ["per user", f"{_three(e.output_tok_s_per_user)} tok/s", "while decoding (1 / TPOT)"],
+        ["request", _ms(e.e2e_ms), f"end to end, {e.inputs['osl']} tokens"],
+    ]
+    return [*lines, "", *aligned(["", "", ""], speeds, left=3)[1:]]
+
+
+def _memory(memory: MemoryResult, gpus: int) -> list[str]:
+    verdict = "fits" if memory.fits else "DOES NOT FIT"
+    share = memory.total_bytes / memory.capacity_bytes
+    each = " on the busiest GPU" if gpus > 1 else ""
+    parts = [
+        f"weights {format_bytes(memory.weight_bytes)}",
+        f"KV {format_bytes(memory.kv_bytes)}",
+        f"activations {format_bytes(memory.activation_bytes)}",
+        f"engine {format_bytes(memory.overhead_bytes)}",
+    ]
+    longest = "unlimited" if memory.max_context is None else f"{memory.max_context} tokens"
+    return [
+        f"memory    {verdict}: {format_bytes(memory.total_bytes)} of {format_bytes(memory.capacity_bytes)} ({share:.0%}){each}",
+        f"          {' + '.join(parts)}",
+        f"          at most batch {memory.max_batch} at this length, or {longest} at this batch",
+    ]
+
+
+def _causes(estimate: Estimate) -> list[str]:
+    """How much of each step goes to what, and how well the hardware is used."""
+    rows = []
+    for title, step in _steps(estimate):
+        shares = {cause: 0.0 for cause in ("compute", "memory", "network", "overhead")}
+        for kernel in step.kernels:
+            shares[kernel.bound] += kernel.time_us / 1e3 / step.time_ms
+        row = [title.split(" (")[0], _ms(step.time_ms), *(f"{share:.0%}" for share in shares.values())]
+        rows.append([*row, f"{step.intensity:.3g}", f"{step.mfu:.0%}", f"{step.mbu:.0%}"])
+    header = ["time in kernels limited by", "", "compute", "memory", "network", "overhead", "FLOP/B", "MFU", "MBU"]
+    header[0] = "limited by"
+    return aligned(header, rows)
+
+
+def _steps(estimate: Estimate) -> list[tuple[str, StepResult]]:
+    i = estimate.inputs
+    context = f"{i['context']:g}"
+    return [
+        (f"prefill ({i['batch']} x {i['isl'] - i['cached']} tokens)", estimate.prefill),
+        (f"decode (1 step at context {context})", estimate.decode),
+    ]
+
+
+def _kernels(title: str, step: StepResult) -> list[str]:
+    return [f"{title}: {_ms(step.time_ms)}", *aligned(_KERNEL_HEADER, [_row(k, step) for k in step.kernels])]
+
+
+def _row(kernel: KernelResult, step: StepResult) -> list[str]:
+    return [
+        kernel.name,
+        str(kernel.count),
+        format_count(kernel.flops).replace(" ", ""),
+        format_count(kernel.bytes).replace(" ", ""),
+        "-" if kernel.intensity is None else f"{kernel.intensity:.3g}" if kernel.intensity < 1e4 else f"{kernel.intensity:.0f}",
+        format_time(kernel.time_us / 1e6).replace(" ", ""),
+        format_time(kernel.bound_us / 1e6).replace(" ", ""),
+        f"{kernel.time_us / 1e3 / step.time_ms:.1%}",
+        kernel.bound,
+    ]
+
+
+def _footer(estimate: Estimate) -> list[str]:
+    if estimate.calibration:
+        origin = f"calibration {estimate.calibration['name']} ({estimate.calibration['hash']})"
+    else:
+        origin = "level bound: datasheet roofline, nothing can be faster; no engine costs"
+    lines = [f"{origin}; rooflinekit {estimate.version}"]
+    for warning in estimate.warnings:
+        lines += textwrap.wrap(f"note: {warning}", WIDTH, subsequent_indent="      ")
+    return lines
+
+
+def _ms(value: float) -> str:
+    return format_time(value / 1e3)
+
+
+def _three(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,180 @@
+"""What an estimate says: plain numbers with units in their names, ready for JSON, tables and notebooks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.memory import Memory
+from rooflinekit.roofline import StepTime
+from rooflinekit.types.hardware import Accelerator, Provenance
+from rooflinekit.types.kernel import KernelTime
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Estimate", "KernelResult", "MemoryResult", "StepResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResult:
+    """One kernel of a step; totals over its `count` launches, on one accelerator."""
+
+    name: str
+    family: str
+    count: int
+    dtype: str
+    flops: float
+    weight_bytes: float
+    kv_read_bytes: float
+    kv_write_bytes: float
+    activation_bytes: float
+    network_bytes: float
+    intensity: float | None  #: FLOP per byte of memory traffic; None without traffic
+    time_us: float
+    bound_us: float
+    bound: str  #: what the time is spent on: compute, memory, network or overhead
+
+    @classmethod
+    def of(cls, timed: KernelTime) -> KernelResult:
+        """Read the scalars of one timed kernel."""
+        kernel, n = timed.kernel, timed.kernel.count
+        traffic = float(kernel.bytes)
+        return cls(
+            kernel.name, kernel.family, n, kernel.dtype.value,
+            n * float(kernel.flops), n * float(kernel.weight_bytes), n * float(kernel.kv_read_bytes),
+            n * float(kernel.kv_write_bytes), n * float(kernel.activation_bytes), n * float(kernel.network_bytes),
+            float(kernel.flops) / traffic if traffic else None,
+            float(timed.time) * 1e6, float(timed.bound) * 1e6, regime(timed),
+        )  # fmt: skip
+
+    @property
+    def bytes(self) -> float:
+        """Memory traffic of all launches."""
+        return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes + self.activation_bytes
+
+
+def regime(timed: KernelTime) -> str:
+    """The largest of what each resource alone would need."""
+    needs = {"compute": timed.compute, "memory": timed.memory, "network": timed.network, "overhead": timed.overhead}
+    return max(needs, key=lambda cause: float(needs[cause]))
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One engine step on one accelerator (the busiest); under PP the sum over the stages a token passes.
+
+    mfu: share of the time that the arithmetic would need at peak; mbu: the same for the bytes of weights and cache.
+    """
+
+    time_ms: float
+    bound_ms: float
+    flops: float
+    bytes: float
+    intensity: float
+    bound: str
+    mfu: float
+    mbu: float
+    kernels: tuple[KernelResult, ...]
+
+    @classmethod
+    def of(cls, step: StepTime, accelerator: Accelerator) -> StepResult:
+        """Sum the kernels; the regime is the cause that takes most of the time."""
+        kernels = tuple(KernelResult.of(timed) for timed in step.kernels)
+        time = float(step.time)
+        by_cause: defaultdict[str, float] = defaultdict(float)
+        for kernel, timed in zip(kernels, step.kernels, strict=True):
+            launch = float(timed.overhead)
+            by_cause["overhead"] += launch
+            busy = {"compute": timed.compute, "memory": timed.memory, "network": timed.network}
+            by_cause[max(busy, key=lambda cause: float(busy[cause]))] += kernel.time_us / 1e6 - launch
+        flops = sum(kernel.flops for kernel in kernels)
+        traffic = sum(kernel.bytes for kernel in kernels)
+        needed = sum(float(t.kernel.flops) * t.kernel.count / accelerator.peak(t.kernel.dtype) for t in step.kernels)
+        streamed = sum(k.weight_bytes + k.kv_read_bytes + k.kv_write_bytes for k in kernels)
+        return cls(
+            time * 1e3, float(step.bound) * 1e3, flops, traffic, flops / traffic, max(by_cause, key=by_cause.__getitem__),
+            needed / time, streamed / float(accelerator.memory_bandwidth) / time, kernels,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryResult:
+    """Memory of the busiest accelerator; `kv_bytes_per_token` is for one sequence over all accelerators.
+
+    max_batch counts sequences of this length over the deployment, max_context tokens at this batch (None: unlimited).
+    """
+
+    fits: bool
+    capacity_bytes: float
+    weight_bytes: float
+    kv_bytes: float
+    activation_bytes: float
+    overhead_bytes: float
+    total_bytes: float
+    max_batch: int
+    max_context: int | None
+    kv_bytes_per_token: float
+
+    @classmethod
+    def of(cls, memory: Memory) -> MemoryResult:
+        """Read the scalars."""
+        longest = float(memory.max_context)
+        return cls(
+            bool(memory.fits), float(memory.capacity_bytes), float(memory.weight_bytes), float(memory.kv_bytes),
+            float(memory.activation_bytes), float(memory.overhead_bytes), float(memory.total_bytes),
+            int(memory.max_batch), None if longest == float("inf") else int(longest), memory.kv_bytes_per_token,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The answer for one operating point. `to_dict()` is the published JSON, `to_frame()` the kernels as a table."""
+
+    version: str
+    model: str
+    gpu: str
+    engine: str
+    level: str  #: "expected" (calibrated, with an interval) or "bound" (datasheet roofline)
+    calibration: dict[str, str] | None
+    inputs: dict[str, Any]
+    ttft_ms: float
+    tpot_ms: float
+    e2e_ms: float
+    output_tok_s: float
+    output_tok_s_per_gpu: float
+    output_tok_s_per_user: float
+    interval: dict[str, list[float]] | None
+    bound: dict[str, float]
+    memory: MemoryResult
+    prefill: StepResult
+    decode: StepResult
+    provenance: tuple[Provenance, ...] = field(repr=False)
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON of the contract, as plain Python values."""
+        plain = asdict(self)
+        plain["provenance"] = [asdict(entry) for entry in self.provenance]
+        plain["warnings"] = list(self.warnings)
+        return plain
+
+    def to_row(self) -> dict[str, Any]:
+        """Inputs and answers as one flat row, as `estimate_frame` names them; the kernels are left out."""
+        spans = self.interval or {"ttft_ms": [None, None], "tpot_ms": [None, None]}
+        row: dict[str, Any] = {"model": self.model, "gpu": self.gpu, **self.inputs}
+        for time in ("ttft", "tpot"):
+            low, high = spans[f"{time}_ms"]
+            row |= {f"{time}_ms": getattr(self, f"{time}_ms"), f"{time}_low_ms": low, f"{time}_high_ms": high}
+            row[f"{time}_bound_ms"] = self.bound[f"{time}_ms"]
+        row |= {name: getattr(self, name) for name in ("e2e_ms", "output_tok_s", "output_tok_s_per_gpu")}
+        row |= {"output_tok_s_per_user": self.output_tok_s_per_user, **asdict(self.memory)}
+        return row | {"level": self.level, "warnings": "; ".join(self.warnings)}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Every kernel of prefill and decode, one row each, with a `step` column."""
+        import pandas as pd  # noqa: PLC0415 - only where it is asked for
+
+        steps = (("prefill", self.prefill), ("decode", self.decode))
+        return pd.DataFrame([{"step": name, **asdict(kernel)} for name, step in steps for kernel in step.kernels])
