@@ -1,0 +1,226 @@
+"""Finding a spec by name: the library's folders, the user's folder, aliases, paths.
+
+A name is compared as its tokens, alternately letters and numbers: `llama3-8b` is `llama-3-8b`, and `qwen2-57b` is not
+`qwen2.5-7b`. File names are compared first and open nothing; only when none matches are the files scanned for aliases.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Literal, TypeVar
+
+from rooflinekit.specs.reading import read_json, read_text, read_yaml
+from rooflinekit.types.errors import SpecError, UnknownNameError
+
+__all__ = [
+    "Kind", "Loaded", "Resolved", "aliases", "names", "read_json", "read_text", "read_yaml", "resolve",
+    "scanned_aliases", "spec_dir", "tokens", "user_dir",
+]  # fmt: skip
+
+Kind = Literal["model", "accelerator"]
+T = TypeVar("T")
+
+_FOLDER = {"model": "model_specs", "accelerator": "hardware_specs"}
+_SUFFIXES = (".yaml", ".yml")
+_HEAD = 8192  # aliases stand in this many characters at the top of a file
+_BETWEEN_LETTERS = re.compile(r"(?<=[a-z])[^a-z\d/+]+(?=[a-z])")
+_TOKEN = re.compile(r"\d+(?:\.\d+)?|[a-z]+|[/+]")
+_ALIAS_LINE = re.compile(r"^(ambiguous_)?aliases:[ \t]*\[(.*)\]", re.MULTILINE)
+_ITEM = re.compile(r"\"([^\"]*)\"|'([^']*)'|([^,\s][^,]*)")
+
+
+@dataclass(frozen=True)
+class Loaded(Generic[T]):
+    """What a file held, and what its reader should tell the user."""
+
+    value: T
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The file (or, for a model, folder) that a name means."""
+
+    path: Path
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Aliases:
+    path: Path
+    exact: tuple[str, ...]
+    ambiguous: tuple[str, ...]
+
+
+def spec_dir(kind: Kind) -> Path:
+    """The library's folder of specs: inside the package (a wheel), else beside it (a checkout)."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / _FOLDER[kind]
+    return inside if inside.is_dir() else package.parent / _FOLDER[kind]
+
+
+def user_dir(kind: Kind) -> Path:
+    """The user's own folder of specs: in $ROOFLINEKIT_SPECS, else in the platform's configuration folder."""
+    chosen = os.environ.get("ROOFLINEKIT_SPECS")
+    return (Path(chosen) if chosen else _config_dir()) / _FOLDER[kind]
+
+
+def _config_dir() -> Path:
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises where there is no home
+    if sys.platform == "win32":
+        return Path(os.environ.get("APPDATA") or home / "AppData" / "Roaming") / "rooflinekit"
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support" / "rooflinekit"
+    return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "rooflinekit"
+
+
+def tokens(name: str) -> tuple[str, ...]:
+    """What a name is compared by.
+
+    >>> tokens("Tiny-Llama1.1b"), tokens("Llama3-8B") == tokens("llama-3-8b")
+    (('tinyllama', '1.1', 'b'), True)
+    """
+    return tuple(_TOKEN.findall(_BETWEEN_LETTERS.sub("", name.lower())))
+
+
+def names(kind: Kind) -> list[str]:
+    """Every name that the library and the user's folder define, sorted; no file is opened."""
+    return sorted({path.stem for path in _files(kind)})
+
+
+def aliases(kind: Kind) -> dict[str, tuple[str, ...]]:
+    """The exact aliases of every spec, by its name."""
+    return {entry.path.stem: entry.exact for entry in reversed(_scan(_files(kind)))}
+
+
+def scanned_aliases(path: Path) -> tuple[str, ...]:
+    """The exact aliases that a search finds in a file: those on one line near its top."""
+    return _aliases_of(path).exact
+
+
+def resolve(kind: Kind, name: str | os.PathLike[str]) -> Resolved:
+    """The spec that a name, an alias or a path means; the user's own specs win over the library's, with a warning.
+
+    Raises UnknownNameError with the nearest names, and SpecError for a path that does not exist.
+    """
+    text = os.fspath(name)
+    if isinstance(name, os.PathLike) or _looks_like_path(text):
+        return Resolved(_existing(kind, Path(text).expanduser()))
+    if "/" in text and kind == "model" and _usable(kind, Path(text, "config.json")):
+        return Resolved(Path(text))
+    files = _files(kind)
+    found = _by_stem(kind, text, files) or _by_alias(text, scanned := _scan(files))
+    if found is not None:
+        return found
+    if _usable(kind, Path(text)):
+        return Resolved(Path(text))
+    known = [path.stem for path in files] + [alias for entry in scanned for alias in entry.exact]
+    raise UnknownNameError(kind, text, known)
+
+
+def _looks_like_path(text: str) -> bool:
+    return text.startswith((".", "/", "~")) or "\\" in text or text.lower().endswith((".json", *_SUFFIXES))
+
+
+def _usable(kind: Kind, path: Path) -> bool:
+    try:
+        return path.is_file() or (kind == "model" and (path / "config.json").is_file())
+    except OSError:  # a name too long to be a path
+        return False
+
+
+def _existing(kind: Kind, path: Path) -> Path:
+    if _usable(kind, path):
+        return path
+    if path.is_dir():
+        raise SpecError(f"{path}: is a folder{' without a config.json' if kind == 'model' else ', not a file'}")
+    raise SpecError(f"{path}: no such file")
+
+
+def _files(kind: Kind) -> list[Path]:
+    """Spec files, the user's before the library's."""
+    return [path for folder in (user_dir(kind), spec_dir(kind)) for path in _listing(folder)]
+
+
+def _listing(folder: Path) -> list[Path]:
+    try:
+        entries = sorted(os.listdir(folder))  # noqa: PTH208 - strings are several times cheaper than Paths
+    except OSError:
+        return []
+    return [folder / entry for entry in entries if entry.endswith(_SUFFIXES) and not entry.startswith(".")]
+
+
+def _by_stem(kind: Kind, name: str, files: Iterable[Path]) -> Resolved | None:
+    wanted = tokens(name)
+    hits = [path for path in files if wanted and tokens(path.stem) == wanted]
+    if not hits:
+        return None
+    taken, mine = hits[0], user_dir(kind)
+    hidden = [path.stem for path in hits if taken.parent == mine != path.parent]
+    return Resolved(taken, tuple(f"{taken} is used instead of the library's own {stem!r}" for stem in hidden))
+
+
+def _by_alias(name: str, scanned: list[_Aliases]) -> Resolved | None:
+    """A whole alias; else an ambiguous one; else the part after `org/`, if exactly one spec answers to it."""
+    wanted = tokens(name)
+    for entry in scanned:
+        if any(tokens(alias) == wanted for alias in entry.exact):
+            return Resolved(entry.path)
+    for entry in scanned:
+        if any(tokens(alias) == wanted for alias in entry.ambiguous):
+            return Resolved(entry.path, (_ambiguity(name, entry, scanned),))
+    tail = tokens(name.rpartition("/")[2])
+    hits = {entry.path: None for entry in scanned if tail and tail in set(_tails(entry))}
+    if len(hits) != 1:
+        return None
+    path = next(iter(hits))
+    return Resolved(path, (f"{name!r} is not a known id; took {path.stem} by its last part",) if "/" in name else ())
+
+
+def _tails(entry: _Aliases) -> Iterator[tuple[str, ...]]:
+    yield tokens(entry.path.stem)
+    for alias in entry.exact:
+        yield tokens(alias.rpartition("/")[2])
+
+
+def _ambiguity(name: str, taken: _Aliases, scanned: Iterable[_Aliases]) -> str:
+    wanted = tokens(name)
+    others = [
+        entry.path.stem for entry in scanned
+        if entry.path.stem != taken.path.stem
+        and any(_within(wanted, tokens(known)) for known in (entry.path.stem, *entry.exact))
+    ]  # fmt: skip
+    listed = f" (others: {', '.join(dict.fromkeys(others))})" if others else ""
+    return f"{name!r} is ambiguous; took {taken.path.stem}{listed}"
+
+
+def _within(few: tuple[str, ...], many: tuple[str, ...]) -> bool:
+    """Whether `few` occur in `many` in their order.
+
+    >>> _within(tokens("a100-80gb"), tokens("a100-sxm-80gb")), _within(tokens("a10"), tokens("a100"))
+    (True, False)
+    """
+    rest = iter(many)
+    return all(token in rest for token in few)
+
+
+def _scan(files: Iterable[Path]) -> list[_Aliases]:
+    """The alias lines at the top of each file, by text: no YAML is parsed; an unreadable file has none."""
+    return [_aliases_of(path) for path in files]
+
+
+def _aliases_of(path: Path) -> _Aliases:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        head = ""
+    found: dict[bool, tuple[str, ...]] = {}
+    for prefix, items in _ALIAS_LINE.findall(head):
+        found[bool(prefix)] = tuple("".join(parts).strip() for parts in _ITEM.findall(items))
+    return _Aliases(path, found.get(False, ()), found.get(True, ()))

@@ -1,0 +1,111 @@
+"""Reading one spec file: text, YAML or JSON, every failure a SpecError of one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from rooflinekit.types.errors import SpecError
+
+__all__ = ["read_json", "read_text", "read_yaml"]
+
+if TYPE_CHECKING:
+    from yaml import SafeLoader as _FastLoader
+else:
+    _FastLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file.
+
+    Raises SpecError if it is missing, a folder, unreadable, not UTF-8 (says at which byte) or empty.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise SpecError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise SpecError(f"{path}: is a folder, not a file") from None
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror or error}") from None
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8") from None
+    if not text.strip():
+        raise SpecError(f"{path}: the file is empty")
+    return text
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping that a YAML file holds.
+
+    Raises SpecError as `read_text`, and if it is not valid YAML, repeats a key, or is not a mapping.
+    """
+    text = read_text(path)
+    try:
+        data = yaml.load(text, Loader=_StrictLoader)
+    except _RepeatedKeyError as error:
+        raise SpecError(f"{path}: line {error.line}: key {error.key!r} appears twice; remove one") from None
+    except yaml.MarkedYAMLError as error:
+        where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise SpecError(f"{path}: {where}not valid YAML (truncated?): {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SpecError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    return _mapping(path, data)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The mapping that a JSON file holds; bare Infinity and NaN are accepted, as Hugging Face writes them.
+
+    Raises SpecError as `read_text`, and if it is not valid JSON (line and column), repeats a key, or is not a mapping.
+    """
+    text = read_text(path)
+    try:
+        data = json.loads(text, object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno} column {error.colno}"
+        raise SpecError(f"{path}: {where}: not valid JSON (truncated?): {error.msg}") from None
+    except KeyError as error:
+        raise SpecError(f"{path}: key {error.args[0]!r} appears twice; remove one") from None
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{path}: not valid JSON: {error}") from None
+    return _mapping(path, data)
+
+
+def _mapping(path: Path, data: object) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise SpecError(f"{path}: holds a {type(data).__name__}, not keys with values")
+    return data
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    seen: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in seen:
+            raise KeyError(key)
+        seen[key] = value
+    return seen
+
+
+class _RepeatedKeyError(Exception):
+    def __init__(self, key: object, line: int) -> None:
+        self.key, self.line = key, line
+        super().__init__(key, line)
+
+
+class _StrictLoader(_FastLoader):
+    """The safe loader, in C where it is built, that refuses a repeated key."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.value.__hash__ and (key_node.tag, key_node.value) in seen:
+                raise _RepeatedKeyError(key_node.value, key_node.start_mark.line + 1)
+            if key_node.value.__hash__:
+                seen.add((key_node.tag, key_node.value))
+        return super().construct_mapping(node, deep)
