@@ -107,7 +107,9 @@ def render(fits: dict[str, FamilyFit], widening: tuple[float, float, int]) -> st
         lines += entry(family, fit, fit.source)
     floor = fits["gemm"]
     for family in ASSUMED:
-        lines += entry(family, floor, "assumption: launch floor and shares of the bf16 GEMM; interval 0.5 to 2", assumed=True)
+        lines += entry(
+            family, floor, "assumption: launch floor and shares of the bf16 GEMM; interval 0.5 to 2", assumed=True
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -123,7 +123,9 @@ def resolve(
     plan = make_plan(loaded_model.value, deployment, System.of(loaded_gpu.value), chosen)
     notes += _format_notes(plan)
     if deployment.pp > 1:
-        notes.append(f"pp={deployment.pp}: the batch passes the stages in turn as one microbatch; overlap is not modelled")
+        notes.append(
+            f"pp={deployment.pp}: the batch passes the stages in turn as one microbatch; overlap is not modelled"
+        )
     return Resolved(Predictor.of(plan), (*loaded_model.warnings, *loaded_gpu.warnings, *notes))
 
 
@@ -145,7 +147,9 @@ def _format_notes(plan: Plan) -> list[str]:
     """Say where weights are stored in one format and multiplied in another."""
     formats, precision = plan.precision.formats, plan.precision
     pairs = {(w, precision.compute(w)) for w in (formats.attention, formats.ffn, formats.experts) if not w.is_wide}
-    return [f"{w} weights are dequantised and multiplied in {c}" for w, c in sorted(pairs, key=str) if c.unit is not w.unit]
+    return [
+        f"{w} weights are dequantised and multiplied in {c}" for w, c in sorted(pairs, key=str) if c.unit is not w.unit
+    ]
 
 
 def _answer(resolved: Resolved, work: Workload) -> Estimate:
@@ -212,14 +216,20 @@ def _memory_notes(memory: Memory) -> Iterable[str]:
 
 def _over(memory: Memory) -> str:
     need, have = float(memory.total_bytes), float(memory.capacity_bytes)
-    return f"needs {need / GB:.1f} GB per accelerator and has {have / GB:.1f} GB, {(need - have) / GB:.1f} GB too little"
+    return (
+        f"needs {need / GB:.1f} GB per accelerator and has {have / GB:.1f} GB, {(need - have) / GB:.1f} GB too little"
+    )
 
 
 def _misfit(predictor: Predictor, work: Workload, answer: Estimate) -> str:
     memory = predictor.evaluate(work).memory
     remedies = list(_remedies(predictor, work, answer))
-    advice = f"; would fit: {', or '.join(remedies)}" if remedies else "; no tp, smaller batch or 8-bit weights would fit"
-    return f"{answer.model} on {answer.gpu} does not fit: {_over(memory)}{advice} (--allow-oom prints the numbers anyway)"
+    advice = (
+        f"; would fit: {', or '.join(remedies)}" if remedies else "; no tp, smaller batch or 8-bit weights would fit"
+    )
+    return (
+        f"{answer.model} on {answer.gpu} does not fit: {_over(memory)}{advice} (--allow-oom prints the numbers anyway)"
+    )
 
 
 def _remedies(predictor: Predictor, work: Workload, answer: Estimate) -> Iterable[str]:

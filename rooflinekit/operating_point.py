@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
-
-import numpy as np
 
 from rooflinekit.memory import Memory, MemoryModel, make_memory_model
 from rooflinekit.roofline import StepTime
 from rooflinekit.step import Plan
 from rooflinekit.types.batch import Batch
-from rooflinekit.types.numeric import Array, Numeric, ceil_div
+from rooflinekit.types.numeric import Numeric, ceil_div
 from rooflinekit.types.workload import Workload
 
-__all__ = ["Interval", "OperatingPoint", "Predictor", "mean_over_output"]
+__all__ = ["Interval", "OperatingPoint", "Predictor"]
 
 # Gauss-Legendre with three nodes: exact for a step time that is a polynomial of degree 5 in the context
 # (Abramowitz & Stegun 25.4.29); the step time is piecewise linear, so the error is at most that of one kink.
-_NODES = np.array([-math.sqrt(3 / 5), 0.0, math.sqrt(3 / 5)])
-_WEIGHTS = np.array([5 / 18, 8 / 18, 5 / 18])
+_QUADRATURE = ((-math.sqrt(3 / 5), 5 / 18), (0.0, 8 / 18), (math.sqrt(3 / 5), 5 / 18))
 
 
 @dataclass(frozen=True)
@@ -36,6 +32,15 @@ class Interval:
     def of(cls, step: StepTime) -> Interval:
         """The sums of a step."""
         return cls(step.time, step.bound, step.low, step.high)
+
+    def plus(self, other: Interval, weight: float) -> Interval:
+        """Add a share of another time; interval ends add up as if errors went together."""
+        return Interval(
+            self.time + weight * other.time,
+            self.bound + weight * other.bound,
+            self.low + weight * other.low,
+            self.high + weight * other.high,
+        )
 
 
 @dataclass(frozen=True)
@@ -84,19 +89,15 @@ class Predictor:
         )
 
     def _tpot(self, work: Workload) -> Interval:
+        """Mean step over the output: what depends on the context at three nodes, everything else once."""
+        middle, half = work.decode_context, work.decode_steps / 2
         if work.context is not None:
-            return Interval.of(self.plan.time(self.decode_batch(work, work.context)))
-        nodes = np.multiply.outer(_NODES, np.asarray(work.decode_steps) / 2) + np.asarray(work.decode_context)
-        step = Interval.of(self.plan.time(self.decode_batch(work, nodes)))
-        shape = nodes.shape[1:]
-        return Interval(*(mean_over_output(value, shape) for value in (step.time, step.bound, step.low, step.high)))
+            return Interval.of(self.plan.time(self.decode_batch(work, middle)))
+        mean = Interval.of(self.plan.time(self.decode_batch(work, middle), grows=False))
+        for node, weight in _QUADRATURE:
+            part = Interval.of(self.plan.time(self.decode_batch(work, middle + node * half), grows=True))
+            mean = mean.plus(part, weight)
+        return mean
 
     def _local(self, work: Workload) -> Numeric:
         return work.batch if self.plan.deployment.dp == 1 else ceil_div(work.batch, float(self.plan.deployment.dp))
-
-
-def mean_over_output(values: Numeric, shape: tuple[int, ...]) -> Numeric:
-    """Mean over the output of step times taken at the three nodes (first axis)."""
-    whole = np.broadcast_to(np.asarray(values), (3, *shape))
-    mean = np.tensordot(_WEIGHTS, whole, axes=1)
-    return float(mean) if not shape else cast(Array, mean)

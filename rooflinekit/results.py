@@ -162,7 +162,8 @@ class Estimate:
 
     def to_row(self) -> dict[str, Any]:
         """Inputs and answers as one flat row, as `estimate_frame` names them; the kernels are left out."""
-        spans = self.interval or {"ttft_ms": [None, None], "tpot_ms": [None, None]}
+        nothing: dict[str, Any] = {"ttft_ms": [None, None], "tpot_ms": [None, None]}
+        spans = self.interval or nothing
         row: dict[str, Any] = {"model": self.model, "gpu": self.gpu, **self.inputs}
         for time in ("ttft", "tpot"):
             low, high = spans[f"{time}_ms"]

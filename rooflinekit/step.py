@@ -29,14 +29,18 @@ class Plan:
     calibration: Calibration | None
     operations: Mapping[Operation, int]
 
-    def kernels(self, batch: Batch) -> list[Kernel]:
-        """The launches of one step on one accelerator; `batch` is the sequences of one attention replica."""
-        step = Step(batch, self.precision.stream, self.precision.kv, self.deployment.dp)
-        return [kernel for op, count in self.operations.items() for kernel in op.kernels(step, count)]
+    def kernels(self, batch: Batch, grows: bool | None = None) -> list[Kernel]:
+        """The launches of one step on one accelerator; `batch` is the sequences of one attention replica.
 
-    def time(self, batch: Batch) -> StepTime:
+        `grows` picks the operations whose decode work depends on the context, or those whose work does not.
+        """
+        step = Step(batch, self.precision.stream, self.precision.kv, self.deployment.dp)
+        chosen = [(op, n) for op, n in self.operations.items() if grows is None or op.grows is grows]
+        return [kernel for op, count in chosen for kernel in op.kernels(step, count)]
+
+    def time(self, batch: Batch, grows: bool | None = None) -> StepTime:
         """The same with times. Fields are scalars or arrays, as the batch is."""
-        return time_step(self.kernels(batch), self.system, self.calibration)
+        return time_step(self.kernels(batch, grows), self.system, self.calibration)
 
 
 def make_plan(model: Model, deployment: Deployment, system: System, calibration: Calibration | None) -> Plan:

@@ -110,7 +110,13 @@ def _moe(table: pd.DataFrame) -> _Work:
     routed = tokens * top_k / ep
     touched = np.minimum(experts / ep, routed)  # the balanced rows spread tokens evenly
     traffic = touched * each * _widths(table, "dtype") + routed * (3 * hidden + matrices * width) * 2.0
-    return 2.0 * routed * each, traffic, 0 * tokens, 0 * tokens, ["hidden", "expert_intermediate", "experts", "tp", "ep"]
+    return (
+        2.0 * routed * each,
+        traffic,
+        0 * tokens,
+        0 * tokens,
+        ["hidden", "expert_intermediate", "experts", "tp", "ep"],
+    )
 
 
 def _comm(table: pd.DataFrame) -> _Work:

@@ -114,4 +114,8 @@ def _one(entry: dict[str, Any], format: Format) -> str:
         return to_csv([flat])
     from rooflinekit.report.table import markdown
 
-    return "\n".join(markdown(["fact", "value"], [[key, "-" if value is None else str(value)] for key, value in flat.items()], left=2))
+    return "\n".join(
+        markdown(
+            ["fact", "value"], [[key, "-" if value is None else str(value)] for key, value in flat.items()], left=2
+        )
+    )

@@ -51,6 +51,8 @@ class KVAppend:
 
     elements: int  #: cached per token and layer, on this accelerator
 
+    grows = False
+
     @property
     def weights(self) -> tuple[Weights, ...]:
         """None."""
@@ -83,6 +85,8 @@ class AttentionCore:
     window: int | None = None
     chunk: int | None = None
     sinks: int = 0  #: learned logits (gpt-oss)
+
+    grows = True
 
     @property
     def weights(self) -> tuple[Weights, ...]:
@@ -134,6 +138,8 @@ class LatentUpProjection:
     weight: Dtype
     compute: Dtype
 
+    grows = False
+
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The up-projection of keys and values."""
@@ -171,6 +177,8 @@ class LatentCore:
     rope_dim: int
     v_dim: int
     top_k: int | None = None
+
+    grows = True
 
     @property
     def weights(self) -> tuple[Weights, ...]:
@@ -233,6 +241,8 @@ class IndexScores:
 
     heads: int
     head_dim: int
+
+    grows = True
 
     @property
     def weights(self) -> tuple[Weights, ...]:

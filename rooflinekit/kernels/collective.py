@@ -39,6 +39,8 @@ class Collective:
     replicas: bool = False  #: the payload covers the tokens of all attention replicas
     sampled: bool = False
 
+    grows = False
+
     @property
     def weights(self) -> tuple[Weights, ...]:
         """None."""

@@ -25,6 +25,8 @@ class Elementwise:
     parameters: int = 0
     dtype: Dtype = Dtype.BF16
 
+    grows = False
+
     @property
     def weights(self) -> tuple[Weights, ...]:
         """Scales and biases."""
@@ -53,6 +55,8 @@ class Parameters:
     count: int
     dtype: Dtype
 
+    grows = False
+
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The weights."""
@@ -71,6 +75,8 @@ class Embedding:
     width: int
     dtype: Dtype
 
+    grows = False
+
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The table."""
@@ -87,6 +93,8 @@ class Sampling:
     """Pick a token from each row of logits: one read of V logits (16 bit) at the least."""
 
     vocab: int
+
+    grows = False
 
     @property
     def weights(self) -> tuple[Weights, ...]:

@@ -53,6 +53,8 @@ class Linear:
         """Output width."""
         return sum(width for _, width in self.parts)
 
+    grows = False
+
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The matrix, and the bias in 16 bit if there is one."""
@@ -89,6 +91,8 @@ class BatchedLinear:
     k: int
     weight: Dtype
     compute: Dtype
+
+    grows = False
 
     @property
     def weights(self) -> tuple[Weights, ...]:

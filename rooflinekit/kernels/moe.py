@@ -48,6 +48,8 @@ class Experts:
         """Weights of one expert held here."""
         return self.matrices * self.hidden * self.width
 
+    grows = False
+
     @property
     def weights(self) -> tuple[Weights, ...]:
         """All local experts, touched or not."""

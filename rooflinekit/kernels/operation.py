@@ -64,6 +64,11 @@ class Operation(Protocol):
         """What it keeps in memory."""
         ...
 
+    @property
+    def grows(self) -> bool:
+        """Whether a decode step costs more at a longer context: attention and nothing else."""
+        ...
+
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """The launches it makes in a step, `count` times each; none if the step gives it nothing to do."""
         ...

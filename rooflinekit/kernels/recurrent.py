@@ -23,6 +23,8 @@ class ShortConvolution:
     bias: bool
     dtype: Dtype
 
+    grows = False
+
     @property
     def weights(self) -> tuple[Weights, ...]:
         """Taps, and a bias a channel if there is one."""
@@ -60,6 +62,8 @@ class StateUpdate:
     flops_per_element: float
     parameters: int
     dtype: Dtype
+
+    grows = False
 
     @property
     def weights(self) -> tuple[Weights, ...]:

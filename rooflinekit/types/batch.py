@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
-
-import numpy as np
+from numbers import Real
 
 from rooflinekit.types.errors import WorkloadError
-from rooflinekit.types.numeric import Array, Numeric, floor_div, maximum, minimum
+from rooflinekit.types.numeric import Numeric, floor_div, largest, maximum, minimum, total
 
 __all__ = ["Batch", "Sequences", "cumulative_keys", "whole_number"]
 
@@ -26,11 +24,12 @@ def whole_number(value: object, name: str, least: int = 1) -> int:
 
     Raises WorkloadError for 0, -1, 2.5 or text.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise WorkloadError(f"{name} must be a whole number, not {value!r}")
-    if not np.isfinite(value) or value != int(value) or value < least:
+    number = float(value)
+    if not number.is_integer() or number < least:
         raise WorkloadError(f"{name} must be a whole number of at least {least}, not {value}")
-    return int(value)
+    return int(number)
 
 
 def cumulative_keys(tokens: Numeric, window: int | None = None, chunk: int | None = None) -> Numeric:
@@ -67,13 +66,12 @@ class Sequences:
 
     def total(self, each: Numeric) -> Numeric:
         """Sum a per-sequence quantity over the sequences."""
-        weighted = self.count * each
-        return cast(Numeric, np.sum(cast(Array, weighted), axis=-1)) if self.ragged else weighted
+        return total(self.count * each) if self.ragged else self.count * each
 
     @property
     def sequences(self) -> Numeric:
         """Number of sequences."""
-        return self.total(1.0 if not self.ragged else np.ones_like(self.new))
+        return total(self.count) if self.ragged else self.count
 
     @property
     def tokens(self) -> Numeric:
@@ -83,7 +81,7 @@ class Sequences:
     @property
     def sampled_rows(self) -> Numeric:
         """Rows of logits."""
-        return self.total(self.sampled if not self.ragged else self.sampled * np.ones_like(self.new))
+        return self.total(self.sampled)
 
     def pairs(self, window: int | None = None, chunk: int | None = None) -> Numeric:
         """Query-key pairs that causal attention scores, exact.
@@ -113,14 +111,14 @@ class Sequences:
     def longest(self) -> Numeric:
         """Longest context, new tokens included."""
         context = self.past + self.new
-        return cast(Numeric, np.max(cast(Array, context), axis=-1)) if self.ragged else context
+        return largest(context) if self.ragged else context
 
     @property
     def padded_tokens(self) -> Numeric:
         """Tokens that a padded batch would compute: every sequence as long as the longest."""
         if not self.ragged:
             return self.tokens
-        return self.sequences * cast(Array, np.max(cast(Array, self.new), axis=-1))
+        return self.sequences * largest(self.new)
 
 
 @dataclass(frozen=True)
@@ -167,6 +165,8 @@ class Batch:
         """
         if len(lengths) == 0:
             raise WorkloadError("a ragged batch needs at least one length")
+        import numpy as np  # noqa: PLC0415 - ragged batches are arrays
+
         new = np.array([whole_number(length, "length") for length in lengths], dtype=float)
         cached = (
             np.zeros_like(new) if past is None else np.array([whole_number(p, "past", 0) for p in past], dtype=float)

@@ -72,6 +72,7 @@ class Indexer:
     heads: int
     head_dim: int
     top_k: int
+    shared: bool = False  #: reuses the choice of an earlier layer: no weights, keys or scores of its own (GLM-5.2)
 
 
 @dataclass(frozen=True, slots=True)

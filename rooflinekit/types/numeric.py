@@ -1,20 +1,21 @@
 """Numbers that may be one scenario or a million: plain floats or NumPy arrays that broadcast.
 
-The helpers keep scalars in pure Python (fast for one estimate) and give arrays to NumPy (fast for many).
+Scalars stay in pure Python, so that one estimate never pays for importing NumPy; arrays go to NumPy.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-__all__ = ["Array", "Numeric", "ceil", "ceil_div", "floor_div", "maximum", "minimum", "where"]
+Array: TypeAlias = "NDArray[np.float64]"
+Numeric: TypeAlias = "float | Array"
 
-Array: TypeAlias = NDArray[np.float64]
-Numeric: TypeAlias = float | Array
+__all__ = ["Array", "Numeric", "ceil", "ceil_div", "floor_div", "largest", "maximum", "minimum", "total", "where"]
 
 
 def maximum(first: Numeric, second: Numeric) -> Numeric:
@@ -25,7 +26,9 @@ def maximum(first: Numeric, second: Numeric) -> Numeric:
     """
     if isinstance(first, (int, float)) and isinstance(second, (int, float)):
         return first if first > second else second
-    return cast(Array, np.maximum(first, second))
+    import numpy as np  # noqa: PLC0415
+
+    return cast("Array", np.maximum(first, second))
 
 
 def minimum(first: Numeric, second: Numeric) -> Numeric:
@@ -36,7 +39,9 @@ def minimum(first: Numeric, second: Numeric) -> Numeric:
     """
     if isinstance(first, (int, float)) and isinstance(second, (int, float)):
         return first if first < second else second
-    return cast(Array, np.minimum(first, second))
+    import numpy as np  # noqa: PLC0415
+
+    return cast("Array", np.minimum(first, second))
 
 
 def where(condition: object, yes: Numeric, no: Numeric) -> Numeric:
@@ -45,9 +50,11 @@ def where(condition: object, yes: Numeric, no: Numeric) -> Numeric:
     >>> where(True, 1.0, 2.0)
     1.0
     """
-    if isinstance(condition, (bool, np.bool_)) and isinstance(yes, (int, float)) and isinstance(no, (int, float)):
+    if isinstance(condition, bool) and isinstance(yes, (int, float)) and isinstance(no, (int, float)):
         return yes if condition else no
-    return cast(Array, np.where(cast(Array, condition), yes, no))
+    import numpy as np  # noqa: PLC0415
+
+    return cast("Array", np.where(cast("Array", condition), yes, no))
 
 
 def ceil(value: Numeric) -> Numeric:
@@ -58,7 +65,9 @@ def ceil(value: Numeric) -> Numeric:
     """
     if isinstance(value, (int, float)):
         return float(math.ceil(value))
-    return cast(Array, np.ceil(value))
+    import numpy as np  # noqa: PLC0415
+
+    return cast("Array", np.ceil(value))
 
 
 def ceil_div(value: Numeric, divisor: Numeric) -> Numeric:
@@ -76,6 +85,22 @@ def floor_div(value: Numeric, divisor: Numeric) -> Numeric:
     >>> floor_div(9.0, 4.0)
     2.0
     """
-    if isinstance(value, (int, float)) and isinstance(divisor, (int, float)):
-        return float(value // divisor)
-    return cast(Array, np.floor_divide(value, divisor))
+    return value // divisor
+
+
+def total(values: Numeric) -> Numeric:
+    """Sum over the last axis; a scalar is its own sum.
+
+    >>> total(3.0)
+    3.0
+    """
+    return values if isinstance(values, (int, float)) else cast("Numeric", values.sum(axis=-1))
+
+
+def largest(values: Numeric) -> Numeric:
+    """Maximum over the last axis; a scalar is its own maximum.
+
+    >>> largest(3.0)
+    3.0
+    """
+    return values if isinstance(values, (int, float)) else cast("Numeric", values.max(axis=-1))
