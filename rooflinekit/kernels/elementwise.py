@@ -71,16 +71,17 @@ class Parameters:
 class Embedding:
     """Look up one row per token. The table is resident but not streamed: only the rows looked up are read."""
 
-    rows: int  #: vocabulary rows (and learned positions) held here
+    rows: int  #: vocabulary rows held here, or learned positions
     width: int
     dtype: Dtype
+    module: str = "embedding"
 
     grows = False
 
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The table."""
-        return (Weights("embedding", self.rows * self.width, self.dtype),)
+        return (Weights(self.module, self.rows * self.width, self.dtype),)
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One gather."""

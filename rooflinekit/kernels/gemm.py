@@ -61,7 +61,8 @@ class Linear:
         if not self.resident:
             return ()
         matrix = Weights(self.module, self.n * self.k, self.weight)
-        return (matrix, Weights(self.module, self.bias, _wide(self.weight))) if self.bias else (matrix,)
+        kind = "other" if self.module == "lm_head" else self.module
+        return (matrix, Weights(kind, self.bias, _wide(self.weight))) if self.bias else (matrix,)
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One GEMM; the weights are streamed once however many tokens there are."""

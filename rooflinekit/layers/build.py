@@ -90,7 +90,7 @@ def _entry(model: Model, shard: Shard) -> list[Operation]:
     formats, width = shard.precision.formats, model.embedding_dim or model.hidden
     ops: list[Operation] = [Embedding(-(-model.vocab // shard.tp), width, formats.embedding)]
     if model.position_rows:
-        ops.append(Embedding(model.position_rows, model.hidden, formats.embedding))
+        ops.append(Embedding(model.position_rows, model.hidden, formats.embedding, "other"))
     if width != model.hidden:
         ops.append(
             Linear(
