@@ -8,15 +8,15 @@ from os import PathLike
 from typing import Any
 
 from rooflinekit import __version__
-from rooflinekit.calibration.load import choose_calibration, load_calibration
+from rooflinekit.calibration import choose_calibration, load_calibration, stand_in
 from rooflinekit.memory import Memory
 from rooflinekit.operating_point import Predictor
 from rooflinekit.results import Estimate, MemoryResult, StepResult
 from rooflinekit.roofline import StepTime
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.step import Plan, make_plan
+from rooflinekit.timing.calibrated import Calibration
 from rooflinekit.types.batch import Batch, whole_number
-from rooflinekit.types.calibration import Calibration
 from rooflinekit.types.deployment import ENGINES, Deployment
 from rooflinekit.types.dtype import parse_dtype
 from rooflinekit.types.errors import DoesNotFitError, InputError, RooflinekitError, UnknownNameError, nearest
@@ -133,14 +133,10 @@ def _calibration(gpu: Accelerator, engine: str, asked: str | None) -> tuple[Cali
     if asked == "none" or (engine == "ideal" and asked is None):
         return None, []
     if asked is None:
-        chosen, note = choose_calibration(gpu.name, engine)
-    else:
-        chosen, note = load_calibration(asked), None
-        if (chosen.accelerator, chosen.engine.split()[0]) != (gpu.name, engine):
-            note = f"calibration {chosen.name} was fitted on {chosen.accelerator} with {chosen.engine}: its interval is widened"
-    if note is None:  # at home: nothing to widen
-        return replace(chosen, transfer=(1.0, 1.0)), []
-    return chosen, [note]
+        chosen, note = choose_calibration(gpu, engine)
+        return chosen, [note] if note else []
+    chosen, note = stand_in(load_calibration(asked), gpu, engine)
+    return chosen, [note] if note else []
 
 
 def _format_notes(plan: Plan) -> list[str]:
@@ -262,10 +258,6 @@ def _provenance(plan: Plan) -> tuple[Provenance, ...]:
     entries += plan.system.accelerator.provenance
     if calibration:
         for name, fit in calibration.families.items():
-            label, source = f"calibration {name}", f"{fit.source}; {calibration.source}"
-            entries += [
-                Provenance(f"{label} launch", fit.launch.value, "s", source),
-                Provenance(f"{label} compute share", fit.compute.value, "", source),
-                Provenance(f"{label} memory share", fit.memory.value, "", source),
-            ]
+            label = f"calibration {name}: mean error on unseen shapes"
+            entries.append(Provenance(label, fit.error, "", f"{fit.source}; {calibration.source}"))
     return tuple(entries)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rooflinekit.kernels import Operation, Step
 from rooflinekit.layers import Precision, check_deployment, model_operations, resolve_precision
 from rooflinekit.roofline import StepTime, time_step
+from rooflinekit.timing.calibrated import Calibration
 from rooflinekit.types.batch import Batch
-from rooflinekit.types.calibration import Calibration
 from rooflinekit.types.deployment import Deployment
 from rooflinekit.types.hardware import System
 from rooflinekit.types.kernel import Kernel

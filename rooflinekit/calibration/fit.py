@@ -1,107 +1,155 @@
-"""Fit the three-parameter form to measured kernels: launch floor, compute share, memory (or network) share."""
+"""Fit a time form to measured kernels: robust least squares on logarithms, within physical bounds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rooflinekit.types.calibration import FamilyFit, Parameter
+from rooflinekit.calibration.tables import Measured
+from rooflinekit.timing import FORMS, TimeForm, parameters
 from rooflinekit.types.errors import MissingExtraError
+from rooflinekit.types.hardware import System
 from rooflinekit.types.numeric import Array
 
-__all__ = ["Measured", "fit_family", "predict"]
+__all__ = ["FormFit", "Prior", "fit_form", "form_time", "form_values"]
 
-_FLOOR_US, _SHARE = 1e-3, (0.02, 1.0)
+_SCALE = 0.08
+"""Log error beyond which a row counts linearly instead of squared: the usual misfit of the forms."""
+_UNPINNED = 0.5
+"""A parameter is frozen when its standard error exceeds this share of its allowed range, or of its value."""
+_EVALUATIONS = 40
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Kernels of one family that ran: what each resource needs at datasheet rates [s], and the measured time [s]."""
+class Prior:
+    """What to believe before measuring: the form of another accelerator, and how far parameters move [log]."""
 
-    compute: Array
-    memory: Array
-    network: Array
-    hops: Array  #: further accelerators in the group
-    time: Array
-    group: Array  #: number of each row's shape group; intervals come from groups that the fit has not seen
-
-    def subset(self, rows: NDArray[np.bool_]) -> Measured:
-        """Rows by a boolean mask."""
-        return Measured(
-            self.compute[rows],
-            self.memory[rows],
-            self.network[rows],
-            self.hops[rows],
-            self.time[rows],
-            self.group[rows],
-        )
+    form: TimeForm
+    spread: float = 0.3
 
 
-def fit_family(measured: Measured, source: str, folds: int = 5, seed: int = 0) -> FamilyFit:
-    """Robust least squares on log(time / prediction); 90 % interval from whole groups left out in turn.
+@dataclass(frozen=True)
+class FormFit:
+    """A fitted form; spread: one standard error of each parameter (SI); frozen: what the data could not pin."""
 
-    A resource that no row needs keeps share 1 with spread 0. Spreads are one standard error from the Jacobian.
+    form: TimeForm
+    spread: dict[str, float]
+    frozen: tuple[str, ...]
+    cost: float
+
+
+def form_time(form: TimeForm, rows: Measured, system: System, warm: bool = True) -> Array:
+    """Time of each row by a form [s]."""
+    return rows.each(lambda kernel: form.time(kernel, system, warm).total)
+
+
+def fit_form(
+    rows: Measured, system: System, prior: Prior | None = None, start: TimeForm | None = None, weigh: bool = False
+) -> FormFit:
+    """Minimise Σ ρ(log(measured / form)) within the bounds of the parameters, ρ growing linearly for outliers.
+
+    Discrete parameters are tried one by one (only the prior's, or those of `start`, where there is one). Parameters
+    that the data cannot pin are frozen at the prior (or at their usual value) and the rest is fitted again. `weigh`
+    weighs a row by √time, for end-to-end use.
 
     Raises MissingExtraError without scipy.
     """
-    theta, spread = _least_squares(measured)
-    numbers, position = np.unique(measured.group, return_inverse=True)
-    fold = (np.random.default_rng(seed).permutation(len(numbers)) % folds)[position]
-    ratios = np.concatenate([_left_out(measured, fold == index) for index in range(folds)])
-    low, high = np.quantile(ratios, [0.05, 0.95])
-    launch, compute, memory, network, hop = (Parameter(float(v), float(s)) for v, s in zip(theta, spread, strict=True))
-    return FamilyFit(
-        launch, compute, memory, network, hop, min(float(low), 1.0), max(float(high), 1.0), len(measured.time), source
-    )
+    given = start or (prior.form if prior else None)
+    start = given or FORMS[rows.family]()
+    usual = prior.form if prior else FORMS[rows.family]()
+    free = [name for name, bound in parameters(start).items() if not bound.choices]
+    weights = np.sqrt(rows.time / rows.time.mean()) if weigh else np.ones(len(rows.time))
+    problem = _Problem(rows, system, prior, weights)
+    fits = [problem.solve(variant, free) for variant in ([start] if given else _choices(start))]
+    best = min(fits, key=lambda fit: fit.cost)
+    frozen: list[str] = []
+    while unpinned := [name for name in free if name not in frozen and not _pinned(best, name)]:
+        frozen += unpinned
+        held = replace(best.form, **{name: getattr(usual, name) for name in unpinned})  # type: ignore[type-var]
+        best = problem.solve(held, [name for name in free if name not in frozen])
+    return replace(best, frozen=tuple(frozen))
 
 
-def predict(fit: FamilyFit, rows: Measured) -> Array:
-    """Time of each row under fitted parameters [s]."""
-    parameters = (fit.launch, fit.compute, fit.memory, fit.network, fit.hop)
-    return _predict(np.array([parameter.value for parameter in parameters]), rows)
+def _choices(form: TimeForm) -> list[TimeForm]:
+    named = {name: bound.choices for name, bound in parameters(form).items() if bound.choices}
+    forms = [form]
+    for name, values in named.items():
+        forms = [replace(each, **{name: value}) for each in forms for value in values]  # type: ignore[type-var]
+    return forms
 
 
-def _left_out(measured: Measured, held: NDArray[np.bool_]) -> Array:
-    if held.all() or not held.any():
-        return np.ones(0)
-    theta, _ = _least_squares(measured.subset(~held))
-    unseen = measured.subset(held)
-    ratios: Array = unseen.time / _predict(theta, unseen)
-    return ratios
+def _pinned(fit: FormFit, name: str) -> bool:
+    bound, spread = parameters(fit.form)[name], fit.spread[name]
+    value: float = getattr(fit.form, name)
+    if value <= (bound.low + 1e-6 * (bound.high - bound.low)) * bound.scale:
+        return True  # at its floor: the term is absent
+    least = min(bound.high - bound.low, max(value / bound.scale, bound.usual))
+    return spread < _UNPINNED * least * bound.scale
 
 
-def _predict(theta: Array, rows: Measured) -> Array:
-    launch, compute, memory, network, hop = theta
-    busy = np.maximum(np.maximum(rows.compute / compute, rows.memory / memory), rows.network / network)
-    time: Array = launch + hop * rows.hops + busy
-    return time
+@dataclass(frozen=True)
+class _Problem:
+    rows: Measured
+    system: System
+    prior: Prior | None
+    weights: Array
+
+    def solve(self, start: TimeForm, free: Sequence[str]) -> FormFit:
+        """Fit the named parameters, all others as in `start`."""
+        try:
+            from scipy.optimize import least_squares  # noqa: PLC0415
+        except ImportError:
+            raise MissingExtraError("fitting a calibration", "accuracy") from None
+        bounds = parameters(start)
+        scale = np.array([bounds[name].scale for name in free])
+        low, high = (np.array([getattr(bounds[name], end) for name in free]) for end in ("low", "high"))
+        guess = np.clip(
+            [getattr(start, name) for name in free] / scale, low + 1e-4 * (high - low), high - 1e-4 * (high - low)
+        )
+        typical = np.maximum(guess, 0.02 * np.minimum(high - low, 50.0))
+
+        def residuals(theta: Array) -> Array:
+            form = _with(start, free, theta * scale)
+            logs = self.weights * np.log(self.rows.time / form_time(form, self.rows, self.system))
+            return np.concatenate([logs, self._prior(theta * scale, free, typical * scale)])
+
+        fit = least_squares(
+            residuals, guess, bounds=(low, high), loss="soft_l1", f_scale=_SCALE, x_scale=typical, max_nfev=_EVALUATIONS
+        )
+        errors = _standard_errors(np.asarray(fit.jac, float), float(fit.cost))
+        spread = np.minimum(errors, high - low) * scale
+        return FormFit(
+            _with(start, free, fit.x * scale), dict(zip(free, map(float, spread), strict=True)), (), float(fit.cost)
+        )
+
+    def _prior(self, theta: Array, free: Sequence[str], typical: Array) -> Array:
+        """Distance from the prior in units of its spread, on the scale of a typical row's error."""
+        if self.prior is None:
+            return np.zeros(0)
+        centre = np.array([getattr(self.prior.form, name) for name in free])
+        small = 0.1 * typical
+        logs: Array = np.log((theta + small) / (centre + small))
+        return logs * (_SCALE / self.prior.spread)
 
 
-def _least_squares(rows: Measured) -> tuple[Array, Array]:
-    try:
-        from scipy.optimize import least_squares  # noqa: PLC0415
-    except ImportError:
-        raise MissingExtraError("fitting a calibration", "accuracy") from None
-    free = np.array([True, rows.compute.any(), rows.memory.any(), rows.network.any(), rows.hops.any()])
-    start = np.array([np.min(rows.time) * 0.8, 0.6, 0.8, 0.8, 1e-6])
-    lower = np.array([_FLOOR_US * 1e-6, _SHARE[0], _SHARE[0], _SHARE[0], 0.0])
-    upper = np.array([np.median(rows.time) + 1e-4, _SHARE[1], _SHARE[1], _SHARE[1], 1e-4])
-    start = np.clip(start, lower + 1e-12, upper)
-    full = np.where(free, start, [0.0, 1.0, 1.0, 1.0, 0.0])
+def _with(form: TimeForm, names: Sequence[str], values: Array) -> TimeForm:
+    changes: dict[str, Any] = dict(zip(names, map(float, values), strict=True))
+    return replace(form, **changes)  # type: ignore[type-var]
 
-    def residuals(theta: Array) -> Array:
-        full[free] = theta
-        logs: Array = np.log(rows.time / _predict(full, rows))
-        return logs
 
-    fit = least_squares(
-        residuals, start[free], bounds=(lower[free], upper[free]), loss="soft_l1", f_scale=0.1, x_scale=start[free]
-    )
-    full[free] = fit.x
-    spread = np.zeros(5)
-    noise = 2.0 * fit.cost / max(len(rows.time) - len(fit.x), 1)
-    jacobian: Array = np.asarray(fit.jac, dtype=float)
-    spread[free] = np.sqrt(np.diag(np.linalg.pinv(jacobian.T @ jacobian)) * noise)
-    return full.copy(), spread
+def _standard_errors(jacobian: Array, cost: float) -> Array:
+    rows, count = jacobian.shape
+    noise = 2.0 * cost / max(rows - count, 1)
+    norms = np.linalg.norm(jacobian, axis=0)
+    scaled = jacobian / np.where(norms > 0.0, norms, 1.0)
+    covariance = np.linalg.pinv(scaled.T @ scaled, rcond=1e-10) * noise
+    errors = np.sqrt(np.maximum(np.diag(covariance), 0.0)) / np.where(norms > 0.0, norms, np.inf)
+    return np.where(norms > 0.0, errors, np.inf)
+
+
+def form_values(form: TimeForm) -> dict[str, float]:
+    """The parameters of a form by name, in SI."""
+    return {entry.name: getattr(form, entry.name) for entry in fields(form)}  # type: ignore[arg-type]

@@ -8,22 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.specs.locate import read_text, read_yaml, spec_dir
-from rooflinekit.types.calibration import Calibration, FamilyFit, Parameter
+from rooflinekit.timing import AXES, FORMS, Axis, Surface, TimeForm, parameters
+from rooflinekit.timing.calibrated import Beyond, Calibration, FamilyFit, Regimes
 from rooflinekit.types.errors import SpecError, UnknownNameError, nearest
 from rooflinekit.types.kernel import FAMILIES
 
-__all__ = ["DEFAULT", "calibration_names", "choose_calibration", "load_calibration", "read_calibration"]
+__all__ = ["FORM", "calibration_names", "load_calibration", "read_calibration"]
 
-DEFAULT = "h100-sxm--vllm"
-"""Used, with its interval widened by its measured transfer error, wherever there is no calibration of its own."""
+FORM = "physical-1"
+"""Name of the set of time forms that a file's parameters belong to."""
 
-_TOP = {"name", "accelerator", "engine", "form", "source", "date", "version", "transfer", "families"}
-_FAMILY = {"launch_us", "compute", "memory", "network", "hop_us", "interval", "rows", "source"}
+_TOP = {"name", "accelerator", "engine", "form", "source", "date", "version", "defaults", "families"}
+_BEYOND = {"axis", "start", "parameters", "frozen"}
+_MAYBE = {"correction", "beyond"}
+_FAMILY = {"parameters", "frozen", "interval", "rows", "error", "source"}
 
 
 def calibration_names() -> list[str]:
     """Names of the calibrations that are shipped."""
-    return sorted(path.stem for path in (spec_dir("accelerator") / "calibrations").glob("*.yaml"))
+    return sorted(path.stem for path in (spec_dir("accelerator") / "calibrations").glob("*--*.yaml"))
 
 
 def load_calibration(name: str) -> Calibration:
@@ -40,30 +43,24 @@ def load_calibration(name: str) -> Calibration:
     return read_calibration(shipped)
 
 
-def choose_calibration(accelerator: str, engine: str) -> tuple[Calibration, str | None]:
-    """The calibration shipped for this accelerator and engine, else the default one and a sentence that says so."""
-    own = f"{accelerator}--{engine}"
-    if own in calibration_names():
-        return load_calibration(own), None
-    chosen = load_calibration(DEFAULT)
-    return chosen, (
-        f"no calibration for {accelerator} with {engine}: efficiencies of {chosen.accelerator} with {chosen.engine} are "
-        f"transferred, and the interval is widened by their transfer error"
-    )
-
-
 def read_calibration(path: Path) -> Calibration:
     """Read and check one file.
 
-    Raises SpecError naming file, key and value: unknown or missing key, efficiency outside (0, 1.05], negative floor.
+    Raises SpecError naming file, key and value: unknown or missing key, parameter outside its physical bounds.
     """
-    text = read_text(path)
-    data = read_yaml(path)
+    text, data = read_text(path), read_yaml(path)
     _check_keys(path, "", data, _TOP)
-    if data["form"] != "roofline-3":
-        raise SpecError(f"{path.name}: form: {data['form']!r} is not known; known: roofline-3")
+    if data["form"] != FORM:
+        raise SpecError(f"{path.name}: form: {data['form']!r} is not known; known: {FORM}")
     families = {key: _family(path, key, entry) for key, entry in data["families"].items()}
-    transfer = data["transfer"]
+    for family, key in data["defaults"].items():
+        if key not in families:
+            raise SpecError(
+                f"{path.name}: defaults.{family}: no fit {key!r}; nearest: {', '.join(nearest(key, families))}"
+            )
+        families[family] = families[key]
+    if missing := set(FAMILIES) - families.keys():
+        raise SpecError(f"{path.name}: defaults: missing {', '.join(sorted(missing))}")
     return Calibration(
         name=str(data["name"]),
         hash=hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()[:12],
@@ -72,28 +69,74 @@ def read_calibration(path: Path) -> Calibration:
         families=families,
         source=str(data["source"]),
         date=str(data["date"]),
-        transfer=(_number(path, "transfer.low", transfer["low"]), _number(path, "transfer.high", transfer["high"])),
     )
 
 
 def _family(path: Path, key: str, entry: dict[str, Any]) -> FamilyFit:
-    if key.split("/")[0] not in FAMILIES:
+    family = key.split("/", maxsplit=1)[0]
+    if family not in FORMS:
         raise SpecError(f"{path.name}: families: unknown family {key!r}; nearest: {', '.join(nearest(key, FAMILIES))}")
-    _check_keys(path, key, entry, _FAMILY)
-    low, high = (_number(path, f"{key}.interval", bound) for bound in entry["interval"])
-    if not low <= 1.0 <= high:
-        raise SpecError(f"{path.name}: {key}.interval: [{low}, {high}] does not contain 1")
+    _check_keys(path, key, {name: value for name, value in entry.items() if name not in _MAYBE}, _FAMILY)
+    form, spread = _form(path, key, FORMS[family], entry["parameters"])
+    interval = entry["interval"]
+    _check_keys(path, f"{key}.interval", interval, {"axis", "edges", "width"})
+    regimes = Regimes(str(interval["axis"]), tuple(map(float, interval["edges"])), tuple(map(float, interval["width"])))
+    if len(regimes.width) != len(regimes.edges) + 1 or min(regimes.width) < 1.0:
+        raise SpecError(f"{path.name}: {key}.interval: needs one width of at least 1 more than edges")
+    surface = _surface(path, key, entry["correction"]) if "correction" in entry else None
     return FamilyFit(
-        launch=_parameter(path, f"{key}.launch_us", entry["launch_us"], 1e-6),
-        compute=_efficiency(path, f"{key}.compute", entry["compute"]),
-        memory=_efficiency(path, f"{key}.memory", entry["memory"]),
-        network=_efficiency(path, f"{key}.network", entry["network"]),
-        hop=_parameter(path, f"{key}.hop_us", entry["hop_us"], 1e-6),
-        low=low,
-        high=high,
-        rows=int(_number(path, f"{key}.rows", entry["rows"])),
-        source=str(entry["source"]),
+        form, spread, tuple(entry["frozen"]), surface, regimes, int(_number(path, f"{key}.rows", entry["rows"])),
+        _number(path, f"{key}.error", entry["error"]), str(entry["source"]), _beyond(path, key, entry),
+    )  # fmt: skip
+
+
+def _beyond(path: Path, key: str, entry: dict[str, Any]) -> Beyond | None:
+    if "beyond" not in entry:
+        return None
+    other = entry["beyond"]
+    _check_keys(path, f"{key}.beyond", {name: value for name, value in other.items() if name != "correction"}, _BEYOND)
+    if other["axis"] not in AXES:
+        raise SpecError(
+            f"{path.name}: {key}.beyond.axis: unknown shape; nearest: {', '.join(nearest(other['axis'], AXES))}"
+        )
+    shared = {name: entry[name] for name in ("interval", "rows", "error", "source")}
+    kept = {name: value for name, value in other.items() if name not in ("axis", "start")}
+    return Beyond(
+        str(other["axis"]), _number(path, f"{key}.beyond.start", other["start"]), _family(path, key, shared | kept)
     )
+
+
+def _form(path: Path, key: str, kind: type[TimeForm], entry: dict[str, Any]) -> tuple[TimeForm, dict[str, float]]:
+    known = parameters(kind)
+    _check_keys(path, f"{key}.parameters", entry, set(known))
+    values, spread = {}, {}
+    for name, bound in known.items():
+        where = f"{key}.parameters.{name}"
+        if bound.choices:
+            values[name] = entry[name]
+            if entry[name] not in bound.choices:
+                raise SpecError(f"{path.name}: {where}: {entry[name]!r} is not one of {bound.choices}")
+            continue
+        if not isinstance(entry[name], list) or len(entry[name]) != 2:
+            raise SpecError(f"{path.name}: {where}: {entry[name]!r} is not [value, spread]")
+        value, error = (_number(path, where, number) for number in entry[name])
+        if not bound.low <= value <= bound.high:
+            raise SpecError(f"{path.name}: {where}: {value} is outside [{bound.low}, {bound.high}] {bound.unit}")
+        values[name], spread[name] = value * bound.scale, error * bound.scale
+    return kind(**values), spread
+
+
+def _surface(path: Path, key: str, entry: dict[str, Any]) -> Surface:
+    _check_keys(path, f"{key}.correction", entry, {"axes", "percent"})
+    axes = []
+    for name, nodes in entry["axes"].items():
+        if name not in AXES:
+            raise SpecError(
+                f"{path.name}: {key}.correction: unknown shape {name!r}; nearest: {', '.join(nearest(name, AXES))}"
+            )
+        where = f"{key}.correction.axes.{name}"
+        axes.append(Axis(name, tuple(math.log2(_number(path, where, node)) for node in nodes)))
+    return Surface(tuple(axes), str(entry["percent"]))
 
 
 def _check_keys(path: Path, where: str, data: dict[str, Any], known: set[str]) -> None:
@@ -111,17 +154,3 @@ def _number(path: Path, where: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
         raise SpecError(f"{path.name}: {where}: {value!r} is not a number of at least 0")
     return float(value)
-
-
-def _parameter(path: Path, where: str, pair: object, scale: float = 1.0) -> Parameter:
-    if not isinstance(pair, list) or len(pair) != 2:
-        raise SpecError(f"{path.name}: {where}: {pair!r} is not [value, spread]")
-    value, spread = (_number(path, where, number) for number in pair)
-    return Parameter(value * scale, spread * scale)
-
-
-def _efficiency(path: Path, where: str, pair: object) -> Parameter:
-    parameter = _parameter(path, where, pair)
-    if not 0 < parameter.value <= 1.05:
-        raise SpecError(f"{path.name}: {where}: {parameter.value} is not a share of the datasheet rate, (0, 1.05]")
-    return parameter

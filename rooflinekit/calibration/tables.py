@@ -1,136 +1,184 @@
-"""Kernel tables (measured latencies by shape) as what each resource would need at datasheet rates.
-
-A kernel table is a frame with the columns of one operation and `latency_us`; the work of each row is computed by the
-same formulas that cost a step.
-"""
+"""Kernel tables: rows of measured shapes and latencies, as the kernels that ran."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rooflinekit.calibration.fit import Measured
+from rooflinekit.calibration.routing import balanced_load, power_law_load
 from rooflinekit.kernels import attention_flops, gemm_activation_bytes, gemm_flops, sent_bytes
-from rooflinekit.types.dtype import parse_dtype
+from rooflinekit.types.dtype import Dtype, parse_dtype
 from rooflinekit.types.errors import SpecError
-from rooflinekit.types.hardware import System
+from rooflinekit.types.kernel import Family, Kernel
 from rooflinekit.types.numeric import Array
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["OPERATIONS", "measured_rows"]
+__all__ = ["GROUP", "OPERATIONS", "VARIANT", "Columns", "Measured", "measured_rows"]
 
-_COLD, _LAUNCH = 1.5, 0.05
+Columns = Mapping[str, Array]
+_LATENT, _VALUES, _NOPE_ROPE = 576, 512, 192
+"""DeepSeek's latent with rotary part, without it, and query-key width of an up-projected head."""
 
 
-def measured_rows(table: pd.DataFrame, operation: str, system: System) -> Measured:
-    """Rows of one accelerator, engine and number format as a fit needs them.
+@dataclass(frozen=True)
+class Measured:
+    """Kernels of one family and format that ran, and how long each took [s].
 
-    Decode rows whose cache lies in the L2 of the accelerator are left out, unless they are so small that the launch
-    is all they show: serving finds the cache cold, and a roofline of three parameters cannot be both.
+    `group` numbers the shape group of each row: error bars come from groups that a fit has not seen.
+    """
+
+    family: Family
+    kernels: tuple[Kernel, ...]  #: arrays of rows; several only where the number of accelerators differs
+    sizes: tuple[int, ...]
+    time: Array
+    group: NDArray[np.intp]
+
+    def subset(self, rows: NDArray[np.bool_]) -> Measured:
+        """Rows by a boolean mask."""
+        parts = np.split(rows, np.cumsum(self.sizes)[:-1])
+        kept = [(_slice(k, mask), int(mask.sum())) for k, mask in zip(self.kernels, parts, strict=True) if mask.any()]
+        kernels, sizes = tuple(kernel for kernel, _ in kept), tuple(size for _, size in kept)
+        return Measured(self.family, kernels, sizes, self.time[rows], self.group[rows])
+
+    def each(self, function: Callable[[Kernel], Any]) -> Array:
+        """A number for every row."""
+        parts = [np.broadcast_to(function(k), (size,)) for k, size in zip(self.kernels, self.sizes, strict=True)]
+        return np.concatenate(parts).astype(float)
+
+
+def _slice(kernel: Kernel, rows: NDArray[np.bool_]) -> Kernel:
+    def cut(value: Any) -> Any:
+        return value[rows] if isinstance(value, np.ndarray) else value
+
+    changed = {entry.name: cut(getattr(kernel, entry.name)) for entry in fields(kernel) if entry.name != "dims"}
+    return replace(kernel, **changed, dims={name: cut(value) for name, value in kernel.dims.items()})
+
+
+def measured_rows(table: pd.DataFrame, operation: str) -> Measured:
+    """Rows of one accelerator, engine, number format and variant as a fit needs them.
 
     Raises SpecError for an operation that is not a kernel table.
     """
     if operation not in OPERATIONS:
         raise SpecError(f"{operation!r} is not a kernel table; known: {', '.join(OPERATIONS)}")
-    flops, traffic, sent, hops, keys = OPERATIONS[operation](table)
-    compute = np.zeros(len(table))
-    for dtype in table["dtype"].unique() if flops.any() else []:
-        rows = (table["dtype"] == dtype).to_numpy()
-        compute[rows] = flops[rows] / system.accelerator.peak(parse_dtype(dtype))
-    measured = Measured(
-        compute=compute,
-        memory=traffic / np.asarray(system.accelerator.memory_bandwidth),
-        network=sent / np.asarray(system.accelerator.link_bandwidth),
-        hops=hops,
-        time=table["latency_us"].to_numpy(float) * 1e-6,
-        group=np.asarray(table.groupby(keys).ngroup(), dtype=float),
-    )
-    if operation not in ("attention_decode", "mla_decode"):
-        return measured
-    cold = (traffic > _COLD * system.accelerator.l2_bytes) | (traffic < _LAUNCH * system.accelerator.l2_bytes)
-    return measured.subset(cold)
+    family, build = OPERATIONS[operation]
+    dtype = parse_dtype(str(table["dtype"].iloc[0]))
+    variant = str(table[VARIANT[operation]].iloc[0]) if operation in VARIANT else ""
+    group = np.asarray(table.groupby(GROUP[operation]).ngroup(), np.intp)
+    parts = _parts(table, operation)
+    order = np.concatenate(parts)
+    names = [name for name in table.columns if name not in _TEXT]
+    kernels, sizes = [], []
+    for rows in parts:
+        columns = {name: table[name].to_numpy(float)[rows] for name in names}
+        kernels.append(build(columns, dtype, variant))
+        sizes.append(len(rows))
+    time = table["latency_us"].to_numpy(float)[order] * 1e-6
+    return Measured(family, tuple(kernels), tuple(sizes), time, group[order])
 
 
-_Work = tuple[Array, Array, Array, Array, list[str]]
+def _parts(table: pd.DataFrame, operation: str) -> list[NDArray[np.intp]]:
+    """Positions of the rows that make one kernel: all of them, or those with the same number of accelerators."""
+    if operation != "comm":
+        return [np.arange(len(table))]
+    gpus = table["gpus"].to_numpy()
+    return [np.flatnonzero(gpus == number) for number in np.unique(gpus)]
 
 
-def _columns(table: pd.DataFrame, *names: str) -> list[Array]:
-    return [table[name].to_numpy(float) for name in names]
+def _gemm(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    m, n, k = columns["m"], columns["n"], columns["k"]
+    return Kernel(
+        "gemm", "gemm", 1, dtype, gemm_flops(m, n, k), n * k * dtype.bytes,
+        activation_bytes=gemm_activation_bytes(m, n, k, dtype.bytes, 2.0), dims={"m": m, "n": n, "k": k},
+        variant=variant,
+    )  # fmt: skip
 
 
-def _widths(table: pd.DataFrame, column: str) -> Array:
-    sizes = {name: parse_dtype(name).bytes for name in table[column].unique()}
-    return table[column].map(sizes).to_numpy(float)
+def _attention(columns: Columns, dtype: Dtype, variant: str, decode: bool) -> Kernel:
+    batch, length, depth = columns["batch"], columns["seq_len"], columns["head_dim"]
+    heads, kv_heads = columns["heads"], columns["kv_heads"]
+    new = np.ones_like(length) if decode else length
+    pairs = length if decode else length * (length + 1.0) / 2.0
+    return Kernel(
+        "attention", "attention_decode" if decode else "attention_prefill", 1, dtype,
+        attention_flops(batch * pairs, 1, 1, 1) * heads * depth,
+        kv_read_bytes=batch * length * kv_heads * 2.0 * depth * parse_dtype(variant).bytes,
+        activation_bytes=batch * new * heads * 2.0 * depth * 2.0,
+        dims={"batch": batch, "new": new, "context": length, "keys": length, "pairs": pairs, "heads": heads,
+              "kv_heads": kv_heads, "head_dim": depth},
+        variant=variant,
+    )  # fmt: skip
 
 
-def _gemm(table: pd.DataFrame) -> _Work:
-    m, n, k = _columns(table, "m", "n", "k")
-    width = _widths(table, "dtype")
-    traffic = n * k * width + np.asarray(gemm_activation_bytes(m, n, k, 1.0, 0.0)) * width + m * n * 2.0
-    return np.asarray(gemm_flops(m, n, k)), traffic, 0 * m, 0 * m, ["n", "k"]
+def _latent(columns: Columns, dtype: Dtype, variant: str, decode: bool) -> Kernel:
+    batch, length, heads = columns["batch"], columns["seq_len"], columns["heads"]
+    new = np.ones_like(length) if decode else length
+    pairs = length if decode else length * (length + 1.0) / 2.0
+    widths = _LATENT + _VALUES if decode else _NOPE_ROPE + 128
+    moved = batch * heads * widths * 2.0 * (1.0 if decode else 2.0 * length)
+    return Kernel(
+        "attention", "mla_decode" if decode else "mla_prefill", 1, dtype, 2.0 * batch * pairs * heads * widths,
+        kv_read_bytes=batch * length * _LATENT * parse_dtype(variant).bytes, activation_bytes=moved,
+        dims={"batch": batch, "new": new, "context": length, "keys": length, "pairs": pairs, "heads": heads},
+        variant=variant,
+    )  # fmt: skip
 
 
-def _attention(table: pd.DataFrame, pairs: Array, new: Array) -> _Work:
-    batch, length, heads, kv_heads, dim = _columns(table, "batch", "seq_len", "heads", "kv_heads", "head_dim")
-    flops = np.asarray(attention_flops(batch * pairs, 1, 1, 1)) * heads * dim
-    traffic = batch * (length * kv_heads * 2 * dim * _widths(table, "kv_dtype") + new * heads * 2 * dim * 2.0)
-    return flops, traffic, 0 * batch, 0 * batch, ["heads", "kv_heads", "head_dim"]
+def _moe(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    tokens, hidden, top_k, matrices = (columns[name] for name in ("tokens", "hidden", "top_k", "ffn_matrices"))
+    experts, ranks = columns["experts"], columns["ep"]
+    width = columns["expert_intermediate"] / columns["tp"]
+    load = balanced_load if variant == "balanced" else power_law_load
+    routed, touched = load(tokens, top_k, experts, ranks)
+    each = matrices * hidden * width
+    return Kernel(
+        "experts", "moe", 1, dtype, 2.0 * routed * each, touched * each * dtype.bytes,
+        activation_bytes=routed * (3.0 * hidden + matrices * width) * 2.0,
+        dims={"tokens": tokens, "slots": np.maximum(tokens * top_k, routed), "routed": routed, "touched": touched,
+              "local": experts / ranks, "ranks": ranks, "hidden": hidden, "width": width},
+        variant=variant,
+    )  # fmt: skip
 
 
-def _decode(table: pd.DataFrame) -> _Work:
-    length = table["seq_len"].to_numpy(float)
-    return _attention(table, length, np.ones_like(length))
+def _comm(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    gpus, payload = int(columns["gpus"][0]), columns["bytes"]
+    sent = sent_bytes("all_reduce" if variant.endswith("all_reduce") else "all_gather", payload, gpus)
+    dims = {"bytes": payload}
+    return Kernel("comm", "collective", 1, dtype, network_bytes=sent, gpus=gpus, dims=dims, variant=variant)
 
 
-def _prefill(table: pd.DataFrame) -> _Work:
-    length = table["seq_len"].to_numpy(float)
-    return _attention(table, length * (length + 1) / 2, length)
-
-
-def _mla_decode(table: pd.DataFrame) -> _Work:
-    batch, length, heads = _columns(table, "batch", "seq_len", "heads")
-    traffic = batch * (length * 576 * _widths(table, "kv_dtype") + heads * (576 + 512) * 2.0)
-    return 2.0 * batch * length * heads * (576 + 512), traffic, 0 * batch, 0 * batch, ["heads"]
-
-
-def _mla_prefill(table: pd.DataFrame) -> _Work:
-    batch, length, heads = _columns(table, "batch", "seq_len", "heads")
-    flops = 2.0 * batch * length * (length + 1) / 2 * heads * (192 + 128)
-    return flops, 2.0 * batch * length * heads * (192 + 128) * 2.0, 0 * batch, 0 * batch, ["heads"]
-
-
-def _moe(table: pd.DataFrame) -> _Work:
-    tokens, hidden, inner, top_k = _columns(table, "tokens", "hidden", "expert_intermediate", "top_k")
-    experts, tp, ep, matrices = _columns(table, "experts", "tp", "ep", "ffn_matrices")
-    width, each = inner / tp, hidden * inner / tp * matrices
-    routed = tokens * top_k / ep
-    touched = np.minimum(experts / ep, routed)  # the balanced rows spread tokens evenly
-    traffic = touched * each * _widths(table, "dtype") + routed * (3 * hidden + matrices * width) * 2.0
-    return (
-        2.0 * routed * each,
-        traffic,
-        0 * tokens,
-        0 * tokens,
-        ["hidden", "expert_intermediate", "experts", "tp", "ep"],
-    )
-
-
-def _comm(table: pd.DataFrame) -> _Work:
-    payload, gpus = _columns(table, "bytes", "gpus")
-    each = [float(sent_bytes("all_reduce", b, int(n))) for b, n in zip(payload, gpus, strict=True)]
-    return 0 * payload, 0 * payload, np.array(each), gpus - 1, ["gpus"]
-
-
-OPERATIONS: dict[str, Callable[[pd.DataFrame], _Work]] = {
-    "gemm": _gemm,
-    "attention_decode": _decode,
-    "attention_prefill": _prefill,
-    "mla_decode": _mla_decode,
-    "mla_prefill": _mla_prefill,
-    "moe": _moe,
-    "comm": _comm,
+OPERATIONS: dict[str, tuple[Family, Callable[[Columns, Dtype, str], Kernel]]] = {
+    "gemm": ("gemm", _gemm),
+    "attention_decode": ("attention_decode", lambda columns, dtype, kv: _attention(columns, dtype, kv, decode=True)),
+    "attention_prefill": ("attention_prefill", lambda columns, dtype, kv: _attention(columns, dtype, kv, decode=False)),
+    "mla_decode": ("mla_decode", lambda columns, dtype, kv: _latent(columns, dtype, kv, decode=True)),
+    "mla_prefill": ("mla_prefill", lambda columns, dtype, kv: _latent(columns, dtype, kv, decode=False)),
+    "moe": ("moe", _moe),
+    "comm": ("collective", _comm),
 }
+"""Kernel tables by name: the family, and the work of its rows."""
+
+VARIANT = {"moe": "routing", "comm": "collective"} | dict.fromkeys(
+    ("attention_decode", "attention_prefill", "mla_decode", "mla_prefill"), "kv_dtype"
+)
+"""The column that, besides the number format, tells an engine's kernels apart."""
+
+_HEADS = ["heads", "kv_heads", "head_dim"]
+GROUP = {
+    "gemm": ["n", "k"],
+    "attention_decode": _HEADS,
+    "attention_prefill": _HEADS,
+    "mla_decode": ["heads", "seq_len"],
+    "mla_prefill": ["heads", "seq_len"],
+    "moe": ["hidden", "expert_intermediate", "experts", "top_k", "tp", "ep"],
+    "comm": ["gpus", "bytes"],
+}
+"""Columns that make a shape group: what one model brings, apart from the size of the batch."""
+
+_TEXT = {"gpu", "engine", "engine_version", "dtype", "kv_dtype", "routing", "collective", "mode"}

@@ -117,10 +117,13 @@ class AttentionCore:
                 "batch": phase.sequences,
                 "new": phase.tokens / phase.sequences,
                 "context": phase.longest,
+                "keys": phase.keys_read(self.window, self.chunk) / phase.sequences,
+                "pairs": phase.pairs(self.window, self.chunk) / phase.sequences,
                 "heads": self.heads,
                 "kv_heads": self.kv_heads,
                 "head_dim": self.qk_dim,
             },
+            variant=step.kv.value,
         )
 
 
@@ -207,7 +210,8 @@ class LatentCore:
             flops=attention_flops(phase.pairs(window=self.top_k), self.heads, qk_dim, self.v_dim),
             kv_read_bytes=keys * (self.kv_rank + self.rope_dim) * step.kv.bytes,
             activation_bytes=moved,
-            dims=self._dims(phase),
+            dims=self._dims(phase, keys),
+            variant=step.kv.value,
         )
 
     def _decode(self, step: Step, phase: Sequences, count: int) -> Kernel:
@@ -223,14 +227,17 @@ class LatentCore:
             flops=attention_flops(phase.pairs(window=self.top_k), self.heads, latent, self.kv_rank),
             kv_read_bytes=keys * latent * step.kv.bytes,
             activation_bytes=phase.tokens * self.heads * (latent + self.kv_rank) * step.stream.bytes,
-            dims=self._dims(phase),
+            dims=self._dims(phase, keys),
+            variant=step.kv.value,
         )
 
-    def _dims(self, phase: Sequences) -> dict[str, Numeric]:
+    def _dims(self, phase: Sequences, keys: Numeric) -> dict[str, Numeric]:
         return {
             "batch": phase.sequences,
             "new": phase.tokens / phase.sequences,
             "context": phase.longest,
+            "keys": keys / phase.sequences,
+            "pairs": phase.pairs(window=self.top_k) / phase.sequences,
             "heads": self.heads,
         }
 
@@ -264,7 +271,9 @@ class IndexScores:
                     kv_read_bytes=phase.keys_read() * self.head_dim * step.kv.bytes,
                     activation_bytes=phase.tokens * self.heads * self.head_dim * step.stream.bytes + 4.0 * pairs,
                     dims={"batch": phase.sequences, "new": phase.tokens / phase.sequences, "context": phase.longest,
+                          "keys": phase.keys_read() / phase.sequences, "pairs": pairs / phase.sequences,
                           "heads": self.heads, "kv_heads": 1, "head_dim": self.head_dim},
+                    variant=step.kv.value,
                 )
             )  # fmt: skip
         return launches

@@ -60,5 +60,6 @@ class Collective:
                 network_bytes=sent_bytes(self.kind, payload, self.gpus),
                 gpus=self.gpus,
                 dims={"bytes": payload},
+                variant=self.kind,
             )
         ]

@@ -76,10 +76,14 @@ class Experts:
                 activation_bytes=routed * (3 * self.hidden + self.matrices * self.width) * wide,
                 dims={
                     "tokens": tokens,
+                    "slots": tokens * self.top_k,
                     "routed": routed,
                     "touched": touched,
+                    "local": self.local,
+                    "ranks": self.experts / self.local,
                     "hidden": self.hidden,
                     "width": self.width,
                 },
+                variant="balanced",
             )
         ]

@@ -46,6 +46,7 @@ class Kernel:
     activation_bytes: Numeric = 0.0
     network_bytes: Numeric = 0.0
     gpus: int = 1  #: accelerators that a collective joins
+    variant: str = ""  #: what else picks an engine's kernel: format of the cache, collective, routing of the experts
     dims: Mapping[str, Numeric] = field(default_factory=dict)
 
     @property

@@ -15,7 +15,21 @@ if TYPE_CHECKING:
 Array: TypeAlias = "NDArray[np.float64]"
 Numeric: TypeAlias = "float | Array"
 
-__all__ = ["Array", "Numeric", "ceil", "ceil_div", "floor_div", "largest", "maximum", "minimum", "total", "where"]
+__all__ = [
+    "Array",
+    "Numeric",
+    "ceil",
+    "ceil_div",
+    "floor_div",
+    "largest",
+    "log2",
+    "maximum",
+    "minimum",
+    "smooth_maximum",
+    "sqrt",
+    "total",
+    "where",
+]
 
 
 def maximum(first: Numeric, second: Numeric) -> Numeric:
@@ -104,3 +118,43 @@ def largest(values: Numeric) -> Numeric:
     3.0
     """
     return values if isinstance(values, (int, float)) else cast("Numeric", values.max(axis=-1))
+
+
+def sqrt(value: Numeric) -> Numeric:
+    """Square root.
+
+    >>> sqrt(9.0)
+    3.0
+    """
+    if isinstance(value, (int, float)):
+        return math.sqrt(value)
+    import numpy as np  # noqa: PLC0415
+
+    return cast("Array", np.sqrt(value))
+
+
+def log2(value: Numeric) -> Numeric:
+    """Logarithm to base 2.
+
+    >>> log2(8.0)
+    3.0
+    """
+    if isinstance(value, (int, float)):
+        return math.log2(value)
+    import numpy as np  # noqa: PLC0415
+
+    return cast("Array", np.log2(value))
+
+
+def smooth_maximum(first: Numeric, second: Numeric, sharpness: int) -> Numeric:
+    """(x^p + y^p)^(1/p) for p = 1 (the sum), 2 or 4: two resources that overlap not at all, in part, nearly fully.
+
+    Only products and square roots, so that arrays stay cheap; both numbers are positive.
+
+    >>> smooth_maximum(3.0, 4.0, 1), smooth_maximum(3.0, 4.0, 2), round(smooth_maximum(3.0, 4.0, 4), 2)
+    (7.0, 5.0, 4.28)
+    """
+    if sharpness == 1:
+        return first + second
+    x, y = first * first, second * second
+    return sqrt(x + y) if sharpness == 2 else sqrt(sqrt(x * x + y * y))

@@ -1,0 +1,64 @@
+"""Which calibration stands in for an accelerator or engine without one; the rule is data, beside the calibrations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from rooflinekit.calibration.load import calibration_names, load_calibration
+from rooflinekit.specs.locate import read_yaml, spec_dir
+from rooflinekit.timing.calibrated import Calibration
+from rooflinekit.types.hardware import Accelerator
+
+__all__ = ["choose_calibration", "stand_in"]
+
+_REACH = {
+    "engine": "another engine on the same accelerator",
+    "architecture": "the same architecture",
+    "generation": "the nearest generation",
+    "generic": "an accelerator of another kind",
+}
+
+
+def choose_calibration(accelerator: Accelerator, engine: str) -> tuple[Calibration, str | None]:
+    """The calibration shipped for this accelerator and engine, else the nearest one and a sentence that says so.
+
+    Same accelerator with another engine first, then the same architecture, the nearest generation, the generic one;
+    the interval is widened by what a transfer of that reach was measured to cost (calibrations/transfer.yaml).
+    """
+    known, rule = calibration_names(), _rule()
+    own = f"{accelerator.name}--{engine}"
+    donor = own if own in known else next(name for name, _ in _donors(accelerator, engine, rule) if name in known)
+    return stand_in(load_calibration(donor), accelerator, engine)
+
+
+def stand_in(calibration: Calibration, accelerator: Accelerator, engine: str) -> tuple[Calibration, str | None]:
+    """The calibration as it serves for this accelerator and engine: as it is at home, wider elsewhere, and says so."""
+    name = f"{calibration.accelerator}--{calibration.engine.split()[0]}"
+    if name == f"{accelerator.name}--{engine}":
+        return calibration, None
+    rule = _rule()
+    reach = next((reach for donor, reach in _donors(accelerator, engine, rule) if donor == name), "generic")
+    note = (
+        f"no calibration for {accelerator.name} with {engine} in use: {name} stands in ({_REACH[reach]}), "
+        f"its intervals widened by the measured error of such transfers"
+    )
+    return replace(calibration, widening={key: float(power) for key, power in rule["widening"][reach].items()}), note
+
+
+def _rule() -> dict[str, Any]:
+    return read_yaml(spec_dir("accelerator") / "calibrations" / "transfer.yaml")
+
+
+def _donors(accelerator: Accelerator, engine: str, rule: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Candidates by growing distance, each with what it reaches across."""
+    engines = [engine, *(each for each in rule["engines"] if each != engine)]
+    family = accelerator.architecture.split()[0] if accelerator.architecture else ""
+    places = [(accelerator.name, "engine")]
+    places += [(name, "architecture") for name in rule["architecture"].get(family, [])]
+    places += [(name, "generation") for name in rule["generation"].get(family, [])]
+    places.append((rule["generic"], "generic"))
+    for name, reach in places:
+        for each in engines:
+            yield f"{name}--{each}", reach

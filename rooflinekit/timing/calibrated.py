@@ -1,0 +1,119 @@
+"""How far real kernels stay from the datasheet: fitted forms, corrections and error bars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+
+from rooflinekit.timing.parameter import Duration, TimeForm
+from rooflinekit.timing.surface import AXES, Surface
+from rooflinekit.types.hardware import System
+from rooflinekit.types.kernel import Kernel
+from rooflinekit.types.numeric import Numeric, where
+
+__all__ = ["Beyond", "Calibration", "FamilyFit", "Regimes"]
+
+
+@dataclass(frozen=True)
+class Regimes:
+    """90 % interval of measured / predicted by size: factor `width[i]` either way below `edges[i]` of the shape `axis`.
+
+    Quantiles of |log(measured / predicted)| in shape groups that the fit had not seen (split conformal; Lei et al.
+    2018, arXiv:1604.04173), one for each regime, because a pooled one covers the middle sizes badly.
+    """
+
+    axis: str
+    edges: tuple[float, ...]
+    width: tuple[float, ...]
+
+    def factor(self, kernel: Kernel) -> Numeric:
+        """Upper end over prediction, and prediction over lower end.
+
+        >>> from rooflinekit.types.dtype import Dtype
+        >>> Regimes("m", (64.0,), (1.2, 1.1)).factor(Kernel("w", "gemm", 1, Dtype.BF16, dims={"m": 128.0}))
+        1.1
+        """
+        size = AXES[self.axis](kernel) if self.axis else 0.0
+        factor: Numeric = self.width[-1]
+        for edge, width in zip(reversed(self.edges), reversed(self.width[:-1]), strict=True):
+            factor = where(size <= edge, width, factor)
+        return factor
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """An engine runs another kernel where the shape `axis` is at least `start`: that kernel's own fit."""
+
+    axis: str
+    start: float
+    fit: FamilyFit
+
+
+@dataclass(frozen=True)
+class FamilyFit:
+    """The time of one kernel family in one number format on one accelerator with one engine.
+
+    spread: one standard error of each parameter, in SI; frozen: parameters that the data could not pin; error: mean
+    |predicted / measured − 1| in shape groups that the fit had not seen.
+    """
+
+    form: TimeForm
+    spread: Mapping[str, float]
+    frozen: tuple[str, ...]
+    surface: Surface | None
+    regimes: Regimes
+    rows: int
+    error: float
+    source: str
+
+    beyond: Beyond | None = None
+
+    def time(self, kernel: Kernel, system: System, warm: bool = False, corrected: bool = True) -> Duration:
+        """Time of one launch [s]; `corrected` multiplies the total, not its parts, by the correction surface."""
+        if self.beyond is None:
+            return self._own(kernel, system, warm, corrected)
+        size = AXES[self.beyond.axis](kernel)
+        if isinstance(size, (int, float)):
+            fit = self.beyond.fit if size >= self.beyond.start else self
+            return fit._own(kernel, system, warm, corrected)
+        near = self._own(kernel, system, warm, corrected)
+        far = self.beyond.fit._own(kernel, system, warm, corrected)
+        chosen = {part.name: where(size >= self.beyond.start, getattr(far, part.name), getattr(near, part.name))
+                  for part in fields(Duration)}  # fmt: skip
+        return Duration(**chosen)
+
+    def _own(self, kernel: Kernel, system: System, warm: bool, corrected: bool) -> Duration:
+        form = self.form.time(kernel, system, warm)
+        if self.surface is None or not corrected:
+            return form
+        return replace(form, total=form.total * self.surface.ratio(kernel))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Fits for every kernel family, and where they came from."""
+
+    name: str
+    hash: str
+    accelerator: str
+    engine: str
+    families: Mapping[str, FamilyFit]  #: by "family/dtype/variant", and by "family" for all others
+    source: str
+    date: str = ""
+    widening: Mapping[str, float] = field(default_factory=dict)
+    """Power of the interval's factor by family, where the calibration stands in for another accelerator or engine."""
+
+    def factor(self, kernel: Kernel, fit: FamilyFit) -> Numeric:
+        """Upper end of the 90 % interval over the prediction, and the prediction over its lower end."""
+        factor, power = fit.regimes.factor(kernel), self.widening.get(kernel.family, 1.0)
+        return factor if power == 1.0 else factor**power
+
+    def fit(self, kernel: Kernel) -> FamilyFit:
+        """The fit for this kernel: its own, or the nearest of its family."""
+        key = f"{kernel.family}/{kernel.dtype.value}"
+        families = self.families
+        return families.get(f"{key}/{kernel.variant}") or families.get(key) or self._other(kernel)
+
+    def _other(self, kernel: Kernel) -> FamilyFit:
+        same = f"{kernel.family}/bf16/{kernel.variant}"
+        return self.families.get(same) or self.families[kernel.family]

@@ -1,0 +1,35 @@
+"""Time of a collective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooflinekit.timing.parameter import EFFICIENCY, Duration, parameter
+from rooflinekit.types.hardware import System
+from rooflinekit.types.kernel import Kernel
+from rooflinekit.types.numeric import Numeric, sqrt
+
+__all__ = ["CollectiveTime"]
+
+
+@dataclass(frozen=True)
+class CollectiveTime:
+    """launch + hop·(n − 1) + sent/(en·link) + ramp·√(sent/1 MB): latency, bandwidth, and the protocols between.
+
+    Hockney's model (latency + bytes/bandwidth, Parallel Computing 20, 1994) with a square root for the region in which
+    the library trades protocols and channels.
+    """
+
+    launch: float = parameter("floor of one launch", "us", 0.0, 100.0, 4.0)
+    hop: float = parameter("latency that each further accelerator adds", "us", 0.0, 30.0, 0.5)
+    network: float = parameter("realised share of the link bandwidth", "share", 0.02, EFFICIENCY, 0.8)
+    ramp: float = parameter("protocol change, at 1 MB", "us", 0.0, 100.0, 4.0)
+
+    def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
+        """Time of one launch [s]."""
+        if kernel.gpus == 1:
+            return Duration(0.0, 0.0, 0.0, 0.0, 0.0)
+        link: Numeric = self.network * system.bandwidth(kernel.gpus)
+        network = kernel.network_bytes / link + self.ramp * sqrt(kernel.network_bytes / 1e6)
+        launch = self.launch + self.hop * (kernel.gpus - 1)
+        return Duration(launch, 0.0, 0.0, network, launch + network)

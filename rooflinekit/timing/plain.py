@@ -1,0 +1,30 @@
+"""Time of families without measurements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooflinekit.timing.parameter import EFFICIENCY, Duration, parameter
+from rooflinekit.types.hardware import System
+from rooflinekit.types.kernel import Kernel
+from rooflinekit.types.numeric import maximum
+
+__all__ = ["PlainTime"]
+
+
+@dataclass(frozen=True)
+class PlainTime:
+    """launch + max(FLOP/(ec·P), bytes/(em·W)): the roofline with a floor and two realised shares.
+
+    Williams et al. 2009, doi:10.1145/1498765.1498785.
+    """
+
+    launch: float = parameter("floor of one launch", "us", 0.0, 100.0, 2.5)
+    compute: float = parameter("realised share of the peak", "share", 0.01, EFFICIENCY, 0.7)
+    memory: float = parameter("realised share of the bandwidth", "share", 0.01, EFFICIENCY, 0.8)
+
+    def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
+        """Time of one launch [s]."""
+        compute = kernel.flops / (self.compute * system.accelerator.peak(kernel.dtype))
+        memory = kernel.bytes / (self.memory * system.accelerator.memory_bandwidth)
+        return Duration(self.launch, compute, memory, 0.0, self.launch + maximum(compute, memory))

@@ -1,0 +1,145 @@
+"""Fitting: parameters that are known come back, priors hold few rows together, files survive the round trip."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rooflinekit.calibration import calibration_names, choose_calibration, load_calibration
+from rooflinekit.calibration.calibrate import calibrate_family, predict
+from rooflinekit.calibration.correction import fit_surface
+from rooflinekit.calibration.fit import Prior, fit_form, form_time
+from rooflinekit.calibration.load import read_calibration
+from rooflinekit.calibration.routing import power_law_load
+from rooflinekit.calibration.tables import measured_rows
+from rooflinekit.calibration.write import Heading, render
+from rooflinekit.specs import load_accelerator
+from rooflinekit.timing import AXES, GemmTime, parameters
+from rooflinekit.types.errors import SpecError
+from rooflinekit.types.hardware import System
+
+H100 = System.of(load_accelerator("h100-sxm").value)
+TRUTH = GemmTime(launch=3.1e-6, depth_root=1.4e-6, compute=0.71, memory=0.83, tile=120.0)
+
+
+def table(truth=TRUTH, noise=0.03, seed=0, distort=None) -> pd.DataFrame:
+    """GEMM rows whose times are a known form, with noise."""
+    sizes = [
+        (m, n, k)
+        for m in (1, 16, 64, 256, 1024, 8192)
+        for n in (512, 1024, 4096, 16384)
+        for k in (512, 2048, 4096, 8192)
+    ]
+    rows = pd.DataFrame(sizes, columns=["m", "n", "k"]).assign(dtype="bfloat16", latency_us=1.0)
+    exact = form_time(truth, measured_rows(rows, "gemm"), H100)
+    exact = exact * (distort(rows) if distort else 1.0)
+    return rows.assign(latency_us=1e6 * exact * np.exp(np.random.default_rng(seed).normal(0.0, noise, len(rows))))
+
+
+def test_known_parameters_come_back_within_their_spread():
+    fit = fit_form(measured_rows(table(), "gemm"), H100)
+    for name in ("launch", "compute", "memory"):
+        assert getattr(fit.form, name) == pytest.approx(
+            getattr(TRUTH, name), abs=max(4 * fit.spread[name], 0.03 * getattr(TRUTH, name))
+        )
+
+
+def test_outliers_do_not_move_the_fit():
+    rows = table()
+    rows.loc[::20, "latency_us"] *= 5.0
+    fit = fit_form(measured_rows(rows, "gemm"), H100)
+    assert fit.form.compute == pytest.approx(TRUTH.compute, rel=0.05)
+    assert fit.form.memory == pytest.approx(TRUTH.memory, rel=0.05)
+
+
+def test_what_the_data_cannot_show_is_frozen_and_said():
+    """Kernels of one row never meet the compute roof, and 16-bit ones quantise nothing."""
+    rows = table()
+    fit = fit_form(measured_rows(rows[rows["m"] == 1].reset_index(drop=True), "gemm"), H100)
+    assert "quantise" in fit.frozen
+    assert fit.form.quantise == GemmTime().quantise
+
+
+def test_a_prior_keeps_twelve_rows_sane():
+    rows = measured_rows(table(noise=0.1).iloc[::8].reset_index(drop=True), "gemm")
+    prior = replace(TRUTH, launch=2.5e-6, compute=0.8)
+    fit = fit_form(rows, H100, Prior(prior))
+    whole = measured_rows(table(noise=0.0), "gemm")
+    error = np.abs(form_time(fit.form, whole, H100) / whole.time - 1.0)
+    assert error.mean() < 0.06
+    for name, bound in parameters(fit.form).items():
+        assert bound.low * bound.scale <= getattr(fit.form, name) <= bound.high * bound.scale
+
+
+def test_a_correction_learns_what_the_form_cannot_say_and_is_nothing_elsewhere():
+    rows = measured_rows(table(noise=0.01, distort=lambda t: np.where(t["n"] >= 4096, 1.15, 1.0)), "gemm")
+    surface = fit_surface(rows, TRUTH, H100, rows.time / form_time(TRUTH, rows, H100))
+    ratio = rows.each(surface.ratio)
+    wide = rows.each(AXES["n"]) >= 4096
+    assert np.median(ratio[wide]) > 1.05
+    assert np.median(ratio[~wide]) < 1.04
+    far = replace(rows.kernels[0], dims={"m": 64.0, "n": 2.0**21, "k": 2048.0})
+    assert surface.ratio(far) == pytest.approx(1.0)
+
+
+def test_a_correction_never_makes_a_larger_kernel_faster():
+    """Times that fall with m are not believed."""
+    rows = measured_rows(table(noise=0.0, distort=lambda t: np.where(t["m"] == 16, 1.5, 1.0)), "gemm")
+    surface = fit_surface(rows, TRUTH, H100, rows.time / form_time(TRUTH, rows, H100))
+    m = np.exp2(np.linspace(0.0, 12.0, 200))
+    kernel = measured_rows(
+        pd.DataFrame({"m": m, "n": 1024.0, "k": 2048.0, "dtype": "bfloat16", "latency_us": 1.0}), "gemm"
+    ).kernels[0]
+    time = TRUTH.time(kernel, H100).total * surface.ratio(kernel)
+    assert np.diff(np.log(time)).min() > -2e-3
+
+
+def test_intervals_hold_on_unseen_groups():
+    fitted = calibrate_family(measured_rows(table(noise=0.1), "gemm"), H100, "synthetic")
+    assert 0.82 <= fitted.inside.mean() <= 0.97
+    assert all(1.1 < width < 1.4 for width in fitted.fit.regimes.width)
+
+
+def test_a_file_survives_the_round_trip(tmp_path):
+    rows = measured_rows(table(), "gemm")
+    fit = calibrate_family(rows, H100, "synthetic").fit
+    families = {"gemm/bf16": fit}
+    defaults = dict.fromkeys(load_calibration(calibration_names()[0]).families, "gemm/bf16")
+    defaults = {family: key for family, key in defaults.items() if "/" not in family}
+    path = tmp_path / "x--y.yaml"
+    path.write_text(render(Heading("x", "y", "1.0", "synthetic", "2026-01-01", defaults), families), encoding="utf-8")
+    again = read_calibration(path).families["gemm/bf16"]
+    assert predict(again, rows, H100) == pytest.approx(predict(fit, rows, H100), rel=2e-3)
+
+
+def test_a_parameter_outside_its_bounds_is_refused(tmp_path):
+    name = calibration_names()[0]
+    text = (tmp_path / "a.yaml", load_path(name).read_text(encoding="utf-8"))
+    broken = text[1].replace("      compute: [", "      compute: [7", 1)
+    text[0].write_text(broken, encoding="utf-8")
+    with pytest.raises(SpecError, match=r"compute.*outside"):
+        read_calibration(text[0])
+
+
+def load_path(name):
+    from rooflinekit.specs import spec_dir
+
+    return spec_dir("accelerator") / "calibrations" / f"{name}.yaml"
+
+
+def test_the_busiest_rank_has_more_than_its_share_and_touches_fewer_experts_than_it_has():
+    tokens = np.array([64.0, 4096.0])
+    pairs, touched = power_law_load(tokens, np.full(2, 8.0), np.full(2, 256.0), np.full(2, 8.0))
+    assert (pairs > tokens * 8 / 8).all()
+    assert (touched <= 32).all()
+
+
+def test_the_nearest_calibration_stands_in_and_says_so():
+    chosen, note = choose_calibration(load_accelerator("h100-pcie").value, "vllm")
+    assert chosen.accelerator == "h100-sxm"
+    assert min(chosen.widening.values()) >= 1.0
+    assert "h100-pcie" in note
+    own, silent = choose_calibration(load_accelerator("h100-sxm").value, "vllm")
+    assert silent is None
+    assert not own.widening

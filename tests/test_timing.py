@@ -1,0 +1,257 @@
+"""Time forms: numbers worked by hand, growth with size, and the datasheet bound below."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rooflinekit.calibration import calibration_names, load_calibration
+from rooflinekit.calibration.tables import OPERATIONS
+from rooflinekit.roofline import roofline_bound, time_kernel
+from rooflinekit.specs import load_accelerator
+from rooflinekit.timing import (
+    FORMS,
+    Axis,
+    CollectiveTime,
+    DecodeTime,
+    ExpertsTime,
+    GemmTime,
+    PlainTime,
+    PrefillTime,
+    Surface,
+    parameters,
+)
+from rooflinekit.types.dtype import Dtype
+from rooflinekit.types.hardware import System
+from rooflinekit.types.kernel import FAMILIES, Kernel
+
+H100 = System.of(load_accelerator("h100-sxm").value)
+SHIPPED = calibration_names()
+
+
+def gemm(m: float, n: float, k: float, dtype: Dtype = Dtype.BF16) -> Kernel:
+    return one("gemm", dtype, "", m=m, n=n, k=k)
+
+
+def decode(batch: float, seq_len: float, heads: float = 32, kv_heads: float = 8, head_dim: float = 128) -> Kernel:
+    return one(
+        "attention_decode",
+        Dtype.BF16,
+        "bf16",
+        batch=batch,
+        seq_len=seq_len,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+    )
+
+
+def prefill(batch: float, seq_len: float, heads: float = 32, kv_heads: float = 8, head_dim: float = 128) -> Kernel:
+    return one(
+        "attention_prefill",
+        Dtype.BF16,
+        "bf16",
+        batch=batch,
+        seq_len=seq_len,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+    )
+
+
+def latent(operation: str, batch: float, seq_len: float, heads: float) -> Kernel:
+    return one(operation, Dtype.BF16, "bf16", batch=batch, seq_len=seq_len, heads=heads)
+
+
+def experts(tokens: float, hidden: float = 4096, width: float = 1536, count: float = 128, ep: float = 1) -> Kernel:
+    return one(
+        "moe",
+        Dtype.BF16,
+        "balanced",
+        tokens=tokens,
+        hidden=hidden,
+        expert_intermediate=width,
+        top_k=8,
+        experts=count,
+        tp=1,
+        ep=ep,
+        ffn_matrices=3,
+    )
+
+
+def one(operation: str, dtype: Dtype, variant: str, **columns: float) -> Kernel:
+    """A kernel of scalars through the code that reads kernel tables."""
+    arrays = {name: np.array([float(value)]) for name, value in columns.items()}
+    return scalar(OPERATIONS[operation][1](arrays, dtype, variant))
+
+
+def scalar(kernel: Kernel) -> Kernel:
+    def plain(value: object) -> object:
+        return float(np.asarray(value).ravel()[0]) if isinstance(value, np.ndarray) else value
+
+    values = {name: plain(getattr(kernel, name)) for name in kernel.__dataclass_fields__ if name != "dims"}
+    return Kernel(**values, dims={name: plain(value) for name, value in kernel.dims.items()})
+
+
+def test_gemm_by_hand_memory_bound():
+    """m=1, 4096 x 4096 bf16: 33.55 MB + 16 kB at 0.88 · 3.35 TB/s = 11.39 µs; k = 4096 costs 1.1 · 2; launch 2.3."""
+    form = GemmTime(sharpness=4)
+    memory = (2 * 4096 * 4096 + 2 * 8192) / (0.88 * 3.35e12)
+    compute = 2 * 64 * 4096 * (4096 + 100) / (0.8 * 989.4e12)
+    expected = 2.3e-6 + 1.1e-6 * 2 + (memory**4 + compute**4) ** 0.25
+    assert form.time(gemm(1, 4096, 4096), H100).total == pytest.approx(expected, rel=1e-9)
+
+
+def test_gemm_pays_for_quantising_only_in_narrow_formats():
+    wide, narrow = (GemmTime().time(gemm(4096, 256, 4096, dtype), H100).total for dtype in (Dtype.BF16, Dtype.FP8))
+    extra = 4096 * 4096 * 3 / (0.4 * 3.35e12)
+    assert narrow > extra
+    assert wide < narrow
+
+
+def test_decode_by_hand():
+    """B=64, S=4096, 8 KV heads of 128, bf16: 1.074 GB of cache, 1.05 MB of q and o, at 0.92 of 3.35 TB/s."""
+    form = DecodeTime(sharpness=1)
+    memory = (64 * 4096 * 8 * 2 * 128 * 2 + 64 * 32 * 2 * 128 * 2) / (0.92 * 3.35e12)
+    tiles = 64 * 8 * 3e-6 / 132 + 4 * 64 * 32 * 128 * 4096 / (0.4 * 989.4e12)
+    assert form.time(decode(64, 4096), H100).total == pytest.approx(10e-6 + 0.9e-6 * math.log2(17) + memory + tiles)
+
+
+def test_warm_cache_is_faster_and_large_caches_are_not():
+    form = DecodeTime()
+    small, large = decode(8, 512), decode(256, 8192)
+    assert form.time(small, H100, warm=True).memory < 0.5 * form.time(small, H100).memory
+    assert form.time(large, H100, warm=True).total == pytest.approx(form.time(large, H100).total, rel=1e-3)
+
+
+def test_prefill_of_a_chunk_equals_the_difference_of_prefills_in_work():
+    """New 1,024 after 3,072 has the pairs of 4,096 less those of 3,072, and costs less than the whole prompt."""
+    whole = prefill(1, 4096)
+    pairs = 4096 * 4097 / 2 - 3072 * 3073 / 2
+    dims = dict(whole.dims) | {"new": 1024.0, "pairs": pairs}
+    work = whole.flops * pairs / whole.dims["pairs"]
+    chunk = replace(whole, flops=work, activation_bytes=whole.activation_bytes / 4, dims=dims)
+    fresh, late, full = (PrefillTime().time(kernel, H100).compute for kernel in (prefill(1, 1024), chunk, whole))
+    assert fresh < late < full
+
+
+def test_experts_by_hand_and_foreign_rows():
+    """T=1, 8 of 128 experts: 8 · 3 · 4096 · 1536 · 2 B = 302 MB; expert parallelism moves others' rows too."""
+    form = ExpertsTime(sharpness=1, foreign=0.0)
+    parts = form.time(experts(1), H100)
+    moved = 8 * 3 * 4096 * 1536 * 2 + 8 * (3 * 4096 + 3 * 1536) * 2
+    assert parts.memory == pytest.approx(moved / (0.85 * 3.35e12))
+    split = experts(4096, ep=8)
+    assert ExpertsTime(foreign=1.0).time(split, H100).total > ExpertsTime(foreign=0.0).time(split, H100).total
+
+
+def test_collective_by_hand():
+    """All-reduce of 16 MB over 8: 28 MB sent at 0.8 · 450 GB/s = 77.8 µs, 4 + 7 · 0.5 µs of latency, 4·√28 µs."""
+    kernel = Kernel(
+        "c", "collective", 1, Dtype.BF16, network_bytes=28e6, gpus=8, dims={"bytes": 16e6}, variant="all_reduce"
+    )
+    assert CollectiveTime().time(kernel, H100).total == pytest.approx(
+        4e-6 + 3.5e-6 + 28e6 / 360e9 + 4e-6 * math.sqrt(28)
+    )
+
+
+def test_plain_roofline_by_hand():
+    kernel = Kernel("n", "elementwise", 1, Dtype.BF16, 1e6, activation_bytes=3.35e6)
+    assert PlainTime().time(kernel, H100).total == pytest.approx(2.5e-6 + 1e-6 / 0.8)
+
+
+def test_every_family_has_a_form_and_every_default_is_inside_its_bounds():
+    assert set(FORMS) == set(FAMILIES)
+    for kind in FORMS.values():
+        for name, bound in parameters(kind).items():
+            assert bound.meaning
+            assert bound.low * bound.scale <= getattr(kind(), name) <= bound.high * bound.scale
+
+
+def test_surface_fades_to_one_outside_and_interpolates_alike_for_scalars_and_arrays():
+    axes = (Axis("n", (6.0, 10.0, 12.0, 16.0)), Axis("m", (0.0, 4.0, 8.0, 12.0)))
+    surface = Surface(axes, "10 -20 30\n5 0 -40")
+    for n, m in ((16.0, 4.0), (2.0**17, 1.0), (1024.0, 2.0**13)):
+        assert surface.ratio(gemm(m, n, 1.0)) == pytest.approx(1.0)
+    assert surface.ratio(gemm(16.0, 1024.0, 1.0)) == pytest.approx(math.exp(-0.2))
+    points = np.array([1.0, 3.0, 17.0, 500.0])
+    many = surface.ratio(Kernel("w", "gemm", 1, Dtype.BF16, dims={"m": points, "n": 1500.0, "k": 1.0}))
+    both = surface.ratio(Kernel("w", "gemm", 1, Dtype.BF16, dims={"m": points, "n": 1500.0 + 0 * points, "k": 1.0}))
+    each = [surface.ratio(gemm(point, 1500.0, 1.0)) for point in points]
+    assert many == pytest.approx(each)
+    assert both == pytest.approx(each)
+
+
+sizes = st.integers(0, 56).map(lambda eighth: float(round(2 ** (eighth / 4))))
+widths = st.integers(32, 62).map(lambda quarter: float(round(2 ** (quarter / 4))))
+few = settings(max_examples=150, deadline=None)
+
+
+def times(name: str, kernels: list[Kernel]) -> list[float]:
+    calibration = load(name)
+    system = System.of(load_accelerator(calibration.accelerator).value)
+    return [float(time_kernel(kernel, system, calibration).time) for kernel in kernels]
+
+
+LOADED: dict[str, object] = {}
+
+
+def load(name: str):
+    return LOADED.setdefault(name, load_calibration(name))
+
+
+@few
+@given(st.sampled_from(SHIPPED), sizes, widths, widths, st.sampled_from("mnk"))
+def test_gemm_never_gets_cheaper_when_it_grows(name, m, n, k, axis):
+    grown = {"m": m, "n": n, "k": k}
+    grown[axis] *= 1.5
+    small, large = times(name, [gemm(m, n, k), gemm(**grown)])
+    assert large >= small * (1 - 5e-3)
+
+
+@few
+@given(
+    st.sampled_from(SHIPPED),
+    sizes,
+    sizes,
+    st.sampled_from((1, 4, 8, 16)),
+    st.sampled_from((decode, prefill)),
+)
+def test_attention_never_gets_cheaper_when_it_grows(name, batch, length, group, build):
+    sizes = ((batch, length), (2 * batch, length), (batch, 1.5 * length))
+    small, more, longer = times(name, [build(b, s, 8 * group) for b, s in sizes])
+    assert min(more, longer) >= small * (1 - 5e-3)
+
+
+@few
+@given(
+    st.sampled_from(SHIPPED),
+    sizes,
+    sizes,
+    st.sampled_from((8.0, 16.0, 128.0)),
+    st.sampled_from(("mla_decode", "mla_prefill")),
+)
+def test_latent_attention_never_gets_cheaper_when_it_grows(name, batch, length, heads, operation):
+    small, more, longer = times(
+        name, [latent(operation, b, s, heads) for b, s in ((batch, length), (2 * batch, length), (batch, 2 * length))]
+    )
+    assert min(more, longer) >= small * (1 - 5e-3)
+
+
+@few
+@given(st.sampled_from(SHIPPED), sizes, st.sampled_from((1, 2, 8)))
+def test_experts_never_get_cheaper_with_more_tokens(name, tokens, ep):
+    small, large = times(name, [experts(tokens, ep=ep), experts(2 * tokens, ep=ep)])
+    assert large >= small * (1 - 5e-3)
+
+
+@few
+@given(st.sampled_from(SHIPPED), sizes, widths, widths, sizes)
+def test_no_kernel_beats_the_datasheet(name, m, n, k, length):
+    calibration = load(name)
+    system = System.of(load_accelerator(calibration.accelerator).value)
+    for kernel in (gemm(m, n, k), decode(m, length), prefill(1, length), experts(m)):
+        assert time_kernel(kernel, system, calibration).time >= max(roofline_bound(kernel, system))
