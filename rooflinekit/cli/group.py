@@ -17,7 +17,9 @@ __all__ = ["CommandGroup"]
 class CommandGroup(TyperGroup):
     """A group of commands whose failures end as `rooflinekit: what, where, nearest valid`."""
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *rest: Any, **extra: Any) -> NoReturn:
+    def main(
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, *rest: Any, **extra: Any
+    ) -> NoReturn:
         """Run, and translate what went wrong into an exit code (0, 1, 2, 3, 130)."""
         extra["standalone_mode"] = False
         sys.exit(self._guarded(args, prog_name or "rooflinekit", extra))

@@ -50,6 +50,7 @@ class KVAppend:
     """Write the new tokens' keys and values (or latents) into the cache."""
 
     elements: int  #: cached per token and layer, on this accelerator
+    name: str = "kv_append"
 
     grows = False
 
@@ -63,7 +64,7 @@ class KVAppend:
         moved = step.tokens * self.elements
         return [
             Kernel(
-                "kv_append",
+                self.name,
                 "elementwise",
                 count,
                 step.stream,

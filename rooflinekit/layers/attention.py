@@ -116,6 +116,6 @@ def _indexer_operations(indexer: Indexer, query_dim: int, shard: Shard) -> list[
         Linear("index_q_proj", query_dim, (("index_q", width),), weight, compute, "attention"),
         Linear("index_k_proj", shard.hidden, keys, weight, compute, "attention"),
         Parameters("other", 2 * indexer.head_dim, shard.other),  # LayerNorm on the index keys
-        KVAppend(indexer.head_dim),
+        KVAppend(indexer.head_dim, "index_append"),
         IndexScores(indexer.heads, indexer.head_dim),
     ]

@@ -74,15 +74,30 @@ def stage_operations(model: Model, deployment: Deployment, precision: Precision,
     """The operations of one pipeline stage on one of its accelerators; layers are split as evenly as they go."""
     shard = Shard(model.hidden, precision, deployment)
     first, last = (stage * model.depth // deployment.pp, (stage + 1) * model.depth // deployment.pp)
-    ops: Counter[Operation] = Counter()
+    ops: dict[Operation, int] = {}
     if stage == 0:
-        ops.update(_entry(model, shard))
+        _weave(ops, _entry(model, shard), 1)
     for layer, count in Counter(model.layers[first:last]).items():
-        for op in layer_operations(layer, shard):
-            ops[op] += count
+        _weave(ops, layer_operations(layer, shard), count)
     if stage == deployment.pp - 1:
-        ops.update(_exit(model, shard))
-    return ops
+        for op in _exit(model, shard):
+            ops[op] = ops.pop(op, 0) + 1
+    return Counter(ops)
+
+
+def _weave(ops: dict[Operation, int], sequence: list[Operation], count: int) -> None:
+    """Add a sequence of operations to the counts, keeping the order of the forward pass across kinds of layers."""
+    order, place = list(ops), len(ops) - 1
+    for op in sequence:
+        if op in ops:
+            place = order.index(op)
+        else:
+            place += 1
+            order.insert(place, op)
+        ops[op] = ops.get(op, 0) + count
+    counted = dict(ops)
+    ops.clear()
+    ops.update((op, counted[op]) for op in order)
 
 
 def _entry(model: Model, shard: Shard) -> list[Operation]:
@@ -105,7 +120,7 @@ def _entry(model: Model, shard: Shard) -> list[Operation]:
     if model.embedding_norm:
         ops.append(_norm("embedding_norm", model.final_norm, shard))
     if shard.tp > 1:
-        ops.append(Collective("embedding_all_reduce", "all_reduce", shard.tp, width))
+        ops.append(Collective("embedding_reduce", "all_reduce", shard.tp, width))
     return ops
 
 
