@@ -99,7 +99,8 @@ def layer_cache(mixer: Mixer | None, tp: int = 1) -> LayerCache:
             heads = max(1, mixer.kv_heads // tp)
             return LayerCache(heads * (mixer.head_dim + mixer.v_head_dim), mixer.window or mixer.chunk, 0.0)
         case LatentAttention():
-            return LayerCache(mixer.latent_dim + (mixer.indexer.head_dim if mixer.indexer else 0), None, 0.0)
+            index_keys = mixer.indexer.head_dim if mixer.indexer and not mixer.indexer.shared else 0
+            return LayerCache(mixer.latent_dim + index_keys, None, 0.0)
         case None:
             return LayerCache(0, None, 0.0)
         case _:

@@ -42,8 +42,15 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     if block.gated:
         ops.append(Elementwise("output_gate", 2 * out, out, 5.0 * out))
     o_bias = shard.hidden if block.o_bias else 0
-    ops.append(Linear("o_proj", out, (("o", shard.hidden),), weight, compute, "attention", o_bias))
+    ops.append(_output(out, shard, o_bias))
     return ops
+
+
+def _output(width: int, shard: Shard, bias: int = 0) -> Linear:
+    """The output projection, which some checkpoints store in a format of its own."""
+    formats = shard.precision.formats
+    weight = formats.attention_output or formats.attention
+    return Linear("o_proj", width, (("o", shard.hidden),), weight, shard.precision.compute(weight), "attention", bias)
 
 
 def _core(block: Attention, heads: int, kv_heads: int) -> AttentionCore:
@@ -94,14 +101,14 @@ def latent_operations(block: LatentAttention, shard: Shard) -> list[Operation]:
     rotated = (heads + 1) * block.rope_dim
     ops.append(Elementwise("rope", rotated, rotated, 3.0 * rotated))
     ops.append(KVAppend(block.latent_dim))
-    if block.indexer is not None:
+    if block.indexer is not None and not block.indexer.shared:
         ops += _indexer_operations(block.indexer, block.q_rank or shard.hidden, shard)
     ops += [
         LatentUpProjection(heads, block.kv_rank, block.nope_dim, block.v_dim, weight, compute),
         BatchedLinear("q_absorb", heads, block.kv_rank, block.nope_dim, weight, stream),
         LatentCore(heads, block.kv_rank, block.nope_dim, block.rope_dim, block.v_dim, block.indexer.top_k if block.indexer else None),
         BatchedLinear("v_absorb", heads, block.v_dim, block.kv_rank, weight, stream),
-        Linear("o_proj", heads * block.v_dim, (("o", shard.hidden),), weight, compute, "attention"),
+        _output(heads * block.v_dim, shard),
     ]  # fmt: skip
     return ops
 
