@@ -137,7 +137,8 @@ def _calibration(gpu: Accelerator, engine: str, asked: str | None) -> tuple[Cali
     else:
         chosen, note = load_calibration(asked), None
         if (chosen.accelerator, chosen.engine.split()[0]) != (gpu.name, engine):
-            note = f"calibration {chosen.name} was fitted on {chosen.accelerator} with {chosen.engine}: its interval is widened"
+            home = f"{chosen.accelerator} with {chosen.engine}"
+            note = f"calibration {chosen.name} was fitted on {home}: its interval is widened"
     if note is None:  # at home: nothing to widen
         return replace(chosen, transfer=(1.0, 1.0)), []
     return chosen, [note]

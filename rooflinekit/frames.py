@@ -30,7 +30,8 @@ _NUMBERS = (
 )  # fmt: skip
 RESULT_COLUMNS = (*_NUMBERS, "gpus", "fits", "level", "warnings", "error")
 _MISSPELT = {
-    "batchsize": "batch", "bs": "batch", "concurrency": "batch", "inputlen": "isl", "inputlength": "isl", "promptlen": "isl",
+    "batchsize": "batch", "bs": "batch", "concurrency": "batch", "inputlen": "isl", "inputlength": "isl",
+    "promptlen": "isl",
     "outputlen": "osl", "outputlength": "osl", "accelerator": "gpu", "tensorparallel": "tp", "tensorparallelsize": "tp",
     "kvdtype": "kv", "weightdtype": "weights", "dtype": "weights", "modelname": "model",
 }  # fmt: skip

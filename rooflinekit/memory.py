@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rooflinekit.cache import CacheLaw, cache_law
 from rooflinekit.layers import stage_operations
@@ -118,7 +119,7 @@ def make_memory_model(plan: Plan) -> MemoryModel:
         for stage in stages
     ]
     cuts = [stage * model.depth // deployment.pp for stage in (*stages, deployment.pp)]
-    laws = [cache_law(model.layers[a:b], precision.kv, deployment.tp) for a, b in zip(cuts, cuts[1:], strict=False)]
+    laws = [cache_law(model.layers[a:b], precision.kv, deployment.tp) for a, b in pairwise(cuts)]
     ideal, several = deployment.engine == "ideal", deployment.gpus > 1
     return MemoryModel(
         capacity_bytes=plan.system.accelerator.memory_bytes,

@@ -47,8 +47,8 @@ def choose_calibration(accelerator: str, engine: str) -> tuple[Calibration, str 
         return load_calibration(own), None
     chosen = load_calibration(DEFAULT)
     return chosen, (
-        f"no calibration for {accelerator} with {engine}: efficiencies of {chosen.accelerator} with {chosen.engine} are "
-        f"transferred, and the interval is widened by their transfer error"
+        f"no calibration for {accelerator} with {engine}: efficiencies of {chosen.accelerator} with {chosen.engine} "
+        f"are transferred, and the interval is widened by their transfer error"
     )
 
 
@@ -77,7 +77,7 @@ def read_calibration(path: Path) -> Calibration:
 
 
 def _family(path: Path, key: str, entry: dict[str, Any]) -> FamilyFit:
-    if key.split("/")[0] not in FAMILIES:
+    if key.split("/", 1)[0] not in FAMILIES:
         raise SpecError(f"{path.name}: families: unknown family {key!r}; nearest: {', '.join(nearest(key, FAMILIES))}")
     _check_keys(path, key, entry, _FAMILY)
     low, high = (_number(path, f"{key}.interval", bound) for bound in entry["interval"])

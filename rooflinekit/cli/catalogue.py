@@ -95,7 +95,8 @@ def _list(rows: Sequence[dict[str, Any]], format: Format) -> str:
 _HEADINGS = {  # the columns that a terminal shows; the other formats have all
     "name": "name", "params_total": "params", "params_active": "active", "mixers": "mixers",
     "kv_bytes_per_token": "KV/token", "max_context": "context", "bf16_tflops": "bf16 TF", "fp8_tflops": "fp8 TF",
-    "memory_gb": "GB", "bandwidth_gb_s": "GB/s", "link_gb_s": "link GB/s", "domain_size": "joined", "usd_per_hour": "USD/h",
+    "memory_gb": "GB", "bandwidth_gb_s": "GB/s", "link_gb_s": "link GB/s", "domain_size": "joined",
+    "usd_per_hour": "USD/h",
 }  # fmt: skip
 
 

@@ -37,7 +37,7 @@ class CommandGroup(TyperGroup):
             return 0
         except OSError as error:
             return _say(f"{error.filename or 'file'}: {error.strerror or error}", 2)
-        except Exception as error:  # noqa: BLE001 - the last line of defence
+        except Exception as error:
             return self._other(error)
         return code if isinstance(code, int) else 0
 

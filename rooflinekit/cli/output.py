@@ -7,7 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from rooflinekit.types.errors import InputError
 __all__ = ["Format", "emit", "to_csv", "to_json"]
 
 
-class Format(str, Enum):
+class Format(StrEnum):
     """Output formats."""
 
     table = "table"

@@ -112,7 +112,8 @@ def model_text(model: Model) -> str:
     if not entry["state_bytes"]:
         rows = [row for row in rows if row[0] != "state per sequence"]
     lines = [
-        f"{model.name}: {model.depth} layers, width {model.hidden:,}, vocabulary {model.vocab:,}, weights {entry['weights']}"
+        f"{model.name}: {model.depth} layers, width {model.hidden:,}, vocabulary {model.vocab:,}, "
+        f"weights {entry['weights']}"
     ]
     lines += ["", *aligned(["", "", ""], rows, left=(0, 2))[1:], ""]
     lines += [f"{kind['count']:>4} x {kind['layer']}" for kind in entry["layer_kinds"]]

@@ -35,10 +35,10 @@ def aligned(
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
-    """The same as a Markdown table.
+    r"""The same as a Markdown table.
 
     >>> markdown(["name", "n"], [["a|b", "1"]])
-    ['| name | n |', '|:--|--:|', '| a\\\\|b | 1 |']
+    ['| name | n |', '|:--|--:|', '| a\\|b | 1 |']
     """
     marks = [":--" if column in left else "--:" for column in range(len(header))]
     lines = ["| " + " | ".join(header) + " |", "|" + "|".join(marks) + "|"]

@@ -90,7 +90,8 @@ def _memory(memory: MemoryResult, gpus: int) -> list[str]:
     ]
     longest = "unlimited" if memory.max_context is None else f"{memory.max_context} tokens"
     return [
-        f"memory    {verdict}: {format_bytes(memory.total_bytes)} of {format_bytes(memory.capacity_bytes)} ({share:.0%}){each}",
+        f"memory    {verdict}: {format_bytes(memory.total_bytes)} of {format_bytes(memory.capacity_bytes)} "
+        f"({share:.0%}){each}",
         f"          {' + '.join(parts)}",
         f"          room for batch {memory.max_batch} at this length, or {longest} at this batch",
     ]

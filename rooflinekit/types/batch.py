@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from numbers import Real
 
 from rooflinekit.types.errors import WorkloadError
@@ -184,7 +185,7 @@ class Batch:
         """
         if len(cu_seqlens) < 2 or cu_seqlens[0] != 0:
             raise WorkloadError("cu_seqlens starts at 0 and has one entry more than there are sequences")
-        return cls.ragged([int(end) - int(start) for start, end in zip(cu_seqlens, cu_seqlens[1:], strict=False)])
+        return cls.ragged([int(end) - int(start) for start, end in pairwise(cu_seqlens)])
 
     def __or__(self, other: Batch) -> Batch:
         """A mixed step: the prefill of one and the decode of the other."""
