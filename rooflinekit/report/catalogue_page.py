@@ -42,7 +42,7 @@ def catalogue_markdown() -> str:
             f"## {len(gpus)} accelerators",
             "",
             "Dense peaks; memory as the driver shows it; GB = 1e9; links in one direction to all peers of the scale-up",
-            "domain, and how many it joins. Confidence of compute, memory, links: A two sources or a vendor",
+            "domain, and how many it joins. Confidence of compute, memory, links: A two sources agree or a vendor",
             "document that was read, B one secondary source or sources that disagree, C derived or assumed.",
             "`rooflinekit show NAME` lists every number with its source.",
             "",
