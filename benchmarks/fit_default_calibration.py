@@ -3,13 +3,14 @@
     python benchmarks/fit_default_calibration.py FOLDER_WITH_KERNEL_TABLES --out hardware_specs/calibrations/h100-sxm--vllm.yaml
 
 The folder holds kernel tables (gemm.parquet, attention_decode.parquet, ...) with the columns of docs/method.md. Where
-vLLM has no measured kernel (block FP8 GEMM, MLA), the table's SGLang rows stand in, and TensorRT-LLM's for FP8 MoE;
-each family says so. Families without any table (norms, embedding, sampling, recurrent mixers) are named assumptions.
+vLLM has no measured kernel (block FP8 GEMM, MLA), the table's SGLang rows stand in, and NVFP4 comes from B200; those
+intervals are widened by the transfer error, and each family says so. Families without any table (norms, embedding, sampling, recurrent mixers) are named assumptions.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,10 +21,11 @@ from rooflinekit import __version__
 from rooflinekit.calibration.fit import fit_family, predict
 from rooflinekit.calibration.tables import measured_rows
 from rooflinekit.specs import load_accelerator
-from rooflinekit.types.calibration import FamilyFit
+from rooflinekit.types.calibration import FamilyFit, Parameter
 from rooflinekit.types.hardware import System
 
 GPU = "h100-sxm"
+HOME = f"{GPU} with vllm 0.24.0"
 OTHERS = ("h200-sxm", "b200-sxm", "a100-sxm-80gb")
 SOURCE = "kernel tables of github.com/ai-dynamo/aiconfigurator @ 095f58a5 (Apache-2.0, NVIDIA), CUDA-graph replays"
 BF16 = {"dtype": "bfloat16"}
@@ -36,7 +38,7 @@ CASES = {  # family -> table, engine, rows [, accelerator]
     "mla_decode": ("mla_decode", "sglang", {"kv_dtype": "bfloat16"}),
     "mla_prefill": ("mla_prefill", "sglang", {"kv_dtype": "bfloat16"}),
     "moe": ("moe", "vllm", BF16 | {"routing": "balanced"}),
-    "moe/fp8": ("moe", "trtllm", {"dtype": "fp8", "routing": "balanced"}),
+    "moe/fp8": ("moe", "vllm", {"dtype": "fp8", "routing": "balanced"}),
     "moe/fp8_block": ("moe", "vllm", {"dtype": "fp8_block", "routing": "balanced"}),
     "gemm/nvfp4": ("gemm", "vllm", {"dtype": "nvfp4"}, "b200-sxm"),
     "moe/nvfp4": ("moe", "vllm", {"dtype": "nvfp4", "routing": "balanced"}, "b200-sxm"),
@@ -87,7 +89,7 @@ def transfer(tables: dict[str, pd.DataFrame], fits: dict[str, FamilyFit]) -> tup
 def render(fits: dict[str, FamilyFit], widening: tuple[float, float, int]) -> str:
     low, high, groups = widening
     lines = [
-        "# time = launch + max(FLOP / (compute · peak), bytes / (memory · bandwidth), sent / (network · link)), per launch.",
+        "# time of a launch = launch + max(FLOP / (compute · peak), bytes / (memory · bandwidth), sent / (network · link))",
         "# [value, spread]: one standard error; interval: 5 % and 95 % quantiles of measured / predicted, in shape groups",
         "# that the fit had not seen. Rebuild: python benchmarks/fit_default_calibration.py FOLDER --out THIS_FILE",
         f"name: {GPU}--vllm",
@@ -100,28 +102,34 @@ def render(fits: dict[str, FamilyFit], widening: tuple[float, float, int]) -> st
         "transfer:",
         f"  low: {low:.3f}",
         f"  high: {high:.3f}",
-        f'  source: "how far the interval ends move on {", ".join(OTHERS)}: 10 % and 90 % over {groups} groups of op, GPU and engine"',
+        f'  source: "how far the interval ends move on {", ".join(OTHERS)}: 10 % and 90 % over {groups} groups"',
         "families:",
     ]
     for family, fit in fits.items():
-        lines += entry(family, fit, fit.source)
-    floor = fits["gemm"]
-    for family in ASSUMED:
+        stands_in = not fit.source.endswith(HOME)
+        widened = replace(fit, low=fit.low * low, high=fit.high * high) if stands_in else fit
         lines += entry(
-            family, floor, "assumption: launch floor and shares of the bf16 GEMM; interval 0.5 to 2", assumed=True
+            family, widened, fit.source + ("; stands in, interval widened by the transfer" if stands_in else "")
         )
+    assumed = replace(fits["gemm"], low=0.5, high=2.0, rows=0)
+    note = "assumption: launch floor and shares of the bf16 GEMM; interval 0.5 to 2"
+    for family in ASSUMED:
+        lines += entry(family, assumed, note)
+    inside = replace(assumed, launch=Parameter(0.0))
+    lines += entry("kv_append", inside, "assumption: vLLM's attention rows include the write, so no launch of its own")
     return "\n".join(lines) + "\n"
 
 
-def entry(family: str, fit: FamilyFit, source: str, assumed: bool = False) -> list[str]:
+def entry(family: str, fit: FamilyFit, source: str) -> list[str]:
+    """One family; an assumption (no rows) has no spread."""
     pairs = {"launch_us": (fit.launch, 1e6), "compute": (fit.compute, 1.0), "memory": (fit.memory, 1.0)}
     pairs |= {"network": (fit.network, 1.0), "hop_us": (fit.hop, 1e6)}
     lines = [f"  {family}:"]
     for key, (parameter, scale) in pairs.items():
-        lines.append(f"    {key}: [{parameter.value * scale:.4g}, {parameter.spread * scale * (not assumed):.2g}]")
-    interval = (0.5, 2.0) if assumed else (fit.low, fit.high)
-    lines.append(f"    interval: [{interval[0]:.3f}, {interval[1]:.3f}]")
-    return [*lines, f"    rows: {0 if assumed else fit.rows}", f'    source: "{source}"']
+        spread = parameter.spread * scale if fit.rows else 0
+        lines.append(f"    {key}: [{parameter.value * scale:.4g}, {spread:.2g}]")
+    lines.append(f"    interval: [{fit.low:.3f}, {fit.high:.3f}]")
+    return [*lines, f"    rows: {fit.rows}", f'    source: "{source}"']
 
 
 if __name__ == "__main__":

@@ -62,9 +62,9 @@ def estimate(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", 
         InputError: (and its kinds) for anything that makes no sense; DoesNotFitError if it needs more memory than
             there is, unless allow_oom is True.
 
-    >>> e = estimate("llama-3-8b", "h100-sxm", batch=1, isl=2048, osl=2, calibration="none")
-    >>> round(e.decode.kernels[0].bound_us, 2), e.level
-    (0.0, 'bound')
+    >>> e = estimate("llama-3-8b", "h100-sxm", batch=32, context=2048, calibration="none")
+    >>> e.level, round(e.tpot_ms, 2)  # 15.0 GB of weights and 8.6 GB of cache over 3.35 TB/s
+    ('bound', 7.05)
     """
     allow_oom = bool(scenario.pop("allow_oom", False))
     calibration = scenario.pop("calibration", None)
@@ -77,7 +77,14 @@ def estimate(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", 
     return answer
 
 
-def predict_step(model: str, gpu: str, deployment: Deployment, batch: Batch) -> StepTime:
+def predict_step(
+    model: str | PathLike[str],
+    gpu: str | PathLike[str],
+    deployment: Deployment,
+    batch: Batch,
+    *,
+    calibration: str | None = None,
+) -> StepTime:
     """Time of one engine step, for simulators.
 
     Args:
@@ -85,15 +92,19 @@ def predict_step(model: str, gpu: str, deployment: Deployment, batch: Batch) -> 
         gpu: an accelerator's name or path.
         deployment: the split and formats.
         batch: the sequences of one attention replica.
+        calibration: a name, a path, or "none" for the datasheet bound; by default as `estimate` chooses.
 
     Returns:
         A `StepTime`: `time`, `bound`, `low`, `high` [s] and the kernels.
+
+    Raises:
+        InputError: (and its kinds) as `estimate` does.
 
     >>> step = predict_step("llama-3-8b", "h100-sxm", Deployment(), Batch.decode(32.0, 2048.0))
     >>> 0.007 < step.bound < step.time < 0.012
     True
     """
-    return resolve(model, gpu, deployment, None).plan.time(batch)
+    return resolve(model, gpu, deployment, calibration).plan.time(batch)
 
 
 def read_deployment(scenario: dict[str, Any]) -> Deployment:
@@ -263,10 +274,10 @@ def _provenance(plan: Plan) -> tuple[Provenance, ...]:
     entries += plan.system.accelerator.provenance
     if calibration:
         for name, fit in calibration.families.items():
-            label, source = f"calibration {name}", f"{fit.source}; {calibration.source}"
-            entries += [
-                Provenance(f"{label} launch", fit.launch.value, "s", source),
-                Provenance(f"{label} compute share", fit.compute.value, "", source),
-                Provenance(f"{label} memory share", fit.memory.value, "", source),
-            ]
+            parts = (("launch", "s"), ("compute", ""), ("memory", ""), ("network", ""), ("hop", "s"))
+            source = f"{fit.source}; {calibration.source}"
+            for part, unit in parts:
+                parameter = getattr(fit, part)
+                label = f"calibration.{name}.{part}" + (f" ± {parameter.spread:.2g}" if parameter.spread else "")
+                entries.append(Provenance(label, parameter.value, unit, source))
     return tuple(entries)

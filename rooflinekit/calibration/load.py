@@ -18,6 +18,7 @@ DEFAULT = "h100-sxm--vllm"
 """Used, with its interval widened by its measured transfer error, wherever there is no calibration of its own."""
 
 _TOP = {"name", "accelerator", "engine", "form", "source", "date", "version", "transfer", "families"}
+_TRANSFER = {"low", "high", "source"}
 _FAMILY = {"launch_us", "compute", "memory", "network", "hop_us", "interval", "rows", "source"}
 
 
@@ -62,8 +63,12 @@ def read_calibration(path: Path) -> Calibration:
     _check_keys(path, "", data, _TOP)
     if data["form"] != "roofline-3":
         raise SpecError(f"{path.name}: form: {data['form']!r} is not known; known: roofline-3")
+    _check_keys(path, "families", data["families"], None)
     families = {key: _family(path, key, entry) for key, entry in data["families"].items()}
+    if missing := [family for family in FAMILIES if family not in families]:
+        raise SpecError(f"{path.name}: families: missing {', '.join(missing)}")
     transfer = data["transfer"]
+    _check_keys(path, "transfer", transfer, _TRANSFER)
     return Calibration(
         name=str(data["name"]),
         hash=hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()[:12],
@@ -80,7 +85,8 @@ def _family(path: Path, key: str, entry: dict[str, Any]) -> FamilyFit:
     if key.split("/", 1)[0] not in FAMILIES:
         raise SpecError(f"{path.name}: families: unknown family {key!r}; nearest: {', '.join(nearest(key, FAMILIES))}")
     _check_keys(path, key, entry, _FAMILY)
-    low, high = (_number(path, f"{key}.interval", bound) for bound in entry["interval"])
+    interval = _parameter(path, f"{key}.interval", entry["interval"])
+    low, high = interval.value, interval.spread
     if not low <= 1.0 <= high:
         raise SpecError(f"{path.name}: {key}.interval: [{low}, {high}] does not contain 1")
     return FamilyFit(
@@ -96,10 +102,13 @@ def _family(path: Path, key: str, entry: dict[str, Any]) -> FamilyFit:
     )
 
 
-def _check_keys(path: Path, where: str, data: dict[str, Any], known: set[str]) -> None:
+def _check_keys(path: Path, where: str, data: object, known: set[str] | None) -> None:
+    """Refuse what is not a mapping, and keys that are unknown or missing (any key goes where `known` is None)."""
     place = f"{path.name}: {where}: " if where else f"{path.name}: "
     if not isinstance(data, dict):
-        raise SpecError(f"{place}expected keys {', '.join(sorted(known))}")
+        raise SpecError(f"{place}expected keys with values, not {data!r}")
+    if known is None:
+        return
     for key in data:
         if key not in known:
             raise SpecError(f"{place}unknown key {key!r}; nearest: {', '.join(nearest(str(key), known)) or 'none'}")
@@ -115,7 +124,7 @@ def _number(path: Path, where: str, value: object) -> float:
 
 def _parameter(path: Path, where: str, pair: object, scale: float = 1.0) -> Parameter:
     if not isinstance(pair, list) or len(pair) != 2:
-        raise SpecError(f"{path.name}: {where}: {pair!r} is not [value, spread]")
+        raise SpecError(f"{path.name}: {where}: {pair!r} is not a pair of numbers")
     value, spread = (_number(path, where, number) for number in pair)
     return Parameter(value * scale, spread * scale)
 

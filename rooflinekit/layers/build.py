@@ -55,19 +55,29 @@ def layer_operations(layer: Layer, shard: Shard) -> list[Operation]:
     for block in blocks:
         ops += _BUILDERS[type(block)](block, shard)
     if shard.tp > 1:
-        reduce = Collective("all_reduce", "all_reduce", shard.tp, shard.hidden)
+        reduce = Collective("all_reduce", "all_reduce", shard.tp, shard.hidden, shard.tp)
         ops += [reduce] * (1 if layer.parallel else len(blocks))
     return ops
 
 
-def model_operations(model: Model, deployment: Deployment, precision: Precision) -> Counter[Operation]:
-    """Every operation a token passes through, over all pipeline stages, with its count."""
+def model_operations(model: Model, deployment: Deployment, precision: Precision, domain: int = 1) -> Counter[Operation]:
+    """Every operation a token passes through, over all pipeline stages, with its count.
+
+    `domain` is how many accelerators the scale-up links join; a stage boundary at a multiple of it crosses nodes.
+    """
     total: Counter[Operation] = Counter()
     for stage in range(deployment.pp):
         total.update(stage_operations(model, deployment, precision, stage))
-    if deployment.pp > 1:
-        total[Collective("pipeline_send", "send", 2, model.hidden / deployment.tp)] += deployment.pp - 1
+    for boundary in range(1, deployment.pp):
+        total[_send(model, deployment, boundary, domain)] += 1
     return total
+
+
+def _send(model: Model, deployment: Deployment, boundary: int, domain: int) -> Collective:
+    """Hand the residual stream to the next stage; ranks of a stage are neighbours, so few boundaries cross nodes."""
+    crosses = boundary * deployment.tp % domain == 0
+    name = "pipeline_send_nic" if crosses else "pipeline_send"
+    return Collective(name, "send", 2, model.hidden / deployment.tp, 2 * domain if crosses else 2)
 
 
 def stage_operations(model: Model, deployment: Deployment, precision: Precision, stage: int) -> Counter[Operation]:
@@ -120,7 +130,7 @@ def _entry(model: Model, shard: Shard) -> list[Operation]:
     if model.embedding_norm:
         ops.append(_norm("embedding_norm", model.final_norm, shard))
     if shard.tp > 1:
-        ops.append(Collective("embedding_reduce", "all_reduce", shard.tp, width))
+        ops.append(Collective("embedding_reduce", "all_reduce", shard.tp, width, shard.tp))
     return ops
 
 
@@ -147,7 +157,7 @@ def _exit(model: Model, shard: Shard) -> list[Operation]:
         Linear("lm_head", width, (("logits", columns),), formats.lm_head, compute, "lm_head", bias, "sampled", resident)
     )
     if shard.tp > 1:
-        ops.append(Collective("logits_gather", "all_gather", shard.tp, model.vocab, sampled=True))
+        ops.append(Collective("logits_gather", "all_gather", shard.tp, model.vocab, shard.tp, sampled=True))
     ops.append(Sampling(model.vocab))
     return ops
 

@@ -66,19 +66,19 @@ def _experts(block: MixtureOfExperts, hidden: int, shard: Shard) -> Experts:
 
 def _dispatch(block: MixtureOfExperts, hidden: int, shard: Shard) -> list[Operation]:
     """Bring the tokens of all attention replicas to the experts."""
-    dp, tp, ep = shard.deployment.dp, shard.tp, shard.deployment.ep
+    dp, tp, ep, span = shard.deployment.dp, shard.tp, shard.deployment.ep, shard.deployment.gpus
     if dp == 1:
         return []
     if ep == 1:
-        return [Collective("expert_gather", "all_gather", dp, hidden, replicas=True)]
-    return [Collective("expert_dispatch", "all_to_all", ep, hidden * block.top_k / tp)]
+        return [Collective("expert_gather", "all_gather", dp, hidden, span, replicas=True)]
+    return [Collective("expert_dispatch", "all_to_all", ep, hidden * block.top_k / tp, span)]
 
 
 def _combine(block: MixtureOfExperts, hidden: int, shard: Shard) -> list[Operation]:
     """Bring the results back; within one replica the layer's all-reduce does it."""
-    dp, tp, ep = shard.deployment.dp, shard.tp, shard.deployment.ep
+    dp, tp, ep, span = shard.deployment.dp, shard.tp, shard.deployment.ep, shard.deployment.gpus
     if dp == 1:
         return []
     if ep == 1:
-        return [Collective("expert_scatter", "reduce_scatter", dp, hidden, replicas=True)]
-    return [Collective("expert_combine", "all_to_all", ep, hidden * block.top_k / tp)]
+        return [Collective("expert_scatter", "reduce_scatter", dp, hidden, span, replicas=True)]
+    return [Collective("expert_combine", "all_to_all", ep, hidden * block.top_k / tp, span)]

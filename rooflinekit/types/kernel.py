@@ -20,6 +20,7 @@ Family: TypeAlias = Literal[
     "linear_attention",
     "moe",
     "elementwise",
+    "kv_append",
     "embedding",
     "sampling",
     "collective",
@@ -46,6 +47,8 @@ class Kernel:
     activation_bytes: Numeric = 0.0
     network_bytes: Numeric = 0.0
     gpus: int = 1  #: accelerators that a collective joins
+    span: int = 1  #: consecutive accelerators that the group is spread over; more than a domain means several nodes
+    shared: bool = False  #: every accelerator of a node gets the same data, so a node brings it in once
     dims: Mapping[str, Numeric] = field(default_factory=dict)
 
     @property

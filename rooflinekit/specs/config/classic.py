@@ -177,6 +177,7 @@ CLASSIC: dict[str, Family] = {
         PLAIN,
         ffns=dense_layers(),
         spans=everywhere(),
+        defaults={"kv_heads": 2},
         qkv_bias=Key("use_bias", True),
         o_bias=Key("use_bias", True),
         mlp_bias=Key("use_bias", True),
@@ -191,7 +192,7 @@ CLASSIC: dict[str, Family] = {
         qkv_bias=Key("attention_bias", True),
         o_bias=Key("attention_bias", True),
     ),
-    "phi": PHI,
+    "phi": replace(PHI, defaults={"width": 8192}),
     "phi-msft": PHI,
     "stablelm": Family(
         softmax_layers,

@@ -47,6 +47,7 @@ __all__ = ["ARCHITECTURES", "FAMILIES", "NESTED"]
 
 TIED = Key("tie_word_embeddings", default=True)
 BIAS = Key("attention_bias")
+EIGHT = {"kv_heads": 8}
 USE_BIAS = Key("use_bias")
 
 
@@ -63,17 +64,37 @@ def _minimax_norm(r: Reading) -> str:
 
 LLAMA = Family(softmax_layers, dense_layers(), qkv_bias=BIAS, o_bias=BIAS, mlp_bias=Key("mlp_bias"))
 MOE = replace(LLAMA, ffns=moe_everywhere(), mlp_bias=False)
-QWEN2 = Family(softmax_layers, dense_layers(), spans=on_request, qkv_bias=True)
-QWEN3 = replace(QWEN2, qkv_bias=BIAS, o_bias=BIAS, qk_norm="head")
-QWEN3_MOE = replace(QWEN3, ffns=sparse_step(shared=False))
+QWEN2 = Family(softmax_layers, dense_layers(), spans=on_request, qkv_bias=True, defaults={"kv_heads": 32})
+QWEN3 = replace(QWEN2, qkv_bias=BIAS, o_bias=BIAS, qk_norm="head", defaults={"kv_heads": 32, "head_dim": 128})
+QWEN3_MOE = replace(QWEN3, ffns=sparse_step(shared=False), defaults={"kv_heads": 4})
 QWEN3_NEXT = replace(
-    QWEN3, mixers=delta_hybrid, ffns=sparse_step(shared=True), attention_gate=True, needs={"use_sliding_window": False}
+    QWEN3,
+    mixers=delta_hybrid,
+    ffns=sparse_step(shared=True),
+    attention_gate=True,
+    defaults={"kv_heads": 2, "head_dim": 256},
+    needs={"use_sliding_window": False},
 )
-QWEN3_5 = replace(QWEN3_NEXT, ffns=dense_layers(), attention_gate=Key("attn_output_gate", default=True))
-GEMMA = Family(softmax_layers, dense_layers(), tied=TIED, qkv_bias=BIAS, o_bias=BIAS)
-GEMMA2 = replace(GEMMA, norms=4, spans=alternating(2))
+QWEN3_5 = replace(
+    QWEN3_NEXT,
+    ffns=dense_layers(),
+    attention_gate=Key("attn_output_gate", default=True),
+    defaults={"kv_heads": 4, "head_dim": 256},
+)
+GEMMA = Family(
+    softmax_layers,
+    dense_layers(),
+    tied=TIED,
+    qkv_bias=BIAS,
+    o_bias=BIAS,
+    defaults={"kv_heads": 16, "head_dim": 256},
+)
+GEMMA2 = replace(GEMMA, norms=4, spans=alternating(2), defaults={"kv_heads": 4, "head_dim": 256})
+#: The configs of Gemma-3 leave out whatever the class has as its default, even the vocabulary.
+GEMMA3_DEFAULTS = {"heads": 8, "kv_heads": 4, "head_dim": 256, "vocab": 262208, "context": 131072}
 COHERE = replace(
     GEMMA,
+    defaults={},
     norm="layernorm_nobias",
     norms=1,
     parallel=True,
@@ -81,8 +102,12 @@ COHERE = replace(
     names={"context": ("model_max_length", "max_position_embeddings")},
 )
 OLMO2 = replace(LLAMA, mlp_bias=False, qk_norm="full")
-DEEPSEEK = Family(latent_layers, first_dense(), needs={"attention_bias": False})
-DEEPSEEK_V3 = replace(DEEPSEEK, ffns=first_dense(router_bias=True))
+DEEPSEEK = Family(latent_layers, first_dense(), defaults={"q_lora_rank": 1536}, needs={"attention_bias": False})
+DEEPSEEK_V3 = replace(
+    DEEPSEEK,
+    ffns=first_dense(router_bias=True),
+    defaults={"q_lora_rank": 1536, "shared_experts": 1, "first_k_dense_replace": 3},
+)
 INDEX_SHARING = ("index_share_for_mtp_iteration", "index_skip_topk_offset", "index_topk_freq", "moe_router_dtype")
 MINIMAX_SCALES = tuple(
     f"layernorm_{kind}_{which}" for kind in ("full_attention", "linear_attention", "mlp") for which in ("alpha", "beta")
@@ -99,8 +124,8 @@ FAMILIES: dict[str, Family] = CLASSIC | {
     "glm": Family(softmax_layers, dense_layers(), qkv_bias=BIAS),
     "glm4": Family(softmax_layers, dense_layers(), qkv_bias=BIAS, norms=4),
     "granitemoe": MOE,
-    "mistral": Family(softmax_layers, dense_layers(), spans=everywhere(4096)),
-    "mixtral": Family(softmax_layers, moe_everywhere(), spans=everywhere()),
+    "mistral": Family(softmax_layers, dense_layers(), spans=everywhere(4096), defaults=EIGHT),
+    "mixtral": Family(softmax_layers, moe_everywhere(), spans=everywhere(), defaults=EIGHT),
     "qwen2": QWEN2,
     "mimo": replace(QWEN2, qkv_bias=Key("attention_bias", True)),
     "mimo_v2_flash": Family(
@@ -111,10 +136,10 @@ FAMILIES: dict[str, Family] = CLASSIC | {
     "qwen3_moe": QWEN3_MOE,
     "qwen3_next": QWEN3_NEXT,
     "qwen3_5": QWEN3_5,
-    "qwen3_5_moe": replace(QWEN3_5, ffns=sparse_step(shared=True)),
+    "qwen3_5_moe": replace(QWEN3_5, ffns=sparse_step(shared=True), defaults=QWEN3_NEXT.defaults),
     "gemma": GEMMA,
     "gemma2": GEMMA2,
-    "gemma3": replace(GEMMA2, qk_norm="head", spans=alternating(6)),
+    "gemma3": replace(GEMMA2, qk_norm="head", spans=alternating(6), defaults=GEMMA3_DEFAULTS),
     "gemma4": Family(
         gemma4_mixers,
         gemma4_ffns,
@@ -123,6 +148,7 @@ FAMILIES: dict[str, Family] = CLASSIC | {
         qkv_bias=BIAS,
         o_bias=BIAS,
         qk_norm="head",
+        defaults={"kv_heads": 4, "head_dim": 256, "global_head_dim": 512},
         needs={"use_bidirectional_attention": "vision"},
         ignored=("vocab_size_per_layer_input",),
     ),
@@ -136,7 +162,7 @@ FAMILIES: dict[str, Family] = CLASSIC | {
     "phi3": replace(
         LLAMA, spans=everywhere(), lm_head_bias=Key("lm_head_bias"), ignored=("full_attn_mod", "interpolate_factor")
     ),
-    "phimoe": replace(MOE, spans=everywhere(), norm="layernorm", lm_head_bias=Key("lm_head_bias")),
+    "phimoe": replace(MOE, spans=everywhere(), norm="layernorm", lm_head_bias=Key("lm_head_bias"), defaults=EIGHT),
     "deepseek": replace(LLAMA, ffns=first_dense(), mlp_bias=False),
     "deepseek_v2": DEEPSEEK,
     "deepseek_v3": DEEPSEEK_V3,
@@ -144,7 +170,11 @@ FAMILIES: dict[str, Family] = CLASSIC | {
     "kimi_k2": DEEPSEEK_V3,
     "glm_moe_dsa": replace(DEEPSEEK_V3, ignored=INDEX_SHARING),
     "glm4_moe": Family(
-        softmax_layers, first_dense(router_bias=True), qkv_bias=BIAS, qk_norm=_when("use_qk_norm", "head")
+        softmax_layers,
+        first_dense(router_bias=True),
+        qkv_bias=BIAS,
+        qk_norm=_when("use_qk_norm", "head"),
+        defaults=EIGHT | {"shared_experts": 1, "first_k_dense_replace": 1},
     ),
     "minimax_m1": MINIMAX,
     "minimax_text_01": MINIMAX,
@@ -152,6 +182,7 @@ FAMILIES: dict[str, Family] = CLASSIC | {
         softmax_layers,
         moe_everywhere(router_bias=Key("use_routing_bias")),
         qk_norm=_minimax_norm,
+        defaults=EIGHT,
         names={"mtp": ("num_mtp_modules",)},
         ignored=("mtp_transformer_layers", "use_mtp"),
     ),
@@ -163,6 +194,7 @@ FAMILIES: dict[str, Family] = CLASSIC | {
         o_bias=Key("attention_bias", True),
         mlp_bias=True,
         sinks=True,
+        defaults=EIGHT | {"head_dim": 64},
     ),
     "llama4": Family(
         softmax_layers,
@@ -170,6 +202,7 @@ FAMILIES: dict[str, Family] = CLASSIC | {
         spans=chunked,
         qkv_bias=BIAS,
         o_bias=BIAS,
+        defaults=EIGHT,
         names={"expert_width": ("intermediate_size",), "width": ("intermediate_size_mlp",)},
         ignored=("use_qk_norm", "for_llm_compressor"),  # Llama-4's query-key norm has no weights
     ),
@@ -178,6 +211,7 @@ FAMILIES: dict[str, Family] = CLASSIC | {
         jamba_mixers,
         periodic(period="expert_layer_period", offset="expert_layer_offset"),
         rotary=False,
+        defaults=EIGHT,
     ),
     "nemotron-nas": replace(LLAMA, mixers=nas_mixers, ffns=nas_ffns, norms=None),
     "nemotron_h": replace(
@@ -188,6 +222,7 @@ FAMILIES: dict[str, Family] = CLASSIC | {
         norms=None,
         gated=False,
         rotary=False,
+        defaults=EIGHT | {"head_dim": 128},
         names={"mamba_groups": ("n_groups", "mamba_n_groups"), "mamba_conv": ("conv_kernel", "mamba_d_conv")},
         needs={"use_bias": False},
         ignored=("chunk_size", "expand", "time_step_rank", "mtp_hybrid_override_pattern", "mtp_layers_block_type"),

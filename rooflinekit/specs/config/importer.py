@@ -44,7 +44,7 @@ def model_from_config(
     refuse_other_networks(config, origin)
     refuse_headless(config, origin)
     model_type, family = _identify(config, origin)
-    keys = Keys(config, origin, {**NAMES, **family.names})
+    keys = Keys(_with_defaults(config, family, warnings), origin, {**NAMES, **family.names})
     keys.note("model_type" if "model_type" in config else "architectures", model_type)
     reading = Reading(keys, family, 0, keys.size("hidden"), warnings)
     reading.depth = family.depth(keys) if family.depth else keys.size("depth")
@@ -95,6 +95,17 @@ def _identify(config: Mapping[str, Any], origin: str) -> tuple[str, Family]:
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise unidentified(config, origin, FAMILIES)
     return model_type, FAMILIES[model_type]
+
+
+def _with_defaults(config: Mapping[str, Any], family: Family, warnings: list[str]) -> dict[str, Any]:
+    """The config with what its class takes for keys that are absent; a null is there, and means the usual."""
+    filled = dict(config)
+    for concept, value in family.defaults.items():
+        names = {**NAMES, **family.names}.get(concept, (concept,))
+        if not any(name in config for name in names):
+            filled[names[0]] = value
+            warnings.append(f"{names[0]} is absent: the class default of {value} is taken")
+    return filled
 
 
 def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> Model:
