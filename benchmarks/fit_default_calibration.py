@@ -1,10 +1,11 @@
 """Fit the calibration that is used where none fits better: H100 SXM with vLLM, three parameters a kernel family.
 
-    python benchmarks/fit_default_calibration.py FOLDER_WITH_KERNEL_TABLES --out hardware_specs/calibrations/h100-sxm--vllm.yaml
+    python benchmarks/fit_default_calibration.py FOLDER --out hardware_specs/calibrations/h100-sxm--vllm.yaml
 
-The folder holds kernel tables (gemm.parquet, attention_decode.parquet, ...) with the columns of docs/method.md. Where
-vLLM has no measured kernel (block FP8 GEMM, MLA), the table's SGLang rows stand in, and NVFP4 comes from B200; those
-intervals are widened by the transfer error, and each family says so. Families without any table (norms, embedding, sampling, recurrent mixers) are named assumptions.
+The folder holds kernel tables (gemm.parquet, attention_decode.parquet, ...) with the columns that
+`rooflinekit.calibration.tables` reads. Where vLLM has no measured kernel (block FP8 GEMM, MLA), the table's SGLang rows
+stand in, and NVFP4 comes from B200; those intervals are widened by the transfer error, and each family says so.
+Families without any table (norms, embedding, sampling, recurrent mixers) are named assumptions.
 """
 
 from __future__ import annotations
@@ -89,9 +90,9 @@ def transfer(tables: dict[str, pd.DataFrame], fits: dict[str, FamilyFit]) -> tup
 def render(fits: dict[str, FamilyFit], widening: tuple[float, float, int]) -> str:
     low, high, groups = widening
     lines = [
-        "# time of a launch = launch + max(FLOP / (compute · peak), bytes / (memory · bandwidth), sent / (network · link))",
-        "# [value, spread]: one standard error; interval: 5 % and 95 % quantiles of measured / predicted, in shape groups",
-        "# that the fit had not seen. Rebuild: python benchmarks/fit_default_calibration.py FOLDER --out THIS_FILE",
+        "# Time of a launch: launch + max(FLOP/(compute · peak), bytes/(memory · bandwidth), sent/(network · link)).",
+        "# [value, spread]: one standard error; interval: 5 % and 95 % quantiles of measured / predicted, in shape",
+        "# groups that the fit had not seen. Rebuild: benchmarks/fit_default_calibration.py.",
         f"name: {GPU}--vllm",
         f"accelerator: {GPU}",
         "engine: vllm 0.24.0",

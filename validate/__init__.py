@@ -1,1 +1,1 @@
-"""The harness that runs real kernels and models on a device and measures them; it imports rooflinekit, never the reverse."""
+"""The harness: runs real kernels and models on a device and measures them. It imports rooflinekit, never back."""

@@ -77,18 +77,16 @@ def read_calibration(path: Path) -> Calibration:
         families=families,
         source=str(data["source"]),
         date=str(data["date"]),
-        transfer=(_number(path, "transfer.low", transfer["low"]), _number(path, "transfer.high", transfer["high"])),
+        transfer=_around_one(path, "transfer", [transfer["low"], transfer["high"]]),
     )
 
 
 def _family(path: Path, key: str, entry: dict[str, Any]) -> FamilyFit:
-    if key.split("/", 1)[0] not in FAMILIES:
-        raise SpecError(f"{path.name}: families: unknown family {key!r}; nearest: {', '.join(nearest(key, FAMILIES))}")
+    if str(key).split("/", 1)[0] not in FAMILIES:
+        near = nearest(str(key), FAMILIES) or FAMILIES
+        raise SpecError(f"{path.name}: families: unknown family {key!r}; nearest: {', '.join(near)}")
     _check_keys(path, key, entry, _FAMILY)
-    interval = _parameter(path, f"{key}.interval", entry["interval"])
-    low, high = interval.value, interval.spread
-    if not low <= 1.0 <= high:
-        raise SpecError(f"{path.name}: {key}.interval: [{low}, {high}] does not contain 1")
+    low, high = _around_one(path, f"{key}.interval", entry["interval"])
     return FamilyFit(
         launch=_parameter(path, f"{key}.launch_us", entry["launch_us"], 1e-6),
         compute=_efficiency(path, f"{key}.compute", entry["compute"]),
@@ -127,6 +125,14 @@ def _parameter(path: Path, where: str, pair: object, scale: float = 1.0) -> Para
         raise SpecError(f"{path.name}: {where}: {pair!r} is not a pair of numbers")
     value, spread = (_number(path, where, number) for number in pair)
     return Parameter(value * scale, spread * scale)
+
+
+def _around_one(path: Path, where: str, pair: object) -> tuple[float, float]:
+    """Factors below and above a predicted time."""
+    ends = _parameter(path, where, pair)
+    if not ends.value <= 1.0 <= ends.spread:
+        raise SpecError(f"{path.name}: {where}: [{ends.value}, {ends.spread}] does not contain 1")
+    return ends.value, ends.spread
 
 
 def _efficiency(path: Path, where: str, pair: object) -> Parameter:

@@ -39,7 +39,7 @@ def estimate(
     allow_oom: Annotated[bool, typer.Option("--allow-oom", help="Answer even if it does not fit in memory.")] = False,
 ) -> None:
     """Predict TTFT, TPOT, throughput and memory of a static batch, kernel by kernel."""
-    from rooflinekit.estimate import estimate as predict
+    from rooflinekit.estimator import estimate as predict
 
     answer = predict(
         model, gpu, batch=batch, isl=isl, osl=osl, cached=cached, context=context, tp=tp, pp=pp, ep=ep, dp=dp,

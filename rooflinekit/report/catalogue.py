@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooflinekit.cache import model_cache_law
-from rooflinekit.parameters import count_parameters
+from rooflinekit.parameter_count import count_parameters
 from rooflinekit.report.table import aligned
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.hardware import Accelerator

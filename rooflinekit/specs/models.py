@@ -11,16 +11,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.specs.config.claims import claimed_name, differences
 from rooflinekit.specs.config.importer import model_from_config
 from rooflinekit.specs.config.keys import NAMES, shown
-from rooflinekit.specs.locate import Loaded, read_json, read_yaml, resolve
-from rooflinekit.types.errors import MissingExtraError, SpecError, UnknownNameError, nearest
+from rooflinekit.specs.locate import Loaded, read_json, read_yaml, resolve, spec_dir
+from rooflinekit.types.errors import InputError, MissingExtraError, SpecError, UnknownNameError, nearest
 from rooflinekit.types.model import Model
 
 __all__ = ["cached_config", "fetch_config", "load_model"]
 
 _FIELDS = ("name", "aliases", "ambiguous_aliases", "source", "license", "notes", "expect", "config")
 _COMPANION = "hf_quant_config.json"
+_TOLD = 3  # differences that one warning names
 _ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -61,7 +63,29 @@ def _from_path(path: Path) -> Loaded[Model]:
 def _from_config(path: Path, name: str) -> Loaded[Model]:
     companion = path.parent / _COMPANION
     quant_config = read_json(companion) if companion.is_file() else None
-    return model_from_config(read_json(path), name=name, origin=str(path), quant_config=quant_config)
+    config = read_json(path)
+    loaded = model_from_config(config, name=name, origin=str(path), quant_config=quant_config)
+    return Loaded(loaded.value, (*loaded.warnings, *_contradicted(loaded.value, claimed_name(config, path))))
+
+
+def _contradicted(model: Model, claim: str | None) -> list[str]:
+    """The warning that a config says to be a model of the library, and has other sizes than that model."""
+    if not claim:
+        return []
+    try:
+        found = resolve("model", claim)
+    except InputError:
+        return []
+    if found.warnings or found.path.parent != spec_dir("model"):  # a guess, or not the library's
+        return []
+    known = _from_library(found.path).value
+    told = differences(model, known)
+    if not told:
+        return []
+    owners = (f"the library's {known.name}", *["it"] * _TOLD)
+    has = [f"{key} {ours} where {owner} has {its}" for (key, ours, its), owner in zip(told, owners, strict=False)]
+    rest = [f"{len(told) - _TOLD} more differences"] if len(told) > _TOLD else []
+    return [f"{Path(model.origin).name} says it is {claim}, but has {', '.join((*has[:_TOLD], *rest))}"]
 
 
 def _from_library(path: Path) -> Loaded[Model]:

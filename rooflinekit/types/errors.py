@@ -99,4 +99,4 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     ['h100-sxm', 'h100-pcie']
     """
     by_folded = {candidate.lower(): candidate for candidate in known}
-    return [by_folded[hit] for hit in get_close_matches(name.lower(), by_folded, n=count, cutoff=0.5)]
+    return [by_folded[hit] for hit in get_close_matches(name.lower(), by_folded, n=count, cutoff=0.45)]

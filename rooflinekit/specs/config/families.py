@@ -48,6 +48,7 @@ __all__ = ["ARCHITECTURES", "FAMILIES", "NESTED"]
 TIED = Key("tie_word_embeddings", default=True)
 BIAS = Key("attention_bias")
 EIGHT = {"kv_heads": 8}
+TWO = {"kv_heads": 2, "head_dim": 128}
 USE_BIAS = Key("use_bias")
 
 
@@ -64,6 +65,7 @@ def _minimax_norm(r: Reading) -> str:
 
 LLAMA = Family(softmax_layers, dense_layers(), qkv_bias=BIAS, o_bias=BIAS, mlp_bias=Key("mlp_bias"))
 MOE = replace(LLAMA, ffns=moe_everywhere(), mlp_bias=False)
+GLM = Family(softmax_layers, dense_layers(), qkv_bias=Key("attention_bias", True), defaults=TWO)
 QWEN2 = Family(softmax_layers, dense_layers(), spans=on_request, qkv_bias=True, defaults={"kv_heads": 32})
 QWEN3 = replace(QWEN2, qkv_bias=BIAS, o_bias=BIAS, qk_norm="head", defaults={"kv_heads": 32, "head_dim": 128})
 QWEN3_MOE = replace(QWEN3, ffns=sparse_step(shared=False), defaults={"kv_heads": 4})
@@ -118,11 +120,16 @@ FAMILIES: dict[str, Family] = CLASSIC | {
     "llama": LLAMA,
     "granite": LLAMA,
     "minicpm": replace(LLAMA, tied=TIED, ignored=("dim_model_base", "scale_emb", "scale_depth")),
-    "ernie4_5": replace(LLAMA, tied=TIED, qkv_bias=USE_BIAS, o_bias=USE_BIAS, mlp_bias=USE_BIAS),
-    "seed_oss": replace(LLAMA, qkv_bias=Key("attention_bias", True), o_bias=Key("attention_out_bias")),
-    "smollm3": replace(LLAMA, tied=TIED, spans=chunked, needs={"use_sliding_window": False}),
-    "glm": Family(softmax_layers, dense_layers(), qkv_bias=BIAS),
-    "glm4": Family(softmax_layers, dense_layers(), qkv_bias=BIAS, norms=4),
+    "ernie4_5": replace(LLAMA, tied=TIED, qkv_bias=USE_BIAS, o_bias=USE_BIAS, mlp_bias=USE_BIAS, defaults=TWO),
+    "seed_oss": replace(
+        LLAMA,
+        qkv_bias=Key("attention_bias", True),
+        o_bias=Key("attention_out_bias"),
+        defaults=EIGHT | {"head_dim": 128},
+    ),
+    "smollm3": replace(LLAMA, tied=TIED, spans=chunked, defaults={"kv_heads": 4}, needs={"use_sliding_window": False}),
+    "glm": GLM,
+    "glm4": replace(GLM, norms=4),
     "granitemoe": MOE,
     "mistral": Family(softmax_layers, dense_layers(), spans=everywhere(4096), defaults=EIGHT),
     "mixtral": Family(softmax_layers, moe_everywhere(), spans=everywhere(), defaults=EIGHT),
@@ -131,9 +138,11 @@ FAMILIES: dict[str, Family] = CLASSIC | {
     "mimo_v2_flash": Family(
         mimo_mixers, first_dense(), qkv_bias=BIAS, needs={"attention_bias": False}, ignored=("attention_chunk_size",)
     ),
-    "qwen2_moe": replace(QWEN2, ffns=sparse_step(shared=True)),
+    "qwen2_moe": replace(QWEN2, ffns=sparse_step(shared=True), defaults={"kv_heads": 16}),
+    "qwen2_vl": replace(QWEN2, defaults=EIGHT),
     "qwen3": QWEN3,
     "qwen3_moe": QWEN3_MOE,
+    "qwen3_vl_moe": replace(QWEN3_MOE, defaults={"kv_heads": 16}),
     "qwen3_next": QWEN3_NEXT,
     "qwen3_5": QWEN3_5,
     "qwen3_5_moe": replace(QWEN3_5, ffns=sparse_step(shared=True), defaults=QWEN3_NEXT.defaults),
@@ -168,7 +177,7 @@ FAMILIES: dict[str, Family] = CLASSIC | {
     "deepseek_v3": DEEPSEEK_V3,
     "deepseek_v32": DEEPSEEK_V3,
     "kimi_k2": DEEPSEEK_V3,
-    "glm_moe_dsa": replace(DEEPSEEK_V3, ignored=INDEX_SHARING),
+    "glm_moe_dsa": replace(DEEPSEEK_V3, defaults=DEEPSEEK_V3.defaults | {"q_lora_rank": 2048}, ignored=INDEX_SHARING),
     "glm4_moe": Family(
         softmax_layers,
         first_dense(router_bias=True),
@@ -231,14 +240,12 @@ FAMILIES: dict[str, Family] = CLASSIC | {
 
 #: Other `model_type`s of the same classes: text parts of multimodal models, and re-releases.
 ALIASES = {
-    "qwen2_vl": "qwen2",
-    "qwen2_vl_text": "qwen2",
-    "qwen2_5_vl": "qwen2",
-    "qwen2_5_vl_text": "qwen2",
+    "qwen2_vl_text": "qwen2_vl",
+    "qwen2_5_vl": "qwen2_vl",
+    "qwen2_5_vl_text": "qwen2_vl",
     "qwen3_vl": "qwen3",
     "qwen3_vl_text": "qwen3",
-    "qwen3_vl_moe": "qwen3_moe",
-    "qwen3_vl_moe_text": "qwen3_moe",
+    "qwen3_vl_moe_text": "qwen3_vl_moe",
     "qwen3_5_text": "qwen3_5",
     "qwen3_5_moe_text": "qwen3_5_moe",
     "gemma3_text": "gemma3",

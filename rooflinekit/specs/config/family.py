@@ -86,6 +86,6 @@ class Family:
     depth: Callable[[Keys], int] | None = None
     kv_heads: Callable[[Reading, int], int] | None = None
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    defaults: Mapping[str, int] = field(default_factory=dict)  #: what the class takes for keys that are absent
+    defaults: dict[str, int] = field(default_factory=dict)  #: what the class takes for keys that are absent
     needs: Mapping[str, bool | str] = field(default_factory=dict)  #: keys that, if stated, must have this value
     ignored: tuple[str, ...] = ()

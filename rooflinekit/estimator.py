@@ -25,11 +25,20 @@ from rooflinekit.types.model import Model
 from rooflinekit.types.units import GB
 from rooflinekit.types.workload import Workload
 
-__all__ = ["DEPLOYMENT_KEYS", "WORKLOAD_KEYS", "Resolved", "estimate", "predict_step", "read_deployment", "resolve"]
+__all__ = [
+    "DEGREES",
+    "DEPLOYMENT_KEYS",
+    "WORKLOAD_KEYS",
+    "Resolved",
+    "estimate",
+    "predict_step",
+    "read_deployment",
+    "resolve",
+]
 
 WORKLOAD_KEYS = {"batch": 1, "isl": 1024, "osl": 256, "cached": 0, "context": None}
 DEPLOYMENT_KEYS = tuple(field.name for field in fields(Deployment))
-_DEGREES = ("tp", "pp", "ep", "dp")
+DEGREES = ("tp", "pp", "ep", "dp")
 _FORMATS = ("weights", "activations", "kv")
 
 
@@ -117,7 +126,7 @@ def read_deployment(scenario: dict[str, Any]) -> Deployment:
     for key in scenario:
         if key not in DEPLOYMENT_KEYS:
             raise InputError(f"unknown option {key!r}; nearest: {', '.join(nearest(key, known)) or ', '.join(known)}")
-    chosen: dict[str, Any] = {key: whole_number(scenario.get(key, 1), key) for key in _DEGREES}
+    chosen: dict[str, Any] = {key: whole_number(scenario.get(key, 1), key) for key in DEGREES}
     chosen |= {key: parse_dtype(scenario[key]) for key in _FORMATS if scenario.get(key) is not None}
     engine = str(scenario.get("engine", "vllm")).lower()
     if engine not in ENGINES:
@@ -129,6 +138,9 @@ def resolve(
     model: str | PathLike[str], gpu: str | PathLike[str], deployment: Deployment, calibration: str | None
 ) -> Resolved:
     """Load model, accelerator and calibration, and lay out the plan."""
+    for kind, name in (("model", model), ("gpu", gpu)):
+        if not isinstance(name, (str, PathLike)):
+            raise InputError(f"{kind} must be a name or a path, not {name!r}")
     loaded_model, loaded_gpu = load_model(model), load_accelerator(gpu)
     chosen, notes = _calibration(loaded_gpu.value, deployment.engine, calibration)
     plan = make_plan(loaded_model.value, deployment, System.of(loaded_gpu.value), chosen)
@@ -204,7 +216,7 @@ def _inputs(plan: Plan, work: Workload) -> dict[str, Any]:
     return {
         **{key: int(float(value)) for key, value in counts.items()},
         "context": float(work.decode_context) if work.context is None else int(float(work.context)),
-        **{key: getattr(deployment, key) for key in _DEGREES},
+        **{key: getattr(deployment, key) for key in DEGREES},
         "gpus": deployment.gpus,
         "weights": blocks.value,
         "activations": (precision.inputs or precision.stream).value,
@@ -253,7 +265,7 @@ def _remedies(predictor: Predictor, work: Workload, answer: Estimate) -> Iterabl
     fitting = [f"--{key} {value}" for key, value in changes if _fits(plan, replace(plan.deployment, tp=value), work)]
     yield from fitting[:1]
     if plan.precision.formats.ffn.is_wide:
-        for name in ("fp8", "int4"):
+        for name in ("fp8", "int8", "int4"):
             if _fits(plan, replace(plan.deployment, weights=parse_dtype(name)), work):
                 yield f"--weights {name}"
                 return
