@@ -43,6 +43,7 @@ GPUS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
 ENGINES = ("vllm", "sglang", "trtllm")
 SOURCE = "kernel tables of github.com/ai-dynamo/aiconfigurator @ 095f58a5 (Apache-2.0, NVIDIA), CUDA-graph replays"
 ASSUMED = ("elementwise", "embedding", "sampling", "linear_attention")
+APPEND = "assumption: no launch of its own, since measured attention includes the write; shares of the bf16 GEMM"
 DEFAULTS = {
     "gemm": "gemm/bf16", "attention_decode": "attention_decode/bf16/bf16",
     "attention_prefill": "attention_prefill/bf16/bf16", "mla_decode": "mla_decode/bf16/bf16",
@@ -145,7 +146,9 @@ def assumptions(gemm: FamilyFit) -> dict[str, FamilyFit]:
     plain = PlainTime(gemm.form.launch, gemm.form.compute, gemm.form.memory)
     text = "assumption: launch floor and shares of the bf16 GEMM, within a factor of 2"
     frozen = ("launch", "compute", "memory")
-    return dict.fromkeys(ASSUMED, FamilyFit(plain, {}, frozen, None, Regimes("", (), (2.0,)), 0, 0.0, text))
+    assumed = FamilyFit(plain, {}, frozen, None, Regimes("", (), (2.0,)), 0, 0.0, text)
+    inside = replace(assumed, form=replace(plain, launch=0.0), source=APPEND)
+    return dict.fromkeys(ASSUMED, assumed) | {"kv_append": inside}
 
 
 def widened(fit: FamilyFit, power: float) -> FamilyFit:

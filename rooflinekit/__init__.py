@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from rooflinekit.estimate import estimate, predict_step
+    from rooflinekit.estimator import estimate, predict_step
     from rooflinekit.facts import kv_cache_bytes, max_context, parameters
     from rooflinekit.frames import estimate_frame
-    from rooflinekit.parameters import ParameterCount
+    from rooflinekit.parameter_count import ParameterCount
     from rooflinekit.results import Estimate
     from rooflinekit.specs import load_accelerator, load_model
     from rooflinekit.types.batch import Batch
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
-    "estimate": "rooflinekit.estimate",
-    "predict_step": "rooflinekit.estimate",
+    "estimate": "rooflinekit.estimator",
+    "predict_step": "rooflinekit.estimator",
     "kv_cache_bytes": "rooflinekit.facts",
     "max_context": "rooflinekit.facts",
     "parameters": "rooflinekit.facts",
     "estimate_frame": "rooflinekit.frames",
-    "ParameterCount": "rooflinekit.parameters",
+    "ParameterCount": "rooflinekit.parameter_count",
     "Estimate": "rooflinekit.results",
     "load_accelerator": "rooflinekit.specs",
     "load_model": "rooflinekit.specs",

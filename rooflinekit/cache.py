@@ -81,7 +81,9 @@ class CacheLaw:
             slope = sum(later for _, later in self.slopes[index:])
             step = minimum(maximum(left, 0.0) / slope, cap - reached)
             context, left, reached = context + step, left - step * slope, cap
-        whole = floor_div(context + 1e-6, float(self.block)) * self.block  # 1e-6: a last token lost to rounding
+        whole = floor_div(context, float(self.block)) * self.block
+        whole = where(self.bytes(whole + self.block) <= budget, whole + self.block, whole)  # lost to rounding
+        whole = where(self.bytes(whole) > budget, maximum(whole - self.block, 0.0), whole)  # won by rounding
         if not self.slopes or self.slopes[-1][0] < math.inf:  # nothing grows without end: it fits for ever, or never
             forever = self.bytes(self.slopes[-1][0]) if self.slopes else self.state_bytes
             whole = where(budget >= forever, math.inf, whole)
@@ -99,7 +101,8 @@ def layer_cache(mixer: Mixer | None, tp: int = 1) -> LayerCache:
             heads = max(1, mixer.kv_heads // tp)
             return LayerCache(heads * (mixer.head_dim + mixer.v_head_dim), mixer.window or mixer.chunk, 0.0)
         case LatentAttention():
-            return LayerCache(mixer.latent_dim + (mixer.indexer.head_dim if mixer.indexer else 0), None, 0.0)
+            index_keys = mixer.indexer.head_dim if mixer.indexer and not mixer.indexer.shared else 0
+            return LayerCache(mixer.latent_dim + index_keys, None, 0.0)
         case None:
             return LayerCache(0, None, 0.0)
         case _:

@@ -6,8 +6,8 @@ from os import PathLike
 from typing import Any
 
 from rooflinekit.cache import model_cache_law
-from rooflinekit.estimate import read_deployment, resolve
-from rooflinekit.parameters import ParameterCount, count_parameters
+from rooflinekit.estimator import read_deployment, resolve
+from rooflinekit.parameter_count import ParameterCount, count_parameters
 from rooflinekit.specs import load_model
 from rooflinekit.types.batch import whole_number
 from rooflinekit.types.dtype import Dtype, parse_dtype

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from numbers import Real
+from os import PathLike
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rooflinekit.estimate import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Resolved, read_deployment, resolve
+from rooflinekit.estimator import DEGREES, DEPLOYMENT_KEYS, WORKLOAD_KEYS, Resolved, read_deployment, resolve
 from rooflinekit.operating_point import OperatingPoint
+from rooflinekit.types.batch import MOST, whole_number
 from rooflinekit.types.errors import InputError, RooflinekitError
 from rooflinekit.types.numeric import Array
 from rooflinekit.types.workload import Workload
@@ -30,7 +34,8 @@ _NUMBERS = (
 )  # fmt: skip
 RESULT_COLUMNS = (*_NUMBERS, "gpus", "fits", "level", "warnings", "error")
 _MISSPELT = {
-    "batchsize": "batch", "bs": "batch", "concurrency": "batch", "inputlen": "isl", "inputlength": "isl", "promptlen": "isl",
+    "batchsize": "batch", "bs": "batch", "concurrency": "batch", "inputlen": "isl", "inputlength": "isl",
+    "promptlen": "isl",
     "outputlen": "osl", "outputlength": "osl", "accelerator": "gpu", "tensorparallel": "tp", "tensorparallelsize": "tp",
     "kvdtype": "kv", "weightdtype": "weights", "dtype": "weights", "modelname": "model",
 }  # fmt: skip
@@ -80,6 +85,9 @@ def estimate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
 def _check_columns(scenarios: pd.DataFrame) -> None:
     if "model" not in scenarios:
         raise InputError(f"the table has no column 'model'; it has: {', '.join(map(str, scenarios.columns)) or 'none'}")
+    twice = scenarios.columns[scenarios.columns.duplicated()]
+    if wrong := [str(column) for column in twice if column in INPUT_COLUMNS]:
+        raise InputError(f"column {wrong[0]!r} is there twice; keep one")
     for column in map(str, scenarios.columns):
         if column in RESULT_COLUMNS:
             raise InputError(f"column {column!r} would be overwritten by a result; rename it")
@@ -99,16 +107,41 @@ def _read_workloads(scenarios: pd.DataFrame, errors: NDArray[Any]) -> dict[str, 
             work[name] = np.full(len(scenarios), fallback)
             continue
         given = scenarios[name]
-        numbers = np.array(pd.to_numeric(given, errors="coerce"), dtype=float)
-        empty = given.isna().to_numpy()
-        bad = ~empty & ~((numbers >= least) & (numbers == np.floor(numbers)) & np.isfinite(numbers))
+        numbers, empty = _numbers(given), given.isna().to_numpy()
+        bad = ~empty & ~((numbers >= least) & (numbers <= MOST) & (numbers == np.floor(numbers)))
         for row in np.flatnonzero(bad):
-            errors[row] = f"{name} must be a whole number of at least {least}, not {given.iloc[row]}"
+            errors[row] = _refusal(given.iloc[row], numbers[row], name, least)
         numbers[empty] = fallback
         work[name] = numbers
     for row in np.flatnonzero((work["cached"] >= work["isl"]) & (errors == "")):
         errors[row] = f"cached={work['cached'][row]:.0f} leaves nothing of isl={work['isl'][row]:.0f} to compute"
     return work
+
+
+def _numbers(given: pd.Series[Any]) -> Array:
+    """A column as floats, NaN where it holds none. Text is read too: one bad cell makes a whole column text."""
+    if pd.api.types.is_bool_dtype(given):
+        return np.full(len(given), np.nan)
+    if pd.api.types.is_numeric_dtype(given):
+        return np.array(given.to_numpy(dtype=float, na_value=np.nan))
+    return np.array([_number(cell) for cell in given], dtype=float)
+
+
+def _number(cell: object) -> float:
+    if isinstance(cell, bool) or not isinstance(cell, (str, Real)):
+        return math.nan
+    try:
+        return float(cell)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def _refusal(cell: object, number: float, name: str, least: int) -> str:
+    try:
+        whole_number(cell if isinstance(cell, Real) else number, name, least)
+    except InputError as error:
+        return str(error).replace("not nan", f"not {cell}")
+    return f"{name} must be a whole number of at least {least}, not {cell}"
 
 
 def _groups(scenarios: pd.DataFrame) -> Iterator[tuple[dict[str, Any], NDArray[np.intp]]]:
@@ -118,7 +151,7 @@ def _groups(scenarios: pd.DataFrame) -> Iterator[tuple[dict[str, Any], NDArray[n
     if "context" in scenarios:
         keys.append(scenarios["context"].isna().rename("free context"))
         names.append("free context")
-    codes = [pd.factorize(key, use_na_sentinel=False) for key in keys]
+    codes = [pd.factorize(_hashable(key), use_na_sentinel=False) for key in keys]
     combined = np.zeros(len(scenarios), dtype=np.int64)
     for code, values in codes:
         combined = combined * len(values) + code
@@ -129,11 +162,25 @@ def _groups(scenarios: pd.DataFrame) -> Iterator[tuple[dict[str, Any], NDArray[n
         yield {key: value for key, value in fixed.items() if key in _FIXED and not pd.isna(value)}, rows
 
 
+def _hashable(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Cells that cannot be compared (a list in a cell) become text, and are refused by name later."""
+    if column.dtype != object:
+        return column
+    cells = [cell if isinstance(cell, (str, Real, PathLike)) or cell is None else _named(cell) for cell in column]
+    return pd.Series(cells, index=column.index, dtype=object)
+
+
+def _named(cell: object) -> str:
+    return f"{type(cell).__name__} {cell!r}"
+
+
 def _resolve(fixed: dict[str, Any]) -> Resolved:
     if "model" not in fixed:
         raise InputError("model is empty")
-    deployment = read_deployment({key: value for key, value in fixed.items() if key in DEPLOYMENT_KEYS})
-    return resolve(str(fixed["model"]), str(fixed.get("gpu", "h100-sxm")), deployment, fixed.get("calibration"))
+    degrees = {key: _number(value) for key, value in fixed.items() if key in DEGREES and isinstance(value, str)}
+    deployment = read_deployment({key: value for key, value in (fixed | degrees).items() if key in DEPLOYMENT_KEYS})
+    calibration = str(fixed["calibration"]) if "calibration" in fixed else None
+    return resolve(str(fixed["model"]), str(fixed.get("gpu", "h100-sxm")), deployment, calibration)
 
 
 def _fill(results: dict[str, Array], rows: NDArray[np.intp], resolved: Resolved, work: dict[str, Array]) -> None:

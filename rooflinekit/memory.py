@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rooflinekit.cache import CacheLaw, cache_law
 from rooflinekit.layers import stage_operations
@@ -12,7 +13,7 @@ from rooflinekit.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.types.numeric import Numeric, ceil_div, floor_div, maximum, minimum, where
 from rooflinekit.types.units import GIB
 
-__all__ = ["TOKEN_BUDGET", "Memory", "MemoryModel", "make_memory_model"]
+__all__ = ["TOKEN_BUDGET", "Memory", "MemoryModel", "Stage", "make_memory_model"]
 
 TOKEN_BUDGET = 8192
 """Tokens an engine computes in one prefill step at most: vLLM's max_num_batched_tokens on an 80 GB GPU (0.19 logs)."""
@@ -55,78 +56,91 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """One pipeline stage on one accelerator: weights [B] and the cache law of its layers."""
+
+    weight_bytes: float
+    cache: CacheLaw
+
+
+@dataclass(frozen=True)
 class MemoryModel:
     """Memory of a plan as a function of batch and context; built once, evaluated for any number of scenarios."""
 
     capacity_bytes: Numeric
-    weight_bytes: float
     overhead_bytes: float
     bytes_per_token: float  #: activation peak of one token in a prefill step
     bytes_per_row: float  #: sampler peak of one sequence
-    stages: tuple[CacheLaw, ...]
+    stages: tuple[Stage, ...]
     replicas: int
     limit: int | None  #: the model's own maximum context
     kv_bytes_per_token: float
 
     def evaluate(self, batch: Numeric, context: Numeric, new: Numeric) -> Memory:
-        """Memory for `batch` sequences of `context` tokens whose prompts add `new` tokens each."""
+        """Memory of the fullest stage for `batch` sequences of `context` tokens whose prompts add `new` each."""
         local = ceil_div(batch, float(self.replicas))
-        sequence = self._sequence(context)
+        weights, kv = self._fullest(local, context)
         return Memory(
             self.capacity_bytes,
-            self.weight_bytes,
-            local * sequence,
-            minimum(local * new, float(TOKEN_BUDGET)) * self.bytes_per_token + local * self.bytes_per_row,
+            weights,
+            kv,
+            self._activations(local, new),
             self.overhead_bytes,
-            self.max_batch(sequence, new),
+            self.max_batch(context, new),
             self.max_context(local, new),
             self.kv_bytes_per_token,
         )
 
-    def max_batch(self, sequence: Numeric, new: Numeric) -> Numeric:
+    def max_batch(self, context: Numeric, new: Numeric) -> Numeric:
         """Most sequences that fit: total(b) = fixed + b·(kv + row) + peak·min(b·new, budget), solved for b."""
-        left = self.capacity_bytes - self.weight_bytes - self.overhead_bytes
-        each = sequence + self.bytes_per_row
-        below = left / (each + new * self.bytes_per_token)
-        above = (left - TOKEN_BUDGET * self.bytes_per_token) / each
-        local = where(above * new >= TOKEN_BUDGET, above, minimum(below, TOKEN_BUDGET / new))
-        return maximum(floor_div(local + 1e-9, 1.0), 0.0) * self.replicas
+        most: Numeric = math.inf
+        for stage in self.stages:
+            left = self.capacity_bytes - stage.weight_bytes - self.overhead_bytes
+            each = stage.cache.bytes(context) + self.bytes_per_row
+            below = left / (each + new * self.bytes_per_token)
+            above = (left - TOKEN_BUDGET * self.bytes_per_token) / each
+            local = where(above * new >= TOKEN_BUDGET, above, minimum(below, TOKEN_BUDGET / new))
+            most = minimum(most, maximum(floor_div(local + 1e-9, 1.0), 0.0))
+        return most * self.replicas
 
     def max_context(self, local: Numeric, new: Numeric) -> Numeric:
         """Longest context at which `local` sequences a replica fit, at most the model's own maximum."""
-        activation = minimum(local * new, float(TOKEN_BUDGET)) * self.bytes_per_token + local * self.bytes_per_row
-        budget = (self.capacity_bytes - self.weight_bytes - self.overhead_bytes - activation) / local
         longest: Numeric = math.inf if self.limit is None else float(self.limit)
-        for law in self.stages:
-            longest = minimum(longest, law.longest(budget))
+        for stage in self.stages:
+            taken = stage.weight_bytes + self.overhead_bytes + self._activations(local, new)
+            longest = minimum(longest, stage.cache.longest((self.capacity_bytes - taken) / local))
         return longest
 
-    def _sequence(self, context: Numeric) -> Numeric:
-        sizes = [law.bytes(context) for law in self.stages]
-        largest = sizes[0]
-        for size in sizes[1:]:
-            largest = maximum(largest, size)
-        return largest
+    def _activations(self, local: Numeric, new: Numeric) -> Numeric:
+        return minimum(local * new, float(TOKEN_BUDGET)) * self.bytes_per_token + local * self.bytes_per_row
+
+    def _fullest(self, local: Numeric, context: Numeric) -> tuple[Numeric, Numeric]:
+        """Weights and cache of the stage where they are largest together."""
+        weights: Numeric = self.stages[0].weight_bytes
+        kv = local * self.stages[0].cache.bytes(context)
+        for stage in self.stages[1:]:
+            more = local * stage.cache.bytes(context)
+            fuller = stage.weight_bytes + more > weights + kv
+            weights, kv = where(fuller, stage.weight_bytes, weights), where(fuller, more, kv)
+        return weights, kv
 
 
 def make_memory_model(plan: Plan) -> MemoryModel:
-    """The memory of a plan: the heaviest pipeline stage sets the weights, and the largest cache the sequences."""
+    """The memory of a plan, stage by stage."""
     model, deployment, precision = plan.model, plan.deployment, plan.precision
-    stages = range(deployment.pp)
-    weights = [
-        sum(w.bytes * n for op, n in stage_operations(model, deployment, precision, stage).items() for w in op.weights)
-        for stage in stages
-    ]
-    cuts = [stage * model.depth // deployment.pp for stage in (*stages, deployment.pp)]
-    laws = [cache_law(model.layers[a:b], precision.kv, deployment.tp) for a, b in zip(cuts, cuts[1:], strict=False)]
+    cuts = [stage * model.depth // deployment.pp for stage in range(deployment.pp + 1)]
+    stages = []
+    for number, (first, last) in enumerate(pairwise(cuts)):
+        held = stage_operations(model, deployment, precision, number)
+        weights = sum(w.bytes * count for op, count in held.items() for w in op.weights)
+        stages.append(Stage(weights, cache_law(model.layers[first:last], precision.kv, deployment.tp)))
     ideal, several = deployment.engine == "ideal", deployment.gpus > 1
     return MemoryModel(
         capacity_bytes=plan.system.accelerator.memory_bytes,
-        weight_bytes=max(weights),
         overhead_bytes=0.0 if ideal else CONTEXT_BYTES[several] + NON_TORCH_BYTES[several] + GRAPH_BYTES,
         bytes_per_token=_activation_elements(plan) * precision.stream.bytes,
         bytes_per_row=model.vocab * 4.0 * (1.0 if ideal else SAMPLER_COPIES),
-        stages=tuple(laws),
+        stages=tuple(stages),
         replicas=deployment.dp,
         limit=model.max_context,
         kv_bytes_per_token=cache_law(model.layers, precision.kv).bytes_per_token,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +56,19 @@ class KernelResult:
 
 def regime(timed: KernelTime) -> str:
     """The largest of what each resource alone would need."""
-    needs = {"compute": timed.compute, "memory": timed.memory, "network": timed.network, "overhead": timed.overhead}
+    needs = {"memory": timed.memory, "compute": timed.compute, "network": timed.network, "overhead": timed.overhead}
     return max(needs, key=lambda cause: float(needs[cause]))
+
+
+def shares_by_cause(step: StepTime) -> dict[str, float]:
+    """Share of the step's time by cause: launch floors apart, the rest of each kernel to the resource it waits for."""
+    seconds = dict.fromkeys(("compute", "memory", "network", "overhead"), 0.0)
+    for timed in step.kernels:
+        launch = float(timed.overhead)
+        busy = {"memory": timed.memory, "compute": timed.compute, "network": timed.network}
+        seconds["overhead"] += launch
+        seconds[max(busy, key=lambda cause: float(busy[cause]))] += float(timed.time) - launch
+    return {cause: spent / float(step.time) for cause, spent in seconds.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +86,21 @@ class StepResult:
     bound: str
     mfu: float
     mbu: float
+    shares: dict[str, float]  #: of the time, by cause: compute, memory, network, overhead
     kernels: tuple[KernelResult, ...]
 
     @classmethod
     def of(cls, step: StepTime, accelerator: Accelerator) -> StepResult:
         """Sum the kernels; the regime is the cause that takes most of the time."""
         kernels = tuple(KernelResult.of(timed) for timed in step.kernels)
-        time = float(step.time)
-        by_cause: defaultdict[str, float] = defaultdict(float)
-        for kernel, timed in zip(kernels, step.kernels, strict=True):
-            launch = float(timed.overhead)
-            by_cause["overhead"] += launch
-            busy = {"compute": timed.compute, "memory": timed.memory, "network": timed.network}
-            by_cause[max(busy, key=lambda cause: float(busy[cause]))] += kernel.time_us / 1e6 - launch
+        time, shares = float(step.time), shares_by_cause(step)
         flops = sum(kernel.flops for kernel in kernels)
         traffic = sum(kernel.bytes for kernel in kernels)
         needed = sum(float(t.kernel.flops) * t.kernel.count / accelerator.peak(t.kernel.dtype) for t in step.kernels)
         streamed = sum(k.weight_bytes + k.kv_read_bytes + k.kv_write_bytes for k in kernels)
         return cls(
-            time * 1e3, float(step.bound) * 1e3, flops, traffic, flops / traffic, max(by_cause, key=by_cause.__getitem__),
-            needed / time, streamed / float(accelerator.memory_bandwidth) / time, kernels,
+            time * 1e3, float(step.bound) * 1e3, flops, traffic, flops / traffic, max(shares, key=shares.__getitem__),
+            needed / time, streamed / float(accelerator.memory_bandwidth) / time, shares, kernels,
         )  # fmt: skip
 
 

@@ -19,12 +19,13 @@ def roofline_bound(kernel: Kernel, system: System) -> tuple[Numeric, Numeric, Nu
     compute = FLOP / peak; memory = HBM bytes / bandwidth; network = sent bytes / link bandwidth (Williams et al. 2009,
     doi:10.1145/1498765.1498785). Weights and cache cross the memory once. Activations count only beyond the last-level
     cache: smaller ones can stay on the chip between kernels, and a bound must not charge for what may be free.
+    Arithmetic is in the formats of the deployment, so a bound holds for that choice.
     """
     accelerator = system.accelerator
     streamed = kernel.weight_bytes + kernel.kv_read_bytes + kernel.kv_write_bytes
     streamed = streamed + maximum(kernel.activation_bytes - accelerator.l2_bytes, 0.0)
     compute = kernel.flops / accelerator.peak(kernel.dtype)
-    network: Numeric = 0.0 if kernel.gpus == 1 else kernel.network_bytes / system.bandwidth(kernel.gpus)
+    network: Numeric = 0.0 if kernel.gpus == 1 else system.transfer_time(kernel)
     return compute, streamed / accelerator.memory_bandwidth, network
 
 

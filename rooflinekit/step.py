@@ -50,4 +50,11 @@ def make_plan(model: Model, deployment: Deployment, system: System, calibration:
     """
     check_deployment(model, deployment, system)
     precision = resolve_precision(model, deployment, system.accelerator)
-    return Plan(model, deployment, system, precision, calibration, model_operations(model, deployment, precision))
+    return Plan(
+        model,
+        deployment,
+        system,
+        precision,
+        calibration,
+        model_operations(model, deployment, precision, system.domain_size),
+    )

@@ -1,0 +1,1 @@
+"""Calibrations, one YAML file an accelerator and engine."""

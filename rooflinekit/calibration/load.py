@@ -69,6 +69,7 @@ def read_calibration(path: Path) -> Calibration:
         families=families,
         source=str(data["source"]),
         date=str(data["date"]),
+        defaults=frozenset(data["defaults"]),
     )
 
 

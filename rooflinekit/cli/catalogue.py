@@ -84,15 +84,19 @@ def _list(rows: Sequence[dict[str, Any]], format: Format) -> str:
         return to_json(list(rows))
     if format is Format.csv:
         return to_csv(rows)
+    if format is Format.table:
+        rows = [{key: row[key] for key in row if key in _HEADINGS} for row in rows]
     cells = [[_cell(key, value) for key, value in row.items()] for row in rows]
     header = [_HEADINGS.get(key, key) for key in rows[0]]
-    return "\n".join((markdown if format is Format.md else aligned)(header, cells))
+    left = [column for column, value in enumerate(rows[0].values()) if isinstance(value, str)]
+    return "\n".join((markdown if format is Format.md else aligned)(header, cells, left))
 
 
-_HEADINGS = {
-    "params_total": "params", "params_active": "active", "kv_bytes_per_token": "KV/token", "max_context": "context",
-    "bf16_tflops": "bf16 TF", "fp16_tflops": "fp16 TF", "fp8_tflops": "fp8 TF", "memory_gb": "GB", "bandwidth_gb_s": "GB/s",
-    "link_gb_s": "link GB/s", "domain_size": "joined", "usd_per_hour": "USD/h", "price_date": "priced",
+_HEADINGS = {  # the columns that a terminal shows; the other formats have all
+    "name": "name", "params_total": "params", "params_active": "active", "mixers": "mixers",
+    "kv_bytes_per_token": "KV/token", "max_context": "context", "bf16_tflops": "bf16 TF", "fp8_tflops": "fp8 TF",
+    "memory_gb": "GB", "bandwidth_gb_s": "GB/s", "link_gb_s": "link GB/s", "domain_size": "joined",
+    "usd_per_hour": "USD/h",
 }  # fmt: skip
 
 
@@ -116,6 +120,6 @@ def _one(entry: dict[str, Any], format: Format) -> str:
 
     return "\n".join(
         markdown(
-            ["fact", "value"], [[key, "-" if value is None else str(value)] for key, value in flat.items()], left=2
+            ["fact", "value"], [[key, "-" if value is None else str(value)] for key, value in flat.items()], left=(0, 1)
         )
     )

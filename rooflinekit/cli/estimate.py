@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rooflinekit.cli.options import Count
 from rooflinekit.cli.output import Format, emit, to_csv, to_json
 
 if TYPE_CHECKING:
@@ -18,15 +19,15 @@ __all__ = ["estimate"]
 def estimate(
     model: Annotated[str, typer.Argument(help="Name, Hugging Face id, or path to a config.json or its folder.")],
     gpu: Annotated[str, typer.Option(help="Accelerator: a name, or a path to its file.")] = "h100-sxm",
-    batch: Annotated[int, typer.Option(help="Sequences in the batch.")] = 1,
-    isl: Annotated[int, typer.Option(help="Prompt length [tokens].")] = 1024,
-    osl: Annotated[int, typer.Option(help="Output length [tokens].")] = 256,
-    cached: Annotated[int, typer.Option(help="Prompt tokens that are already in the cache.")] = 0,
-    context: Annotated[int | None, typer.Option(help="Decode at this context, not the mean over the output.")] = None,
-    tp: Annotated[int, typer.Option(help="Tensor parallel degree.")] = 1,
-    pp: Annotated[int, typer.Option(help="Pipeline parallel degree.")] = 1,
-    ep: Annotated[int, typer.Option(help="Expert parallel degree.")] = 1,
-    dp: Annotated[int, typer.Option(help="Attention data parallel degree.")] = 1,
+    batch: Annotated[int, Count("Sequences in the batch.")] = 1,
+    isl: Annotated[int, Count("Prompt length in tokens.")] = 1024,
+    osl: Annotated[int, Count("Output length in tokens.")] = 256,
+    cached: Annotated[int, Count("Prompt tokens that are already in the cache.")] = 0,
+    context: Annotated[int | None, Count("Decode at this context, not the mean over the output.")] = None,
+    tp: Annotated[int, Count("Tensor parallel degree.")] = 1,
+    pp: Annotated[int, Count("Pipeline parallel degree.")] = 1,
+    ep: Annotated[int, Count("Expert parallel degree.")] = 1,
+    dp: Annotated[int, Count("Attention data parallel degree.")] = 1,
     weights: Annotated[str | None, typer.Option(help="Weight format (default: the checkpoint's).")] = None,
     activations: Annotated[str | None, typer.Option(help="Activation format (default: the checkpoint's).")] = None,
     kv: Annotated[str | None, typer.Option(help="KV cache format (default: as activations).")] = None,
@@ -38,7 +39,7 @@ def estimate(
     allow_oom: Annotated[bool, typer.Option("--allow-oom", help="Answer even if it does not fit in memory.")] = False,
 ) -> None:
     """Predict TTFT, TPOT, throughput and memory of a static batch, kernel by kernel."""
-    from rooflinekit.estimate import estimate as predict
+    from rooflinekit.estimator import estimate as predict
 
     answer = predict(
         model, gpu, batch=batch, isl=isl, osl=osl, cached=cached, context=context, tp=tp, pp=pp, ep=ep, dp=dp,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rooflinekit.types.errors import InputError
 __all__ = ["Format", "emit", "to_csv", "to_json"]
 
 
-class Format(str, Enum):
+class Format(StrEnum):
     """Output formats."""
 
     table = "table"
@@ -31,7 +32,11 @@ def emit(text: str, out: Path | None = None, force: bool = False) -> None:
     Raises InputError if `out` exists and may not be overwritten, or its folder does not exist.
     """
     if out is None:
-        sys.stdout.write(text.rstrip("\n") + "\n")
+        try:
+            sys.stdout.write(text.rstrip("\n") + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader has gone, as `head` does; nothing is wrong
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     if out.exists() and not force:
         raise InputError(f"{out} exists; add --force to overwrite it")

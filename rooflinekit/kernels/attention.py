@@ -50,6 +50,7 @@ class KVAppend:
     """Write the new tokens' keys and values (or latents) into the cache."""
 
     elements: int  #: cached per token and layer, on this accelerator
+    name: str = "kv_append"
 
     grows = False
 
@@ -63,8 +64,8 @@ class KVAppend:
         moved = step.tokens * self.elements
         return [
             Kernel(
+                self.name,
                 "kv_append",
-                "elementwise",
                 count,
                 step.stream,
                 kv_write_bytes=moved * step.kv.bytes,
@@ -153,6 +154,7 @@ class LatentUpProjection:
         if step.batch.prefilling is None:
             return []
         m, n, k = step.batch.prefilling.keys_read(), self.heads * (self.nope_dim + self.v_dim), self.kv_rank
+        stream = step.stream.bytes
         return [
             Kernel(
                 "kv_b_proj",
@@ -161,7 +163,8 @@ class LatentUpProjection:
                 self.compute,
                 flops=gemm_flops(m, n, k),
                 weight_bytes=n * k * self.weight.bytes,
-                activation_bytes=gemm_activation_bytes(m, n, k, step.stream.bytes, step.stream.bytes),
+                kv_read_bytes=m * k * step.kv.bytes,
+                activation_bytes=gemm_activation_bytes(m, n, k, 0.0, stream),
                 dims={"m": m, "n": n, "k": k},
             )
         ]
@@ -201,14 +204,15 @@ class LatentCore:
     def _prefill(self, step: Step, phase: Sequences, count: int) -> Kernel:
         qk_dim = self.nope_dim + self.rope_dim
         keys = phase.keys_read()
-        moved = (phase.tokens + keys) * self.heads * (qk_dim + self.v_dim) * step.stream.bytes
+        up_projected = keys * self.heads * (self.nope_dim + self.v_dim)
+        moved = (phase.tokens * self.heads * (qk_dim + self.v_dim) + up_projected) * step.stream.bytes
         return Kernel(
             "attention",
             "mla_prefill",
             count,
             step.stream,
             flops=attention_flops(phase.pairs(window=self.top_k), self.heads, qk_dim, self.v_dim),
-            kv_read_bytes=keys * (self.kv_rank + self.rope_dim) * step.kv.bytes,
+            kv_read_bytes=keys * self.rope_dim * step.kv.bytes,
             activation_bytes=moved,
             dims=self._dims(phase, keys),
             variant=step.kv.value,

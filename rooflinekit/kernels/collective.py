@@ -36,6 +36,7 @@ class Collective:
     kind: CollectiveKind
     gpus: int
     width: float
+    span: int  #: consecutive accelerators that the group is spread over
     replicas: bool = False  #: the payload covers the tokens of all attention replicas
     sampled: bool = False
 
@@ -59,6 +60,8 @@ class Collective:
                 activation_bytes=2.0 * payload,
                 network_bytes=sent_bytes(self.kind, payload, self.gpus),
                 gpus=self.gpus,
+                span=self.span,
+                shared=self.kind not in ("all_to_all", "send"),
                 dims={"bytes": payload},
                 variant=self.kind,
             )

@@ -62,7 +62,7 @@ class Parameters:
         """The weights."""
         return (Weights(self.module, self.count, self.dtype),)
 
-    def kernels(self, step: Step, count: int) -> list[Kernel]:  # noqa: ARG002 - part of the protocol
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
         """None: the cost is counted where they are used."""
         return []
 

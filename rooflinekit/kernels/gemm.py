@@ -84,7 +84,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class BatchedLinear:
-    """`batch` independent small matrices, one a head: y[h, m, n] = x[h, m, k] W[h, n, k]. Decode only (absorbed MLA)."""
+    """One small matrix a head, `batch` heads: y[h, m, n] = x[h, m, k] W[h, n, k]. Decode only (absorbed MLA)."""
 
     name: str
     batch: int

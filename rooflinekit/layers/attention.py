@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rooflinekit.kernels import (
     AttentionCore,
     Elementwise,
@@ -23,27 +25,28 @@ __all__ = ["attention_operations", "latent_operations"]
 def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     """MHA, GQA or MQA: QKV, positions, cache, attention, output projection."""
     heads, kv_heads = block.heads // shard.tp, shard.kv_heads(block.kv_heads)
-    weight = shard.precision.formats.attention
-    compute = shard.precision.compute(weight)
     parts = [("q", heads * block.head_dim * (2 if block.gated else 1)), ("k", kv_heads * block.head_dim)]
     if not block.keys_are_values:
         parts.append(("v", kv_heads * block.v_head_dim))
-    bias = sum(width for _, width in parts) if block.qkv_bias else 0
-    ops: list[Operation] = [Linear("qkv_proj", shard.hidden, tuple(parts), weight, compute, "attention", bias)]
+    ops: list[Operation] = [shard.linear("qkv_proj", shard.hidden, tuple(parts), bias=block.qkv_bias)]
     rotated = heads * block.head_dim + kv_heads * block.head_dim
     if block.q_norm or block.k_norm:
         scales = _local_norm(block.q_norm, block.heads, shard.tp) + _local_norm(block.k_norm, block.kv_heads, shard.tp)
         ops.append(Elementwise("qk_norm", rotated, rotated, 4.0 * rotated, scales, shard.other))
     if block.rotary:
         ops.append(Elementwise("rope", rotated, rotated, 3.0 * rotated))
-    ops.append(KVAppend(kv_heads * (block.head_dim + block.v_head_dim)))
-    ops.append(_core(block, heads, kv_heads))
+    ops += [KVAppend(kv_heads * (block.head_dim + block.v_head_dim)), _core(block, heads, kv_heads)]
     out = heads * block.v_head_dim
     if block.gated:
         ops.append(Elementwise("output_gate", 2 * out, out, 5.0 * out))
-    o_bias = shard.hidden if block.o_bias else 0
-    ops.append(Linear("o_proj", out, (("o", shard.hidden),), weight, compute, "attention", o_bias))
-    return ops
+    return [*ops, _output(out, shard, block.o_bias)]
+
+
+def _output(width: int, shard: Shard, bias: bool = False) -> Linear:
+    """The output projection, which some checkpoints store in a format of its own."""
+    linear = shard.linear("o_proj", width, (("o", shard.hidden),), bias=bias)
+    own = shard.precision.formats.attention_output
+    return linear if own is None else replace(linear, weight=own, compute=shard.precision.compute(own))
 
 
 def _core(block: Attention, heads: int, kv_heads: int) -> AttentionCore:
@@ -63,59 +66,43 @@ def _local_norm(weights: int, heads: int, tp: int) -> int:
 
 def latent_operations(block: LatentAttention, shard: Shard) -> list[Operation]:
     """MLA: latents down, cache, and either the up-projected or the absorbed attention, by phase."""
-    heads = block.heads // shard.tp
+    heads, stream = block.heads // shard.tp, shard.precision.stream
     weight = shard.precision.formats.attention
-    compute = shard.precision.compute(weight)
-    stream = shard.precision.stream
-    kv_down = ("kv_a", block.latent_dim)
-    queries = heads * block.qk_dim
-    if block.q_rank is None:
-        ops: list[Operation] = [
-            Linear(
-                "q_proj",
-                shard.hidden,
-                (("q", queries),),
-                weight,
-                compute,
-                "attention",
-                queries if block.qkv_bias else 0,
-            ),
-            Linear("kv_a_proj", shard.hidden, (kv_down,), weight, compute, "attention"),
-            Elementwise("latent_norm", block.kv_rank, block.kv_rank, 4.0 * block.kv_rank, block.kv_rank, shard.other),
-        ]
-    else:
-        normed = block.q_rank + block.kv_rank
-        down = (("q_a", block.q_rank), kv_down)
-        ops = [
-            Linear("qkv_a_proj", shard.hidden, down, weight, compute, "attention", block.q_rank + block.latent_dim if block.qkv_bias else 0),
-            Elementwise("latent_norm", normed, normed, 4.0 * normed, normed, shard.other),
-            Linear("q_b_proj", block.q_rank, (("q", queries),), weight, compute, "attention"),
-        ]  # fmt: skip
     rotated = (heads + 1) * block.rope_dim
-    ops.append(Elementwise("rope", rotated, rotated, 3.0 * rotated))
+    ops = [*_latent_queries(block, heads, shard), Elementwise("rope", rotated, rotated, 3.0 * rotated)]
     ops.append(KVAppend(block.latent_dim))
-    if block.indexer is not None:
+    if block.indexer is not None and not block.indexer.shared:
         ops += _indexer_operations(block.indexer, block.q_rank or shard.hidden, shard)
-    ops += [
+    top_k = block.indexer.top_k if block.indexer else None
+    compute = shard.precision.compute(weight)
+    return [
+        *ops,
         LatentUpProjection(heads, block.kv_rank, block.nope_dim, block.v_dim, weight, compute),
         BatchedLinear("q_absorb", heads, block.kv_rank, block.nope_dim, weight, stream),
-        LatentCore(heads, block.kv_rank, block.nope_dim, block.rope_dim, block.v_dim, block.indexer.top_k if block.indexer else None),
+        LatentCore(heads, block.kv_rank, block.nope_dim, block.rope_dim, block.v_dim, top_k),
         BatchedLinear("v_absorb", heads, block.v_dim, block.kv_rank, weight, stream),
-        Linear("o_proj", heads * block.v_dim, (("o", shard.hidden),), weight, compute, "attention"),
-    ]  # fmt: skip
-    return ops
+        _output(heads * block.v_dim, shard),
+    ]
+
+
+def _latent_queries(block: LatentAttention, heads: int, shard: Shard) -> list[Operation]:
+    """The down-projections, on every rank, and the queries of this one; queries may skip the latent."""
+    queries, latent = (("q", heads * block.qk_dim),), ("kv_a", block.latent_dim)
+    normed = block.kv_rank + (block.q_rank or 0)
+    norm = Elementwise("latent_norm", normed, normed, 4.0 * normed, normed, shard.other)
+    if block.q_rank is None:
+        return [shard.linear("q_proj", shard.hidden, queries), shard.linear("kv_a_proj", shard.hidden, (latent,)), norm]
+    down = shard.linear("qkv_a_proj", shard.hidden, (("q_a", block.q_rank), latent))
+    return [down, norm, shard.linear("q_b_proj", block.q_rank, queries)]
 
 
 def _indexer_operations(indexer: Indexer, query_dim: int, shard: Shard) -> list[Operation]:
     """The indexer is small and replicated on every rank."""
-    weight = shard.precision.formats.attention
-    compute = shard.precision.compute(weight)
-    width = indexer.heads * indexer.head_dim
     keys = (("index_k", indexer.head_dim), ("index_gate", indexer.heads))
     return [
-        Linear("index_q_proj", query_dim, (("index_q", width),), weight, compute, "attention"),
-        Linear("index_k_proj", shard.hidden, keys, weight, compute, "attention"),
+        shard.linear("index_q_proj", query_dim, (("index_q", indexer.heads * indexer.head_dim),)),
+        shard.linear("index_k_proj", shard.hidden, keys),
         Parameters("other", 2 * indexer.head_dim, shard.other),  # LayerNorm on the index keys
-        KVAppend(indexer.head_dim),
+        KVAppend(indexer.head_dim, "index_append"),
         IndexScores(indexer.heads, indexer.head_dim),
     ]

@@ -55,34 +55,59 @@ def layer_operations(layer: Layer, shard: Shard) -> list[Operation]:
     for block in blocks:
         ops += _BUILDERS[type(block)](block, shard)
     if shard.tp > 1:
-        reduce = Collective("all_reduce", "all_reduce", shard.tp, shard.hidden)
+        reduce = Collective("all_reduce", "all_reduce", shard.tp, shard.hidden, shard.tp)
         ops += [reduce] * (1 if layer.parallel else len(blocks))
     return ops
 
 
-def model_operations(model: Model, deployment: Deployment, precision: Precision) -> Counter[Operation]:
-    """Every operation a token passes through, over all pipeline stages, with its count."""
+def model_operations(model: Model, deployment: Deployment, precision: Precision, domain: int = 1) -> Counter[Operation]:
+    """Every operation a token passes through, over all pipeline stages, with its count.
+
+    `domain` is how many accelerators the scale-up links join; a stage boundary at a multiple of it crosses nodes.
+    """
     total: Counter[Operation] = Counter()
     for stage in range(deployment.pp):
         total.update(stage_operations(model, deployment, precision, stage))
-    if deployment.pp > 1:
-        total[Collective("pipeline_send", "send", 2, model.hidden / deployment.tp)] += deployment.pp - 1
+    for boundary in range(1, deployment.pp):
+        total[_send(model, deployment, boundary, domain)] += 1
     return total
+
+
+def _send(model: Model, deployment: Deployment, boundary: int, domain: int) -> Collective:
+    """Hand the residual stream to the next stage; ranks of a stage are neighbours, so few boundaries cross nodes."""
+    crosses = boundary * deployment.tp % domain == 0
+    name = "pipeline_send_nic" if crosses else "pipeline_send"
+    return Collective(name, "send", 2, model.hidden / deployment.tp, 2 * domain if crosses else 2)
 
 
 def stage_operations(model: Model, deployment: Deployment, precision: Precision, stage: int) -> Counter[Operation]:
     """The operations of one pipeline stage on one of its accelerators; layers are split as evenly as they go."""
     shard = Shard(model.hidden, precision, deployment)
     first, last = (stage * model.depth // deployment.pp, (stage + 1) * model.depth // deployment.pp)
-    ops: Counter[Operation] = Counter()
+    ops: dict[Operation, int] = {}
     if stage == 0:
-        ops.update(_entry(model, shard))
+        _weave(ops, _entry(model, shard), 1)
     for layer, count in Counter(model.layers[first:last]).items():
-        for op in layer_operations(layer, shard):
-            ops[op] += count
+        _weave(ops, layer_operations(layer, shard), count)
     if stage == deployment.pp - 1:
-        ops.update(_exit(model, shard))
-    return ops
+        for op in _exit(model, shard):
+            ops[op] = ops.pop(op, 0) + 1
+    return Counter(ops)
+
+
+def _weave(ops: dict[Operation, int], sequence: list[Operation], count: int) -> None:
+    """Add a sequence of operations to the counts, keeping the order of the forward pass across kinds of layers."""
+    order, place = list(ops), len(ops) - 1
+    for op in sequence:
+        if op in ops:
+            place = order.index(op)
+        else:
+            place += 1
+            order.insert(place, op)
+        ops[op] = ops.get(op, 0) + count
+    counted = dict(ops)
+    ops.clear()
+    ops.update((op, counted[op]) for op in order)
 
 
 def _entry(model: Model, shard: Shard) -> list[Operation]:
@@ -105,7 +130,7 @@ def _entry(model: Model, shard: Shard) -> list[Operation]:
     if model.embedding_norm:
         ops.append(_norm("embedding_norm", model.final_norm, shard))
     if shard.tp > 1:
-        ops.append(Collective("embedding_all_reduce", "all_reduce", shard.tp, width))
+        ops.append(Collective("embedding_reduce", "all_reduce", shard.tp, width, shard.tp))
     return ops
 
 
@@ -132,7 +157,7 @@ def _exit(model: Model, shard: Shard) -> list[Operation]:
         Linear("lm_head", width, (("logits", columns),), formats.lm_head, compute, "lm_head", bias, "sampled", resident)
     )
     if shard.tp > 1:
-        ops.append(Collective("logits_gather", "all_gather", shard.tp, model.vocab, sampled=True))
+        ops.append(Collective("logits_gather", "all_gather", shard.tp, model.vocab, shard.tp, sampled=True))
     ops.append(Sampling(model.vocab))
     return ops
 

@@ -54,7 +54,8 @@ def resolve_precision(model: Model, deployment: Deployment, accelerator: Acceler
     stream = asked if asked is not None and asked.is_wide else model.dtype
     kv = deployment.kv or asked or model.kv_dtype or stream
     precision = Precision(stream, kv, formats, asked)
-    layered = (formats.attention, formats.ffn, formats.experts, formats.shared_experts)
+    output = formats.attention_output or formats.attention
+    layered = (formats.attention, output, formats.ffn, formats.experts, formats.shared_experts)
     if asked is not None and not asked.is_wide and all(dtype.is_wide for dtype in layered):
         raise DtypeError(
             f"activations {asked} need quantised weights, and {model.name}'s are {formats.ffn}: add --weights {asked}"
@@ -69,7 +70,9 @@ def _override(formats: WeightFormats, weights: Dtype | None) -> WeightFormats:
         return formats
     if weights.is_wide:
         return WeightFormats.uniform(weights)
-    return replace(formats, attention=weights, ffn=weights, experts=weights, shared_experts=weights)
+    return replace(
+        formats, attention=weights, attention_output=weights, ffn=weights, experts=weights, shared_experts=weights
+    )
 
 
 def _check(precision: Precision, weight: Dtype, accelerator: Accelerator) -> None:

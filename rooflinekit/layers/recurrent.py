@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from rooflinekit.kernels import Elementwise, Linear, Operation
+from rooflinekit.kernels import Elementwise, Operation
 from rooflinekit.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.layers.shard import Shard
 from rooflinekit.types.model import GatedDeltaNet, LightningAttention, Mamba, Mamba2
 
 __all__ = ["delta_net_operations", "lightning_operations", "mamba2_operations", "mamba_operations"]
-
-
-def _linear(name: str, k: int, parts: tuple[tuple[str, int], ...], shard: Shard, bias: bool = False) -> Linear:
-    weight = shard.precision.formats.attention
-    extra = sum(width for _, width in parts) if bias else 0
-    return Linear(name, k, parts, weight, shard.precision.compute(weight), "attention", extra)
 
 
 def delta_net_operations(block: GatedDeltaNet, shard: Shard) -> list[Operation]:
@@ -23,14 +17,14 @@ def delta_net_operations(block: GatedDeltaNet, shard: Shard) -> list[Operation]:
     mixed = 2 * key_width + value_width
     parts = (("q", key_width), ("k", key_width), ("v", value_width), ("z", value_width))
     return [
-        _linear("linear_qkvz_proj", shard.hidden, parts, shard),
-        _linear("linear_ba_proj", shard.hidden, (("b", values), ("a", values)), shard),
+        shard.linear("linear_qkvz_proj", shard.hidden, parts),
+        shard.linear("linear_ba_proj", shard.hidden, (("b", values), ("a", values))),
         ShortConvolution(mixed, block.conv_width, False, shard.other),
         StateUpdate(
             "delta_rule", values * block.key_dim * block.value_dim, mixed + value_width, 7.0, 2 * values, shard.other
         ),
         Elementwise("gated_norm", 2 * value_width, value_width, 8.0 * value_width, block.value_dim, shard.other),
-        _linear("o_proj", value_width, (("o", shard.hidden),), shard),
+        shard.linear("o_proj", value_width, (("o", shard.hidden),)),
     ]
 
 
@@ -39,11 +33,11 @@ def lightning_operations(block: LightningAttention, shard: Shard) -> list[Operat
     heads = block.heads // shard.tp
     width = heads * block.head_dim
     return [
-        _linear("qkv_proj", shard.hidden, (("q", width), ("k", width), ("v", width)), shard),
+        shard.linear("qkv_proj", shard.hidden, (("q", width), ("k", width), ("v", width))),
         StateUpdate("lightning", heads * block.head_dim**2, 4 * width, 5.0, 0, shard.other),
         Elementwise("gated_norm", 2 * width, width, 8.0 * width, width, shard.other),
-        _linear("gate_proj", shard.hidden, (("gate", width),), shard),
-        _linear("o_proj", width, (("o", shard.hidden),), shard),
+        shard.linear("gate_proj", shard.hidden, (("gate", width),)),
+        shard.linear("o_proj", width, (("o", shard.hidden),)),
     ]
 
 
@@ -52,11 +46,11 @@ def mamba_operations(block: Mamba, shard: Shard) -> list[Operation]:
     inner = block.inner // shard.tp
     projected = block.dt_rank + 2 * block.state
     return [
-        _linear("in_proj", shard.hidden, (("x", inner), ("z", inner)), shard, block.proj_bias),
+        shard.linear("in_proj", shard.hidden, (("x", inner), ("z", inner)), bias=block.proj_bias),
         ShortConvolution(inner, block.conv_width, block.conv_bias, shard.other),
-        _linear("x_proj", inner, (("dt", block.dt_rank), ("bc", 2 * block.state)), shard),
+        shard.linear("x_proj", inner, (("dt", block.dt_rank), ("bc", 2 * block.state))),
         Elementwise("ssm_norm", projected, projected, 4.0 * projected, projected, shard.other),
-        _linear("dt_proj", block.dt_rank, (("dt", inner),), shard, bias=True),
+        shard.linear("dt_proj", block.dt_rank, (("dt", inner),), bias=True),
         StateUpdate(
             "selective_scan",
             inner * block.state,
@@ -65,7 +59,7 @@ def mamba_operations(block: Mamba, shard: Shard) -> list[Operation]:
             inner * (block.state + 1),
             shard.other,
         ),
-        _linear("out_proj", inner, (("o", shard.hidden),), shard, block.proj_bias),
+        shard.linear("out_proj", inner, (("o", shard.hidden),), bias=block.proj_bias),
     ]
 
 
@@ -77,9 +71,9 @@ def mamba2_operations(block: Mamba2, shard: Shard) -> list[Operation]:
     mixed = inner + 2 * groups
     parts = (("z", inner), ("x", inner), ("bc", 2 * groups), ("dt", heads))
     return [
-        _linear("in_proj", shard.hidden, parts, shard, block.proj_bias),
+        shard.linear("in_proj", shard.hidden, parts, bias=block.proj_bias),
         ShortConvolution(mixed, block.conv_width, block.conv_bias, shard.other),
         StateUpdate("ssd", inner * block.state, mixed + inner, 5.0, 3 * heads, shard.other),
         Elementwise("gated_norm", 2 * inner, inner, 8.0 * inner, inner, shard.other),
-        _linear("out_proj", inner, (("o", shard.hidden),), shard, block.proj_bias),
+        shard.linear("out_proj", inner, (("o", shard.hidden),), bias=block.proj_bias),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from rooflinekit.kernels import Linear
 from rooflinekit.layers.precision import Precision
 from rooflinekit.types.deployment import Deployment
 from rooflinekit.types.dtype import Dtype
@@ -43,6 +44,14 @@ class Shard:
         """Format of norms, router and other small weights."""
         return self.precision.formats.other
 
+    def linear(
+        self, name: str, k: int, parts: tuple[tuple[str, int], ...], module: str = "attention", *, bias: bool = False
+    ) -> Linear:
+        """A linear layer in the weight format of its kind of module."""
+        weight: Dtype = getattr(self.precision.formats, module)
+        width = sum(size for _, size in parts) if bias else 0
+        return Linear(name, k, parts, weight, self.precision.compute(weight), module, width)
+
     def kv_heads(self, heads: int) -> int:
         """KV heads held here; replicated once there are more ranks than heads.
 
@@ -62,8 +71,8 @@ def check_deployment(model: Model, deployment: Deployment, system: System) -> No
     name = system.accelerator.name
     if deployment.tp > system.domain_size:
         raise DeploymentError(
-            f"tp={deployment.tp} exceeds the {system.domain_size} accelerators that {system.accelerator.link_kind or 'a link'} "
-            f"joins in a {name} system; use {_tp_choices(model, system)}"
+            f"tp={deployment.tp} exceeds the {system.domain_size} accelerators that "
+            f"{system.accelerator.link_kind or 'a link'} joins in a {name} system; use {_tp_choices(model, system)}"
         )
     for what, size in _divided_by_tp(model):
         if not _splits(what, size, deployment.tp):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooflinekit.cache import model_cache_law
-from rooflinekit.parameters import count_parameters
+from rooflinekit.parameter_count import count_parameters
 from rooflinekit.report.table import aligned
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.hardware import Accelerator
@@ -23,7 +23,7 @@ def model_row(model: Model) -> dict[str, Any]:
         "params_total": count.total,
         "params_active": count.active,
         "layers": model.depth,
-        "attention": " + ".join(dict.fromkeys(kind_of(layer.mixer) for layer in model.layers if layer.mixer)),
+        "mixers": " + ".join(dict.fromkeys(kind_of(layer.mixer) for layer in model.layers if layer.mixer)),
         "weights": _formats(model),
         "kv_bytes_per_token": model_cache_law(model).bytes_per_token,
         "max_context": model.max_context,
@@ -101,14 +101,21 @@ def model_text(model: Model) -> str:
         ["", format_count(count.active_without_embedding), "without the input embedding"],
         ["", format_count(count.active_without_vocabulary), "without embedding and head"],
         *[[f"  {name}", format_count(n), f"{n:,}"] for name, n in entry["params_by_module"].items() if n],
-        ["KV per token", format_bytes(entry["kv_bytes_per_token"]), f"{entry['kv_bytes_per_token']:,.0f} B in {entry['kv_dtype']}"],
+        [
+            "KV per token",
+            format_bytes(entry["kv_bytes_per_token"]),
+            f"{entry['kv_bytes_per_token']:,.0f} B in {entry['kv_dtype']}",
+        ],
         ["state per sequence", format_bytes(entry["state_bytes"]), "whatever the context"],
         ["maximum context", "-" if model.max_context is None else f"{model.max_context:,}", "tokens"],
     ]
     if not entry["state_bytes"]:
         rows = [row for row in rows if row[0] != "state per sequence"]
-    lines = [f"{model.name}: {model.depth} layers, width {model.hidden:,}, vocabulary {model.vocab:,}, weights {entry['weights']}"]
-    lines += ["", *aligned(["", "", ""], rows, left=1)[1:], ""]
+    lines = [
+        f"{model.name}: {model.depth} layers, width {model.hidden:,}, vocabulary {model.vocab:,}, "
+        f"weights {entry['weights']}"
+    ]
+    lines += ["", *aligned(["", "", ""], rows, left=(0, 2))[1:], ""]
     lines += [f"{kind['count']:>4} x {kind['layer']}" for kind in entry["layer_kinds"]]
     lines += ["", f"source   {model.source}", f"file     {model.origin}"]
     lines += [f"aliases  {', '.join(model.aliases)}"] if model.aliases else []
@@ -117,7 +124,10 @@ def model_text(model: Model) -> str:
 
 def accelerator_row(gpu: Accelerator) -> dict[str, Any]:
     """One accelerator as a flat row: dense peaks in TFLOP/s, GB = 1e9."""
-    peaks = {f"{d.value}_tflops": gpu.peaks[d] / 1e12 if d in gpu.peaks else None for d in (Dtype.BF16, Dtype.FP16, Dtype.FP8)}
+    peaks = {
+        f"{d.value}_tflops": gpu.peaks[d] / 1e12 if d in gpu.peaks else None
+        for d in (Dtype.BF16, Dtype.FP16, Dtype.FP8)
+    }
     return {
         "name": gpu.name,
         **peaks,
@@ -158,18 +168,24 @@ def accelerator_entry(gpu: Accelerator) -> dict[str, Any]:
 
 def accelerator_text(gpu: Accelerator) -> str:
     """One accelerator for a terminal."""
-    peaks = [[d.value, format_rate(peak, "FLOP/s"), f"{float(gpu.ridge(d)):.0f} FLOP/B"] for d, peak in gpu.peaks.items()]
+    peaks = [
+        [d.value, format_rate(peak, "FLOP/s"), f"{float(gpu.ridge(d)):.0f} FLOP/B"] for d, peak in gpu.peaks.items()
+    ]
     facts = [
         ["memory", format_bytes(float(gpu.memory_bytes)), "as the driver shows it"],
         ["bandwidth", format_rate(float(gpu.memory_bandwidth), "B/s"), ""],
         ["L2", format_bytes(gpu.l2_bytes), ""],
-        ["links", format_rate(float(gpu.link_bandwidth), "B/s"), f"{gpu.link_kind}, one direction, {gpu.domain_size} joined"],
+        [
+            "links",
+            format_rate(float(gpu.link_bandwidth), "B/s"),
+            f"{gpu.link_kind}, one direction, {gpu.domain_size} joined",
+        ],
     ]
     if gpu.price:
         facts.append(["price", f"{gpu.price.usd_per_hour:.2f} USD/h", f"{gpu.price.date}, {gpu.price.source}"])
     sources = list(dict.fromkeys(p.source for p in gpu.provenance))
     lines = [f"{gpu.name}: {gpu.title}, {gpu.architecture}, {gpu.cores} cores, {gpu.tdp_w:.0f} W", ""]
-    lines += [*aligned(["dense peak", "", "ridge"], peaks), "", *aligned(["", "", ""], facts, left=1)[1:], ""]
+    lines += [*aligned(["dense peak", "", "ridge"], peaks), "", *aligned(["", "", ""], facts, left=(0, 2))[1:], ""]
     lines += [f"file     {gpu.origin}", *(f"source   {source}" for source in sources)]
     lines += [f"aliases  {', '.join(gpu.aliases)}"] if gpu.aliases else []
     return "\n".join(lines + [f"note     {note}" for note in gpu.notes])

@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-__all__ = ["aligned", "markdown"]
+__all__ = ["WIDTH", "aligned", "markdown"]
+
+WIDTH = 80
 
 
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, gap: int = 2) -> list[str]:
-    """Columns as wide as their widest cell; the first `left` columns flush left, the others right.
+def aligned(
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,), gap: int = 2
+) -> list[str]:
+    """Columns as wide as their widest cell; the columns in `left` flush left, the others right.
+
+    A table wider than a terminal closes its gaps to one space.
 
     >>> aligned(["name", "n"], [["a", "1"], ["bb", "20"]])
     ['name   n', 'a      1', 'bb    20']
     """
     table = [list(header), *map(list, rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    if sum(widths) + gap * (len(widths) - 1) > WIDTH:
+        gap = 1
     return [
-        (" " * gap).join(
-            cell.ljust(width) if column < left else cell.rjust(width)
+        (" " * gap)
+        .join(
+            cell.ljust(width) if column in left else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
+        )
+        .rstrip()
         for row in table
     ]
 
 
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """The same as a Markdown table.
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
+    r"""The same as a Markdown table.
 
     >>> markdown(["name", "n"], [["a|b", "1"]])
-    ['| name | n |', '|:--|--:|', '| a\\\\|b | 1 |']
+    ['| name | n |', '|:--|--:|', '| a\\|b | 1 |']
     """
-    marks = [":--" if column < left else "--:" for column in range(len(header))]
+    marks = [":--" if column in left else "--:" for column in range(len(header))]
     lines = ["| " + " | ".join(header) + " |", "|" + "|".join(marks) + "|"]
     return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import textwrap
 
-from rooflinekit.report.table import aligned, markdown
+from rooflinekit.report.table import WIDTH, aligned, markdown
 from rooflinekit.results import Estimate, KernelResult, MemoryResult, StepResult
 from rooflinekit.types.units import format_bytes, format_count, format_time
 
 __all__ = ["WIDTH", "estimate_markdown", "estimate_text"]
 
-WIDTH = 80
 _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
 
 
@@ -29,7 +28,12 @@ def estimate_text(estimate: Estimate) -> str:
 
 def estimate_markdown(estimate: Estimate) -> str:
     """The same as Markdown."""
-    lines = [f"## {' '.join(_headline(estimate))}", "", *markdown(["", "expected", "90 %", "bound"], _times(estimate)), ""]
+    lines = [
+        f"## {' '.join(_headline(estimate))}",
+        "",
+        *markdown(["", "expected", "90 %", "bound"], _times(estimate)),
+        "",
+    ]
     lines += ["```", *_answer(estimate)[4:], "", *_memory(estimate.memory, estimate.inputs["gpus"]), "```", ""]
     for title, step in _steps(estimate):
         lines += [f"### {title}", "", *markdown(_KERNEL_HEADER, [_row(k, step) for k in step.kernels]), ""]
@@ -51,14 +55,19 @@ def _headline(estimate: Estimate) -> list[str]:
 def _times(estimate: Estimate) -> list[list[str]]:
     rows = []
     for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms")):
-        span = "-" if estimate.interval is None else " – ".join(_ms(end) for end in estimate.interval[key])
-        rows.append([name, _ms(getattr(estimate, key)), span, _ms(estimate.bound[key])])
+        row = [name, _ms(getattr(estimate, key))]
+        if estimate.interval is not None:
+            row += [" – ".join(_ms(end) for end in estimate.interval[key]), _ms(estimate.bound[key])]
+        rows.append(row)
     return rows
 
 
+def _times_header(estimate: Estimate) -> list[str]:
+    return ["", "expected", "90 % interval", "datasheet bound"] if estimate.interval else ["", "datasheet bound"]
+
+
 def _answer(estimate: Estimate) -> list[str]:
-    level = "expected" if estimate.level == "expected" else "bound"
-    lines = aligned(["", level, "90 % interval", "datasheet bound"], _times(estimate), gap=4)
+    lines = aligned(_times_header(estimate), _times(estimate), gap=4)
     e = estimate
     speeds = [
         ["output", f"{_three(e.output_tok_s)} tok/s", "of the whole batch, its prefill included"],
@@ -66,7 +75,7 @@ def _answer(estimate: Estimate) -> list[str]:
         ["per user", f"{_three(e.output_tok_s_per_user)} tok/s", "while decoding (1 / TPOT)"],
         ["request", _ms(e.e2e_ms), f"end to end, {e.inputs['osl']} tokens"],
     ]
-    return [*lines, "", *aligned(["", "", ""], speeds, left=3)[1:]]
+    return [*lines, "", *aligned(["", "", ""], speeds, left=(0, 2))[1:]]
 
 
 def _memory(memory: MemoryResult, gpus: int) -> list[str]:
@@ -81,9 +90,10 @@ def _memory(memory: MemoryResult, gpus: int) -> list[str]:
     ]
     longest = "unlimited" if memory.max_context is None else f"{memory.max_context} tokens"
     return [
-        f"memory    {verdict}: {format_bytes(memory.total_bytes)} of {format_bytes(memory.capacity_bytes)} ({share:.0%}){each}",
+        f"memory    {verdict}: {format_bytes(memory.total_bytes)} of {format_bytes(memory.capacity_bytes)} "
+        f"({share:.0%}){each}",
         f"          {' + '.join(parts)}",
-        f"          at most batch {memory.max_batch} at this length, or {longest} at this batch",
+        f"          room for batch {memory.max_batch} at this length, or {longest} at this batch",
     ]
 
 
@@ -91,14 +101,9 @@ def _causes(estimate: Estimate) -> list[str]:
     """How much of each step goes to what, and how well the hardware is used."""
     rows = []
     for title, step in _steps(estimate):
-        shares = {cause: 0.0 for cause in ("compute", "memory", "network", "overhead")}
-        for kernel in step.kernels:
-            shares[kernel.bound] += kernel.time_us / 1e3 / step.time_ms
-        row = [title.split(" (")[0], _ms(step.time_ms), *(f"{share:.0%}" for share in shares.values())]
-        rows.append([*row, f"{step.intensity:.3g}", f"{step.mfu:.0%}", f"{step.mbu:.0%}"])
-    header = ["time in kernels limited by", "", "compute", "memory", "network", "overhead", "FLOP/B", "MFU", "MBU"]
-    header[0] = "limited by"
-    return aligned(header, rows)
+        row = [title.split(" (")[0], _ms(step.time_ms), *(f"{share:.0%}" for share in step.shares.values())]
+        rows.append([*row, _intensity(step.intensity), f"{step.mfu:.0%}", f"{step.mbu:.0%}"])
+    return aligned(["time goes to", "", *estimate.decode.shares, "FLOP/B", "MFU", "MBU"], rows)
 
 
 def _steps(estimate: Estimate) -> list[tuple[str, StepResult]]:
@@ -120,10 +125,10 @@ def _row(kernel: KernelResult, step: StepResult) -> list[str]:
         str(kernel.count),
         format_count(kernel.flops).replace(" ", ""),
         format_count(kernel.bytes).replace(" ", ""),
-        "-" if kernel.intensity is None else f"{kernel.intensity:.3g}" if kernel.intensity < 1e4 else f"{kernel.intensity:.0f}",
+        _intensity(kernel.intensity),
         format_time(kernel.time_us / 1e6).replace(" ", ""),
         format_time(kernel.bound_us / 1e6).replace(" ", ""),
-        f"{kernel.time_us / 1e3 / step.time_ms:.1%}",
+        _percent(kernel.time_us / 1e3 / step.time_ms),
         kernel.bound,
     ]
 
@@ -137,6 +142,14 @@ def _footer(estimate: Estimate) -> list[str]:
     for warning in estimate.warnings:
         lines += textwrap.wrap(f"note: {warning}", WIDTH, subsequent_indent="      ")
     return lines
+
+
+def _percent(share: float) -> str:
+    return "<1%" if 0 < share < 0.01 else f"{share:.0%}"
+
+
+def _intensity(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def _ms(value: float) -> str:

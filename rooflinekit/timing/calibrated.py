@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from rooflinekit.timing.parameter import Duration, TimeForm
@@ -10,6 +10,9 @@ from rooflinekit.timing.surface import AXES, Surface
 from rooflinekit.types.hardware import System
 from rooflinekit.types.kernel import Kernel
 from rooflinekit.types.numeric import Numeric, where
+
+UNMEASURED = 2.0
+"""Power of the interval's factor where another number format stands in: an assumption, as wide as another engine."""
 
 __all__ = ["Beyond", "Calibration", "FamilyFit", "Regimes"]
 
@@ -100,19 +103,30 @@ class Calibration:
     families: Mapping[str, FamilyFit]  #: by "family/dtype/variant", and by "family" for all others
     source: str
     date: str = ""
+    defaults: Collection[str] = ()  #: families whose entry without a number format is that of another
     widening: Mapping[str, float] = field(default_factory=dict)
     """Power of the interval's factor by family, where the calibration stands in for another accelerator or engine."""
 
     def factor(self, kernel: Kernel, fit: FamilyFit) -> Numeric:
         """Upper end of the 90 % interval over the prediction, and the prediction over its lower end."""
         factor, power = fit.regimes.factor(kernel), self.widening.get(kernel.family, 1.0)
+        if not self.measured(kernel):
+            power *= UNMEASURED
         return factor if power == 1.0 else factor**power
+
+    def measured(self, kernel: Kernel) -> bool:
+        """Whether the kernel has a fit of its own, and not that of another number format."""
+        return self._own(kernel) is not None
 
     def fit(self, kernel: Kernel) -> FamilyFit:
         """The fit for this kernel: its own, or the nearest of its family."""
+        return self._own(kernel) or self._other(kernel)
+
+    def _own(self, kernel: Kernel) -> FamilyFit | None:
         key = f"{kernel.family}/{kernel.dtype.value}"
-        families = self.families
-        return families.get(f"{key}/{kernel.variant}") or families.get(key) or self._other(kernel)
+        found = self.families.get(f"{key}/{kernel.variant}") or self.families.get(key)
+        plain = None if kernel.family in self.defaults else self.families[kernel.family]
+        return found or plain
 
     def _other(self, kernel: Kernel) -> FamilyFit:
         same = f"{kernel.family}/bf16/{kernel.variant}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rooflinekit.timing.parameter import EFFICIENCY, Duration, parameter
 from rooflinekit.types.hardware import System
 from rooflinekit.types.kernel import Kernel
-from rooflinekit.types.numeric import Numeric, sqrt
+from rooflinekit.types.numeric import sqrt
 
 __all__ = ["CollectiveTime"]
 
@@ -29,7 +29,6 @@ class CollectiveTime:
         """Time of one launch [s]."""
         if kernel.gpus == 1:
             return Duration(0.0, 0.0, 0.0, 0.0, 0.0)
-        link: Numeric = self.network * system.bandwidth(kernel.gpus)
-        network = kernel.network_bytes / link + self.ramp * sqrt(kernel.network_bytes / 1e6)
+        network = system.transfer_time(kernel) / self.network + self.ramp * sqrt(kernel.network_bytes / 1e6)
         launch = self.launch + self.hop * (kernel.gpus - 1)
         return Duration(launch, 0.0, 0.0, network, launch + network)

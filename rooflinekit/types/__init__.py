@@ -1,0 +1,1 @@
+"""The types everything is built from: models, accelerators, deployments, batches, kernels; SI units, arrays welcome."""

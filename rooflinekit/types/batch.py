@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from numbers import Real
+from typing import Any
 
 from rooflinekit.types.errors import WorkloadError
 from rooflinekit.types.numeric import Numeric, floor_div, largest, maximum, minimum, total
 
-__all__ = ["Batch", "Sequences", "cumulative_keys", "whole_number"]
+__all__ = ["MOST", "Batch", "Sequences", "cumulative_keys", "whole_number"]
+
+
+MOST = 10**18
+"""No count that a user may ask for is larger: the work of such a step still fits in a float."""
+
+_DIGITS = 24
 
 
 def whole_number(value: object, name: str, least: int = 1) -> int:
@@ -26,10 +34,16 @@ def whole_number(value: object, name: str, least: int = 1) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise WorkloadError(f"{name} must be a whole number, not {value!r}")
-    number = float(value)
-    if not number.is_integer() or number < least:
-        raise WorkloadError(f"{name} must be a whole number of at least {least}, not {value}")
+    number: Any = value
+    if not least <= number <= MOST or int(number) != number:
+        limit = f"at most {MOST:.0e}" if MOST < number < float("inf") else f"at least {least}"
+        raise WorkloadError(f"{name} must be a whole number of {limit}, not {_short(number)}")
     return int(number)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _DIGITS else f"{text[:_DIGITS]}…"
 
 
 def cumulative_keys(tokens: Numeric, window: int | None = None, chunk: int | None = None) -> Numeric:
@@ -184,7 +198,7 @@ class Batch:
         """
         if len(cu_seqlens) < 2 or cu_seqlens[0] != 0:
             raise WorkloadError("cu_seqlens starts at 0 and has one entry more than there are sequences")
-        return cls.ragged([int(end) - int(start) for start, end in zip(cu_seqlens, cu_seqlens[1:], strict=False)])
+        return cls.ragged([int(end) - int(start) for start, end in pairwise(cu_seqlens)])
 
     def __or__(self, other: Batch) -> Batch:
         """A mixed step: the prefill of one and the decode of the other."""

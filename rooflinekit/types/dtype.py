@@ -14,7 +14,8 @@ class Dtype(Enum):
 
     `bytes` counts block scales: fp8_block one fp32 scale per 128 x 128 tile (DeepSeek-V3, arXiv:2412.19437, 3.3.2);
     mxfp4 one 8-bit scale per 32 elements (OCP MX v1.0); nvfp4 one fp8 scale per 16 (NVIDIA Blackwell);
-    int4 one fp16 scale per group of 128 (AWQ arXiv:2306.00978, GPTQ arXiv:2210.17323 default group).
+    int4 one fp16 scale per group of 128 (AWQ arXiv:2306.00978, GPTQ arXiv:2210.17323 default group), int4_g64 and
+    int4_g32 per group of 64 and 32.
 
     >>> Dtype.NVFP4.bytes, Dtype.MXFP4.bytes, Dtype.BF16.bytes
     (0.5625, 0.53125, 2.0)
@@ -28,6 +29,8 @@ class Dtype(Enum):
     FP8_BLOCK = "fp8_block"
     INT8 = "int8"
     INT4 = "int4"
+    INT4_G64 = "int4_g64"
+    INT4_G32 = "int4_g32"
     NVFP4 = "nvfp4"
     MXFP4 = "mxfp4"
 
@@ -43,12 +46,12 @@ class Dtype(Enum):
         >>> Dtype.FP8_BLOCK.unit
         <Dtype.FP8: 'fp8'>
         """
-        return Dtype.FP8 if self is Dtype.FP8_BLOCK else self
+        return _UNITS.get(self, self)
 
     @property
     def weight_only(self) -> bool:
         """Whether engines store weights in this format but compute in 16 bit (AWQ, GPTQ, MXFP4 experts)."""
-        return self in (Dtype.INT4, Dtype.MXFP4)
+        return self.unit in (Dtype.INT4, Dtype.MXFP4)
 
     @property
     def is_wide(self) -> bool:
@@ -59,6 +62,8 @@ class Dtype(Enum):
         return self.value
 
 
+_UNITS = {Dtype.FP8_BLOCK: Dtype.FP8, Dtype.INT4_G64: Dtype.INT4, Dtype.INT4_G32: Dtype.INT4}
+
 _BYTES = {
     Dtype.FP32: 4.0,
     Dtype.TF32: 4.0,
@@ -68,6 +73,8 @@ _BYTES = {
     Dtype.FP8_BLOCK: 1.0 + 4.0 / (128 * 128),
     Dtype.INT8: 1.0,
     Dtype.INT4: 0.5 + 2.0 / 128,
+    Dtype.INT4_G64: 0.5 + 2.0 / 64,
+    Dtype.INT4_G32: 0.5 + 2.0 / 32,
     Dtype.NVFP4: 0.5 + 1.0 / 16,
     Dtype.MXFP4: 0.5 + 1.0 / 32,
 }
@@ -81,8 +88,8 @@ _ALIASES = {
     "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "fp8_dynamic": "fp8", "fp8_static": "fp8", "w8a8_fp8": "fp8",
     "fp8_block128": "fp8_block", "fp8_blockwise": "fp8_block", "fp8_128x128": "fp8_block",
     "i8": "int8", "w8a8": "int8", "int8_w8a8": "int8",
-    "i4": "int4", "w4a16": "int4", "int4_wo": "int4", "int4_g128": "int4", "awq": "int4", "gptq": "int4",
-    "int4_awq": "int4", "int4_gptq": "int4",
+    "i4": "int4", "w4a16": "int4", "int4_wo": "int4", "int4_g128": "int4", "awq": "int4",
+    "gptq": "int4", "int4_awq": "int4", "int4_gptq": "int4", "w4a16_g64": "int4_g64", "w4a16_g32": "int4_g32",
     "fp4": "nvfp4", "nv_fp4": "nvfp4",
     "mx_fp4": "mxfp4", "fp4_mx": "mxfp4",
 }  # fmt: skip

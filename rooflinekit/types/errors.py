@@ -33,6 +33,8 @@ __all__ = [
     "nearest",
 ]
 
+_FEW = 8  # known names that are all listed when none is like the one given
+
 
 class RooflinekitError(Exception):
     """Base of all errors raised on purpose."""
@@ -50,8 +52,9 @@ class UnknownNameError(InputError):
     """No model, accelerator, engine or calibration has this name."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        everything = list(known)
         self.kind, self.name = kind, name
-        self.suggestions = nearest(name, known)
+        self.suggestions = nearest(name, everything) or (everything if len(everything) <= _FEW else [])
         hint = f"; nearest: {', '.join(self.suggestions)}" if self.suggestions else ""
         super().__init__(f"unknown {kind} {name!r}{hint}")
 

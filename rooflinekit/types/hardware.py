@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.errors import DtypeError
-from rooflinekit.types.numeric import Numeric
+from rooflinekit.types.kernel import Kernel
+from rooflinekit.types.numeric import Numeric, maximum
 
 __all__ = ["Accelerator", "Price", "Provenance", "Source", "System"]
 
@@ -113,6 +114,16 @@ class System:
             accelerator, accelerator.domain_size, 1024 * accelerator.domain_size if network else accelerator.domain_size
         )
 
-    def bandwidth(self, gpus: int) -> Numeric:
-        """One-direction bandwidth an accelerator has in a group of `gpus` [B/s]: the slowest tier the group spans."""
-        return self.accelerator.link_bandwidth if gpus <= self.domain_size else self.accelerator.nic_bandwidth
+    def transfer_time(self, kernel: Kernel) -> Numeric:
+        """Time to send a collective's bytes at datasheet rates [s]: the slower of scale-up links and NICs.
+
+        A group within one domain uses its links alone. A wider one sends (nodes − 1)/nodes of the data between nodes;
+        data that all accelerators of a node need crosses once, split over their NICs.
+        """
+        inside = kernel.network_bytes / self.accelerator.link_bandwidth
+        if kernel.span <= self.domain_size:
+            return inside
+        nodes = -(-kernel.span // self.domain_size)
+        leaving = kernel.network_bytes * ((nodes - 1) / nodes * kernel.gpus / (kernel.gpus - 1))
+        outside = leaving / (self.domain_size if kernel.shared else 1) / self.accelerator.nic_bandwidth
+        return maximum(inside, outside)

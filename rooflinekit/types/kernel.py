@@ -20,6 +20,7 @@ Family: TypeAlias = Literal[
     "linear_attention",
     "moe",
     "elementwise",
+    "kv_append",
     "embedding",
     "sampling",
     "collective",
@@ -47,6 +48,8 @@ class Kernel:
     network_bytes: Numeric = 0.0
     gpus: int = 1  #: accelerators that a collective joins
     variant: str = ""  #: what else picks an engine's kernel: format of the cache, collective, routing of the experts
+    span: int = 1  #: consecutive accelerators that the group is spread over; more than a domain means several nodes
+    shared: bool = False  #: every accelerator of a node gets the same data, so a node brings it in once
     dims: Mapping[str, Numeric] = field(default_factory=dict)
 
     @property

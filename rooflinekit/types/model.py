@@ -89,7 +89,6 @@ class LatentAttention:
     rope_dim: int
     v_dim: int
     indexer: Indexer | None = None
-    qkv_bias: bool = False
 
     kind = "mla"
 

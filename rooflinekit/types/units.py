@@ -61,13 +61,13 @@ def _scales(dimension: str) -> dict[str, float]:
 def format_time(seconds: float) -> str:
     """Three significant digits, in the unit that reads best.
 
-    >>> format_time(0.00479), format_time(12.5e-6), format_time(1.234)
-    ('4.79 ms', '12.5 µs', '1.23 s')
+    >>> format_time(0.00479), format_time(12.5e-6), format_time(1.234), format_time(0.745e-9)
+    ('4.79 ms', '12.5 µs', '1.23 s', '0.745 ns')
     """
-    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
-        if abs(seconds) >= scale * 0.9995:
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if abs(seconds) >= scale * 0.9995 or (seconds == 0 and unit == "µs"):
             return f"{_three(seconds / scale)} {unit}"
-    return f"{_three(seconds / 1e-6)} µs"
+    return f"{_three(seconds / 1e-9)} ns"
 
 
 def format_bytes(count: float) -> str:

@@ -61,4 +61,5 @@ class Workload:
     @property
     def longest_context(self) -> Numeric:
         """Tokens of one sequence that must fit in the cache."""
-        return self.isl + self.osl if self.context is None else maximum(self.context, self.isl)
+        whole = self.isl + self.osl
+        return whole if self.context is None else maximum(self.context, whole)

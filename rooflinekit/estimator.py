@@ -25,11 +25,20 @@ from rooflinekit.types.model import Model
 from rooflinekit.types.units import GB
 from rooflinekit.types.workload import Workload
 
-__all__ = ["DEPLOYMENT_KEYS", "WORKLOAD_KEYS", "Resolved", "estimate", "predict_step", "read_deployment", "resolve"]
+__all__ = [
+    "DEGREES",
+    "DEPLOYMENT_KEYS",
+    "WORKLOAD_KEYS",
+    "Resolved",
+    "estimate",
+    "predict_step",
+    "read_deployment",
+    "resolve",
+]
 
 WORKLOAD_KEYS = {"batch": 1, "isl": 1024, "osl": 256, "cached": 0, "context": None}
 DEPLOYMENT_KEYS = tuple(field.name for field in fields(Deployment))
-_DEGREES = ("tp", "pp", "ep", "dp")
+DEGREES = ("tp", "pp", "ep", "dp")
 _FORMATS = ("weights", "activations", "kv")
 
 
@@ -62,9 +71,9 @@ def estimate(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", 
         InputError: (and its kinds) for anything that makes no sense; DoesNotFitError if it needs more memory than
             there is, unless allow_oom is True.
 
-    >>> e = estimate("llama-3-8b", "h100-sxm", batch=1, isl=2048, osl=2, calibration="none")
-    >>> round(e.decode.kernels[0].bound_us, 2), e.level
-    (0.0, 'bound')
+    >>> e = estimate("llama-3-8b", "h100-sxm", batch=32, context=2048, calibration="none")
+    >>> e.level, round(e.tpot_ms, 2)  # 15.0 GB of weights and 8.6 GB of cache over 3.35 TB/s
+    ('bound', 7.05)
     """
     allow_oom = bool(scenario.pop("allow_oom", False))
     calibration = scenario.pop("calibration", None)
@@ -77,7 +86,14 @@ def estimate(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", 
     return answer
 
 
-def predict_step(model: str, gpu: str, deployment: Deployment, batch: Batch) -> StepTime:
+def predict_step(
+    model: str | PathLike[str],
+    gpu: str | PathLike[str],
+    deployment: Deployment,
+    batch: Batch,
+    *,
+    calibration: str | None = None,
+) -> StepTime:
     """Time of one engine step, for simulators.
 
     Args:
@@ -85,15 +101,19 @@ def predict_step(model: str, gpu: str, deployment: Deployment, batch: Batch) -> 
         gpu: an accelerator's name or path.
         deployment: the split and formats.
         batch: the sequences of one attention replica.
+        calibration: a name, a path, or "none" for the datasheet bound; by default as `estimate` chooses.
 
     Returns:
         A `StepTime`: `time`, `bound`, `low`, `high` [s] and the kernels.
+
+    Raises:
+        InputError: (and its kinds) as `estimate` does.
 
     >>> step = predict_step("llama-3-8b", "h100-sxm", Deployment(), Batch.decode(32.0, 2048.0))
     >>> 0.007 < step.bound < step.time < 0.012
     True
     """
-    return resolve(model, gpu, deployment, None).plan.time(batch)
+    return resolve(model, gpu, deployment, calibration).plan.time(batch)
 
 
 def read_deployment(scenario: dict[str, Any]) -> Deployment:
@@ -106,7 +126,7 @@ def read_deployment(scenario: dict[str, Any]) -> Deployment:
     for key in scenario:
         if key not in DEPLOYMENT_KEYS:
             raise InputError(f"unknown option {key!r}; nearest: {', '.join(nearest(key, known)) or ', '.join(known)}")
-    chosen: dict[str, Any] = {key: whole_number(scenario.get(key, 1), key) for key in _DEGREES}
+    chosen: dict[str, Any] = {key: whole_number(scenario.get(key, 1), key) for key in DEGREES}
     chosen |= {key: parse_dtype(scenario[key]) for key in _FORMATS if scenario.get(key) is not None}
     engine = str(scenario.get("engine", "vllm")).lower()
     if engine not in ENGINES:
@@ -118,6 +138,9 @@ def resolve(
     model: str | PathLike[str], gpu: str | PathLike[str], deployment: Deployment, calibration: str | None
 ) -> Resolved:
     """Load model, accelerator and calibration, and lay out the plan."""
+    for kind, name in (("model", model), ("gpu", gpu)):
+        if not isinstance(name, (str, PathLike)):
+            raise InputError(f"{kind} must be a name or a path, not {name!r}")
     loaded_model, loaded_gpu = load_model(model), load_accelerator(gpu)
     chosen, notes = _calibration(loaded_gpu.value, deployment.engine, calibration)
     plan = make_plan(loaded_model.value, deployment, System.of(loaded_gpu.value), chosen)
@@ -188,7 +211,7 @@ def _inputs(plan: Plan, work: Workload) -> dict[str, Any]:
     return {
         **{key: int(float(value)) for key, value in counts.items()},
         "context": float(work.decode_context) if work.context is None else int(float(work.context)),
-        **{key: getattr(deployment, key) for key in _DEGREES},
+        **{key: getattr(deployment, key) for key in DEGREES},
         "gpus": deployment.gpus,
         "weights": blocks.value,
         "activations": (precision.inputs or precision.stream).value,
@@ -237,7 +260,7 @@ def _remedies(predictor: Predictor, work: Workload, answer: Estimate) -> Iterabl
     fitting = [f"--{key} {value}" for key, value in changes if _fits(plan, replace(plan.deployment, tp=value), work)]
     yield from fitting[:1]
     if plan.precision.formats.ffn.is_wide:
-        for name in ("fp8", "int4"):
+        for name in ("fp8", "int8", "int4"):
             if _fits(plan, replace(plan.deployment, weights=parse_dtype(name)), work):
                 yield f"--weights {name}"
                 return

@@ -1,0 +1,68 @@
+# Every target sets up what it needs in .venv; the stamp files make a second run start at once.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-long check lint types bench calibration catalogue docs clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+run: $(VENV)/core.stamp  ## install, and answer one question
+	$(BIN)/rooflinekit estimate llama3-8b --batch 32
+
+test: $(VENV)/test.stamp  ## install, and run the tests and doctests (a few minutes at most)
+	$(BIN)/python -m pytest -n auto -m "not long"
+
+test-long: $(VENV)/test.stamp  ## the long checks as well
+	$(BIN)/python -m pytest -n auto
+
+lint: $(VENV)/dev.stamp  ## layout and lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/dev.stamp  ## static types
+	$(BIN)/mypy --strict
+
+check: lint types  ## everything that must pass before a commit
+	$(BIN)/python -m pytest -n auto -m "not long"
+
+bench: $(VENV)/test.stamp  ## the benchmarks of speed and scale
+	@for file in $(sort $(wildcard benchmarks/bench_*.py)); do echo "$$file"; $(BIN)/python "$$file" || exit 1; done
+
+CALIBRATION := hardware_specs/calibrations/h100-sxm--vllm.yaml
+calibration: $(VENV)/test.stamp  ## refit the default calibration: make calibration TABLES=folder
+	@test -n "$(TABLES)" || { echo "give the folder of kernel tables: make calibration TABLES=folder" >&2; exit 2; }
+	$(BIN)/python benchmarks/fit_default_calibration.py "$(TABLES)" --out $(CALIBRATION)
+
+catalogue: $(VENV)/core.stamp  ## rewrite docs/catalogue.md from the spec files
+	$(BIN)/python -m rooflinekit.report.catalogue_page > docs/catalogue.md
+
+docs: catalogue $(VENV)/test.stamp  ## refresh what the docs take from the code: catalogue, JSON Schema, pasted outputs
+	$(BIN)/python -m rooflinekit.report.schema docs/schema/estimate.schema.json
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/test_docs.py
+
+clean:  ## remove everything that was made
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "rooflinekit needs Python 3.11 or later: make PYTHON=python3.12 ..." >&2; exit 2; }
+	@echo "making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "no virtual environment; on Debian: apt-get install python3-venv" >&2; exit 2; }
+
+$(VENV)/core.stamp: pyproject.toml | $(VENV)/bin/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
+	$(PIP) --editable '.[test]'
+	@touch $(VENV)/core.stamp $@
+
+$(VENV)/dev.stamp: pyproject.toml | $(VENV)/bin/python
+	$(PIP) --editable '.[dev]'
+	@touch $(VENV)/core.stamp $(VENV)/test.stamp $@

@@ -1,0 +1,1 @@
+"""Accelerator specs, one YAML file an accelerator; every number with its source."""

@@ -1,0 +1,1 @@
+"""Model specs, one YAML file a model."""

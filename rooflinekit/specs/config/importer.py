@@ -1,0 +1,177 @@
+"""From the keys of a Hugging Face config.json to a Model; the same code reads the library's own files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rooflinekit.specs.config.families import ARCHITECTURES, FAMILIES, NESTED
+from rooflinekit.specs.config.family import Family, Reading
+from rooflinekit.specs.config.keys import NAMES, Keys, named, shown
+from rooflinekit.specs.config.quantization import read_formats
+from rooflinekit.specs.config.refusals import (
+    refuse_headless,
+    refuse_other_networks,
+    refuse_unknown_keys,
+    unidentified,
+)
+from rooflinekit.specs.locate import Loaded
+from rooflinekit.types.dtype import Dtype, parse_dtype
+from rooflinekit.types.errors import ArchitectureError, DtypeError, SpecError
+from rooflinekit.types.model import FeedForward, Layer, Mixer, Model
+
+__all__ = ["model_from_config"]
+
+_WIDE = ", ".join(dtype.value for dtype in Dtype if dtype.is_wide)
+_INHERITED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
+
+
+def model_from_config(
+    config: Mapping[str, Any], *, name: str, origin: str, quant_config: Mapping[str, Any] | None = None
+) -> Loaded[Model]:
+    """Build the Model that a config.json describes, exact to the last weight.
+
+    `quant_config` is the content of an `hf_quant_config.json` beside it. `origin` names the file in messages.
+
+    Raises:
+        ArchitectureError: the network is of another kind, or has features that are not understood.
+        SpecError: a key is missing, or holds a value that cannot be.
+        DtypeError: a number format or quantisation that is not known.
+    """
+    _only_text_keys(config, origin)
+    refuse_other_networks(config, origin)
+    config, warnings = _text_decoder(config, origin)
+    refuse_other_networks(config, origin)
+    refuse_headless(config, origin)
+    model_type, family = _identify(config, origin)
+    keys = Keys(_with_defaults(config, family, warnings), origin, {**NAMES, **family.names})
+    keys.note("model_type" if "model_type" in config else "architectures", model_type)
+    reading = Reading(keys, family, 0, keys.size("hidden"), warnings)
+    reading.depth = family.depth(keys) if family.depth else keys.size("depth")
+    model = _assemble(reading, name, quant_config)
+    refuse_unknown_keys(keys.unread(), family.ignored, origin, model_type)
+    return Loaded(model, tuple(warnings))
+
+
+def _only_text_keys(config: Mapping[str, Any], origin: str) -> None:
+    if not isinstance(config, Mapping):
+        raise SpecError(f"{origin}: holds a {type(config).__name__}, not keys with values")
+    for key in config:
+        if not isinstance(key, str):
+            raise SpecError(f"{origin}: key {shown(key)} is not a string")
+
+
+def _text_decoder(config: Mapping[str, Any], origin: str) -> tuple[Mapping[str, Any], list[str]]:
+    """The language model of a multimodal config, and the warning that the rest is not counted."""
+    found = next((key for key in NESTED if config.get(key) is not None), None)
+    towers = [key for key in config if key.endswith("_config") and config[key] and _is_tower(key)]
+    if found is None:
+        return config, [_tower_warning(towers)] if towers else []
+    nested = config[found]
+    if not isinstance(nested, Mapping):
+        raise SpecError(f"{origin}: {found} = {shown(nested)} is not an object")
+    _only_text_keys(nested, origin)
+    inherited = {key: config[key] for key in _INHERITED if config.get(key) is not None}
+    merged = {"model_type": config.get("model_type")} | dict(nested) | inherited
+    return merged, [_tower_warning(towers or [f"everything outside {found}"])]
+
+
+def _is_tower(key: str) -> bool:
+    return any(part in key for part in ("vision", "visual", "audio", "speech", "image", "vit"))
+
+
+def _tower_warning(towers: list[str]) -> str:
+    return f"multimodal: only the text decoder is counted, not {' and '.join(map(named, towers))}"
+
+
+def _identify(config: Mapping[str, Any], origin: str) -> tuple[str, Family]:
+    """The family, by `model_type`, or by `architectures` when there is none."""
+    model_type = config.get("model_type")
+    if model_type is None:
+        listed = config.get("architectures")
+        for architecture in listed if isinstance(listed, list) else ():
+            if isinstance(architecture, str) and architecture in ARCHITECTURES:
+                model_type = ARCHITECTURES[architecture]
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        raise unidentified(config, origin, FAMILIES)
+    return model_type, FAMILIES[model_type]
+
+
+def _with_defaults(config: Mapping[str, Any], family: Family, warnings: list[str]) -> dict[str, Any]:
+    """The config with what its class takes for keys that are absent; a null is there, and means the usual."""
+    filled = dict(config)
+    for concept, value in family.defaults.items():
+        names = {**NAMES, **family.names}.get(concept, (concept,))
+        if not any(name in config for name in names):
+            filled[names[0]] = value
+            warnings.append(f"{names[0]} is absent: the class default of {value} is taken")
+    return filled
+
+
+def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> Model:
+    keys, family = r.keys, r.family
+    _check_needs(r)
+    norm = family.norm if isinstance(family.norm, str) else family.norm(r)
+    layers = _layers(r)
+    dtype = _dtype(r)
+    formats, kv_dtype = read_formats(r, dtype, layers, quant_config)
+    return Model(
+        name=name,
+        hidden=r.hidden,
+        vocab=keys.size("vocab"),
+        layers=layers,
+        dtype=dtype,
+        formats=formats,
+        max_context=keys.maybe("context"),
+        tied=r.is_set(family.tied),
+        position_rows=family.positions(r) if family.positions else 0,
+        embedding_norm=family.embedding_norm,
+        final_norm=norm,
+        lm_head_bias=r.is_set(family.lm_head_bias),
+        kv_dtype=kv_dtype,
+        mtp_layers=keys.size("mtp", 0, least=0),
+        origin=keys.origin,
+        read_keys=keys.read,
+    )
+
+
+def _layers(r: Reading) -> tuple[Layer, ...]:
+    """Mixers and feed-forward blocks, joined; equal layers are one object."""
+    family = r.family
+    norm = family.norm if isinstance(family.norm, str) else family.norm(r)
+    norms = family.norms(r) if callable(family.norms) else family.norms
+    parallel = r.is_set(family.parallel)
+    pairs = list(zip(family.mixers(r), family.ffns(r), strict=True))
+    kinds: dict[tuple[Mixer | None, FeedForward | None], Layer] = {}
+    for mixer, ffn in dict.fromkeys(pairs):
+        count = (mixer is not None) + (ffn is not None) if norms is None else norms
+        kinds[mixer, ffn] = Layer(mixer, ffn, norm=norm, norms=count, parallel=parallel)
+    return tuple(kinds[pair] for pair in pairs)
+
+
+def _check_needs(r: Reading) -> None:
+    """Keys that the class knows only one value of."""
+    for key, needed in r.family.needs.items():
+        value = r.keys.flag(key, needed) if isinstance(needed, bool) else r.keys.word(key, needed)
+        if value != needed:
+            raise ArchitectureError(f"{r.keys.at(key)} = {shown(value)} is not understood; known: {shown(needed)}")
+
+
+def _dtype(r: Reading) -> Dtype:
+    """The 16-bit format of the residual stream; engines serve float32 checkpoints in bf16."""
+    for key in ("torch_dtype", "dtype"):
+        stated = r.keys.word(key)
+        if not stated:
+            continue
+        try:
+            dtype = parse_dtype(stated)
+        except DtypeError:
+            raise DtypeError(f"{r.keys.at(key)} = {shown(stated)} is no known dtype; known: {_WIDE}") from None
+        if not dtype.is_wide:
+            raise DtypeError(f"{r.keys.at(key)} = {shown(stated)} is no format that activations can have")
+        if dtype is Dtype.FP32:
+            r.warnings.append("the checkpoint is float32; engines serve it in bf16, and so is it costed")
+            return Dtype.BF16
+        return dtype
+    r.warnings.append("the config has no torch_dtype: bf16 is assumed")
+    return Dtype.BF16

@@ -1,0 +1,220 @@
+"""Typed access to the keys of one config.json: every value is checked, every key that was read is remembered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rooflinekit.types.errors import SpecError, nearest
+
+__all__ = ["NAMES", "Keys", "is_off", "named", "shown"]
+
+#: What a config calls each size: the first name is the usual one, the rest are aliases in use.
+NAMES: dict[str, tuple[str, ...]] = {
+    "depth": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "hidden": ("hidden_size", "n_embd", "n_embed", "d_model"),
+    "vocab": ("vocab_size", "padded_vocab_size"),
+    "context": ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length", "max_sequence_length"),
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads"),
+    "head_dim": ("head_dim", "attention_head_dim", "kv_channels"),
+    "v_head_dim": ("v_head_dim",),
+    "width": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
+    "window": ("sliding_window", "sliding_window_size"),
+    "pattern": ("sliding_window_pattern", "_sliding_window_pattern"),
+    "experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "top_k": ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "top_k_experts"),
+    "expert_width": ("moe_intermediate_size", "expert_intermediate_size"),
+    "shared_experts": ("n_shared_experts", "num_shared_experts"),
+    "shared_width": ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"),
+    "mtp": ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"),
+}
+
+_LIMITS = {"depth": 10_000, "context": 10**10, "top_k": 100_000, "experts": 100_000}
+_LARGEST = 10**7  # no width, vocabulary or head count comes near
+
+
+def shown(value: object) -> str:
+    """A value as one short line for a message.
+
+    >>> shown([1] * 100)
+    '[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, ...'
+    """
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return "an integer of more than 40 digits"
+    plain = isinstance(value, bool | int | float | str | list | tuple | None)
+    text = repr(value) if plain else f"a {type(value).__name__}"
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else text[:40] + "..."
+
+
+def named(key: object) -> str:
+    """A key for a message: as it is where it is a plain word, else quoted and cut."""
+    return key if isinstance(key, str) and len(key) <= 60 and key.isprintable() else shown(key)
+
+
+def is_off(value: object) -> bool:
+    """Whether a value says that a feature is absent: null, false, 0 or empty."""
+    return value is None or (isinstance(value, bool | int | float | str | list | dict) and not value)
+
+
+class Keys:
+    """The keys of a config object, read by what they mean.
+
+    A *concept* such as "kv_heads" is looked up under each of its names; two names that disagree are refused. A key
+    whose value is null counts as absent, as Hugging Face treats it. `read` maps each key that was used to what it gave.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], origin: str, names: Mapping[str, tuple[str, ...]], prefix: str = ""
+    ) -> None:
+        for key in config:
+            if not isinstance(key, str):
+                raise SpecError(f"{origin}: {prefix}{shown(key)} is not a string, and so no key")
+        self.config, self.origin, self.names, self.prefix = config, origin, names, prefix
+        self.read: dict[str, str] = {}
+        self._children: dict[str, Keys] = {}
+
+    def at(self, key: str) -> str:
+        """Where a key stands, for messages: file and full name."""
+        return f"{self.origin}: {self.prefix}{named(key)}"
+
+    def has(self, key: str) -> bool:
+        """Whether the key is there and not null; a null is remembered as read."""
+        if key in self.config and self.config[key] is None:
+            self.read[self.prefix + key] = "absent (null)"
+        return self.config.get(key) is not None
+
+    def note(self, key: str, meaning: str) -> None:
+        """Remember what a key gave."""
+        self.read[self.prefix + key] = meaning
+
+    def find(self, concept: str) -> tuple[str, Any] | None:
+        """The key that holds a concept, and its value; None when no name of it is there.
+
+        Raises SpecError when two names of it disagree.
+        """
+        hits = [key for key in self.names.get(concept, (concept,)) if self.has(key)]
+        for key in hits:
+            self.note(key, f"{concept} = {shown(self.config[key])}")
+            if concept != "context" and self.config[key] != self.config[hits[0]]:
+                raise SpecError(
+                    f"{self.at(key)} = {shown(self.config[key])} contradicts {hits[0]} = {shown(self.config[hits[0]])}"
+                )
+        return (hits[0], self.config[hits[0]]) if hits else None
+
+    def maybe(self, concept: str, least: int = 1) -> int | None:
+        """A whole number between `least` and the sane limit of the concept, or None when it is absent.
+
+        Raises SpecError for anything else.
+        """
+        hit = self.find(concept)
+        return None if hit is None else self.whole(hit[0], hit[1], least, _LIMITS.get(concept, _LARGEST))
+
+    def size(self, concept: str, default: int | None = None, least: int = 1) -> int:
+        """As `maybe`, but a concept without a default must be there.
+
+        Raises SpecError that names the missing key, or the value that is not a size.
+        """
+        value = self.maybe(concept, least)
+        if value is not None:
+            return value
+        if default is not None:
+            return default
+        names = self.names.get(concept, (concept,))
+        near = [key for key in nearest(names[0], self.config) if key not in self.read][:1]
+        hint = f"; did you mean it by {near[0]!r}?" if near else ""
+        others = f" (or {', '.join(names[1:])})" if len(names) > 1 else ""
+        raise SpecError(f"{self.at(names[0])}{others} is missing{hint}")
+
+    def whole(self, key: str, value: object, least: int = 1, most: int = _LARGEST) -> int:
+        """Check that a value is a whole number in range.
+
+        Raises SpecError naming file, key and value.
+        """
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise SpecError(f"{self.at(key)} = {shown(value)} is not a whole number")
+        if isinstance(value, float) and not (math.isfinite(value) and value.is_integer()):
+            raise SpecError(f"{self.at(key)} = {value} is not a whole number")
+        if not least <= value <= most:
+            raise SpecError(f"{self.at(key)} = {shown(value)} lies outside {least} .. {most}")
+        return int(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false (0 and 1 are accepted); the default when the key is absent.
+
+        Raises SpecError for any other value.
+        """
+        if not self.has(key):
+            return default
+        value = self.config[key]
+        if not isinstance(value, bool | int) or value not in (0, 1):
+            raise SpecError(f"{self.at(key)} = {shown(value)} is neither true nor false")
+        self.note(key, str(bool(value)).lower())
+        return bool(value)
+
+    def word(self, key: str, default: str = "", choices: tuple[str, ...] = ()) -> str:
+        """A string; the default when absent.
+
+        Raises SpecError when it is not a string or none of the choices.
+        """
+        if not self.has(key):
+            return default
+        value = self.config[key]
+        if not isinstance(value, str):
+            raise SpecError(f"{self.at(key)} = {shown(value)} is not a string")
+        if choices and value not in choices:
+            raise SpecError(f"{self.at(key)} = {shown(value)} is not understood; known: {', '.join(choices)}")
+        self.note(key, value)
+        return value
+
+    def series(self, key: str, length: int | None = None) -> list[Any] | None:
+        """A list, of one entry a layer when `length` is given; None when absent or empty.
+
+        Raises SpecError when it is no list or has another length.
+        """
+        if not self.has(key):
+            return None
+        value = self.config[key]
+        if not isinstance(value, list | tuple):
+            raise SpecError(f"{self.at(key)} = {shown(value)} is not a list")
+        self.note(key, f"{len(value)} entries")
+        if length is not None and value and len(value) != length:
+            raise SpecError(f"{self.at(key)} has {len(value)} entries for {length} layers")
+        return list(value) or None
+
+    def choices(self, key: str, length: int | None, allowed: tuple[Any, ...]) -> list[Any] | None:
+        """As `series`, each entry one of `allowed`.
+
+        Raises SpecError naming the entry that is not.
+        """
+        values = self.series(key, length)
+        for index, value in enumerate(values or ()):
+            if isinstance(value, bool | list | dict) or value not in allowed:
+                known = ", ".join(str(choice) for choice in allowed)
+                raise SpecError(f"{self.at(key)}[{index}] = {shown(value)} is not understood; known: {known}")
+        return values
+
+    def child(self, key: str) -> Keys:
+        """The object under a key, as Keys of its own (empty when absent).
+
+        Raises SpecError when the value is not an object.
+        """
+        if key not in self._children:
+            value = self.config.get(key)
+            if value is not None and not isinstance(value, Mapping):
+                raise SpecError(f"{self.at(key)} = {shown(value)} is not an object")
+            if key in self.config:
+                self.note(key, "read key by key")
+            child = Keys(value or {}, self.origin, self.names, f"{self.prefix}{named(key)}.")
+            child.read = self.read
+            self._children[key] = child
+        return self._children[key]
+
+    def unread(self) -> dict[str, Any]:
+        """Keys that nothing has looked at, with their values, nested objects included."""
+        left = {self.prefix + key: value for key, value in self.config.items() if self.prefix + key not in self.read}
+        for child in self._children.values():
+            left |= child.unread()
+        return left

@@ -1,0 +1,207 @@
+"""`quantization_config` and `hf_quant_config.json`: the number format of each kind of module.
+
+Hugging Face's fp8, awq, gptq, mxfp4, bitsandbytes and compressed-tensors, and NVIDIA's modelopt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rooflinekit.specs.config.family import Reading
+from rooflinekit.specs.config.keys import Keys, shown
+from rooflinekit.specs.config.modules import Patterns, Scheme, weight_formats
+from rooflinekit.types.dtype import Dtype
+from rooflinekit.types.errors import DtypeError, SpecError, nearest
+from rooflinekit.types.model import Layer, WeightFormats
+
+__all__ = ["read_formats"]
+
+_MODELOPT = {
+    "FP8": Dtype.FP8,
+    "FP8_PER_CHANNEL_PER_TOKEN": Dtype.FP8,
+    "FP8_PB_WO": Dtype.FP8_BLOCK,
+    "NVFP4": Dtype.NVFP4,
+    "NVFP4_AWQ": Dtype.NVFP4,
+    "W4A16_AWQ": Dtype.INT4,
+    "W8A8_SQ_PER_CHANNEL": Dtype.INT8,
+    "W8A16": Dtype.INT8,
+}
+_SKIP_LISTS = ("modules_to_not_convert", "ignore", "exclude_modules", "llm_int8_skip_modules", "ignored_layers")
+
+
+def read_formats(
+    r: Reading, dtype: Dtype, layers: Sequence[Layer], quant_config: Mapping[str, Any] | None
+) -> tuple[WeightFormats, Dtype | None]:
+    """The weight format of each kind of module, and the cache format if the checkpoint asks for one.
+
+    Raises DtypeError for a method or format that is not known, SpecError for a value that cannot be.
+    """
+    keys = _quantization_keys(r.keys, quant_config)
+    if keys is None:
+        return WeightFormats.uniform(dtype), None
+    method = keys.word("quant_method", "modelopt" if keys.has("quant_algo") else "")
+    if method not in _METHODS:
+        near = nearest(method, _METHODS) if method else []
+        raise DtypeError(
+            f"{keys.at('quant_method')} = {shown(method or None)} is not known; "
+            f"nearest: {', '.join(near or sorted(_METHODS))}"
+        )
+    scheme = _METHODS[method](keys, r.warnings)
+    if scheme is None:
+        return WeightFormats.uniform(dtype), _cache_format(keys)
+    return weight_formats(scheme, layers, dtype, r.warnings), _cache_format(keys)
+
+
+def _quantization_keys(keys: Keys, quant_config: Mapping[str, Any] | None) -> Keys | None:
+    """The config's own section, else the companion file's."""
+    if keys.has("quantization_config"):
+        return keys.child("quantization_config")
+    if quant_config is None:
+        return None
+    companion = Keys(quant_config, f"{keys.origin} (hf_quant_config.json)", {})
+    section = companion.child("quantization")
+    keys.note("hf_quant_config.json", "weight formats")
+    return section if section.config else None
+
+
+def _skipped(keys: Keys) -> Patterns:
+    listed: list[str] = []
+    for name in _SKIP_LISTS:
+        for entry in keys.series(name) or ():
+            if not isinstance(entry, str):
+                raise SpecError(f"{keys.at(name)} holds {shown(entry)}, not a module name")
+            listed.append(entry)
+    return Patterns(listed, keys.origin)
+
+
+def _cache_format(keys: Keys) -> Dtype | None:
+    """The format of the KV cache: `kv_cache_scheme` (bits and type) or `kv_cache_quant_algo` (a name)."""
+    if keys.has("kv_cache_scheme"):
+        return _number_format(keys.child("kv_cache_scheme"), [])
+    algo = keys.word("kv_cache_quant_algo")
+    if not algo:
+        return None
+    known = {"FP8": Dtype.FP8, "NVFP4": Dtype.NVFP4, "INT8": Dtype.INT8}
+    if algo not in known:
+        raise DtypeError(f"{keys.at('kv_cache_quant_algo')} = {shown(algo)} is not known; known: {', '.join(known)}")
+    return known[algo]
+
+
+def _fp8(keys: Keys, warnings: list[str]) -> Scheme:
+    block = keys.series("weight_block_size")
+    if block is not None:
+        _check_block(keys, "weight_block_size", block, warnings)
+    dtype = Dtype.FP8 if block is None else Dtype.FP8_BLOCK
+    return Scheme([(None, dtype)], _skipped(keys))
+
+
+def _check_block(keys: Keys, name: str, block: Sequence[object], warnings: list[str]) -> None:
+    sizes = [keys.whole(f"{name}[{n}]", size) for n, size in enumerate(block)]
+    if sizes != [128, 128]:
+        warnings.append(f"block scales of {' x '.join(map(str, sizes))} are costed as one per 128 x 128")
+
+
+def _integer(keys: Keys, warnings: list[str]) -> Scheme:
+    """AWQ and GPTQ: 4 or 8 bits, one scale a group; the head stays wide unless `lm_head` says otherwise."""
+    bits = keys.size("bits")
+    dtype = {4: Dtype.INT4, 8: Dtype.INT8}.get(bits)
+    if dtype is None:
+        raise DtypeError(f"{keys.at('bits')} = {bits} is not known; known: 4, 8")
+    _warn_group(keys.maybe("group_size", least=-1), dtype, warnings)
+    return Scheme([(None, dtype)], _skipped(keys), lm_head=keys.flag("lm_head", False))
+
+
+def _warn_group(group: int | None, dtype: Dtype, warnings: list[str]) -> None:
+    if dtype is Dtype.INT4 and group not in (None, 128):
+        warnings.append(f"int4 scales are one per {'channel' if group == -1 else group}; costed as one per 128 weights")
+
+
+def _mxfp4(keys: Keys, warnings: list[str]) -> Scheme:
+    """gpt-oss: only the routed experts."""
+    return Scheme([(None, Dtype.MXFP4)], _skipped(keys), experts_only=True)
+
+
+def _bitsandbytes(keys: Keys, warnings: list[str]) -> Scheme:
+    four, eight = keys.flag("load_in_4bit", False), keys.flag("load_in_8bit", False)
+    if four == eight:
+        raise DtypeError(f"{keys.at('load_in_4bit')} or load_in_8bit must be true, and not both")
+    if four:
+        warnings.append("bitsandbytes 4-bit is costed as int4 with one scale per 128 weights")
+    return Scheme([(None, Dtype.INT4 if four else Dtype.INT8)], _skipped(keys))
+
+
+def _compressed_tensors(keys: Keys, warnings: list[str]) -> Scheme | None:
+    """One or more groups, each with its target modules and bits; a group that names modules comes before all linear."""
+    groups: list[tuple[Patterns | None, Dtype]] = []
+    section = keys.child("config_groups")
+    for name in section.config:
+        group = section.child(name)
+        dtype = _number_format(group.child("weights"), warnings) if group.has("weights") else None
+        if dtype is not None:
+            groups.append((_targets(group), dtype))
+    groups.sort(key=lambda group: group[0] is None)
+    return Scheme(groups, _skipped(keys), lm_head=True) if groups else None
+
+
+def _targets(group: Keys) -> Patterns | None:
+    listed = group.series("targets") or ["Linear"]
+    named = [target for target in listed if isinstance(target, str) and ("." in target or target.startswith("re:"))]
+    return Patterns(named, group.origin) if named and len(named) == len(listed) else None
+
+
+def _number_format(keys: Keys, warnings: list[str]) -> Dtype:
+    """Bits, type and granularity as compressed-tensors writes them.
+
+    Raises DtypeError for a combination that is not known.
+    """
+    bits, kind = keys.size("num_bits"), keys.word("type", "int", ("int", "float"))
+    strategy, group = keys.word("strategy"), keys.maybe("group_size", least=-1)
+    if (kind, bits) == ("float", 8) and strategy == "block":
+        block = keys.series("block_structure")
+        _check_block(keys, "block_structure", block or (), warnings)
+        return Dtype.FP8_BLOCK
+    if (kind, bits) == ("float", 4) and group in (16, 32):
+        return Dtype.NVFP4 if group == 16 else Dtype.MXFP4
+    known = {("float", 8): Dtype.FP8, ("int", 8): Dtype.INT8, ("int", 4): Dtype.INT4}
+    if (kind, bits) not in known:
+        raise DtypeError(f"{keys.at('num_bits')} = {bits} of type {kind} (group {group}) is not known")
+    _warn_group(group, known[kind, bits], warnings)
+    return known[kind, bits]
+
+
+def _modelopt(keys: Keys, warnings: list[str]) -> Scheme | None:
+    """NVIDIA's exporter: one algorithm, with a list of modules that it left alone."""
+    algo = keys.word("quant_algo")
+    if not algo or algo == "NO_QUANT":
+        return None
+    if algo == "MIXED_PRECISION":
+        return _mixed(keys)
+    if algo not in _MODELOPT:
+        raise DtypeError(f"{keys.at('quant_algo')} = {shown(algo)} is not known; known: {', '.join(_MODELOPT)}")
+    return Scheme([(None, _MODELOPT[algo])], _skipped(keys), lm_head=True)
+
+
+def _mixed(keys: Keys) -> Scheme:
+    """Each module by name."""
+    by_algo: dict[str, list[str]] = {}
+    section = keys.child("quantized_layers")
+    for module in section.config:
+        by_algo.setdefault(section.child(module).word("quant_algo", "", tuple(_MODELOPT)), []).append(module)
+    groups: list[tuple[Patterns | None, Dtype]] = [
+        (Patterns(modules, keys.origin), _MODELOPT[algo]) for algo, modules in by_algo.items() if algo
+    ]
+    return Scheme(groups, _skipped(keys), lm_head=True)
+
+
+_METHODS: dict[str, Callable[[Keys, list[str]], Scheme | None]] = {
+    "fp8": _fp8,
+    "fbgemm_fp8": _fp8,
+    "awq": _integer,
+    "gptq": _integer,
+    "mxfp4": _mxfp4,
+    "bitsandbytes": _bitsandbytes,
+    "compressed-tensors": _compressed_tensors,
+    "modelopt": _modelopt,
+    "modelopt_fp4": _modelopt,
+}

@@ -1,0 +1,97 @@
+"""Parameters and cached elements of a Model, counted from the papers' formulas: an independent check of the library."""
+
+from __future__ import annotations
+
+from rooflinekit.types.model import (
+    Attention,
+    DenseFFN,
+    GatedDeltaNet,
+    LatentAttention,
+    LightningAttention,
+    Mamba,
+    Mamba2,
+    MixtureOfExperts,
+    Model,
+)
+
+NORM_VECTORS = {"rmsnorm": 1, "layernorm": 2, "layernorm_nobias": 1, "none": 0}
+
+
+def mixer_weights(mixer, D):
+    match mixer:
+        case Attention():
+            H, K, d, dv = mixer.heads, mixer.kv_heads, mixer.head_dim, mixer.v_head_dim
+            q, k, v, o = D * H * d, D * K * d, D * K * dv, H * dv * D
+            bias = mixer.qkv_bias * (H * d + K * d + K * dv) + mixer.o_bias * D
+            if mixer.keys_are_values:
+                v, bias = 0, bias - mixer.qkv_bias * K * dv
+            return q * (1 + mixer.gated) + k + v + o + bias + mixer.q_norm + mixer.k_norm + mixer.sinks * H
+        case LatentAttention():
+            H, c, r = mixer.heads, mixer.kv_rank, mixer.rope_dim
+            qk = mixer.nope_dim + r
+            q = D * H * qk if mixer.q_rank is None else mixer.q_rank * (D + 1 + H * qk)
+            kv = D * (c + r) + c + c * H * (mixer.nope_dim + mixer.v_dim)
+            total = q + kv + H * mixer.v_dim * D
+            if mixer.indexer and not mixer.indexer.shared:
+                h, d = mixer.indexer.heads, mixer.indexer.head_dim
+                total += mixer.q_rank * h * d + D * d + 2 * d + D * h
+            return total
+        case GatedDeltaNet():
+            keys, values = mixer.key_heads * mixer.key_dim, mixer.value_heads * mixer.value_dim
+            project = D * (2 * keys + 2 * values + 2 * mixer.value_heads)
+            return (
+                project + mixer.conv_width * (2 * keys + values) + 2 * mixer.value_heads + mixer.value_dim + values * D
+            )
+        case LightningAttention():
+            inner = mixer.heads * mixer.head_dim
+            return D * 3 * inner + D * inner + inner + inner * D
+        case Mamba():
+            E, N, R = mixer.inner, mixer.state, mixer.dt_rank
+            conv = E * mixer.conv_width + mixer.conv_bias * E
+            bias = mixer.proj_bias * (2 * E + D)
+            return D * 2 * E + conv + E * (R + 2 * N) + R * E + E + E * N + E + E * D + R + 2 * N + bias
+        case Mamba2():
+            E, N, G, h = mixer.heads * mixer.head_dim, mixer.state, mixer.groups, mixer.heads
+            channels = E + 2 * G * N
+            conv = channels * (mixer.conv_width + mixer.conv_bias)
+            bias = mixer.proj_bias * (E + channels + h + D)
+            return D * (E + channels + h) + conv + 3 * h + E + E * D + bias
+        case None:
+            return 0
+
+
+def ffn_weights(ffn, D, active=False):
+    match ffn:
+        case DenseFFN():
+            F = ffn.width
+            return (2 + ffn.gated) * D * F + ffn.bias * ((1 + ffn.gated) * F + D)
+        case MixtureOfExperts():
+            E, F, S = ffn.experts, ffn.width, ffn.shared_width
+            wide = ffn.latent or D
+            one = (2 + ffn.gated) * wide * F + ffn.bias * ((1 + ffn.gated) * F + wide)
+            around = D * E + ffn.router_bias * E + (2 * D * ffn.latent if ffn.latent else 0)
+            return (ffn.top_k if active else E) * one + around + (2 + ffn.gated) * D * S + ffn.shared_gate * D
+        case None:
+            return 0
+
+
+def parameters(model: Model, *, active=False):
+    D, vectors = model.hidden, NORM_VECTORS
+    total = model.vocab * D * (1 if model.tied else 2) + model.position_rows * D + model.lm_head_bias * model.vocab
+    for layer in model.layers:
+        total += (
+            mixer_weights(layer.mixer, D) + ffn_weights(layer.ffn, D, active) + layer.norms * vectors[layer.norm] * D
+        )
+    return total + (1 + model.embedding_norm) * vectors[model.final_norm] * D
+
+
+def kv_elements_per_token(model: Model):
+    total = 0
+    for layer in model.layers:
+        match layer.mixer:
+            case Attention() as a:
+                total += a.kv_heads * (a.head_dim + a.v_head_dim)
+            case LatentAttention() as a:
+                index = a.indexer.head_dim if a.indexer and not a.indexer.shared else 0
+                total += a.kv_rank + a.rope_dim + index
+    return total

@@ -1,0 +1,550 @@
+"""config.json -> Model: every trap that real files hold, and every file that was collected."""
+
+# ruff: noqa: E501 - the tables have one case a line
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from oracle import kv_elements_per_token, parameters
+
+from rooflinekit.specs.config import FAMILIES, model_from_config
+from rooflinekit.types.dtype import Dtype
+from rooflinekit.types.errors import ArchitectureError, DtypeError, InputError, SpecError
+from rooflinekit.types.model import Attention, DenseFFN, GatedDeltaNet, LatentAttention, Mamba2, MixtureOfExperts
+
+COLLECTED = Path(__file__).parents[2].parent / "shared" / "data" / "specs" / "hf_configs"
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "intermediate_size": 512, "vocab_size": 1000, "max_position_embeddings": 4096, "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}  # fmt: skip
+MOE = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+DEEPSEEK = LLAMA | {
+    "model_type": "deepseek_v3", "num_key_value_heads": 8, "kv_lora_rank": 64, "q_lora_rank": 96, "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16, "v_head_dim": 32, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+    "n_shared_experts": 1, "first_k_dense_replace": 1,
+}  # fmt: skip
+FALCON = {
+    "model_type": "falcon", "hidden_size": 4544, "num_hidden_layers": 2, "num_attention_heads": 71, "vocab_size": 100,
+    "multi_query": True, "new_decoder_architecture": False, "parallel_attn": True, "bias": False,
+}  # fmt: skip
+LLAMA4 = LLAMA | {
+    "model_type": "llama4_text", "intermediate_size": 128, "intermediate_size_mlp": 512, "num_local_experts": 4,
+    "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "attention_chunk_size": 64,
+}  # fmt: skip
+
+
+def load(config, **changes):
+    return model_from_config({**config, **changes}, name="m", origin="config.json")
+
+
+def model(config, **changes):
+    return load(config, **changes).value
+
+
+def without(config, *keys):
+    return {key: value for key, value in config.items() if key not in keys}
+
+
+def first(config, **changes):
+    return model(config, **changes).layers[0]
+
+
+def refused(config, error=InputError, **changes):
+    with pytest.raises(error) as caught:
+        load(config, **changes)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("config.json")
+    return str(caught.value)
+
+
+def test_falcon_saved_again_with_a_default_of_71_heads_has_one():
+    assert first(FALCON, num_kv_heads=71).mixer.kv_heads == 1
+    assert first(FALCON).mixer.kv_heads == 1
+    assert model(FALCON).tied, "tied by class default"
+
+
+def test_falcon_new_architecture_overrides_multi_query():
+    layer = first(FALCON, hidden_size=4096, num_attention_heads=64, num_kv_heads=8, new_decoder_architecture=True)
+    assert (layer.mixer.kv_heads, layer.norms, layer.parallel) == (8, 2, True)
+    assert first(FALCON).norms == 1
+
+
+def test_bloom_embed_has_a_second_e():
+    bloom = {"model_type": "bloom", "n_embed": 64, "n_layer": 2, "num_attention_heads": 4, "vocab_size": 100}
+    read = model(bloom)
+    assert (read.hidden, read.depth, read.layers[0].ffn.width, read.embedding_norm) == (64, 2, 256, True)
+    assert read.layers[0].mixer.rotary is False
+    assert read.max_context is None
+
+
+def test_gpt2_inner_is_null_and_context_is_the_position_table():
+    gpt2 = {
+        "model_type": "gpt2",
+        "n_embd": 64,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 128,
+        "n_inner": None,
+        "vocab_size": 100,
+    }
+    read = model(gpt2)
+    assert read.layers[0].ffn == DenseFFN(256, gated=False, bias=True)
+    assert (read.position_rows, read.tied, read.max_context) == (128, True, 128)
+
+
+@pytest.mark.parametrize("kind", ["gemma", "cohere", "gpt_bigcode", "bloom", "falcon", "opt"])
+def test_classes_that_tie_without_the_key(kind):
+    assert model(without(LLAMA, "tie_word_embeddings"), model_type=kind, num_key_value_heads=8).tied
+
+
+def test_classes_that_do_not_tie_without_the_key():
+    assert not model(without(LLAMA, "tie_word_embeddings")).tied
+
+
+def test_gemma_gelu_is_gated_and_nemotron_relu2_is_not():
+    assert first(LLAMA, model_type="gemma", hidden_act="gelu").ffn.gated
+    assert not first(LLAMA, model_type="nemotron", hidden_act="relu2").ffn.gated
+
+
+def test_head_dim_need_not_be_hidden_over_heads():
+    assert first(LLAMA, model_type="qwen3", head_dim=128).mixer.head_dim == 128
+    assert first(LLAMA, head_dim=None).mixer.head_dim == 32
+
+
+def test_llama4_widths_are_named_the_other_way_round():
+    dense, routed = model(LLAMA4).layers[:2]
+    assert dense.ffn == DenseFFN(512)
+    assert (routed.ffn.width, routed.ffn.shared_width) == (128, 128)
+
+
+def test_llama4_chunks_three_layers_of_four():
+    assert [layer.mixer.chunk for layer in model(LLAMA4).layers] == [64, 64, 64, None]
+    assert [layer.mixer.rotary for layer in model(LLAMA4, no_rope_layers=[]).layers] == [True, True, True, False]
+
+
+def test_minimax_intermediate_is_the_experts():
+    assert first(MOE, model_type="minimax_m2", use_qk_norm=True).ffn.width == 512
+    assert first(MOE, model_type="minimax_m2", use_qk_norm=True).mixer.q_norm == 256
+
+
+def test_qwen2_window_counts_only_if_used():
+    assert first(LLAMA, model_type="qwen2", sliding_window=512, use_sliding_window=False).mixer.window is None
+    used = model(LLAMA, model_type="qwen2", sliding_window=512, use_sliding_window=True, max_window_layers=3)
+    assert [layer.mixer.window for layer in used.layers] == [None, None, None, 512]
+
+
+def test_mistral_window_null_is_none_absent_is_the_class_default():
+    assert first(LLAMA, model_type="mistral", sliding_window=None).mixer.window is None
+    loaded = load(LLAMA, model_type="mistral", max_position_embeddings=32768)
+    assert loaded.value.layers[0].mixer.window == 4096
+    assert "class default" in loaded.warnings[0]
+
+
+def test_a_window_beyond_the_context_is_off():
+    assert first(LLAMA, model_type="phi3", sliding_window=262144).mixer.window is None
+
+
+def test_nested_text_config_is_taken_and_the_tower_named():
+    loaded = load(
+        {
+            "model_type": "qwen3_vl",
+            "text_config": without(LLAMA, "model_type", "tie_word_embeddings") | {"model_type": "qwen3_vl_text"},
+            "vision_config": {"depth": 27},
+            "tie_word_embeddings": True,
+        }
+    )
+    assert loaded.value.tied, "tying is stated outside"
+    assert "vision_config" in loaded.warnings[0]
+
+
+@pytest.mark.parametrize("key", ["num_experts_per_tok", "num_experts_per_token", "experts_per_token"])
+def test_experts_per_token_has_several_names(key):
+    assert first(without(MOE, "num_experts_per_tok"), **{key: 3}).ffn.top_k == 3
+
+
+def test_two_names_that_disagree_are_refused():
+    assert "experts_per_token = 3 contradicts num_experts_per_tok = 2" in refused(MOE, SpecError, experts_per_token=3)
+
+
+def test_bare_infinity_in_json():
+    text = json.dumps(LLAMA)[:-1] + ', "time_step_limit": [0.0, Infinity]}'
+    assert model(json.loads(text)).depth == 4
+
+
+def test_nemotron_h_without_num_hidden_layers_and_its_own_head_dim_key():
+    config = without(LLAMA, "num_hidden_layers") | {
+        "model_type": "nemotron_h", "attention_head_dim": 64, "layers_block_type": ["mamba", "mlp", "attention", "moe"],
+        "mamba_num_heads": 8, "mamba_head_dim": 32, "n_groups": 2, "ssm_state_size": 16, "conv_kernel": 4,
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 1,
+        "moe_shared_expert_intermediate_size": 64,
+    }  # fmt: skip
+    read = model(config)
+    assert [type(layer.mixer) for layer in read.layers] == [Mamba2, type(None), Attention, type(None)]
+    assert [type(layer.ffn) for layer in read.layers] == [type(None), DenseFFN, type(None), MixtureOfExperts]
+    assert {layer.norms for layer in read.layers} == {1}
+    assert read.layers[2].mixer.head_dim == 64
+    assert "pattern has 4 blocks" in refused(config, SpecError, num_hidden_layers=5)
+
+
+def test_without_model_type_the_architecture_decides():
+    config = without(MOE, "model_type") | {"architectures": ["Grok1ModelForCausalLM"]}
+    assert first(config).norms == 4
+    assert "LlamaForCausalLM" in refused(without(LLAMA, "model_type"), architectures=["LlamaForCausalLM"])
+
+
+def test_dbrx_keeps_its_blocks_nested():
+    dbrx = {
+        "model_type": "dbrx",
+        "d_model": 256,
+        "n_layers": 2,
+        "n_heads": 8,
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 8},
+        "ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2, "moe_loss_weight": 0.05},
+        "vocab_size": 100,
+        "max_seq_len": 64,
+    }
+    layer = first(dbrx)
+    assert (layer.mixer.kv_heads, layer.ffn.experts, layer.ffn.top_k, layer.ffn.width) == (2, 4, 2, 64)
+    assert "attn_config.secret_heads" in refused(
+        dbrx, ArchitectureError, attn_config={"kv_n_heads": 2, "secret_heads": 3}
+    )
+
+
+def test_mpt_learned_positions_count_for_nothing_with_alibi():
+    mpt = {
+        "model_type": "mpt",
+        "d_model": 64,
+        "n_layers": 2,
+        "n_heads": 4,
+        "expansion_ratio": 4,
+        "vocab_size": 100,
+        "max_seq_len": 32,
+        "no_bias": True,
+        "learned_pos_emb": True,
+    }
+    assert model(mpt, attn_config={"alibi": True}).position_rows == 0
+    assert model(mpt, attn_config={"alibi": False}).position_rows == 32
+    assert first(mpt, attn_config={"alibi": True}).norm == "layernorm_nobias"
+
+
+def test_a_native_deepseek_config_is_no_hugging_face_config():
+    native = {"vocab_size": 102400, "dim": 5120, "inter_dim": 12288, "n_layers": 60, "n_heads": 128}
+    assert "not a Hugging Face config" in refused(native, ArchitectureError)
+    assert "inter_dim" in refused(native)
+
+
+def test_deepseek_v4_has_no_latent_and_is_refused_by_its_keys():
+    message = refused(LLAMA, ArchitectureError, model_type="deepseek_v4", compress_ratios=[0, 4], o_lora_rank=64)
+    assert "compress_ratios" in message and "deepseek_v3" in message
+
+
+def test_deepseek_latent_ignores_its_key_value_heads():
+    read = model(DEEPSEEK)
+    assert isinstance(read.layers[0].mixer, LatentAttention)
+    assert kv_elements_per_token(read) == 4 * (64 + 16)
+    assert [type(layer.ffn) for layer in read.layers] == [DenseFFN] + [MixtureOfExperts] * 3
+    assert model(DEEPSEEK, q_lora_rank=None).layers[0].mixer.q_rank is None
+    assert model(DEEPSEEK, num_nextn_predict_layers=1).mtp_layers == 1
+
+
+def test_shared_indexers_have_no_keys_of_their_own():
+    sparse = DEEPSEEK | {"model_type": "glm_moe_dsa", "index_topk": 16, "index_n_heads": 4, "index_head_dim": 32}
+    assert kv_elements_per_token(model(sparse)) == 4 * (64 + 16 + 32)
+    shared = model(sparse, indexer_types=["full", "full", "shared", "shared"], index_topk_freq=3)
+    assert kv_elements_per_token(shared) == 4 * (64 + 16) + 2 * 32
+    assert parameters(model(sparse)) > parameters(shared)
+    assert "indexer_types" in refused(sparse, SpecError, index_topk_freq=4)
+
+
+def test_qwen3_next_has_attention_in_every_fourth_layer():
+    linear = {
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "linear_conv_kernel_dim": 4,
+    }
+    read = model(LLAMA, model_type="qwen3_5_text", full_attention_interval=4, **linear)
+    assert [type(layer.mixer) for layer in read.layers] == [GatedDeltaNet] * 3 + [Attention]
+    assert read.layers[3].mixer.gated
+    assert not model(LLAMA, model_type="qwen3_5_text", attn_output_gate=False, **linear).layers[3].mixer.gated
+
+
+def test_alternating_windows_and_sinks():
+    config = MOE | {"model_type": "gpt_oss", "sliding_window": 128}
+    assert [layer.mixer.window for layer in model(config).layers] == [128, None, 128, None]
+    assert first(config).mixer.sinks and first(config).ffn.router_bias
+    stated = model(config, layer_types=["full_attention"] * 3 + ["sliding_attention"])
+    assert [layer.mixer.window for layer in stated.layers] == [None, None, None, 128]
+    assert "sliding_window" in refused(without(config, "sliding_window"), SpecError)
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"num_local_experts": None}, "num_experts (or num_local_experts, n_routed_experts"),
+    ({"num_experts_per_tok": None}, "num_experts_per_tok (or"),
+    ({"num_experts_per_tok": 9}, "a token visits 9 experts but there are only 8"),
+    ({"intermediate_size": None}, "intermediate_size"),
+])  # fmt: skip
+def test_a_mixture_is_never_taken_as_dense(changes, said):
+    assert said in refused(MOE, SpecError, **changes)
+
+
+def test_a_dense_class_with_experts_is_refused_by_key():
+    assert "num_local_experts = 8" in refused(LLAMA, ArchitectureError, num_local_experts=8)
+
+
+def test_a_structural_feature_that_nobody_knows_is_refused_by_key():
+    message = refused(LLAMA, ArchitectureError, cross_layer_sharing=[1, 2], ssm_branches=4)
+    assert "cross_layer_sharing" in message and "ssm_branches" in message
+    for off in (None, False, 0, [], {}, ""):
+        assert model(LLAMA, cross_layer_sharing=off).depth == 4
+    assert model(LLAMA, rope_theta=1e6, eos_token_id=[1, 2], initializer_range=0.02, attention_dropout=0.1).depth == 4
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"hidden_size": "256"}, "hidden_size = '256' is not a whole number"),
+    ({"hidden_size": True}, "hidden_size = True is not a whole number"),
+    ({"hidden_size": 256.5}, "hidden_size = 256.5"),
+    ({"hidden_size": float("nan")}, "hidden_size = nan"),
+    ({"vocab_size": float("inf")}, "vocab_size = inf"),
+    ({"vocab_size": -1}, "vocab_size = -1 lies outside 1 .. 10000000"),
+    ({"num_hidden_layers": 0}, "num_hidden_layers = 0 lies outside"),
+    ({"num_hidden_layers": 10_001}, "num_hidden_layers = 10001 lies outside"),
+    ({"intermediate_size": 10**5000}, "an integer of more than 40 digits"),
+    ({"num_key_value_heads": 3}, "8 attention heads are no multiple of 3 key-value heads"),
+    ({"num_attention_heads": 6, "num_key_value_heads": 6}, "do not divide the hidden size 256"),
+    ({"tie_word_embeddings": "yes"}, "tie_word_embeddings = 'yes' is neither true nor false"),
+    ({"torch_dtype": "complex64"}, "torch_dtype = 'complex64' is no known dtype"),
+    ({"torch_dtype": "int8"}, "torch_dtype = 'int8' is no format that activations can have"),
+    ({"model_type": "lama"}, "nearest known model_type: llama"),
+    ({"model_type": 7}, "architecture 7 is not understood"),
+    ({"text_config": 3}, "text_config = 3 is not an object"),
+])  # fmt: skip
+def test_bad_values_are_refused_by_key_and_value(changes, said):
+    assert said in refused(LLAMA, **changes)
+
+
+def test_a_misspelt_key_is_named():
+    assert "did you mean it by 'num_hidden_layer'" in refused(without(LLAMA, "num_hidden_layers"), num_hidden_layer=4)
+
+
+def test_whole_floats_are_sizes():
+    assert model(LLAMA, hidden_size=256.0).hidden == 256
+
+
+@pytest.mark.parametrize(("config", "said"), [
+    ({"model_type": "bert", "hidden_size": 768}, "bert is an encoder"),
+    ({"model_type": "roberta"}, "roberta is an encoder"),
+    ({"model_type": "xlm-roberta"}, "xlm-roberta is an encoder"),
+    ({"model_type": "nomic_bert"}, "nomic_bert is an encoder"),
+    ({"model_type": "modernbert"}, "modernbert is an encoder"),
+    ({"model_type": "t5"}, "t5 is an encoder-decoder"),
+    ({"model_type": "bart"}, "bart is an encoder-decoder"),
+    ({"model_type": "whisper"}, "whisper is a speech model"),
+    ({"model_type": "clip", "text_config": {"hidden_size": 512}}, "clip is a vision model"),
+    ({"model_type": "siglip"}, "siglip is a vision model"),
+    ({"_class_name": "UNet2DConditionModel"}, "'UNet2DConditionModel' is a diffusion model"),
+    ({"model_type": "odd", "is_encoder_decoder": True}, "'odd' is an encoder-decoder"),
+    (LLAMA | {"architectures": ["LlamaForSequenceClassification"]}, "classifies or scores"),
+])  # fmt: skip
+def test_other_networks_are_refused_by_name(config, said):
+    message = refused(config, ArchitectureError)
+    assert said in message
+    assert "rooflinekit costs decoder-only models" in message
+
+
+def test_the_companion_file_is_no_config():
+    assert "companion" in refused({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}})
+
+
+def test_a_float32_checkpoint_is_costed_in_bf16_and_says_so():
+    loaded = load(LLAMA, torch_dtype="float32")
+    assert loaded.value.dtype is Dtype.BF16
+    assert "float32" in loaded.warnings[0]
+    assert "no torch_dtype" in load(without(LLAMA, "torch_dtype")).warnings[0]
+    assert model(without(LLAMA, "torch_dtype"), dtype="float16").dtype is Dtype.FP16
+
+
+def test_what_was_read_from_where():
+    read = model(LLAMA).read_keys
+    assert read["num_hidden_layers"] == "depth = 4"
+    assert read["num_key_value_heads"] == "kv_heads = 2"
+    assert set(LLAMA) <= set(read)
+
+
+def test_gpt_bigcode_and_chatglm_key_names():
+    assert (
+        first(
+            {"model_type": "gpt_bigcode", "n_embd": 64, "n_head": 4, "n_layer": 1, "n_positions": 8, "vocab_size": 9}
+        ).mixer.kv_heads
+        == 1
+    )
+    glm = {
+        "model_type": "chatglm",
+        "hidden_size": 64,
+        "num_layers": 2,
+        "num_attention_heads": 4,
+        "kv_channels": 16,
+        "multi_query_attention": True,
+        "multi_query_group_num": 2,
+        "ffn_hidden_size": 128,
+        "padded_vocab_size": 100,
+        "add_qkv_bias": True,
+        "seq_length": 64,
+    }
+    assert first(glm).mixer.kv_heads == 2
+    assert first(glm).mixer.qkv_bias and not first(glm).mixer.o_bias
+    assert "rmsnorm = False" in refused(glm, ArchitectureError, rmsnorm=False)
+
+
+def test_opt_has_two_more_rows_and_its_350m_is_refused():
+    opt = {
+        "model_type": "opt",
+        "hidden_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "ffn_dim": 256,
+        "vocab_size": 100,
+        "max_position_embeddings": 32,
+    }
+    assert model(opt).position_rows == 34
+    refused(opt, ArchitectureError, do_layer_norm_before=False)
+    refused(opt, ArchitectureError, word_embed_proj_dim=32)
+
+
+def test_gemma4_global_layers_have_their_own_heads():
+    config = LLAMA | {
+        "model_type": "gemma4_text", "num_hidden_layers": 2, "head_dim": 32, "global_head_dim": 64, "sliding_window": 16,
+        "num_global_key_value_heads": 1, "attention_k_eq_v": True, "layer_types": ["sliding_attention", "full_attention"],
+    }  # fmt: skip
+    local, wide = (layer.mixer for layer in model(config).layers)
+    assert (local.kv_heads, local.head_dim, local.window, local.keys_are_values) == (2, 32, 16, False)
+    assert (wide.kv_heads, wide.head_dim, wide.window, wide.keys_are_values, wide.k_norm) == (1, 64, None, True, 64)
+    routed = first(config, enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=32)
+    assert (routed.ffn.shared_width, routed.ffn.width, routed.norms) == (512, 32, 8)
+    assert "hidden_size_per_layer_input" in refused(config, ArchitectureError, hidden_size_per_layer_input=64)
+    assert "num_kv_shared_layers" in refused(config, ArchitectureError, num_kv_shared_layers=1)
+
+
+def test_pruned_blocks_may_lack_attention():
+    block = {
+        "attention": {"n_heads_in_group": 4, "no_op": False, "sparsify": None},
+        "ffn": {"ffn_mult": 2.625, "no_op": False},
+    }
+    idle = {"attention": {"n_heads_in_group": None, "no_op": True}, "ffn": {"ffn_mult": 0.5, "no_op": False}}
+    config = LLAMA | {
+        "model_type": "nemotron-nas",
+        "num_key_value_heads": None,
+        "intermediate_size": None,
+        "num_hidden_layers": 2,
+    }
+    full, pruned = model(config, block_configs=[block, idle]).layers
+    assert (full.mixer.kv_heads, full.ffn.width, full.norms) == (2, 512, 2)  # int(2 x 2.625 x 256 / 3) = 448, up to 512
+    assert (pruned.mixer, pruned.ffn.width, pruned.norms) == (None, 256, 1)
+    linear = {"attention": {"replace_with_linear": True}, "ffn": {"no_op": True}}
+    assert "block_configs[1].attention.replace_with_linear" in refused(
+        config, ArchitectureError, block_configs=[block, linear]
+    )
+
+
+def test_mimo_v2_sliding_layers_have_their_own_heads_and_sinks():
+    config = without(DEEPSEEK, "kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim") | {
+        "model_type": "mimo_v2_flash", "head_dim": 48, "hybrid_layer_pattern": [0, 1, 1, 0], "sliding_window": 16,
+        "swa_num_key_value_heads": 4, "num_key_value_heads": 2, "add_swa_attention_sink_bias": True,
+        "moe_layer_freq": [0, 1, 1, 1], "topk_method": "noaux_tc", "n_shared_experts": None,
+    }  # fmt: skip
+    mixers = [layer.mixer for layer in model(config).layers]
+    assert [(m.kv_heads, m.window, m.sinks, m.head_dim, m.v_head_dim) for m in mixers[:2]] == [
+        (2, None, False, 48, 32),
+        (4, 16, True, 48, 32),
+    ]
+    assert isinstance(first(config).ffn, DenseFFN)
+
+
+def test_command_r_context_is_the_stated_maximum():
+    assert (
+        model(LLAMA, model_type="cohere", max_position_embeddings=8192, model_max_length=131072).max_context == 131072
+    )
+
+
+#: Classes beyond the library: a released model's sizes, and the number of weights its repository states.
+RELEASED = {
+    "olmo": ({"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 11008, "vocab_size": 50304}, 6_888_095_744),
+    "smollm3": ({"hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 11008, "vocab_size": 128256}, 3_075_098_624),
+    "glm": ({"hidden_size": 4096, "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 2, "intermediate_size": 13696, "vocab_size": 151552, "attention_bias": True}, 9_399_951_360),
+    "glm4": ({"hidden_size": 4096, "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 2, "intermediate_size": 13696, "vocab_size": 151552, "attention_bias": True}, 9_400_279_040),
+    "granitemoe": ({"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 8, "intermediate_size": 512, "vocab_size": 49155, "num_local_experts": 32, "num_experts_per_tok": 8, "tie_word_embeddings": True}, 1_334_628_352),
+    "olmoe": ({"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16, "intermediate_size": 1024, "vocab_size": 50304, "num_experts": 64, "num_experts_per_tok": 8}, 6_919_161_856),
+    "seed_oss": ({"hidden_size": 5120, "num_hidden_layers": 64, "num_attention_heads": 80, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 27648, "vocab_size": 155136}, 36_151_104_512),
+    "ernie4_5": ({"hidden_size": 1024, "num_hidden_layers": 18, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 128, "intermediate_size": 3072, "vocab_size": 103424}, 360_748_032),
+    "minicpm": ({"hidden_size": 2304, "num_hidden_layers": 40, "num_attention_heads": 36, "intermediate_size": 5760, "vocab_size": 122753, "dim_model_base": 256, "scale_emb": 12}, 2_724_880_896),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", RELEASED)
+def test_classes_beyond_the_library_have_the_released_size(kind):
+    config, total = RELEASED[kind]
+    assert parameters(model(config, model_type=kind)) == total
+
+
+REFUSED = {
+    "MiniMaxAI__MiniMax-M3": "sparse_attention_config",
+    "deepseek-ai__DeepSeek-V2_native_236B": "not a Hugging Face config",
+    "deepseek-ai__DeepSeek-V4-Flash": "compress_ratios",
+    "moonshotai__Kimi-K3": "linear_attn_config",
+    "stepfun-ai__Step-3.7-Flash": "share_expert_dim",
+}
+#: Sizes in billions, from the names or reports of collected models that are not in the library.
+ROUNDED = {
+    "nvidia__Llama-3_3-Nemotron-Super-49B-v1": 49,
+    "nvidia__NVIDIA-Nemotron-3-Super-120B-A12B-FP8": 120,
+    "nvidia__NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": 550,
+    "nvidia__Gemma-4-31B-IT-NVFP4": 31,
+    "allenai__Olmo-3.1-32B-Instruct": 32.233522176,
+    "XiaomiMiMo__MiMo-V2-Flash": 309,
+    "zai-org__GLM-5.2": 744,
+}
+
+
+def collected():
+    names = sorted(path.name.removesuffix("_config.json") for path in COLLECTED.glob("*_config.json"))
+    return [name for name in names if not name.endswith("hf_quant")]
+
+
+def read_collected(name):
+    path = COLLECTED / f"{name}_config.json"
+    companion = COLLECTED / f"{name}_hf_quant_config.json"
+    quant = json.loads(companion.read_text()) if companion.exists() else None
+    return model_from_config(json.loads(path.read_text()), name=name, origin="config.json", quant_config=quant)
+
+
+@pytest.mark.skipif(not COLLECTED.is_dir(), reason="the collected configs are not in this checkout")
+def test_every_collected_config_imports_or_is_refused_for_its_reason():
+    names = collected()
+    assert len(names) == 83
+    for name in names:
+        if name in REFUSED:
+            with pytest.raises(ArchitectureError, match=REFUSED[name]):
+                read_collected(name)
+        else:
+            assert parameters(read_collected(name).value) > 1e6, name
+
+
+@pytest.mark.skipif(not COLLECTED.is_dir(), reason="the collected configs are not in this checkout")
+@pytest.mark.parametrize("name", ROUNDED)
+def test_collected_configs_beyond_the_library_have_their_stated_size(name):
+    assert parameters(read_collected(name).value) / 1e9 == pytest.approx(ROUNDED[name], rel=2e-2)
+
+
+def test_every_class_has_a_row_that_is_reached():
+    assert len(FAMILIES) >= 50
+    assert "generic_decoder" in FAMILIES
+
+
+def test_dtype_errors_are_input_errors():
+    assert issubclass(DtypeError, InputError)

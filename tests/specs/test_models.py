@@ -1,0 +1,239 @@
+"""The model library: every file loads, and counts what an independent formula counts."""
+
+# ruff: noqa: E501 - the tables have one case a line
+
+from __future__ import annotations
+
+import csv
+import itertools
+import os
+import time
+from pathlib import Path
+
+import pytest
+from oracle import kv_elements_per_token, parameters
+
+from rooflinekit.specs import load_model, spec_dir
+from rooflinekit.specs.locate import read_yaml, tokens
+from rooflinekit.specs.models import cached_config, fetch_config
+from rooflinekit.types.dtype import Dtype
+from rooflinekit.types.errors import InputError, MissingExtraError, UnknownNameError
+
+SHIPPED = sorted(path.stem for path in spec_dir("model").glob("*.yaml"))
+FACTS = Path(__file__).parents[2].parent / "shared" / "data" / "specs" / "models.csv"
+SMALL = """name: small
+source: https://example.org/small
+config:
+  model_type: llama
+  hidden_size: 256
+  num_hidden_layers: 2
+  num_attention_heads: 4
+  intermediate_size: 512
+  vocab_size: 1000
+  torch_dtype: bfloat16
+"""
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+EXPECTED = {row["name"]: row for row in rows(Path(__file__).with_name("expected_parameters.csv"))}
+
+
+@pytest.fixture(autouse=True)
+def _no_user_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROOFLINEKIT_SPECS", str(tmp_path / "user"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+def test_the_library_holds_what_is_expected():
+    assert len(EXPECTED) == 136
+    assert set(EXPECTED) <= set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_parameters_and_cache_to_the_digit(name):
+    model, row = load_model(name).value, EXPECTED[name]
+    assert model.name == name
+    assert parameters(model) == int(row["params_total"])
+    assert parameters(model, active=True) == int(row["params_active"])
+    assert kv_elements_per_token(model) == int(row["kv_elements_per_token"])
+
+
+@pytest.mark.skipif(not FACTS.is_file(), reason="the collected facts are not in this checkout")
+def test_expected_values_are_the_collected_facts():
+    facts = {row["hf_id"] if row["hf_id"][0] != "(" else row["name"]: row for row in rows(FACTS)}
+    by_id = {}
+    for name in EXPECTED:
+        spec = read_yaml(spec_dir("model") / f"{name}.yaml")
+        by_id |= {tokens(alias): name for alias in (name, *spec["aliases"])}
+    for identifier, row in facts.items():
+        name = by_id[tokens(identifier)]
+        expected = EXPECTED[name]
+        assert expected["params_total"] == row["params_total"], name
+        assert expected["params_active"] == row["params_active"], name
+        assert expected["kv_elements_per_token"] == row["kv_elems_per_token_all_layers"], name
+        model = load_model(name).value
+        assert model.mtp_layers == int(row["n_mtp_layers"]), name
+        assert model.max_context == int(row["max_context"]), name
+        assert (model.depth, model.hidden, model.vocab) == tuple(int(row[k]) for k in ("n_layers", "hidden", "vocab"))
+        assert (model.dtype is Dtype.FP16) == (row["native_dtype"] == "fp16"), name
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_file_says_where_it_comes_from(name):
+    spec = read_yaml(spec_dir("model") / f"{name}.yaml")
+    assert spec["name"] == name
+    assert spec["source"].startswith("https://")
+    assert spec["license"]
+    if name in EXPECTED:
+        assert spec["expect"]["params_total"] == int(EXPECTED[name]["params_total"])
+
+
+def test_no_name_means_two_models():
+    owners = {}
+    for name in SHIPPED:
+        spec = read_yaml(spec_dir("model") / f"{name}.yaml")
+        for alias in (name, *spec.get("aliases", ())):
+            assert owners.setdefault(tokens(alias), name) == name, alias
+            assert alias == name or tokens(alias) != tokens(name), f"{alias} resolves without being listed"
+
+
+@pytest.mark.parametrize(("alias", "name"), [
+    ("llama3-8b", "llama-3-8b"),
+    ("meta-llama/Meta-Llama-3-8B", "llama-3-8b"),
+    ("meta-llama/Llama-3.1-70B-Instruct", "llama-3.1-70b"),
+    ("Mistral-7B-v0.1", "mistral-7b"),
+    ("bloom", "bloom-176b"),
+    ("gpt-2", "gpt2"),
+    ("GPT_OSS_120B", "gpt-oss-120b"),
+    ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3"),
+    ("tiiuae/falcon-7b-instruct", "falcon-7b"),
+])  # fmt: skip
+def test_the_names_that_people_type(alias, name):
+    assert load_model(alias).value.name == name
+
+
+def test_number_formats_of_released_checkpoints():
+    oss = load_model("gpt-oss-120b").value.formats
+    assert (oss.experts, oss.attention, oss.lm_head) == (Dtype.MXFP4, Dtype.BF16, Dtype.BF16)
+    v3 = load_model("deepseek-v3").value.formats
+    assert v3.attention is v3.ffn is v3.experts is v3.shared_experts is Dtype.FP8_BLOCK
+    assert v3.embedding is v3.lm_head is v3.other is Dtype.BF16
+
+
+def test_loading_is_quick():
+    load_model("deepseek-v3")
+    took = []
+    for _ in range(5):
+        start = time.process_time()
+        load_model("deepseek-v3")
+        took.append(time.process_time() - start)
+    assert min(took) < 0.02, "5 ms on an idle machine"
+
+
+@pytest.mark.parametrize(("old", "new", "said"), [
+    ("source:", "sauce:", "unknown key 'sauce'; nearest: source"),
+    ("intermediate_size:", "intermedate_size:", "intermediate_size"),
+    ("vocab_size: 1000", "vocab_size: 1000\n  max_position_embedings: 5", "max_position_embedings = 5 (nearest: max_position_embeddings)"),
+    ("vocab_size: 1000", "vocab_size: 1000\n  rope_theta: 5", "config.rope_theta is not used by this model"),
+    ("name: small", "name: 3", "name = 3 is not a text"),
+    ("source: https://example.org/small\n", "", "source is missing"),
+    ("config:", "configs:", "unknown key 'configs'; nearest: config"),
+    ("hidden_size: 256", "hidden_size: .nan", "hidden_size = nan"),
+    ("  model_type: llama", "  1: 2", "key 1 is not a string"),
+    ("name: small", "name: small\nexpect: {params: 3}", "expect.'params'"),
+    ("name: small", "name: small\naliases: [1]", "aliases holds 1"),
+])  # fmt: skip
+def test_a_library_file_is_read_strictly(tmp_path, old, new, said):
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL.replace(old, new, 1))
+    with pytest.raises(InputError) as caught:
+        load_model(path)
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_folder_a_file_and_the_companion(tmp_path):
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        '{"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 512, "vocab_size": 1000}'
+    )
+    (folder / "hf_quant_config.json").write_text(
+        '{"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}'
+    )
+    for path in (folder, folder / "config.json", str(folder)):
+        model = load_model(path).value
+        assert (model.name, model.formats.attention, model.kv_dtype) == ("my-model", Dtype.FP8, Dtype.FP8)
+        assert model.origin.endswith("config.json")
+
+
+def test_the_local_hub_cache_by_id(tmp_path, monkeypatch):
+    entry = tmp_path / "home" / "hub" / "models--org--new-model"
+    for commit, layers in (("aaa", 2), ("bbb", 3)):
+        snapshot = entry / "snapshots" / commit
+        snapshot.mkdir(parents=True)
+        text = '{"model_type": "llama", "hidden_size": 256, "num_hidden_layers": %d, "num_attention_heads": 4, "intermediate_size": 512, "vocab_size": 1000}'
+        (snapshot / "config.json").write_text(text % layers)
+    (entry / "refs").mkdir()
+    (entry / "refs" / "main").write_text("aaa")
+    monkeypatch.delenv("HF_HUB_CACHE")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    assert load_model("org/new-model").value.depth == 2
+    assert load_model("org/new-model@bbb").value.depth == 3
+    assert cached_config("org/new-model@ccc") is None
+    (entry / "refs" / "main").unlink()
+    os.utime(entry / "snapshots" / "bbb", (1, 1))
+    assert load_model("org/new-model").value.depth == 2, "the newest snapshot"
+
+
+def test_the_very_id_in_the_cache_wins_over_a_like_name(tmp_path):
+    snapshot = tmp_path / "hub" / "models--tuned--llama-3-8b" / "snapshots" / "aaa"
+    snapshot.mkdir(parents=True)
+    text = '{"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 512, "vocab_size": 1000}'
+    (snapshot / "config.json").write_text(text)
+    assert load_model("tuned/llama-3-8b").value.depth == 2
+    like = load_model("untuned/llama-3-8b")
+    assert like.value.depth == 32
+    assert "last part" in like.warnings[0]
+
+
+def test_a_name_that_nobody_knows():
+    with pytest.raises(UnknownNameError) as caught:
+        load_model("lama-3-8b")
+    assert "llama-3-8b" in caught.value.suggestions
+    with pytest.raises(UnknownNameError):
+        load_model("nobody/knows-this-one")
+
+
+def test_a_download_needs_the_extra(monkeypatch):
+    from rooflinekit.specs import models
+
+    def absent(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(models, "import_module", absent)
+    with pytest.raises(MissingExtraError, match=r"rooflinekit\[hub\]"):
+        fetch_config("org/name")
+
+
+def test_a_download_that_fails_is_one_line(monkeypatch):
+    from rooflinekit.specs import models
+
+    class Hub:
+        @staticmethod
+        def hf_hub_download(identifier, file, revision=None):
+            raise OSError(f"{identifier} at {revision}: 404\nsecond line")
+
+    monkeypatch.setattr(models, "import_module", lambda name: Hub)
+    with pytest.raises(InputError, match="org/name: cannot be downloaded: org/name at abc: 404") as caught:
+        fetch_config("org/name@abc")
+    assert "\n" not in str(caught.value)
+
+
+def test_equal_layers_are_one_object():
+    model = load_model("llama-3.1-405b").value
+    assert all(a is b for a, b in itertools.pairwise(model.layers))

@@ -1,0 +1,437 @@
+"""The command line: answers, formats, exit codes, and one line for everything that goes wrong."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from rooflinekit.cli.app import app
+
+WIDE = [
+    ["llama3-8b", "--batch", "32"],
+    ["llama-3-70b", "--tp", "8"],
+    ["deepseek-v3", "--gpu", "h200-sxm", "--tp", "8"],
+    ["gpt-oss-120b"],
+    ["mixtral-8x7b", "--tp", "2"],
+    ["gemma-2-9b"],
+    ["bloom-176b", "--tp", "8"],
+]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def shell(*arguments, **options):
+    """The same in a process of its own, as a user's shell starts it."""
+    command = [sys.executable, "-m", "rooflinekit", *arguments]
+    return subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=60, **options)
+
+
+def refused(result, code=2):
+    """The one line on stderr of a failure."""
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("rooflinekit: ")
+    assert result.stderr.endswith("\n")
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+# --- answers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", WIDE, ids=lambda a: a[0])
+def test_the_table_fits_80_columns_and_answers_first(arguments):
+    result = run("estimate", *arguments)
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80, max(lines, key=len)
+    head = lines[:6]
+    assert any(line.startswith("TTFT") for line in head)
+    assert any(line.startswith("TPOT") for line in head)
+    assert re.search(r"^TTFT +[\d.,]+ (ms|s|µs)", "\n".join(head), re.MULTILINE)
+    first_kernel = next(i for i, line in enumerate(lines) if line.startswith("kernel"))
+    for word in ("tok/s", "fits"):
+        assert next(i for i, line in enumerate(lines) if word in line) < first_kernel
+    assert "\x1b" not in result.stdout
+
+
+def test_the_answer_is_plain_text_when_piped():
+    result = shell("estimate", "llama3-8b", env=os.environ | {"FORCE_COLOR": "", "TERM": "xterm-256color"})
+    assert result.returncode == 0
+    assert "\x1b" not in result.stdout
+    assert result.stderr == ""
+
+
+def test_json_is_strict_and_says_what_the_table_says():
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    result = run("estimate", "llama3-8b", "--batch", "32", "--format", "json")
+    data = json.loads(result.stdout, parse_constant=refuse)
+    assert data["inputs"]["batch"] == 32
+    shown = run("estimate", "llama3-8b", "--batch", "32").stdout
+    assert f"{data['tpot_ms']:.3g} ms" in shown
+
+
+def test_csv_is_a_header_and_one_row():
+    rows = list(csv.reader(io.StringIO(run("estimate", "llama3-8b", "--format", "csv").stdout)))
+    assert len(rows) == 2
+    row = dict(zip(*rows, strict=True))
+    data = json.loads(run("estimate", "llama3-8b", "--format", "json").stdout)
+    assert float(row["ttft_ms"]) == data["ttft_ms"]
+    assert row["model"] == "llama-3-8b"
+    assert row["batch"] == "1"
+
+
+def test_markdown_has_tables():
+    lines = run("estimate", "llama3-8b", "--format", "md").stdout.splitlines()
+    assert any(re.fullmatch(r"\|(:?-+:?\|)+", line) for line in lines)
+    assert any(line.startswith("| TTFT |") for line in lines)
+    tables = [line.count("|") for line in lines if line.startswith("| ")]
+    assert set(tables) == {5, 10}, "four columns of times, nine of kernels"
+
+
+def test_the_bound_has_no_interval():
+    result = run("estimate", "llama3-8b", "--calibration", "none")
+    assert "interval" not in result.stdout
+    assert "datasheet" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["models", "gpus"])
+def test_the_lists_are_lists(command):
+    data = json.loads(run(command, "--format", "json").stdout)
+    assert len(data) > 10
+    assert all(row["name"] for row in data)
+    table = run(command).stdout.splitlines()
+    assert len(table) == len(data) + 1
+    assert max(map(len, table)) <= 80
+    assert len(run(command, "--format", "csv").stdout.splitlines()) == len(data) + 1
+
+
+def test_show_has_the_keys_of_the_contract():
+    data = json.loads(run("show", "llama3-8b", "--format", "json").stdout)
+    facts = (data["params_total"], data["params_active"], data["kv_bytes_per_token"])
+    assert facts == (8_030_261_248, 8_030_261_248, 131_072)
+    assert "8,030,261,248" in run("show", "llama3-8b").stdout
+    gpu = json.loads(run("show", "h100-sxm", "--format", "json").stdout)
+    assert gpu["memory_bytes"] == 79.6 * 2**30
+    assert all(fact["source"] for fact in gpu["facts"])
+
+
+def test_the_template_of_a_gpu_is_a_gpu(tmp_path):
+    file = tmp_path / "mine.yaml"
+    assert run("show", "--template", "gpu", "--out", str(file)).exit_code == 0
+    result = run("estimate", "llama3-8b", "--gpu", str(file))
+    assert result.exit_code == 0, result.stderr
+
+
+def test_help_and_version():
+    for arguments in (["--help"], ["estimate", "--help"], ["show", "--help"]):
+        result = run(*arguments)
+        assert result.exit_code == 0
+        assert "Usage" in result.stdout
+        assert result.stderr == ""
+    assert re.fullmatch(r"rooflinekit \d+\.\d+\.\d+\n", run("--version").stdout)
+
+
+def test_without_a_command_the_help_is_shown():
+    result = run()
+    assert "Usage" in result.stdout + result.stderr
+    assert result.stderr.strip() != "rooflinekit:"
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["lama3-8b"], "unknown model 'lama3-8b'; nearest: llama-3-8b"),
+    (["llama3-8b", "--gpu", "h100-smx"], "unknown accelerator 'h100-smx'; nearest: h100-sxm"),
+    (["llama3-8b", "--batch", "0"], "batch must be a whole number of at least 1, not 0"),
+    (["llama3-8b", "--batch", "-1"], "batch must be a whole number of at least 1, not -1"),
+    (["llama3-8b", "--isl", "0"], "isl must be a whole number of at least 1, not 0"),
+    (["llama3-8b", "--osl", "0"], "osl must be a whole number of at least 1, not 0"),
+    (["llama3-8b", "--cached", "-1"], "cached must be a whole number of at least 0, not -1"),
+    (["llama3-8b", "--cached", "1024"], "cached=1024 leaves nothing of isl=1024"),
+    (["llama3-8b", "--context", "0"], "context must be a whole number of at least 1"),
+    (["llama3-8b", "--tp", "3"], "tp=3 does not divide llama-3-8b's 32 attention heads; use tp = 1, 2, 4 or 8"),
+    (["llama3-8b", "--tp", "16"], "tp=16 exceeds the 8 accelerators that nvlink4 joins in a h100-sxm system"),
+    (["llama3-8b", "--gpu", "rtx-4090", "--dp", "16"], "16 accelerators, but a rtx-4090 system joins 8"),
+    (["llama3-8b", "--ep", "2"], "llama-3-8b has no experts; use ep=1"),
+    (["llama3-8b", "--pp", "33"], "pp=33 exceeds llama-3-8b's 32 layers"),
+    (["llama3-8b", "--weights", "fp7"], "unknown dtype 'fp7'; nearest: fp8"),
+    (["llama3-8b", "--engine", "vlm"], "unknown engine 'vlm'; nearest: vllm"),
+    (["llama3-8b", "--calibration", "h100"], "unknown calibration 'h100'"),
+    (["llama3-8b", "--activations", "fp8"], "activations fp8 need quantised weights"),
+    (["llama3-8b", "--gpu", "a100-sxm-80gb", "--weights", "fp8"], "a100-sxm-80gb has no fp8 arithmetic"),
+    (["deepseek-v3", "--gpu", "a100-sxm-80gb", "--tp", "8"], "--activations bf16 dequantises the weights"),
+    (["./nowhere.json"], "nowhere.json: no such file"),
+    (["llama3-8b", "--gpu", "./nowhere.yaml"], "nowhere.yaml: no such file"),
+    (["llama3-8b", "--calibration", "./nowhere.yaml"], "nowhere.yaml: no such file"),
+])  # fmt: skip
+def test_bad_input_is_one_line_that_names_it(arguments, said):
+    assert said in refused(run("estimate", *arguments))
+
+
+@pytest.mark.parametrize(("value", "option"), [
+    ("2.5", "--batch"), ("many", "--batch"), ("", "--isl"), ("1e3", "--osl"), ("xml", "--format"), ("nan", "--tp"),
+])  # fmt: skip
+def test_a_value_of_the_wrong_kind_names_its_option(value, option):
+    line = refused(run("estimate", "llama3-8b", option, value))
+    assert option in line or f"rooflinekit: {option.removeprefix('--')} " in line
+    assert "whole number" in line or "integer" in line or "'table', 'json', 'csv'" in line
+
+
+def test_a_fractional_batch_is_quoted_back():
+    assert "2.5" in refused(run("estimate", "llama3-8b", "--batch", "2.5"))
+
+
+def test_a_number_beyond_any_float_is_bad_input():
+    assert "batch" in refused(run("estimate", "llama3-8b", "--batch", "1" + 400 * "0"))
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["estimte", "llama3-8b"], "unknown command 'estimte'; nearest: estimate"),
+    (["zzzz"], "unknown command 'zzzz'; nearest: "),
+    (["estimate", "llama3-8b", "--batchs", "2"], "--batch"),
+    (["estimate"], "model"),
+    (["estimate", "llama3-8b", "extra"], "extra"),
+    (["estimate", "llama3-8b", "--batch"], "--batch"),
+    (["show"], "show needs the NAME"),
+    (["show", "--template", "cpu"], "no template for 'cpu'; nearest: gpu"),
+    (["show", "h100-smx"], "unknown model or accelerator 'h100-smx'; nearest: h100-sxm"),
+])  # fmt: skip
+def test_a_command_line_that_makes_no_sense(arguments, said):
+    assert said in refused(run(*arguments))
+
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 512, "vocab_size": 1000,
+}  # fmt: skip
+BERT = {
+    "model_type": "bert", "architectures": ["BertModel"], "hidden_size": 768, "num_hidden_layers": 12,
+    "num_attention_heads": 12, "intermediate_size": 3072, "vocab_size": 30522,
+}  # fmt: skip
+MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_key_value_heads": 2}
+TEXT = json.dumps(LLAMA)
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    (json.dumps(BERT), "bert is an encoder"),
+    (json.dumps(BERT | {"model_type": "xlm-roberta"}), "xlm-roberta is an encoder"),
+    (json.dumps(BERT | {"model_type": "t5"}), "t5 is an encoder-decoder"),
+    (json.dumps(LLAMA | {"architectures": ["LlamaForSequenceClassification"]}), "generates no text"),
+    (json.dumps(MIXTRAL), "num_local_experts"),
+    (json.dumps(MIXTRAL | {"num_local_experts": 8}), "num_experts_per_tok"),
+    (json.dumps(LLAMA | {"num_local_experts": 8}), "num_local_experts"),  # never taken as dense
+    (TEXT.replace("hidden_size", "hiden_size"), "hidden_size"),
+    (TEXT[:40], "not valid JSON"),
+    (TEXT[:-1], "not valid JSON"),
+    ("", "empty"),
+    ("[]", "list"),
+    (b"\xff\xfe" + TEXT.encode("utf-16-le"), "not UTF-8"),
+    (b'{"model_type": "ll\xe9ma"}', "not UTF-8"),
+])  # fmt: skip
+def test_a_model_file_that_cannot_be_trusted_is_refused_by_name(tmp_path, content, said):
+    file = tmp_path / "config.json"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    for name in (str(file), str(tmp_path)):
+        line = refused(run("estimate", name))
+        assert said in line
+        assert "config.json" in line
+
+
+def test_a_model_file_of_ones_own_is_answered(tmp_path):
+    (tmp_path / "config.json").write_text(TEXT)
+    result = run("estimate", str(tmp_path), "--format", "json")
+    assert json.loads(result.stdout)["model"] == tmp_path.name
+
+
+@pytest.mark.parametrize(("old", "new", "said"), [
+    ("bandwidth: 4 TB/s", "bandwith: 4 TB/s", "memory.bandwith: unknown key; nearest: bandwidth"),
+    ("bandwidth: 4 TB/s", "bandwidth: 4", "memory.bandwidth"),
+    ("bandwidth: 4 TB/s", "bandwidth: 4 TB", "memory.bandwidth"),
+    ("  capacity: 95.6 GiB", "  # no capacity", "memory.capacity: is missing"),
+])  # fmt: skip
+def test_a_gpu_file_with_a_slip_is_refused_by_key(tmp_path, old, new, said):
+    from rooflinekit.specs import accelerator_template
+
+    text = accelerator_template()
+    assert old in text
+    file = tmp_path / "mine.yaml"
+    file.write_text(text.replace(old, new))
+    line = refused(run("estimate", "llama3-8b", "--gpu", str(file)))
+    assert said in line
+    assert "mine.yaml" in line
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_ends_with_3_and_says_what_would():
+    # 143.5 GB are needed (141.1 of weights), an H100 has 79.6 GiB = 85.5 GB
+    line = refused(run("estimate", "llama-3-70b"), code=3)
+    for part in ("does not fit", "143.5 GB", "85.5 GB", "58.0 GB too little", "--tp 2", "--weights fp8", "--allow-oom"):
+        assert part in line
+
+
+def test_allow_oom_answers_and_marks_it():
+    result = run("estimate", "llama-3-70b", "--allow-oom")
+    assert result.exit_code == 0
+    assert "DOES NOT FIT" in result.stdout
+    data = json.loads(run("estimate", "llama-3-70b", "--allow-oom", "--format", "json").stdout)
+    assert data["memory"]["fits"] is False
+    assert any("does not fit" in warning for warning in data["warnings"])
+
+
+def test_a_context_beyond_the_maximum_is_a_note():
+    result = run("estimate", "llama3-8b", "--isl", "9000")
+    assert result.exit_code == 0
+    assert "exceed llama-3-8b's maximum context of 8192" in " ".join(result.stdout.split())
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def test_out_writes_what_would_be_printed_and_never_overwrites(tmp_path):
+    file = tmp_path / "answer.json"
+    result = run("estimate", "llama3-8b", "--format", "json", "--out", str(file))
+    assert (result.exit_code, result.stdout) == (0, "")
+    written = file.read_text(encoding="utf-8")
+    assert written == run("estimate", "llama3-8b", "--format", "json").stdout
+    line = refused(run("estimate", "gpt2", "--out", str(file)))
+    assert "answer.json exists; add --force" in line
+    assert file.read_text(encoding="utf-8") == written
+    assert run("estimate", "gpt2", "--out", str(file), "--force").exit_code == 0
+    assert file.read_text(encoding="utf-8") != written
+
+
+@pytest.mark.parametrize("target", ["no-such-folder/answer.json", "."])
+def test_out_that_cannot_be_written_is_one_line(tmp_path, target):
+    refused(run("estimate", "llama3-8b", "--out", str(tmp_path / target)))
+    refused(run("estimate", "llama3-8b", "--out", str(tmp_path), "--force"))
+
+
+# --- the process ----------------------------------------------------------------------------------------------------
+
+PROBE = """
+import sys
+sys.argv = ["rooflinekit", "estimate", "llama3-8b", "--batch", "32"]
+from rooflinekit.cli import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+heavy = {"pandas", "matplotlib", "torch", "numpy", "scipy", "pyarrow"} & {name.split(".")[0] for name in sys.modules}
+sys.exit(f"imported: {heavy}" if heavy else 0)
+"""
+
+
+def test_one_estimate_imports_nothing_heavy():
+    result = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode == 0, result.stderr
+
+
+INTERRUPTED = """
+import sys
+import rooflinekit.operating_point as point
+def interrupt(*_):
+    raise KeyboardInterrupt
+point.Predictor.evaluate = interrupt
+sys.argv = ["rooflinekit", "estimate", "llama3-8b"]
+from rooflinekit.cli import main
+main()
+"""
+
+
+def interrupted():
+    return subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_an_interrupt_ends_with_130_and_no_traceback():
+    result = interrupted()
+    assert result.returncode == 130
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+
+
+def test_an_interrupt_is_said():
+    assert interrupted().stderr == "rooflinekit: interrupted\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+@pytest.mark.parametrize("delay", [0.05, 0.15])
+def test_a_signal_while_it_works_leaves_no_traceback_of_ours(delay):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rooflinekit", "models"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in (130, -signal.SIGINT, 0, 1)
+    if process.returncode == 130:
+        assert "Traceback" not in errors
+
+
+def piped_into_nothing():
+    command = [sys.executable, "-m", "rooflinekit", "gpus", "--format", "json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    return process.wait(timeout=60), errors
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes break differently")
+def test_a_reader_that_goes_away_is_met_with_silence():
+    _, errors = piped_into_nothing()
+    assert errors == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes break differently")
+def test_a_reader_that_goes_away_is_no_internal_error():
+    code, _ = piped_into_nothing()
+    assert code == 0
+
+
+def test_an_internal_error_is_one_line_with_1(monkeypatch):
+    from rooflinekit.operating_point import Predictor
+
+    def bug(*_):
+        raise RuntimeError("a\nbug")
+
+    monkeypatch.setattr(Predictor, "evaluate", bug)
+    assert "please report: RuntimeError: a bug" in refused(run("estimate", "llama3-8b"), code=1)
+
+
+def test_it_runs_from_any_folder_and_as_a_module(tmp_path):
+    result = shell("estimate", "llama3-8b", "--format", "json", cwd=tmp_path)
+    assert result.returncode == 0
+    assert json.loads(result.stdout)["model"] == "llama-3-8b"
+
+
+@pytest.mark.parametrize("encoding", [
+    "utf-8",
+    "cp1252",  # a pipe on Windows
+    "ascii",
+])  # fmt: skip
+def test_the_output_survives_any_encoding_of_the_terminal(tmp_path, encoding):
+    plain = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "rooflinekit", "estimate", "llama3-8b"]
+    result = subprocess.run(command, capture_output=True, check=False, env=plain, cwd=tmp_path, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert b"TTFT" in result.stdout

@@ -1,0 +1,144 @@
+"""The documents are true: code runs, outputs are real, links resolve, every JSON key is explained.
+
+`python tests/test_docs.py` pastes the present outputs into the console blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rooflinekit as rk
+from rooflinekit.calibration import load_calibration
+from rooflinekit.frames import INPUT_COLUMNS, RESULT_COLUMNS
+from rooflinekit.specs import names
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)|^\[[^\]\n]+\]: (\S+)$", re.MULTILINE)
+COMMAND = re.compile(r"^\$ (.+)$", re.MULTILINE)
+
+
+def blocks(language: str) -> list[tuple[str, int, str]]:
+    """Every block of a language: its page, its number there, its text."""
+    return [
+        (page, number, text)
+        for page, content in TEXTS.items()
+        for number, (kind, text) in enumerate(BLOCK.findall(content))
+        if kind == language
+    ]
+
+
+def output_of(command: str) -> str:
+    """What a `rooflinekit …` command prints, errors included."""
+    words = command.split()
+    assert words[0] == "rooflinekit"
+    run = subprocess.run(
+        [sys.executable, "-m", *words],
+        capture_output=True,
+        check=False,
+        cwd=ROOT,
+        encoding="utf-8",
+        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONUTF8": "1"},
+    )
+    return run.stdout + run.stderr
+
+
+def real(block: str) -> str:
+    """A console block with its commands' present outputs."""
+    return "".join(f"$ {command}\n{output_of(command)}" for command in COMMAND.findall(block))
+
+
+@pytest.mark.parametrize(("page", "number", "code"), blocks("python"))
+def test_python_blocks_run(page: str, number: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, f"{page}, block {number}", "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize(("page", "number", "block"), blocks("console"))
+def test_outputs_are_real(page: str, number: int, block: str) -> None:
+    assert block == real(block), f"{page}, block {number}: run `make docs`"
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_links_resolve(page: str) -> None:
+    for inline, reference in LINK.findall(BLOCK.sub("", TEXTS[page])):
+        target, _, anchor = (inline or reference).partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        path = (ROOT / page).parent / target if target else ROOT / page
+        assert path.exists(), f"{page}: {target}"
+        if anchor:
+            assert anchor in anchors(path), f"{page}: {target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that a Markdown page's headings get."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def keys(data: object) -> Iterator[str]:
+    """Every key of nested mappings and sequences."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield key
+            yield from keys(value)
+    elif isinstance(data, list | tuple):
+        for value in data:
+            yield from keys(value)
+
+
+@pytest.mark.parametrize(
+    ("model", "scenario"),
+    [("llama3-8b", {}), ("deepseek-v3", {"gpu": "h200-sxm", "tp": 8}), ("llama3-8b", {"calibration": "none"})],
+)
+def test_every_json_key_is_in_the_nomenclature(model: str, scenario: dict[str, Any]) -> None:
+    explained = set(re.findall(r"`(\w+)`", TEXTS["docs/nomenclature.md"]))
+    assert set(keys(rk.estimate(model, **scenario).to_dict())) - explained == set()
+
+
+def test_every_column_and_public_name_is_in_the_nomenclature() -> None:
+    explained = set(re.findall(r"`(\w+)(?:\([^`]*\))?`", TEXTS["docs/nomenclature.md"]))
+    assert {*INPUT_COLUMNS, *RESULT_COLUMNS, *rk.__all__} - explained == set()
+
+
+def test_the_readme_counts_what_the_library_holds() -> None:
+    counts = f"{len(names('model'))} models, {len(names('accelerator'))} accelerators"
+    assert counts in TEXTS["README.md"]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/method.md"])
+def test_intervals_are_those_of_the_calibration(page: str) -> None:
+    stated = {
+        family: (float(low), float(high))
+        for family, low, high in re.findall(r"^\| ([\w/]+).*?\| ([\d.]+) – ([\d.]+) \|$", TEXTS[page], re.MULTILINE)
+    }
+    fitted = {name: fit for name, fit in load_calibration("h100-sxm--vllm").families.items() if fit.rows}
+    assert stated == {name: (round(fit.low, 3), round(fit.high, 3)) for name, fit in fitted.items()}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/method.md"])
+def test_the_transfer_is_that_of_the_calibration(page: str) -> None:
+    low, high = load_calibration("h100-sxm--vllm").transfer
+    assert f"{low:.3f} and {high:.3f}" in " ".join(TEXTS[page].split())
+
+
+def _refresh() -> None:
+    for page, text in TEXTS.items():
+        fresh = BLOCK.sub(lambda hit: f"```console\n{real(hit[2])}```" if hit[1] == "console" else hit[0], text)
+        (ROOT / page).write_text(fresh, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _refresh()

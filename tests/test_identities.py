@@ -1,0 +1,293 @@
+"""Numbers that must come out exactly, each with its hand calculation."""
+
+from __future__ import annotations
+
+import pytest
+
+import rooflinekit as rk
+from rooflinekit.kernels import Linear, distinct_experts
+from rooflinekit.specs import load_accelerator
+from rooflinekit.types.batch import Batch
+from rooflinekit.types.dtype import Dtype
+
+# Published totals: the checkpoints' own counts (safetensors metadata, or the papers). GPT-2 ties its head.
+PARAMETERS = {
+    "gpt2": 124_439_808,
+    "llama-2-7b": 6_738_415_616,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "mistral-7b": 7_241_732_096,
+    "gemma-2-9b": 9_241_705_984,
+    "falcon-7b": 6_921_720_704,
+    "qwen3-32b": 32_762_123_264,
+    "mixtral-8x7b": 46_702_792_704,
+    "gpt-oss-120b": 116_829_156_672,
+    "deepseek-v3": 671_026_419_200,
+    "bloom-176b": 176_247_271_424,
+}
+GIGA = 1e9
+
+
+def kernels(plan, batch):
+    return {kernel.name: kernel for kernel in plan.kernels(batch)}
+
+
+def matrices(plan):
+    """Elements of every fused part of the linear layers: {"q": 16777216, ...}."""
+    linears = [op for op in plan.operations if isinstance(op, Linear)]
+    return {part: width * op.k for op in linears for part, width in op.parts}
+
+
+def step_total(plan, batch, quantity):
+    return sum(kernel.count * getattr(kernel, quantity) for kernel in plan.kernels(batch))
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters_to_the_digit(name):
+    assert rk.parameters(name).total == PARAMETERS[name]
+
+
+def test_llama_3_8b_parameters_by_hand():
+    D, F, V, L, kv = 4096, 14336, 128256, 32, 1024
+    attention, ffn, norms = 2 * D * D + 2 * D * kv, 3 * D * F, 2 * D
+    assert 2 * V * D + L * (attention + ffn + norms) + D == 8_030_261_248
+    count = rk.parameters("llama-3-8b")
+    assert (count.embedding, count.lm_head) == (V * D, V * D)
+    assert (count.attention, count.ffn, count.other) == (L * attention, L * ffn, L * norms + D)
+
+
+@pytest.mark.parametrize(("name", "active"), [
+    # all experts but 2 of 8 idle: 46.70e9 - 32 x 6 x 3 x 4096 x 14336
+    ("mixtral-8x7b", 46_702_792_704 - 32 * 6 * 3 * 4096 * 14336),
+    # 58 expert layers, 248 of 256 idle
+    ("deepseek-v3", 671_026_419_200 - 58 * 248 * 3 * 7168 * 2048),
+    # 36 layers, 124 of 128 idle; each expert has gate, up and down of 2880 x 2880, and biases 2 x 2880 + 2880
+    ("gpt-oss-120b", 116_829_156_672 - 36 * 124 * (3 * 2880 * 2880 + 3 * 2880)),
+    ("llama-3-8b", 8_030_261_248),
+])  # fmt: skip
+def test_active_parameters_leave_the_idle_experts_out(name, active):
+    assert rk.parameters(name).active == active
+
+
+@pytest.mark.parametrize(("part", "megabytes"), [
+    ("q", 33.6),  # 4096 x 4096 x 2
+    ("k", 8.4),  # 4096 x 1024 x 2
+    ("v", 8.4),
+    ("o", 33.6),
+    ("gate", 117.4),  # 4096 x 14336 x 2
+    ("up", 117.4),
+    ("down", 117.4),
+])  # fmt: skip
+def test_projection_weights_of_llama_3_8b_in_megabytes(plan_of, part, megabytes):
+    assert matrices(plan_of("llama-3-8b"))[part] * 2 / 1e6 == pytest.approx(megabytes, abs=0.05)
+
+
+@pytest.mark.parametrize(("part", "gigaflop"), [
+    ("q", 68.7),  # 2 x 2048 x 4096 x 4096
+    ("k", 17.2),  # 2 x 2048 x 4096 x 1024
+    ("v", 17.2),
+    ("o", 68.7),
+    ("gate", 240.5),  # 2 x 2048 x 4096 x 14336
+    ("up", 240.5),
+    ("down", 240.5),
+])  # fmt: skip
+def test_projection_gflop_of_a_layer_at_2048_tokens(plan_of, part, gigaflop):
+    plan = plan_of("llama-3-8b")
+    assert 2 * 2048 * matrices(plan)[part] / GIGA == pytest.approx(gigaflop, abs=0.05)
+
+
+def test_a_fused_launch_does_the_work_of_its_parts(plan_of):
+    done = kernels(plan_of("llama-3-8b"), Batch.prefill(1.0, 2048.0))
+    assert done["qkv_proj"].flops == 2 * 2048 * 4096 * (4096 + 1024 + 1024)
+    assert done["o_proj"].flops == 2 * 2048 * 4096 * 4096
+    assert done["gate_up_proj"].flops == 2 * 2048 * 4096 * 2 * 14336
+    assert done["down_proj"].flops == 2 * 2048 * 14336 * 4096
+    assert {done[name].count for name in ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")} == {32}
+
+
+def test_a_matrix_multiplication_reads_its_input_and_writes_its_output(plan_of):
+    # 2048 tokens, bf16: 4096 in and 6144 out; the weights once, however many tokens
+    qkv = kernels(plan_of("llama-3-8b"), Batch.prefill(1.0, 2048.0))["qkv_proj"]
+    assert qkv.activation_bytes == 2048 * (4096 + 6144) * 2
+    assert qkv.weight_bytes == 4096 * 6144 * 2
+    # fp8 weights: the input is quantised to one byte, the output is bf16
+    narrow = kernels(plan_of("llama-3-8b", weights=Dtype.FP8), Batch.prefill(1.0, 2048.0))["qkv_proj"]
+    assert narrow.activation_bytes == 2048 * (4096 * 1 + 6144 * 2)
+
+
+def test_the_scores_of_a_layer_at_2048_tokens(plan_of):
+    # QK^T without a mask: 2 x 2048^2 x 32 heads x 128 = 34.4 GFLOP; causal: 2048 x 2049 / 2 pairs, 17.2 GFLOP.
+    assert pytest.approx(34.4, abs=0.05) == 2 * 2048**2 * 32 * 128 / GIGA
+    causal = 2 * (2048 * 2049 / 2) * 32 * 128
+    assert causal / GIGA == pytest.approx(17.2, abs=0.05)
+    # One launch does QK^T and PV: twice that.
+    assert kernels(plan_of("llama-3-8b"), Batch.prefill(1.0, 2048.0))["attention"].flops == 2 * causal
+    # All 2,048 query rows against all 2,048 keys, nothing masked, is what 2,048 decode rows at T = 2048 do.
+    rows = kernels(plan_of("llama-3-8b"), Batch.decode(2048.0, 2048.0))["attention"]
+    assert rows.flops == 2 * (2 * 2048**2 * 32 * 128)
+
+
+def test_a_decode_step_at_2048_is_16_1_gflop(plan_of):
+    # weights: 2 x (8,030,261,248 - the embedding table - norms); attention: 32 layers x 4 x 32 x 128 x 2048
+    batch, plan = Batch.decode(1.0, 2048.0), plan_of("llama-3-8b")
+    gemms = sum(k.count * k.flops for k in plan.kernels(batch) if k.family == "gemm")
+    attention = sum(k.count * k.flops for k in plan.kernels(batch) if k.family == "attention_decode")
+    assert gemms == 2 * (8_030_261_248 - 128256 * 4096 - 65 * 4096)
+    assert attention == 32 * 4 * 32 * 128 * 2048
+    assert gemms / GIGA == pytest.approx(15.0, abs=0.05)
+    assert attention / GIGA == pytest.approx(1.07, abs=0.005)
+    assert step_total(plan, batch, "flops") / GIGA == pytest.approx(16.1, abs=0.05)
+
+
+@pytest.mark.parametrize(("name", "bytes_per_token"), [
+    ("llama-3-8b", 131_072),  # 32 layers x 2 x 8 heads x 128 x 2 B
+    ("llama-3-70b", 327_680),  # 80 x 2 x 8 x 128 x 2
+    ("mistral-7b", 131_072),  # 32 x 2 x 8 x 128 x 2
+    ("deepseek-v3", 70_272),  # 61 x (512 + 64) x 2
+    ("llama-2-7b", 524_288),  # 32 x 2 x 32 x 128 x 2
+    ("falcon-7b", 8_192),  # 32 x 2 x 1 x 64 x 2
+    ("qwen3-32b", 262_144),  # 64 x 2 x 8 x 128 x 2
+])  # fmt: skip
+def test_cache_of_one_token(name, bytes_per_token):
+    assert rk.kv_cache_bytes(name, 1) == bytes_per_token
+
+
+def test_cache_of_a_long_sequence():
+    assert rk.kv_cache_bytes("llama-2-7b", 4096) == 4096 * 524_288
+    assert rk.kv_cache_bytes("llama-2-7b", 4096) / GIGA == pytest.approx(2.147, abs=0.0005)
+    # A sliding window of 4,096 stops growing there.
+    assert rk.kv_cache_bytes("mistral-7b", 32_768) == 4096 * 131_072
+
+
+def test_kv_heads_are_replicated_once_tp_exceeds_them():
+    # Llama-3-70B has 8 KV heads: 8 ranks hold one each, 16 ranks hold each twice.
+    assert rk.kv_cache_bytes("llama-3-70b", 1000, tp=8) == 1000 * 327_680
+    assert rk.kv_cache_bytes("llama-3-70b", 1000, tp=16) == 2 * 1000 * 327_680
+    # Falcon-7B has one KV head: every rank holds it.
+    assert rk.kv_cache_bytes("falcon-7b", 1000, tp=4) == 4 * 1000 * 8_192
+
+
+def test_the_latent_of_mla_is_replicated_on_every_rank(plan_of):
+    assert rk.kv_cache_bytes("deepseek-v3", 1000, tp=8) == 8 * 1000 * 70_272
+    # One layer of decode at 4,096 tokens reads 4096 x 576 x 2 B on each of the 8 ranks.
+    read = kernels(plan_of("deepseek-v3", "h200-sxm", tp=8), Batch.decode(1.0, 4096.0))["attention"].kv_read_bytes
+    assert read == 4096 * 576 * 2
+
+
+def test_kv_reads_fall_only_until_each_rank_has_one_head(plan_of):
+    # Qwen3-32B: 8 KV heads of 128; at tp 4 a rank reads 2 of them, at tp 8 one.
+    for tp, heads in ((1, 8), (4, 2), (8, 1)):
+        read = kernels(plan_of("qwen3-32b", tp=tp), Batch.decode(1.0, 1000.0))["attention"].kv_read_bytes
+        assert read == 1000 * heads * 2 * 128 * 2
+
+
+def test_ridge_of_the_h100():
+    # 989.4e12 / 3.35e12
+    assert load_accelerator("h100-sxm").value.ridge(Dtype.BF16) == pytest.approx(295.3, abs=0.1)
+
+
+def test_weight_read_floor_of_llama_3_8b_on_the_h100(plan_of):
+    # The embedding table is a lookup: 2 x (8,030,261,248 - 128,256 x 4,096) B / 3.35 TB/s = 4.48 ms;
+    # if the table were streamed as well it would be 4.79 ms.
+    streamed = step_total(plan_of("llama-3-8b"), Batch.decode(1.0, 1.0), "weight_bytes")
+    assert streamed == 2 * (8_030_261_248 - 128256 * 4096)
+    assert streamed / 3.35e12 * 1e3 == pytest.approx(4.48, abs=0.005)
+    assert (streamed + 2 * 128256 * 4096) / 3.35e12 * 1e3 == pytest.approx(4.79, abs=0.005)
+    bound = plan_of("llama-3-8b").time(Batch.decode(1.0, 1.0)).bound * 1e3
+    assert 4.48 < bound < 4.49
+
+
+def test_llama_3_70b_on_eight_gpus(plan_of):
+    plan, batch = plan_of("llama-3-70b", tp=8), Batch.decode(32.0, 4096.0)
+    assert step_total(plan, batch, "kv_read_bytes") == 32 * 4096 * 327_680 / 8  # 5.37 GB
+    assert step_total(plan, batch, "kv_read_bytes") / GIGA == pytest.approx(5.37, abs=0.005)
+    # 161 norms of 8,192 are on every rank, everything else is cut by 8; the embedding is resident and not streamed.
+    norms, table = 161 * 8192, 128256 * 8192
+    resident = 2 * ((70_553_706_496 - norms) / 8 + norms)
+    held = sum(n * weights.bytes for op, n in plan.operations.items() for weights in op.weights)
+    assert held == resident
+    assert resident / GIGA == pytest.approx(17.6, abs=0.05)
+    assert step_total(plan, batch, "weight_bytes") == resident - 2 * table / 8
+    assert (resident - 2 * table / 8) / GIGA == pytest.approx(17.4, abs=0.05)
+
+
+def test_bound_of_a_decode_step_of_llama_3_70b_on_eight_gpus(plan_of):
+    # memory: (17.38 + 5.37) GB / 3.35 TB/s = 6.79 ms; 160 all-reduces of 32 x 8192 x 2 B, 2 x 7/8 of it sent at
+    # 450 GB/s, are 0.326 ms, one more on the embedding 2 us, the logits 7/8 x 32 x 128256 x 2 B 16 us: 7.13 ms.
+    step = plan_of("llama-3-70b", tp=8).time(Batch.decode(32.0, 4096.0))
+    local = 1e3 * sum(timed.bound for timed in step.kernels if timed.kernel.family != "collective")
+    assert local == pytest.approx(6.8, abs=0.05)
+    reduce = 2 * 7 / 8 * 32 * 8192 * 2 / 450e9
+    gather = 7 / 8 * 32 * 128256 * 2 / 450e9
+    assert step.bound * 1e3 == pytest.approx(local + 1e3 * (161 * reduce + gather), rel=1e-9)
+    assert step.bound * 1e3 == pytest.approx(7.1, abs=0.05)
+
+
+def test_bound_of_a_decode_step_of_mixtral_on_two_gpus(plan_of):
+    plan, batch = plan_of("mixtral-8x7b", tp=2), Batch.decode(32.0, 2048.0)
+    touched = 8 * (1 - (1 - 2 / 8) ** 32)  # 7.9992 of 8
+    cut = 32 * (4096 * (4096 + 1024 + 1024 + 4096) + touched * 3 * 4096 * 14336) + 32000 * 4096
+    replicated = 32 * (8 * 4096 + 2 * 4096) + 4096  # router, norms
+    streamed = step_total(plan, batch, "weight_bytes")
+    assert streamed == pytest.approx(2 * (cut / 2 + replicated), rel=1e-12)
+    assert streamed / 3.35e12 * 1e3 == pytest.approx(13.9, abs=0.05)
+    # + KV 32 x 2048 x 131,072 / 2 B = 1.28 ms, + 65 all-reduces and the logits, 0.04 ms
+    assert plan.time(batch).bound * 1e3 == pytest.approx(15.2, abs=0.05)
+
+
+@pytest.mark.parametrize(("tokens", "experts", "top_k", "touched"), [
+    (32, 256, 8, 163),  # 256 x (1 - (31/32)^32) = 163.3: neither 8 nor 256
+    (1, 256, 8, 8),
+    (1, 8, 2, 2),
+    (100_000, 256, 8, 256),
+    (64, 8, 8, 8),  # every token visits all of them
+])  # fmt: skip
+def test_distinct_experts(tokens, experts, top_k, touched):
+    assert distinct_experts(tokens, experts, top_k) == pytest.approx(touched, abs=0.35)
+
+
+def test_distinct_experts_by_enumeration():
+    # Two tokens, each picks 2 of 4 experts: of 36 equally likely pairs of pairs, 6 share both (2 distinct),
+    # 24 share one (3), 6 share none (4): mean 3.
+    assert distinct_experts(2, 4, 2) == pytest.approx((6 * 2 + 24 * 3 + 6 * 4) / 36)
+
+
+def test_flops_of_mla_in_its_two_forms(plan_of):
+    plan = plan_of("deepseek-v3", "h200-sxm", tp=8)
+    b, H, S = 4, 128 // 8, 3000
+    # prefill, up-projected: 192 wide scores and 128 wide values over S(S + 1)/2 pairs: 320 b H S^2 for long S
+    prefill = kernels(plan, Batch.prefill(4.0, 3000.0))["attention"]
+    assert prefill.flops == 2 * (192 + 128) * b * H * (S * (S + 1) / 2)
+    assert prefill.flops == pytest.approx(320 * b * H * S**2, rel=1 / S)
+    # decode, absorbed: 576 wide scores and 512 wide values: 2 x 1088 b H S
+    assert kernels(plan, Batch.decode(4.0, 3000.0))["attention"].flops == 2 * b * H * S * 1088
+
+
+def test_head_dim_is_not_hidden_over_heads(plan_of):
+    # Qwen3-32B: hidden 5120, 64 heads of 128 (not 80), 8 KV heads
+    parts = matrices(plan_of("qwen3-32b"))
+    assert (parts["q"], parts["k"], parts["o"]) == (5120 * 64 * 128, 5120 * 8 * 128, 64 * 128 * 5120)
+
+
+def test_an_alibi_model_has_neither_rotary_kernel_nor_gate(plan_of):
+    done = kernels(plan_of("bloom-176b", tp=8), Batch.decode(1.0, 100.0))
+    assert "rope" not in done
+    # plain GELU: 4 x hidden, one matrix up, one down
+    assert done["up_proj"].flops == 2 * 14336 * 4 * 14336 / 8
+    # LayerNorm has scale and bias, and both are read: 2 x 14336 x 2 B
+    assert done["residual_norm"].weight_bytes == 2 * 14336 * 2
+
+
+def test_half_of_gemma_2_attends_to_4096_tokens_only(plan_of):
+    done = kernels(plan_of("gemma-2-9b"), Batch.decode(1.0, 8000.0))
+    assert (done["attention"].count, done["window_attention"].count) == (21, 21)
+    assert done["attention"].kv_read_bytes == 8000 * 8 * 2 * 256 * 2
+    assert done["window_attention"].kv_read_bytes == 4096 * 8 * 2 * 256 * 2
+    assert done["window_attention"].flops == 4 * 16 * 256 * 4096
+
+
+def test_causal_prefill_with_a_cached_prefix(plan_of):
+    # 300 new tokens after 700: 300 x 700 + 300 x 301 / 2 pairs
+    done = kernels(plan_of("llama-3-8b"), Batch.prefill(1.0, 1000.0, cached=700.0))["attention"]
+    assert done.flops == 4 * 32 * 128 * (300 * 700 + 300 * 301 / 2)
+    assert done.kv_read_bytes == 1000 * 2 * 8 * 128 * 2

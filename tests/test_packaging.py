@@ -1,0 +1,222 @@
+"""The form of the project: packages, exports, commands, imports that point downwards, sizes."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+import rooflinekit as rk
+from rooflinekit.cli.app import app
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "rooflinekit"
+SHIPPED = ("hardware_specs", "model_specs", "validate")  # top-level folders that ship inside the package
+LAYERS = (
+    "types", "specs", "kernels", "layers", "roofline", "step", "cache", "parameter_count", "memory", "operating_point",
+    "calibration", "results", "estimator", "facts", "frames", "report", "cli",
+)  # fmt: skip
+OUTSIDE = ("__init__", "__main__")  # the lazy front door, and the module that runs the command line
+MODULES = sorted(PACKAGE.rglob("*.py"))
+SOURCES = sorted(path for folder in ("rooflinekit", "validate", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+class TestPackage:
+    def test_the_list_of_packages_matches_the_tree(self) -> None:
+        setuptools = tomllib.loads(read("pyproject.toml"))["tool"]["setuptools"]
+        inside = {path.parent for path in MODULES} - {PACKAGE}
+        beside = [folder for name in SHIPPED for folder in (ROOT / name, *(ROOT / name).rglob("*"))]
+        beside = [folder for folder in beside if folder.is_dir() and any(folder.glob("*.[py][ya]*"))]
+        expected = {".".join(("rooflinekit", *path.relative_to(PACKAGE).parts)) for path in inside}
+        expected |= {".".join(("rooflinekit", *path.relative_to(ROOT).parts)) for path in beside}
+        assert set(setuptools["packages"]) == expected | {"rooflinekit"}
+        assert setuptools["package-dir"] == {
+            ".".join(("rooflinekit", *path.relative_to(ROOT).parts)): path.relative_to(ROOT).as_posix()
+            for path in beside
+        }
+
+    def test_every_spec_file_ships(self) -> None:
+        data = tomllib.loads(read("pyproject.toml"))["tool"]["setuptools"]["package-data"]
+        for path in [*ROOT.glob("*_specs/**/*.y*ml"), PACKAGE / "py.typed"]:
+            package = ".".join(path.parent.relative_to(ROOT).parts)
+            package = package if package.startswith("rooflinekit") else f"rooflinekit.{package}"
+            assert any(path.match(pattern) for pattern in data[package]), path
+
+    def test_the_version_stands_once(self) -> None:
+        assert tomllib.loads(read("pyproject.toml"))["project"]["version"] == rk.__version__
+        assert rk.__version__ in read("CHANGELOG.md")
+
+
+class TestExports:
+    def test_all_is_what_is_imported_on_first_use(self) -> None:
+        assert set(rk.__all__) == set(rk._HOME)
+        assert rk.__all__ == sorted(rk.__all__)
+
+    def test_type_checkers_see_the_same_names(self) -> None:
+        tree = ast.parse(read("rooflinekit/__init__.py"))
+        block = next(node for node in tree.body if isinstance(node, ast.If))
+        seen = {
+            alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+        }
+        assert seen == rk._HOME
+
+    @pytest.mark.parametrize("name", rk.__all__)
+    def test_every_name_imports(self, name: str) -> None:
+        assert getattr(rk, name) is getattr(importlib.import_module(rk._HOME[name]), name)
+
+    def test_public_names_survive_the_import_of_any_module(self) -> None:
+        """A module such as `rooflinekit.estimator` must not take the place of the function of that name."""
+        modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in MODULES]
+        imports = ", ".join(name for name in modules if not name.endswith("__"))
+        check = "assert all(getattr(rk, n) is getattr(import_module(h), n) for n, h in rk._HOME.items()), vars(rk)"
+        code = f"import {imports}\nimport rooflinekit as rk\nfrom importlib import import_module\n{check}"
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+    def test_an_unknown_name_is_an_attribute_error(self) -> None:
+        with pytest.raises(AttributeError, match="nothing_like_this"):
+            _ = rk.nothing_like_this
+
+    @pytest.mark.parametrize("path", MODULES, ids=name_of)
+    def test_all_of_a_module_exists_and_is_sorted(self, path: Path) -> None:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if path.name == "__main__.py":
+            return
+        module = importlib.import_module(".".join(part for part in parts if part != "__init__"))
+        listed = getattr(module, "__all__", [])
+        assert [name for name in listed if not hasattr(module, name)] == []
+        assert len(set(listed)) == len(listed)
+
+
+class TestReadmeAndChecks:
+    def test_the_two_commands_are_targets(self) -> None:
+        commands = re.findall(r"^make ([a-z-]+)", read("README.md"), re.MULTILINE)
+        targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
+        assert commands == ["run", "test"]
+        assert set(commands) <= targets
+
+    def test_the_checks_run_the_test_command_of_the_readme(self) -> None:
+        script = read(".ci/run")
+        pattern = re.search(r"sed -nE 's/(.+)/\\1/p' README\.md", script)
+        assert pattern is not None
+        assert 'bash -c "$test_command"' in script
+        hit = re.search(pattern[1], read("README.md"), re.MULTILINE)
+        assert hit is not None
+        assert hit[1] == "make test"
+        assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
+
+    def test_every_target_is_phony_and_explained(self) -> None:
+        makefile = read("Makefile")
+        targets = set(re.findall(r"^([a-z-]+):.*##", makefile, re.MULTILINE))
+        phony = re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)
+        assert phony is not None
+        assert set(phony[1].split()) == targets
+
+
+SECTIONS = dict(re.findall(r"^## (.+?)$\n(.*?)(?=^## |\Z)", read("docs/cli.md"), re.MULTILINE | re.DOTALL))
+COMMANDS = getattr(get_command(app), "commands")  # noqa: B009 - a group, which its type does not say
+
+
+class TestCommands:
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_every_command_and_option_is_documented(self, command: str) -> None:
+        title = next((title for title in SECTIONS if re.match(rf"`rooflinekit {command}\b", title)), None)
+        assert title is not None, f"docs/cli.md has no section on {command}"
+        for parameter in COMMANDS[command].params:
+            for option in parameter.opts:
+                shown = f"`{option}`" in SECTIONS[title] if option.startswith("--") else option.upper() in title
+                assert shown, f"docs/cli.md: {command}: {option}"
+        assert COMMANDS[command].help
+
+    def test_nothing_is_documented_that_does_not_exist(self) -> None:
+        known = {option for command in COMMANDS.values() for p in command.params for option in p.opts}
+        documented = set(re.findall(r"^\| `(--[a-z-]+)`", read("docs/cli.md"), re.MULTILINE))
+        assert documented <= known | {"--help"}
+        sections = {title.split()[1].strip("`") for title in SECTIONS if title.startswith("`rooflinekit ")}
+        assert sections == set(COMMANDS)
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_defaults_are_the_documented_ones(self, command: str) -> None:
+        title = next(title for title in SECTIONS if re.match(rf"`rooflinekit {command}\b", title))
+        rows = dict(re.findall(r"^\| `(--[a-z-]+)` \| `?([^|`]*?)`? \|", SECTIONS[title], re.MULTILINE))
+        for parameter in COMMANDS[command].params:
+            default = parameter.default
+            if parameter.opts[0] in rows and default is not None and default is not False:
+                assert rows[parameter.opts[0]] == str(default)
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Modules of the package that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.ImportFrom(module=str(module), level=0) if module.split(".")[0] == "rooflinekit":
+                yield from [module] if "." in module else [f"{module}.{alias.name}" for alias in node.names]
+            case ast.ImportFrom(level=level) if level:
+                yield f"relative import in {path}"
+            case ast.Import():
+                yield from [alias.name for alias in node.names if alias.name.startswith("rooflinekit.")]
+
+
+def layer_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+class TestLayers:
+    def test_the_list_is_complete_and_documented(self) -> None:
+        found = {path.stem for path in PACKAGE.glob("*.py")} | {path.parent.name for path in PACKAGE.glob("*/*.py")}
+        assert found - set(OUTSIDE) == set(LAYERS)
+        table = re.findall(r"^\| `(\w+)` \|", read("docs/architecture.md"), re.MULTILINE)
+        assert tuple(table) == LAYERS
+
+    @pytest.mark.parametrize("path", MODULES, ids=name_of)
+    def test_imports_point_downwards(self, path: Path) -> None:
+        layer = path.relative_to(PACKAGE).with_suffix("").parts[0]
+        if layer in OUTSIDE:
+            return
+        for module in imported(path):
+            if module == "rooflinekit.__version__":
+                continue
+            assert LAYERS.index(layer_of(module)) <= LAYERS.index(layer), f"{name_of(path)} imports {module}"
+
+
+def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef, source: list[str]) -> int:
+    """Lines of a function without its docstring, blank lines and comments."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    if not body:
+        return 0
+    lines = source[function.lineno - 1 : function.body[0].lineno - 1] if body is function.body else []
+    lines = [*lines, *source[body[0].lineno - 1 : function.end_lineno]]
+    return sum(1 for line in lines if line.strip() and not line.strip().startswith("#"))
+
+
+class TestSizes:
+    @pytest.mark.parametrize("path", SOURCES, ids=name_of)
+    def test_every_module_says_what_it_is(self, path: Path) -> None:
+        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+
+    @pytest.mark.parametrize("path", SOURCES, ids=name_of)
+    def test_files_stay_small(self, path: Path) -> None:
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+
+    @pytest.mark.parametrize("path", [*SOURCES, *TESTS], ids=name_of)
+    def test_functions_stay_small(self, path: Path) -> None:
+        text = path.read_text(encoding="utf-8")
+        functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+        sizes = {node.name: code_lines(node, text.splitlines()) for node in functions}
+        assert {name: size for name, size in sizes.items() if size > 50} == {}
