@@ -15,6 +15,7 @@ from rooflinekit.results import Estimate, MemoryResult, StepResult
 from rooflinekit.roofline import StepTime
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.step import Plan, make_plan
+from rooflinekit.timing import parameters
 from rooflinekit.timing.calibrated import Calibration
 from rooflinekit.types.batch import Batch, whole_number
 from rooflinekit.types.deployment import ENGINES, Deployment
@@ -163,11 +164,20 @@ def _calibration(gpu: Accelerator, engine: str, asked: str | None) -> tuple[Cali
 
 
 def _format_notes(plan: Plan) -> list[str]:
-    """Say where weights are stored in one format and multiplied in another."""
+    """Say where weights are multiplied in another format, and where another format's measurements stand in."""
     formats, precision = plan.precision.formats, plan.precision
     pairs = {(w, precision.compute(w)) for w in (formats.attention, formats.ffn, formats.experts) if not w.is_wide}
-    return [
-        f"{w} weights are dequantised and multiplied in {c}" for w, c in sorted(pairs, key=str) if c.unit is not w.unit
+    pairs = {(weight, compute) for weight, compute in pairs if compute.unit is not weight.unit}
+    notes = [
+        f"{weight} weights are dequantised and multiplied in {compute}" for weight, compute in sorted(pairs, key=str)
+    ]
+    if plan.calibration is None:
+        return notes
+    kernels = plan.kernels(Batch.prefill(1.0, 8.0)) + plan.kernels(Batch.decode(1.0, 8.0))
+    absent = dict.fromkeys((k.family, k.dtype.value) for k in kernels if not plan.calibration.measured(k))
+    return notes + [
+        f"no measured {family} kernels in {dtype}: the efficiency of another format stands in, its interval widened"
+        for family, dtype in absent
     ]
 
 
@@ -281,6 +291,10 @@ def _provenance(plan: Plan) -> tuple[Provenance, ...]:
     entries += plan.system.accelerator.provenance
     if calibration:
         for name, fit in calibration.families.items():
-            label = f"calibration {name}: mean error on unseen shapes"
-            entries.append(Provenance(label, fit.error, "", f"{fit.source}; {calibration.source}"))
+            source = f"{fit.source}; {calibration.source}"
+            for part, bounds in parameters(fit.form).items():
+                label = f"calibration.{name}.{part}" + (f" ± {fit.spread[part]:.2g}" if fit.spread.get(part) else "")
+                unit = "s" if bounds.unit == "us" else bounds.unit
+                entries.append(Provenance(label, getattr(fit.form, part), unit, source))
+            entries.append(Provenance(f"calibration.{name}.error", fit.error, "mean on unseen shapes", source))
     return tuple(entries)

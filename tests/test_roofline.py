@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from rooflinekit.types.calibration import Calibration, FamilyFit, Parameter
 
 from rooflinekit.results import KernelResult, StepResult, regime
 from rooflinekit.roofline import roofline_bound, time_kernel, time_step
 from rooflinekit.types.batch import Batch
-from rooflinekit.types.calibration import Calibration, FamilyFit, Parameter
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.errors import DtypeError
 from rooflinekit.types.hardware import Accelerator, System
