@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rooflinekit.calibration.load import calibration_names, load_calibration
@@ -29,14 +30,16 @@ def choose_calibration(accelerator: Accelerator, engine: str) -> tuple[Calibrati
     """
     known, rule = calibration_names(), _rule()
     own = f"{accelerator.name}--{engine}"
-    donor = own if own in known else next(name for name, _ in _donors(accelerator, engine, rule) if name in known)
+    if own in known and _is_shipped(accelerator):
+        return load_calibration(own), None
+    donor = next(name for name, _ in _donors(accelerator, engine, rule) if name in known)
     return stand_in(load_calibration(donor), accelerator, engine)
 
 
 def stand_in(calibration: Calibration, accelerator: Accelerator, engine: str) -> tuple[Calibration, str | None]:
     """The calibration as it serves for this accelerator and engine: as it is at home, wider elsewhere, and says so."""
     name = f"{calibration.accelerator}--{calibration.engine.split()[0]}"
-    if name == f"{accelerator.name}--{engine}":
+    if name == f"{accelerator.name}--{engine}" and _is_shipped(accelerator):
         return calibration, None
     rule = _rule()
     reach = next((reach for donor, reach in _donors(accelerator, engine, rule) if donor == name), "generic")
@@ -47,6 +50,11 @@ def stand_in(calibration: Calibration, accelerator: Accelerator, engine: str) ->
     return replace(calibration, widening={key: float(power) for key, power in rule["widening"][reach].items()}), note
 
 
+def _is_shipped(accelerator: Accelerator) -> bool:
+    """Whether it is the library's own, and not a file of the user's that happens to share a name."""
+    return Path(accelerator.origin).parent == spec_dir("accelerator")
+
+
 def _rule() -> dict[str, Any]:
     return read_yaml(spec_dir("accelerator") / "calibrations" / "transfer.yaml")
 
@@ -55,7 +63,7 @@ def _donors(accelerator: Accelerator, engine: str, rule: dict[str, Any]) -> Iter
     """Candidates by growing distance, each with what it reaches across."""
     engines = [engine, *(each for each in rule["engines"] if each != engine)]
     family = accelerator.architecture.split()[0] if accelerator.architecture else ""
-    places = [(accelerator.name, "engine")]
+    places = [(accelerator.name, "engine")] if _is_shipped(accelerator) else []
     places += [(name, "architecture") for name in rule["architecture"].get(family, [])]
     places += [(name, "generation") for name in rule["generation"].get(family, [])]
     places.append((rule["generic"], "generic"))

@@ -46,6 +46,10 @@ class Measured:
         kernels, sizes = tuple(kernel for kernel, _ in kept), tuple(size for _, size in kept)
         return Measured(self.family, kernels, sizes, self.time[rows], self.group[rows])
 
+    def relabelled(self, variant: str) -> Measured:
+        """The same rows under the name that a calibration has for their variant."""
+        return replace(self, kernels=tuple(replace(kernel, variant=variant) for kernel in self.kernels))
+
     def each(self, function: Callable[[Kernel], Any]) -> Array:
         """A number for every row."""
         parts = [np.broadcast_to(function(k), (size,)) for k, size in zip(self.kernels, self.sizes, strict=True)]
@@ -73,7 +77,7 @@ def measured_rows(table: pd.DataFrame, operation: str) -> Measured:
     group = np.asarray(table.groupby(GROUP[operation]).ngroup(), np.intp)
     parts = _parts(table, operation)
     order = np.concatenate(parts)
-    names = [name for name in table.columns if name not in _TEXT]
+    names = table.select_dtypes("number").columns
     kernels, sizes = [], []
     for rows in parts:
         columns = {name: table[name].to_numpy(float)[rows] for name in names}
@@ -180,5 +184,3 @@ GROUP = {
     "comm": ["gpus", "bytes"],
 }
 """Columns that make a shape group: what one model brings, apart from the size of the batch."""
-
-_TEXT = {"gpu", "engine", "engine_version", "dtype", "kv_dtype", "routing", "collective", "mode"}

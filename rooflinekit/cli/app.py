@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from rooflinekit import __version__
+from rooflinekit.cli.accuracy import accuracy
+from rooflinekit.cli.calibrate import calibrate
 from rooflinekit.cli.catalogue import gpus, models, show
 from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.group import CommandGroup
@@ -26,6 +28,8 @@ app.command()(estimate)
 app.command()(models)
 app.command()(gpus)
 app.command()(show)
+app.command()(calibrate)
+app.add_typer(accuracy, name="accuracy")
 
 
 def _version(wanted: bool) -> None:

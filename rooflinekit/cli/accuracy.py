@@ -1,0 +1,51 @@
+"""`rooflinekit accuracy`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rooflinekit.cli.output import Format, emit, to_csv, to_json
+from rooflinekit.cli.progress import counting
+
+if TYPE_CHECKING:
+    from rooflinekit.accuracy import Accuracy
+
+__all__ = ["accuracy"]
+
+accuracy = typer.Typer(help="Predictions against measured tables.", no_args_is_help=True)
+
+
+@accuracy.callback()
+def _root() -> None:
+    """Predictions against measured tables."""
+
+
+@accuracy.command()
+def kernels(
+    files: Annotated[list[Path], typer.Argument(help="Kernel tables (gemm.parquet, ...; CSV or Parquet).")],
+    calibration: Annotated[str | None, typer.Option(help="A calibration, or 'none' for the datasheet bound.")] = None,
+    format: Annotated[Format, typer.Option(help="Output format.")] = Format.table,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+) -> None:
+    """Score kernel latencies: errors by operation, accelerator, engine and number format."""
+    from rooflinekit.accuracy import kernel_accuracy
+
+    with counting("scoring") as progress:
+        found = kernel_accuracy(files, calibration, progress)
+    emit(_render(found, format), out, force)
+    if found.answered < found.rows:
+        raise typer.Exit(4)
+
+
+def _render(found: Accuracy, format: Format) -> str:
+    from rooflinekit.report.accuracy import accuracy_rows, accuracy_text
+
+    if format is Format.json:
+        return to_json(found.to_dict())
+    if format is Format.csv:
+        return to_csv(accuracy_rows(found))
+    return accuracy_text(found, markdown_style=format is Format.md)

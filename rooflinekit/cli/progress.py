@@ -1,0 +1,28 @@
+"""A progress line on a terminal, and silence in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["counting"]
+
+
+@contextmanager
+def counting(verb: str, total: int | None = None) -> Iterator[Callable[[str], None]]:
+    """Yield a function to call with the name of each piece of work as it starts."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(verb, total=total)
+
+        def step(name: str) -> None:
+            bar.update(task, advance=1, description=f"{verb} {name}"[:60])
+
+        yield step

@@ -1,0 +1,48 @@
+"""Accuracy as rows and as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooflinekit.accuracy import Accuracy, Score
+from rooflinekit.report.table import aligned, markdown
+
+__all__ = ["accuracy_rows", "accuracy_text"]
+
+_HEADER = ["", "n", "median", "mean", "p90", "bias", "in 90 %"]
+_KEYS = ("op", "gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode")
+
+
+def accuracy_rows(found: Accuracy) -> list[dict[str, Any]]:
+    """One flat row a group."""
+    return [
+        {key: group.key.get(key, "") for key in _KEYS}
+        | {"n": group.n, "answered": group.answered, "median_ape": group.median_ape, "mape": group.mape}
+        | {"p90_ape": group.p90_ape, "bias": group.bias, "coverage90": group.coverage90}
+        for group in found.groups
+    ]
+
+
+def accuracy_text(found: Accuracy, markdown_style: bool = False) -> str:
+    """The summary, then every group, then what was not answered."""
+    table = markdown if markdown_style else aligned
+    summary = [
+        [op, str(sum(g.n for g in found.groups if g.key["op"] == op)), *(_percent(value) for value in figures.values())]
+        for op, figures in found.summary.items()
+    ]
+    lines = [f"{found.answered} of {found.rows} rows answered; errors are |predicted − measured| / measured", ""]
+    lines += table(["median over groups", *_HEADER[1:]], summary)
+    lines += ["", *table(["group", *_HEADER[1:]], [_cells(group) for group in found.groups])]
+    for reason, count in found.unanswered.items():
+        lines += ["", f"{count} rows not answered: {reason}"]
+    return "\n".join(lines)
+
+
+def _cells(group: Score) -> list[str]:
+    name = " ".join(group.key[key] for key in _KEYS if key in group.key)
+    figures = (group.median_ape, group.mape, group.p90_ape, group.bias, group.coverage90)
+    return [name, str(group.n), *(_percent(value) for value in figures)]
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
