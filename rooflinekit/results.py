@@ -61,13 +61,21 @@ def regime(timed: KernelTime) -> str:
 
 
 def shares_by_cause(step: StepTime) -> dict[str, float]:
-    """Share of the step's time by cause: launch floors apart, the rest of each kernel to the resource it waits for."""
+    """Share of the step's time by cause: each kernel's is split between its launch and the resource it waits for.
+
+    The split is in proportion to what either alone would need, since a correction scales both.
+    """
     seconds = dict.fromkeys(("compute", "memory", "network", "overhead"), 0.0)
     for timed in step.kernels:
-        launch = float(timed.overhead)
-        busy = {"memory": timed.memory, "compute": timed.compute, "network": timed.network}
-        seconds["overhead"] += launch
-        seconds[max(busy, key=lambda cause: float(busy[cause]))] += float(timed.time) - launch
+        launch, busy = (
+            float(timed.overhead),
+            {"memory": timed.memory, "compute": timed.compute, "network": timed.network},
+        )
+        cause = max(busy, key=lambda name: float(busy[name]))
+        needed = launch + float(busy[cause])
+        share = launch / needed if needed else 0.0
+        seconds["overhead"] += share * float(timed.time)
+        seconds[cause] += (1.0 - share) * float(timed.time)
     return {cause: spent / float(step.time) for cause, spent in seconds.items()}
 
 

@@ -1,48 +1,40 @@
-"""Calibrations: what is refused, what a fit recovers, which one is chosen."""
+"""Calibration files: what is refused, what is shipped, which one is chosen."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
-import numpy as np
 import pytest
 import yaml
 
 import rooflinekit as rk
-from rooflinekit.calibration.fit import Measured, fit_family, predict
-from rooflinekit.calibration.load import (
-    DEFAULT,
-    calibration_names,
-    choose_calibration,
-    load_calibration,
-    read_calibration,
-)
-from rooflinekit.specs import spec_dir
+from rooflinekit.calibration import calibration_names, choose_calibration, load_calibration
+from rooflinekit.calibration.load import read_calibration
+from rooflinekit.specs import load_accelerator, spec_dir
+from rooflinekit.timing import FORMS, parameters
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.errors import InputError, SpecError, UnknownNameError
 from rooflinekit.types.kernel import FAMILIES, Kernel
 
-FAMILY = {
-    "launch_us": [3.5, 0.1],
-    "compute": [0.8, 0.01],
-    "memory": [0.85, 0.01],
-    "network": [1, 0],
-    "hop_us": [0, 0],
-    "interval": [0.9, 1.3],
-    "rows": 10,
-    "source": "here",
-}
+
+def family(name):
+    """An entry with the usual value of every parameter of the family's form."""
+    known = parameters(FORMS[name])
+    values = {key: bound.usual if bound.choices else [bound.usual, 0.0] for key, bound in known.items()}
+    interval = {"axis": "", "edges": [], "width": [1.5]}
+    return {"parameters": values, "frozen": [], "interval": interval, "rows": 10, "error": 0.1, "source": "here"}
+
+
 FILE = {
     "name": "mine",
     "accelerator": "h100-sxm",
     "engine": "vllm 1.0",
-    "form": "roofline-3",
+    "form": "physical-1",
     "source": "my measurements",
     "date": "2026-01-01",
     "version": "0.1.0",
-    "transfer": {"low": 0.8, "high": 1.8, "source": "there"},
-    "families": dict.fromkeys(FAMILIES, FAMILY),
+    "defaults": {},
+    "families": {name: family(name) for name in FAMILIES},
 }
 
 
@@ -62,11 +54,12 @@ def written(tmp_path, *path, value=None, drop=False):
 
 
 def test_a_calibration_is_read_in_si(tmp_path):
-    got = read_calibration(written(tmp_path))
+    got = read_calibration(written(tmp_path, "families", "gemm", "parameters", "launch", value=[3.5, 0.1]))
     gemm = got.families["gemm"]
-    assert (gemm.launch.value, gemm.launch.spread) == (3.5e-6, 0.1e-6)
-    assert (gemm.compute.value, gemm.memory.value, gemm.low, gemm.high, gemm.rows) == (0.8, 0.85, 0.9, 1.3, 10)
-    assert (got.name, got.accelerator, got.transfer) == ("mine", "h100-sxm", (0.8, 1.8))
+    assert gemm.form.launch == pytest.approx(3.5e-6)
+    assert gemm.spread["launch"] == pytest.approx(0.1e-6)
+    assert (gemm.rows, gemm.error, gemm.regimes.width) == (10, 0.1, (1.5,))
+    assert (got.name, got.accelerator) == ("mine", "h100-sxm")
 
 
 def test_the_hash_is_of_the_content_and_not_of_the_line_ends(tmp_path):
@@ -77,26 +70,30 @@ def test_the_hash_is_of_the_content_and_not_of_the_line_ends(tmp_path):
     assert read_calibration(written(tmp_path, "families", "gemm", "rows", value=11)).hash != first
 
 
+GEMM = ("families", "gemm")
+
+
 @pytest.mark.parametrize(("path", "value", "said"), [
     (("nmae",), "x", "mine.yaml: unknown key 'nmae'; nearest: name"),
-    (("families", "gemm", "comptue"), [1, 0], "mine.yaml: gemm: unknown key 'comptue'; nearest: compute"),
-    (("families", "gem"), FAMILY, "families: unknown family 'gem'; nearest: gemm"),
-    (("form",), "roofline-9", "form: 'roofline-9' is not known; known: roofline-3"),
-    (("families", "gemm", "compute"), [1.2, 0], "gemm.compute: 1.2 is not a share of the datasheet rate"),
-    (("families", "gemm", "compute"), [0, 0], "gemm.compute: 0.0 is not a share"),
-    (("families", "gemm", "compute"), 0.8, "gemm.compute: 0.8 is not a pair of numbers"),
-    (("families", "gemm", "compute"), [0.8], "gemm.compute: [0.8] is not a pair of numbers"),
-    (("families", "gemm", "compute"), [0.8, -1], "gemm.compute: -1 is not a number of at least 0"),
-    (("families", "gemm", "launch_us"), [-3.5, 0], "gemm.launch_us: -3.5 is not a number of at least 0"),
-    (("families", "gemm", "launch_us"), ["3.5 us", 0], "gemm.launch_us: '3.5 us' is not a number"),
-    (("families", "gemm", "launch_us"), [True, 0], "gemm.launch_us: True is not a number"),
-    (("families", "gemm", "memory"), [float("nan"), 0], "gemm.memory: nan is not a number"),
-    (("families", "gemm", "memory"), [float("inf"), 0], "gemm.memory: inf is not a number"),
-    (("families", "gemm", "interval"), [1.1, 1.3], "gemm.interval: [1.1, 1.3] does not contain 1"),
-    (("families", "gemm", "interval"), [0.5, 0.9], "gemm.interval: [0.5, 0.9] does not contain 1"),
-    (("families", "gemm", "rows"), "many", "gemm.rows: 'many' is not a number"),
-    (("families", "gemm"), 3, "mine.yaml: gemm: expected keys"),
-    (("transfer", "low"), "x", "transfer: 'x' is not a number"),
+    (("families", "gem"), family("gemm"), "families: unknown family 'gem'; nearest: gemm"),
+    (("form",), "physical-9", "form: 'physical-9' is not known; known: physical-1"),
+    ((*GEMM, "parameters", "comptue"), [1, 0], "gemm.parameters: unknown key 'comptue'; nearest: compute"),
+    ((*GEMM, "parameters", "compute"), [1.2, 0], "gemm.parameters.compute: 1.2 is outside [0.05, 1.05] share"),
+    ((*GEMM, "parameters", "compute"), [0, 0], "gemm.parameters.compute: 0.0 is outside"),
+    ((*GEMM, "parameters", "compute"), 0.8, "gemm.parameters.compute: 0.8 is not [value, spread]"),
+    ((*GEMM, "parameters", "compute"), [0.8], "gemm.parameters.compute: [0.8] is not [value, spread]"),
+    ((*GEMM, "parameters", "compute"), [0.8, -1], "gemm.parameters.compute: -1 is not a number of at least 0"),
+    ((*GEMM, "parameters", "launch"), [-3.5, 0], "gemm.parameters.launch: -3.5 is not a number of at least 0"),
+    ((*GEMM, "parameters", "launch"), ["3.5 us", 0], "gemm.parameters.launch: '3.5 us' is not a number"),
+    ((*GEMM, "parameters", "launch"), [True, 0], "gemm.parameters.launch: True is not a number"),
+    ((*GEMM, "parameters", "memory"), [float("nan"), 0], "gemm.parameters.memory: nan is not a number"),
+    ((*GEMM, "parameters", "sharpness"), 3, "gemm.parameters.sharpness: 3 is not one of (1, 2, 4)"),
+    ((*GEMM, "interval", "width"), [0.9], "gemm.interval: needs one width of at least 1 more than edges"),
+    ((*GEMM, "interval", "edges"), [64], "gemm.interval: needs one width of at least 1 more than edges"),
+    ((*GEMM, "rows"), "many", "gemm.rows: 'many' is not a number"),
+    (GEMM, 3, "mine.yaml: gemm: expected keys"),
+    (("families", 3), family("gemm"), "unknown family '3'"),
+    (("defaults", "gemm"), "gemm/fp4", "defaults.gemm: no fit 'gemm/fp4'"),
 ])  # fmt: skip
 def test_a_file_that_cannot_be_trusted_is_refused(tmp_path, path, value, said):
     with pytest.raises(SpecError) as caught:
@@ -105,7 +102,7 @@ def test_a_file_that_cannot_be_trusted_is_refused(tmp_path, path, value, said):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("path", [("name",), ("families",), ("transfer",), ("form",), ("families", "gemm", "hop_us")])
+@pytest.mark.parametrize("path", [("name",), ("families",), ("defaults",), ("form",), (*GEMM, "parameters", "tile")])
 def test_a_missing_key_is_named(tmp_path, path):
     with pytest.raises(SpecError, match=f"missing key {path[-1]}"):
         read_calibration(written(tmp_path, *path, drop=True))
@@ -114,31 +111,21 @@ def test_a_missing_key_is_named(tmp_path, path):
 @pytest.mark.parametrize(("path", "value"), [
     (("families",), []),
     (("families",), None),
-    (("families",), {"gemm": FAMILY}),
-    (("transfer",), 5),
-    (("transfer",), {"low": 0.8}),
-    (("families", "gemm", "interval"), [0.9]),
-    (("families", "gemm", "interval"), 1.0),
+    (("defaults",), 5),
+    ((*GEMM, "interval"), [0.9]),
+    ((*GEMM, "interval", "width"), 1.0),
+    ((*GEMM, "frozen"), 1),
+    ((*GEMM, "correction"), {"axes": [], "percent": ""}),
 ])  # fmt: skip
 def test_a_wrong_shape_is_refused_and_not_a_crash(tmp_path, path, value):
     with pytest.raises(SpecError, match=r"mine\.yaml"):
         read_calibration(written(tmp_path, *path, value=value))
 
 
-@pytest.mark.parametrize(("path", "value"), [
-    (("families", 3), FAMILY),
-    (("transfer", "low"), 2.0),  # narrows the interval until it no longer holds the time
-    (("transfer", "high"), 0.5),
-])  # fmt: skip
-def test_a_wrong_value_is_refused_and_not_a_crash(tmp_path, path, value):
-    with pytest.raises(SpecError, match=r"mine\.yaml"):
-        read_calibration(written(tmp_path, *path, value=value))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_that_is_missing_is_named(tmp_path, family):
-    with pytest.raises(SpecError, match=f"families: missing {family}"):
-        read_calibration(written(tmp_path, "families", family, drop=True))
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_that_is_missing_is_named(tmp_path, name):
+    with pytest.raises(SpecError, match=f"missing {name}"):
+        read_calibration(written(tmp_path, "families", name, drop=True))
 
 
 @pytest.mark.parametrize(("content", "said"), [
@@ -167,31 +154,35 @@ def test_a_calibration_nobody_knows_names_the_nearest():
 @pytest.mark.parametrize("name", calibration_names())
 def test_a_shipped_calibration_covers_every_family(name):
     shipped = load_calibration(name)
-    for family in FAMILIES:
-        fit = shipped.fit(Kernel("k", family, 1, Dtype.BF16))
-        assert 0 < fit.compute.value <= 1
-        assert 0 < fit.memory.value <= 1
-        assert 0 < fit.network.value <= 1
-        assert fit.low <= 1 <= fit.high
-        assert fit.rows > 0 or fit.source.startswith("assumption"), family
+    for kind in FAMILIES:
+        fit = shipped.fit(Kernel("k", kind, 1, Dtype.BF16))
+        assert min(fit.regimes.width) >= 1
+        assert fit.rows > 0 or fit.source.startswith("assumption"), kind
     assert (spec_dir("accelerator") / "calibrations" / f"{name}.yaml").is_file()
 
 
-def test_the_default_stands_in_with_a_sentence_and_a_wider_interval():
-    own, silence = choose_calibration("h100-sxm", "vllm")
-    assert (own.name, silence) == (DEFAULT, None)
-    other, said = choose_calibration("mi300x", "sglang")
-    assert other.name == DEFAULT
-    assert "no calibration for mi300x with sglang" in said
-    home, away = rk.estimate("llama-3-8b", "h100-sxm"), rk.estimate("llama-3-8b", "h200-sxm")
+def test_the_nearest_stands_in_with_a_sentence_and_a_wider_interval():
+    own, silence = choose_calibration(load_accelerator("h100-sxm").value, "vllm")
+    assert (own.name, silence, dict(own.widening)) == ("h100-sxm--vllm", None, {})
+    for gpu, donor, said in (
+        ("h100-nvl", "h100-sxm--vllm", "the same architecture"),
+        ("t4", "a100-sxm-80gb--vllm", "the nearest generation"),
+        ("mi300x", "h100-sxm--vllm", "an accelerator of another kind"),
+    ):
+        other, note = choose_calibration(load_accelerator(gpu).value, "vllm")
+        assert other.name == donor
+        assert f"no calibration for {gpu} with vllm" in note
+        assert said in note
+        assert all(power >= 1 for power in other.widening.values())
 
-    def width(estimate):
-        low, high = estimate.interval["tpot_ms"]
-        return high / low
 
-    assert width(away) > width(home)
-    assert any("no calibration for h200-sxm" in warning for warning in away.warnings)
-    assert not any("calibration" in warning for warning in home.warnings)
+def test_a_file_of_the_users_does_not_inherit_a_name(tmp_path):
+    """A chip of one's own that is called like a known one is not that one."""
+    file = tmp_path / "h100-sxm.yaml"
+    file.write_text((spec_dir("accelerator") / "h100-sxm.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    chosen, note = choose_calibration(load_accelerator(file).value, "vllm")
+    assert chosen.widening
+    assert "the same architecture" in note
 
 
 def test_a_calibration_asked_for_away_from_home_says_so(tmp_path):
@@ -199,86 +190,4 @@ def test_a_calibration_asked_for_away_from_home_says_so(tmp_path):
     assert at_home.calibration["name"] == "mine"
     assert at_home.warnings == ()
     away = rk.estimate("llama-3-8b", "a100-sxm-80gb", calibration=str(written(tmp_path)))
-    assert any("calibration mine was fitted on h100-sxm" in warning for warning in away.warnings)
-
-
-# --- fitting --------------------------------------------------------------------------------------------------------
-
-
-def synthetic(seed, noise):
-    """600 GEMM-like kernels of all sizes: 5 us a launch, 70 % of the peak, 90 % of the bandwidth; log-normal noise."""
-    rng = np.random.default_rng(seed)
-    compute, memory = 10 ** rng.uniform(-7, -2, 600), 10 ** rng.uniform(-7, -2, 600)
-    time = (5e-6 + np.maximum(compute / 0.7, memory / 0.9)) * np.exp(rng.normal(0, noise, 600))
-    return Measured(compute, memory, np.zeros(600), np.zeros(600), time, np.arange(600) % 20.0)
-
-
-def collectives(seed, noise):
-    """600 collectives over 2 to 8 GPUs: 4 us a launch, 0.5 us a hop, 70 % of the link."""
-    rng = np.random.default_rng(seed)
-    sent, hops = 10 ** rng.uniform(-7, -2, 600), rng.integers(1, 8, 600).astype(float)
-    time = (4e-6 + 0.5e-6 * hops + sent / 0.7) * np.exp(rng.normal(0, noise, 600))
-    return Measured(np.zeros(600), np.zeros(600), sent, hops, time, hops)
-
-
-def within(parameter, truth, errors=4.0):
-    """Four standard errors: a sound fit misses one in 16,000."""
-    return abs(parameter.value - truth) <= errors * parameter.spread
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_fit_recovers_what_made_the_times_within_its_spread(seed):
-    rows = synthetic(seed, noise=0.05)
-    fit = fit_family(rows, "synthetic")
-    assert within(fit.launch, 5e-6)
-    assert within(fit.compute, 0.7)
-    assert within(fit.memory, 0.9)
-    # and the spread is a tight one: 600 rows at 5 % leave less than 2 % on any of the three
-    for parameter in (fit.launch, fit.compute, fit.memory):
-        assert 0 < parameter.spread < 0.02 * parameter.value
-    assert fit.rows == 600
-    # 5 % and 95 % quantiles of exp(N(0, 0.05)) are 0.921 and 1.086
-    assert fit.low == pytest.approx(0.921, abs=0.02)
-    assert fit.high == pytest.approx(1.086, abs=0.02)
-
-
-def test_a_fit_of_exact_times_is_exact():
-    rows = synthetic(1, noise=0.0)
-    fit = fit_family(rows, "synthetic")
-    assert (fit.launch.value, fit.compute.value, fit.memory.value) == pytest.approx((5e-6, 0.7, 0.9), rel=1e-4)
-    assert predict(fit, rows) == pytest.approx(rows.time, rel=1e-4)
-
-
-def test_a_resource_that_no_row_needs_keeps_share_one():
-    rows = synthetic(2, noise=0.05)
-    fit = fit_family(replace(rows, compute=np.zeros(600), time=5e-6 + rows.memory / 0.9), "synthetic")
-    for untouched in (fit.compute, fit.network):
-        assert (untouched.value, untouched.spread) == (1.0, 0.0)
-    assert (fit.hop.value, fit.hop.spread) == (0.0, 0.0)
-    assert fit.memory.value == pytest.approx(0.9, rel=1e-3)
-
-
-def test_a_fit_of_collectives_finds_link_share_and_hops():
-    rows = collectives(3, noise=0.03)
-    fit = fit_family(rows, "synthetic")
-    assert within(fit.launch, 4e-6)
-    assert within(fit.network, 0.7)
-    assert within(fit.hop, 0.5e-6)
-    assert (fit.compute.value, fit.memory.value) == (1.0, 1.0)
-
-
-def test_a_few_wild_rows_do_not_move_the_fit():
-    rows = synthetic(4, noise=0.05)
-    time = rows.time.copy()
-    time[::40] *= 20  # 15 of 600 measured while something else ran
-    fit = fit_family(replace(rows, time=time), "synthetic")
-    assert fit.compute.value == pytest.approx(0.7, rel=0.05)
-    assert fit.memory.value == pytest.approx(0.9, rel=0.05)
-
-
-def test_a_fit_needs_its_extra(monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(InputError, match=r"pip install 'rooflinekit\[accuracy\]'"):
-        fit_family(synthetic(0, noise=0.05), "synthetic")
+    assert any("h100-sxm--vllm stands in" in warning for warning in away.warnings)

@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "rooflinekit"
 SHIPPED = ("hardware_specs", "model_specs", "validate")  # top-level folders that ship inside the package
 LAYERS = (
-    "types", "specs", "kernels", "layers", "roofline", "step", "cache", "parameter_count", "memory", "operating_point",
-    "calibration", "results", "estimator", "facts", "frames", "report", "cli",
+    "types", "specs", "kernels", "layers", "timing", "roofline", "step", "cache", "parameter_count", "memory", "operating_point",
+    "calibration", "accuracy", "results", "estimator", "facts", "frames", "report", "cli",
 )  # fmt: skip
 OUTSIDE = ("__init__", "__main__")  # the lazy front door, and the module that runs the command line
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from rooflinekit.types.calibration import Calibration, FamilyFit, Parameter
 
 from rooflinekit.results import KernelResult, StepResult, regime
 from rooflinekit.roofline import roofline_bound, time_kernel, time_step
+from rooflinekit.timing import CollectiveTime, PlainTime
+from rooflinekit.timing.calibrated import Calibration, FamilyFit, Regimes
 from rooflinekit.types.batch import Batch
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.errors import DtypeError
@@ -20,15 +23,17 @@ CHIP = Accelerator(
 SYSTEM = System.of(CHIP)
 
 
-def fit(low=0.8, high=1.5, memory=0.8):
-    # 5 us a launch, half of the peak, 80 % of the bandwidth, 50 % of the link, 2 us a hop
-    shares = Parameter(5e-6), Parameter(0.5), Parameter(memory), Parameter(0.5), Parameter(2e-6)
-    return FamilyFit(*shares, low, high, 1, "by hand")
+def fit(width=1.5, memory=0.8, form=None):
+    # 5 us a launch, half of the peak, 80 % of the bandwidth
+    form = form or PlainTime(launch=5e-6, compute=0.5, memory=memory)
+    return FamilyFit(form, {}, (), None, Regimes("", (), (width,)), 1, 0.0, "by hand")
 
 
-def calibration(transfer=(1.0, 1.0), **families):
-    families = families or {"gemm": fit(), "collective": fit()}
-    return Calibration("hand", "0", "chip", "vllm", families, "by hand", transfer=transfer)
+def calibration(widening=None, **families):
+    # half of the link, 5 us a launch, 2 us a hop
+    collective = fit(form=CollectiveTime(launch=5e-6, hop=2e-6, network=0.5, ramp=0.0))
+    families = {"gemm": fit(), "collective": collective} | families
+    return Calibration("hand", "0", "chip", "vllm", families, "by hand", widening=widening or {})
 
 
 def gemm(**work):
@@ -80,13 +85,13 @@ def test_a_kernel_by_hand_under_a_calibration():
     assert timed.overhead == pytest.approx(4 * 5e-6)
     assert timed.time == pytest.approx(4 * (0.02 + 5e-6))
     assert timed.bound == pytest.approx(4 * 0.01)
-    assert (timed.low, timed.high) == pytest.approx((0.8 * timed.time, 1.5 * timed.time))
+    assert (timed.low, timed.high) == pytest.approx((timed.time / 1.5, timed.time * 1.5))
 
 
 def test_a_collective_by_hand_under_a_calibration():
     kernel = Kernel("all_reduce", "collective", 2, Dtype.BF16, network_bytes=1e6, activation_bytes=1e6, gpus=4)
     timed = time_kernel(kernel, SYSTEM, calibration())
-    # 1 MB / 100 GB/s / 0.5 = 20 us; 5 us launch and 3 hops of 2 us; memory 1 us / 0.8 hides
+    # 1 MB / 100 GB/s / 0.5 = 20 us; 5 us launch and 3 hops of 2 us
     assert timed.network == pytest.approx(2 * 20e-6)
     assert timed.overhead == pytest.approx(2 * 11e-6)
     assert timed.time == pytest.approx(2 * 31e-6)
@@ -115,12 +120,22 @@ def test_without_a_calibration_there_is_no_overhead_and_no_interval():
 
 def test_the_interval_is_wider_on_other_hardware_and_never_crosses_the_bound():
     kernel = gemm(flops=1e12, weight_bytes=8e9)
-    home, away = (time_kernel(kernel, SYSTEM, calibration(transfer=t)) for t in ((1.0, 1.0), (0.7, 1.8)))
+    home, away = (time_kernel(kernel, SYSTEM, calibration(widening=w)) for w in ({}, {"gemm": 2.0}))
     assert home.time == away.time
-    assert away.low == pytest.approx(max(0.7 * 0.8 * away.time, away.bound))
-    assert away.high == pytest.approx(1.8 * 1.5 * away.time)
-    low = time_kernel(kernel, SYSTEM, calibration(gemm=fit(low=0.01))).low
+    # the factor 1.5 to the power of 2
+    assert away.low == pytest.approx(max(away.time / 2.25, away.bound))
+    assert away.high == pytest.approx(2.25 * away.time)
+    low = time_kernel(kernel, SYSTEM, calibration(gemm=fit(width=100.0))).low
     assert low == time_kernel(kernel, SYSTEM, None).bound
+
+
+def test_another_format_stands_in_with_a_wider_interval():
+    chosen = calibration(**{"gemm/bf16": fit()})
+    chosen = replace(chosen, defaults=frozenset({"gemm"}))
+    own, borrowed = (time_kernel(gemm(weight_bytes=1e9, dtype=d), SYSTEM, chosen) for d in (Dtype.BF16, Dtype.FP8))
+    assert (chosen.measured(own.kernel), chosen.measured(borrowed.kernel)) == (True, False)
+    assert own.high == pytest.approx(1.5 * own.time)
+    assert borrowed.high == pytest.approx(1.5**2 * borrowed.time)
 
 
 def test_no_calibration_beats_the_datasheet():
@@ -130,7 +145,7 @@ def test_no_calibration_beats_the_datasheet():
 
 
 def test_a_family_of_one_format_goes_before_the_family():
-    chosen = calibration(**{"gemm": fit(), "gemm/fp8": fit(memory=0.4)})
+    chosen = calibration(**{"gemm/fp8": fit(memory=0.4)})
     wide, narrow = (time_kernel(gemm(weight_bytes=1e9, dtype=d), SYSTEM, chosen) for d in (Dtype.BF16, Dtype.FP8))
     assert narrow.memory == pytest.approx(2 * wide.memory)
 

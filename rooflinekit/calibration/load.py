@@ -50,9 +50,19 @@ def read_calibration(path: Path) -> Calibration:
     """
     text, data = read_text(path), read_yaml(path)
     _check_keys(path, "", data, _TOP)
+    try:
+        return _read(path, text, data)
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise SpecError(f"{path.name}: an entry has the wrong shape: {' '.join(str(error).split())[:120]}") from None
+
+
+def _read(path: Path, text: str, data: dict[str, Any]) -> Calibration:
     if data["form"] != FORM:
         raise SpecError(f"{path.name}: form: {data['form']!r} is not known; known: {FORM}")
-    families = {key: _family(path, key, entry) for key, entry in data["families"].items()}
+    for key in ("families", "defaults"):
+        if not isinstance(data[key], dict):
+            raise SpecError(f"{path.name}: {key}: expected keys with values, not {data[key]!r}")
+    families = {key: _family(path, str(key), entry) for key, entry in data["families"].items()}
     for family, key in data["defaults"].items():
         if key not in families:
             raise SpecError(
@@ -77,6 +87,8 @@ def _family(path: Path, key: str, entry: dict[str, Any]) -> FamilyFit:
     family = key.split("/", maxsplit=1)[0]
     if family not in FORMS:
         raise SpecError(f"{path.name}: families: unknown family {key!r}; nearest: {', '.join(nearest(key, FAMILIES))}")
+    if not isinstance(entry, dict):
+        raise SpecError(f"{path.name}: {key}: expected keys {', '.join(sorted(_FAMILY))}")
     _check_keys(path, key, {name: value for name, value in entry.items() if name not in _MAYBE}, _FAMILY)
     form, spread = _form(path, key, FORMS[family], entry["parameters"])
     interval = entry["interval"]
