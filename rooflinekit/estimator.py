@@ -12,7 +12,7 @@ from rooflinekit.calibration import choose_calibration, load_calibration, stand_
 from rooflinekit.memory import Memory
 from rooflinekit.operating_point import Predictor
 from rooflinekit.results import Estimate, MemoryResult, StepResult
-from rooflinekit.roofline import StepTime
+from rooflinekit.roofline import StepTime, time_step
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.step import Plan, make_plan
 from rooflinekit.timing import parameters
@@ -39,6 +39,7 @@ __all__ = [
 
 WORKLOAD_KEYS = {"batch": 1, "isl": 1024, "osl": 256, "cached": 0, "context": None}
 DEPLOYMENT_KEYS = tuple(field.name for field in fields(Deployment))
+_SAMPLE = 64.0  # batch at which number formats are compared
 DEGREES = ("tp", "pp", "ep", "dp")
 _FORMATS = ("weights", "activations", "kv")
 
@@ -175,10 +176,26 @@ def _format_notes(plan: Plan) -> list[str]:
         return notes
     kernels = plan.kernels(Batch.prefill(1.0, 8.0)) + plan.kernels(Batch.decode(1.0, 8.0))
     absent = dict.fromkeys((k.family, k.dtype.value) for k in kernels if not plan.calibration.measured(k))
-    return notes + [
+    notes += [
         f"no measured {family} kernels in {dtype}: the efficiency of another format stands in, its interval widened"
         for family, dtype in absent
     ]
+    return [*notes, *_slow_formats(plan)]
+
+
+def _slow_formats(plan: Plan) -> Iterable[str]:
+    """Say where the measured kernels of a narrow format are slower than 16-bit ones would be: an untuned kernel."""
+    narrow = [k for k in plan.kernels(Batch.decode(_SAMPLE, 8.0)) if not k.dtype.is_wide]
+    for family, dtype in dict.fromkeys((kernel.family, kernel.dtype) for kernel in narrow):
+        own = [kernel for kernel in narrow if (kernel.family, kernel.dtype) == (family, dtype)]
+        stream = plan.precision.stream
+        wide = [replace(k, dtype=stream, weight_bytes=k.weight_bytes * stream.bytes / dtype.bytes) for k in own]
+        slow, fast = (time_step(kernels, plan.system, plan.calibration).time for kernels in (own, wide))
+        if slow > fast:
+            yield (
+                f"the measured {dtype} {family} kernels of {plan.deployment.engine} are slower than {stream} ones "
+                f"({float(slow / fast):.1f}x at batch {_SAMPLE:.0f}): probably a kernel without tuned settings"
+            )
 
 
 def _answer(resolved: Resolved, work: Workload) -> Estimate:
