@@ -39,7 +39,7 @@ __all__ = [
 
 WORKLOAD_KEYS = {"batch": 1, "isl": 1024, "osl": 256, "cached": 0, "context": None}
 DEPLOYMENT_KEYS = tuple(field.name for field in fields(Deployment))
-_SAMPLE = 64.0  # batch at which number formats are compared
+_SAMPLE, _SLOW = 64.0, 1.5  # batch at which number formats are compared, and the ratio that is worth a note
 DEGREES = ("tp", "pp", "ep", "dp")
 _FORMATS = ("weights", "activations", "kv")
 
@@ -191,7 +191,7 @@ def _slow_formats(plan: Plan) -> Iterable[str]:
         stream = plan.precision.stream
         wide = [replace(k, dtype=stream, weight_bytes=k.weight_bytes * stream.bytes / dtype.bytes) for k in own]
         slow, fast = (time_step(kernels, plan.system, plan.calibration).time for kernels in (own, wide))
-        if slow > fast:
+        if slow > _SLOW * fast:
             yield (
                 f"the measured {dtype} {family} kernels of {plan.deployment.engine} are slower than {stream} ones "
                 f"({float(slow / fast):.1f}x at batch {_SAMPLE:.0f}): probably a kernel without tuned settings"
