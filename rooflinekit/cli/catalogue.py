@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rooflinekit.cli.output import Format, emit, to_csv, to_json
 from rooflinekit.types.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from rooflinekit.specs.locate import Loaded
+    from rooflinekit.types.hardware import Accelerator
+    from rooflinekit.types.model import Model
 
 __all__ = ["gpus", "models", "show"]
 
@@ -48,8 +53,11 @@ def show(
         raise InputError("show needs the NAME of a model or accelerator, or --template gpu")
     entry, text, warnings = _find(name)
     body = to_json(entry) if format is Format.json else _one(entry, format) if format is not Format.table else text
-    notes = "\n".join(f"note     {warning}" for warning in warnings) if format is Format.table else ""
-    return emit(f"{body}\n{notes}", out, force)
+    if format is Format.table:
+        from rooflinekit.report.catalogue import fitted
+
+        body = "\n".join([body, *(line for warning in warnings for line in fitted(f"note     {warning}"))])
+    return emit(body, out, force)
 
 
 def _template(kind: str) -> str:
@@ -61,20 +69,33 @@ def _template(kind: str) -> str:
 
 
 def _find(name: str) -> tuple[dict[str, Any], str, Sequence[str]]:
-    """Look among the models first, then among the accelerators."""
-    from rooflinekit.report import catalogue
+    """A file by what it holds; a name among the models first, then among the accelerators."""
     from rooflinekit.specs import load_accelerator, load_model
+    from rooflinekit.specs.locate import kind_of_file, unknown_name
 
+    kind = kind_of_file(name)
+    if kind is not None:
+        return _accelerator(load_accelerator(name)) if kind == "accelerator" else _model(load_model(name))
     try:
-        model = load_model(name)
+        return _model(load_model(name))
     except UnknownNameError as unknown_model:
         try:
-            gpu = load_accelerator(name)
+            return _accelerator(load_accelerator(name))
         except UnknownNameError as unknown_gpu:
             near = (*unknown_model.suggestions, *unknown_gpu.suggestions)
-            raise UnknownNameError("model or accelerator", name, near) from None
-        return catalogue.accelerator_entry(gpu.value), catalogue.accelerator_text(gpu.value), gpu.warnings
-    return catalogue.model_entry(model.value), catalogue.model_text(model.value), model.warnings
+            raise unknown_name("model or accelerator", name, near) from None
+
+
+def _model(loaded: Loaded[Model]) -> tuple[dict[str, Any], str, Sequence[str]]:
+    from rooflinekit.report.catalogue import model_entry, model_text
+
+    return model_entry(loaded.value), model_text(loaded.value), loaded.warnings
+
+
+def _accelerator(loaded: Loaded[Accelerator]) -> tuple[dict[str, Any], str, Sequence[str]]:
+    from rooflinekit.report.catalogue import accelerator_entry, accelerator_text
+
+    return accelerator_entry(loaded.value), accelerator_text(loaded.value), loaded.warnings
 
 
 def _list(rows: Sequence[dict[str, Any]], format: Format) -> str:

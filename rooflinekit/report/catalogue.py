@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from textwrap import wrap
 from typing import Any
 
 from rooflinekit.cache import model_cache_law
@@ -12,7 +15,12 @@ from rooflinekit.types.hardware import Accelerator
 from rooflinekit.types.model import Attention, LatentAttention, Layer, Mixer, MixtureOfExperts, Model
 from rooflinekit.types.units import GB, format_bytes, format_count, format_rate
 
-__all__ = ["accelerator_entry", "accelerator_row", "accelerator_text", "model_entry", "model_row", "model_text"]
+__all__ = [
+    "accelerator_entry", "accelerator_row", "accelerator_text", "fitted", "model_entry", "model_row", "model_text",
+]  # fmt: skip
+
+_COLUMNS = 80
+_MARGIN = 44  # columns in which a line's last column begins
 
 
 def model_row(model: Model) -> dict[str, Any]:
@@ -119,7 +127,23 @@ def model_text(model: Model) -> str:
     lines += [f"{kind['count']:>4} x {kind['layer']}" for kind in entry["layer_kinds"]]
     lines += ["", f"source   {model.source}", f"file     {model.origin}"]
     lines += [f"aliases  {', '.join(model.aliases)}"] if model.aliases else []
-    return "\n".join(lines + [f"note     {note}" for note in model.notes])
+    return _text(lines + [f"note     {note}" for note in model.notes])
+
+
+def fitted(line: str) -> list[str]:
+    """A line in as many as it needs, the rest under its last column; an address or a path is never broken.
+
+    >>> fitted("aliases  " + ", ".join(["llama-3-8b-instruct"] * 4))[1]
+    '         llama-3-8b-instruct'
+    """
+    if len(line) <= _COLUMNS:
+        return [line]
+    indent = max((gap.end() for gap in re.finditer(r" {2,}", line[:_MARGIN])), default=4)
+    return wrap(line, _COLUMNS, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _text(lines: Iterable[str]) -> str:
+    return "\n".join(part for line in lines for part in fitted(line))
 
 
 def accelerator_row(gpu: Accelerator) -> dict[str, Any]:
@@ -188,4 +212,4 @@ def accelerator_text(gpu: Accelerator) -> str:
     lines += [*aligned(["dense peak", "", "ridge"], peaks), "", *aligned(["", "", ""], facts, left=(0, 2))[1:], ""]
     lines += [f"file     {gpu.origin}", *(f"source   {source}" for source in sources)]
     lines += [f"aliases  {', '.join(gpu.aliases)}"] if gpu.aliases else []
-    return "\n".join(lines + [f"note     {note}" for note in gpu.notes])
+    return _text(lines + [f"note     {note}" for note in gpu.notes])

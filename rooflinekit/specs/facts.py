@@ -18,6 +18,7 @@ class Facts:
     accelerator: Accelerator
     label_bytes: float  #: the marketing number [B]
     memory_type: str
+    label_is_binary: bool = False  #: the marketing number is written in GiB
     flops_per_clock: Mapping[Dtype, float] = field(default_factory=dict)  #: dense, per core [FLOP]
     tensor_clock_hz: float = 0.0  #: the clock that the peaks are defined at [Hz]; 0: the maximum clock
     pcie_generation: int = 0

@@ -72,6 +72,7 @@ def read_facts(path: Path) -> sanity.Facts:
     stated: dict[str, Any] = {
         "label_bytes": memory.quantity("label", "B"),
         "memory_type": memory.section.text("type"),
+        "label_is_binary": memory.section.text("label").endswith("iB"),
         "flops_per_clock": _by_dtype(compute, "flops_per_clock_per_core", "FLOP"),
         "tensor_clock_hz": cited["cores"].optional("tensor_clock", "Hz"),
         "pcie_generation": _pcie_generation(cited["links"].section),

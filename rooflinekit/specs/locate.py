@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
@@ -18,8 +19,8 @@ from rooflinekit.specs.reading import read_json, read_text, read_yaml
 from rooflinekit.types.errors import SpecError, UnknownNameError
 
 __all__ = [
-    "Kind", "Loaded", "Resolved", "aliases", "names", "read_json", "read_text", "read_yaml", "resolve",
-    "scanned_aliases", "spec_dir", "tokens", "user_dir",
+    "Kind", "Loaded", "Resolved", "aliases", "kind_of_file", "names", "read_json", "read_text", "read_yaml", "resolve",
+    "scanned_aliases", "spec_dir", "tokens", "unknown_name", "user_dir",
 ]  # fmt: skip
 
 Kind = Literal["model", "accelerator"]
@@ -27,6 +28,10 @@ T = TypeVar("T")
 
 _FOLDER = {"model": "model_specs", "accelerator": "hardware_specs"}
 _SUFFIXES = (".yaml", ".yml")
+_LONGEST_NAME = 200  # characters; nothing longer is looked up in earnest
+_LEAST = 3  # letters and digits that a name must have to be sought inside others
+_ALIKE = 0.77  # of two spellings, as difflib counts
+_MANY, _FEW = 6, 3  # suggestions that begin with the name; that are only like it
 _HEAD = 8192  # aliases stand in this many characters at the top of a file
 _BETWEEN_LETTERS = re.compile(r"(?<=[a-z])[^a-z\d/+]+(?=[a-z])")
 _TOKEN = re.compile(r"\d+(?:\.\d+)?|[a-z]+|[/+]")
@@ -119,8 +124,82 @@ def resolve(kind: Kind, name: str | os.PathLike[str]) -> Resolved:
         return found
     if _usable(kind, Path(text)):
         return Resolved(Path(text))
-    known = [path.stem for path in files] + [alias for entry in scanned for alias in entry.exact]
-    raise UnknownNameError(kind, text, known)
+    raise unknown_name(kind, text, _suggestions(text, scanned))
+
+
+def unknown_name(kind: str, name: str, suggestions: Sequence[str]) -> UnknownNameError:
+    """The error for a name that nobody knows, with these suggestions as they stand, best first."""
+    error = UnknownNameError(kind, name, ())
+    error.suggestions = list(suggestions)
+    if suggestions:
+        error.args = (f"{error}; nearest: {', '.join(suggestions)}",)
+    return error
+
+
+def _suggestions(name: str, scanned: Sequence[_Aliases]) -> list[str]:
+    """The specs whose names begin with what was typed; else those that hold it; else those spelt much like it."""
+    wanted = tokens(name.rpartition("/")[2]) or tokens(name)
+    if not wanted or len(name) > _LONGEST_NAME:
+        return []
+    known = [  # an alias of a model counts less than its own name
+        (rank, tokens(text.rpartition("/")[2]), entry.path.stem)
+        for entry in scanned
+        for rank, texts in enumerate(((entry.path.stem, *entry.ambiguous), entry.exact))
+        for text in texts
+    ]
+    hits = [
+        (rank, not _begins(wanted, spelt), _in_order(spelt), stem)
+        for rank, spelt, stem in known
+        if _begins_partly(wanted, spelt)
+    ]
+    if not hits and len("".join(wanted)) >= _LEAST:
+        hits = [(rank, False, _in_order(spelt), stem) for rank, spelt, stem in known if _within(wanted, spelt)]
+    if hits:
+        return list(dict.fromkeys(stem for *_, stem in sorted(hits)))[:_MANY]
+    spelt_out = {"".join(spelt): stem for _, spelt, stem in reversed(known)}
+    near = get_close_matches("".join(wanted), spelt_out, n=_MANY, cutoff=_ALIKE)
+    return list(dict.fromkeys(spelt_out[text] for text in near))[:_FEW]
+
+
+def _begins(few: tuple[str, ...], many: tuple[str, ...]) -> bool:
+    return many[: len(few)] == few
+
+
+def _begins_partly(few: tuple[str, ...], many: tuple[str, ...]) -> bool:
+    """The same, where the last token may be cut.
+
+    >>> _begins_partly(tokens("h10"), tokens("h100-sxm")), _begins_partly(tokens("h1-sxm"), tokens("h100-sxm"))
+    (True, False)
+    """
+    last = len(few) - 1
+    return many[:last] == few[:last] and len(many) > last and many[last].startswith(few[last])
+
+
+def _in_order(spelt: tuple[str, ...]) -> tuple[tuple[int, float, str], ...]:
+    """Sorts numbers by size: 8b before 70b."""
+    return tuple((0, float(token), "") if token[0].isdigit() else (1, 0.0, token) for token in spelt)
+
+
+def kind_of_file(name: str) -> Kind | None:
+    """What a path holds, by its content: a model has `config`, an accelerator `compute` and `memory`; None for a name.
+
+    Raises SpecError if it is neither, or cannot be read.
+    """
+    if not _looks_like_path(name):
+        return None
+    path = Path(name).expanduser()
+    if path.is_dir() or path.suffix.lower() == ".json":
+        return "model"
+    data = read_yaml(path)
+    if "config" in data:
+        return "model"
+    if {"compute", "memory"} & set(data):
+        return "accelerator"
+    if path.suffix.lower() not in _SUFFIXES:  # a config.json by another name
+        return "model"
+    raise SpecError(
+        f"{path}: is neither a model (it has no `config`) nor an accelerator (it has no `compute` and `memory`)"
+    )
 
 
 def _looks_like_path(text: str) -> bool:
@@ -143,7 +222,13 @@ def _existing(kind: Kind, path: Path) -> Path:
 
 
 def _files(kind: Kind) -> list[Path]:
-    """Spec files, the user's before the library's."""
+    """Spec files, the user's before the library's.
+
+    Raises SpecError if the user names a folder that does not exist.
+    """
+    chosen = os.environ.get("ROOFLINEKIT_SPECS")
+    if chosen and not Path(chosen).is_dir():
+        raise SpecError(f"ROOFLINEKIT_SPECS = {chosen}: no such folder; create it, or unset the variable")
     return [path for folder in (user_dir(kind), spec_dir(kind)) for path in _listing(folder)]
 
 

@@ -55,7 +55,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise SpecError(f"{path}: {where}not valid YAML (truncated?): {error.problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SpecError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+        raise SpecError(f"{path}: not valid YAML: {_reason(error)}") from None
     return _mapping(path, data)
 
 
@@ -73,8 +73,14 @@ def read_json(path: Path) -> dict[str, Any]:
     except KeyError as error:
         raise SpecError(f"{path}: key {error.args[0]!r} appears twice; remove one") from None
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"{path}: not valid JSON: {error}") from None
+        raise SpecError(f"{path}: not valid JSON: {_reason(error)}") from None
     return _mapping(path, data)
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong, on one line; Python's own advice on long integers is for programmers."""
+    text = " ".join(str(error).split())
+    return "an integer has thousands of digits" if "set_int_max_str_digits" in text else text
 
 
 def _mapping(path: Path, data: object) -> dict[str, Any]:
@@ -109,3 +115,12 @@ class _StrictLoader(_FastLoader):
             if key_node.value.__hash__:
                 seen.add((key_node.tag, key_node.value))
         return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """An integer that Python can also print; hexadecimal ones have no limit of their own."""
+        value = int(super().construct_yaml_int(node))
+        str(value)  # a ValueError for thousands of digits
+        return value
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_yaml_int)

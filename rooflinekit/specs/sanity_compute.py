@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rooflinekit.specs.facts import Facts, Finding, finding
 from rooflinekit.types.dtype import Dtype
 
-__all__ = ["columns", "core_limit", "rate_limit", "ratios", "ridges"]
+__all__ = ["columns", "core_limit", "core_shortfall", "doubling", "rate_limit", "ratios", "ridges"]
 
 # Dense 16-bit tensor FLOP per clock and core, the most that the generation has. NVIDIA: the architecture whitepapers
 # (V100, Turing, A100, GA102, Ada, H100, Blackwell); AMD: CDNA2, CDNA3 and CDNA4 whitepapers.
@@ -17,6 +17,8 @@ _TENSOR_RATE = {
 }  # fmt: skip
 _CLOCK_CEILING = 3.0e9  # assumed for tensor work where no clock is given: above every shipped accelerator [Hz]
 _ROUNDING = 1.01  # datasheets round peaks by less than 1 %
+_PREFIX_SLIP = 100  # no sparsity or narrow format gains that much
+_POWER_CAP = 0.9  # datasheets state peaks at the boost clock; a cut or capped product has lower ones
 _SIXTEEN_BIT = (Dtype.BF16, Dtype.FP16)
 
 
@@ -33,6 +35,22 @@ def core_limit(facts: Facts) -> Iterator[Finding]:
             yield finding(facts, f"compute.dense.{dtype}", _tera(peak), cause, peak > limit * 1.03)
 
 
+def core_shortfall(facts: Facts) -> Iterator[Finding]:
+    """A dense peak far below cores x FLOP per clock and core x clock: one of the four is wrong, or it is cut."""
+    chip = facts.accelerator
+    clock = facts.tensor_clock_hz or chip.clock_hz
+    for dtype, peak in chip.peaks.items():
+        rate = _rate(facts, dtype)
+        limit = chip.cores * rate * clock
+        reasoned = dtype in facts.unusual or (dtype in _SIXTEEN_BIT and {*_SIXTEEN_BIT} & {*facts.unusual})
+        if limit and peak < limit * _POWER_CAP and not reasoned:
+            problem = (
+                f"is {peak / limit:.3g} x {chip.cores} cores x {rate:g} FLOP x {clock / 1e6:g} MHz = {_tera(limit)}; "
+                f"check flops_per_clock_per_core, the core count and the clock, or say why: compute.unusual.{dtype}"
+            )
+            yield finding(facts, f"compute.dense.{dtype}", _tera(peak), problem)
+
+
 def _rate(facts: Facts, dtype: Dtype) -> float:
     stated = facts.flops_per_clock.get(dtype, 0.0)
     if stated or dtype not in _SIXTEEN_BIT:
@@ -42,6 +60,8 @@ def _rate(facts: Facts, dtype: Dtype) -> float:
 
 
 def _excess(ratio: float) -> str:
+    if ratio > _PREFIX_SLIP:
+        return "looks like a prefix too far: 1 PFLOP/s is 1000 TFLOP/s"
     if ratio > 1.6:
         return "looks like the sparse peak: give the dense one, usually half"
     if ratio < 1.03:
@@ -76,11 +96,35 @@ def ratios(facts: Facts) -> Iterator[Finding]:
     for dtype, gain in _GAIN.items():
         stated = dtype in facts.unusual or dtype in facts.flops_per_clock
         if base and not stated and peaks.get(dtype, 0.0) > gain * base:
+            ratio = peaks[dtype] / base
             problem = (
-                f"is {peaks[dtype] / base:.3g} x the 16-bit peak, {gain - 0.1:g} x is the most expected; looks like "
-                f"the sparse peak: give the dense one, or say why under compute.unusual.{dtype}"
+                f"is {ratio:.3g} x the 16-bit peak, {gain - 0.1:g} x is the most expected; {_excess(ratio)}, "
+                f"or say why under compute.unusual.{dtype}"
             )
             yield finding(facts, f"compute.dense.{dtype}", _tera(peaks[dtype]), problem)
+
+
+# Generations whose 8-bit units are twice as fast as the 16-bit ones: the whitepapers named above. Blackwell Ultra
+# (10.3) gave up INT8, and CDNA2 runs it at the 16-bit rate.
+_DOUBLES = {
+    Dtype.FP8: ("8.9", "9.0", "10.0", "10.3", "12.0", "gfx942", "gfx950"),
+    Dtype.INT8: ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0", "gfx942", "gfx950"),
+}
+
+
+def doubling(facts: Facts) -> Iterator[Finding]:
+    """An 8-bit peak that is not twice the 16-bit one where the generation doubles it."""
+    chip = facts.accelerator
+    base = max((chip.peaks[kind] for kind in _SIXTEEN_BIT if kind in chip.peaks), default=0.0)
+    for dtype, generations in _DOUBLES.items():
+        peak = chip.peaks.get(dtype, 0.0)
+        stated = dtype in facts.unusual or dtype in facts.flops_per_clock
+        if chip.compute_capability in generations and not stated and 0 < peak < 1.9 * base:
+            problem = (
+                f"is {peak / base:.3g} x the 16-bit peak, and {chip.compute_capability} doubles it; is it the 16-bit "
+                f"number, or is that one sparse? Else say why: compute.unusual.{dtype}"
+            )
+            yield finding(facts, f"compute.dense.{dtype}", _tera(peak), problem)
 
 
 def columns(facts: Facts) -> Iterator[Finding]:

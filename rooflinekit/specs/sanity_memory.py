@@ -10,21 +10,28 @@ from rooflinekit.types.units import format_bytes, format_rate
 __all__ = ["bandwidth", "capacity", "host_and_network", "links"]
 
 _GIB_OVER_GB = 2**30 / 1e9
+_ROUNDING = 1.0005  # capacities are given to three digits
 
 
 def capacity(facts: Facts) -> Iterator[Finding]:
-    """What the driver shows lies between 0.7 of the label in GB (Apple keeps a quarter) and the label in GiB."""
+    """What the driver shows lies between 0.7 of the label in GB (Apple keeps a quarter) and the label in GiB.
+
+    A label that is itself in GiB is the most that there can be.
+    """
     seen, label = float(facts.accelerator.memory_bytes), facts.label_bytes
     ratio, value = seen / label, format_bytes(seen)
-    if ratio > _GIB_OVER_GB * 1.01:
+    most = 1.0 if facts.label_is_binary else _GIB_OVER_GB
+    if ratio > most * _ROUNDING:
         problem = (
             f"is {ratio:.3g} x memory.label, more than GiB for GB can explain; is it a GB number written with GiB?"
+            if most > 1
+            else f"is {ratio:.4g} x memory.label; check both, the driver never shows more than there is"
         )
         yield finding(facts, "memory.capacity", value, problem, refused=True)
     elif ratio < 0.7:
         problem = f"is {ratio:.3g} x memory.label; give what the driver shows (nvidia-smi: total, MiB)"
         yield finding(facts, "memory.capacity", value, problem, refused=ratio < 0.2)
-    elif abs(ratio - 1) < 5e-4:
+    elif abs(ratio - 1) < 5e-4 and not facts.label_is_binary:
         problem = "is the marketing number; give what the driver shows (nvidia-smi: total, MiB; GB is 1e9, GiB is 2^30)"
         yield finding(facts, "memory.capacity", value, problem)
 

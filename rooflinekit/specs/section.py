@@ -13,6 +13,8 @@ from rooflinekit.types.units import parse_quantity
 
 __all__ = ["Section"]
 
+_MOST = 10**9
+
 
 @dataclass(frozen=True)
 class Section:
@@ -82,6 +84,8 @@ class Section:
         value = self.data.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             self.refuse(key, f"value {value!r} is not a whole number above 0")
+        if value > _MOST:
+            self.refuse(key, f"value is above {_MOST:,}, more than any device has of anything")
         return value
 
     def quantity(self, key: str, dimension: str) -> float:

@@ -20,8 +20,9 @@ _ACCELERATOR = """\
 # ($ROOFLINEKIT_SPECS/hardware_specs, else ~/.config/rooflinekit/hardware_specs) and give its name (--gpu my-chip).
 #
 # Every number is a text with its unit. GB is 1e9 bytes, GiB is 2^30; Gb/s is bits, GB/s is bytes.
-# Every section says how sure its numbers are: A two independent sources, or one vendor document that was read;
-# B one secondary source, or sources that disagree; C derived; and which of the `sources` below they come from.
+# Every section says how sure its numbers are: A two independent sources that were read, one vendor document that was
+# read, or peaks that cores x rate x clock give; B one secondary source, or sources that disagree; C derived; and which
+# of the `sources` below they come from.
 
 title: Example Corp X1 96GB
 aliases: [x1, example-x1]             # optional, on one line; other names that mean this file

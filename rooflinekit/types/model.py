@@ -242,6 +242,7 @@ class Model:
     final_norm: Norm = "rmsnorm"
     lm_head_bias: bool = False
     kv_dtype: Dtype | None = None  #: cache format that the checkpoint asks for (kv_cache_scheme)
+    weight_only: bool = False  #: quantised weights are dequantised: matrix inputs stay in the stream's format
     mtp_layers: int = 0  #: multi-token-prediction layers in the checkpoint; counted apart, never in the totals
     aliases: tuple[str, ...] = ()
     source: str = ""

@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from oracle import kv_elements_per_token, parameters
 
-from rooflinekit.specs.config import FAMILIES, model_from_config
+from rooflinekit.specs.config import FAMILIES, model_from_config, refusals
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.errors import ArchitectureError, DtypeError, InputError, SpecError
 from rooflinekit.types.model import Attention, DenseFFN, GatedDeltaNet, LatentAttention, Mamba2, MixtureOfExperts
@@ -331,6 +332,66 @@ def test_bad_values_are_refused_by_key_and_value(changes, said):
 
 def test_a_misspelt_key_is_named():
     assert "did you mean it by 'num_hidden_layer'" in refused(without(LLAMA, "num_hidden_layers"), num_hidden_layer=4)
+
+
+def test_a_missing_key_is_not_guessed_from_others():
+    said = refused(without(MOE, "num_local_experts"), rms_norm_eps=1e-5)
+    assert "num_local_experts" in said
+    assert "did you mean" not in said
+
+
+def test_nan_is_no_size_under_one_name_or_two():
+    nan = float("nan")
+    assert "hidden_size = nan is not a whole number" in refused(LLAMA, hidden_size=nan)
+    assert "hidden_size = nan is not a whole number" in refused(LLAMA, hidden_size=nan, n_embd=nan)
+    assert "n_embd = nan contradicts hidden_size = 256" in refused(LLAMA, n_embd=nan)
+
+
+@pytest.mark.parametrize("name", [
+    "MistralModel", "LlamaModel", "Qwen3Model", "Qwen2Model", "NVEmbedModel", "LlamaBidirectionalModel",
+])  # fmt: skip
+def test_a_trunk_without_a_head_is_refused_by_name(name):
+    assert f"{name} has no LM head" in refused(LLAMA, ArchitectureError, architectures=[name])
+
+
+@pytest.mark.parametrize("name", [
+    "LlamaForSequenceClassification", "Qwen3ForTokenClassification", "Qwen2ForRewardModel", "LlamaRewardModel",
+    "LlamaForRewardModelWithGating", "MistralForQuestionAnswering", "Qwen2ForProcessRewardModel",
+])  # fmt: skip
+def test_a_trunk_with_another_head_is_refused_by_name(name):
+    assert f"{name} classifies or scores" in refused(LLAMA, ArchitectureError, architectures=[name])
+
+
+@pytest.mark.parametrize("listed", [
+    None, [], ["LlamaForCausalLM"], ["GPT2LMHeadModel"], ["ChatGLMModel"], ["LlamaModel", "LlamaForCausalLM"], "LlamaModel",
+])  # fmt: skip
+def test_a_model_with_a_head_or_without_classes_loads(listed):
+    assert model(LLAMA, architectures=listed) == model(LLAMA)
+
+
+def test_the_text_part_of_a_multimodal_model_may_be_a_trunk():
+    outer = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"]}
+    text = LLAMA | {"architectures": ["LlamaModel"]}
+    assert model(outer, text_config=text, vision_config={"a": 1}).depth == 4
+    assert "classifies" in refused(outer | {"architectures": ["LlavaForSequenceClassification"]}, text_config=text)
+
+
+@pytest.mark.parametrize("key", ["beta_layers", "alphabet_layers", "alpha_heads", "expert_beta_blocks"])
+def test_no_part_of_a_word_excuses_a_structural_key(key):
+    assert f"{key} = 3" in refused(LLAMA, ArchitectureError, **{key: 3})
+    assert model(LLAMA, lora_alpha=16, residual_norm_beta=0.5) == model(LLAMA)
+
+
+def test_the_lists_of_refusals_have_no_slips():
+    """Every listed kind is one word, known under one kind; every excused key is one that would be refused."""
+    listed = [name for names in refusals._KINDS.values() for name in names.split()]
+    assert len(listed) == len(set(listed))
+    assert all(re.fullmatch(r"[a-z0-9]+([_-][a-z0-9]+)*", name) for name in listed), listed
+    for pattern in (refusals._HARMLESS, refusals._STRUCTURAL):
+        parts = pattern.pattern.split("|")
+        assert len(parts) == len(set(parts))
+    for key in refusals._IGNORED:
+        assert refusals._STRUCTURAL.search(key) and not refusals._HARMLESS.search(key), key
 
 
 def test_whole_floats_are_sizes():

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from rooflinekit.specs import locate
-from rooflinekit.specs.locate import aliases, names, read_json, read_text, read_yaml, resolve, spec_dir, tokens
+from rooflinekit.specs.locate import (
+    aliases,
+    kind_of_file,
+    names,
+    read_json,
+    read_text,
+    read_yaml,
+    resolve,
+    spec_dir,
+    tokens,
+)
 from rooflinekit.types.errors import SpecError, UnknownNameError
 
 KINDS = ("accelerator", "model")
@@ -17,6 +27,7 @@ KINDS = ("accelerator", "model")
 @pytest.fixture(autouse=True)
 def user_folder(tmp_path, monkeypatch):
     """The user's own folder, empty, so that nothing on this machine is seen."""
+    (tmp_path / "user").mkdir()
     monkeypatch.setenv("ROOFLINEKIT_SPECS", str(tmp_path / "user"))
     return tmp_path / "user"
 
@@ -105,6 +116,70 @@ def test_an_unknown_name_gets_the_nearest_ones():
     assert error.value.exit_code == 2
     with pytest.raises(UnknownNameError, match="nearest: mi250x"):
         resolve("accelerator", "mi250")
+
+
+@pytest.mark.parametrize(("kind", "name", "suggested"), [
+    ("model", "llama3", "llama-3-8b, llama-3-70b, llama-3.1-8b, llama-3.1-70b, llama-3.1-405b, llama-3.2-1b"),
+    ("model", "gpt-oss", "gpt-oss-20b, gpt-oss-120b"),
+    ("model", "qwen3-1", "qwen3-1.7b, qwen3-14b"),
+    ("model", "phi3", "phi-3-medium, phi-3-mini, phi-3.5-moe"),
+    ("model", "lama-3-8b", "llama-3-8b"),
+    ("model", "org/Meta-Llama-3-8B-instrct", "llama-3-8b"),
+    ("accelerator", "h10", "h100-sxm, h100-nvl, h100-pcie"),
+    ("accelerator", "mi3", "mi300x, mi325x, mi350x, mi355x"),
+    ("accelerator", "tpu", "tpu-v4, tpu-v5e, tpu-v5p"),
+    ("accelerator", "4090rtx", ""),
+    ("accelerator", "5080", ""),
+    ("accelerator", "q", ""),
+    ("model", "claude-3", ""),
+    ("model", "gpt-4", ""),
+])  # fmt: skip
+def test_suggestions_begin_with_what_was_typed_and_are_never_far_off(kind, name, suggested):
+    with pytest.raises(UnknownNameError) as error:
+        resolve(kind, name)
+    assert ", ".join(error.value.suggestions).startswith(suggested)
+    assert bool(error.value.suggestions) is bool(suggested)
+    hint = f"; nearest: {', '.join(error.value.suggestions)}" if suggested else ""
+    assert str(error.value) == f"unknown {kind} {name!r}{hint}"
+
+
+@pytest.mark.parametrize(("name", "taken", "others"), [
+    ("mistral", "mistral-7b", " (others: mistral-7b-v0.3)"),
+    ("mixtral", "mixtral-8x7b", " (others: mixtral-8x22b)"),
+    ("nemotron-h", "nemotron-h-56b", ""),
+])  # fmt: skip
+def test_a_family_name_takes_the_commonest_model_and_says_so(name, taken, others):
+    found = resolve("model", name)
+    assert (found.path.stem, found.warnings) == (taken, (f"{name!r} is ambiguous; took {taken}{others}",))
+
+
+def test_a_users_folder_that_is_not_there_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROOFLINEKIT_SPECS", str(tmp_path / "nowhere"))
+    with pytest.raises(SpecError, match=r"^ROOFLINEKIT_SPECS = .*nowhere: no such folder; create it"):
+        resolve("model", "llama-3-8b")
+    chip = write(tmp_path, "chip.yaml", "title: x\n")
+    assert resolve("accelerator", chip).path == chip, "a path does not need it"
+    monkeypatch.setenv("ROOFLINEKIT_SPECS", "")
+    assert resolve("model", "llama-3-8b").warnings == ()
+
+
+@pytest.mark.parametrize(("file", "text", "kind"), [
+    ("a.yaml", "compute: {}\nmemory: {}\n", "accelerator"),
+    ("a.yml", "memory: {}\n", "accelerator"),
+    ("a.yaml", "config: {}\n", "model"),
+    ("a.json", "{}", "model"),
+    ("config", '{"hidden_size": 4}', "model"),
+    ("chip", "compute: {}\n", "accelerator"),
+])  # fmt: skip
+def test_a_file_is_what_it_holds(tmp_path, file, text, kind):
+    assert kind_of_file(str(write(tmp_path, file, text))) == kind
+    assert kind_of_file(str(tmp_path)) == "model"
+    assert kind_of_file("llama-3-8b") is None
+
+
+def test_a_file_that_is_neither_is_refused(tmp_path):
+    with pytest.raises(SpecError, match=r"is neither a model .* nor an accelerator"):
+        kind_of_file(str(write(tmp_path, "a.yaml", "a: 1\n")))
 
 
 @pytest.mark.parametrize("name", ["", "   ", "-", "///", "\0", "x" * 5000, "x/" * 5000])
@@ -228,6 +303,9 @@ BAD_FILES = [
     (read_yaml, b"? [a]\n: 1\n", r"line 1: not valid YAML \(truncated\?\): .*"),
     (read_json, b'{"a": 1', r"line 1 column 8: not valid JSON \(truncated\?\): .*"),
     (read_json, b'{"a": 1, "a": 2}', "key 'a' appears twice; remove one"),
+    (read_json, b'{"a": ' + b"9" * 5000 + b"}", "not valid JSON: an integer has thousands of digits"),
+    (read_yaml, b"a: " + b"9" * 5000, "not valid YAML: an integer has thousands of digits"),
+    (read_yaml, b"a: 0x" + b"f" * 5000, "not valid YAML: an integer has thousands of digits"),
     (read_json, b"[1]", "holds a list, not keys with values"),
     (read_json, b'{"a":' + b"[" * 100_000, "not valid JSON: .*"),
 ]

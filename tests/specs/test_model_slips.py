@@ -24,6 +24,7 @@ COLLECTED = Path(__file__).parents[2].parent / "shared" / "data" / "specs" / "hf
 
 @pytest.fixture(autouse=True)
 def _no_user_folders(tmp_path, monkeypatch):
+    (tmp_path / "user").mkdir()
     monkeypatch.setenv("ROOFLINEKIT_SPECS", str(tmp_path / "user"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
 

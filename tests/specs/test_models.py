@@ -44,6 +44,7 @@ EXPECTED = {row["name"]: row for row in rows(Path(__file__).with_name("expected_
 
 @pytest.fixture(autouse=True)
 def _no_user_folders(tmp_path, monkeypatch):
+    (tmp_path / "user").mkdir()
     monkeypatch.setenv("ROOFLINEKIT_SPECS", str(tmp_path / "user"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
 

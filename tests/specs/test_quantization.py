@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import pytest
 
+from rooflinekit.layers import resolve_precision
+from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.config import model_from_config
 from rooflinekit.specs.config.modules import Patterns
+from rooflinekit.types.deployment import Deployment
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.errors import DtypeError, InputError, SpecError
 from rooflinekit.types.model import WeightFormats
 
+B200 = load_accelerator("b200-sxm").value
 BASE = {
     "model_type": "deepseek_v3", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8,
     "intermediate_size": 512, "vocab_size": 1000, "kv_lora_rank": 64, "q_lora_rank": 96, "qk_nope_head_dim": 32,
@@ -155,7 +159,7 @@ def test_what_is_not_known_is_refused_by_name(quantization, said):
 
 def test_granularity_that_is_not_costed_exactly_is_told():
     assert "64 x 64" in load({"quant_method": "fp8", "weight_block_size": [64, 64]}).warnings[0]
-    assert "one per 32" in load({"quant_method": "gptq", "bits": 4, "group_size": 32}).warnings[0]
+    assert "one per 256" in load({"quant_method": "gptq", "bits": 4, "group_size": 256}).warnings[0]
     assert "one per channel" in load({"quant_method": "gptq", "bits": 4, "group_size": -1}).warnings[0]
 
 
@@ -165,3 +169,62 @@ def test_patterns_match_whole_parts_of_names():
     assert skipped.hit("mlp.gate")
     assert skipped.hit("self_attn.q_proj", 2) and not skipped.hit("self_attn.q_proj", 1)
     assert skipped.hit("mlp.up_proj", 7) and not skipped.hit("mlp.down_proj", 7)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(128, INT4), (64, Dtype.INT4_G64), (32, Dtype.INT4_G32)])
+def test_groups_of_weights_have_their_own_formats(size, expected):
+    for method in ("gptq", "awq"):
+        loaded = load({"quant_method": method, "bits": 4, "group_size": size})
+        assert (loaded.value.formats.ffn, loaded.warnings) == (expected, ())
+    loaded = load(compressed(group(4, "int", strategy="group", group_size=size)))
+    assert (loaded.value.formats.ffn, loaded.warnings) == (expected, ())
+
+
+ACTIVATIONS = {"input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}}
+
+
+@pytest.mark.parametrize(("quantization", "weight_only"), [
+    ({"quant_method": "gptq", "bits": 8, "group_size": 128}, True),
+    ({"quant_method": "awq", "bits": 4, "group_size": 128}, True),
+    ({"quant_method": "bitsandbytes", "load_in_8bit": True}, True),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True}, True),
+    (compressed(group(8, "int")), True),
+    (compressed(group(8, "int") | {"input_activations": None}), True),
+    (compressed(group(8, "float") | {"input_activations": None}), True),
+    (compressed(group(4, "float", group_size=16) | {"input_activations": None}), True),
+    (compressed(group(8, "float") | ACTIVATIONS), False),
+    (compressed(group(8, "int") | ACTIVATIONS), False),
+    (compressed({"weights": None, "targets": ["Linear"]}), False),
+    ({"quant_method": "fp8", "activation_scheme": "dynamic"}, False),
+    (BLOCKED, False),
+    ({"quant_method": "modelopt", "quant_algo": "FP8"}, False),
+    ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, True),
+    ({"quant_method": "modelopt", "quant_algo": "W8A16"}, True),
+    (None, False),
+])  # fmt: skip
+def test_a_checkpoint_without_quantised_activations_computes_in_16_bit(quantization, weight_only):
+    model = load(quantization).value
+    assert model.weight_only is weight_only
+    precision = resolve_precision(model, Deployment(), B200)
+    wanted = WIDE if weight_only else model.formats.ffn
+    assert precision.compute(model.formats.ffn) is wanted
+
+
+def test_groups_that_differ_in_their_activations_are_told():
+    attention = {"weights": {"num_bits": 8, "type": "float"}, "targets": ["re:.*self_attn.*"]}
+    loaded = load(compressed(attention | ACTIVATIONS, group(8, "int")))
+    assert not loaded.value.weight_only
+    assert "quantises the activations of some groups only: int8 without" in loaded.warnings[0]
+    loaded = load(compressed(attention | ACTIVATIONS, group(4, "int", group_size=128)))
+    assert (loaded.value.weight_only, loaded.warnings) == (False, ()), "INT4 is dequantised anyway"
+
+
+def test_the_mixed_products_of_bitsandbytes_are_told():
+    assert "16-bit arithmetic" in load({"quant_method": "bitsandbytes", "load_in_8bit": True}).warnings[0]
+
+
+def test_a_cache_has_no_groups_and_no_blocks():
+    scheme = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 64}
+    assert load(compressed(group(8, "float"), kv_cache_scheme=scheme)).value.kv_dtype is INT4
+    with pytest.raises(DtypeError, match="mxfp4 is no cache format; known: fp8, int8, int4, nvfp4"):
+        load(compressed(group(8, "float"), kv_cache_scheme={"num_bits": 4, "type": "float", "group_size": 32}))

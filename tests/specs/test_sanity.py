@@ -67,6 +67,17 @@ NO_RATE = (r"^  flops_per_clock_per_core:\n.*\n", "")
         ("h100-sxm", CAPACITY, "  capacity: 85.5 GiB", "is it a GB number written with GiB"),
         ("h100-sxm", BANDWIDTH, "  bandwidth: 26.8 TB/s", "is it in bits"),
         ("h100-sxm", BANDWIDTH, "  bandwidth: 3.35 GB/s", "check the"),
+        ("h100-sxm", BF16, "    bf16: 989.4 PFLOP/s", "looks like a prefix too far: 1 PFLOP/s is 1000 TFLOP/s"),
+        ("h100-sxm", FP8, "    fp8: 1978.9 PFLOP/s", "check the prefixes of both units"),
+        ("h100-sxm", CAPACITY, "  capacity: 80.5 GiB", "is it a GB number written with GiB"),
+        (
+            "h100-sxm",
+            r"(?s)^  capacity: .*?  label: [^\n]*$",
+            "  capacity: 81 GiB\n  label: 80 GiB",
+            "never shows more",
+        ),
+        ("h100-sxm", r"^release_year: .*$", "release_year: 2222", "lies outside 2006 to"),
+        ("h100-sxm", r"^release_year: .*$", "release_year: 20", "lies outside 2006 to"),
     ],
 )
 def test_a_contradiction_is_refused(slipped, name, old, new, cause):
@@ -92,6 +103,12 @@ def test_a_contradiction_is_refused(slipped, name, old, new, cause):
         ("h100-sxm", r"^  nic: .*$", "  nic: 400 GB/s", "is it written as GB/s"),
         ("h100-sxm", r"^    tf32: .*$", "    tf32: 1978.9 TFLOP/s", "in each other's place"),
         ("h100-sxm", r"^    fp16: .*$", "    fp16: 494.7 TFLOP/s", "differs from bf16"),
+        ("h100-sxm", FP8, "    fp8: 989.4 TFLOP/s", "is 1 x the 16-bit peak, and 9.0 doubles it"),
+        ("mi300x", FP8, "    fp8: 1307.4 TFLOP/s", "is 1 x the 16-bit peak, and gfx942 doubles it"),
+        ("a100-sxm-80gb", r"^    int8: .*$", "    int8: 312 TOP/s", "is 1 x the 16-bit peak, and 8.0 doubles it"),
+        ("tpu-v4", r"^    bf16: .* FLOP$", "    bf16: 262144 FLOP", "check flops_per_clock_per_core"),
+        ("rtx-4090", r"^    bf16: 512 FLOP$", "    bf16: 1024 FLOP", "is 0.5 x 128 cores x 1024 FLOP x 2520 MHz"),
+        ("h20", r"^  unusual:\n.*\n", "", "or say why: compute.unusual.bf16"),
     ],
 )
 def test_a_suspicion_is_a_warning_that_names_file_key_and_cause(slipped, name, old, new, cause):
@@ -119,7 +136,7 @@ def test_a_rate_above_the_generations_does_not_confirm_a_sparse_peak(slipped):
 
 def test_a_reason_silences_a_ratio(slipped):
     """GeForce and Trainium have odd ratios that are right; without their reasons they would be warned of."""
-    for name in ("rtx-4090", "rtx-5090", "trainium3", "gaudi3"):
+    for name in ("rtx-4090", "rtx-5090", "trainium3", "gaudi3", "h20"):
         refused, message = slipped(name, (r"^  unusual:\n(    .*\n)+", ""))
         assert (refused, message != "") == (False, True)
 

@@ -40,9 +40,11 @@ def model_from_config(
     """
     _only_text_keys(config, origin)
     refuse_other_networks(config, origin)
+    outer = config
     config, warnings = _text_decoder(config, origin)
     refuse_other_networks(config, origin)
-    refuse_headless(config, origin)
+    for part in (outer, config):
+        refuse_headless(part, origin, whole=config is outer)
     model_type, family = _identify(config, origin)
     keys = Keys(_with_defaults(config, family, warnings), origin, {**NAMES, **family.names})
     keys.note("model_type" if "model_type" in config else "architectures", model_type)
@@ -114,21 +116,22 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
     norm = family.norm if isinstance(family.norm, str) else family.norm(r)
     layers = _layers(r)
     dtype = _dtype(r)
-    formats, kv_dtype = read_formats(r, dtype, layers, quant_config)
+    formats = read_formats(r, dtype, layers, quant_config)
     return Model(
         name=name,
         hidden=r.hidden,
         vocab=keys.size("vocab"),
         layers=layers,
         dtype=dtype,
-        formats=formats,
+        formats=formats.weights,
         max_context=keys.maybe("context"),
         tied=r.is_set(family.tied),
         position_rows=family.positions(r) if family.positions else 0,
         embedding_norm=family.embedding_norm,
         final_norm=norm,
         lm_head_bias=r.is_set(family.lm_head_bias),
-        kv_dtype=kv_dtype,
+        kv_dtype=formats.kv,
+        weight_only=formats.weight_only,
         mtp_layers=keys.size("mtp", 0, least=0),
         origin=keys.origin,
         read_keys=keys.read,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
-from rooflinekit.types.errors import SpecError, nearest
+from rooflinekit.types.errors import SpecError
 
 __all__ = ["NAMES", "Keys", "is_off", "named", "shown"]
 
@@ -32,6 +33,8 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 
 _LIMITS = {"depth": 10_000, "context": 10**10, "top_k": 100_000, "experts": 100_000}
+_KEY = 60  # characters; no key of a config is longer
+_ALIKE = 0.8  # of a misspelt key and the right one: one or two letters of a word
 _LARGEST = 10**7  # no width, vocabulary or head count comes near
 
 
@@ -44,7 +47,10 @@ def shown(value: object) -> str:
     if isinstance(value, int) and abs(value) >= 10**40:
         return "an integer of more than 40 digits"
     plain = isinstance(value, bool | int | float | str | list | tuple | None)
-    text = repr(value) if plain else f"a {type(value).__name__}"
+    try:
+        text = repr(value) if plain else f"a {type(value).__name__}"
+    except ValueError:  # Python prints no integer of thousands of digits
+        return f"a {type(value).__name__} with an integer of thousands of digits"
     text = " ".join(text.split())
     return text if len(text) <= 60 else text[:40] + "..."
 
@@ -57,6 +63,12 @@ def named(key: object) -> str:
 def is_off(value: object) -> bool:
     """Whether a value says that a feature is absent: null, false, 0 or empty."""
     return value is None or (isinstance(value, bool | int | float | str | list | dict) and not value)
+
+
+def _same(one: object, other: object) -> bool:
+    """Equality, but that NaN equals NaN: what is wrong with it is said where its value is checked."""
+    both_nan = all(isinstance(value, float) and math.isnan(value) for value in (one, other))
+    return both_nan or one == other
 
 
 class Keys:
@@ -98,7 +110,7 @@ class Keys:
         hits = [key for key in self.names.get(concept, (concept,)) if self.has(key)]
         for key in hits:
             self.note(key, f"{concept} = {shown(self.config[key])}")
-            if concept != "context" and self.config[key] != self.config[hits[0]]:
+            if concept != "context" and not _same(self.config[key], self.config[hits[0]]):
                 raise SpecError(
                     f"{self.at(key)} = {shown(self.config[key])} contradicts {hits[0]} = {shown(self.config[hits[0]])}"
                 )
@@ -123,7 +135,9 @@ class Keys:
         if default is not None:
             return default
         names = self.names.get(concept, (concept,))
-        near = [key for key in nearest(names[0], self.config) if key not in self.read][:1]
+        meant = {name for listed in self.names.values() for name in listed}
+        candidates = [key for key in self.config if key not in self.read and key not in meant and len(key) <= _KEY]
+        near = [hit for name in names for hit in get_close_matches(name, candidates, n=1, cutoff=_ALIKE)][:1]
         hint = f"; did you mean it by {near[0]!r}?" if near else ""
         others = f" (or {', '.join(names[1:])})" if len(names) > 1 else ""
         raise SpecError(f"{self.at(names[0])}{others} is missing{hint}")

@@ -106,7 +106,7 @@ class Scheme:
     skipped: Patterns
     lm_head: bool = False  #: whether the head belongs to the linear layers
     experts_only: bool = False
-    kv: Dtype | None = None
+    weight_only: bool = False  #: activations are not quantised: kernels dequantise the weights
 
     def format_of(self, spellings: Sequence[str], layer: int = 0) -> Dtype | None:
         """The format of a module, by any of its names; None if it is left as it was."""

@@ -6,6 +6,7 @@ Hugging Face's fp8, awq, gptq, mxfp4, bitsandbytes and compressed-tensors, and N
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rooflinekit.specs.config.family import Reading
@@ -15,7 +16,7 @@ from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.errors import DtypeError, SpecError, nearest
 from rooflinekit.types.model import Layer, WeightFormats
 
-__all__ = ["read_formats"]
+__all__ = ["Formats", "read_formats"]
 
 _MODELOPT = {
     "FP8": Dtype.FP8,
@@ -27,19 +28,29 @@ _MODELOPT = {
     "W8A8_SQ_PER_CHANNEL": Dtype.INT8,
     "W8A16": Dtype.INT8,
 }
+_MODELOPT_WIDE = ("FP8_PB_WO", "W4A16_AWQ", "W8A16")  # activations stay in 16 bit
+_GROUPS = {None: Dtype.INT4, 128: Dtype.INT4, 64: Dtype.INT4_G64, 32: Dtype.INT4_G32}
+_CACHES = (Dtype.FP8, Dtype.INT8, Dtype.INT4, Dtype.NVFP4)
 _SKIP_LISTS = ("modules_to_not_convert", "ignore", "exclude_modules", "llm_int8_skip_modules", "ignored_layers")
 
 
-def read_formats(
-    r: Reading, dtype: Dtype, layers: Sequence[Layer], quant_config: Mapping[str, Any] | None
-) -> tuple[WeightFormats, Dtype | None]:
-    """The weight format of each kind of module, and the cache format if the checkpoint asks for one.
+@dataclass(frozen=True)
+class Formats:
+    """What a checkpoint says about number formats."""
+
+    weights: WeightFormats
+    kv: Dtype | None = None  #: the cache format that it asks for
+    weight_only: bool = False  #: its quantised weights are dequantised before they are multiplied
+
+
+def read_formats(r: Reading, dtype: Dtype, layers: Sequence[Layer], quant_config: Mapping[str, Any] | None) -> Formats:
+    """The weight format of each kind of module, what they compute in, and the cache format.
 
     Raises DtypeError for a method or format that is not known, SpecError for a value that cannot be.
     """
     keys = _quantization_keys(r.keys, quant_config)
     if keys is None:
-        return WeightFormats.uniform(dtype), None
+        return Formats(WeightFormats.uniform(dtype))
     method = keys.word("quant_method", "modelopt" if keys.has("quant_algo") else "")
     if method not in _METHODS:
         near = nearest(method, _METHODS) if method else []
@@ -49,8 +60,8 @@ def read_formats(
         )
     scheme = _METHODS[method](keys, r.warnings)
     if scheme is None:
-        return WeightFormats.uniform(dtype), _cache_format(keys)
-    return weight_formats(scheme, layers, dtype, r.warnings), _cache_format(keys)
+        return Formats(WeightFormats.uniform(dtype), _cache_format(keys))
+    return Formats(weight_formats(scheme, layers, dtype, r.warnings), _cache_format(keys), scheme.weight_only)
 
 
 def _quantization_keys(keys: Keys, quant_config: Mapping[str, Any] | None) -> Keys | None:
@@ -78,7 +89,13 @@ def _skipped(keys: Keys) -> Patterns:
 def _cache_format(keys: Keys) -> Dtype | None:
     """The format of the KV cache: `kv_cache_scheme` (bits and type) or `kv_cache_quant_algo` (a name)."""
     if keys.has("kv_cache_scheme"):
-        return _number_format(keys.child("kv_cache_scheme"), [])
+        scheme = keys.child("kv_cache_scheme")
+        stated = _number_format(scheme, [])
+        if stated not in _CACHES and stated.unit not in _CACHES:
+            raise DtypeError(
+                f"{scheme.at('num_bits')}: {stated} is no cache format; known: {', '.join(map(str, _CACHES))}"
+            )
+        return stated.unit
     algo = keys.word("kv_cache_quant_algo")
     if not algo:
         return None
@@ -103,18 +120,21 @@ def _check_block(keys: Keys, name: str, block: Sequence[object], warnings: list[
 
 
 def _integer(keys: Keys, warnings: list[str]) -> Scheme:
-    """AWQ and GPTQ: 4 or 8 bits, one scale a group; the head stays wide unless `lm_head` says otherwise."""
+    """AWQ and GPTQ quantise weights only, to 4 or 8 bits; the head stays wide unless `lm_head` says otherwise."""
     bits = keys.size("bits")
     dtype = {4: Dtype.INT4, 8: Dtype.INT8}.get(bits)
     if dtype is None:
         raise DtypeError(f"{keys.at('bits')} = {bits} is not known; known: 4, 8")
-    _warn_group(keys.maybe("group_size", least=-1), dtype, warnings)
-    return Scheme([(None, dtype)], _skipped(keys), lm_head=keys.flag("lm_head", False))
+    dtype = _grouped(dtype, keys.maybe("group_size", least=-1), warnings)
+    return Scheme([(None, dtype)], _skipped(keys), lm_head=keys.flag("lm_head", False), weight_only=True)
 
 
-def _warn_group(group: int | None, dtype: Dtype, warnings: list[str]) -> None:
-    if dtype is Dtype.INT4 and group not in (None, 128):
-        warnings.append(f"int4 scales are one per {'channel' if group == -1 else group}; costed as one per 128 weights")
+def _grouped(dtype: Dtype, group: int | None, warnings: list[str]) -> Dtype:
+    """INT4 by the size of its groups; a size that is not costed exactly is told."""
+    if dtype is not Dtype.INT4 or group in _GROUPS:
+        return _GROUPS[group] if dtype is Dtype.INT4 else dtype
+    warnings.append(f"int4 scales are one per {'channel' if group == -1 else group}; costed as one per 128 weights")
+    return dtype
 
 
 def _mxfp4(keys: Keys, warnings: list[str]) -> Scheme:
@@ -128,20 +148,33 @@ def _bitsandbytes(keys: Keys, warnings: list[str]) -> Scheme:
         raise DtypeError(f"{keys.at('load_in_4bit')} or load_in_8bit must be true, and not both")
     if four:
         warnings.append("bitsandbytes 4-bit is costed as int4 with one scale per 128 weights")
-    return Scheme([(None, Dtype.INT4 if four else Dtype.INT8)], _skipped(keys))
+    else:
+        warnings.append(
+            "bitsandbytes 8-bit mixes int8 and 16-bit products: costed as int8 weights in 16-bit arithmetic"
+        )
+    return Scheme([(None, Dtype.INT4 if four else Dtype.INT8)], _skipped(keys), weight_only=True)
 
 
 def _compressed_tensors(keys: Keys, warnings: list[str]) -> Scheme | None:
     """One or more groups, each with its target modules and bits; a group that names modules comes before all linear."""
     groups: list[tuple[Patterns | None, Dtype]] = []
+    wide: dict[bool, list[Dtype]] = {True: [], False: []}  # by whether the activations stay as they are
     section = keys.child("config_groups")
     for name in section.config:
         group = section.child(name)
         dtype = _number_format(group.child("weights"), warnings) if group.has("weights") else None
         if dtype is not None:
             groups.append((_targets(group), dtype))
+            wide[not group.has("input_activations")].append(dtype)
     groups.sort(key=lambda group: group[0] is None)
-    return Scheme(groups, _skipped(keys), lm_head=True) if groups else None
+    weight_only = bool(wide[True]) and not wide[False]
+    dequantised = [dtype for dtype in wide[True] if not dtype.weight_only]
+    if dequantised and not weight_only:
+        warnings.append(
+            f"the checkpoint quantises the activations of some groups only: {', '.join(map(str, dequantised))} without "
+            "quantised activations is costed as computing in its own format"
+        )
+    return Scheme(groups, _skipped(keys), lm_head=True, weight_only=weight_only) if groups else None
 
 
 def _targets(group: Keys) -> Patterns | None:
@@ -166,8 +199,7 @@ def _number_format(keys: Keys, warnings: list[str]) -> Dtype:
     known = {("float", 8): Dtype.FP8, ("int", 8): Dtype.INT8, ("int", 4): Dtype.INT4}
     if (kind, bits) not in known:
         raise DtypeError(f"{keys.at('num_bits')} = {bits} of type {kind} (group {group}) is not known")
-    _warn_group(group, known[kind, bits], warnings)
-    return known[kind, bits]
+    return _grouped(known[kind, bits], group, warnings)
 
 
 def _modelopt(keys: Keys, warnings: list[str]) -> Scheme | None:
@@ -179,7 +211,7 @@ def _modelopt(keys: Keys, warnings: list[str]) -> Scheme | None:
         return _mixed(keys)
     if algo not in _MODELOPT:
         raise DtypeError(f"{keys.at('quant_algo')} = {shown(algo)} is not known; known: {', '.join(_MODELOPT)}")
-    return Scheme([(None, _MODELOPT[algo])], _skipped(keys), lm_head=True)
+    return Scheme([(None, _MODELOPT[algo])], _skipped(keys), lm_head=True, weight_only=algo in _MODELOPT_WIDE)
 
 
 def _mixed(keys: Keys) -> Scheme:
@@ -191,7 +223,9 @@ def _mixed(keys: Keys) -> Scheme:
     groups: list[tuple[Patterns | None, Dtype]] = [
         (Patterns(modules, keys.origin), _MODELOPT[algo]) for algo, modules in by_algo.items() if algo
     ]
-    return Scheme(groups, _skipped(keys), lm_head=True)
+    algos = [algo for algo in by_algo if algo]
+    weight_only = bool(algos) and all(algo in _MODELOPT_WIDE for algo in algos)
+    return Scheme(groups, _skipped(keys), lm_head=True, weight_only=weight_only)
 
 
 _METHODS: dict[str, Callable[[Keys, list[str]], Scheme | None]] = {

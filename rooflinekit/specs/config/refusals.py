@@ -21,8 +21,8 @@ _KINDS = {
     ),
     "an encoder-decoder": (
         "bart bigbird_pegasus blenderbot blenderbot-small byt5 encoder-decoder fsmt led longt5 m2m_100 marian mbart "
-        "mt5 mvp nllb-moe pegasus pegasus_x plbart prophetnet switch_transformers t5 t5gemma trocr udop umt5 vision- "
-        "encoder-decoder"
+        "mt5 mvp nllb-moe pegasus pegasus_x plbart prophetnet switch_transformers t5 t5gemma trocr udop umt5 "
+        "vision-encoder-decoder"
     ),
     "a speech model": (
         "audio-spectrogram-transformer bark clap data2vec-audio encodec hubert moonshine musicgen parakeet_ctc "
@@ -38,13 +38,13 @@ _KINDS = {
     ),
 }
 _KIND_OF = {name: kind for kind, listed in _KINDS.items() for name in listed.split()}
-_HEADS = (
-    "ForSequenceClassification",
-    "ForTokenClassification",
-    "ForQuestionAnswering",
-    "ForMaskedLM",
-    "ForRewardModel",
+#: Classes with a decoder's body and another head than a language model's.
+_OTHER_HEAD = re.compile(
+    r"For(?:SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice|MaskedLM|Score|Embedding)$|"
+    r"RewardModel|EmbeddingModel$"
 )
+#: Classes without any head; some that generate are called `...Model` as well.
+_TRUNK = re.compile(r"(?<!LMHead)(?<!Chat)(?<!ChatGLM)Model$")
 
 #: A key that looks like it changes the shape of the network.
 _STRUCTURAL = re.compile(
@@ -54,25 +54,20 @@ _STRUCTURAL = re.compile(
 )
 #: Keys that look structural but name training, decoding, precision or scaling options, which change no cost.
 _HARMLESS = re.compile(
-    r"dropout|pdrop|layerdrop|eps$|epsilon|_init|^init|initializer|_token_id|_token_index|token_ids|aux_loss|_coef$|_std$|"
-    r"rope|rotary|softcap|multiplier|jitter|noise|^output_|^summary_|^_attn|^attn_implementation|_implementation$|auto_map|"
-    r"softmax_in_fp32|quantiz|_scale$|_loss|rope|alpha|beta|processor|projector|image|vision|video|audio"
+    r"dropout|pdrop|layerdrop|eps$|epsilon|_init|^init|_token_id|_token_index|token_ids|_loss|_coef$|_std$|_scale$|"
+    r"_(?:alpha|beta)$|rope|rotary|softcap|multiplier|jitter|noise|^output_|^summary_|^_attn|_implementation$|auto_map|"
+    r"softmax_in_fp32|quantiz|processor|projector|image|vision|video|audio"
 )
 #: Keys that match the pattern above by accident, one by one.
 _HARMLESS_NAMES = (
-    "activation_function apply_query_key_layer_scaling apply_residual_connection_post_layernorm "
-    "attention_sink_size attention_softmax_in_fp32 attn_config.attn_impl attn_config.attn_uses_sequence_id "
-    "attn_config.clip_qkv attn_impl attn_uses_sequence_id bias_dropout_fusion cache_implementation "
-    "calc_logits_for_entire_prompt chunk_size_feed_forward clip_qkv context_window_size embd_layer_norm_eps "
-    "encoder_no_repeat_ngram_size ep_size flash_attn fp32_residual_connection head_dtype hidden_act "
-    "hidden_activation initial_context_length logit_scale mamba_hidden_act mamba_ssm_cache_dtype mamba_ssm_dtype "
-    "masked_softmax_fusion max_attn_value max_batch_size max_length max_window_layers min_length mlp_hidden_act "
-    "model_max_length moe_renormalize multi_modal_projector_bias n_group no_repeat_ngram_size norm_topk_prob "
-    "num_expert_group num_logits_to_keep original_max_position_embeddings pad_key_length pre_allocate_kv_cache "
-    "prefill_chunk_size pretraining_tp qk_layernorm_eps query_pre_attn_scalar reorder_and_upcast_attn "
-    "rescale_prenorm_residual residual_in_fp32 return_dict_in_generate runner_max_sequence_length "
-    "scale_attention_softmax_in_fp32 scale_attn_by_inverse_layer_idx scale_attn_weights seq_aux tokenizer_class "
-    "topk_group use_gemma_norm use_grouped_topk use_mamba_kernels validate_runner_input"
+    "apply_query_key_layer_scaling apply_residual_connection_post_layernorm attention_sink_size "
+    "attn_config.attn_impl attn_config.attn_uses_sequence_id attn_config.clip_qkv attn_impl attn_uses_sequence_id "
+    "chunk_size_feed_forward clip_qkv context_window_size encoder_no_repeat_ngram_size ep_size flash_attn "
+    "head_dtype hidden_act hidden_activation mamba_hidden_act mamba_ssm_cache_dtype mamba_ssm_dtype "
+    "max_attn_value max_batch_size max_window_layers mlp_hidden_act moe_renormalize n_group no_repeat_ngram_size "
+    "norm_topk_prob num_expert_group original_max_position_embeddings pre_allocate_kv_cache prefill_chunk_size "
+    "query_pre_attn_scalar reorder_and_upcast_attn rescale_prenorm_residual scale_attn_by_inverse_layer_idx "
+    "scale_attn_weights use_gemma_norm use_mamba_kernels"
 )
 _IGNORED = frozenset(_HARMLESS_NAMES.split())
 _USUAL = frozenset(name for names in NAMES.values() for name in names)
@@ -96,18 +91,26 @@ def refuse_other_networks(config: Mapping[str, Any], origin: str) -> None:
         )
 
 
-def refuse_headless(config: Mapping[str, Any], origin: str) -> None:
-    """Refuse a classifier or reward model: it has a decoder's body but generates nothing.
+def refuse_headless(config: Mapping[str, Any], origin: str, *, whole: bool = True) -> None:
+    """Refuse a classifier, reward or embedding model: it has a decoder's body but generates nothing.
+
+    The text part of a multimodal model (`whole` False) may be a bare trunk: the head is outside it.
 
     Raises ArchitectureError.
     """
     listed = config.get("architectures")
-    for name in listed if isinstance(listed, list) else ():
-        if isinstance(name, str) and name.endswith(_HEADS):
+    classes = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    for name in classes:
+        if _OTHER_HEAD.search(name):
             raise ArchitectureError(
                 f"{origin}: {named(name)} classifies or scores and generates no text; "
                 "rooflinekit costs decoder-only models"
             )
+    if whole and classes and all(map(_TRUNK.search, classes)):
+        raise ArchitectureError(
+            f"{origin}: {named(classes[0])} has no LM head: it embeds text and generates none; "
+            "rooflinekit costs decoder-only models"
+        )
 
 
 def unidentified(config: Mapping[str, Any], origin: str, known: Iterable[str]) -> ArchitectureError:
