@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rooflinekit.kernels import STATE_DTYPE
+from rooflinekit.kernels.attention import index_key_bytes
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.errors import WorkloadError
 from rooflinekit.types.model import (
@@ -32,11 +33,12 @@ __all__ = ["CacheLaw", "LayerCache", "cache_law", "layer_cache", "model_cache_la
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """One layer's share on one accelerator: `elements` a token up to `cap` tokens, and a fixed state [B]."""
+    """One layer's share on one accelerator: what each token adds up to `cap` tokens, and a fixed state [B]."""
 
-    elements: int
+    elements: int  #: per token, in the cache's format
     cap: int | None
     state_bytes: float
+    fixed_bytes: float = 0.0  #: per token, in a format of their own (index keys) [B]
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ class CacheLaw:
         return where(budget >= self.state_bytes, whole, 0.0)
 
 
-def layer_cache(mixer: Mixer | None, tp: int = 1) -> LayerCache:
-    """What one layer keeps on one of `tp` accelerators.
+def layer_cache(mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8) -> LayerCache:
+    """What one layer keeps on one of `tp` accelerators; `index` is the format of a sparse attention's index keys.
 
     >>> layer_cache(Attention(32, 8, 128, 128), tp=2).elements
     1024
@@ -100,9 +102,9 @@ def layer_cache(mixer: Mixer | None, tp: int = 1) -> LayerCache:
         case Attention():
             heads = max(1, mixer.kv_heads // tp)
             return LayerCache(heads * (mixer.head_dim + mixer.v_head_dim), mixer.window or mixer.chunk, 0.0)
-        case LatentAttention():
-            index_keys = mixer.indexer.head_dim if mixer.indexer and not mixer.indexer.shared else 0
-            return LayerCache(mixer.latent_dim + index_keys, None, 0.0)
+        case LatentAttention(indexer=indexer):
+            keys = 0.0 if indexer is None or indexer.shared else index_key_bytes(indexer.head_dim, index)
+            return LayerCache(mixer.latent_dim, None, 0.0, keys)
         case None:
             return LayerCache(0, None, 0.0)
         case _:
@@ -110,23 +112,29 @@ def layer_cache(mixer: Mixer | None, tp: int = 1) -> LayerCache:
 
 
 def _state_bytes(mixer: GatedDeltaNet | LightningAttention | Mamba | Mamba2, tp: int) -> float:
-    """Recurrent state in fp32, and the last inputs of the short convolution in 16 bit [B]."""
+    """Recurrent state in fp32, and the last inputs of the short convolution in 16 bit, on one of `tp` ranks [B].
+
+    Mamba-2's groups (its B and C) are replicated once there are more ranks than groups, as KV heads are.
+    """
     state: float
+    channels: float
     match mixer:
         case GatedDeltaNet(key_heads=keys, value_heads=values, key_dim=k, value_dim=v):
-            state, channels, taps = values * k * v, 2 * keys * k + values * v, mixer.conv_width
+            state, channels, taps = values * k * v / tp, (2 * keys * k + values * v) / tp, mixer.conv_width
         case LightningAttention(heads=heads, head_dim=dim):
-            state, channels, taps = heads * dim * dim, 0, 1
+            state, channels, taps = heads * dim * dim / tp, 0, 1
         case Mamba():
-            state, channels, taps = mixer.inner * mixer.state, mixer.inner, mixer.conv_width
+            state, channels, taps = mixer.inner * mixer.state / tp, mixer.inner / tp, mixer.conv_width
         case Mamba2():
-            channels = mixer.inner + 2 * mixer.groups * mixer.state
-            state, taps = mixer.inner * mixer.state, mixer.conv_width
-    return (state * STATE_DTYPE.bytes + channels * (taps - 1) * Dtype.BF16.bytes) / tp
+            channels = mixer.inner / tp + 2 * max(1, mixer.groups // tp) * mixer.state
+            state, taps = mixer.inner * mixer.state / tp, mixer.conv_width
+    return state * STATE_DTYPE.bytes + channels * (taps - 1) * Dtype.BF16.bytes
 
 
-def cache_law(layers: Iterable[Layer], kv: Dtype, tp: int = 1, block: int = 1) -> CacheLaw:
+def cache_law(layers: Iterable[Layer], kv: Dtype, tp: int = 1, block: int = 1, index: Dtype = Dtype.FP8) -> CacheLaw:
     """The law of a whole model, or of one pipeline stage, on one of `tp` accelerators.
+
+    `kv` is the format of keys, values and latents, `index` that of a sparse attention's index keys.
 
     Raises WorkloadError for a block below 1 token.
     """
@@ -135,13 +143,13 @@ def cache_law(layers: Iterable[Layer], kv: Dtype, tp: int = 1, block: int = 1) -
     slopes: defaultdict[float, float] = defaultdict(float)
     state = 0.0
     for layer, count in Counter(layers).items():
-        cache = layer_cache(layer.mixer, tp)
+        cache = layer_cache(layer.mixer, tp, index)
         if cache.elements:
-            slopes[float(cache.cap or math.inf)] += count * cache.elements * kv.bytes
+            slopes[float(cache.cap or math.inf)] += count * (cache.elements * kv.bytes + cache.fixed_bytes)
         state += count * cache.state_bytes
     return CacheLaw(tuple(sorted(slopes.items())), state, block)
 
 
 def model_cache_law(model: Model, kv: Dtype | None = None, tp: int = 1, block: int = 1) -> CacheLaw:
-    """The law of a model in its own cache format unless told otherwise."""
+    """The law of a model in its own cache format unless told otherwise; index keys are in FP8, as published."""
     return cache_law(model.layers, kv or model.kv_dtype or model.dtype, tp, block)

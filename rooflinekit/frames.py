@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from numbers import Real
 from os import PathLike
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -17,14 +18,19 @@ from rooflinekit.operating_point import OperatingPoint
 from rooflinekit.types.batch import MOST, whole_number
 from rooflinekit.types.errors import InputError, RooflinekitError
 from rooflinekit.types.numeric import Array
+from rooflinekit.types.units import GB
 from rooflinekit.types.workload import Workload
 
 __all__ = ["INPUT_COLUMNS", "RESULT_COLUMNS", "estimate_frame"]
+
+_Fact = TypeVar("_Fact", float, "tuple[float, ...]")
 
 _CHUNK = 16_384  # rows evaluated at once: the arrays of a step stay in the processor's cache
 
 _FIXED = ("model", "gpu", *DEPLOYMENT_KEYS, "calibration")
 INPUT_COLUMNS = (*_FIXED, *WORKLOAD_KEYS)
+_LONG_COLUMNS = tuple(name for name in INPUT_COLUMNS if len(name) > 3)
+_SLIP = 0.83  # likeness (difflib) of a name with one letter missing or too many
 _TIMES = ("ttft", "tpot")
 _MEMORY = ("capacity_bytes", "weight_bytes", "kv_bytes", "activation_bytes", "overhead_bytes", "total_bytes")
 _NUMBERS = (
@@ -51,10 +57,12 @@ def estimate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         A new frame with the same index: times in ms, sizes in bytes, `fits`, and `error` (empty where the row was
-        answered). A row that does not fit in memory has its numbers and `fits` False.
+        answered). A row that does not fit in memory has its numbers and `fits` False; `warnings` says what `estimate`
+        would.
 
     Raises:
-        InputError: no `model` column, a column that looks like a misspelt one, or one named like a result.
+        InputError: not a DataFrame, no `model` column, a column that looks like a misspelt one, or one named like a
+            result.
 
     >>> import pandas as pd
     >>> rows = estimate_frame(pd.DataFrame({"model": "llama-3-8b", "batch": [1, 64, 0]}))
@@ -73,7 +81,7 @@ def estimate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
                 part = answerable[start : start + _CHUNK]
                 _fill(results, part, resolved, {key: column[part] for key, column in work.items()})
             texts["level"][answerable] = "expected" if resolved.plan.calibration else "bound"
-            texts["warnings"][answerable] = "; ".join(resolved.warnings)
+            _warn(texts["warnings"], answerable, resolved, work, results)
         except RooflinekitError as error:
             texts["error"][answerable] = str(error)
     fits = pd.array(results["total_bytes"] <= results["capacity_bytes"], dtype="boolean")
@@ -83,6 +91,8 @@ def estimate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
 
 
 def _check_columns(scenarios: pd.DataFrame) -> None:
+    if not isinstance(scenarios, pd.DataFrame):
+        raise InputError(f"scenarios must be a pandas DataFrame, not a {type(scenarios).__name__}; use pd.DataFrame(…)")
     if "model" not in scenarios:
         raise InputError(f"the table has no column 'model'; it has: {', '.join(map(str, scenarios.columns)) or 'none'}")
     twice = scenarios.columns[scenarios.columns.duplicated()]
@@ -92,9 +102,22 @@ def _check_columns(scenarios: pd.DataFrame) -> None:
         if column in RESULT_COLUMNS:
             raise InputError(f"column {column!r} would be overwritten by a result; rename it")
         folded = column.lower().replace("_", "").replace("-", "").replace(" ", "")
-        meant = _MISSPELT.get(folded, folded if folded in INPUT_COLUMNS else None)
+        meant = _MISSPELT.get(folded) or _like(folded)
         if column not in INPUT_COLUMNS and meant is not None and meant not in scenarios:
             raise InputError(f"column {column!r} is not read; rename it to {meant!r} if that is what it means")
+
+
+def _like(folded: str) -> str | None:
+    """The input column that this is, but for a slip; a table's own columns are like none of them.
+
+    Two letters swapped are a slip in any name; a letter missing or too many only in a long one, because names of two
+    or three letters (tp, isl) are near to everything.
+    """
+    if folded in INPUT_COLUMNS:
+        return folded
+    swapped = [folded[:i] + folded[i + 1] + folded[i] + folded[i + 2 :] for i in range(len(folded) - 1)]
+    slips = [name for name in INPUT_COLUMNS if len(name) > 2 and name in swapped]
+    return next(iter(slips or get_close_matches(folded, _LONG_COLUMNS, 1, _SLIP)), None)
 
 
 def _read_workloads(scenarios: pd.DataFrame, errors: NDArray[Any]) -> dict[str, Array]:
@@ -181,6 +204,46 @@ def _resolve(fixed: dict[str, Any]) -> Resolved:
     deployment = read_deployment({key: value for key, value in (fixed | degrees).items() if key in DEPLOYMENT_KEYS})
     calibration = str(fixed["calibration"]) if "calibration" in fixed else None
     return resolve(str(fixed["model"]), str(fixed.get("gpu", "h100-sxm")), deployment, calibration)
+
+
+def _warn(
+    warnings: NDArray[Any],
+    rows: NDArray[np.intp],
+    resolved: Resolved,
+    work: dict[str, Array],
+    results: dict[str, Array],
+) -> None:
+    """The warnings of the deployment, and those of each row in the words of `estimate`."""
+    warnings[rows] = "; ".join(resolved.warnings)
+    model = resolved.plan.model
+    if model.max_context is not None:
+        longest = np.fmax(work["context"][rows], (work["isl"] + work["osl"])[rows])
+        over = longest > model.max_context
+        beyond = f" tokens exceed {model.name}'s maximum context of {model.max_context}"
+        _add(warnings, rows[over], longest[over].tolist(), lambda tokens: f"{int(tokens)}{beyond}")
+    alone = rows[work["osl"][rows] == 1]
+    _add(warnings, alone, [1.0] * len(alone), lambda _: "osl 1 has no second token: TPOT is the step that would follow")
+    need, have = results["total_bytes"][rows], results["capacity_bytes"][rows]
+    over = need > have
+    sizes = [_tenths(size[over] / GB).tolist() for size in (need, have, need - have)]
+    _add(warnings, rows[over], list(zip(*sizes, strict=True)), _misfit)
+
+
+def _add(warnings: NDArray[Any], rows: NDArray[np.intp], facts: list[_Fact], say: Callable[[_Fact], str]) -> None:
+    """Add a warning to some rows; rows with the same facts share its text."""
+    said = {fact: say(fact) for fact in set(facts)}
+    before = warnings[rows].tolist()
+    warnings[rows] = [f"{old}; {said[fact]}" if old else said[fact] for old, fact in zip(before, facts, strict=True)]
+
+
+def _tenths(value: Array) -> Array:
+    """One digit behind the point, and all of a number that is too large for one."""
+    return np.where(value < 1e12, np.round(value, 1), value)
+
+
+def _misfit(sizes: tuple[float, ...]) -> str:
+    need, have, more = (f"{size:.1f} GB" for size in sizes)
+    return f"does not fit: needs {need} per accelerator and has {have}, {more} too little"
 
 
 def _fill(results: dict[str, Array], rows: NDArray[np.intp], resolved: Resolved, work: dict[str, Array]) -> None:

@@ -8,7 +8,10 @@ from itertools import pairwise
 
 from rooflinekit.cache import CacheLaw, cache_law
 from rooflinekit.layers import stage_operations
+from rooflinekit.layers.feedforward import group_share
+from rooflinekit.layers.shard import index_dtype
 from rooflinekit.step import Plan
+from rooflinekit.types.deployment import Deployment
 from rooflinekit.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.types.numeric import Numeric, ceil_div, floor_div, maximum, minimum, where
 from rooflinekit.types.units import GIB
@@ -17,6 +20,9 @@ __all__ = ["TOKEN_BUDGET", "Memory", "MemoryModel", "Stage", "make_memory_model"
 
 TOKEN_BUDGET = 8192
 """Tokens an engine computes in one prefill step at most: vLLM's max_num_batched_tokens on an 80 GB GPU (0.19 logs)."""
+
+MOE_CHUNK = 16_384
+"""Tokens that vLLM's fused_moe works on at once at most (VLLM_FUSED_MOE_CHUNK_SIZE, its default)."""
 
 CONTEXT_BYTES = {False: 0.51 * GIB, True: 1.53 * GIB}
 """CUDA context and first NCCL buffers, on one GPU and on several: medians of 20 and 7 vLLM 0.19 start-up logs."""
@@ -129,11 +135,11 @@ def make_memory_model(plan: Plan) -> MemoryModel:
     """The memory of a plan, stage by stage."""
     model, deployment, precision = plan.model, plan.deployment, plan.precision
     cuts = [stage * model.depth // deployment.pp for stage in range(deployment.pp + 1)]
-    stages = []
+    stages, index = [], index_dtype(precision)
     for number, (first, last) in enumerate(pairwise(cuts)):
         held = stage_operations(model, deployment, precision, number)
         weights = sum(w.bytes * count for op, count in held.items() for w in op.weights)
-        stages.append(Stage(weights, cache_law(model.layers[first:last], precision.kv, deployment.tp)))
+        stages.append(Stage(weights, cache_law(model.layers[first:last], precision.kv, deployment.tp, index=index)))
     ideal, several = deployment.engine == "ideal", deployment.gpus > 1
     return MemoryModel(
         capacity_bytes=plan.system.accelerator.memory_bytes,
@@ -143,19 +149,41 @@ def make_memory_model(plan: Plan) -> MemoryModel:
         stages=tuple(stages),
         replicas=deployment.dp,
         limit=model.max_context,
-        kv_bytes_per_token=cache_law(model.layers, precision.kv).bytes_per_token,
+        kv_bytes_per_token=cache_law(model.layers, precision.kv, index=index).bytes_per_token,
     )
 
 
 def _activation_elements(plan: Plan) -> float:
-    """Elements alive at once per token in the widest block: residual, its norm, and a gated FFN's gate, up, product."""
-    tp = plan.deployment.tp
+    """Elements alive at once per token in the widest block: residual, its norm, and what the feed-forward block holds.
+
+    A dense block holds gate, up and their product; see `_routed_elements` for experts.
+    """
     widest = 0.0
     for layer in plan.model.layer_counts:
         match layer.ffn:
             case DenseFFN(width=width, gated=gated):
-                widest = max(widest, width / tp * (3 if gated else 2))
+                widest = max(widest, width / plan.deployment.tp * (3 if gated else 2))
             case MixtureOfExperts() as moe:
-                routed = moe.top_k * moe.width / plan.deployment.expert_tp / plan.deployment.ep * plan.deployment.dp
-                widest = max(widest, (routed + moe.shared_width / tp) * (3 if moe.gated else 2))
+                widest = max(widest, _routed_elements(moe, plan.model.hidden, plan.deployment))
     return 2.0 * plan.model.hidden + widest
+
+
+def _routed_elements(block: MixtureOfExperts, hidden: int, deployment: Deployment) -> float:
+    """Elements that a mixture of experts holds at once, for each token of one attention replica.
+
+    vLLM's fused_moe has one row for each of the top_k copies of a token, whether the rank holds that expert or not:
+    the output of gate and up and, in the same memory once that is used up, that of the down projection (caches 1 and 3:
+    the wider of the two), and their product (cache 2). Beside them stand the output of the shared experts, which run
+    first, and, with attention replicas, the tokens that arrived from all of them; of many, a full step takes a chunk
+    at a time.
+    """
+    replicas = deployment.dp > 1
+    arrived = deployment.dp * (group_share(block, deployment.ep) if replicas and deployment.ep > 1 else 1.0)
+    inner, wide = block.width / deployment.expert_tp, block.latent or hidden
+    row = max((2 if block.gated else 1) * inner, wide) + inner
+    at_once = min(arrived, MOE_CHUNK / TOKEN_BUDGET)
+    routed = at_once * block.top_k * row + (arrived * wide if replicas else 0.0)
+    if not block.shared_width:
+        return routed
+    shared = block.shared_width / deployment.tp * (3 if block.gated else 2)
+    return max(routed + hidden, shared)

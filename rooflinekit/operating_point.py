@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from rooflinekit.memory import Memory, MemoryModel, make_memory_model
 from rooflinekit.roofline import StepTime
 from rooflinekit.step import Plan
 from rooflinekit.types.batch import Batch
-from rooflinekit.types.numeric import Numeric, ceil_div
+from rooflinekit.types.numeric import Numeric, ceil_div, floor_div, maximum
 from rooflinekit.types.workload import Workload
 
 __all__ = ["Interval", "OperatingPoint", "Predictor"]
-
-# Gauss-Legendre with three nodes: exact for a step time that is a polynomial of degree 5 in the context
-# (Abramowitz & Stegun 25.4.29); the step time is piecewise linear, so the error is at most that of one kink.
-_QUADRATURE = ((-math.sqrt(3 / 5), 5 / 18), (0.0, 8 / 18), (math.sqrt(3 / 5), 5 / 18))
 
 
 @dataclass(frozen=True)
@@ -33,7 +28,7 @@ class Interval:
         """The sums of a step."""
         return cls(step.time, step.bound, step.low, step.high)
 
-    def plus(self, other: Interval, weight: float) -> Interval:
+    def plus(self, other: Interval, weight: Numeric) -> Interval:
         """Add a share of another time; interval ends add up as if errors went together."""
         return Interval(
             self.time + weight * other.time,
@@ -89,14 +84,21 @@ class Predictor:
         )
 
     def _tpot(self, work: Workload) -> Interval:
-        """Mean step over the output: what depends on the context at three nodes, everything else once."""
-        middle, half = work.decode_context, work.decode_steps / 2
+        """Mean step over the output: what depends on the context in three parts, everything else once.
+
+        Each part has the exact mean work of its steps, whatever windows and chunks do in between; what is left is the
+        curvature of the time within a third of the output (latencies that grow with a logarithm, corrections).
+        """
         if work.context is not None:
-            return Interval.of(self.plan.time(self.decode_batch(work, middle)))
-        mean = Interval.of(self.plan.time(self.decode_batch(work, middle), grows=False))
-        for node, weight in _QUADRATURE:
-            part = Interval.of(self.plan.time(self.decode_batch(work, middle + node * half), grows=True))
-            mean = mean.plus(part, weight)
+            return Interval.of(self.plan.time(self.decode_batch(work, work.context)))
+        steps, batch = work.decode_steps, self._local(work)
+        mean = Interval.of(self.plan.time(self.decode_batch(work, work.decode_context), grows=False))
+        outer = floor_div(steps + 1.0, 3.0)  # whole steps: 1 is 0 + 1 + 0, 2 is 1 + 0 + 1, 8 is 3 + 2 + 3
+        before: Numeric = 0.0
+        for length in (outer, steps - 2.0 * outer, outer):
+            part = Batch.mean_decode(batch, work.isl + 1.0 + before, maximum(length, 1.0))
+            mean = mean.plus(Interval.of(self.plan.time(part, grows=True)), length / steps)
+            before = before + length
         return mean
 
     def _local(self, work: Workload) -> Numeric:

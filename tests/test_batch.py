@@ -74,6 +74,24 @@ def test_cumulative_keys_are_a_running_sum(tokens):
     assert cumulative_keys(tokens, chunk=6) == sum((place - 1) % 6 + 1 for place in places)
 
 
+@pytest.mark.parametrize("kind", [{}, {"window": 6}, {"chunk": 6}], ids=str)
+@pytest.mark.parametrize(("first", "steps"), [(1, 1), (4, 9), (6, 6), (13, 40)])
+def test_the_mean_decode_step_has_the_mean_work(kind, first, steps):
+    mean = Batch.mean_decode(3.0, float(first), float(steps)).decoding
+    singles = [Batch.decode(3.0, float(context)).decoding for context in range(first, first + steps)]
+    assert mean.pairs(**kind) == pytest.approx(np.mean([single.pairs(**kind) for single in singles]), rel=1e-14)
+    assert mean.keys_read(**kind) == pytest.approx(np.mean([single.keys_read(**kind) for single in singles]), rel=1e-14)
+    assert (mean.tokens, mean.sampled_rows) == (3.0, 3.0)
+    assert mean.longest == first + (steps - 1) / 2
+    arrays = Batch.mean_decode(3.0, np.array([first, 2.0]), np.array([steps, 1.0])).decoding
+    assert arrays.pairs(**kind).tolist() == [mean.pairs(**kind), 6.0]
+
+
+def test_pairs_of_a_huge_context_are_not_lost_to_rounding():
+    assert Batch.decode(1.0, 1e18).decoding.pairs() == 1e18
+    assert Batch.mean_decode(1.0, 1e18, 9.0).decoding.keys_read(window=4096) >= 1.0
+
+
 def test_a_mixed_step_is_both_phases():
     mixed = Batch.prefill(1.0, 512.0) | Batch.decode(8.0, 100.0)
     assert (mixed.tokens, mixed.sequences, mixed.sampled_rows) == (520.0, 9.0, 9.0)

@@ -69,6 +69,26 @@ def test_the_table_fits_80_columns_and_answers_first(arguments):
     assert "\x1b" not in result.stdout
 
 
+@pytest.mark.parametrize("arguments", [
+    ["--batch", "1000000", "--isl", "100000", "--cached", "99999", "--weights", "fp8_block", "--kv", "fp8"],
+    ["--batch", str(10**18), "--isl", str(10**18), "--osl", str(10**18)],
+    ["--isl", "1500000", "--osl", "1000"],
+], ids=["formats", "huge", "long"])  # fmt: skip
+def test_absurd_questions_fit_80_columns_too(arguments):
+    result = run("estimate", "llama-3-8b", "--allow-oom", *arguments)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80, max(lines, key=len)
+
+
+def test_a_context_is_a_number_of_tokens():
+    assert (
+        "context 1500500)" in run("estimate", "llama-3-8b", "--allow-oom", "--isl", "1500000", "--osl", "1000").stdout
+    )
+    assert "context 1024.5)" not in run("estimate", "llama-3-8b", "--osl", "2").stdout
+    assert "context 1025.5)" in run("estimate", "llama-3-8b", "--osl", "3").stdout
+
+
 def test_the_answer_is_plain_text_when_piped():
     result = shell("estimate", "llama3-8b", env=os.environ | {"FORCE_COLOR": "", "TERM": "xterm-256color"})
     assert result.returncode == 0
@@ -101,6 +121,8 @@ def test_markdown_has_tables():
     lines = run("estimate", "llama3-8b", "--format", "md").stdout.splitlines()
     assert any(re.fullmatch(r"\|(:?-+:?\|)+", line) for line in lines)
     assert any(line.startswith("| TTFT |") for line in lines)
+    assert lines[:3] == ["## llama-3-8b on h100-sxm, vllm", "", lines[2]]
+    assert lines[2].startswith("batch 1, 1024 tokens in")
     tables = [line.count("|") for line in lines if line.startswith("| ")]
     assert set(tables) == {5, 10}, "four columns of times, nine of kernels"
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.estimator import read_deployment, resolve
 from rooflinekit.types.deployment import ENGINES
+from rooflinekit.types.workload import Workload
 
 TOP = {
     "version": str, "model": str, "gpu": str, "engine": str, "level": str, "calibration": dict, "inputs": dict,
@@ -168,34 +170,39 @@ def test_every_engine_answers_above_the_bound(engine):
 # --- TPOT over the growing context ----------------------------------------------------------------------------------
 
 
-def single_steps(model, isl, osl, **scenario):
-    """TPOT by brute force: tokens 2 .. n are computed at isl + 1 .. isl + osl - 1 keys."""
-    steps = [rk.estimate(model, isl=isl, osl=osl, context=c, **scenario).tpot_ms for c in range(isl + 1, isl + osl)]
-    return float(np.mean(steps))
+LENGTHS = [
+    ("llama-4-scout", {"tp": 8}, 1000, 30_000),  # 36 of 48 layers see chunks of 8,192
+    ("llama-4-scout", {"tp": 8}, 8000, 4000),
+    ("mistral-7b", {}, 100, 8000),  # a window of 4,096
+    ("gemma-2-9b", {}, 3000, 4000),  # every second layer one of 4,096
+    ("gpt-oss-120b", {"tp": 2}, 10, 5000),  # every second layer one of 128
+    ("llama-3-8b", {}, 2048, 256),
+    ("deepseek-v3", {"gpu": "h200-sxm", "tp": 8}, 500, 3000),
+    ("deepseek-v3.2", {"gpu": "h200-sxm", "tp": 8}, 1000, 3000),  # every query chooses 2,048 keys
+    ("mixtral-8x7b", {"tp": 2}, 300, 7),
+]
 
 
-@pytest.mark.parametrize("calibration", ["none", None])
-@pytest.mark.parametrize("scenario", [
-    {"model": "llama-3-8b", "isl": 700, "osl": 60, "batch": 64},
-    {"model": "deepseek-v3", "gpu": "h200-sxm", "tp": 8, "isl": 500, "osl": 20},
-    {"model": "mixtral-8x7b", "tp": 2, "isl": 300, "osl": 2},
-], ids=str)  # fmt: skip
-def test_tpot_is_the_mean_of_the_single_steps(scenario, calibration):
-    # Attention is linear in the context, so the quadrature is exact.
-    scenario = scenario | {"calibration": calibration}
-    assert rk.estimate(**scenario).tpot_ms == pytest.approx(single_steps(**scenario), rel=1e-9)
+@pytest.mark.parametrize("batch", [1.0, 64.0])
+@pytest.mark.parametrize(("model", "split", "isl", "osl"), LENGTHS)
+def test_tpot_is_the_mean_of_the_single_steps(model, split, isl, osl, batch):
+    # by brute force: tokens 2 .. n are computed at isl + 1 .. isl + osl - 1 keys
+    deployment = read_deployment({key: value for key, value in split.items() if key != "gpu"})
+    contexts = np.arange(isl + 1.0, isl + osl)
+    for calibration, exact in (("none", 1e-9), (None, 0.003)):
+        predictor = resolve(model, split.get("gpu", "h100-sxm"), deployment, calibration).predictor
+        got = predictor.evaluate(Workload(batch, float(isl), float(osl))).tpot
+        steps = predictor.evaluate(Workload(batch, float(isl), float(osl), 0.0, contexts)).tpot
+        for part in ("bound", "time", "low", "high"):
+            rel = 1e-9 if part == "bound" else 2 * exact if part in ("low", "high") else exact
+            assert getattr(got, part) == pytest.approx(float(np.mean(getattr(steps, part))), rel=rel), part
 
 
-def test_tpot_of_a_windowed_model_is_off_by_less_than_one_kink():
-    # Gemma-2: 21 layers stop growing at 4,096 keys, in the middle of this output. Of a kink of slope s at the worst
-    # place, three Gauss nodes on [-h, h] miss 0.035 s h: |1/4 - 5/18 sqrt(3/5)| = 0.0348, where h is half the output.
-    scenario = {"model": "gemma-2-9b", "isl": 4046, "osl": 100, "batch": 16, "calibration": "none"}
-    slope_ms = 16 * 21 * (2 * 8 * 256 * 2) / 3.35e12 * 1e3  # per token of context
-    assert abs(1 / 4 - 5 / 18 * math.sqrt(3 / 5)) < 0.035
-    off = abs(rk.estimate(**scenario).tpot_ms - single_steps(**scenario))
-    assert off <= 0.035 * slope_ms * 50 + 1e-9
-    # and that is small: less than a thousandth of what the window layers take
-    assert off < 1e-3 * slope_ms * 4096
+@pytest.mark.parametrize("osl", [2, 3])
+def test_one_or_two_steps_are_taken_as_they_are(osl):
+    scenario = {"model": "mixtral-8x7b", "tp": 2, "isl": 300}
+    steps = [rk.estimate(context=context, **scenario).tpot_ms for context in range(301, 300 + osl)]
+    assert rk.estimate(osl=osl, **scenario).tpot_ms == pytest.approx(float(np.mean(steps)), rel=1e-12)
 
 
 def test_a_fixed_context_is_one_step():

@@ -24,6 +24,8 @@ SCENARIOS = [
     {"model": "llama-3-8b", "gpu": "h100-sxm", "batch": 7, "isl": 2048, "osl": 1, "cached": 100, "engine": "ideal"},
     {"model": "llama-3-8b", "gpu": "h100-sxm", "batch": 7, "isl": 2048, "osl": 9, "weights": "int4", "pp": 2},
     {"model": "llama-3-8b", "gpu": "h100-sxm", "batch": 9, "isl": 77, "osl": 9, "calibration": "none"},
+    {"model": "llama-3-8b", "gpu": "h100-sxm", "batch": 9, "isl": 8000, "osl": 300},  # beyond the model's maximum
+    {"model": "llama-3-70b", "gpu": "h100-sxm", "isl": 9000, "osl": 1, "pp": 1, "context": 10_000},  # all warnings
 ]
 
 
@@ -44,6 +46,7 @@ def test_every_row_is_what_estimate_says():
         assert len(compared) >= 17
         for key, value in compared.items():
             assert got[key] == pytest.approx(value, rel=1e-12), (index, key)
+        assert got["warnings"] == "; ".join(rk.estimate(**scenario, allow_oom=True).warnings)
         assert got["level"] == expected["level"]
         assert got["fits"] == expected["fits"]
         assert got["gpus"] == expected["gpus"]
@@ -119,6 +122,39 @@ def test_a_row_with_a_fixed_context_beside_one_without():
 def test_a_misspelt_column_is_refused(column, meant):
     with pytest.raises(rk.InputError, match=f"column '{column}' is not read; rename it to '{meant}'"):
         rk.estimate_frame(pd.DataFrame({"model": ["llama-3-8b"], column: [4]}))
+
+
+@pytest.mark.parametrize(("column", "meant"), [
+    ("btch", "batch"), ("bacth", "batch"), ("contxt", "context"), ("cachd", "cached"), ("weigths", "weights"),
+    ("activation", "activations"), ("calibraton", "calibration"), ("enigne", "engine"), ("sil", "isl"), ("gup", "gpu"),
+])  # fmt: skip
+def test_a_slip_in_a_column_is_refused(column, meant):
+    with pytest.raises(rk.InputError, match=f"column '{column}' is not read; rename it to '{meant}'"):
+        rk.estimate_frame(pd.DataFrame({"model": ["llama-3-8b"], column: [4]}))
+
+
+@pytest.mark.parametrize("column", [
+    "notes", "owner", "region", "team", "id", "name", "date", "slo", "sla", "cost", "mode", "kvs", "site", "match",
+    "branch", "status", "model_family", "p", "", 7,
+])  # fmt: skip
+def test_a_column_of_the_planners_own_passes(column):
+    assert rk.estimate_frame(pd.DataFrame({"model": ["llama-3-8b"], column: [4]}))["error"][0] == ""
+
+
+@pytest.mark.parametrize("given", [[{"model": "llama-3-8b"}], {"model": ["llama-3-8b"]}, "rows.csv", None])
+def test_what_is_no_table_is_refused_in_one_line(given):
+    with pytest.raises(rk.InputError, match="must be a pandas DataFrame, not a") as caught:
+        rk.estimate_frame(given)
+    assert "\n" not in str(caught.value)
+
+
+def test_warnings_are_those_of_each_row():
+    got = rk.estimate_frame(pd.DataFrame({"model": "llama-3-8b", "isl": [100, 9000, 100], "osl": [8, 8, 1]}))
+    assert got["warnings"].tolist() == [
+        "",
+        "9008 tokens exceed llama-3-8b's maximum context of 8192",
+        "osl 1 has no second token: TPOT is the step that would follow",
+    ]
 
 
 @pytest.mark.parametrize("column", ["tpot_ms", "error", "fits", "max_batch", "warnings", "gpus"])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 import rooflinekit as rk
 from rooflinekit.kernels import Linear, distinct_experts
-from rooflinekit.specs import load_accelerator
+from rooflinekit.layers.feedforward import group_share
+from rooflinekit.specs import load_accelerator, spec_dir
 from rooflinekit.types.batch import Batch
 from rooflinekit.types.dtype import Dtype
+from rooflinekit.types.model import MixtureOfExperts
 
 # Published totals: the checkpoints' own counts (safetensors metadata, or the papers). GPT-2 ties its head.
 PARAMETERS = {
@@ -261,6 +265,60 @@ def test_flops_of_mla_in_its_two_forms(plan_of):
     assert prefill.flops == pytest.approx(320 * b * H * S**2, rel=1 / S)
     # decode, absorbed: 576 wide scores and 512 wide values: 2 x 1088 b H S
     assert kernels(plan, Batch.decode(4.0, 3000.0))["attention"].flops == 2 * b * H * S * 1088
+
+
+def test_the_indexer_scores_in_fp8_as_published(plan_of):
+    # 64 heads of 128 against every key: 2 x 64 x 128 FLOP a pair; a key is 128 B with a scale of 4 B
+    plan = plan_of("deepseek-v3.2", "h200-sxm", tp=8, kv=Dtype.BF16)
+    done = kernels(plan, Batch.decode(3.0, 5000.0))
+    scores = done["index_scores"]
+    assert (scores.dtype, scores.flops) == (Dtype.FP8, 2 * 64 * 128 * 3 * 5000)
+    assert scores.kv_read_bytes == 3 * 5000 * 132
+    assert scores.activation_bytes == 3 * 64 * 128 + 4 * 3 * 5000
+    assert done["index_append"].kv_write_bytes == 3 * 132
+    assert done["attention"].kv_read_bytes == 3 * 2048 * 576 * 2
+    # without FP8 units: the stream's format, and no scales
+    wide = kernels(plan_of("deepseek-v3.2", "a100-sxm-80gb", tp=8, activations=Dtype.BF16), Batch.decode(3.0, 5000.0))
+    assert wide["index_scores"].dtype is Dtype.BF16
+    assert wide["index_scores"].kv_read_bytes == 3 * 5000 * 256
+
+
+def test_no_accelerator_has_four_bit_floats_without_fp8():
+    # what the choice of the indexer's format relies on
+    chips = [load_accelerator(path.stem).value for path in spec_dir("accelerator").glob("*.yaml")]
+    assert len(chips) > 20
+    assert all(chip.supports(Dtype.FP8) for chip in chips if {Dtype.NVFP4, Dtype.MXFP4} & set(chip.peaks))
+
+
+def test_a_token_goes_once_to_each_rank_that_holds_any_of_its_experts(plan_of):
+    # 8 groups of 32 of 256 experts, 8 chosen: a group gets none with C(224, 8)/C(256, 8) = 0.338, so 4.63 of 7 others
+    block = MixtureOfExperts(experts=256, top_k=8, width=2048)
+    assert 7 * group_share(block, 8) == pytest.approx(7 * (1 - math.prod((224 - i) / (256 - i) for i in range(8))))
+    assert 7 * group_share(block, 8) == pytest.approx(4.63, abs=0.005)
+    assert group_share(block, 256) == pytest.approx(8 / 256)  # one expert a rank: each choice is a rank
+    assert group_share(block, 1) == 1.0
+    # DeepSeek-V3, each of 8 replicas with 10 tokens of 7168 in bf16
+    sent = kernels(plan_of("deepseek-v3", "h200-sxm", dp=8, ep=8), Batch.decode(10.0, 100.0))
+    for name in ("expert_dispatch", "expert_combine"):
+        assert sent[name].network_bytes == pytest.approx(10 * 7 * group_share(block, 8) * 7168 * 2)
+
+
+def test_all_ranks_that_share_an_expert_get_its_tokens(plan_of):
+    # Mixtral, 8 ranks in 2 groups of 4 that cut 4 experts each: a group is needed with 1 - (4/8)(3/7) = 11/14.
+    batch = Batch.decode(10.0, 100.0)
+    # 8 replicas: the 4 ranks of the other group, and the 3 others of the own group
+    spread = kernels(plan_of("mixtral-8x7b", dp=8, ep=2), batch)["expert_dispatch"]
+    assert spread.network_bytes == pytest.approx(10 * 11 / 14 * (4 + 3) * 4096 * 2)
+    # 2 replicas of 4 ranks: the own group is the own replica, and each of its ranks sends a quarter
+    close = kernels(plan_of("mixtral-8x7b", tp=4, dp=2, ep=2), batch)["expert_dispatch"]
+    assert close.network_bytes == pytest.approx(10 * 11 / 14 * 4 * 4096 * 2 / 4)
+
+
+def test_mamba_sums_dt_b_and_c_over_the_ranks(plan_of):
+    # Jamba: 28 of 32 layers; dt of 256 and twice a state of 16, in bf16; 2(n - 1)/n of it sent
+    done = kernels(plan_of("jamba-v0.1", "h200-sxm", tp=4), Batch.decode(10.0, 100.0))["ssm_reduce"]
+    assert (done.count, done.network_bytes) == (28, 10 * (256 + 2 * 16) * 2 * 2 * 3 / 4)
+    assert "ssm_reduce" not in kernels(plan_of("jamba-v0.1", "h200-sxm"), Batch.decode(10.0, 100.0))
 
 
 def test_head_dim_is_not_hidden_over_heads(plan_of):

@@ -7,14 +7,16 @@ from dataclasses import replace
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.memory import CONTEXT_BYTES, GRAPH_BYTES, NON_TORCH_BYTES, SAMPLER_COPIES, TOKEN_BUDGET
+from rooflinekit.cache import cache_law
+from rooflinekit.memory import CONTEXT_BYTES, GRAPH_BYTES, MOE_CHUNK, NON_TORCH_BYTES, SAMPLER_COPIES, TOKEN_BUDGET
 from rooflinekit.operating_point import Predictor
 from rooflinekit.specs import load_accelerator
 from rooflinekit.step import make_plan
+from rooflinekit.types.batch import Batch
 from rooflinekit.types.deployment import Deployment
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.hardware import System
-from rooflinekit.types.model import Attention, DenseFFN, Layer, Model, WeightFormats
+from rooflinekit.types.model import Attention, DenseFFN, Layer, Mamba2, Model, WeightFormats
 
 GIB = 2**30
 
@@ -30,6 +32,7 @@ def test_the_overheads_are_the_measured_ones():
     assert GRAPH_BYTES == 0.87 * GIB
     assert SAMPLER_COPIES == 3.72
     assert TOKEN_BUDGET == 8192
+    assert MOE_CHUNK == 16_384
 
 
 def test_a_dense_model_by_hand():
@@ -86,10 +89,60 @@ def test_an_mla_model_with_experts_by_hand():
     router = 58 * (256 * D + 256)  # and its balance correction
     assert got.weight_bytes == pytest.approx(quantised * block + wide * (vocabulary + norms + router), rel=1e-12)
     assert got.kv_bytes == 16 * 4096 * 70_272  # the latent is whole on each of the 8 ranks
-    # 8 routed experts of 2048 / 8 columns and one shared, gate, up and product; residual and its norm
-    per_token = (2 * D + 3 * (8 * 2048 / 8 + 2048 / 8)) * 2
+    # residual, its norm and the shared expert's output; for each of 8 copies of a token the output of the down
+    # projection, wider than gate and up (2 x 2048 / 8) in whose place it stands, and gate x up (2048 / 8)
+    per_token = (3 * D + 8 * (D + 2048 / 8)) * 2
     assert got.activation_bytes == pytest.approx(8192 * per_token + 16 * 129280 * 4 * 3.72)
     assert got.overhead_bytes == pytest.approx((1.53 + 2.105 + 0.87) * GIB)
+
+
+def test_index_keys_of_sparse_attention_are_fp8_whatever_the_cache():
+    # 61 layers: 576 elements of latent, and an index key of 128 B with a scale of 4 B
+    assert rk.kv_cache_bytes("deepseek-v3.2", 1, "bf16") == 61 * (576 * 2 + 132) == 78_324
+    assert rk.kv_cache_bytes("deepseek-v3.2", 1, "fp8") == 61 * (576 + 132)
+    got = memory_of("deepseek-v3.2", gpu="h200-sxm", tp=8, batch=4, isl=4000, osl=96, kv="bf16")
+    assert got.kv_bytes_per_token == 78_324
+    assert got.kv_bytes == 4 * 4096 * 78_324
+    # without FP8 they are in the stream's format
+    wide = memory_of("deepseek-v3.2", gpu="a100-sxm-80gb", tp=8, batch=4, isl=4000, osl=96, activations="bf16")
+    assert wide.kv_bytes_per_token == 61 * (576 + 128) * 2
+
+
+def widest_of(plan):
+    """Elements of one token in the widest block, without residual and norm."""
+    return Predictor.of(plan).memory.bytes_per_token / 2 - 2 * plan.model.hidden
+
+
+def test_what_experts_hold_by_hand(plan_of):
+    # Mixtral on one GPU: 2 copies of a token, each with gate and up (2 x 14336, wider than 4096) and their product
+    assert widest_of(plan_of("mixtral-8x7b")) == 2 * (2 * 14336 + 14336)
+    # cut over 8 ranks the down projection's 4096 are wider than 2 x 1792
+    assert widest_of(plan_of("mixtral-8x7b", tp=8)) == 2 * (4096 + 14336 / 8)
+    # whole experts on 8 ranks of one replica: each rank has rows for all copies, those of others' experts too
+    assert widest_of(plan_of("mixtral-8x7b", tp=8, ep=8)) == 2 * 3 * 14336
+    # two replicas that gather all tokens, half of each expert: twice the tokens, and the gathered ones themselves
+    assert widest_of(plan_of("mixtral-8x7b", dp=2)) == 2 * (2 * 3 * 14336 / 2 + 4096)
+    # with ep 2, of the tokens of both replicas those that chose any of the 4 local experts: 1 - (4/8 x 3/7) = 11/14
+    assert widest_of(plan_of("mixtral-8x7b", dp=2, ep=2)) == pytest.approx(2 * 11 / 14 * (2 * 3 * 14336 + 4096))
+    # of the tokens of 4 full replicas, 32,768, the experts take 16,384 at once
+    assert widest_of(plan_of("mixtral-8x7b", dp=4)) == 2 * (2 * 3 * 14336 / 4) + 4 * 4096
+
+
+@pytest.mark.parametrize(("name", "tp"), [("nemotron-h-56b", 8), ("jamba-v0.1", 4), ("qwen3-next-80b-a3b", 2)])
+def test_recurrent_state_is_what_the_kernels_keep(plan_of, name, tp):
+    # what one step of one sequence reads as state is what the cache holds
+    plan = plan_of(name, "h200-sxm", tp=tp)
+    kernels = plan.kernels(Batch.decode(1.0, 100.0))
+    read = sum(k.count * k.kv_read_bytes for k in kernels if k.family in ("linear_attention", "elementwise"))
+    assert read > 0
+    assert cache_law(plan.model.layers, Dtype.BF16, tp).state_bytes == pytest.approx(read, rel=1e-12)
+
+
+def test_more_ranks_than_groups_replicate_the_groups_of_mamba_2():
+    # 16 heads of 64 in 2 groups with a state of 128, on 8 ranks: 2 heads and one whole group each
+    layer = Layer(Mamba2(16, 64, 2, 128, 4), None)
+    state, channels = 2 * 64 * 128, 2 * 64 + 2 * 128
+    assert cache_law([layer], Dtype.BF16, 8).state_bytes == state * 4 + channels * 3 * 2
 
 
 def test_an_ideal_engine_has_no_overhead():

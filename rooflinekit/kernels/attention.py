@@ -18,6 +18,7 @@ __all__ = [
     "LatentCore",
     "LatentUpProjection",
     "attention_flops",
+    "index_key_bytes",
     "kv_cache_bytes_per_token",
 ]
 
@@ -45,12 +46,26 @@ def attention_flops(pairs: Numeric, heads: int, qk_dim: int, v_dim: int) -> Nume
     return 2.0 * heads * (qk_dim + v_dim) * pairs
 
 
+def index_key_bytes(head_dim: int, dtype: Dtype) -> float:
+    """One cached index key [B]: in FP8 with a 4-byte scale for every 128 elements, whatever the cache's own format.
+
+    DeepSeek-V3.2 runs its indexer in FP8 (report, section 2.1); vLLM's DeepseekV32IndexerCache holds
+    head_dim + head_dim/128 * 4 bytes a token and layer.
+
+    >>> index_key_bytes(128, Dtype.FP8), index_key_bytes(128, Dtype.BF16)
+    (132.0, 256.0)
+    """
+    scales = 4.0 * -(-head_dim // 128) if dtype is Dtype.FP8 else 0.0
+    return head_dim * dtype.bytes + scales
+
+
 @dataclass(frozen=True, slots=True)
 class KVAppend:
     """Write the new tokens' keys and values (or latents) into the cache."""
 
     elements: int  #: cached per token and layer, on this accelerator
     name: str = "kv_append"
+    token_bytes: float | None = None  #: what they take where their format is not the cache's [B]
 
     grows = False
 
@@ -61,15 +76,15 @@ class KVAppend:
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """Read the activations once, write the cache once."""
-        moved = step.tokens * self.elements
+        size = self.elements * step.kv.bytes if self.token_bytes is None else self.token_bytes
         return [
             Kernel(
                 self.name,
                 "kv_append",
                 count,
                 step.stream,
-                kv_write_bytes=moved * step.kv.bytes,
-                activation_bytes=moved * step.stream.bytes,
+                kv_write_bytes=step.tokens * size,
+                activation_bytes=step.tokens * self.elements * step.stream.bytes,
             )
         ]
 
@@ -222,7 +237,7 @@ class LatentCore:
         latent = self.kv_rank + self.rope_dim
         keys = phase.keys_read()
         if self.top_k is not None:
-            keys = minimum(keys, phase.tokens * self.top_k)
+            keys = minimum(keys, phase.pairs(window=self.top_k))  # no more than all queries choose together
         return Kernel(
             "attention",
             "mla_decode",
@@ -248,10 +263,14 @@ class LatentCore:
 
 @dataclass(frozen=True, slots=True)
 class IndexScores:
-    """The lightning indexer's scores: every past key against a few small heads (DeepSeek-V3.2, section 2.1)."""
+    """The lightning indexer's scores: every past key against a few small heads (DeepSeek-V3.2, section 2.1).
+
+    Queries, cached keys and arithmetic are in `dtype`, FP8 as published (DeepGEMM, fp8_mqa_logits); scores in fp32.
+    """
 
     heads: int
     head_dim: int
+    dtype: Dtype
 
     grows = True
 
@@ -264,20 +283,21 @@ class IndexScores:
         """One pass over the index keys of all sequences, and the selection of the best."""
         launches = []
         for phase in step.batch.phases:
-            pairs = phase.pairs()
+            pairs, keys = phase.pairs(), phase.keys_read()
+            queries = phase.tokens * self.heads * self.head_dim * self.dtype.bytes
             launches.append(
                 Kernel(
                     "index_scores",
                     "attention_prefill" if phase is step.batch.prefilling else "attention_decode",
                     count,
-                    step.stream,
+                    self.dtype,
                     flops=2.0 * self.heads * self.head_dim * pairs,
-                    kv_read_bytes=phase.keys_read() * self.head_dim * step.kv.bytes,
-                    activation_bytes=phase.tokens * self.heads * self.head_dim * step.stream.bytes + 4.0 * pairs,
+                    kv_read_bytes=keys * index_key_bytes(self.head_dim, self.dtype),
+                    activation_bytes=queries + 4.0 * pairs,
                     dims={"batch": phase.sequences, "new": phase.tokens / phase.sequences, "context": phase.longest,
-                          "keys": phase.keys_read() / phase.sequences, "pairs": pairs / phase.sequences,
+                          "keys": keys / phase.sequences, "pairs": pairs / phase.sequences,
                           "heads": self.heads, "kv_heads": 1, "head_dim": self.head_dim},
-                    variant=step.kv.value,
+                    variant=self.dtype.value,
                 )
             )  # fmt: skip
         return launches

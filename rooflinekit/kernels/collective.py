@@ -30,7 +30,10 @@ def sent_bytes(kind: CollectiveKind, payload: Numeric, gpus: int) -> Numeric:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective over `gpus` accelerators; the payload is `width` elements for every token (or sampled row)."""
+    """One collective over `gpus` accelerators; the payload is `width` elements for every token (or sampled row).
+
+    For an all-to-all it is the mean rank's payload: no rank is fuller than another.
+    """
 
     name: str
     kind: CollectiveKind

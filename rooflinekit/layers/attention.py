@@ -15,6 +15,7 @@ from rooflinekit.kernels import (
     Operation,
     Parameters,
 )
+from rooflinekit.kernels.attention import index_key_bytes
 from rooflinekit.kernels.gemm import BatchedLinear
 from rooflinekit.layers.shard import Shard
 from rooflinekit.types.model import Attention, Indexer, LatentAttention
@@ -31,7 +32,8 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     ops: list[Operation] = [shard.linear("qkv_proj", shard.hidden, tuple(parts), bias=block.qkv_bias)]
     rotated = heads * block.head_dim + kv_heads * block.head_dim
     if block.q_norm or block.k_norm:
-        scales = _local_norm(block.q_norm, block.heads, shard.tp) + _local_norm(block.k_norm, block.kv_heads, shard.tp)
+        dim, tp = block.head_dim, shard.tp
+        scales = _local_norm(block.q_norm, block.heads, dim, tp) + _local_norm(block.k_norm, block.kv_heads, dim, tp)
         ops.append(Elementwise("qk_norm", rotated, rotated, 4.0 * rotated, scales, shard.other))
     if block.rotary:
         ops.append(Elementwise("rope", rotated, rotated, 3.0 * rotated))
@@ -55,13 +57,10 @@ def _core(block: Attention, heads: int, kv_heads: int) -> AttentionCore:
     return AttentionCore(name, heads, kv_heads, block.head_dim, block.v_head_dim, block.window, block.chunk, sinks)
 
 
-def _local_norm(weights: int, heads: int, tp: int) -> int:
-    """A norm over all heads is cut with them; one shared by the heads is replicated."""
-    return (
-        weights // tp
-        if heads > 1 and weights % heads == 0 and weights // heads >= heads and heads % tp == 0
-        else weights
-    )
+def _local_norm(weights: int, heads: int, head_dim: int, tp: int) -> int:
+    """A norm over all heads is cut with them; one that the heads share, or that cannot be cut, is whole."""
+    over_all_heads = weights % (heads * head_dim) == 0
+    return weights // tp if over_all_heads and heads % tp == 0 else weights
 
 
 def latent_operations(block: LatentAttention, shard: Shard) -> list[Operation]:
@@ -103,6 +102,6 @@ def _indexer_operations(indexer: Indexer, query_dim: int, shard: Shard) -> list[
         shard.linear("index_q_proj", query_dim, (("index_q", indexer.heads * indexer.head_dim),)),
         shard.linear("index_k_proj", shard.hidden, keys),
         Parameters("other", 2 * indexer.head_dim, shard.other),  # LayerNorm on the index keys
-        KVAppend(indexer.head_dim, "index_append"),
-        IndexScores(indexer.heads, indexer.head_dim),
+        KVAppend(indexer.head_dim, "index_append", index_key_bytes(indexer.head_dim, shard.index)),
+        IndexScores(indexer.heads, indexer.head_dim, shard.index),
     ]

@@ -84,30 +84,29 @@ def stage_operations(model: Model, deployment: Deployment, precision: Precision,
     """The operations of one pipeline stage on one of its accelerators; layers are split as evenly as they go."""
     shard = Shard(model.hidden, precision, deployment)
     first, last = (stage * model.depth // deployment.pp, (stage + 1) * model.depth // deployment.pp)
-    ops: dict[Operation, int] = {}
+    runs = [(layer_operations(layer, shard), count) for layer, count in Counter(model.layers[first:last]).items()]
     if stage == 0:
-        _weave(ops, _entry(model, shard), 1)
-    for layer, count in Counter(model.layers[first:last]).items():
-        _weave(ops, layer_operations(layer, shard), count)
+        runs.insert(0, (_entry(model, shard), 1))
     if stage == deployment.pp - 1:
-        for op in _exit(model, shard):
-            ops[op] = ops.pop(op, 0) + 1
-    return Counter(ops)
+        runs.append((_exit(model, shard), 1))
+    order: list[Operation] = []
+    counts: Counter[Operation] = Counter()
+    for ops, count in runs:
+        _weave(order, ops)
+        for op in ops:
+            counts[op] += count
+    return Counter({op: counts[op] for op in order})
 
 
-def _weave(ops: dict[Operation, int], sequence: list[Operation], count: int) -> None:
-    """Add a sequence of operations to the counts, keeping the order of the forward pass across kinds of layers."""
-    order, place = list(ops), len(ops) - 1
+def _weave(order: list[Operation], sequence: list[Operation]) -> None:
+    """Put the new operations of a sequence behind those they follow, so that kinds of layers keep a common order."""
+    place = len(order)
     for op in sequence:
-        if op in ops:
+        if op in order:
             place = order.index(op)
         else:
-            place += 1
             order.insert(place, op)
-        ops[op] = ops.get(op, 0) + count
-    counted = dict(ops)
-    ops.clear()
-    ops.update((op, counted[op]) for op in order)
+        place += 1
 
 
 def _entry(model: Model, shard: Shard) -> list[Operation]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooflinekit.kernels import Elementwise, Operation
+from rooflinekit.kernels import Collective, Elementwise, Operation
 from rooflinekit.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.layers.shard import Shard
 from rooflinekit.types.model import GatedDeltaNet, LightningAttention, Mamba, Mamba2
@@ -42,13 +42,19 @@ def lightning_operations(block: LightningAttention, shard: Shard) -> list[Operat
 
 
 def mamba_operations(block: Mamba, shard: Shard) -> list[Operation]:
-    """Mamba (Jamba's, with norms on dt, B and C): h <- exp(dt A)·h + dt B x, y = C h + D x."""
+    """Mamba (Jamba's, with norms on dt, B and C): h <- exp(dt A)·h + dt B x, y = C h + D x.
+
+    The channels are cut, so dt, B and C, which need all of them, are summed over the ranks (vLLM's MambaMixer: x_proj
+    is row-parallel).
+    """
     inner = block.inner // shard.tp
     projected = block.dt_rank + 2 * block.state
+    reduce = [Collective("ssm_reduce", "all_reduce", shard.tp, projected, shard.tp)] if shard.tp > 1 else []
     return [
         shard.linear("in_proj", shard.hidden, (("x", inner), ("z", inner)), bias=block.proj_bias),
         ShortConvolution(inner, block.conv_width, block.conv_bias, shard.other),
         shard.linear("x_proj", inner, (("dt", block.dt_rank), ("bc", 2 * block.state))),
+        *reduce,
         Elementwise("ssm_norm", projected, projected, 4.0 * projected, projected, shard.other),
         shard.linear("dt_proj", block.dt_rank, (("dt", inner),), bias=True),
         StateUpdate(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rooflinekit.kernels import Linear
@@ -23,7 +23,7 @@ from rooflinekit.types.model import (
     Model,
 )
 
-__all__ = ["Shard", "check_deployment"]
+__all__ = ["Shard", "check_deployment", "index_dtype"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,11 @@ class Shard:
         """Format of norms, router and other small weights."""
         return self.precision.formats.other
 
+    @property
+    def index(self) -> Dtype:
+        """Format of the lightning indexer: FP8 as published, where the accelerator is known to have it."""
+        return index_dtype(self.precision)
+
     def linear(
         self, name: str, k: int, parts: tuple[tuple[str, int], ...], module: str = "attention", *, bias: bool = False
     ) -> Linear:
@@ -61,6 +66,24 @@ class Shard:
         (2, 1)
         """
         return max(1, heads // self.tp)
+
+
+def index_dtype(precision: Precision) -> Dtype:
+    """Format of the lightning indexer's queries, keys and scores, which does not follow the cache's.
+
+    FP8 where the weights are multiplied in FP8 or in 4-bit floats, which no accelerator has without FP8; the stream's
+    format elsewhere.
+
+    >>> from rooflinekit.types.model import WeightFormats
+    >>> formats = WeightFormats.uniform(Dtype.FP8_BLOCK)
+    >>> narrow, wide = (Precision(Dtype.BF16, Dtype.BF16, formats, asked) for asked in (None, Dtype.BF16))
+    >>> index_dtype(narrow), index_dtype(wide)
+    (<Dtype.FP8: 'fp8'>, <Dtype.BF16: 'bf16'>)
+    """
+    formats = precision.formats
+    matrices = (formats.attention, formats.ffn, formats.experts, formats.shared_experts)
+    units = {precision.compute(weight).unit for weight in matrices}
+    return Dtype.FP8 if units & {Dtype.FP8, Dtype.NVFP4, Dtype.MXFP4} else precision.stream
 
 
 def check_deployment(model: Model, deployment: Deployment, system: System) -> None:
@@ -133,8 +156,9 @@ def _splits(what: str, size: int, tp: int) -> bool:
 
 
 def _tp_choices(model: Model, system: System) -> str:
-    fits: Callable[[int], bool] = lambda tp: all(_splits(what, size, tp) for what, size in _divided_by_tp(model))  # noqa: E731
-    return _choices("tp", [tp for tp in range(1, min(system.domain_size, 128) + 1) if fits(tp)])
+    sizes = set(_divided_by_tp(model))
+    candidates = range(1, min(system.domain_size, 128) + 1)
+    return _choices("tp", [tp for tp in candidates if all(_splits(what, size, tp) for what, size in sizes)])
 
 
 def _choices(name: str, values: list[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 
 from rooflinekit.report.table import WIDTH, aligned, markdown
 from rooflinekit.results import Estimate, KernelResult, MemoryResult, StepResult
@@ -11,12 +12,14 @@ from rooflinekit.types.units import format_bytes, format_count, format_time
 __all__ = ["WIDTH", "estimate_markdown", "estimate_text"]
 
 _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
+_INDENT = " " * 10
+_MOST, _LARGEST = 1e3, 1e9  # above these, a share is a factor and a number has an exponent
 
 
 def estimate_text(estimate: Estimate) -> str:
     """The whole answer for a terminal, at most 80 columns wide."""
     blocks = [
-        _headline(estimate),
+        _wrapped(_headline(estimate)),
         _answer(estimate),
         _memory(estimate.memory, estimate.inputs["gpus"]),
         _causes(estimate),
@@ -28,8 +31,11 @@ def estimate_text(estimate: Estimate) -> str:
 
 def estimate_markdown(estimate: Estimate) -> str:
     """The same as Markdown."""
+    title, question = _headline(estimate)
     lines = [
-        f"## {' '.join(_headline(estimate))}",
+        f"## {title}",
+        "",
+        question,
         "",
         *markdown(["", "expected", "90 %", "bound"], _times(estimate)),
         "",
@@ -40,16 +46,21 @@ def estimate_markdown(estimate: Estimate) -> str:
     return "\n".join([*lines, *_footer(estimate)])
 
 
-def _headline(estimate: Estimate) -> list[str]:
+def _wrapped(lines: Iterable[str]) -> list[str]:
+    return [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="  ")]
+
+
+def _headline(estimate: Estimate) -> tuple[str, str]:
+    """What runs where, and what is asked of it."""
     i = estimate.inputs
     split = " ".join(f"{key}{i[key]}" for key in ("tp", "pp", "ep", "dp") if i[key] > 1)
     machine = f"{i['gpus']} x {estimate.gpu} ({split})" if i["gpus"] > 1 else estimate.gpu
     formats = f"weights {i['weights']}, activations {i['activations']}, kv {i['kv']}"
     cached = f" ({i['cached']} cached)" if i["cached"] else ""
-    return [
+    return (
         f"{estimate.model} on {machine}, {estimate.engine}",
         f"batch {i['batch']}, {i['isl']} tokens in{cached}, {i['osl']} out; {formats}",
-    ]
+    )
 
 
 def _times(estimate: Estimate) -> list[list[str]]:
@@ -91,8 +102,8 @@ def _memory(memory: MemoryResult, gpus: int) -> list[str]:
     longest = "unlimited" if memory.max_context is None else f"{memory.max_context} tokens"
     return [
         f"memory    {verdict}: {format_bytes(memory.total_bytes)} of {format_bytes(memory.capacity_bytes)} "
-        f"({share:.0%}){each}",
-        f"          {' + '.join(parts)}",
+        f"({_percent(share)}){each}",
+        *textwrap.wrap(" + ".join(parts), WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT),
         f"          room for batch {memory.max_batch} at this length, or {longest} at this batch",
     ]
 
@@ -108,7 +119,7 @@ def _causes(estimate: Estimate) -> list[str]:
 
 def _steps(estimate: Estimate) -> list[tuple[str, StepResult]]:
     i = estimate.inputs
-    context = f"{i['context']:g}"
+    context = f"{i['context']:.1f}".removesuffix(".0")
     return [
         (f"prefill ({i['batch']} x {i['isl'] - i['cached']} tokens)", estimate.prefill),
         (f"decode (1 step at context {context})", estimate.decode),
@@ -145,11 +156,15 @@ def _footer(estimate: Estimate) -> list[str]:
 
 
 def _percent(share: float) -> str:
+    if share > _MOST:
+        return f"{_three(share)} x"
     return "<1%" if 0 < share < 0.01 else f"{share:.0%}"
 
 
 def _intensity(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+    if value is None:
+        return "-"
+    return f"{value:.3g}" if value < 1000 or value > _LARGEST else f"{value:.0f}"
 
 
 def _ms(value: float) -> str:
@@ -157,4 +172,4 @@ def _ms(value: float) -> str:
 
 
 def _three(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if 100 <= value <= _LARGEST else f"{value:.3g}"

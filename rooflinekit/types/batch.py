@@ -70,6 +70,7 @@ class Sequences:
 
     count: how many such sequences; new: tokens each computes in this step; past: tokens each already has in the
     cache; sampled: rows of logits each needs. With `ragged`, the last axis of the arrays runs over sequences.
+    span: the work is the mean over this many consecutive contexts, `past` the one in the middle; for one new token.
     """
 
     count: Numeric
@@ -77,6 +78,7 @@ class Sequences:
     past: Numeric = 0.0
     sampled: Numeric = 1.0
     ragged: bool = False
+    span: Numeric = 1.0
 
     def total(self, each: Numeric) -> Numeric:
         """Sum a per-sequence quantity over the sequences."""
@@ -100,11 +102,20 @@ class Sequences:
     def pairs(self, window: int | None = None, chunk: int | None = None) -> Numeric:
         """Query-key pairs that causal attention scores, exact.
 
-        A prefill of S after a cached prefix P has S*P + S(S+1)/2; a decode step at context T has T.
+        A prefill of S after a cached prefix P has S*P + S(S+1)/2; a decode step at context T has T. The mean over the
+        contexts a .. b is (the pairs of the first b tokens - those of the first a - 1) / (b - a + 1).
 
         >>> Sequences(1.0, new=4.0, past=2.0).pairs(), Sequences(2.0, new=1.0, past=9.0).pairs()
         (18.0, 20.0)
+        >>> Sequences(1.0, new=1.0, past=6.0, span=3.0).pairs(chunk=4)  # at 6, 7 and 8 tokens: 2, 3 and 4 keys
+        3.0
         """
+        if window is None and chunk is None:  # linear in the context, so the one in the middle is the mean
+            return self.total(self.new * (self.past + (self.new + 1.0) / 2))
+        if self._averaged:
+            first, last = self.past - (self.span - 1.0) / 2, self.past + (self.span + 1.0) / 2
+            seen = cumulative_keys(last, window, chunk) - cumulative_keys(first, window, chunk)
+            return self.total(maximum(seen / self.span, 1.0))  # a query sees itself, whatever is lost to rounding
         upto = cumulative_keys(self.past + self.new, window, chunk)
         return self.total(upto - cumulative_keys(self.past, window, chunk))
 
@@ -114,6 +125,8 @@ class Sequences:
         >>> Sequences(1.0, new=4.0, past=10.0).keys_read(window=3)
         6.0
         """
+        if self._averaged:  # one query: every key that it sees is read for it
+            return self.pairs(window, chunk)
         seen = self.past
         if window is not None:
             seen = minimum(seen, float(window - 1))
@@ -122,8 +135,12 @@ class Sequences:
         return self.total(seen + self.new)
 
     @property
+    def _averaged(self) -> bool:
+        return not isinstance(self.span, (int, float)) or self.span != 1.0
+
+    @property
     def longest(self) -> Numeric:
-        """Longest context, new tokens included."""
+        """Longest context, new tokens included (with a span, the one in the middle)."""
         context = self.past + self.new
         return largest(context) if self.ragged else context
 
@@ -166,6 +183,17 @@ class Batch:
         65536.0
         """
         return cls(decoding=Sequences(batch, new, context - new, new))
+
+    @classmethod
+    def mean_decode(cls, batch: Numeric, first: Numeric, steps: Numeric) -> Batch:
+        """The mean of `steps` decode steps, of which the first ends at `first` keys and each other one key later.
+
+        Its work is the exact mean for full, windowed and chunked attention.
+
+        >>> Batch.mean_decode(1.0, 3.0, 4.0).decoding.pairs(window=4)  # at 3, 4, 5 and 6 keys: 3, 4, 4 and 4
+        3.75
+        """
+        return cls(decoding=Sequences(batch, 1.0, first + (steps - 3.0) / 2, span=steps))
 
     @classmethod
     def ragged(cls, lengths: Sequence[int], past: Sequence[int] | None = None) -> Batch:

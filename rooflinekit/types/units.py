@@ -13,6 +13,9 @@ GB = 1e9
 MIB = float(2**20)
 GIB = float(2**30)
 
+_LONGEST_S = 1e4 - 0.5  # longer than this, or larger than that, is written with an exponent
+_LARGEST = 1e22 - 0.5e18
+
 _PREFIX = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 # dimension -> the unit's spelling after its prefix, and what one of it is in SI
@@ -59,11 +62,13 @@ def _scales(dimension: str) -> dict[str, float]:
 
 
 def format_time(seconds: float) -> str:
-    """Three significant digits, in the unit that reads best.
+    """Three significant digits, in the unit that reads best; with an exponent where no unit reads well.
 
-    >>> format_time(0.00479), format_time(12.5e-6), format_time(1.234), format_time(0.745e-9)
-    ('4.79 ms', '12.5 µs', '1.23 s', '0.745 ns')
+    >>> format_time(0.00479), format_time(12.5e-6), format_time(1.234), format_time(0.745e-9), format_time(1.2e15)
+    ('4.79 ms', '12.5 µs', '1.23 s', '0.745 ns', '1.20e+15 s')
     """
+    if abs(seconds) >= _LONGEST_S:
+        return f"{seconds:.2e} s"
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if abs(seconds) >= scale * 0.9995 or (seconds == 0 and unit == "µs"):
             return f"{_three(seconds / scale)} {unit}"
@@ -73,8 +78,8 @@ def format_time(seconds: float) -> str:
 def format_bytes(count: float) -> str:
     """Decimal bytes, three significant digits.
 
-    >>> format_bytes(131072), format_bytes(5.369e9)
-    ('131 kB', '5.37 GB')
+    >>> format_bytes(131072), format_bytes(5.369e9), format_bytes(1.31e41)
+    ('131 kB', '5.37 GB', '1.31e+41 B')
     """
     return f"{_prefixed(count)}B"
 
@@ -98,6 +103,8 @@ def format_count(count: float, unit: str = "") -> str:
 
 
 def _prefixed(value: float) -> str:
+    if abs(value) >= _LARGEST:
+        return f"{value:.2e} "
     for prefix, scale in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= scale * 0.9995:
             return f"{_three(value / scale)} {prefix}"
