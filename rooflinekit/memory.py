@@ -9,7 +9,6 @@ from itertools import pairwise
 from rooflinekit.cache import CacheLaw, cache_law
 from rooflinekit.layers import stage_operations
 from rooflinekit.layers.feedforward import group_share
-from rooflinekit.layers.shard import index_dtype
 from rooflinekit.step import Plan
 from rooflinekit.types.deployment import Deployment
 from rooflinekit.types.model import DenseFFN, MixtureOfExperts
@@ -135,7 +134,7 @@ def make_memory_model(plan: Plan) -> MemoryModel:
     """The memory of a plan, stage by stage."""
     model, deployment, precision = plan.model, plan.deployment, plan.precision
     cuts = [stage * model.depth // deployment.pp for stage in range(deployment.pp + 1)]
-    stages, index = [], index_dtype(precision)
+    stages, index = [], precision.index
     for number, (first, last) in enumerate(pairwise(cuts)):
         held = stage_operations(model, deployment, precision, number)
         weights = sum(w.bytes * count for op, count in held.items() for w in op.weights)

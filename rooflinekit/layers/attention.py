@@ -102,6 +102,6 @@ def _indexer_operations(indexer: Indexer, query_dim: int, shard: Shard) -> list[
         shard.linear("index_q_proj", query_dim, (("index_q", indexer.heads * indexer.head_dim),)),
         shard.linear("index_k_proj", shard.hidden, keys),
         Parameters("other", 2 * indexer.head_dim, shard.other),  # LayerNorm on the index keys
-        KVAppend(indexer.head_dim, "index_append", index_key_bytes(indexer.head_dim, shard.index)),
-        IndexScores(indexer.heads, indexer.head_dim, shard.index),
+        KVAppend(indexer.head_dim, "index_append", index_key_bytes(indexer.head_dim, shard.precision.index)),
+        IndexScores(indexer.heads, indexer.head_dim, shard.precision.index),
     ]

@@ -26,6 +26,7 @@ class Precision:
     kv: Dtype
     formats: WeightFormats
     inputs: Dtype | None = None
+    index: Dtype = Dtype.FP8  #: queries, keys and scores of a lightning indexer, which do not follow the cache
 
     def compute(self, weight: Dtype) -> Dtype:
         """Format in which a matrix with these weights is multiplied.
@@ -62,7 +63,8 @@ def resolve_precision(model: Model, deployment: Deployment, accelerator: Acceler
     if asked is not None and not asked.is_wide:
         _check_narrow(model, asked, layered, formats.lm_head)
     inputs = stream if model.weight_only and asked is None and weights is None else asked
-    precision = Precision(stream, deployment.kv or _cache(model, asked, stream), formats, inputs)
+    index = Dtype.FP8 if accelerator.supports(Dtype.FP8) else stream
+    precision = Precision(stream, deployment.kv or _cache(model, asked, stream), formats, inputs, index)
     for weight in {*layered, formats.lm_head}:
         _check(precision, weight, accelerator)
     return precision

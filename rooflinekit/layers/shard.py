@@ -23,7 +23,7 @@ from rooflinekit.types.model import (
     Model,
 )
 
-__all__ = ["Shard", "check_deployment", "index_dtype"]
+__all__ = ["Shard", "check_deployment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,6 @@ class Shard:
         """Format of norms, router and other small weights."""
         return self.precision.formats.other
 
-    @property
-    def index(self) -> Dtype:
-        """Format of the lightning indexer: FP8 as published, where the accelerator is known to have it."""
-        return index_dtype(self.precision)
-
     def linear(
         self, name: str, k: int, parts: tuple[tuple[str, int], ...], module: str = "attention", *, bias: bool = False
     ) -> Linear:
@@ -66,24 +61,6 @@ class Shard:
         (2, 1)
         """
         return max(1, heads // self.tp)
-
-
-def index_dtype(precision: Precision) -> Dtype:
-    """Format of the lightning indexer's queries, keys and scores, which does not follow the cache's.
-
-    FP8 where the weights are multiplied in FP8 or in 4-bit floats, which no accelerator has without FP8; the stream's
-    format elsewhere.
-
-    >>> from rooflinekit.types.model import WeightFormats
-    >>> formats = WeightFormats.uniform(Dtype.FP8_BLOCK)
-    >>> narrow, wide = (Precision(Dtype.BF16, Dtype.BF16, formats, asked) for asked in (None, Dtype.BF16))
-    >>> index_dtype(narrow), index_dtype(wide)
-    (<Dtype.FP8: 'fp8'>, <Dtype.BF16: 'bf16'>)
-    """
-    formats = precision.formats
-    matrices = (formats.attention, formats.ffn, formats.experts, formats.shared_experts)
-    units = {precision.compute(weight).unit for weight in matrices}
-    return Dtype.FP8 if units & {Dtype.FP8, Dtype.NVFP4, Dtype.MXFP4} else precision.stream
 
 
 def check_deployment(model: Model, deployment: Deployment, system: System) -> None:
