@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long check lint types bench calibration catalogue docs clean
+.PHONY: help run test test-long check lint types bench calibration report-kernels catalogue docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -32,10 +32,15 @@ check: lint types  ## everything that must pass before a commit
 bench: $(VENV)/test.stamp  ## the benchmarks of speed and scale
 	@for file in $(sort $(wildcard benchmarks/bench_*.py)); do echo "$$file"; $(BIN)/python "$$file" || exit 1; done
 
-CALIBRATION := hardware_specs/calibrations/h100-sxm--vllm.yaml
-calibration: $(VENV)/test.stamp  ## refit the default calibration: make calibration TABLES=folder
+calibration: $(VENV)/test.stamp  ## refit the shipped calibrations: make calibration TABLES=folder
 	@test -n "$(TABLES)" || { echo "give the folder of kernel tables: make calibration TABLES=folder" >&2; exit 2; }
-	$(BIN)/python benchmarks/fit_default_calibration.py "$(TABLES)" --out $(CALIBRATION)
+	$(BIN)/python benchmarks/fit_calibrations.py "$(TABLES)" --out hardware_specs/calibrations
+
+report-kernels: $(VENV)/test.stamp  ## measure and report the accuracy of kernel times: make report-kernels TABLES=folder
+	@test -n "$(TABLES)" || { echo "give the folder of kernel tables: make report-kernels TABLES=folder" >&2; exit 2; }
+	$(PIP) matplotlib scikit-learn
+	$(BIN)/python benchmarks/fit_calibrations.py "$(TABLES)" --black-box --report reports/data
+	$(BIN)/python benchmarks/report_accuracy.py reports/data reports --into README.md
 
 catalogue: $(VENV)/core.stamp  ## rewrite docs/catalogue.md from the spec files
 	$(BIN)/python -m rooflinekit.report.catalogue_page > docs/catalogue.md

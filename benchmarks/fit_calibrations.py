@@ -4,8 +4,8 @@
 
 The folder holds kernel tables (gemm.parquet, attention_decode.parquet, ...) with the columns of docs/method.md. Errors
 and intervals come from four folds of whole shape groups (seeded). Prints the error table, the coverage of the intervals
-and what a transfer costs; --errors FILE also keeps the first as CSV. --black-box adds gradient boosting (scikit-learn)
-on the same folds, for scale.
+and what a transfer costs; --report FOLDER also keeps them as CSV, from which benchmarks/report_accuracy.py makes the
+report. --black-box adds gradient boosting (scikit-learn) on the same folds, for scale.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import argparse
 import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import product
@@ -24,13 +24,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one thread a process: the 
 
 import numpy as np
 import pandas as pd
-from kernel_errors import errors, print_coverage, print_errors
-from kernel_groups import Group, groups
+from kernel_errors import coverage_lines, covered, errors, medians, sampled
 
 from rooflinekit.calibration.calibrate import calibrate_family, predict
 from rooflinekit.calibration.fit import Prior, fit_form
-from rooflinekit.calibration.intervals import regime_of
-from rooflinekit.calibration.tables import OPERATIONS, Measured, measured_rows
+from rooflinekit.calibration.groups import Group, kernel_groups, read_kernel_tables
+from rooflinekit.calibration.tables import OPERATIONS, Measured
 from rooflinekit.calibration.write import Heading, render
 from rooflinekit.specs import load_accelerator
 from rooflinekit.timing import PlainTime
@@ -58,33 +57,64 @@ REACH = {"h100-sxm": "architecture", "h200-sxm": "architecture", "b200-sxm": "ge
 """How far the first of those is."""
 
 
-def work(group: Group, boosted: bool) -> tuple[FamilyFit, dict[str, object], np.ndarray]:
-    rows = measured_rows(group.table, group.operation)
-    fitted = calibrate_family(rows, group.system, group.source)
-    return fitted.fit, errors(group, rows, fitted, boosted), np.stack([fitted.inside, regime_of(rows)])
+@dataclass(frozen=True)
+class Work:
+    """What one group of rows gives."""
+
+    fit: FamilyFit
+    errors: dict[str, object]
+    coverage: list[dict[str, object]]
+    sample: pd.DataFrame
 
 
-def transfer(found: list[Group], fits: Fits) -> pd.DataFrame:
-    """Every group predicted by the calibration of another GPU, and of another engine, without and with 20 own rows."""
-    lines = []
+def groups(folder: Path) -> list[Group]:
+    """Every group of every table whose number format the accelerator has."""
+    found = []
+    for operation in OPERATIONS:
+        for name, table in read_kernel_tables(folder / f"{operation}.parquet"):
+            pooled = table.assign(dtype="bfloat16") if name == "comm" else table  # bytes are bytes
+            found += [group for group in kernel_groups(name, pooled) if supported(group)]
+    return found
+
+
+def supported(group: Group) -> bool:
+    return group.operation == "comm" or system_of(group).accelerator.supports(parse_dtype(group.named["dtype"]))
+
+
+def system_of(group: Group) -> System:
+    return System.of(load_accelerator(group.gpu).value)
+
+
+def work(group: Group, boosted: bool) -> Work:
+    rows, system = group.rows(), system_of(group)
+    fitted = calibrate_family(rows, system, group.source)
+    line = errors(group, rows, system, fitted, boosted)
+    return Work(fitted.fit, line, coverage_lines(group, rows, fitted), sampled(group, rows, fitted))
+
+
+Task = tuple[Group, FamilyFit, FamilyFit, dict[str, object]]
+
+
+def transfers(found: list[Group], fits: Fits) -> Iterator[Task]:
+    """Every group with the calibration of another GPU and of another engine, its own, and what is crossed."""
     for group in found:
-        donors = [(gpu, group.engine, REACH[group.gpu]) for gpu in NEAREST[group.gpu][:1]]
-        donors += [(group.gpu, engine, "engine") for engine in ENGINES if engine != group.engine]
-        for gpu, engine, reach in donors:
+        places = [(gpu, group.engine, REACH[group.gpu]) for gpu in NEAREST[group.gpu][:1]]
+        places += [(group.gpu, engine, "engine") for engine in ENGINES if engine != group.engine]
+        for gpu, engine, reach in places:
             fit = fits.get((gpu, engine, group.key))
             if fit is not None and not group.key.endswith("eager"):
-                lines.append(
-                    {"reach": reach, "from": gpu, **carried(group, fit, fits[group.gpu, group.engine, group.key])}
-                )
-    return pd.DataFrame(lines)
+                yield group, fit, fits[group.gpu, group.engine, group.key], {"reach": reach, "from": gpu}
 
 
-def carried(group: Group, fit: FamilyFit, own: FamilyFit) -> dict[str, object]:
-    rows = measured_rows(group.table, group.operation)
-    zero = predict(fit, rows, group.system)
+def carried(task: Task) -> dict[str, object]:
+    """A group predicted by another's calibration, without and with 20 rows of its own."""
+    group, fit, own, crossed = task
+    rows, system = group.rows(), system_of(group)
+    zero = predict(fit, rows, system)
     ratio, width = np.abs(np.log(rows.time / zero)), np.log(rows.each(fit.regimes.factor))
-    return {"op": group.operation, "gpu": group.gpu, "engine": group.engine, "key": group.key, "own": own.error,
-            "zero_shot": mean_error(zero, rows), "20_rows": mean_error(few_points(fit, rows, group.system), rows),
+    place = {"op": group.operation, "gpu": group.gpu, "engine": group.engine, "key": group.key}
+    return {**crossed, **place, "own": own.error,
+            "zero_shot": mean_error(zero, rows), "20_rows": mean_error(few_points(fit, rows, system), rows),
             "coverage": float(np.mean(ratio <= width)), "widening": float(np.quantile(ratio / width, 0.9))}  # fmt: skip
 
 
@@ -115,11 +145,13 @@ def widenings(moved: pd.DataFrame) -> dict[str, dict[str, float]]:
 
 def donors(gpu: str, engine: str, key: str) -> Iterator[tuple[str, str, str]]:
     """Where a fit may come from, nearest first, and how far that is ("" for one's own)."""
-    if key.startswith("collective") and not key.endswith("all_reduce"):  # NCCL's, whatever the engine
+    if key.startswith("collective") and "/all_reduce" not in key:  # NCCL's, whatever the engine
         yield gpu, "nccl", ""
         yield from ((near, "nccl", REACH[gpu]) for near in NEAREST[gpu])
         return
     yield gpu, engine, ""
+    if key.endswith("/eager"):  # only where it was measured
+        return
     yield from ((gpu, other, "engine") for other in ENGINES if other != engine)
     yield from ((near, other, REACH[gpu]) for near in NEAREST[gpu] for other in (engine, *ENGINES))
 
@@ -128,15 +160,14 @@ def calibration(gpu: str, engine: str, fits: Fits, widening: dict[str, dict[str,
     """Own fits, then what the engine has no rows for: another engine's on this GPU, another GPU's, wider."""
     accelerator = load_accelerator(gpu).value
     chosen: dict[str, FamilyFit] = {}
-    for key in sorted({key for _, _, key in fits if not key.endswith("eager")}):
+    for key in sorted({key for _, _, key in fits}):
         family, dtype = key.split("/")[:2]
         if family != "collective" and not accelerator.supports(parse_dtype(dtype)):
             continue
         for place, donor, reach in donors(gpu, engine, key):
             if (fit := fits.get((place, donor, key))) is not None:
                 powers = widening.get(reach, {})
-                name = key.removesuffix("/balanced") if family == "moe" else key
-                chosen[name] = widened(fit, powers.get(family, max(powers.values()))) if reach else fit
+                chosen[key] = widened(fit, powers.get(family, max(powers.values()))) if reach else fit
                 break
     return chosen | assumptions(chosen["gemm/bf16"])
 
@@ -176,28 +207,46 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--errors", type=Path)
+    parser.add_argument("--report", type=Path, help="folder for the CSV files of the report")
     parser.add_argument("--only", nargs="*", default=[], help="parts of op/gpu/engine/key")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--black-box", action="store_true")
     parser.add_argument("--date", default=f"{datetime.now(UTC):%Y-%m-%d}")
     args = parser.parse_args()
-    found = [group for group in groups(args.folder) if all(part in str(group) for part in args.only)]
+    found = [group for group in groups(args.folder) if all(part in name_of(group) for part in args.only)]
     with ProcessPoolExecutor(args.jobs) as pool:
         done = list(pool.map(partial(work, boosted=args.black_box), found, chunksize=2))
-    fits = {(group.gpu, group.engine, group.key): fit for group, (fit, _, _) in zip(found, done, strict=True)}
-    table, moved = pd.DataFrame([line for _, line, _ in done]), transfer(found, fits)
-    print_errors(table)
-    print_coverage(found, [inside for _, _, inside in done])
+        fits = {(group.gpu, group.engine, group.key): each.fit for group, each in zip(found, done, strict=True)}
+        moved = pd.DataFrame(list(pool.map(carried, transfers(found, fits), chunksize=4)))
+    table = pd.DataFrame([each.errors for each in done])
+    lines = pd.DataFrame([line for each in done for line in each.coverage])
+    show(table, lines, moved)
+    if args.report:
+        args.report.mkdir(parents=True, exist_ok=True)
+        for part, frame in {"": table, "-coverage": lines, "-transfer": moved}.items():
+            frame.to_csv(args.report / f"accuracy-kernels{part}.csv", index=False, float_format="%.4f")
+        sample = pd.concat([each.sample for each in done])
+        sample.to_csv(
+            args.report / "accuracy-kernels-sample.csv.gz", index=False, compression={"method": "gzip", "mtime": 1}
+        )
+    if args.out:
+        write(args.out, args.date, found, fits, widenings(moved))
+
+
+def name_of(group: Group) -> str:
+    return f"{group.operation}/{group.gpu}/{group.engine}/{group.key}"
+
+
+def show(table: pd.DataFrame, lines: pd.DataFrame, moved: pd.DataFrame) -> None:
+    pd.set_option("display.width", 220, "display.max_rows", 500)
+    print(table.round(3).to_string(index=False))
+    print("\nMedian over groups\n", medians(table).round(4).to_string())
+    print("\nCoverage of the 90 % intervals on unseen shape groups\n", covered(lines, ["op"]).round(3).to_string())
+    print("\nThe same by regime\n", covered(lines, ["op", "regime"]).round(3).to_string())
     if not moved.empty:
         shown = ["own", "zero_shot", "20_rows", "coverage", "widening"]
         print("\nTransfer without and with 20 own rows, median over groups")
         print(moved.groupby(["op", "reach", "gpu", "from"])[shown].median().round(3).to_string())
-    if args.errors:
-        table.to_csv(args.errors, index=False)
-        moved.to_csv(args.errors.with_suffix(".transfer.csv"), index=False)
-    if args.out:
-        write(args.out, args.date, found, fits, widenings(moved))
 
 
 if __name__ == "__main__":

@@ -4,29 +4,54 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from kernel_groups import Group
 
 from rooflinekit.calibration.calibrate import Fitted
 from rooflinekit.calibration.fit import fit_form, form_time
-from rooflinekit.calibration.tables import OPERATIONS, Measured
+from rooflinekit.calibration.groups import Group
+from rooflinekit.calibration.intervals import REGIMES, regime_of
+from rooflinekit.calibration.tables import Measured
 from rooflinekit.roofline import roofline_bound
-from rooflinekit.timing import PlainTime
+from rooflinekit.timing import AXES, PlainTime
 from rooflinekit.types.hardware import System
 
 
-def errors(group: Group, rows: Measured, fitted: Fitted, boosted: bool) -> dict[str, object]:
+def errors(group: Group, rows: Measured, system: System, fitted: Fitted, boosted: bool) -> dict[str, object]:
+    """One line of the table of errors: mean |predicted / measured - 1| of each way to predict."""
+
     def mape(predicted: np.ndarray) -> float:
         return float(np.mean(np.abs(predicted / rows.time - 1.0)))
 
     line = {"op": group.operation, "gpu": group.gpu, "engine": group.engine, "key": group.key, "n": len(rows.time)}
-    bound = rows.each(lambda kernel: np.maximum.reduce(np.broadcast_arrays(*roofline_bound(kernel, group.system))))
+    bound = rows.each(lambda kernel: np.maximum.reduce(np.broadcast_arrays(*roofline_bound(kernel, system))))
     line["roofline"] = mape(bound)
-    line["three"] = mape(three(rows, group.system)) if group.operation != "comm" else np.nan
+    line["three"] = mape(three(rows, system)) if group.operation != "comm" else np.nan
     line["form"], line["corrected"] = mape(fitted.form_alone), mape(fitted.corrected)
     line["bias"] = float(np.median(np.log(fitted.corrected / rows.time)))
     line["coverage"] = float(fitted.inside.mean())
     line["black_box"] = mape(black_box(group, rows, fitted)) if boosted else np.nan
     return line
+
+
+def coverage_lines(group: Group, rows: Measured, fitted: Fitted) -> list[dict[str, object]]:
+    """Rows inside the interval of the other folds, by regime."""
+    regime, edges = regime_of(rows), REGIMES[rows.family][1]
+    return [
+        {"op": group.operation, "gpu": group.gpu, "engine": group.engine, "key": group.key, "regime": number,
+         "axis": REGIMES[rows.family][0], "from": edges[number - 1] if number else 0.0, "n": int(own.sum()),
+         "inside": int(fitted.inside[own].sum())}
+        for number in range(len(edges) + 1) if (own := regime == number).any()
+    ]  # fmt: skip
+
+
+def sampled(group: Group, rows: Measured, fitted: Fitted, count: int = 60) -> pd.DataFrame:
+    """Some rows, drawn evenly (seeded), with their held-out predictions: for pictures."""
+    chosen = np.random.default_rng(0).permutation(len(rows.time))[:count]
+    size = rows.each(AXES[REGIMES[rows.family][0]])
+    shown = {"size": size, "measured_us": 1e6 * rows.time, "predicted_us": 1e6 * fitted.corrected}
+    found = pd.DataFrame({name: np.char.mod("%.5g", value[chosen]) for name, value in shown.items()})
+    found.insert(0, "op", group.operation)
+    found.insert(1, "gpu", group.gpu)
+    return found
 
 
 def three(rows: Measured, system: System) -> np.ndarray:
@@ -49,38 +74,26 @@ def black_box(group: Group, rows: Measured, fitted: Fitted) -> np.ndarray:
     return fitted.form_alone * np.exp(guess)
 
 
-def print_errors(table: pd.DataFrame) -> None:
-    shown = ["roofline", "three", "form", "corrected", "black_box", "coverage"]
-    pd.set_option("display.width", 220, "display.max_rows", 500)
-    print(table.round(3).to_string(index=False))
-    table = table.assign(
-        kind=table["op"] + table["key"].map(band), where=np.where(table["gpu"] == "l40s", "l40s", "others")
-    )
-    print("\nMedian over groups\n", table.groupby(["kind", "where"])[shown].median().round(4).to_string())
+SHOWN = ["roofline", "three", "form", "corrected", "black_box", "coverage"]
+
+
+def medians(table: pd.DataFrame) -> pd.DataFrame:
+    """Median over groups, by operation and by whether the rows are the L2-warm ones of the L40S."""
+    kind = table["op"] + table["key"].map(band)
+    where = np.where(table["gpu"] == "l40s", "l40s", "others")
+    return table.assign(kind=kind, where=where).groupby(["kind", "where"])[SHOWN].median()
 
 
 def band(key: str) -> str:
+    """What, besides the operation, has a target of its own."""
     parts = key.split("/")
     if parts[0] == "gemm":
         return " bf16" if parts[1] == "bf16" else " narrow"
-    return " " + parts[2].split("_")[0] if parts[0] == "moe" else ""
+    return (" skewed" if len(parts) > 2 else " balanced") if parts[0] == "moe" else ""
 
 
-def print_coverage(found: list[Group], inside: list[np.ndarray]) -> None:
-    print("\nCoverage of the 90 % intervals on unseen shape groups, by operation and regime (rows)")
-    for operation in OPERATIONS:
-        for warm in (False, True):
-            some = [
-                each
-                for group, each in zip(found, inside, strict=True)
-                if group.operation == operation and (group.gpu == "l40s") is warm
-            ]
-            if not some:
-                continue
-            hits, regime = np.concatenate(some, axis=1)
-            parts = [
-                f"{hits[regime == number].mean():.3f} ({int((regime == number).sum())})" for number in np.unique(regime)
-            ]
-            print(
-                f"{operation:18s} {'l40s' if warm else 'others':7s} {hits.mean():.3f}   by regime: {'  '.join(parts)}"
-            )
+def covered(lines: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Coverage pooled over groups."""
+    where = np.where(lines["gpu"] == "l40s", "l40s", "others")
+    found = lines.assign(where=where).groupby([*by, "where"])[["n", "inside"]].sum()
+    return found.assign(coverage=found["inside"] / found["n"])

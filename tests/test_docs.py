@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.calibration import load_calibration
 from rooflinekit.frames import INPUT_COLUMNS, RESULT_COLUMNS
 from rooflinekit.specs import names
 
@@ -118,20 +118,32 @@ def test_the_readme_counts_what_the_library_holds() -> None:
     assert counts in TEXTS["README.md"]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/method.md"])
-def test_intervals_are_those_of_the_calibration(page: str) -> None:
-    stated = {
-        family: (float(low), float(high))
-        for family, low, high in re.findall(r"^\| ([\w/]+).*?\| ([\d.]+) – ([\d.]+) \|$", TEXTS[page], re.MULTILINE)
+def test_the_accuracy_table_is_that_of_the_measured_errors() -> None:
+    """Medians over groups without L40S, from the CSV that the report is made of."""
+    errors = pd.read_csv(ROOT / "reports" / "data" / "accuracy-kernels.csv")
+    errors = errors[errors["gpu"] != "l40s"]
+    skewed, wide = errors["key"].str.endswith("power_law_1.2"), errors["key"] == "gemm/bf16"
+    rules = {
+        "GEMM bf16": wide,
+        "GEMM fp8, fp8_block, nvfp4": (errors["op"] == "gemm") & ~wide,
+        "decode attention": errors["op"] == "attention_decode",
+        "prefill attention": errors["op"] == "attention_prefill",
+        "MLA prefill": errors["op"] == "mla_prefill",
+        "MLA decode": errors["op"] == "mla_decode",
+        "MoE, balanced routing": (errors["op"] == "moe") & ~skewed,
+        "MoE, skewed routing": skewed,
+        "collectives": errors["op"] == "comm",
     }
-    fitted = {name: fit for name, fit in load_calibration("h100-sxm--vllm").families.items() if fit.rows}
-    assert stated == {name: (round(fit.low, 3), round(fit.high, 3)) for name, fit in fitted.items()}
+    block = TEXTS["README.md"].split("<!-- accuracy -->")[1].split("<!-- /accuracy -->")[0]
+    stated = dict(re.findall(r"^\| (.+?) \| (.+? %) \| [\d.]+ % \|$", block, re.MULTILINE))
+    medians = {name: errors[rule][["roofline", "form", "corrected"]].median() for name, rule in rules.items()}
+    assert stated == {name: " | ".join(f"{100 * value:.1f} %" for value in values) for name, values in medians.items()}
+    assert sum(map(int, rules_count(rules))) == len(errors)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/method.md"])
-def test_the_transfer_is_that_of_the_calibration(page: str) -> None:
-    low, high = load_calibration("h100-sxm--vllm").transfer
-    assert f"{low:.3f} and {high:.3f}" in " ".join(TEXTS[page].split())
+def rules_count(rules: Mapping[str, Any]) -> list[int]:
+    """How many groups each line of the table stands for."""
+    return [rule.sum() for rule in rules.values()]
 
 
 def _refresh() -> None:

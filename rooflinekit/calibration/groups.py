@@ -57,6 +57,11 @@ class Group:
         return OPERATIONS[self.operation][0]
 
     @property
+    def key(self) -> str:
+        """Key of the fit, as calibration files write it."""
+        return fit_key(self.operation, self.named)
+
+    @property
     def source(self) -> str:
         """Where the rows are from, in words."""
         releases = (
