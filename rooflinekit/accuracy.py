@@ -18,8 +18,9 @@ from rooflinekit.calibration.tables import Measured
 from rooflinekit.roofline import time_kernel
 from rooflinekit.specs import load_accelerator
 from rooflinekit.timing.calibrated import Calibration
-from rooflinekit.types.errors import RooflinekitError
-from rooflinekit.types.hardware import System
+from rooflinekit.types.deployment import ENGINES
+from rooflinekit.types.errors import RooflinekitError, UnknownNameError
+from rooflinekit.types.hardware import Accelerator, System
 from rooflinekit.types.numeric import Array
 
 __all__ = ["Accuracy", "Score", "kernel_accuracy", "score"]
@@ -71,26 +72,31 @@ class Accuracy:
 
 
 def kernel_accuracy(
-    files: Sequence[Path], calibration: str | None = None, progress: Callable[[str], None] | None = None
+    files: Sequence[Path],
+    calibration: str | None = None,
+    progress: Callable[[str], None] | None = None,
+    gpu: str | None = None,
 ) -> Accuracy:
     """Score kernel tables; rows are predicted warm, as they were measured.
 
     `calibration` is a name, a path, "none" for the datasheet bound, or None for the one that `estimate` would take.
+    `gpu` is the file of an accelerator of one's own, for the rows that name it.
     A row that cannot be answered (an unknown accelerator, a format it lacks) is counted with its reason.
 
     Raises SpecError for a file that is no kernel table, and what loading a named calibration raises.
     """
     unanswered: Counter[str] = Counter()
     given = calibration if calibration in (None, "none") else load_calibration(calibration)
+    own = load_accelerator(gpu).value if gpu is not None else None
     scores = []
     for path in files:
-        for operation, table in read_kernel_tables(path):
+        for operation, table in read_kernel_tables(path, unanswered):
             for group in kernel_groups(operation, table):
                 if progress is not None:
                     progress(f"{operation} {' '.join(group.named.values())}")
-                scores.append(_score_group(group, given, unanswered))
-    rows = sum(group.n for group in scores)
-    return Accuracy(rows, rows - sum(unanswered.values()), dict(unanswered), tuple(scores))
+                scores.append(_score_group(group, given, own, unanswered))
+    answered = sum(group.answered for group in scores)
+    return Accuracy(answered + sum(unanswered.values()), answered, dict(unanswered), tuple(scores))
 
 
 def score(key: dict[str, str], measured: Array, predicted: Array, inside: NDArray[np.bool_] | None, rows: int) -> Score:
@@ -104,11 +110,16 @@ def score(key: dict[str, str], measured: Array, predicted: Array, inside: NDArra
     return Score(key, rows, len(measured), median, mean, ninth, bias, covered)
 
 
-def _score_group(group: Group, asked: Calibration | str | None, unanswered: Counter[str]) -> Score:
+def _score_group(
+    group: Group, asked: Calibration | str | None, own: Accelerator | None, unanswered: Counter[str]
+) -> Score:
     key = {"op": group.operation, **group.named}
     nothing = np.zeros(0)
     try:
-        system = System.of(load_accelerator(group.gpu).value)
+        mine = own is not None and group.gpu in (own.name, *own.aliases)
+        system = System.of(own if own is not None and mine else load_accelerator(group.gpu).value)
+        if group.engine not in (*ENGINES, *_HOME_OF):
+            raise UnknownNameError("engine", group.engine, ENGINES)
         chosen = _calibration(group, system, asked)
         predicted, low, high, rows = _predict(group, system, chosen)
     except RooflinekitError as error:

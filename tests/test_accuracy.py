@@ -12,17 +12,20 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import rooflinekit as rk
 from rooflinekit.accuracy import kernel_accuracy
 from rooflinekit.calibration import calibration_names, load_calibration
+from rooflinekit.calibration.build import build_calibration
 from rooflinekit.calibration.fit import form_time
 from rooflinekit.calibration.groups import fit_key, kernel_groups
 from rooflinekit.calibration.load import read_calibration
 from rooflinekit.calibration.tables import OPERATIONS, measured_rows
 from rooflinekit.cli.app import app
 from rooflinekit.roofline import time_kernel
-from rooflinekit.specs import load_accelerator
+from rooflinekit.specs import load_accelerator, spec_dir
 from rooflinekit.timing import parameters
 from rooflinekit.types.dtype import parse_dtype
+from rooflinekit.types.errors import SpecError
 from rooflinekit.types.hardware import System
 
 TABLES = Path(__file__).parents[2] / "shared" / "data" / "kernels"
@@ -248,3 +251,53 @@ def test_shipped_calibrations_meet_the_targets_on_the_rows_they_were_fitted_to(o
     lacking = sum(group.n for group in found.groups if not group.answered)
     assert found.rows - found.answered == lacking
     assert all("fp8" in reason or "nvfp4" in reason for reason in found.unanswered)
+
+
+GEMM_ROW = {"gpu": "h100-sxm", "engine": "vllm", "dtype": "bfloat16", "m": 64, "n": 4096, "k": 4096, "latency_us": 15.0}
+
+
+@pytest.mark.parametrize(("column", "value"), [
+    ("m", float("nan")), ("n", 0), ("k", 1.5), ("m", "many"), ("latency_us", -1.0), ("latency_us", float("inf")),
+])  # fmt: skip
+def test_a_value_that_no_kernel_has_is_counted_or_refused_by_row(tmp_path, column, value):
+    rows = pd.DataFrame([GEMM_ROW] * 12).astype({column: object})
+    rows.loc[3, column] = value
+    file = tmp_path / "gemm.csv"
+    rows.to_csv(file, index=False)
+    found = kernel_accuracy([file])
+    assert (found.rows, found.answered) == (12, 11)
+    assert f"gemm.csv: {column} is not" in next(iter(found.unanswered))
+    with pytest.raises(SpecError, match=rf"gemm\.csv: row 4: {column} = "):
+        build_calibration([file], load_accelerator("h100-sxm").value, "vllm", "2026-01-01")
+
+
+def test_a_calibration_of_ones_own_chip_is_at_home(tmp_path):
+    """No stand-in note, no widened interval, and its rows can be scored."""
+    chip = tmp_path / "mine.yaml"
+    chip.write_text((spec_dir("accelerator") / "h100-sxm.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    table, own = tmp_path / "gemm.csv", tmp_path / "cal.yaml"
+    shapes = [(m, n, k) for m in (1, 64, 1024) for n in (1024, 8192) for k in (1024, 4096)]
+    times = [6 + 2 * m * n * k / 8e8 / 1e3 + 2 * n * k / 3e6 for m, n, k in shapes]
+    rows = [GEMM_ROW | {"gpu": "mine", "m": m, "n": n, "k": k, "latency_us": t}
+            for (m, n, k), t in zip(shapes, times, strict=True)]  # fmt: skip
+    pd.DataFrame(rows).to_csv(table, index=False)
+    own.write_text(
+        build_calibration([table], load_accelerator(chip).value, "vllm", "2026-01-01").text, encoding="utf-8"
+    )
+    assert not any("stands in (" in note for note in rk.estimate("llama-3-8b", chip, calibration=str(own)).warnings)
+    assert kernel_accuracy([table], str(own), gpu=str(chip)).answered == len(shapes)
+
+
+def test_an_engine_nobody_knows_is_not_scored_as_another(tmp_path):
+    file = tmp_path / "gemm.csv"
+    pd.DataFrame([GEMM_ROW | {"engine": "lmdeploy"}]).to_csv(file, index=False)
+    assert kernel_accuracy([file]).unanswered == {"unknown engine 'lmdeploy'; nearest: ideal": 1}
+
+
+def test_two_spellings_of_a_name_and_format_are_one_kernel(tmp_path):
+    file = tmp_path / "gemm.csv"
+    spellings = (("H100", "bf16"), ("h100-sxm", "bfloat16"))
+    rows = [GEMM_ROW | {"m": m, "gpu": gpu, "dtype": dtype} for m in range(1, 13) for gpu, dtype in spellings]
+    pd.DataFrame(rows).to_csv(file, index=False)
+    built = build_calibration([file], load_accelerator("h100-sxm").value, "vllm", "2026-01-01")
+    assert built.fitted["gemm/bf16"].rows == 24

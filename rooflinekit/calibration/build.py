@@ -11,8 +11,10 @@ from rooflinekit.calibration.choose import choose_calibration
 from rooflinekit.calibration.fit import Prior
 from rooflinekit.calibration.groups import Group, fit_key, kernel_groups, read_kernel_tables
 from rooflinekit.calibration.write import Heading, render
+from rooflinekit.specs import load_accelerator
 from rooflinekit.timing.calibrated import Calibration, FamilyFit
-from rooflinekit.types.errors import SpecError
+from rooflinekit.types.deployment import ENGINES
+from rooflinekit.types.errors import RooflinekitError, SpecError, UnknownNameError
 from rooflinekit.types.hardware import Accelerator, System
 
 __all__ = ["Built", "build_calibration"]
@@ -45,6 +47,8 @@ def build_calibration(
 
     Raises SpecError when no row is of this accelerator and engine, naming those that the tables hold.
     """
+    if engine not in ENGINES or engine == "ideal":
+        raise UnknownNameError("engine", engine, [known for known in ENGINES if known != "ideal"])
     donor, note = choose_calibration(accelerator, engine)
     groups, seen = _own_groups(files, accelerator, engine)
     if not groups:
@@ -68,15 +72,28 @@ def build_calibration(
 
 
 def _own_groups(files: Sequence[Path], accelerator: Accelerator, engine: str) -> tuple[list[Group], set[str]]:
-    names = {accelerator.name, *accelerator.aliases}
-    own, seen = [], set()
+    """Its groups, those that a calibration has one fit for together; and what else the tables hold."""
+    own: dict[str, Group] = {}
+    seen = set()
     for path in files:
         for operation, table in read_kernel_tables(path):
             for group in kernel_groups(operation, table):
                 seen.add(f"{group.gpu} with {group.engine}")
-                if group.gpu in names and group.engine == engine:
-                    own.append(group)
-    return own, seen
+                if not _is(group.gpu, accelerator) or group.engine != engine:
+                    continue
+                key = fit_key(group.operation, group.named)
+                own[key] = group.joined(own[key]) if key in own else group
+    return list(own.values()), seen
+
+
+def _is(name: str, accelerator: Accelerator) -> bool:
+    """Whether a table's name means this accelerator: its own, an alias, or one that the library resolves to it."""
+    if name.lower() in {known.lower() for known in (accelerator.name, *accelerator.aliases)}:
+        return True
+    try:
+        return load_accelerator(name).value.origin == accelerator.origin
+    except RooflinekitError:
+        return False
 
 
 def _borrowed(key: str, fit: FamilyFit, donor: Calibration) -> FamilyFit:

@@ -74,8 +74,10 @@ def calibrate_family(
 
 
 def _folds(group: NDArray[np.intp], folds: int, seed: int = 0) -> NDArray[np.intp]:
-    """Whole shape groups dealt to folds."""
+    """Whole shape groups dealt to folds; rows where there is only one group, which no fold could do without."""
     numbers, position = np.unique(group, return_inverse=True)
+    if len(numbers) == 1:
+        numbers = position = np.arange(len(group))
     return (np.random.default_rng(seed).permutation(len(numbers)) % folds)[position]
 
 

@@ -33,13 +33,18 @@ def choose_calibration(accelerator: Accelerator, engine: str) -> tuple[Calibrati
     if own in known and _is_shipped(accelerator):
         return load_calibration(own), None
     donor = next(name for name, _ in _donors(accelerator, engine, rule) if name in known)
-    return stand_in(load_calibration(donor), accelerator, engine)
+    return stand_in(load_calibration(donor), accelerator, engine, home=_is_shipped(accelerator))
 
 
-def stand_in(calibration: Calibration, accelerator: Accelerator, engine: str) -> tuple[Calibration, str | None]:
-    """The calibration as it serves for this accelerator and engine: as it is at home, wider elsewhere, and says so."""
+def stand_in(
+    calibration: Calibration, accelerator: Accelerator, engine: str, *, home: bool = True
+) -> tuple[Calibration, str | None]:
+    """The calibration as it serves for this accelerator and engine: as it is at home, wider elsewhere, and says so.
+
+    `home` False: an accelerator of the same name is another one (a user's file that is called like a known chip).
+    """
     name = f"{calibration.accelerator}--{calibration.engine.split()[0]}"
-    if name == f"{accelerator.name}--{engine}" and _is_shipped(accelerator):
+    if home and name == f"{accelerator.name}--{engine}":
         return calibration, None
     rule = _rule()
     reach = next((reach for donor, reach in _donors(accelerator, engine, rule) if donor == name), "generic")

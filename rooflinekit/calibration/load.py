@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ FORM = "physical-1"
 
 _TOP = {"name", "accelerator", "engine", "form", "source", "date", "version", "defaults", "families"}
 _BEYOND = {"axis", "start", "parameters", "frozen"}
+_PERCENT = re.compile(r"[-\d\s]+")
 _MAYBE = {"correction", "beyond"}
 _FAMILY = {"parameters", "frozen", "interval", "rows", "error", "source"}
 
@@ -92,6 +94,8 @@ def _family(path: Path, key: str, entry: dict[str, Any]) -> FamilyFit:
     _check_keys(path, key, {name: value for name, value in entry.items() if name not in _MAYBE}, _FAMILY)
     form, spread = _form(path, key, FORMS[family], entry["parameters"])
     interval = entry["interval"]
+    if isinstance(interval, dict) and interval.get("axis") not in ("", *AXES):
+        raise SpecError(f"{path.name}: {key}.interval.axis: unknown shape {interval.get('axis')!r}")
     _check_keys(path, f"{key}.interval", interval, {"axis", "edges", "width"})
     regimes = Regimes(str(interval["axis"]), tuple(map(float, interval["edges"])), tuple(map(float, interval["width"])))
     if len(regimes.width) != len(regimes.edges) + 1 or min(regimes.width) < 1.0:
@@ -148,8 +152,14 @@ def _surface(path: Path, key: str, entry: dict[str, Any]) -> Surface:
                 f"{path.name}: {key}.correction: unknown shape {name!r}; nearest: {', '.join(nearest(name, AXES))}"
             )
         where = f"{key}.correction.axes.{name}"
+        if not nodes:
+            raise SpecError(f"{path.name}: {where}: needs at least one node")
         axes.append(Axis(name, tuple(math.log2(_number(path, where, node)) for node in nodes)))
-    return Surface(tuple(axes), str(entry["percent"]))
+    surface, text = Surface(tuple(axes), str(entry["percent"])), str(entry["percent"])
+    expected = math.prod(len(axis.nodes) - (1 if axis.open_low else 2) for axis in axes)
+    if not _PERCENT.fullmatch(text) or len(text.split()) != expected:
+        raise SpecError(f"{path.name}: {key}.correction.percent: needs {expected} whole numbers for its axes")
+    return surface
 
 
 def _check_keys(path: Path, where: str, data: dict[str, Any], known: set[str]) -> None:

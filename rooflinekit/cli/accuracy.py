@@ -27,6 +27,7 @@ def _root() -> None:
 def kernels(
     files: Annotated[list[Path], typer.Argument(help="Kernel tables (gemm.parquet, ...; CSV or Parquet).")],
     calibration: Annotated[str | None, typer.Option(help="A calibration, or 'none' for the datasheet bound.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="File of your own accelerator, for the rows that name it.")] = None,
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.table,
     out: Annotated[Path | None, typer.Option(help="Write to this file instead.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
@@ -35,7 +36,7 @@ def kernels(
     from rooflinekit.accuracy import kernel_accuracy
 
     with counting("scoring") as progress:
-        found = kernel_accuracy(files, calibration, progress)
+        found = kernel_accuracy(files, calibration, progress, gpu)
     emit(_render(found, format), out, force)
     if found.answered < found.rows:
         raise typer.Exit(4)

@@ -32,7 +32,7 @@ def calibrate(
     check_free(out, force)
     accelerator = load_accelerator(gpu).value
     with counting("fitting") as progress:
-        built = build_calibration(files, accelerator, engine, f"{datetime.now(UTC):%Y-%m-%d}", progress)
+        built = build_calibration(files, accelerator, engine.lower(), f"{datetime.now(UTC):%Y-%m-%d}", progress)
     emit(built.text, out, force)
     emit(_summary(built, out))
 
