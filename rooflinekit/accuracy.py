@@ -119,7 +119,7 @@ def _score_group(
         mine = own is not None and group.gpu in (own.name, *own.aliases)
         system = System.of(own if own is not None and mine else load_accelerator(group.gpu).value)
         if group.engine not in (*ENGINES, *_HOME_OF):
-            raise UnknownNameError("engine", group.engine, ENGINES)
+            raise UnknownNameError("engine", group.engine, [known for known in ENGINES if known != "ideal"])
         chosen = _calibration(group, system, asked)
         predicted, low, high, rows = _predict(group, system, chosen)
     except RooflinekitError as error:
