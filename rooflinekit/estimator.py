@@ -19,7 +19,7 @@ from rooflinekit.timing import parameters
 from rooflinekit.timing.calibrated import Calibration
 from rooflinekit.types.batch import Batch, whole_number
 from rooflinekit.types.deployment import ENGINES, Deployment
-from rooflinekit.types.dtype import parse_dtype
+from rooflinekit.types.dtype import Dtype, parse_dtype
 from rooflinekit.types.errors import DoesNotFitError, InputError, RooflinekitError, UnknownNameError, nearest
 from rooflinekit.types.hardware import Accelerator, Provenance, System
 from rooflinekit.types.model import Model
@@ -166,8 +166,9 @@ def _calibration(gpu: Accelerator, engine: str, asked: str | None) -> tuple[Cali
 
 def _format_notes(plan: Plan) -> list[str]:
     """Say where weights are multiplied in another format, and where another format's measurements stand in."""
-    formats, precision = plan.precision.formats, plan.precision
-    pairs = {(w, precision.compute(w)) for w in (formats.attention, formats.ffn, formats.experts) if not w.is_wide}
+    precision = plan.precision
+    stored = {getattr(precision.formats, kind) for kind in plan.model.matrices}
+    pairs = {(weight, precision.compute(weight)) for weight in stored if not weight.is_wide}
     pairs = {(weight, compute) for weight, compute in pairs if compute.unit is not weight.unit}
     notes = [
         f"{weight} weights are dequantised and multiplied in {compute}" for weight, compute in sorted(pairs, key=str)
@@ -233,8 +234,7 @@ def _inputs(plan: Plan, work: Workload) -> dict[str, Any]:
     """Every input as it was understood: counts, degrees, and the formats after defaults."""
     precision, deployment = plan.precision, plan.deployment
     counts = {"batch": work.batch, "isl": work.isl, "osl": work.osl, "cached": work.cached}
-    matrices = {precision.formats.attention, precision.formats.ffn, precision.formats.experts}
-    blocks = precision.formats.experts if len(matrices) > 1 else precision.formats.attention
+    blocks: Dtype = getattr(precision.formats, plan.model.matrices[-1])
     return {
         **{key: int(float(value)) for key, value in counts.items()},
         "context": float(work.decode_context) if work.context is None else int(float(work.context)),

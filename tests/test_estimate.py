@@ -402,3 +402,16 @@ def test_one_step_for_simulators(plan_of):
 
 def test_the_same_question_has_the_same_answer():
     assert rk.estimate("mixtral-8x7b", tp=2).to_dict() == rk.estimate("MIXTRAL-8x7B", "H100-SXM", tp=2.0).to_dict()
+
+
+def test_the_weights_named_are_those_of_modules_that_the_model_has(tmp_path):
+    """A dense FP8 checkpoint has no experts, so their 16-bit default is not what it is stored in."""
+    config = {
+        "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 2, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192,
+        "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"},
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert rk.estimate(tmp_path).inputs["weights"] == "fp8"
+    assert rk.estimate("gpt-oss-120b").inputs["weights"] == "mxfp4"
+    assert rk.estimate("llama-3-8b", weights="int4").inputs["weights"] == "int4"

@@ -55,8 +55,7 @@ def kind_of(mixer: Mixer | None) -> str:
 
 
 def _formats(model: Model) -> str:
-    formats = model.formats
-    return "/".join(dict.fromkeys(d.value for d in (formats.attention, formats.ffn, formats.experts)))
+    return "/".join(dict.fromkeys(getattr(model.formats, kind).value for kind in model.matrices))
 
 
 def model_entry(model: Model) -> dict[str, Any]:

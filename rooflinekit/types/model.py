@@ -256,6 +256,17 @@ class Model:
         return len(self.layers)
 
     @property
+    def matrices(self) -> tuple[str, ...]:
+        """The kinds of weight matrices that the layers have, as `WeightFormats` names them; the heaviest kind last."""
+        layers = self.layer_counts
+        present = {
+            "attention": any(layer.mixer is not None for layer in layers),
+            "ffn": any(isinstance(layer.ffn, DenseFFN) for layer in layers),
+            "experts": any(isinstance(layer.ffn, MixtureOfExperts) for layer in layers),
+        }
+        return tuple(kind for kind, there in present.items() if there)
+
+    @property
     def layer_counts(self) -> Counter[Layer]:
         """Distinct layers with their counts, in order of first appearance."""
         return Counter(self.layers)
