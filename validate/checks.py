@@ -1,0 +1,65 @@
+"""Correctness before speed: every kernel and model form against float64 or an independent formulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from rooflinekit.validate.checks_attention import ATTENTION_CHECKS
+from rooflinekit.validate.checks_decoder import DECODER_CHECKS
+from rooflinekit.validate.checks_kernels import KERNEL_CHECKS
+from rooflinekit.validate.checks_quantised import QUANTISED_CHECKS
+from rooflinekit.validate.checks_speculative import SPECULATIVE_CHECKS
+from rooflinekit.validate.tolerance import CheckResult
+
+__all__ = ["CHECKS", "CheckResult", "run_checks"]
+
+Check = Callable[[torch.device], Iterator[CheckResult]]
+CHECKS: tuple[Check, ...] = (
+    *ATTENTION_CHECKS, *KERNEL_CHECKS, *DECODER_CHECKS, *QUANTISED_CHECKS, *SPECULATIVE_CHECKS,
+)  # fmt: skip
+
+
+def run_checks(device: str, progress: Callable[[str], None] | None = None) -> list[CheckResult]:
+    """Run every check on the device; `progress` hears the name of each group of checks as it starts.
+
+    A check that cannot run on this device has failed, and its detail says why.
+    """
+    results: list[CheckResult] = []
+    with torch.inference_mode(), _single_thread(), _full_fp32():
+        for check in CHECKS:
+            if progress is not None:
+                progress(check.__name__)
+            results += _results(check, torch.device(device))
+    return results
+
+
+def _results(check: Check, device: torch.device) -> Iterator[CheckResult]:
+    try:
+        yield from check(device)
+    except (RuntimeError, NotImplementedError) as error:
+        yield CheckResult(check.__name__, False, float("nan"), 0.0, f"did not run: {str(error).splitlines()[0]}")
+
+
+@contextmanager
+def _single_thread() -> Iterator[None]:
+    """The tensors are tiny: threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _full_fp32() -> Iterator[None]:
+    """No TF32: the tolerances are those of fp32 products."""
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)

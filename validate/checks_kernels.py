@@ -1,0 +1,189 @@
+"""The kernels that are timed, exactly as they are timed, against their definitions in float64."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from rooflinekit.types.dtype import Dtype, parse_dtype
+from rooflinekit.validate import sampling
+from rooflinekit.validate.case import TORCH, Case
+from rooflinekit.validate.checks_quantised import step_noise
+from rooflinekit.validate.decode import decode_cases
+from rooflinekit.validate.device import Device
+from rooflinekit.validate.elementwise import norm_cases, rope_cases, swiglu_cases
+from rooflinekit.validate.experts import expert_cases
+from rooflinekit.validate.gemm import gemm_cases
+from rooflinekit.validate.latent import latent_decode_cases, latent_prefill_cases
+from rooflinekit.validate.prefill import Heads, prefill_cases, varlen_cases, window_cases
+from rooflinekit.validate.reference import dense_attention, mixture_loop, rotated
+from rooflinekit.validate.tolerance import CheckResult, chi_square, compare, critical_chi_square, rounding
+
+__all__ = ["KERNEL_CHECKS"]
+
+_HEADS = Heads(8, 2, 64)
+_LATENT_SCALE = math.sqrt(576 / 192)  # MLA's logits are scaled by the width of a head that is spelt out
+
+
+def _device(device: torch.device) -> Device:
+    """What the cases ask of a device: its kind; sizes and names do not matter here."""
+    return Device(device, str(device), 1, 0, 0, {})
+
+
+def attention(device: torch.device) -> Iterator[CheckResult]:
+    """Every timed attention kernel, in the format that models run in."""
+    here = _device(device)
+    dtype = here.dtype
+    yield from _checked(prefill_cases([(_HEADS, 2, 24)], dtype, here), lambda case, q, k, v: dense_attention(q, k, v))
+    yield from _checked(varlen_cases([(_HEADS, (5, 9, 17))], dtype, here), _each_alone)
+    yield from _checked(
+        window_cases([(_HEADS, 1, 40, 9)], dtype, here),
+        lambda case, q, k, v: dense_attention(q, k, v, window=case.shape["window"]),
+    )
+    yield from _checked(decode_cases([(_HEADS, 2, 40)], dtype, here), _decode)
+    yield from _checked(latent_prefill_cases([(2, 1, 24)], dtype, here), lambda case, q, k, v: dense_attention(q, k, v))
+    yield from _checked(latent_decode_cases([(4, 2, 40)], dtype, here), _latent)
+
+
+def _each_alone(case: Case, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Packed sequences [N, heads, d], one by one."""
+    alone = zip(*(x.split(case.shape["lengths"]) for x in (q, k, v)), strict=True)
+    outs = [dense_attention(*(x.transpose(0, 1)[None] for x in one))[0] for one in alone]
+    return torch.cat(outs, dim=1).transpose(0, 1)
+
+
+def _decode(case: Case, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None = None) -> Tensor:
+    """With k and v [B, K, T, d], or pools of pages [pages, P, K, d] with a table [B, pages of one]."""
+    if table is not None:
+        k, v = (torch.stack([pool[row.long()].flatten(0, 1) for row in table]).transpose(1, 2) for pool in (k, v))
+        k, v = k[:, :, : case.shape["seq_len"]], v[:, :, : case.shape["seq_len"]]
+    return dense_attention(q.reshape(len(q), -1, 1, q.shape[-1]), k, v).view(q.shape)
+
+
+def _latent(case: Case, q: Tensor, latent: Tensor) -> Tensor:
+    """All heads share one key of 576 columns, the first 512 of which are the value."""
+    kept = latent[:, None]
+    return dense_attention(q[:, :, None].double() * _LATENT_SCALE, kept, kept[..., :512])[:, :, 0]
+
+
+def _checked(cases: Iterable[Case], reference: Callable[..., Tensor]) -> Iterator[CheckResult]:
+    """Run each case once on its own random inputs; a backend that is not installed is left to the suite to record."""
+    for case in cases:
+        try:
+            work = case.build()
+        except ImportError:
+            continue
+        inputs = (*work.hot, *work.cold())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # FlexAttention advises to compile, which takes longer than it saves here
+            got = work.run(*inputs)
+        assert isinstance(got, Tensor)
+        if "flashinfer" in case.backend:
+            continue  # its table of pages is in its plan, out of reach here
+        name = f"{case.op} {case.shape['dtype']}, {case.backend} = float64"
+        yield compare(name, got, reference(case, *inputs), _tolerance(case, inputs), _shown(case))
+
+
+def _shown(case: Case) -> str:
+    return ", ".join(f"{name} {value}" for name, value in case.shape.items() if isinstance(value, int))
+
+
+def _tolerance(case: Case, inputs: tuple[Tensor, ...]) -> float:
+    """Rounding along the widths and keys at hand; GEMMs of narrow formats also round their activations."""
+    shape = case.shape
+    wide = TORCH[shape["dtype"]] if parse_dtype(shape["dtype"]).is_wide else torch.bfloat16
+    lengths = [int(shape[key]) for key in ("head_dim", "seq_len", "k", "hidden", "expert_intermediate") if key in shape]
+    lengths += [576] if case.op.startswith("mla") else []
+    limit = rounding(wide, *lengths) * (4 if case.op == "moe" else 1)  # the largest of few rows that hardly average
+    if case.op == "gemm" and parse_dtype(shape["dtype"]) in (Dtype.FP8, Dtype.INT8):
+        limit += 4.0 * step_noise(inputs[0].float(), parse_dtype(shape["dtype"]))
+    return limit
+
+
+def matrices(device: torch.device) -> Iterator[CheckResult]:
+    """GEMMs of every format that the device has, at decode and prefill shapes, and the mixture of experts."""
+    here = _device(device)
+    for dtype in ("bf16", "fp16", "fp8", "int8") if here.is_cuda else ("fp32", "bf16", "int8"):
+        yield from _checked(gemm_cases([(3, 64, 128), (40, 64, 128)], dtype, here), _product)
+    yield from _checked(
+        expert_cases([(13, 64, 32, 8, 2)], here.dtype, here),
+        lambda case, x, router, inner, outer: mixture_loop(x, router, inner, outer, case.shape["top_k"]),
+    )
+
+
+def _product(case: Case, x: Tensor, *rest: Tensor) -> Tensor:
+    """The product x W^T; narrow formats have the weight's scale (int8) or that of x (fp8) between the two."""
+    weight = rest[-1].double()
+    scale = rest[0].double() if case.shape["dtype"] == "int8" else 1.0
+    return x.double() @ weight.T * scale
+
+
+def between(device: torch.device) -> Iterator[CheckResult]:
+    """Norm with residual, rotary positions, SwiGLU."""
+    here = _device(device)
+    for case, parts in (
+        (next(norm_cases([(5, 64)], here.dtype, here)), _norm),
+        (next(rope_cases([(7, 4, 2, 16)], here.dtype, here)), _turned),
+        (next(swiglu_cases([(5, 32)], here.dtype, here)), _swiglu),
+    ):
+        work = case.build()
+        got = work.run(*work.hot)
+        first = got[-1] if isinstance(got, tuple) else got
+        name, limit = f"{case.shape['kind']} = float64", 2 * rounding(TORCH[here.dtype], 64)
+        yield compare(name, first, parts(*work.hot), limit, case.backend)
+
+
+def _norm(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
+    stream = x.double() + residual.double()
+    return stream / (stream.square().mean(dim=-1, keepdim=True)).sqrt() * weight.double()
+
+
+def _turned(q: Tensor, k: Tensor, where: Tensor) -> Tensor:
+    return torch.stack(
+        [torch.stack([rotated(row, int(at)) for row, at in zip(head, where, strict=True)]) for head in k[0]]
+    )[None]
+
+
+def _swiglu(x: Tensor) -> Tensor:
+    gate, up = x.double().chunk(2, dim=-1)
+    return gate / (1 + (-gate).exp()) * up
+
+
+def samplers(device: torch.device) -> Iterator[CheckResult]:
+    """20,000 draws follow the distribution cut as the method's definition says; chi-square at 1 in 10,000."""
+    logits = torch.linspace(2.0, -3.0, 12, device=device)
+    p = logits.double().softmax(dim=0).tolist()
+    kept = {"top_k": _best(p, 5), "top_p": _nucleus(p, 0.9), "min_p": [x if x >= 0.05 * max(p) else 0.0 for x in p]}
+    calls = {"top_k": lambda x: sampling.top_k(x, 5), "top_p": sampling.top_p, "min_p": sampling.min_p}
+    torch.manual_seed(0)
+    rows = logits.expand(20_000, -1).contiguous()
+    for name, want in kept.items():
+        counts = torch.bincount(calls[name](rows), minlength=12).double().cpu()
+        share = torch.tensor(want).double() / sum(want)
+        outside, inside = float(counts[share == 0].sum()), share > 0
+        error = chi_square(counts[inside], share[inside] * 20_000) if outside == 0 else math.inf
+        limit = critical_chi_square(int(inside.sum()) - 1)
+        yield CheckResult(f"sampling {name}", error <= limit, error, limit, "chi-square of 20,000 draws")
+
+
+def _best(p: list[float], k: int) -> list[float]:
+    least = sorted(p)[-k]
+    return [x if x >= least else 0.0 for x in p]
+
+
+def _nucleus(p: list[float], share: float) -> list[float]:
+    """The fewest likeliest tokens that hold the share together."""
+    order, held = sorted(range(len(p)), key=lambda i: -p[i]), 0.0
+    kept = [0.0] * len(p)
+    for i in order:
+        if held >= share:
+            break
+        kept[i], held = p[i], held + p[i]
+    return kept
+
+
+KERNEL_CHECKS = (attention, matrices, between, samplers)

@@ -1,0 +1,116 @@
+"""Measured models beside the prediction: TTFT and TPOT of every point, and where the time of a step went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rooflinekit.estimator import estimate, read_deployment, resolve
+from rooflinekit.report.table import aligned
+from rooflinekit.roofline import StepTime
+from rooflinekit.step import make_plan
+from rooflinekit.types.batch import Batch
+from rooflinekit.types.units import format_time
+from rooflinekit.validate.attribution import Line, Spent, causes, classes
+from rooflinekit.validate.model_run import Point, spread_layers
+
+__all__ = ["Compared", "breakdown_table", "compare_model", "comparison_table", "explain"]
+
+_ENGINE = "gpt-fast"  # PyTorch's own kernels without a server around them, as the decoder runs
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One measured point beside the prediction for the whole model [ms]; `low` to `high` is its 90 % interval."""
+
+    point: Point
+    mode: str
+    measured_ms: float
+    predicted_ms: float
+    low_ms: float
+    high_ms: float
+    extrapolated: bool  #: not all layers ran
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, minus one."""
+        return self.predicted_ms / self.measured_ms - 1.0
+
+
+def compare_model(rows: Iterable[Mapping[str, Any]], gpu: str, calibration: str | None = None) -> Iterator[Compared]:
+    """Predict every measured row of op "model": the TTFT of a batch of prompts, or one decode step at its context.
+
+    Raises InputError (and its kinds) as `estimate` does.
+    """
+    for row in rows:
+        point = Point(row["phase"], row["batch"], row["context"])
+        metric, work = _question(point)
+        answer = estimate(row["model"], gpu, calibration=calibration, allow_oom=True, **_formats(row), **work)
+        predicted = getattr(answer, metric)
+        low, high = answer.interval[metric] if answer.interval else (predicted, predicted)
+        cut = row["layers_run"] < row["layers"]
+        yield Compared(point, row["mode"], row["whole_us"] / 1e3, predicted, low, high, cut)
+
+
+def _formats(row: Mapping[str, Any]) -> dict[str, str]:
+    """The deployment of a row: everything in the one format in which the decoder ran."""
+    return {"engine": _ENGINE} | dict.fromkeys(("weights", "activations", "kv"), row["dtype"])
+
+
+def _question(point: Point) -> tuple[str, dict[str, int]]:
+    """The metric of an estimate that a point measures, and the workload to ask for."""
+    if point.phase == "prefill":
+        return "ttft_ms", {"batch": point.batch, "isl": point.context, "osl": 1}
+    return "tpot_ms", {"batch": point.batch, "isl": point.context - 1, "osl": 2, "context": point.context}
+
+
+def comparison_table(compared: Sequence[Compared]) -> list[str]:
+    """One line a point: measured, predicted, its interval, and the error; a star where not all layers ran."""
+    header = ["phase", "batch", "tokens", "mode", "measured", "predicted", "90 % interval", "error"]
+    cells = [
+        [c.point.phase, str(c.point.batch), str(c.point.context), c.mode, _ms(c.measured_ms) + "*" * c.extrapolated,
+         _ms(c.predicted_ms), f"{_ms(c.low_ms)} – {_ms(c.high_ms)}", f"{c.error:+.0%}"]
+        for c in compared
+    ]  # fmt: skip
+    note = (
+        ["* not all layers fit: extrapolated by the slope between two depths"]
+        if any(c.extrapolated for c in compared)
+        else []
+    )
+    return [*aligned(header, cells, left=(0, 3)), *note]
+
+
+def _ms(value: float) -> str:
+    return format_time(value / 1e3)
+
+
+def explain(row: Mapping[str, Any], gpu: str, calibration: str | None = None) -> tuple[list[Line], list[Line]]:
+    """Where one measured step went, by cause and by class of work, beside the prediction for the layers that ran.
+
+    The events come from a run under the profiler, whose host time is larger than without it.
+    """
+    spent = Spent(row["busy_us"], row["launch_us"], row["host_us"])
+    step = _predicted(row, gpu, calibration)
+    return causes(spent, step), classes(spent, step)
+
+
+def _predicted(row: Mapping[str, Any], gpu: str, calibration: str | None) -> StepTime:
+    plan = resolve(row["model"], gpu, read_deployment(_formats(row)), calibration).plan
+    run = spread_layers(plan.model, row["layers_run"])
+    plan = make_plan(run, plan.deployment, plan.system, plan.calibration, plan.engine)
+    B, T = float(row["batch"]), float(row["context"])
+    return plan.time(Batch.prefill(B, T) if row["phase"] == "prefill" else Batch.decode(B, T))
+
+
+def breakdown_table(lines: Sequence[Line]) -> list[str]:
+    """One line a cause or class: measured, predicted, and what the model missed."""
+    cells = [
+        [line.what, *(format_time(us / 1e6) for us in (line.measured_us, line.predicted_us)), _signed(line.missed_us)]
+        for line in lines
+    ]
+    return aligned(["", "measured", "predicted", "missed"], cells)
+
+
+def _signed(us: float) -> str:
+    return ("-" if us < 0 else "+") + format_time(abs(us) / 1e6)

@@ -1,0 +1,69 @@
+"""The outcome of a check, and how far rounding alone may carry a right answer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["CheckResult", "chi_square", "compare", "critical_chi_square", "rounding"]
+
+_LARGEST = 4.0  # the largest of some 10^4 normal numbers, in standard deviations
+_RARE = 3.719  # normal quantile of 1 - 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One check: `error` may be at most `tolerance`; `detail` says what was compared, or what went wrong."""
+
+    name: str
+    passed: bool
+    error: float
+    tolerance: float
+    detail: str
+
+
+def rounding(dtype: torch.dtype, *lengths: int) -> float:
+    """Largest error to expect of products of these lengths, one after the other, relative to the result's RMS.
+
+    Partial sums of n random terms are of size sqrt(i), and each is rounded by u of itself: together u·sqrt(n/2) of the
+    result, with u half the machine epsilon; errors of successive products add as squares (a random walk, as in
+    Higham & Mary 2019, doi:10.1137/18M1226312). The largest result is some four times the RMS, and so is the largest
+    error its own. 16-bit formats sum in fp32; there the inputs of the second product and the result are rounded too,
+    each by at most half an epsilon.
+
+    >>> rounding(torch.float32, 128)
+    7.6e-06
+    """
+    fp32 = _LARGEST**2 * torch.finfo(torch.float32).eps / 2 * math.sqrt(sum(lengths) / 2)
+    if dtype == torch.float64:
+        return fp32 * torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+    return fp32 if dtype == torch.float32 else fp32 + _LARGEST * torch.finfo(dtype).eps
+
+
+def compare(name: str, got: Tensor, want: Tensor, tolerance: float, detail: str) -> CheckResult:
+    """The largest difference, relative to the root mean square of what is wanted; not a number never passes."""
+    want = want.double()
+    error = float((got.double() - want).abs().max() / want.square().mean().sqrt())
+    return CheckResult(name, error <= tolerance, error, tolerance, detail)
+
+
+def chi_square(counts: Tensor, expected: Tensor) -> float:
+    """Pearson's statistic: the sum of (observed - expected)²/expected.
+
+    >>> chi_square(torch.tensor([12.0, 8.0]), torch.tensor([10.0, 10.0]))
+    0.8
+    """
+    return float(((counts - expected).square() / expected).sum())
+
+
+def critical_chi_square(freedom: int) -> float:
+    """What chi-square exceeds once in 10,000 times (Wilson & Hilferty 1931, doi:10.1073/pnas.17.12.684).
+
+    >>> round(critical_chi_square(10), 1)  # 35.6 in tables; the approximation is a little high
+    36.0
+    """
+    share = 2.0 / (9.0 * freedom)
+    return freedom * (1.0 - share + _RARE * math.sqrt(share)) ** 3
