@@ -1,0 +1,274 @@
+"""Traces: every format is known by its columns; nothing that cannot be trusted passes, whatever a file holds."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rooflinekit.report.trace import trace_text
+from rooflinekit.serving.trace_summary import summarise
+from rooflinekit.serving.traces import load_trace
+from rooflinekit.types.errors import InputError, SpecError
+
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "traces"
+
+# Column names and clocks of the published formats; the requests are invented.
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,4808,10
+2023-11-16 18:17:04.0319600,3180,8
+2023-11-16 18:17:04.0781490,110,27
+"""
+AZURE_2024 = AZURE.replace("2023-11-16", "2024-05-10").replace("0,4808", "0+00:00,4808")
+VIDUR = "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,4808,10\n0.052,3180,8\n0.098189,110,27\n"
+BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+5,ChatGPT,472,18,490,Conversation log
+45,GPT-4,1087,230,1317,API log
+"""
+MOONCAKE = "\n".join(map(json.dumps, [
+    {"timestamp": 27000, "input_length": 1200, "output_length": 52, "hash_ids": [46, 47, 48]},
+    {"timestamp": 30500, "input_length": 1300, "output_length": 26, "hash_ids": [46, 47, 49]},
+    {"timestamp": 30500, "input_length": 600, "output_length": 9, "hash_ids": [50, 51]},
+]))  # fmt: skip
+BAILIAN = "\n".join(map(json.dumps, [
+    {"chat_id": 0, "parent_chat_id": -1, "timestamp": 0.0, "input_length": 20, "output_length": 5, "type": "text",
+     "turn": 1, "hash_ids": [1, 2]},
+    {"chat_id": 1, "parent_chat_id": 0, "timestamp": 61.114, "input_length": 33, "output_length": 7, "type": "text",
+     "turn": 2, "hash_ids": [1, 2, 3]},
+]))  # fmt: skip
+PLAIN = "time_s,isl,osl\n0,10,1\n1,20,2\n4,30,3\n"
+FORMATS = {
+    "azure": (AZURE, "azure", [0.0, 0.052, 0.098189], None),
+    "azure 2024": (AZURE_2024, "azure", [0.0, 0.052, 0.098189], None),
+    "azure of vidur": (VIDUR, "azure", [0.0, 0.052, 0.098189], None),
+    "burstgpt": (BURST, "burstgpt", [0.0, 0.0, 40.0], None),
+    "mooncake": (MOONCAKE, "mooncake", [0.0, 3.5, 3.5], 512),
+    "bailian": (BAILIAN, "bailian", [0.0, 61.114], 16),
+    "plain": (PLAIN, "plain", [0.0, 1.0, 4.0], None),
+}
+
+
+def written(folder, text, name="trace.csv"):
+    file = folder / name
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return file
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_is_known_by_its_columns(tmp_path, name):
+    text, known, times, block = FORMATS[name]
+    trace = load_trace(written(tmp_path, text))
+    assert (trace.format, trace.block_tokens, trace.cleaned) == (known, block, {})
+    assert list(trace.time) == pytest.approx(times, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_packed_file_and_one_with_a_byte_order_mark_read_the_same(tmp_path, name):
+    text = FORMATS[name][0]
+    plain = list(load_trace(written(tmp_path, text)).arrivals())
+    assert list(load_trace(written(tmp_path, gzip.compress(text.encode()), "a.gz")).arrivals()) == plain
+    assert list(load_trace(written(tmp_path, b"\xef\xbb\xbf" + text.encode(), "b.csv")).arrivals()) == plain
+
+
+def test_a_parquet_file_reads_as_its_csv(tmp_path):
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    pd.read_csv(written(tmp_path, PLAIN)).to_parquet(tmp_path / "t.parquet")
+    assert list(load_trace(tmp_path / "t.parquet").arrivals()) == list(load_trace(tmp_path / "trace.csv").arrivals())
+    written(tmp_path, b"PAR1 and then nothing", "broken.parquet")
+    with pytest.raises(SpecError, match=r"broken\.parquet: is not a Parquet file"):
+        load_trace(tmp_path / "broken.parquet")
+
+
+def test_arrivals_carry_lengths_prefix_and_class(tmp_path):
+    first = next(load_trace(written(tmp_path, MOONCAKE)).arrivals())
+    assert (first.time, first.isl, first.osl, first.hashes, first.priority) == (0.0, 1200, 52, (46, 47, 48), 0)
+    classed = load_trace(written(tmp_path, "time_s,isl,osl,priority\n3,10,1,2\n4,11,2,0\n"))
+    assert [(a.time, a.priority) for a in classed.arrivals()] == [(0.0, 2), (1.0, 0)]
+
+
+@pytest.mark.parametrize("speed", [0.5, 1.0, 8.0])
+def test_a_replay_keeps_the_work_and_scales_the_clock(tmp_path, speed):
+    trace = load_trace(written(tmp_path, PLAIN))
+    once, fast = list(trace.arrivals()), list(trace.arrivals(speed))
+    assert [a.time / speed for a in once] == [a.time for a in fast]
+    assert [a[1:] for a in once] == [a[1:] for a in fast]
+    assert len(list(trace.arrivals(speed, count=2))) == 2
+    for wrong in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="speed"):
+            next(trace.arrivals(wrong))
+
+
+FLAWS = [  # a row, what is said of it, as what it counts
+    ("1,20,2", "repeats an earlier row", "duplicate"),
+    ("0.5,20,2", "came before the one above", "out of order"),
+    ("2,0,2", "isl is 0", "zero"),
+    ("2,20,0", "osl is 0", "zero"),
+    ("2,-20,2", "isl is -20", "negative"),
+    ("-2,20,2", "time_s is -2", "negative"),
+    ("2,99999999999,2", "isl is 1e+11; at most 10,000,000", "huge"),
+    ("1e300,20,2", "more than ten years", "huge"),
+    ("inf,20,2", "not finite", "huge"),
+    ("2,,2", "isl is missing", "missing"),
+    ("2,20", "osl is missing", "missing"),
+    ("2,nan,2", "isl is not a number", "missing"),
+    ("2,twenty,2", "isl 'twenty' is not a number", "unreadable"),
+    ("2,20.5,2", "isl '20.5' is not a whole number", "unreadable"),
+    ("2,20,2,7", "more cells than the header", "unreadable"),
+]
+
+
+@pytest.mark.parametrize(("row", "said", "kind"), FLAWS)
+def test_a_row_that_cannot_be_trusted_is_refused_with_its_line_or_cleaned_and_counted(tmp_path, row, said, kind):
+    file = written(tmp_path, f"time_s,isl,osl\n0,10,1\n1,20,2\n{row}\n9,30,3\n")
+    with pytest.raises(SpecError) as refused:
+        load_trace(file)
+    assert f"{file}, line 4: " in str(refused.value)
+    assert said in str(refused.value)
+    assert "--clean" in str(refused.value)
+    trace = load_trace(file, clean=True)
+    assert trace.cleaned == {kind: 1}
+    times = [arrival.time for arrival in trace.arrivals()]
+    assert times == ([0.0, 0.5, 1.0, 9.0] if kind == "out of order" else [0.0, 1.0, 9.0])
+
+
+def test_equal_rows_of_a_coarse_clock_are_two_requests_and_of_a_fine_one_a_slip(tmp_path):
+    assert len(load_trace(written(tmp_path, BURST))) == 3
+    twice = AZURE + AZURE.splitlines()[-1] + "\n"
+    with pytest.raises(SpecError, match="line 5: repeats an earlier row"):
+        load_trace(written(tmp_path, twice))
+
+
+def test_cleaning_sorts_blocks_and_classes_with_their_requests(tmp_path):
+    lines = MOONCAKE.splitlines()
+    shuffled = load_trace(written(tmp_path, "\n".join([lines[1], lines[2], lines[0]])), clean=True)
+    ordered = load_trace(written(tmp_path, MOONCAKE))
+    assert shuffled.cleaned == {"out of order": 1}
+    assert list(shuffled.arrivals()) == list(ordered.arrivals())
+    rows = ["3,10,1,2", "1,11,2,0", "2,12,3,1"]
+    mended = load_trace(written(tmp_path, "\n".join(["time_s,isl,osl,priority", *rows])), clean=True)
+    assert [(a.time, a.isl, a.priority) for a in mended.arrivals()] == [(0.0, 11, 0), (1.0, 12, 1), (2.0, 10, 2)]
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    ("", "is empty"), ("\n\n", "is empty"), ("time_s,isl,osl\n", "is empty"),
+    ("time,in,out\n1,2,3\n", "those of no known trace"), (b"\xff\xfe\x00t", "is not UTF-8"),
+    (b"\x1f\x8b\x08broken", "cannot be read"), ('{"timestamp": 1}', "no known trace"),
+    ('{"timestamp": 1', "line 1: is not valid JSON"), ('{"a": ' * 20_000, "line 1: is not valid JSON"),
+    (MOONCAKE + "\n[1]", "line 4: is not a JSON object"),
+    (MOONCAKE.replace("[50, 51]", '"many"'), "line 3: hash_ids 'many' is not a list"),
+    (MOONCAKE.replace("[50, 51]", "[50, 1.5]"), "line 3: hash_ids holds 1.5"),
+    ("time_s,isl,osl\n0,0,1\n0,1,0\n", "line 2"),
+])  # fmt: skip
+def test_a_file_that_is_no_trace_is_one_line(tmp_path, content, said):
+    with pytest.raises(SpecError, match=said.replace("[", r"\[")) as refused:
+        load_trace(written(tmp_path, content))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_trace_of_which_nothing_is_left_is_refused(tmp_path):
+    with pytest.raises(SpecError, match=r"no request is left \(2 zero\)"):
+        load_trace(written(tmp_path, "time_s,isl,osl\n0,0,1\n0,1,0\n"), clean=True)
+    with pytest.raises(SpecError, match="no such file"):
+        load_trace(tmp_path / "nowhere.csv")
+
+
+cells = st.one_of(
+    st.integers(-5, 5000).map(str),
+    st.floats().map(str),
+    st.sampled_from(["", "nan", "inf", "1e999", "9" * 5000, "x", '"', "\x00", "1,2", "true", "null", "-0", " 7 ", "٣"]),
+)
+
+
+@given(st.data(), st.booleans())
+def test_no_table_of_cells_makes_anything_but_a_trace_or_one_line(tmp_path_factory, data, clean):
+    """Fuzz: what is left is in order, positive and finite; what is not says its line."""
+    header = FORMATS[data.draw(st.sampled_from(["azure", "azure of vidur", "burstgpt", "plain"]))][0].splitlines()[0]
+    width = header.count(",") + 1
+    rows = data.draw(st.lists(st.lists(cells, min_size=1, max_size=width + 1), min_size=1, max_size=8))
+    text = "\n".join([header, *(",".join(row) for row in rows)])
+    file = written(tmp_path_factory.mktemp("fuzz"), text.encode("utf-8", "surrogatepass"))
+    check(file, clean)
+
+
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(st.lists(st.fixed_dictionaries(
+    {"timestamp": st.one_of(st.integers(0, 9), values), "input_length": st.one_of(st.integers(1, 9), values),
+     "output_length": st.one_of(st.integers(1, 9), values)},
+    optional={"hash_ids": st.one_of(st.lists(st.integers(), max_size=3), values), "chat_id": values},
+), min_size=1, max_size=6), st.booleans())  # fmt: skip
+def test_no_json_makes_anything_but_a_trace_or_one_line(tmp_path_factory, rows, clean):
+    check(written(tmp_path_factory.mktemp("fuzz"), "\n".join(map(json.dumps, rows))), clean)
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_no_bytes_make_a_traceback(tmp_path_factory, content, clean):
+    check(written(tmp_path_factory.mktemp("fuzz"), content), clean)
+
+
+def check(file, clean):
+    try:
+        trace = load_trace(file, clean)
+    except InputError as error:
+        assert str(error).startswith(str(file))
+        if not clean and "line" not in str(error):
+            assert any(
+                word in str(error) for word in ("no known trace", "is empty", "UTF-8", "cannot be read", "Parquet")
+            )
+        return
+    arrivals = list(trace.arrivals())
+    assert len(arrivals) == len(trace) >= 1
+    times = [arrival.time for arrival in arrivals]
+    assert times == sorted(times)
+    assert times[0] == 0.0
+    assert np.isfinite(times).all()
+    assert all(1 <= a.isl <= 10**7 and 1 <= a.osl <= 10**7 for a in arrivals)
+    assert trace_text(summarise(trace))
+    assert clean or trace.cleaned == {}
+
+
+# --- summary --------------------------------------------------------------------------------------------------------
+
+
+def test_a_summary_by_hand(tmp_path):
+    """Gaps of 1 s and 3 s: 0.5 requests/s, cv 0.5. Blocks 46 and 47 of eight come back."""
+    summary = summarise(load_trace(written(tmp_path, PLAIN)))
+    assert (summary.requests, summary.duration_s, summary.rate_req_s, summary.gap_cv) == (3, 4.0, 0.5, 0.5)
+    assert (summary.isl.mean, summary.isl.p50, summary.isl.p99, summary.osl.longest) == (20.0, 20.0, 30.0, 3.0)
+    assert summary.reusable is None
+    assert summarise(load_trace(written(tmp_path, MOONCAKE))).reusable == 2 / 8
+    assert summarise(load_trace(written(tmp_path, BAILIAN))).reusable == 2 / 5
+
+
+def test_a_prefix_is_reusable_only_up_to_the_first_new_block(tmp_path):
+    rows = [{"timestamp": t, "input_length": 9, "output_length": 1, "hash_ids": ids}
+            for t, ids in ((0, [1, 2]), (1, [1, 9, 2]), (2, [7, 1]))]  # fmt: skip
+    summary = summarise(load_trace(written(tmp_path, "\n".join(map(json.dumps, rows)))))
+    assert summary.reusable == 1 / 7
+
+
+def test_one_request_has_a_summary_without_a_rate(tmp_path):
+    summary = summarise(load_trace(written(tmp_path, "time_s,isl,osl\n5,10,1\n")))
+    assert (summary.rate_req_s, summary.gap_cv, summary.duration_s) == (None, None, 0.0)
+    assert "all at once" in trace_text(summary)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the Azure traces are not here")
+@pytest.mark.parametrize(("name", "requests", "burstiness"), [("conversation", 19_366, 1.1), ("code", 8_819, 13.1)])
+def test_the_azure_traces_of_2023(name, requests, burstiness):
+    """Counts as published; the code trace comes in bursts, the conversations nearly as Poisson."""
+    summary = summarise(load_trace(SHARED / f"azure_2023_{name}.csv"))
+    assert summary.requests == requests
+    assert summary.gap_cv == pytest.approx(burstiness, rel=0.02)
