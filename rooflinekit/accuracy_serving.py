@@ -1,0 +1,189 @@
+"""Predictions of whole requests against measured serving tables: errors, bias and coverage by group."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from rooflinekit.accuracy import Accuracy, Score, score, signature
+from rooflinekit.traffic.closed_form import Loaded, Traffic, closed_loop
+from rooflinekit.traffic.mixing import InFlight, StaticRun, static_run
+from rooflinekit.serving_table import ServedGroup, read_serving_table, served_groups
+from rooflinekit.types.numeric import Array
+
+__all__ = ["Answer", "predict_group", "serving_accuracy"]
+
+_KEY = ("source_key", "model", "gpu", "metric")
+_PER_TIME = {"output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user", "prefill_tok_s"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Predicted value of each row with its 90 % interval, in the row's own unit; NaN where `reason` says why not."""
+
+    value: Array
+    low: Array
+    high: Array
+    reason: NDArray[np.str_]
+
+
+def serving_accuracy(
+    files: Sequence[Path],
+    calibration: str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Accuracy:
+    """Score serving tables; every figure of a row comes from the same step function.
+
+    `calibration` is a name, a path, "none" for the datasheet bound, or None for the one that `estimate` would take.
+    A row that cannot be answered is counted with its reason.
+
+    Raises SpecError for a file that is no serving table.
+    """
+    unanswered: Counter[str] = Counter()
+    parts = []
+    for path in files:
+        for group in served_groups(read_serving_table(path), calibration, unanswered):
+            plan = group.resolved.plan
+            if progress is not None:
+                progress(f"{plan.model.name} {plan.system.accelerator.name} {plan.deployment.engine}")
+            answer = predict_group(group)
+            columns = {"predicted": answer.value, "low": answer.low, "high": answer.high}
+            parts.append(group.table.assign(**columns, calibration=signature(plan.calibration)))
+            unanswered.update(answer.reason[answer.reason != ""].tolist())
+    rows = pd.concat(parts) if parts else pd.DataFrame()
+    scores = [_score(key, own) for key, own in rows.groupby(list(_KEY), sort=True)] if parts else []
+    answered = sum(group.answered for group in scores)
+    return Accuracy(answered + sum(unanswered.values()), answered, dict(unanswered), tuple(scores), "metric")
+
+
+def _score(key: tuple[str, ...], rows: pd.DataFrame) -> Score:
+    good = rows["predicted"].notna().to_numpy()
+    value, predicted, low, high = (
+        rows[name].to_numpy(dtype=float)[good] for name in ("value", "predicted", "low", "high")
+    )
+    inside = None if (low == high).all() else (value >= low) & (value <= high)
+    used = ", ".join(sorted(set(rows["calibration"]) - {""}))
+    return replace(score(dict(zip(_KEY, key, strict=True)), value, predicted, inside, len(rows)), calibration=used)
+
+
+def predict_group(group: ServedGroup) -> Answer:
+    """Predict every row of one deployment in one pass for each kind of load."""
+    size = len(group.table)
+    answer = Answer(np.full(size, np.nan), np.full(size, np.nan), np.full(size, np.nan), _reasons(group))
+    loads = group.table["load"].to_numpy()
+    for load, predict in _LOADS.items():
+        rows = (loads == load) & (answer.reason == "")
+        if rows.any():
+            predict(group, np.flatnonzero(rows), answer)
+    lost = np.isnan(answer.value) & (answer.reason == "")
+    answer.reason[lost] = "not one such request fits in memory"
+    return answer
+
+
+def _reasons(group: ServedGroup) -> NDArray[np.str_]:
+    """Why a row cannot be answered whatever the model says; empty where it can."""
+    reason = np.full(len(group.table), "", dtype=object)
+    for name in ("isl", "value"):
+        column = group.column(name)
+        reason[~(np.isfinite(column) & (column > 0))] = f"column {name!r} is empty or not above 0"
+    users, osl = group.column("concurrency"), group.column("osl")
+    loads, metrics = group.table["load"].to_numpy(), group.table["metric"].to_numpy()
+    reason[(loads != "saturated") & ~(users > 0)] = "column 'concurrency' is empty or not above 0"
+    reason[(metrics != "ttft_ms") & (metrics != "prefill_tok_s") & ~(osl > 0) & (loads != "static")] = (
+        "column 'osl' is empty"
+    )
+    return reason
+
+
+def _static(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> None:
+    isl, users = group.column("isl")[rows], group.column("concurrency")[rows]
+    osl = np.nan_to_num(group.column("osl")[rows], nan=_USUAL_OSL)
+    run = static_run(group.resolved.predictor, InFlight(users, isl, osl))
+    for part in ("time", "low", "high"):
+        _fill(group, rows, answer, part, _static_values(run, part, users, isl, osl))
+
+
+_USUAL_OSL = 128.0  # a row that names none: long enough that the first token hardly counts
+
+
+def _static_values(run: StaticRun, part: str, users: Array, isl: Array, osl: Array) -> dict[str, Array]:
+    """Each metric from one end of the interval; sums of times, so a slow end is a low rate."""
+    ttft, tpot = (np.broadcast_to(getattr(each, part), users.shape) for each in (run.ttft, run.tpot))
+    whole = (ttft + (osl - 1.0) * tpot) * run.waves
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return {
+            "ttft_ms": 1e3 * ttft, "tpot_ms": 1e3 * tpot, "e2e_ms": 1e3 * whole,
+            "output_tok_s_total": users * osl / whole, "output_tok_s_per_user": 1.0 / tpot,
+            "prefill_tok_s": users * isl / ttft,
+        }  # fmt: skip
+
+
+def _concurrency(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> None:
+    _loaded(group, rows, answer, group.column("concurrency")[rows])
+
+
+def _saturated(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> None:
+    """An offline queue is a closed loop with more users than fit."""
+    _loaded(group, rows, answer, np.full(len(rows), 1e6))
+
+
+def _loaded(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, users: Array) -> None:
+    """Continuous batching under the client that the source used."""
+    clients = [_client(name) for name in group.table["source_key"].to_numpy()[rows]]
+    nominal = np.array([client.mean_length for client in clients])
+    osl = np.nan_to_num(group.column("osl")[rows], nan=1.0)
+    requests = np.array([client.requests for client in clients])
+    traffic = Traffic(nominal * group.column("isl")[rows], nominal * osl, requests=requests)
+    loaded = closed_loop(group.resolved.predictor, users, traffic)
+    for part in ("time", "low", "high"):
+        _fill(group, rows, answer, part, _loaded_values(loaded, part, users, traffic))
+
+
+@dataclass(frozen=True)
+class Client:
+    """How a source's load generator works: mean length over the nominal one, requests that each user sends."""
+
+    mean_length: float = 1.0
+    requests: float = 10.0
+
+
+# InferenceX draws lengths evenly from 0.8 to 1.0 of the nominal one and sends 10 requests for each user. Others do not
+# say: 10 is the usual advice, and 2 is what the waits of the internal sweeps look like.
+_CLIENTS = {"infx": Client(0.9, 10.0), "aicgap": Client(1.0, 2.0)}
+
+
+def _client(source: object) -> Client:
+    return next((client for key, client in _CLIENTS.items() if str(source).startswith(key)), Client())
+
+
+def _loaded_values(loaded: Loaded, part: str, users: Array, traffic: Traffic) -> dict[str, Array]:
+    ttft, tpot = (np.broadcast_to(getattr(each, part), users.shape) for each in (loaded.ttft, loaded.tpot))
+    whole = ttft + (traffic.osl - 1.0) * tpot
+    return {
+        "ttft_ms": 1e3 * ttft, "tpot_ms": 1e3 * tpot, "e2e_ms": 1e3 * whole,
+        "output_tok_s_total": users * traffic.osl / whole, "output_tok_s_per_user": 1.0 / tpot,
+        "prefill_tok_s": users * traffic.isl / whole,
+    }  # fmt: skip
+
+
+def _fill(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, part: str, values: dict[str, Array]) -> None:
+    metrics = group.table["metric"].to_numpy()[rows]
+    values["output_tok_s_per_gpu"] = values["output_tok_s_total"] / group.resolved.plan.deployment.gpus
+    for metric, value in values.items():
+        own = metrics == metric
+        target = {"time": answer.value, "low": answer.low, "high": answer.high}[_end(part, metric)]
+        target[rows[own]] = np.where(np.isfinite(value[own]), value[own], np.nan)
+
+
+def _end(part: str, metric: str) -> str:
+    """A short time is a high rate."""
+    return {"low": "high", "high": "low"}.get(part, part) if metric in _PER_TIME else part
+
+
+_LOADS = {"static": _static, "concurrency": _concurrency, "saturated": _saturated}

@@ -1,0 +1,94 @@
+"""What an engine makes of a list of kernels: launches, gaps and host work around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rooflinekit.roofline import StepTime
+from rooflinekit.types.dtype import Dtype
+from rooflinekit.types.engine import StepCosts
+from rooflinekit.types.kernel import Kernel, KernelTime
+from rooflinekit.types.numeric import Numeric, maximum, where
+
+__all__ = ["Iteration", "run_by"]
+
+_SIGMAS = 1.645  # of a normal distribution: 90 % lie within
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """The size of what an engine runs: how often its loop turns, and over what.
+
+    passes: engine steps (prompts beyond the token budget take several); sequences: that take part in all of them;
+    layers: that each pass runs; gpus: accelerators that take part; eager: no CUDA graph is replayed.
+    """
+
+    passes: Numeric
+    sequences: Numeric
+    layers: int
+    gpus: int
+    eager: bool
+
+
+def run_by(costs: StepCosts, kernels: StepTime, iteration: Iteration, whole: StepTime | None = None) -> StepTime:
+    """The step as an engine runs it: t = max(Σ kernels + gaps, launches·t_launch) + host.
+
+    Kernel times change by what the engine hides or repeats; what it adds are entries of family "host". `kernels` may
+    be a part of the step, without host work; `whole` is all of it, and host work is added. No time falls below its
+    bound.
+    """
+    changed = tuple(_changed(timed, costs) for timed in kernels.kernels)
+    if whole is None:
+        return StepTime(changed, costs.interval)
+    if not changed:
+        return StepTime((), costs.interval)
+    entries = _host_entries(costs, iteration, changed[0].kernel.dtype)
+    if iteration.eager and costs.launch:
+        everything = changed if whole is kernels else tuple(_changed(timed, costs) for timed in whole.kernels)
+        launches = sum(timed.kernel.count for timed in everything)
+        busy = sum((timed.time for timed in everything), 0.0)
+        gaps = maximum(iteration.passes * (launches * costs.launch) - busy, 0.0)
+        if not isinstance(gaps, float) or gaps > 0.0:
+            doubt = where(gaps > 0.0, costs.spread.get("launch", 0.0) * launches, 0.0)
+            entries.append(_entry("launch_gaps", changed[0].kernel.dtype, launches, gaps, doubt))
+    return StepTime((*changed, *entries), costs.interval)
+
+
+def _changed(timed: KernelTime, costs: StepCosts) -> KernelTime:
+    """One kernel among its neighbours."""
+    kernel = timed.kernel
+    waits = kernel.count * costs.collective if kernel.gpus > 1 else 0.0
+    repeats = 1.0
+    if kernel.family == "attention_decode":
+        repeats += costs.grouped * (1.0 - float(kernel.dims["kv_heads"]) / float(kernel.dims["heads"]))
+    hidden = costs.hidden * timed.overhead
+    if not waits and repeats == 1.0 and not costs.hidden:
+        return timed
+    time = maximum(repeats * (timed.time - hidden) + waits, timed.bound)
+    ratio = time / maximum(timed.time, 1e-12)
+    return replace(timed, overhead=timed.overhead - hidden + waits, memory=repeats * timed.memory, time=time,
+                   low=maximum(timed.low * ratio, timed.bound), high=timed.high * ratio)  # fmt: skip
+
+
+def _host_entries(costs: StepCosts, iteration: Iteration, dtype: Dtype) -> list[KernelTime]:
+    several = iteration.gpus > 1
+    passes, rows = iteration.passes, iteration.sequences
+    spread = {name: costs.spread.get(name, 0.0) for name in ("step", "ranks", "sequence", "sequence_ranks", "layer")}
+    host = passes * (costs.step + several * costs.ranks) + rows * (costs.sequence + several * costs.sequence_ranks)
+    doubt = passes * (spread["step"] + several * spread["ranks"])
+    doubt = doubt + rows * (spread["sequence"] + several * spread["sequence_ranks"])
+    gaps = passes * (iteration.layers * costs.layer)
+    entries = []
+    if costs.step or costs.ranks or costs.sequence or costs.sequence_ranks:
+        entries.append(_entry("host", dtype, 1, host, doubt))
+    if costs.layer:
+        entries.append(_entry("layer_gaps", dtype, iteration.layers, gaps, passes * iteration.layers * spread["layer"]))
+    return entries
+
+
+def _entry(name: str, dtype: Dtype, count: int, time: Numeric, doubt: Numeric) -> KernelTime:
+    """Time in which no kernel runs; nothing of it is in the bound."""
+    low = maximum(time - _SIGMAS * doubt, 0.0)
+    return KernelTime(
+        Kernel(name, "host", count, dtype), 0.0 * time, 0.0, 0.0, 0.0, time, time, low, time + _SIGMAS * doubt
+    )

@@ -1,0 +1,141 @@
+"""What an engine adds to its kernels: hand-worked sums, bounds and directions."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rooflinekit.estimator import read_deployment, resolve
+from rooflinekit.specs.engines import engine_names, engine_version_of, load_engine, step_range
+from rooflinekit.types.batch import Batch
+from rooflinekit.types.engine import StepCosts
+
+MICRO = 1e-6
+
+
+def plan_with(costs: StepCosts, **scenario: object):
+    plan = resolve("llama-3-8b", "h100-sxm", read_deployment(dict(scenario)), None).plan
+    return replace(plan, engine=replace(plan.engine, costs=costs))
+
+
+def decode_time(costs: StepCosts, batch: float = 32.0, **scenario: object) -> float:
+    return float(plan_with(costs, **scenario).time(Batch.decode(batch, 2048.0)).time)
+
+
+def test_host_work_is_a_sum_by_hand():
+    bare = decode_time(StepCosts())
+    costs = StepCosts(step=300 * MICRO, sequence=10 * MICRO, layer=5 * MICRO)
+    # 300 + 32 sequences x 10 + 32 layers x 5 = 780 us
+    assert decode_time(costs) - bare == pytest.approx(780 * MICRO)
+
+
+def test_ranks_and_collectives_cost_only_where_several_accelerators_take_part():
+    costs = StepCosts(ranks=100 * MICRO, sequence_ranks=2 * MICRO, collective=3 * MICRO)
+    assert decode_time(costs) == decode_time(StepCosts())
+    # tp2: 100 + 32 x 2 + 3 us for each of 64 all-reduces, the embedding's and the logits' gather
+    added = decode_time(costs, tp=2) - decode_time(StepCosts(), tp=2)
+    assert added == pytest.approx((100 + 64 + 3 * 66) * MICRO)
+
+
+def test_prompts_beyond_the_budget_turn_the_loop_several_times():
+    costs = StepCosts(step=1e-3)
+    for tokens, passes in ((2048.0, 1), (8192.0, 1), (8193.0, 2), (65536.0, 8)):
+        batch = Batch.prefill(1.0, tokens)
+        added = float(plan_with(costs).time(batch).time) - float(plan_with(StepCosts()).time(batch).time)
+        assert added == pytest.approx(passes * 1e-3), tokens
+
+
+def test_grouped_heads_read_again_lengthen_decode_attention_alone():
+    def attention(costs: StepCosts) -> float:
+        step = plan_with(costs).time(Batch.decode(32.0, 2048.0))
+        return sum(float(t.time) for t in step.kernels if t.kernel.family == "attention_decode")
+
+    # Llama-3-8B: 8 KV heads for 32 query heads, so 1 + 0.4 x (1 - 1/4) = 1.3
+    assert attention(StepCosts(grouped=0.4)) == pytest.approx(1.3 * attention(StepCosts()))
+    added = attention(StepCosts(grouped=0.4)) - attention(StepCosts())
+    assert decode_time(StepCosts(grouped=0.4)) - decode_time(StepCosts()) == pytest.approx(added)
+
+
+def test_eager_execution_is_bound_by_its_launches():
+    eager, graphs = StepCosts(launch=26 * MICRO, graphs=False), StepCosts(launch=26 * MICRO)
+    launches = sum(k.count for k in plan_with(graphs).kernels(Batch.decode(1.0, 128.0)))
+    assert decode_time(eager, 1.0) == pytest.approx(launches * 26 * MICRO)
+    assert decode_time(graphs, 1.0) < decode_time(eager, 1.0)
+    # a large batch keeps the accelerator busy for longer than the launches take
+    assert decode_time(eager, 256.0) == pytest.approx(decode_time(graphs, 256.0))
+
+
+def test_flag_eager_reaches_the_step():
+    slow = float(resolve("llama-3-8b", "h100-sxm", read_deployment({"eager": True}), None).plan
+                 .time(Batch.decode(1.0, 128.0)).time)  # fmt: skip
+    fast = float(resolve("llama-3-8b", "h100-sxm", read_deployment({}), None).plan.time(Batch.decode(1.0, 128.0)).time)
+    assert slow > 1.2 * fast
+
+
+@given(
+    step=st.floats(0, 5e-3), sequence=st.floats(0, 1e-4), layer=st.floats(0, 1e-4), hidden=st.floats(0, 1),
+    grouped=st.floats(0, 3), batch=st.integers(1, 300),
+)  # fmt: skip
+def test_no_time_is_below_its_bound_and_every_cost_adds(step, sequence, layer, hidden, grouped, batch):
+    costs = StepCosts(step=step, sequence=sequence, layer=layer, hidden=hidden, grouped=grouped)
+    for size in (Batch.decode(float(batch), 1000.0), Batch.prefill(float(batch), 300.0)):
+        timed = PLAN_BARE.time(size)
+        ran = replace(PLAN_BARE, engine=replace(PLAN_BARE.engine, costs=costs)).time(size)
+        for before, after in zip(timed.kernels, ran.kernels[: len(timed.kernels)], strict=True):
+            assert after.time >= after.bound * (1 - 1e-12)
+            assert after.low <= after.time * (1 + 1e-12) and after.time <= after.high * (1 + 1e-12)
+            if before.kernel.family != "attention_decode":
+                assert after.time <= before.time * (1 + 1e-12)  # hiding launches only helps
+        assert ran.bound == timed.bound
+        assert ran.low <= ran.time <= ran.high
+
+
+PLAN_BARE = plan_with(StepCosts())
+
+
+def test_the_parts_of_a_mean_step_carry_the_engine_once():
+    costs = StepCosts(step=1e-3, layer=1e-5, sequence=1e-5, launch=26 * MICRO, graphs=False)
+    plan = plan_with(costs)
+    batch = Batch.decode(4.0, 500.0)
+    split = plan.time(batch, grows=True).time + plan.time(batch, grows=False).time
+    assert split == pytest.approx(plan.time(batch).time)
+
+
+def test_the_bound_has_no_engine():
+    bound = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").plan
+    ideal = resolve("llama-3-8b", "h100-sxm", read_deployment({"engine": "ideal"}), None).plan
+    batch = Batch.decode(8.0, 512.0)
+    assert bound.time(batch).time == ideal.time(batch).time == bound.time(batch).bound
+
+
+@pytest.mark.parametrize("name", [name for name in engine_names() if name not in ("ideal", "llamacpp")])
+def test_every_cost_has_its_source_and_spread(name):
+    engine = load_engine(name)
+    named = {entry.quantity.split(" ")[0] for entry in engine.provenance}
+    for cost in ("step", "layer", "collective"):
+        assert f"engine.{cost}" in named
+        assert engine.costs.spread[cost] >= 0.0
+
+
+@pytest.mark.parametrize(
+    ("engine", "text", "version"),
+    [
+        ("vllm", "0.12.0", "0.12.0"),
+        ("trtllm", "1.2.0rc6.post2", "1.2.0"),
+        ("trtllm", "vLLM ~0.4-0.6 / TRT-LLM ~0.9-0.11 (2024, not stated)", "0.9"),
+        ("vllm", "vLLM ~0.4-0.6 / TRT-LLM ~0.9-0.11 (2024, not stated)", "0.4"),
+        ("sglang", "0.2.x Aug 2024", "0.2"),
+        ("sglang", "gpt-oss-dev", None),
+        ("vllm", "", None),
+        ("gpt-fast", "2024-09", None),
+    ],
+)
+def test_versions_are_read_from_free_text(engine, text, version):
+    assert engine_version_of(engine, text) == version
+
+
+def test_a_date_means_what_was_released_by_then():
+    assert step_range("vllm", engine_version_of("vllm", "2024")) == "0.1"
+    assert step_range("vllm", engine_version_of("vllm", "2026-01")) == "0.8"
+    assert step_range("trtllm", engine_version_of("trtllm", "main 2025 (commit abc)")) == "0.19"
