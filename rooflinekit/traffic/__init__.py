@@ -1,0 +1,1 @@
+"""Requests that share a deployment, in closed form: mixing, queues, percentiles."""

@@ -1,0 +1,167 @@
+"""Latency under load in closed form: continuous batching as conservation of the accelerator's time.
+
+Symbols: C sequences running, S and N mean tokens in and out, t_d(C) a decode step, s what one prompt adds to the steps
+of the others (`prefill_share`), λ prompts a second.
+
+    TPOT  = t_d(C) + (C − 1)·s/N                        closed loop: while a request makes N tokens, each other prefills once
+          = t_d(C)/(1 − λ·s)                            open loop: a share λ·s of the time goes to prompts
+    first = chunks·t_d(C) + s                           the steps that hold the own prompt
+    TTFT  = request + TPOT/2 + wait + first             front end, the step under way, prompts ahead, the own prompt
+    wait  = ρ/(1 − ρ)·(c_a² + c_s²)/2·s,  ρ = λ·s       Kingman's formula (doi:10.1017/S0305004100036094); c: variation
+
+A closed loop that starts with all users at once makes each of them wait for (C − 1)/2 prompts on average, once in the
+`requests` that each sends. Users beyond the room for sequences wait for a slot: a full turn each. In an open loop C
+follows from Little's law, C = λ·(N − 1)·TPOT, and the wait for a slot from Sakasegawa's approximation of the M/M/c
+queue (doi:10.1007/BF02480951).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from rooflinekit.operating_point import Interval, Predictor
+from rooflinekit.traffic.mixing import InFlight, Shared, shared_times, slots
+from rooflinekit.types.errors import DoesNotFitError
+from rooflinekit.types.numeric import Numeric, maximum, minimum, where
+
+__all__ = ["Loaded", "Traffic", "closed_loop", "largest_rate", "open_loop"]
+
+_SETTLED = 1e-6  # relative: two rounds of the fixed point agree
+_ROUNDS = 200
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What arrives: lengths, how they vary, and how clients send.
+
+    isl, osl: mean tokens; cached: of each prompt, already in the cache; isl_cv, osl_cv: standard deviation over mean;
+    arrival_cv: of the gaps between arrivals (1 Poisson, 0 clockwork, more is bursty); requests: that each user of a
+    closed loop sends, the first of all users at once (infinite: the start is long over).
+    """
+
+    isl: Numeric
+    osl: Numeric
+    isl_cv: float = 0.0
+    osl_cv: float = 0.0
+    arrival_cv: float = 1.0
+    requests: Numeric = math.inf
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What users feel, as means [s], and what the deployment does.
+
+    running: sequences in the batch; rate: requests a second; knee: the rate that cannot be exceeded; queue: seconds of
+    TTFT spent waiting; busy: share of the time that goes to prompts; stable: 1 where the rate can be sustained.
+    """
+
+    ttft: Interval
+    tpot: Interval
+    e2e: Numeric
+    running: Numeric
+    rate: Numeric
+    knee: Numeric
+    queue: Numeric
+    busy: Numeric
+    stable: Numeric
+    shared: Shared  #: the times it is made of
+
+
+def closed_loop(predictor: Predictor, users: Numeric, traffic: Traffic) -> Loaded:
+    """`users` requests in flight at any time; each that ends is followed by the next. Scalars or arrays.
+
+    Where the memory model has no room for one sequence, all are taken to run: what was measured did.
+    """
+    room = slots(predictor, traffic.isl, traffic.osl)
+    running = minimum(users, where(room >= 1.0, room, users))
+    times = shared_times(predictor, InFlight(running, traffic.isl, traffic.osl))
+    tpot = times.step.plus(times.share, (running - 1.0) / traffic.osl)
+    first = times.first.plus(tpot, 0.5)
+    burst = (running - 1.0) / 2.0 * times.share.time / traffic.requests
+    decode = (traffic.osl - 1.0) * tpot.time
+    rate = running / (first.time + burst + decode)
+    rho = minimum(rate * times.share.time, _FULL)
+    wait = burst + _kingman(rho, times.share.time, 1.0, traffic)
+    request = times.request + first.time + wait + decode
+    slot = maximum(users / running - 1.0, 0.0) * request
+    ttft = _shifted(first, times.request + wait + slot)
+    rate = users / (request + slot)
+    return Loaded(ttft, tpot, request + slot, running, rate, rate, wait + slot, rho, 1.0 + 0.0 * rate, times)
+
+
+_FULL = 0.98  # of the time that prompts may take before Kingman's formula loses its meaning in a finite loop
+
+
+def open_loop(predictor: Predictor, rate: float, traffic: Traffic) -> Loaded:
+    """`rate` requests a second arrive, whether or not others have ended.
+
+    Above the knee there is no steady state: `stable` is 0, and times are those of the full deployment, to which the
+    ever-growing queue comes on top (infinite).
+
+    Raises DoesNotFitError if not one such request fits.
+    """
+    room = float(slots(predictor, traffic.isl, traffic.osl))
+    if room < 1.0:
+        raise DoesNotFitError(
+            f"{predictor.plan.model.name}: not one request of {traffic.isl + traffic.osl:.0f} tokens fits in memory"
+        )
+    knee = largest_rate(predictor, traffic, room)
+    if rate >= knee:
+        full = closed_loop(predictor, room, traffic)
+        endless = replace(full, ttft=_shifted(full.ttft, math.inf), e2e=math.inf, queue=math.inf)
+        return replace(endless, rate=rate, knee=knee, stable=0.0)
+    return _steady(predictor, rate, traffic, room, knee)
+
+
+def largest_rate(predictor: Predictor, traffic: Traffic, room: float) -> float:
+    """Requests a second of a full batch: C/(N·t_d(C) + C·s), the knee [1/s].
+
+    It grows with C, so the full batch gives the largest.
+    """
+    times = shared_times(predictor, InFlight(room, traffic.isl, traffic.osl))
+    return room / float(traffic.osl * times.step.time + room * times.share.time)
+
+
+def _steady(predictor: Predictor, rate: float, traffic: Traffic, room: float, knee: float) -> Loaded:
+    """The fixed point of C = λ·(N − 1)·TPOT(C), from below; TPOT grows with C, so bisection finds it."""
+    low, high = 1.0, room
+    for _ in range(_ROUNDS):
+        middle = (low + high) / 2.0
+        held = _demand(shared_times(predictor, InFlight(middle, traffic.isl, traffic.osl)), rate, traffic)
+        low, high = (middle, high) if held > middle else (low, middle)
+        if high - low <= _SETTLED * high:
+            break
+    times = shared_times(predictor, InFlight(high, traffic.isl, traffic.osl))
+    busy = min(rate * float(times.share.time), _FULL)
+    tpot = times.step.scaled(1.0 / (1.0 - busy))
+    decode = (traffic.osl - 1.0) * tpot.time
+    prompts = _kingman(busy, times.share.time, traffic.arrival_cv, traffic)
+    first = times.first.plus(tpot, 0.5)
+    held = times.request + first.time + prompts + decode
+    slot = _slot_wait(rate / knee, room, float(held), traffic)
+    ttft = _shifted(first, times.request + prompts + slot)
+    return Loaded(ttft, tpot, held + slot, high, rate, knee, prompts + slot, busy, 1.0, times)
+
+
+def _demand(times: Shared, rate: float, traffic: Traffic) -> float:
+    """Sequences in flight that a rate keeps running."""
+    busy = min(rate * float(times.share.time), _FULL)
+    return rate * float(traffic.osl - 1.0) * float(times.step.time) / (1.0 - busy)
+
+
+def _kingman(rho: Numeric, service: Numeric, arrival_cv: float, traffic: Traffic) -> Numeric:
+    return rho / (1.0 - rho) * ((arrival_cv**2 + traffic.isl_cv**2) / 2.0) * service
+
+
+def _slot_wait(load: float, room: float, held: float, traffic: Traffic) -> float:
+    """Wait for one of `room` slots, each held for `held` seconds (Sakasegawa 1977)."""
+    load = min(load, _FULL)
+    variation = (traffic.arrival_cv**2 + traffic.osl_cv**2) / 2.0
+    return variation * held / room * load ** (math.sqrt(2.0 * (room + 1.0)) - 1.0) / (1.0 - load)
+
+
+def _shifted(time: Interval, more: Numeric) -> Interval:
+    """The same, later: the wait is made of the same times, and as uncertain; none of it is in the bound."""
+    ratio = 1.0 + more / time.time
+    return Interval(time.time + more, time.bound, time.low * ratio, time.high * ratio)

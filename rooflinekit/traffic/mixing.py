@@ -1,0 +1,105 @@
+"""Requests in flight on one deployment: what a step costs when prompts and answers share it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooflinekit.operating_point import Interval, Predictor
+from rooflinekit.types.batch import Batch, Sequences
+from rooflinekit.types.numeric import Numeric, ceil_div, maximum, minimum, where
+from rooflinekit.types.workload import Workload
+
+__all__ = ["InFlight", "Shared", "StaticRun", "prefill_share", "shared_times", "slots", "static_run"]
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """Requests in flight: `users` of them, each of `isl` tokens in and `osl` out (means; scalars or arrays)."""
+
+    users: Numeric
+    isl: Numeric
+    osl: Numeric
+
+
+@dataclass(frozen=True)
+class StaticRun:
+    """A batch run to its end: times of the sequences that run together, and how often that repeats to serve all."""
+
+    ttft: Interval
+    tpot: Interval
+    waves: Numeric
+
+
+def static_run(predictor: Predictor, load: InFlight) -> StaticRun:
+    """A static batch on an engine with a fixed room for the cache.
+
+    An engine that cannot hold all sequences at once runs as many as fit and lets the others wait: batch/fitting waves.
+    Where the memory model has no room even for one, all are taken to run: what was measured did.
+    """
+    room = predictor.memory.max_batch(load.isl + load.osl, load.isl)
+    room = where(room >= 1.0, room, load.users)
+    running = minimum(load.users, room)
+    work = Workload(running, load.isl, load.osl)
+    return StaticRun(predictor.ttft(work), predictor.tpot(work), maximum(load.users / room, 1.0))
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Times that requests in flight share [s].
+
+    step: a decode step of all of them; share: what one prompt adds to the steps of the others; first: the steps that
+    hold the own prompt; request: front end of one request (HTTP, tokeniser, first answer).
+    """
+
+    step: Interval
+    share: Interval
+    first: Interval
+    request: float
+
+
+def slots(predictor: Predictor, isl: Numeric, osl: Numeric) -> Numeric:
+    """Sequences that run at once: as many as the cache holds at their mean length over time, at most the engine's limit.
+
+    0 where not one fits.
+    """
+    room = predictor.memory.max_batch(isl + osl / 2.0, isl)
+    fits = predictor.memory.max_batch(isl + osl, isl) >= 1.0
+    return where(fits, minimum(maximum(room, 1.0), predictor.memory.rows * predictor.memory.replicas), 0.0)
+
+
+def shared_times(predictor: Predictor, load: InFlight) -> Shared:
+    """The times of `load.users` requests in flight."""
+    step = predictor.tpot(Workload(load.users, load.isl, load.osl))
+    share = prefill_share(predictor, load, load.users)
+    costs = predictor.plan.engine.costs
+    request = 0.0 if predictor.plan.calibration is None else costs.request
+    if not costs.mixes:
+        return Shared(step, share, share, request)
+    return Shared(step, share, share.plus(step, _chunks(predictor, load, load.users)), request)
+
+
+def _chunks(predictor: Predictor, load: InFlight, running: Numeric) -> Numeric:
+    """Steps that a prompt takes beside `running` decoding sequences."""
+    budget = predictor.plan.token_budget
+    return ceil_div(load.isl, maximum(budget - running, budget / 2.0))
+
+
+def prefill_share(predictor: Predictor, load: InFlight, running: Numeric) -> Interval:
+    """What one prompt adds to the steps of `running` sequences that decode meanwhile [s].
+
+    Chunked prefill puts at most the token budget into one step, beside the decoding sequences: the added time is
+    Σ over chunks of t(chunk and decodes) − t(decodes), less than a prefill by itself, because weights are read and
+    kernels launched for both. An engine that does not mix phases runs the prefill alone.
+    """
+    plan = predictor.plan
+    if not plan.engine.costs.mixes:
+        return Interval.of(plan.time(Batch.prefill(1.0, load.isl)))
+    chunks = _chunks(predictor, load, running)
+    new = load.isl / chunks
+    decoding = Sequences(running, 1.0, load.isl + load.osl / 2)
+    mixed = Batch(Sequences(1.0, new, (load.isl - new) / 2, 1.0 / chunks), decoding)
+    both, one = plan.time(mixed), plan.time(Batch(None, decoding))
+    added = [
+        chunks * maximum(getattr(both, part) - getattr(one, part), 0.0) for part in ("time", "bound", "low", "high")
+    ]
+    return Interval(*added)

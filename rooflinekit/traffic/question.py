@@ -1,0 +1,151 @@
+"""One deployment under load: what is asked, and what the closed form answers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from rooflinekit.operating_point import Predictor
+from rooflinekit.traffic.closed_form import Loaded, Traffic, closed_loop, open_loop
+from rooflinekit.traffic.mixing import slots
+from rooflinekit.traffic.percentiles import QUANTILES, Spread, goodput, spread
+from rooflinekit.types.batch import whole_number
+from rooflinekit.types.errors import DoesNotFitError, InputError, WorkloadError
+
+__all__ = ["LOAD_KEYS", "LoadAnswer", "LoadQuestion", "LoadResult", "answer_load", "read_load"]
+
+LOAD_KEYS = ("concurrency", "rate", "requests", "burstiness", "isl_cv", "osl_cv", "ttft", "tpot")
+_LARGEST = 1e9
+
+
+@dataclass(frozen=True)
+class LoadQuestion:
+    """Users in a closed loop, or a rate of arrivals [1/s]; the traffic; objectives [s]."""
+
+    users: float | None
+    rate: float | None
+    traffic: Traffic
+    ttft: float | None
+    tpot: float | None
+
+    @property
+    def arrivals(self) -> str:
+        """In words."""
+        if self.rate is None:
+            each = "" if math.isinf(float(self.traffic.requests)) else f", {self.traffic.requests:g} requests each"
+            return f"closed loop of {self.users:.0f} users{each}"
+        cv = self.traffic.arrival_cv
+        process = "Poisson" if cv == 1.0 else "evenly spaced" if cv == 0.0 else f"gamma, cv {cv:g}"
+        return f"{self.rate:g} requests/s, {process}"
+
+
+def read_load(given: dict[str, Any], isl: float, osl: float) -> LoadQuestion | None:
+    """Read the keywords of LOAD_KEYS; None if no load is asked for.
+
+    Raises InputError for a concurrency together with a rate, or an option that needs either; WorkloadError for numbers
+    that make no sense.
+
+    >>> read_load({"concurrency": 64, "requests": 640}, 1024.0, 256.0).arrivals
+    'closed loop of 64 users, 10 requests each'
+    """
+    asked = {key: value for key, value in given.items() if value is not None}
+    if "concurrency" in asked and "rate" in asked:
+        raise InputError("concurrency and rate exclude each other: a closed loop of users, or arrivals at a rate")
+    if "concurrency" not in asked and "rate" not in asked:
+        for key in asked:
+            raise InputError(f"{key} describes traffic; add concurrency (a closed loop) or rate (requests/s)")
+        return None
+    users = float(whole_number(asked["concurrency"], "concurrency")) if "concurrency" in asked else None
+    rate = _number(asked, "rate", above=0.0)
+    requests = whole_number(asked["requests"], "requests") if "requests" in asked else None
+    if requests is not None and users is None:
+        raise InputError("requests belongs to a closed loop; with a rate the answer is the steady state")
+    traffic = Traffic(
+        isl, osl,
+        isl_cv=_number(asked, "isl_cv") or 0.0,
+        osl_cv=_number(asked, "osl_cv") or 0.0,
+        arrival_cv=1.0 if "burstiness" not in asked else _number(asked, "burstiness") or 0.0,
+        requests=math.inf if requests is None or users is None else max(requests / users, 1.0),
+    )  # fmt: skip
+    goals = [None if (goal := _number(asked, key, above=0.0)) is None else goal / 1e3 for key in ("ttft", "tpot")]
+    return LoadQuestion(users, rate, traffic, *goals)
+
+
+def _number(asked: dict[str, Any], key: str, above: float | None = None) -> float | None:
+    value = asked.get(key)
+    if value is None:
+        return None
+    least = "above 0" if above is not None else "at least 0"
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= float(value) <= _LARGEST:
+        raise WorkloadError(f"{key} must be a number {least} (at most {_LARGEST:.0e}), not {value!r}")
+    if above is not None and float(value) <= above:
+        raise WorkloadError(f"{key} must be {least}, not {value!r}")
+    return float(value)
+
+
+@dataclass(frozen=True)
+class LoadAnswer:
+    """Means and percentiles of one question."""
+
+    loaded: Loaded
+    times: Spread
+    question: LoadQuestion
+
+
+def answer_load(predictor: Predictor, question: LoadQuestion) -> LoadAnswer:
+    """Evaluate the closed form.
+
+    Raises DoesNotFitError if not one such request fits.
+    """
+    traffic, closed = question.traffic, question.rate is None
+    if float(slots(predictor, traffic.isl, traffic.osl)) < 1.0:
+        name = predictor.plan.model.name
+        raise DoesNotFitError(f"{name}: not one request of {traffic.isl + traffic.osl:.0f} tokens fits in memory")
+    if question.users is not None:
+        loaded = closed_loop(predictor, question.users, traffic)
+    else:
+        loaded = open_loop(predictor, float(question.rate or 0.0), traffic)
+    return LoadAnswer(loaded, spread(loaded, traffic, closed), question)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What users feel under load; times in ms, rates in requests a second.
+
+    knee: the largest rate that can be sustained; prompt_share: of the time, spent on prompts; goodput: requests a
+    second that meet the objectives (None without one). Above the knee `stable` is False, and waits have no limit (None).
+    """
+
+    arrivals: str
+    stable: bool
+    running: float
+    slots: int
+    rate: float
+    knee_rate: float
+    prompt_share: float
+    queue_ms: float | None
+    percentiles: dict[str, dict[str, float | None]]
+    slo: dict[str, float | None]
+    goodput: float | None
+
+    @classmethod
+    def of(cls, predictor: Predictor, answer: LoadAnswer) -> LoadResult:
+        """Read the scalars."""
+        loaded, question = answer.loaded, answer.question
+        stable = bool(loaded.stable)
+        functions = {"ttft_ms": answer.times.ttft, "tpot_ms": answer.times.tpot, "e2e_ms": answer.times.e2e}
+        endless = () if stable else ("ttft_ms", "e2e_ms")
+        percentiles = {
+            key: {f"p{100 * q:.0f}": None if key in endless else 1e3 * quantile(q) for q in QUANTILES}
+            for key, quantile in functions.items()
+        }
+        goals = (question.ttft, question.tpot)
+        good = None if goals == (None, None) else goodput(answer.times, float(loaded.rate), *goals) if stable else 0.0
+        slo = {f"{key}_ms": None if goal is None else 1e3 * goal for key, goal in zip(("ttft", "tpot"), goals, strict=True)}
+        room = float(slots(predictor, question.traffic.isl, question.traffic.osl))
+        return cls(
+            question.arrivals, stable, float(loaded.running), int(room), float(loaded.rate), float(loaded.knee),
+            float(loaded.busy), 1e3 * float(loaded.queue) if stable else None, percentiles, slo, good,
+        )  # fmt: skip

@@ -1,0 +1,127 @@
+"""Latency under load in closed form: limits, identities and directions."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rooflinekit as rk
+from rooflinekit.types.errors import DoesNotFitError, InputError, WorkloadError
+from rooflinekit.estimator import read_deployment, resolve
+from rooflinekit.traffic.closed_form import Traffic, closed_loop, largest_rate, open_loop
+from rooflinekit.traffic.mixing import InFlight, prefill_share, shared_times, slots
+from rooflinekit.traffic.percentiles import spread
+from rooflinekit.types.batch import Batch
+
+PREDICTOR = resolve("llama-3-8b", "h100-sxm", read_deployment({}), None).predictor
+TRAFFIC = Traffic(1024.0, 256.0)
+
+
+def test_one_user_feels_the_bare_steps():
+    alone = closed_loop(PREDICTOR, 1.0, TRAFFIC)
+    static = rk.estimate("llama-3-8b", batch=1, isl=1024, osl=256)
+    assert float(alone.tpot.time) * 1e3 == pytest.approx(static.tpot_ms)
+
+
+def test_conservation_of_time_in_a_closed_loop():
+    """A turn of C users is their decode steps plus what each prompt adds to the steps of the C − 1 others."""
+    users = 64.0
+    loaded = closed_loop(PREDICTOR, users, TRAFFIC)
+    times = shared_times(PREDICTOR, InFlight(users, 1024.0, 256.0))
+    by_hand = float(times.step.time) + (users - 1) / 256.0 * float(times.share.time)
+    assert float(loaded.tpot.time) == pytest.approx(by_hand)
+
+
+def test_little_law_holds_in_an_open_loop():
+    loaded = open_loop(PREDICTOR, 12.0, TRAFFIC)
+    in_decode = 12.0 * (256.0 - 1.0) * float(loaded.tpot.time)
+    assert float(loaded.running) == pytest.approx(in_decode, rel=1e-4)
+
+
+def test_a_prompt_beside_decodes_adds_less_than_a_prompt_alone():
+    load = InFlight(64.0, 1024.0, 256.0)
+    alone = float(PREDICTOR.plan.time(Batch.prefill(1.0, 1024.0)).time)
+    assert 0.0 < float(prefill_share(PREDICTOR, load, 64.0).time) < alone
+
+
+@settings(deadline=None, max_examples=30)
+@given(rate=st.floats(0.01, 0.999), isl=st.integers(16, 8000), osl=st.integers(2, 2000))
+def test_every_latency_grows_with_the_rate_up_to_the_knee(rate, isl, osl):
+    traffic = Traffic(float(isl), float(osl))
+    knee = largest_rate(PREDICTOR, traffic, float(slots(PREDICTOR, traffic.isl, traffic.osl)))
+    light, heavy = (open_loop(PREDICTOR, share * rate * knee, traffic) for share in (0.5, 1.0))
+    assert light.stable == heavy.stable == 1.0
+    assert float(light.tpot.time) <= float(heavy.tpot.time) * (1 + 1e-6)
+    assert float(light.ttft.time) <= float(heavy.ttft.time) * (1 + 1e-6)
+    assert float(heavy.running) <= float(slots(PREDICTOR, traffic.isl, traffic.osl))
+
+
+def test_above_the_knee_nothing_is_steady():
+    loaded = open_loop(PREDICTOR, 1e4, TRAFFIC)
+    assert not loaded.stable and math.isinf(float(loaded.ttft.time)) and math.isinf(float(loaded.e2e))
+    below = open_loop(PREDICTOR, 0.99 * float(loaded.knee), TRAFFIC)
+    assert below.stable and math.isfinite(float(below.ttft.time))
+
+
+def test_users_beyond_the_slots_wait_a_turn_each():
+    room = float(slots(PREDICTOR, 1024.0, 256.0))
+    full, double = closed_loop(PREDICTOR, room, TRAFFIC), closed_loop(PREDICTOR, 2.0 * room, TRAFFIC)
+    assert float(double.tpot.time) == pytest.approx(float(full.tpot.time))
+    assert float(double.rate) == pytest.approx(float(full.rate))  # the deployment cannot do more
+    assert float(double.e2e) == pytest.approx(2.0 * float(full.e2e))
+
+
+def test_the_first_burst_waits_longest():
+    """All users at once, and never again: the mean wait is that of half of the prompts ahead."""
+    burst = closed_loop(PREDICTOR, 64.0, Traffic(1024.0, 256.0, requests=1.0))
+    later = closed_loop(PREDICTOR, 64.0, Traffic(1024.0, 256.0))
+    share = float(burst.shared.share.time)
+    assert float(burst.ttft.time) - float(later.ttft.time) == pytest.approx(63 / 2 * share, rel=0.1)
+    quantiles = spread(burst, Traffic(1024.0, 256.0, requests=1.0), closed=True)
+    assert quantiles.ttft(0.99) - quantiles.ttft(0.01) == pytest.approx(0.98 * 63 * share, rel=0.1)
+
+
+@settings(deadline=None, max_examples=30)
+@given(users=st.integers(1, 400), isl_cv=st.floats(0, 1.5), osl_cv=st.floats(0, 1.5))
+def test_quantiles_are_ordered_and_positive(users, isl_cv, osl_cv):
+    traffic = Traffic(1024.0, 256.0, isl_cv=isl_cv, osl_cv=osl_cv)
+    times = spread(closed_loop(PREDICTOR, float(users), traffic), traffic, closed=True)
+    for quantile in (times.ttft, times.tpot, times.e2e):
+        values = [quantile(q) for q in (0.01, 0.5, 0.9, 0.99)]
+        assert all(0.0 <= low <= high * (1 + 1e-9) for low, high in zip(values, values[1:], strict=False))
+
+
+def test_estimate_under_load_says_all_of_it():
+    e = rk.estimate("llama-3-8b", rate=20, ttft=500, tpot=20, isl=1024, osl=256)
+    assert e.load is not None and e.load.stable and e.inputs["rate"] == 20
+    assert e.interval["ttft_ms"][0] <= e.ttft_ms <= e.interval["ttft_ms"][1]
+    assert 0.0 < e.load.goodput <= 20.0 < e.load.knee_rate
+    assert e.output_tok_s == pytest.approx(20 * 256)
+    assert rk.estimate("llama-3-8b", rate=20, ttft=1, tpot=20).load.goodput == 0.0
+
+
+def test_an_overload_is_said_loudly():
+    e = rk.estimate("llama-3-8b", rate=1000)
+    assert e.ttft_ms is None and e.e2e_ms is None and not e.load.stable
+    assert e.warnings[0].startswith("UNSTABLE: 1000 requests/s arrive and at most ")
+    assert e.load.percentiles["ttft_ms"] == {"p50": None, "p90": None, "p99": None}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "error", "words"),
+    [
+        ({"concurrency": 4, "rate": 2.0}, InputError, "exclude each other"),
+        ({"concurrency": 4, "batch": 8}, InputError, "batch describes a static batch"),
+        ({"ttft": 200.0}, InputError, "add concurrency"),
+        ({"rate": 0.0}, WorkloadError, "rate must be above 0"),
+        ({"rate": float("nan")}, WorkloadError, "rate must be a number"),
+        ({"concurrency": 0}, WorkloadError, "concurrency must be a whole number"),
+        ({"rate": 1.0, "requests": 10}, InputError, "closed loop"),
+        ({"rate": 1.0, "burstiness": -1}, WorkloadError, "burstiness"),
+        ({"rate": 1.0, "isl": 10**7}, DoesNotFitError, "not one request"),
+    ],
+)
+def test_senseless_traffic_is_refused(scenario, error, words):
+    with pytest.raises(error, match=words):
+        rk.estimate("llama-3-8b", **scenario)
