@@ -9,12 +9,14 @@ from rooflinekit.kernels.attention import (
     attention_flops,
     kv_cache_bytes_per_token,
 )
-from rooflinekit.kernels.collective import Collective, CollectiveKind, sent_bytes
+from rooflinekit.kernels.collective import Collective, CollectiveKind, Tiers, all_reduce_bytes, sent_bytes, tiers
+from rooflinekit.kernels.context import ContextExchange, ContextShare
 from rooflinekit.kernels.elementwise import Elementwise, Embedding, Parameters, Sampling
 from rooflinekit.kernels.gemm import BatchedLinear, Linear, gemm_activation_bytes, gemm_flops
 from rooflinekit.kernels.moe import Experts, distinct_experts
 from rooflinekit.kernels.operation import Operation, Step, Weights
 from rooflinekit.kernels.recurrent import STATE_DTYPE, ShortConvolution, StateUpdate
+from rooflinekit.kernels.routing import Routing
 
 __all__ = [
     "STATE_DTYPE",
@@ -22,6 +24,8 @@ __all__ = [
     "BatchedLinear",
     "Collective",
     "CollectiveKind",
+    "ContextExchange",
+    "ContextShare",
     "Elementwise",
     "Embedding",
     "Experts",
@@ -32,15 +36,19 @@ __all__ = [
     "Linear",
     "Operation",
     "Parameters",
+    "Routing",
     "Sampling",
     "ShortConvolution",
     "StateUpdate",
     "Step",
+    "Tiers",
     "Weights",
+    "all_reduce_bytes",
     "attention_flops",
     "distinct_experts",
     "gemm_activation_bytes",
     "gemm_flops",
     "kv_cache_bytes_per_token",
     "sent_bytes",
+    "tiers",
 ]

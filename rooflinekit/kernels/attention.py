@@ -9,6 +9,7 @@ from rooflinekit.kernels.operation import Step, Weights
 from rooflinekit.types.batch import Sequences
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.kernel import Kernel
+from rooflinekit.types.kv_policy import FULL, KVPolicy
 from rooflinekit.types.numeric import Numeric, minimum
 
 __all__ = [
@@ -85,6 +86,7 @@ class KVAppend:
                 step.stream,
                 kv_write_bytes=step.tokens * size,
                 activation_bytes=step.tokens * self.elements * step.stream.bytes,
+                variant=step.kv.value,
             )
         ]
 
@@ -101,6 +103,7 @@ class AttentionCore:
     window: int | None = None
     chunk: int | None = None
     sinks: int = 0  #: learned logits (gpt-oss)
+    policy: KVPolicy = FULL
 
     grows = True
 
@@ -119,22 +122,29 @@ class AttentionCore:
             launches.append(self._kernel(step, batch.decoding, count, "decode"))
         return launches
 
+    def _seen(self, phase: Sequences, form: str) -> tuple[Numeric, Numeric]:
+        """Query-key pairs, and keys read."""
+        if form == "decode" and self.chunk is None:
+            return self.policy.seen(phase, self.window)
+        window = self.window if self.chunk else self.policy.in_prefill(self.window)
+        return phase.pairs(window, self.chunk), phase.keys_read(window, self.chunk)
+
     def _kernel(self, step: Step, phase: Sequences, count: int, form: str) -> Kernel:
+        pairs, keys = self._seen(phase, form)
         return Kernel(
             self.name,
             "attention_prefill" if form == "prefill" else "attention_decode",
             count,
             step.stream,
-            flops=attention_flops(phase.pairs(self.window, self.chunk), self.heads, self.qk_dim, self.v_dim),
-            kv_read_bytes=phase.keys_read(self.window, self.chunk)
-            * kv_cache_bytes_per_token(self.kv_heads, self.qk_dim, self.v_dim, step.kv),
+            flops=attention_flops(pairs, self.heads, self.qk_dim, self.v_dim),
+            kv_read_bytes=keys * kv_cache_bytes_per_token(self.kv_heads, self.qk_dim, self.v_dim, step.kv),
             activation_bytes=phase.tokens * self.heads * (self.qk_dim + self.v_dim) * step.stream.bytes,
             dims={
                 "batch": phase.sequences,
                 "new": phase.tokens / phase.sequences,
                 "context": phase.longest,
-                "keys": phase.keys_read(self.window, self.chunk) / phase.sequences,
-                "pairs": phase.pairs(self.window, self.chunk) / phase.sequences,
+                "keys": keys / phase.sequences,
+                "pairs": pairs / phase.sequences,
                 "heads": self.heads,
                 "kv_heads": self.kv_heads,
                 "head_dim": self.qk_dim,
@@ -156,6 +166,7 @@ class LatentUpProjection:
     v_dim: int
     weight: Dtype
     compute: Dtype
+    policy: KVPolicy = FULL
 
     grows = False
 
@@ -168,7 +179,8 @@ class LatentUpProjection:
         """One GEMM over the keys of the prefilling sequences."""
         if step.batch.prefilling is None:
             return []
-        m, n, k = step.batch.prefilling.keys_read(), self.heads * (self.nope_dim + self.v_dim), self.kv_rank
+        keys = step.batch.prefilling.keys_read(self.policy.in_prefill(None))
+        m, n, k = keys, self.heads * (self.nope_dim + self.v_dim), self.kv_rank
         stream = step.stream.bytes
         return [
             Kernel(
@@ -198,6 +210,7 @@ class LatentCore:
     rope_dim: int
     v_dim: int
     top_k: int | None = None
+    policy: KVPolicy = FULL
 
     grows = True
 
@@ -218,7 +231,7 @@ class LatentCore:
 
     def _prefill(self, step: Step, phase: Sequences, count: int) -> Kernel:
         qk_dim = self.nope_dim + self.rope_dim
-        keys = phase.keys_read()
+        pairs, keys = phase.pairs(self.policy.in_prefill(self.top_k)), phase.keys_read(self.policy.in_prefill(None))
         up_projected = keys * self.heads * (self.nope_dim + self.v_dim)
         moved = (phase.tokens * self.heads * (qk_dim + self.v_dim) + up_projected) * step.stream.bytes
         return Kernel(
@@ -226,37 +239,37 @@ class LatentCore:
             "mla_prefill",
             count,
             step.stream,
-            flops=attention_flops(phase.pairs(window=self.top_k), self.heads, qk_dim, self.v_dim),
+            flops=attention_flops(pairs, self.heads, qk_dim, self.v_dim),
             kv_read_bytes=keys * self.rope_dim * step.kv.bytes,
             activation_bytes=moved,
-            dims=self._dims(phase, keys),
+            dims=self._dims(phase, pairs, keys),
             variant=step.kv.value,
         )
 
     def _decode(self, step: Step, phase: Sequences, count: int) -> Kernel:
         latent = self.kv_rank + self.rope_dim
-        keys = phase.keys_read()
+        pairs, keys = self.policy.seen(phase, self.top_k, vectors=1)
         if self.top_k is not None:
-            keys = minimum(keys, phase.pairs(window=self.top_k))  # no more than all queries choose together
+            keys = minimum(phase.keys_read(), pairs)  # no more than all queries choose together
         return Kernel(
             "attention",
             "mla_decode",
             count,
             step.stream,
-            flops=attention_flops(phase.pairs(window=self.top_k), self.heads, latent, self.kv_rank),
+            flops=attention_flops(pairs, self.heads, latent, self.kv_rank),
             kv_read_bytes=keys * latent * step.kv.bytes,
             activation_bytes=phase.tokens * self.heads * (latent + self.kv_rank) * step.stream.bytes,
-            dims=self._dims(phase, keys),
+            dims=self._dims(phase, pairs, keys),
             variant=step.kv.value,
         )
 
-    def _dims(self, phase: Sequences, keys: Numeric) -> dict[str, Numeric]:
+    def _dims(self, phase: Sequences, pairs: Numeric, keys: Numeric) -> dict[str, Numeric]:
         return {
             "batch": phase.sequences,
             "new": phase.tokens / phase.sequences,
             "context": phase.longest,
             "keys": keys / phase.sequences,
-            "pairs": phase.pairs(window=self.top_k) / phase.sequences,
+            "pairs": pairs / phase.sequences,
             "heads": self.heads,
         }
 

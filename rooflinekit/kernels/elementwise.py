@@ -43,6 +43,7 @@ class Elementwise:
                 flops=step.tokens * self.flops,
                 weight_bytes=self.parameters * self.dtype.bytes,
                 activation_bytes=step.tokens * (self.read + self.written) * step.stream.bytes,
+                variant=self.name.rpartition("_")[2],  # residual_norm is a norm
             )
         ]
 

@@ -104,7 +104,7 @@ class BatchedLinear:
         """One batched GEMM over the decoding tokens."""
         if step.batch.decoding is None:
             return []
-        m = step.batch.decoding.tokens
+        m = step.own(step.batch.decoding)
         return [
             Kernel(
                 self.name,

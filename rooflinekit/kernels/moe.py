@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rooflinekit.kernels.operation import Step, Weights
+from rooflinekit.kernels.routing import Routing
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.kernel import Kernel
 from rooflinekit.types.numeric import Numeric
@@ -22,26 +23,29 @@ def distinct_experts(tokens: Numeric, experts: int, top_k: int) -> Numeric:
     >>> distinct_experts(1, 256, 8)
     8.0
     """
-    missed: Numeric = (1.0 - top_k / experts) ** tokens
-    return experts * (1.0 - missed)
+    return Routing(experts, top_k).distinct(tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
     """This accelerator's experts: gate and up, activation, down, as one fused launch over the tokens routed here.
 
-    `experts` are all of the layer's, of which `local` are held here, each with `width` of its inner columns.
+    It is the fullest of the ranks over which `routing` spreads whole experts, since the step waits for it. Each expert
+    has `width` of its inner columns here.
     """
 
-    experts: int
-    local: int
-    top_k: int
+    routing: Routing
     hidden: int
     width: int
     matrices: int  #: 3 gated, 2 plain
     bias: int  #: bias elements of one expert here
     weight: Dtype
     compute: Dtype
+
+    @property
+    def local(self) -> int:
+        """Experts held here, copies included."""
+        return self.routing.local
 
     @property
     def expert_weights(self) -> int:
@@ -62,8 +66,7 @@ class Experts:
         Activations: a routed token is read, written back and combined (3·D), and passes each matrix once (3·F gated).
         """
         tokens = step.tokens * step.replicas
-        touched = distinct_experts(tokens, self.experts, self.top_k) * (self.local / self.experts)
-        routed = tokens * self.top_k * (self.local / self.experts)
+        routed, touched = self.routing.fullest(tokens)
         wide = step.stream.bytes
         return [
             Kernel(
@@ -76,14 +79,14 @@ class Experts:
                 activation_bytes=routed * (3 * self.hidden + self.matrices * self.width) * wide,
                 dims={
                     "tokens": tokens,
-                    "slots": tokens * self.top_k,
+                    "slots": tokens * self.routing.top_k,
                     "routed": routed,
                     "touched": touched,
                     "local": self.local,
-                    "ranks": self.experts / self.local,
+                    "ranks": self.routing.ranks,
                     "hidden": self.hidden,
                     "width": self.width,
                 },
-                variant="balanced",
+                variant="power_law_1.2" if self.routing.skew else "balanced",
             )
         ]

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from rooflinekit.types.batch import Batch
+from rooflinekit.types.batch import Batch, Sequences
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.kernel import Kernel
-from rooflinekit.types.numeric import Numeric
+from rooflinekit.types.numeric import Numeric, ceil_div
 
 __all__ = ["Operation", "Step", "Weights"]
 
@@ -22,24 +22,46 @@ __all__ = ["Operation", "Step", "Weights"]
 class Step:
     """One engine step as one accelerator sees it.
 
-    `batch` holds the sequences of this accelerator's attention replica; `replicas` of them (dp) run side by side and
-    share the experts. `stream` is the format of activations between kernels, `kv` that of the cache.
+    `batch` holds the sequences of this accelerator's attention replica, whose tokens `context_ranks` (cp) share;
+    `replicas` groups with tokens of their own (dp x cp) run side by side and share the experts. `stream` is the format
+    of activations between kernels, `kv` that of the cache.
     """
 
     batch: Batch
     stream: Dtype
     kv: Dtype
     replicas: int = 1
+    context_ranks: int = 1
 
     @cached_property
     def tokens(self) -> Numeric:
-        """Tokens that one replica computes."""
-        return self.batch.tokens
+        """Tokens that this accelerator, with those it shares layers with, computes."""
+        if self.context_ranks == 1:
+            return self.batch.tokens
+        return sum((self.own(phase) for phase in self.batch.phases), 0.0)
 
     @cached_property
     def rows(self) -> Numeric:
-        """Rows of logits that one replica needs."""
-        return self.batch.sampled_rows
+        """Rows of logits that it needs; the last tokens of all prompts are with one of the context ranks."""
+        if self.context_ranks == 1:
+            return self.batch.sampled_rows
+        return sum(
+            (
+                phase.sampled_rows / phase.tokens * self.own(phase)
+                if phase is self.batch.decoding
+                else phase.sampled_rows
+                for phase in self.batch.phases
+            ),
+            0.0,
+        )
+
+    def own(self, phase: Sequences) -> Numeric:
+        """Tokens of a phase that this accelerator computes: its share of each prompt, or its share of the sequences."""
+        if self.context_ranks == 1:
+            return phase.tokens
+        if phase is self.batch.decoding:
+            return ceil_div(phase.sequences, float(self.context_ranks)) * (phase.tokens / phase.sequences)
+        return ceil_div(phase.tokens, float(self.context_ranks))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from rooflinekit.layers.build import layer_operations, model_operations, stage_operations
 from rooflinekit.layers.precision import Precision, resolve_precision
-from rooflinekit.layers.shard import Shard, check_deployment
+from rooflinekit.layers.shard import Shard
+from rooflinekit.layers.splits import check_deployment
 
 __all__ = [
     "Precision",

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from rooflinekit.kernels import (
     AttentionCore,
+    ContextExchange,
+    ContextShare,
     Elementwise,
     IndexScores,
     KVAppend,
@@ -37,7 +39,8 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
         ops.append(Elementwise("qk_norm", rotated, rotated, 4.0 * rotated, scales, shard.other))
     if block.rotary:
         ops.append(Elementwise("rope", rotated, rotated, 3.0 * rotated))
-    ops += [KVAppend(kv_heads * (block.head_dim + block.v_head_dim)), _core(block, heads, kv_heads)]
+    ops.append(KVAppend(kv_heads * (block.head_dim + block.v_head_dim)))
+    ops += _over_context(_core(block, heads, kv_heads, shard), shard)
     out = heads * block.v_head_dim
     if block.gated:
         ops.append(Elementwise("output_gate", 2 * out, out, 5.0 * out))
@@ -51,10 +54,27 @@ def _output(width: int, shard: Shard, bias: bool = False) -> Linear:
     return linear if own is None else replace(linear, weight=own, compute=shard.precision.compute(own))
 
 
-def _core(block: Attention, heads: int, kv_heads: int) -> AttentionCore:
+def _core(block: Attention, heads: int, kv_heads: int, shard: Shard) -> AttentionCore:
     name = "chunk_attention" if block.chunk else "window_attention" if block.window else "attention"
     sinks = heads if block.sinks else 0
-    return AttentionCore(name, heads, kv_heads, block.head_dim, block.v_head_dim, block.window, block.chunk, sinks)
+    core = AttentionCore(name, heads, kv_heads, block.head_dim, block.v_head_dim, block.window, block.chunk, sinks)
+    return replace(core, policy=shard.deployment.kv_policy)
+
+
+def _over_context(core: AttentionCore | LatentCore, shard: Shard) -> list[Operation]:
+    """The attention itself, or this rank's share of it and what the ranks that share a context exchange."""
+    ranks = shard.deployment.cp
+    if ranks == 1:
+        return [core]
+    sent = shard.context_tiers("all_gather"), shard.context_tiers("all_to_all")
+    if isinstance(core, AttentionCore):
+        cached = core.kv_heads * (core.qk_dim + core.v_dim)
+        queries, results = core.heads * core.qk_dim, core.heads * core.v_dim
+        exchange = ContextExchange(ranks, cached, queries, results, core.heads, *sent, core.window, core.chunk)
+    else:
+        latent = core.kv_rank + core.rope_dim
+        exchange = ContextExchange(ranks, latent, core.heads * latent, core.heads * core.kv_rank, core.heads, *sent)
+    return [exchange, ContextShare(core, ranks)]
 
 
 def _local_norm(weights: int, heads: int, head_dim: int, tp: int) -> int:
@@ -73,12 +93,13 @@ def latent_operations(block: LatentAttention, shard: Shard) -> list[Operation]:
     if block.indexer is not None and not block.indexer.shared:
         ops += _indexer_operations(block.indexer, block.q_rank or shard.hidden, shard)
     top_k = block.indexer.top_k if block.indexer else None
-    compute = shard.precision.compute(weight)
+    compute, policy = shard.precision.compute(weight), shard.deployment.kv_policy
+    core = LatentCore(heads, block.kv_rank, block.nope_dim, block.rope_dim, block.v_dim, top_k, policy)
     return [
         *ops,
-        LatentUpProjection(heads, block.kv_rank, block.nope_dim, block.v_dim, weight, compute),
+        LatentUpProjection(heads, block.kv_rank, block.nope_dim, block.v_dim, weight, compute, policy),
         BatchedLinear("q_absorb", heads, block.kv_rank, block.nope_dim, weight, stream),
-        LatentCore(heads, block.kv_rank, block.nope_dim, block.rope_dim, block.v_dim, top_k),
+        *_over_context(core, shard),
         BatchedLinear("v_absorb", heads, block.v_dim, block.kv_rank, weight, stream),
         _output(heads * block.v_dim, shard),
     ]

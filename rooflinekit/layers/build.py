@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from rooflinekit.kernels import Collective, Elementwise, Embedding, Linear, Operation, Sampling
+from rooflinekit.kernels import Collective, CollectiveKind, Elementwise, Embedding, Linear, Operation, Sampling, Tiers
 from rooflinekit.layers.attention import attention_operations, latent_operations
 from rooflinekit.layers.feedforward import dense_operations, expert_operations
 from rooflinekit.layers.precision import Precision
@@ -16,7 +16,7 @@ from rooflinekit.layers.recurrent import (
     mamba2_operations,
     mamba_operations,
 )
-from rooflinekit.layers.shard import Shard
+from rooflinekit.layers.shard import EVERYWHERE, Shard
 from rooflinekit.types.deployment import Deployment
 from rooflinekit.types.model import (
     Attention,
@@ -55,40 +55,55 @@ def layer_operations(layer: Layer, shard: Shard) -> list[Operation]:
     for block in blocks:
         ops += _BUILDERS[type(block)](block, shard)
     if shard.tp > 1:
-        reduce = Collective("all_reduce", "all_reduce", shard.tp, shard.hidden, shard.tp)
-        ops += [reduce] * (1 if layer.parallel else len(blocks))
+        ops += _joins(shard) * (1 if layer.parallel else len(blocks))
     return ops
 
 
-def model_operations(model: Model, deployment: Deployment, precision: Precision, domain: int = 1) -> Counter[Operation]:
+def _joins(shard: Shard) -> list[Operation]:
+    """Sum what the ranks computed; under sequence parallelism in two halves, around the norm on a share of the tokens.
+
+    Korthikanti et al. 2022, arXiv:2205.05198: the bytes of both together are those of the all-reduce.
+    """
+    if not shard.deployment.sequence_parallel:
+        return [shard.joined("all_reduce", "all_reduce", shard.hidden)]
+    return [
+        shard.joined("sequence_gather", "all_gather", shard.hidden),
+        shard.joined("sequence_scatter", "reduce_scatter", shard.hidden),
+    ]
+
+
+def model_operations(
+    model: Model, deployment: Deployment, precision: Precision, domain: int = EVERYWHERE
+) -> Counter[Operation]:
     """Every operation a token passes through, over all pipeline stages, with its count.
 
-    `domain` is how many accelerators the scale-up links join; a stage boundary at a multiple of it crosses nodes.
+    `domain` is how many accelerators the scale-up links join.
     """
     total: Counter[Operation] = Counter()
     for stage in range(deployment.pp):
-        total.update(stage_operations(model, deployment, precision, stage))
-    for boundary in range(1, deployment.pp):
-        total[_send(model, deployment, boundary, domain)] += 1
+        total.update(stage_operations(model, deployment, precision, stage, domain))
     return total
 
 
-def _send(model: Model, deployment: Deployment, boundary: int, domain: int) -> Collective:
-    """Hand the residual stream to the next stage; ranks of a stage are neighbours, so few boundaries cross nodes."""
-    crosses = boundary * deployment.tp % domain == 0
+def _send(shard: Shard, boundary: int) -> Collective:
+    """Hand the residual stream to the next stage; a stage's ranks are neighbours, and few boundaries cross domains."""
+    stage, domain = shard.deployment.stage, shard.domain
+    first = (boundary - 1) * stage
+    crosses = any(rank // domain != (rank + stage) // domain for rank in range(first, first + stage))
     name = "pipeline_send_nic" if crosses else "pipeline_send"
-    return Collective(name, "send", 2, model.hidden / deployment.tp, 2 * domain if crosses else 2)
+    return Collective(name, "send", 2, shard.hidden / shard.tp, Tiers(0.0, 1.0) if crosses else Tiers(1.0))
 
 
-def stage_operations(model: Model, deployment: Deployment, precision: Precision, stage: int) -> Counter[Operation]:
+def stage_operations(
+    model: Model, deployment: Deployment, precision: Precision, stage: int, domain: int = EVERYWHERE
+) -> Counter[Operation]:
     """The operations of one pipeline stage on one of its accelerators; layers are split as evenly as they go."""
-    shard = Shard(model.hidden, precision, deployment)
+    shard = Shard(model.hidden, precision, deployment, domain)
     first, last = (stage * model.depth // deployment.pp, (stage + 1) * model.depth // deployment.pp)
     runs = [(layer_operations(layer, shard), count) for layer, count in Counter(model.layers[first:last]).items()]
     if stage == 0:
         runs.insert(0, (_entry(model, shard), 1))
-    if stage == deployment.pp - 1:
-        runs.append((_exit(model, shard), 1))
+    runs.append((_exit(model, shard) if stage == deployment.pp - 1 else [_send(shard, stage + 1)], 1))
     order: list[Operation] = []
     counts: Counter[Operation] = Counter()
     for ops, count in runs:
@@ -129,7 +144,8 @@ def _entry(model: Model, shard: Shard) -> list[Operation]:
     if model.embedding_norm:
         ops.append(_norm("embedding_norm", model.final_norm, shard))
     if shard.tp > 1:
-        ops.append(Collective("embedding_reduce", "all_reduce", shard.tp, width, shard.tp))
+        kind: CollectiveKind = "reduce_scatter" if shard.deployment.sequence_parallel else "all_reduce"
+        ops.append(shard.joined("embedding_reduce", kind, width))
     return ops
 
 
@@ -137,6 +153,8 @@ def _exit(model: Model, shard: Shard) -> list[Operation]:
     """Final norm, LM head on the sampled rows, sampling."""
     formats, width, columns = shard.precision.formats, model.embedding_dim or model.hidden, -(-model.vocab // shard.tp)
     ops: list[Operation] = [_norm("final_norm", model.final_norm, shard)]
+    if shard.deployment.sequence_parallel:
+        ops.append(shard.joined("sequence_gather", "all_gather", shard.hidden))
     if width != model.hidden:
         ops.append(
             Linear(
@@ -156,7 +174,7 @@ def _exit(model: Model, shard: Shard) -> list[Operation]:
         Linear("lm_head", width, (("logits", columns),), formats.lm_head, compute, "lm_head", bias, "sampled", resident)
     )
     if shard.tp > 1:
-        ops.append(Collective("logits_gather", "all_gather", shard.tp, model.vocab, shard.tp, sampled=True))
+        ops.append(shard.joined("logits_gather", "all_gather", model.vocab, sampled=True))
     ops.append(Sampling(model.vocab))
     return ops
 
@@ -164,6 +182,5 @@ def _exit(model: Model, shard: Shard) -> list[Operation]:
 def _norm(name: str, kind: Norm, shard: Shard) -> Elementwise:
     """Read the block's output and the residual, write their sum and its normalised copy."""
     vectors = _NORM_VECTORS[kind]
-    return Elementwise(
-        name, 2 * shard.hidden, 2 * shard.hidden, 5.0 * shard.hidden, vectors * shard.hidden, shard.other
-    )
+    share = -(-shard.hidden // shard.tp) if shard.deployment.sequence_parallel else shard.hidden  # of a mean token
+    return Elementwise(name, 2 * share, 2 * share, 5.0 * share, vectors * shard.hidden, shard.other)

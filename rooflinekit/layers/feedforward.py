@@ -5,8 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from rooflinekit.kernels import Collective, Elementwise, Experts, Operation, Parameters
+from rooflinekit.kernels import (
+    Collective,
+    CollectiveKind,
+    Elementwise,
+    Experts,
+    Operation,
+    Parameters,
+    Routing,
+    Tiers,
+    tiers,
+)
 from rooflinekit.layers.shard import Shard
+from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.model import DenseFFN, MixtureOfExperts
 
 __all__ = ["dense_operations", "expert_operations", "group_share"]
@@ -32,8 +43,7 @@ def _ffn(block: DenseFFN, shard: Shard, module: str, prefix: str = "") -> list[O
 def expert_operations(block: MixtureOfExperts, shard: Shard) -> list[Operation]:
     """Router, dispatch, routed experts, combine, shared experts. Router and its selection are on every rank.
 
-    Routing is uniform, so with expert parallelism the rank shown is the mean rank: a real router loads some ranks
-    more, and the step waits for the fullest. That imbalance is not modelled.
+    With expert parallelism the rank shown is the fullest one, for which the step waits; what it exchanges is the mean.
     """
     hidden = block.latent or shard.hidden
     router = shard.linear("router", shard.hidden, (("scores", block.experts),), "other", bias=block.router_bias)
@@ -52,14 +62,12 @@ def expert_operations(block: MixtureOfExperts, shard: Shard) -> list[Operation]:
 
 
 def _experts(block: MixtureOfExperts, hidden: int, shard: Shard) -> Experts:
-    """The mean rank's experts, each cut over the ranks that share it."""
-    weight = shard.precision.formats.experts
-    width = block.width // shard.deployment.expert_tp
+    """The fullest rank's experts, each cut over the ranks that share it."""
+    weight, deployment = shard.precision.formats.experts, shard.deployment
+    width = block.width // deployment.expert_tp
     matrices = 3 if block.gated else 2
     return Experts(
-        experts=block.experts,
-        local=block.experts // shard.deployment.ep,
-        top_k=block.top_k,
+        routing=Routing(block.experts, block.top_k, deployment.ep, deployment.skew, deployment.redundant_experts),
         hidden=hidden,
         width=width,
         matrices=matrices,
@@ -81,36 +89,56 @@ def group_share(block: MixtureOfExperts, ep: int) -> float:
     return 1.0 - math.comb(experts - experts // ep, top_k) / math.comb(experts, top_k)
 
 
-def _exchange(name: str, block: MixtureOfExperts, hidden: int, shard: Shard) -> Collective:
-    """Tokens to the ranks of their experts, or the results back.
+def _exchange(block: MixtureOfExperts, shard: Shard) -> Tiers:
+    """Copies of a token that each of the tp ranks which hold it sends to the ranks of its experts.
 
-    A token goes once to each rank that holds any of its experts, however many of them (DeepEP's normal kernels, and
-    node-limited dispatch in DeepSeek-V3, arXiv:2412.19437, 3.2.2), and to all ranks that share these experts. Ranks of
-    its own replica have it already where they share its own group's experts. Each of the tp ranks that hold a token
-    sends its share; results are summed on the rank before they return, so the way back carries as much.
+    A token goes once to each rank that holds any of its experts, however many of them (DeepEP's normal kernels), and
+    to all ranks that share these experts. Ranks of its own replica have it already where they share its own group's
+    experts. Over several domains it goes once to each domain that needs it, and from there to the ranks (node-limited
+    dispatch, DeepSeek-V3, arXiv:2412.19437, 3.2.2). Results are summed on the rank before they return, so the way back
+    carries as many.
     """
-    ep, split, tp = shard.deployment.ep, shard.deployment.expert_tp, shard.tp
-    ranks = ep * split
-    copies = group_share(block, ep) * ((ep - 1) * split + max(split - tp, 0))
-    width = hidden * copies / tp * ranks / (ranks - 1)  # an all-to-all leaves 1/ranks of its payload where it is
-    return Collective(name, "all_to_all", ranks, width, shard.deployment.gpus)
+    deployment, domain, tp = shard.deployment, shard.domain, shard.tp
+    ep, split, ranks = deployment.ep, deployment.expert_tp, deployment.stage
+    copies = group_share(block, ep) * ((ep - 1) * split + max(split - tp, 0)) / tp
+    nodes = -(-ranks // domain)
+    if nodes == 1:
+        return Tiers(copies)
+    visited = group_share(block, min(ep, nodes)) * (nodes - 1) / tp
+    return Tiers(copies * nodes * (ranks / nodes - 1.0) / (ranks - 1.0), visited)
+
+
+_DISPATCHED = {Dtype.FP8: 1.0 + 4.0 / 128.0, Dtype.FP8_BLOCK: 1.0 + 4.0 / 128.0}
+"""Bytes of an element on its way to the experts: FP8 with an fp32 scale for each 128 channels (DeepEP)."""
 
 
 def _dispatch(block: MixtureOfExperts, hidden: int, shard: Shard) -> list[Operation]:
-    """Bring the tokens of all attention replicas to the experts."""
-    dp, ep, span = shard.deployment.dp, shard.deployment.ep, shard.deployment.gpus
-    if dp == 1:
+    """Bring the tokens of all attention replicas and context ranks to the experts."""
+    if shard.replicas == 1:
         return []
-    if ep == 1:
-        return [Collective("expert_gather", "all_gather", dp, hidden, span, replicas=True)]
-    return [_exchange("expert_dispatch", block, hidden, shard)]
+    if shard.deployment.ep == 1:
+        return [_between_replicas("expert_gather", "all_gather", hidden, shard)]
+    stream, asked = shard.precision.stream, shard.deployment.dispatch
+    size = stream.bytes if asked is None else _DISPATCHED.get(asked, asked.bytes)
+    return [_all_to_all("expert_dispatch", hidden * size / stream.bytes, block, shard)]
 
 
 def _combine(block: MixtureOfExperts, hidden: int, shard: Shard) -> list[Operation]:
     """Bring the results back; within one replica the layer's all-reduce does it."""
-    dp, ep, span = shard.deployment.dp, shard.deployment.ep, shard.deployment.gpus
-    if dp == 1:
+    if shard.replicas == 1:
         return []
-    if ep == 1:
-        return [Collective("expert_scatter", "reduce_scatter", dp, hidden, span, replicas=True)]
-    return [_exchange("expert_combine", block, hidden, shard)]
+    if shard.deployment.ep == 1:
+        return [_between_replicas("expert_scatter", "reduce_scatter", hidden, shard)]
+    return [_all_to_all("expert_combine", hidden, block, shard)]
+
+
+def _all_to_all(name: str, width: float, block: MixtureOfExperts, shard: Shard) -> Collective:
+    """The payload counts the mean share of it that stays, 1/ranks, as measured all-to-alls do."""
+    sent, ranks = _exchange(block, shard), shard.deployment.stage
+    payload = (sent.links + sent.nic) * ranks / (ranks - 1.0)
+    return Collective(name, "all_to_all", ranks, width * payload, Tiers(sent.links / payload, sent.nic / payload))
+
+
+def _between_replicas(name: str, kind: CollectiveKind, hidden: int, shard: Shard) -> Collective:
+    sent = tiers(kind, shard.replicas, shard.deployment.stage, shard.domain)
+    return Collective(name, kind, shard.replicas, hidden, sent, replicas=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooflinekit.kernels import Collective, Elementwise, Operation
+from rooflinekit.kernels import Elementwise, Operation
 from rooflinekit.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.layers.shard import Shard
 from rooflinekit.types.model import GatedDeltaNet, LightningAttention, Mamba, Mamba2
@@ -49,7 +49,7 @@ def mamba_operations(block: Mamba, shard: Shard) -> list[Operation]:
     """
     inner = block.inner // shard.tp
     projected = block.dt_rank + 2 * block.state
-    reduce = [Collective("ssm_reduce", "all_reduce", shard.tp, projected, shard.tp)] if shard.tp > 1 else []
+    reduce = [shard.joined("ssm_reduce", "all_reduce", projected)] if shard.tp > 1 else []
     return [
         shard.linear("in_proj", shard.hidden, (("x", inner), ("z", inner)), bias=block.proj_bias),
         ShortConvolution(inner, block.conv_width, block.conv_bias, shard.other),

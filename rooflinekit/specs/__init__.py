@@ -17,6 +17,7 @@ from rooflinekit.specs.locate import (
     user_dir,
 )
 from rooflinekit.specs.models import load_model
+from rooflinekit.specs.systems import load_system
 from rooflinekit.specs.template import accelerator_template
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "aliases",
     "load_accelerator",
     "load_model",
+    "load_system",
     "names",
     "read_json",
     "read_text",

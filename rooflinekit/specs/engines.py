@@ -19,7 +19,7 @@ from rooflinekit.types.errors import InputError, UnknownNameError
 from rooflinekit.types.hardware import Provenance, Source
 from rooflinekit.types.units import parse_quantity
 
-__all__ = ["engine_names", "engine_version_of", "load_engine", "split_version", "step_range"]
+__all__ = ["engine_names", "engine_version_of", "load_engine", "split_version", "step_range", "step_ranges"]
 
 _FOLDER = Path(__file__).resolve().parents[1] / "engines"
 _VERSION = re.compile(r"[vb]?(\d+(?:\.\d+)*)(?:[.+-]?[a-z][\w.+-]*)?", re.IGNORECASE)
@@ -28,6 +28,12 @@ _SIZES = (
     "loading", "slack",
 )  # fmt: skip
 # the fields of a memory rule that are in bytes
+
+_PARTS = {
+    **dict.fromkeys(("context", "non_torch"), (".one", ".several")),
+    **dict.fromkeys(("token_budget", "max_num_seqs"), (".small", ".large")),
+    "mxfp4_multiple": (".inputs", ".outputs"),
+}  # what the two numbers of a pair are
 
 
 def engine_names() -> list[str]:
@@ -94,6 +100,12 @@ def _released_by(name: str, month: str) -> str | None:
 
 
 _SPELLINGS = {"trtllm": "trt-?llm|tensorrt-?llm", "vllm": "vllm", "gpt-fast": "gpt-?fast"}
+
+
+def step_ranges(name: str) -> list[str]:
+    """The versions from which each range of step costs holds, oldest first; empty for an engine without costs."""
+    root = _steps_root(name)
+    return [part.text("since") for part in _parts(root, "steps")] if root else []
 
 
 def step_range(name: str, version: str | None = None) -> str:
@@ -219,8 +231,8 @@ class _Numbers:
         if len(values) not in ((1, 2) if kind == Pair else (1,)):
             entry.refuse("value", f"{given!r} has the wrong length")
         read = [self._number(entry, value, key) for value in values]
-        for value in read:
-            self._record(entry, key, value)
+        for value, part in zip(read, _PARTS.get(key, ("",)) if len(read) > 1 else ("",), strict=True):
+            self._record(entry, key + part, value)
         return (read[0], read[-1]) if kind == Pair else kind(read[0])
 
     def _choice(self, key: str, known: Collection[str]) -> str:
@@ -247,7 +259,8 @@ class _Numbers:
                 )
 
     def _record(self, entry: Section, key: str, value: float) -> None:
-        titles = "; ".join(self.sources[name].title for name in entry.texts("source"))
+        cited = [self.sources[name] for name in entry.texts("source")]
+        titles = "; ".join(source.title + ("" if source.read else " (not read)") for source in cited)
         spread = f" ± {entry.data['spread']}" if entry.has("spread") else ""
-        unit = "B" if key in _SIZES else ""
+        unit = "B" if key.partition(".")[0] in _SIZES else ""
         self.provenance.append(Provenance(f"engine.memory.{key}{spread}", value, unit, titles))

@@ -30,7 +30,7 @@ _KEYS = {
     "memory": (("capacity", "label", "type", "bandwidth"), ()),
     "cores": (
         ("kind", "count"),
-        ("max_clock", "base_clock", "tensor_clock", "shared_memory", "l2", "last_level_cache"),
+        ("max_clock", "base_clock", "tensor_clock", "shared_memory", "l2", "last_level_cache", "tile_rows"),
     ),
     "links": (("kind", "domain_size"), ("bandwidth", "nic", "pcie", "pcie_generation")),
     "power": ((), ("tdp",)),
@@ -120,6 +120,7 @@ def _cores(cores: Cited) -> dict[str, Any]:
     return {
         "l2_bytes": sizes["last_level_cache"] or sizes["l2"],
         "cores": cores.count("count"),
+        **({"tile_rows": cores.count("tile_rows")} if cores.section.has("tile_rows") else {}),
         "clock_hz": clocks["max_clock"],
     }
 

@@ -23,10 +23,10 @@ __all__ = [
     "scanned_aliases", "spec_dir", "tokens", "unknown_name", "user_dir",
 ]  # fmt: skip
 
-Kind = Literal["model", "accelerator"]
+Kind = Literal["model", "accelerator", "system"]
 T = TypeVar("T")
 
-_FOLDER = {"model": "model_specs", "accelerator": "hardware_specs"}
+_FOLDER = {"model": "model_specs", "accelerator": "hardware_specs", "system": "hardware_specs/systems"}
 _SUFFIXES = (".yaml", ".yml")
 _LONGEST_NAME = 200  # characters; nothing longer is looked up in earnest
 _LEAST = 3  # letters and digits that a name must have to be sought inside others

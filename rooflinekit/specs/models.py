@@ -20,7 +20,18 @@ from rooflinekit.types.model import Model
 
 __all__ = ["cached_config", "fetch_config", "load_model"]
 
-_FIELDS = ("name", "aliases", "ambiguous_aliases", "source", "license", "notes", "expect", "config")
+_FIELDS = (
+    "name",
+    "aliases",
+    "ambiguous_aliases",
+    "source",
+    "license",
+    "notes",
+    "expect",
+    "rotary_tables",
+    "tower",
+    "config",
+)
 _COMPANION = "hf_quant_config.json"
 _TOLD = 3  # differences that one warning names
 _ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -104,8 +115,17 @@ def _from_library(path: Path) -> Loaded[Model]:
     loaded = model_from_config(config, name=name, origin=str(path))
     _refuse_unread(path, config, loaded.value.read_keys)
     notes = (*_texts(path, spec, "notes"), *(f"licence: {text}" for text in _texts(path, spec, "license")))
-    model = replace(loaded.value, aliases=_texts(path, spec, "aliases"), source=source, notes=notes)
+    aliases = _texts(path, spec, "aliases")
+    tables, tower = _count(path, spec, "rotary_tables", 1), _count(path, spec, "tower", 0)
+    model = replace(loaded.value, aliases=aliases, source=source, notes=notes, rotary_tables=tables, tower=tower)
     return Loaded(model, loaded.warnings)
+
+
+def _count(path: Path, spec: Mapping[str, Any], key: str, default: int) -> int:
+    value = spec.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise SpecError(f"{path}: {key} = {shown(value)} is not a whole number")
+    return value
 
 
 def _mapping(path: Path, spec: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -61,6 +61,7 @@ cores:
   l2: 50 MiB                          # optional
   # last_level_cache: 256 MiB         # optional: the cache in front of memory, where that is not the L2
   # shared_memory: 228 KiB            # optional: per core
+  # tile_rows: 1                      # optional: rows that a matrix instruction takes; 64 if not given, 1 for a CPU
   confidence: C
   source: [datasheet]
 

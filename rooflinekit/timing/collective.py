@@ -14,8 +14,9 @@ __all__ = ["CollectiveTime"]
 
 @dataclass(frozen=True)
 class CollectiveTime:
-    """launch + hop·(n − 1) + sent/(en·link) + ramp·√(sent/1 MB): latency, bandwidth, and the protocols between.
+    """launch + hop·(n − 1)·phases + sent/(en·link) + ramp·√(sent/1 MB): latency, bandwidth, and protocols between.
 
+    phases: an all-reduce that is asked to take two steps waits for all others twice; as measured, it counts once.
     Hockney's model (latency + bytes/bandwidth, Parallel Computing 20, 1994) with a square root for the region in which
     the library trades protocols and channels.
     """
@@ -30,5 +31,5 @@ class CollectiveTime:
         if kernel.gpus == 1:
             return Duration(0.0, 0.0, 0.0, 0.0, 0.0)
         network = system.transfer_time(kernel) / self.network + self.ramp * sqrt(kernel.network_bytes / 1e6)
-        launch = self.launch + self.hop * (kernel.gpus - 1)
+        launch = self.launch + self.hop * (kernel.gpus - 1) * kernel.dims.get("phases", 1.0)
         return Duration(launch, 0.0, 0.0, network, launch + network)

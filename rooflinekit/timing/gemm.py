@@ -12,8 +12,8 @@ from rooflinekit.types.numeric import Numeric, ceil, ceil_div, smooth_maximum, s
 
 __all__ = ["GemmTime", "idle_tiles"]
 
-_ROWS, _TILE = 64, 128
-"""Rows that one tensor-core instruction takes (wgmma: m64), and the usual output tile (CUTLASS default 128 x 128)."""
+_TILE = 128
+"""The usual output tile (CUTLASS default 128 x 128)."""
 
 
 def idle_tiles(m: Numeric, n: Numeric, cores: int) -> Numeric:
@@ -30,11 +30,12 @@ def idle_tiles(m: Numeric, n: Numeric, cores: int) -> Numeric:
 
 @dataclass(frozen=True)
 class GemmTime:
-    """launch + kl·√(k/1024) + ks·k/1024 + pn(2·⌈m⌉64·n·(k + k0)/(ec·P), bytes/(em·W)) + (2 + b)·m·k/(eq·W).
+    """launch + kl·√(k/1024) + ks·k/1024 + pn(2·⌈m⌉r·n·(k + k0)/(ec·P), bytes/(em·W)) + (2 + b)·m·k/(eq·W).
 
-    Rows come in 64s; each tile has a fixed cost worth k0 of its depth (prologue, epilogue); the k loop has a
-    latency that no parallelism hides (√k where k is split, k where it is not); the last term is the kernel that
-    quantises 16-bit activations for narrower arithmetic. Found on the tables of H100, H200, B200, A100 and L40S.
+    Rows come in r (64 on tensor cores, 1 on a CPU); each tile has a fixed cost worth k0 of its depth (prologue,
+    epilogue); the k loop has a latency that no parallelism hides (√k where k is split, k where it is not); the last
+    term is the kernel that quantises 16-bit activations for narrower arithmetic. Found on the tables of H100, H200,
+    B200, A100 and L40S.
 
     >>> from rooflinekit.specs import load_accelerator
     >>> from rooflinekit.types.dtype import Dtype
@@ -62,7 +63,8 @@ class GemmTime:
         accelerator = system.accelerator
         m, n, k = kernel.dims["m"], kernel.dims["n"], kernel.dims["k"]
         rate, bandwidth = self.compute * accelerator.peak(kernel.dtype), accelerator.memory_bandwidth
-        compute = kernel.flops * (ceil_div(m, _ROWS) * (_ROWS / m) * ((1.0 + self.tile / k) / rate))
+        rows = accelerator.tile_rows
+        compute = kernel.flops * (ceil_div(m, rows) * (rows / m) * ((1.0 + self.tile / k) / rate))
         if self.tail:
             extra = idle_tiles(m, n, accelerator.cores) * (2.0 * _TILE * _TILE) * (k + self.tile)
             compute = compute + extra * (self.tail / rate)

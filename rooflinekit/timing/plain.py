@@ -19,9 +19,9 @@ class PlainTime:
     Williams et al. 2009, doi:10.1145/1498765.1498785.
     """
 
-    launch: float = parameter("floor of one launch", "us", 0.0, 100.0, 2.5)
+    launch: float = parameter("floor of one launch, or of several in a row", "us", 0.0, 2000.0, 2.5)
     compute: float = parameter("realised share of the peak", "share", 0.01, EFFICIENCY, 0.7)
-    memory: float = parameter("realised share of the bandwidth", "share", 0.01, EFFICIENCY, 0.8)
+    memory: float = parameter("realised share of the bandwidth", "share", 0.0005, EFFICIENCY, 0.8)
 
     def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
         """Time of one launch [s]."""

@@ -98,6 +98,7 @@ AXES: Mapping[str, Callable[[Kernel], Numeric]] = {
     "tokens": _dim("tokens"),
     "bytes": _dim("bytes"),
     "gpus": lambda kernel: float(kernel.gpus),
+    "traffic": lambda kernel: kernel.bytes,
 }
 """Shapes that a correction may depend on, from the kernel."""
 

@@ -11,7 +11,8 @@
     │   ├── DeploymentError         a split over GPUs that does not exist
     │   ├── WorkloadError           a batch, length or context that makes no sense
     │   └── MissingExtraError       an optional dependency is not installed
-    └── DoesNotFitError             exit code 3: the deployment needs more memory than there is
+    ├── DoesNotFitError             exit code 3: the deployment needs more memory than there is
+    └── InterruptedRunError         exit code 130: stopped half-way; says what is kept and where
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ __all__ = [
     "DoesNotFitError",
     "DtypeError",
     "InputError",
+    "InterruptedRunError",
     "MissingExtraError",
     "RooflinekitError",
     "SpecError",
@@ -90,6 +92,12 @@ class DoesNotFitError(RooflinekitError):
     """The deployment needs more memory than the accelerators have."""
 
     exit_code = 3
+
+
+class InterruptedRunError(RooflinekitError):
+    """A long run was stopped; what was finished is kept."""
+
+    exit_code = 130
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:

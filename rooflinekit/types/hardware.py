@@ -72,6 +72,7 @@ class Accelerator:
     release_year: int = 0
     compute_capability: str = ""
     price: Price | None = None
+    tile_rows: int = 64  #: rows that a matrix instruction takes at once: 64 for tensor cores (wgmma m64), 1 for a CPU
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     provenance: tuple[Provenance, ...] = field(default=(), repr=False)
@@ -105,25 +106,36 @@ class System:
     accelerator: Accelerator
     domain_size: int
     max_gpus: int  #: more than this cannot be joined, or nothing is known about how
+    name: str = ""  #: of its file; "" for the usual system of an accelerator
+    link_bandwidth: Numeric = 0.0  #: to all peers of the domain together, one direction [B/s]
+    nic_bandwidth: Numeric = 0.0  #: of one accelerator to other domains, one direction [B/s]; 0 if there is no way
+    in_switch: bool = False  #: the switch of the domain adds up what passes it (NVLink SHARP)
+    provenance: tuple[Provenance, ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, accelerator: Accelerator) -> System:
         """The usual system of this accelerator: its scale-up domain, joined by NICs where it has them."""
+        domain = accelerator.domain_size
         network = bool(accelerator.nic_bandwidth)
         return cls(
-            accelerator, accelerator.domain_size, 1024 * accelerator.domain_size if network else accelerator.domain_size
+            accelerator,
+            domain,
+            1024 * domain if network else domain,
+            link_bandwidth=accelerator.link_bandwidth,
+            nic_bandwidth=accelerator.nic_bandwidth,
         )
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return self.name or f"{self.accelerator.name} system"
 
     def transfer_time(self, kernel: Kernel) -> Numeric:
         """Time to send a collective's bytes at datasheet rates [s]: the slower of scale-up links and NICs.
 
-        A group within one domain uses its links alone. A wider one sends (nodes − 1)/nodes of the data between nodes;
-        data that all accelerators of a node need crosses once, split over their NICs.
+        Both tiers work at once, on different pieces of the data (a hierarchical collective in a pipeline).
         """
-        inside = kernel.network_bytes / self.accelerator.link_bandwidth
-        if kernel.span <= self.domain_size:
-            return inside
-        nodes = -(-kernel.span // self.domain_size)
-        leaving = kernel.network_bytes * ((nodes - 1) / nodes * kernel.gpus / (kernel.gpus - 1))
-        outside = leaving / (self.domain_size if kernel.shared else 1) / self.accelerator.nic_bandwidth
-        return maximum(inside, outside)
+        links = (kernel.network_bytes - kernel.nic_bytes) / self.link_bandwidth if self.domain_size > 1 else 0.0
+        if isinstance(kernel.nic_bytes, float) and kernel.nic_bytes == 0.0:
+            return links
+        return maximum(links, kernel.nic_bytes / self.nic_bandwidth)

@@ -24,8 +24,10 @@ Family: TypeAlias = Literal[
     "embedding",
     "sampling",
     "collective",
+    "host",
 ]
-FAMILIES: tuple[Family, ...] = Family.__args__  # type: ignore[attr-defined]
+FAMILIES: tuple[Family, ...] = tuple(family for family in Family.__args__ if family != "host")  # type: ignore[attr-defined]
+"""Families of kernels, each with a time form; "host" is what an engine adds between them."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,7 @@ class Kernel:
     network_bytes: Numeric = 0.0
     gpus: int = 1  #: accelerators that a collective joins
     variant: str = ""  #: what else picks an engine's kernel: format of the cache, collective, routing of the experts
-    span: int = 1  #: consecutive accelerators that the group is spread over; more than a domain means several nodes
-    shared: bool = False  #: every accelerator of a node gets the same data, so a node brings it in once
+    nic_bytes: Numeric = 0.0  #: the part of network_bytes that leaves the scale-up domain
     dims: Mapping[str, Numeric] = field(default_factory=dict)
 
     @property

@@ -243,6 +243,8 @@ class Model:
     lm_head_bias: bool = False
     kv_dtype: Dtype | None = None  #: cache format that the checkpoint asks for (kv_cache_scheme)
     weight_only: bool = False  #: quantised weights are dequantised: matrix inputs stay in the stream's format
+    rotary_tables: int = 1  #: of cosines and sines an engine keeps, each of `max_context` positions
+    tower: int = 0  #: parameters of vision towers and projectors, in 16 bit; they take memory and nothing else here
     mtp_layers: int = 0  #: multi-token-prediction layers in the checkpoint; counted apart, never in the totals
     aliases: tuple[str, ...] = ()
     source: str = ""

@@ -144,7 +144,7 @@ def test_suggestions_begin_with_what_was_typed_and_are_never_far_off(kind, name,
 
 
 @pytest.mark.parametrize(("name", "taken", "others"), [
-    ("mistral", "mistral-7b", " (others: mistral-7b-v0.3)"),
+    ("mistral", "mistral-7b", " (others: mistral-7b-v0.2, mistral-7b-v0.3)"),
     ("mixtral", "mixtral-8x7b", " (others: mixtral-8x22b)"),
     ("nemotron-h", "nemotron-h-56b", ""),
 ])  # fmt: skip

@@ -1,0 +1,405 @@
+"""Splits: what is cut, what is copied, what is sent; identities for every model and hand numbers for single cases."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from rooflinekit.estimator import estimate, read_deployment
+from rooflinekit.kernels import Experts, tiers
+from rooflinekit.layers import check_deployment
+from rooflinekit.operating_point import Predictor
+from rooflinekit.specs import load_accelerator, load_model, load_system, names
+from rooflinekit.step import make_plan
+from rooflinekit.types.batch import Batch
+from rooflinekit.types.deployment import Deployment
+from rooflinekit.types.dtype import Dtype
+from rooflinekit.types.errors import DeploymentError, InputError
+from rooflinekit.types.hardware import System
+from rooflinekit.types.model import Attention, LatentAttention
+from rooflinekit.types.workload import Workload
+
+H200 = load_accelerator("h200-sxm").value
+# On every rank of a layer, by operation; queries, keys and values are counted by part.
+WHOLE = {
+    "residual_norm", "final_norm", "router", "qkv_a_proj", "kv_a_proj", "latent_norm", "qk_norm", "embedding_norm",
+    "expert_select", "index_k_proj", "index_q_proj", "index_scores", "expert_down_latent", "expert_up_latent",
+}  # fmt: skip
+ROWS = {"embedding", "lm_head"}  # cut, but rounded up to whole rows
+
+
+def attends(name):
+    return all(isinstance(layer.mixer, (Attention, LatentAttention)) for layer in load_model(name).value.layer_counts)
+
+
+MODELS = [name for name in names("model") if attends(name)]
+
+
+@st.composite
+def splits(draw):
+    return Deployment(
+        tp=draw(st.sampled_from([1, 2, 4, 8, 16])),
+        dp=draw(st.sampled_from([1, 2, 4])),
+        cp=draw(st.sampled_from([1, 2])),
+        pp=draw(st.sampled_from([1, 2, 3])),
+        ep=draw(st.sampled_from([1, 2, 4, 8, 16])),
+        sequence_parallel=draw(st.booleans()),
+        activations=Dtype.BF16,
+    )
+
+
+def plan(name, deployment, gpu=H200, system="hgx-h200"):
+    built = load_system(system, gpu).value if system else System.of(gpu)
+    return make_plan(load_model(name).value, deployment, built, None)
+
+
+def valid_plan(name, deployment):
+    try:
+        return plan(name, deployment)
+    except DeploymentError:
+        assume(False)
+
+
+def held(built):
+    """Weights of every operation on one rank of each stage, together."""
+    found = Counter()
+    for op, count in built.operations.items():
+        weights = op.weights
+        named = getattr(op, "core", op)  # an attention whose context is shared
+        found[getattr(named, "name", type(named).__name__)] += count * sum(w.count for w in weights)
+    return found
+
+
+def key_value_share(built, op):
+    widths = dict(op.parts)
+    return sum(width for part, width in widths.items() if part in "kv") / sum(widths.values())
+
+
+def qkv_copies(name, tp):
+    """Copies of the fused projection over tp ranks: keys and values of a head are copied once there are more ranks."""
+    for layer in load_model(name).value.layer_counts:
+        mixer = layer.mixer
+        if isinstance(mixer, Attention):
+            q, kv = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
+            yield (q * (2 if mixer.gated else 1) + 2 * kv * max(1, tp // mixer.kv_heads)), q, kv
+
+
+@given(name=st.sampled_from(MODELS), deployment=splits())
+def test_weights_are_conserved_but_for_counted_copies(name, deployment):
+    split, base = held(valid_plan(name, deployment)), held(plan(name, Deployment(activations=Dtype.BF16)))
+    replicas = deployment.dp * deployment.cp
+    positions = {"Embedding"} if load_model(name).value.position_rows else set()
+    for op, elements in base.items():
+        if not elements or op in {"qkv_proj", "qk_norm"} | positions:  # norms of heads are cut where they span them
+            continue
+        over_ranks = split[op] * deployment.stage
+        if op == "Experts":
+            expected = elements
+        elif op in WHOLE or op == "Parameters":
+            expected = elements * deployment.stage
+        else:
+            expected = elements * replicas
+        # biases of what is summed over ranks are on each of them; vocabularies are rounded up
+        assert over_ranks == pytest.approx(expected, rel=5e-3 if op in ROWS | {"o_proj", "down_proj"} else 2e-3), op
+        assert over_ranks >= expected * (1 - 1e-9)
+
+
+@given(name=st.sampled_from([n for n in MODELS if len(list(qkv_copies(n, 1))) == 1]), deployment=splits())
+def test_keys_and_values_are_copied_once_there_are_more_ranks_than_heads(name, deployment):
+    model = load_model(name).value
+    assume(not any(layer.mixer.keys_are_values for layer in model.layer_counts))
+    split, base = held(valid_plan(name, deployment)), held(plan(name, Deployment(activations=Dtype.BF16)))
+    ((copied, _, _),), ((whole, _, _),) = qkv_copies(name, deployment.tp), qkv_copies(name, 1)
+    expected = base["qkv_proj"] * copied / whole * deployment.dp * deployment.cp
+    assert split["qkv_proj"] * deployment.stage == pytest.approx(expected, rel=1e-9)
+
+
+@given(name=st.sampled_from(MODELS), deployment=splits(), decode=st.booleans())
+def test_work_is_conserved_but_for_counted_copies(name, deployment, decode):
+    built, base = valid_plan(name, deployment), plan(name, Deployment(activations=Dtype.BF16))
+    dp, tp, cp = deployment.dp, deployment.tp, deployment.cp
+    own = Batch.decode(16.0, 4096.0) if decode else Batch.prefill(16.0, 512.0)
+    all_of_it = Batch.decode(16.0 * dp, 4096.0) if decode else Batch.prefill(16.0 * dp, 512.0)
+    done, whole = flops(built, own), flops(base, all_of_it)
+    for op, work in whole.items():
+        if not work or op in ("qkv_proj", "rope", "qk_norm", "sampling", "embedding"):
+            continue
+        copies = tp if op in WHOLE else cp if op == "kv_b_proj" else 1.0
+        if op in ("residual_norm", "final_norm", "embedding_norm") and deployment.sequence_parallel:
+            copies = 1.0
+        if op == "lm_head" and not decode:
+            copies = cp  # all last tokens are with one of the context ranks, which is the one shown
+        assert done[op] * deployment.stage == pytest.approx(work * copies, rel=5e-3), op
+
+
+def flops(built, batch):
+    """FLOP by kernel, of the mean rank."""
+    found = Counter()
+    for op, count in built.operations.items():
+        for kernel in op.kernels(step_of(built, batch), count):
+            fuller = op.routing.imbalance(kernel.dims["tokens"]) if isinstance(op, Experts) else 1.0
+            found[kernel.name] += kernel.count * kernel.flops / fuller
+    return found
+
+
+def step_of(built, batch):
+    from rooflinekit.kernels import Step
+
+    split = built.deployment
+    return Step(batch, built.precision.stream, built.precision.kv, split.dp * split.cp, split.cp)
+
+
+@given(name=st.sampled_from(MODELS), pp=st.sampled_from([1, 2]), decode=st.booleans())
+def test_one_rank_a_layer_sends_nothing_but_to_the_next_stage(name, pp, decode):
+    built = plan(name, Deployment(pp=pp, activations=Dtype.BF16))
+    kernels = built.kernels(Batch.decode(4.0, 100.0) if decode else Batch.prefill(4.0, 100.0))
+    assert {kernel.name for kernel in kernels if kernel.network_bytes} == ({"pipeline_send"} if pp > 1 else set())
+
+
+def kernels(built, batch):
+    return {kernel.name: kernel for kernel in built.kernels(batch)}
+
+
+# --- all-reduce ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("algorithm", "times"), [
+    ("auto", 14 / 8), ("two_shot", 14 / 8), ("ring", 14 / 8),  # 2·7/8 of the payload
+    ("one_shot", 7.0),  # all of it to each of the others
+    ("in_switch", 9 / 8),  # up once, and its eighth of the sum
+])  # fmt: skip
+def test_bytes_of_an_all_reduce(algorithm, times):
+    built = plan("llama-3-70b", Deployment(tp=8, all_reduce=algorithm))
+    reduce = kernels(built, Batch.decode(32.0, 100.0))["all_reduce"]
+    assert (reduce.count, reduce.network_bytes, reduce.nic_bytes) == (160, times * 32 * 8192 * 2, 0.0)
+    assert built.system.transfer_time(reduce) == pytest.approx(times * 32 * 8192 * 2 / 450e9)
+
+
+def test_sequence_parallelism_sends_as_much_and_norms_a_share():
+    plain = plan("llama-3-70b", Deployment(tp=8))
+    split = plan("llama-3-70b", Deployment(tp=8, sequence_parallel=True))
+    batch = Batch.prefill(1.0, 4096.0)
+    before, after = kernels(plain, batch), kernels(split, batch)
+    halves = (after["sequence_gather"], after["sequence_scatter"])
+    assert sum(half.network_bytes for half in halves) == before["all_reduce"].network_bytes
+    # two a layer; the last gather stands before the LM head, and the first scatter behind the embedding
+    assert [half.count for half in halves] == [161, 160]
+    assert after["embedding_reduce"].network_bytes == before["embedding_reduce"].network_bytes / 2
+    assert after["residual_norm"].activation_bytes == before["residual_norm"].activation_bytes / 8
+    assert after["residual_norm"].weight_bytes == before["residual_norm"].weight_bytes
+
+
+# --- two tiers ----------------------------------------------------------------------------------------------------
+
+
+def test_a_hierarchical_all_reduce_by_hand():
+    # 16 ranks in two nodes of 8: reduce-scatter and all-gather inside, 2·7/8; between nodes 2·1/2 of an eighth
+    reduce = kernels(plan("llama-3-70b", Deployment(tp=16)), Batch.decode(32.0, 100.0))["all_reduce"]
+    payload = 32 * 8192 * 2
+    assert reduce.network_bytes - reduce.nic_bytes == pytest.approx(14 / 8 * payload)
+    assert reduce.nic_bytes == pytest.approx(payload / 8)
+    assert load_system("hgx-h200", H200).value.transfer_time(reduce) == pytest.approx(
+        max(14 / 8 * payload / 450e9, payload / 8 / 50e9)
+    )
+
+
+@given(domains=st.integers(2, 16), kind=st.sampled_from(["all_reduce", "all_gather", "all_to_all"]))
+def test_no_accelerator_sends_more_over_its_nic_than_flat(domains, kind):
+    flat = tiers(kind, 8 * domains, 8 * domains, 1)  # every accelerator a node of its own
+    both = tiers(kind, 8 * domains, 8 * domains, 8)
+    assert both.nic <= flat.nic + 1e-12
+    assert flat.links == 0.0
+
+
+def test_a_wider_domain_keeps_traffic_inside():
+    rack = load_accelerator("gb200").value
+    split = Deployment(tp=1, dp=64, ep=64)
+    inside = kernels(plan("deepseek-v3", split, rack, "gb200-nvl72"), Batch.decode(8.0, 100.0))
+    outside = kernels(plan("deepseek-v3", split), Batch.decode(8.0, 100.0))
+    assert inside["expert_dispatch"].nic_bytes == 0.0
+    assert outside["expert_dispatch"].nic_bytes > 0.0
+
+
+def test_a_box_without_nvlink_takes_pcie():
+    card = load_accelerator("h100-pcie").value
+    built = plan("llama-3-8b", Deployment(tp=4), card, "h100-pcie-box")
+    reduce = kernels(built, Batch.prefill(1.0, 4096.0))["all_reduce"]
+    assert built.system.transfer_time(reduce) == pytest.approx(2 * 3 / 4 * 4096 * 4096 * 2 / 63e9)
+
+
+# --- experts ------------------------------------------------------------------------------------------------------
+
+
+def test_dispatch_and_combine_by_hand():
+    # Mixtral, 8 replicas with one expert each, 10 tokens: each goes to 2 of 8 ranks, 2·7/8 of them other ones
+    sent = kernels(plan("mixtral-8x7b", Deployment(dp=8, ep=8)), Batch.decode(10.0, 100.0))
+    assert sent["expert_dispatch"].network_bytes == pytest.approx(10 * 2 * 7 / 8 * 4096 * 2)
+    assert sent["expert_combine"].network_bytes == pytest.approx(10 * 2 * 7 / 8 * 4096 * 2)
+
+
+def test_fp8_dispatch_sends_a_byte_and_a_scale():
+    sent = kernels(plan("deepseek-v3", Deployment(dp=8, ep=8, dispatch=Dtype.FP8)), Batch.decode(10.0, 100.0))
+    wide = sent["expert_combine"].network_bytes
+    assert sent["expert_dispatch"].network_bytes == pytest.approx(wide * (1 + 4 / 128) / 2)
+
+
+def test_over_two_nodes_a_token_goes_once_to_the_other():
+    # Mixtral, 16 ranks: each expert cut in two, one expert pair of ranks; each node has 4 of 8 experts, and a token
+    # needs the other node unless both its experts are here: 1 - C(4, 2)/C(8, 2) = 11/14
+    sent = kernels(plan("mixtral-8x7b", Deployment(dp=16, ep=8)), Batch.decode(10.0, 100.0))["expert_dispatch"]
+    assert sent.nic_bytes == pytest.approx(10 * 11 / 14 * 4096 * 2)
+
+
+def test_within_one_replica_the_all_reduce_combines():
+    done = kernels(plan("deepseek-v3", Deployment(tp=8, ep=8)), Batch.decode(64.0, 100.0))
+    assert not {"expert_dispatch", "expert_combine", "expert_gather"} & set(done)
+    routed = done["experts"].dims["routed"]
+    assert done["experts"].flops == pytest.approx(2 * routed * 3 * 7168 * 2048)
+    assert routed > 64 * 8 / 8  # the fullest rank
+
+
+def test_redundant_experts_take_memory_and_level_the_load():
+    skewed = {"dp": 8, "ep": 8, "skew": 1.0}
+    plain = plan("deepseek-v3", Deployment(**skewed))
+    spread = plan("deepseek-v3", Deployment(**skewed, redundant_experts=32))
+    batch = Batch.decode(64.0, 100.0)
+    assert held(spread)["Experts"] == held(plain)["Experts"] * 288 / 256
+    assert kernels(spread, batch)["experts"].flops < 0.8 * kernels(plain, batch)["experts"].flops
+
+
+def test_attention_replicas_split_the_latent_cache_and_tensor_ranks_copy_it():
+    tensor, data = (plan("deepseek-v3", Deployment(**{key: 8})) for key in ("tp", "dp"))
+    read = [kernels(built, Batch.decode(own, 4096.0))["attention"].kv_read_bytes for built, own in
+            ((tensor, 64.0), (data, 8.0))]  # fmt: skip
+    assert read[0] == 8 * read[1] == 64 * 4096 * 576 * 2
+
+
+# --- pipeline -----------------------------------------------------------------------------------------------------
+
+
+def test_one_stage_has_no_bubble_and_sends_nothing():
+    work = Workload(8.0, 512.0, 64.0)
+    with pytest.raises(DeploymentError, match="microbatches=4 need stages"):
+        plan("llama-3-8b", Deployment(microbatches=4))
+    one = Predictor.of(plan("llama-3-8b", Deployment()))
+    assert one.ttft(work).time == one.plan.time(one.prefill_batch(work)).time
+    assert one.plan.busiest_share(one.prefill_batch(work)) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(("stages", "parts"), [(2, 2), (2, 8), (4, 4), (4, 16)])
+def test_the_bubble_of_equal_stages(stages, parts):
+    # 80 equal layers: m microbatches of one sequence take (m + p - 1)/p of what one takes through all stages
+    built = Predictor.of(plan("llama-3-70b", Deployment(pp=stages, microbatches=parts)))
+    work = Workload(float(parts), 2048.0, 64.0)
+    through = built.plan.time(built.prefill_batch(work)).time
+    assert built.ttft(work).time == pytest.approx(through * (parts + stages - 1) / stages, rel=0.02)
+
+
+@given(batch=st.integers(1, 64), parts=st.sampled_from([1, 2, 4, 8]))
+def test_a_token_goes_through_all_stages(batch, parts):
+    built = Predictor.of(plan("llama-3-70b", Deployment(pp=4, microbatches=parts)))
+    work = Workload(float(batch), 256.0, 32.0, context=300.0)
+    through = built.plan.time(built.decode_batch(work, 300.0)).time
+    assert built.tpot(work).time >= through * (1 - 1e-12)
+    # no more microbatches are in flight than stages, so nobody waits but for the last stage, which has the LM head
+    assert built.tpot(work).time <= through * 1.15
+
+
+def test_filled_stages_raise_the_rate():
+    rates = []
+    for parts in (1, 2, 4):
+        built = Predictor.of(plan("llama-3-70b", Deployment(pp=4, microbatches=parts)))
+        rates.append(1.0 / built.tpot(Workload(256.0, 512.0, 64.0, context=4096.0)).time)
+    assert rates == sorted(rates)
+
+
+def test_a_stage_boundary_crosses_nodes_where_its_ranks_do():
+    # stages of 4 ranks on nodes of 8: the first boundary is inside a node, the second between nodes
+    built = plan("llama-3-70b", Deployment(tp=4, pp=4))
+    sends = [k for k in built.kernels(Batch.decode(8.0, 100.0)) if "send" in k.name]
+    assert {(k.name, k.count, k.network_bytes, k.nic_bytes) for k in sends} == {
+        ("pipeline_send", 2, 8 * 8192 / 4 * 2, 0.0), ("pipeline_send_nic", 1, 8 * 8192 / 4 * 2, 8 * 8192 / 4 * 2)
+    }  # fmt: skip
+
+
+# --- context ------------------------------------------------------------------------------------------------------
+
+
+def test_context_parallel_prefill_by_hand():
+    batch = Batch.prefill(1.0, 8192.0)
+    one, four = (kernels(plan("llama-3-8b", Deployment(cp=cp)), batch) for cp in (1, 4))
+    assert four["qkv_proj"].flops == one["qkv_proj"].flops / 4
+    assert four["attention"].flops == one["attention"].flops / 4  # opposite pieces: all ranks score as many pairs
+    assert four["attention"].kv_read_bytes == one["attention"].kv_read_bytes
+    assert four["kv_append"].kv_write_bytes == one["kv_append"].kv_write_bytes / 4
+    # keys and values of everyone: 3/4 of 8192 x 2 x 8 x 128 x 2 B
+    assert four["context_gather"].network_bytes == 3 / 4 * 8192 * 2 * 8 * 128 * 2
+
+
+def test_context_parallel_decode_by_hand():
+    batch = Batch.decode(8.0, 65536.0)
+    one, four = (kernels(plan("llama-3-8b", Deployment(cp=cp)), batch) for cp in (1, 4))
+    assert four["attention"].kv_read_bytes == one["attention"].kv_read_bytes / 4
+    assert four["attention"].flops == one["attention"].flops / 4
+    assert four["attention"].activation_bytes == one["attention"].activation_bytes
+    assert four["qkv_proj"].dims["m"] == 2  # 8 sequences, two of them this rank's
+    assert four["context_queries"].network_bytes == 3 / 4 * 8 * 32 * 128 * 2
+    assert four["context_results"].network_bytes == 3 / 4 * 8 * (32 * 128 * 2 + 32 * 4)
+
+
+def test_context_ranks_share_the_cache():
+    needed = [estimate("llama-3-8b", "h200-sxm", cp=cp, isl=32768, osl=2, batch=2, allow_oom=True).memory.kv_bytes
+              for cp in (1, 2, 4)]  # fmt: skip
+    assert needed[0] == pytest.approx(2 * needed[1], rel=0.01) == pytest.approx(4 * needed[2], rel=0.01)
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "system", "split", "said"), [
+    ("llama-3-8b", "", {"tp": 16}, "exceeds the 8 accelerators that nvlink4 joins in a h200-sxm system; use tp = 1"),
+    ("llama-3-8b", "hgx-h200", {"tp": 12}, "tp=12 fills no whole domains of 8; use tp = 1, 2, 4, 8, 16 or 32"),
+    ("llama-3-8b", "", {"tp": 3}, "tp=3 does not divide llama-3-8b's 32 attention heads; use tp = 1, 2, 4 or 8"),
+    ("llama-3-8b", "", {"pp": 33}, "use pp <= 32"),
+    ("llama-3-8b", "", {"ep": 2}, "llama-3-8b has no experts; use ep=1"),
+    ("llama-3-8b", "", {"skew": 1.0}, "llama-3-8b has no experts; leave skew out"),
+    ("llama-3-8b", "", {"microbatches": 2}, "need stages; use pp > 1 or microbatches=1"),
+    ("llama-3-8b", "", {"sequence_parallel": True}, "use tp > 1, or leave it out"),
+    ("llama-3-8b", "", {"all_reduce": "ring"}, "tp=1 has none; use all_reduce=auto"),
+    ("llama-3-8b", "", {"tp": 2, "all_reduce": "in_switch"}, "use auto, one_shot, two_shot, ring (or name a system"),
+    ("llama-3-8b", "hgx-h200", {"tp": 16, "all_reduce": "one_shot"}, "use auto, two_shot, ring, in_switch"),
+    ("jamba-v0.1", "", {"cp": 2}, "cp=2 cannot split the context of jamba-v0.1's mamba layers; use cp=1"),
+    ("deepseek-v3.2", "", {"cp": 2}, "sparse attention; use cp=1"),
+    ("mixtral-8x7b", "", {"tp": 4, "ep": 3}, "tp·cp·dp = 4 ranks; use ep = 1, 2 or 4"),
+    ("mixtral-8x7b", "", {"redundant_experts": 2}, "with ep=1 every rank holds all experts; use ep > 1"),
+    ("mixtral-8x7b", "", {"dp": 8, "ep": 8, "redundant_experts": 3}, "uneven over ep=8 ranks; use 8"),
+    ("mixtral-8x7b", "", {"tp": 8, "ep": 8, "dispatch": Dtype.FP8}, "use ep > 1 with dp or cp > 1"),
+])  # fmt: skip
+def test_a_split_that_does_not_exist_is_refused_with_those_that_do(model, system, split, said):
+    built = load_system(system, H200).value if system else System.of(H200)
+    with pytest.raises(DeploymentError) as refused:
+        check_deployment(load_model(model).value, Deployment(**split), built)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(("keys", "said"), [
+    ({"skew": -1}, "skew must be from 0"),
+    ({"skew": "much"}, "skew must be from 0"),
+    ({"cp": 0}, "cp must be a whole number of at least 1"),
+    ({"redundant_experts": 1.5}, "redundant_experts must be a whole number"),
+    ({"all_reduce": "one_shoot"}, "one_shot"),
+    ({"sequence_parallel": "perhaps"}, "sequence_parallel must be True or False"),
+])  # fmt: skip
+def test_senseless_options_are_refused_by_name(keys, said):
+    with pytest.raises(InputError, match=said):
+        read_deployment(keys)
+
+
+def test_an_estimate_names_the_split_it_is_for():
+    answer = estimate("deepseek-v3", "h200-sxm", system="dgx-h200", dp=16, ep=16, dispatch="fp8", skew=0.5, batch=256)
+    assert {key: answer.inputs[key] for key in ("dp", "ep", "gpus", "dispatch", "skew", "system")} == {
+        "dp": 16, "ep": 16, "gpus": 16, "dispatch": "fp8", "skew": 0.5, "system": "dgx-h200"
+    }  # fmt: skip
