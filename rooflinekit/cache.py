@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rooflinekit.kernels import STATE_DTYPE
 from rooflinekit.kernels.attention import index_key_bytes
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.errors import WorkloadError
+from rooflinekit.types.kv_policy import FULL, KVPolicy
 from rooflinekit.types.model import (
     Attention,
     GatedDeltaNet,
@@ -39,6 +40,7 @@ class LayerCache:
     cap: int | None
     state_bytes: float
     fixed_bytes: float = 0.0  #: per token, in a format of their own (index keys) [B]
+    summaries: float = 0.0  #: of pages, as a share of the elements
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,17 @@ class CacheLaw:
             total = total + slope * (allocated if cap == math.inf else minimum(allocated, cap))
         return total
 
+    def plus(self, other: CacheLaw) -> CacheLaw:
+        """Two caches side by side, such as a model's and its draft's; allocated in the blocks of this one.
+
+        >>> CacheLaw(((math.inf, 10.0),), 5.0).plus(CacheLaw(((64.0, 2.0), (math.inf, 1.0)), 0.0)).slopes
+        ((64.0, 2.0), (inf, 11.0))
+        """
+        slopes: defaultdict[float, float] = defaultdict(float)
+        for cap, slope in (*self.slopes, *other.slopes):
+            slopes[cap] += slope
+        return replace(self, slopes=tuple(sorted(slopes.items())), state_bytes=self.state_bytes + other.state_bytes)
+
     def longest(self, budget: Numeric) -> Numeric:
         """Longest context whose cache fits in `budget` bytes; infinite if it stops growing below that [tokens].
 
@@ -92,7 +105,7 @@ class CacheLaw:
         return where(budget >= self.state_bytes, whole, 0.0)
 
 
-def layer_cache(mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8) -> LayerCache:
+def layer_cache(mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8, policy: KVPolicy = FULL) -> LayerCache:
     """What one layer keeps on one of `tp` accelerators; `index` is the format of a sparse attention's index keys.
 
     >>> layer_cache(Attention(32, 8, 128, 128), tp=2).elements
@@ -101,10 +114,14 @@ def layer_cache(mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8) -> L
     match mixer:
         case Attention():
             heads = max(1, mixer.kv_heads // tp)
-            return LayerCache(heads * (mixer.head_dim + mixer.v_head_dim), mixer.window or mixer.chunk, 0.0)
+            elements = heads * (mixer.head_dim + mixer.v_head_dim)
+            if mixer.chunk is not None:
+                return LayerCache(elements, mixer.window or mixer.chunk, 0.0)
+            return LayerCache(elements, policy.stored(mixer.window), 0.0, 0.0, policy.summaries(mixer.window))
         case LatentAttention(indexer=indexer):
             keys = 0.0 if indexer is None or indexer.shared else index_key_bytes(indexer.head_dim, index)
-            return LayerCache(mixer.latent_dim, None, 0.0, keys)
+            shares = policy.summaries(None if indexer is None else indexer.top_k, vectors=1)
+            return LayerCache(mixer.latent_dim, policy.stored(None), 0.0, keys, shares)
         case None:
             return LayerCache(0, None, 0.0)
         case _:
@@ -131,10 +148,18 @@ def _state_bytes(mixer: GatedDeltaNet | LightningAttention | Mamba | Mamba2, tp:
     return state * STATE_DTYPE.bytes + channels * (taps - 1) * Dtype.BF16.bytes
 
 
-def cache_law(layers: Iterable[Layer], kv: Dtype, tp: int = 1, block: int = 1, index: Dtype = Dtype.FP8) -> CacheLaw:
+def cache_law(  # noqa: PLR0913, PLR0917 - what is cached, its formats, its split, and what is kept of it
+    layers: Iterable[Layer],
+    kv: Dtype,
+    tp: int = 1,
+    block: int = 1,
+    index: Dtype = Dtype.FP8,
+    policy: KVPolicy = FULL,
+) -> CacheLaw:
     """The law of a whole model, or of one pipeline stage, on one of `tp` accelerators.
 
-    `kv` is the format of keys, values and latents, `index` that of a sparse attention's index keys.
+    `kv` is the format of keys, values and latents, `index` that of a sparse attention's index keys; `policy` says how
+    many tokens are kept.
 
     Raises WorkloadError for a block below 1 token.
     """
@@ -143,9 +168,10 @@ def cache_law(layers: Iterable[Layer], kv: Dtype, tp: int = 1, block: int = 1, i
     slopes: defaultdict[float, float] = defaultdict(float)
     state = 0.0
     for layer, count in Counter(layers).items():
-        cache = layer_cache(layer.mixer, tp, index)
+        cache = layer_cache(layer.mixer, tp, index, policy)
         if cache.elements:
-            slopes[float(cache.cap or math.inf)] += count * (cache.elements * kv.bytes + cache.fixed_bytes)
+            each = cache.elements * kv.bytes * (1.0 + cache.summaries) + cache.fixed_bytes
+            slopes[float(cache.cap or math.inf)] += count * each
         state += count * cache.state_bytes
     return CacheLaw(tuple(sorted(slopes.items())), state, block)
 

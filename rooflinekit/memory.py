@@ -1,39 +1,28 @@
-"""Does it fit: weights, cache, activation peak and the engine's overheads on the busiest accelerator."""
+"""Does it fit, by the engine's own rule: weights, activation peak, what lies outside, and the pool for the cache."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from rooflinekit.cache import CacheLaw, cache_law
-from rooflinekit.layers import stage_operations
-from rooflinekit.layers.feedforward import group_share
+from rooflinekit.cache import cache_law
+from rooflinekit.footprint import Layout, Peak, activation_peak, cache_layout, resident_bytes
 from rooflinekit.step import Plan
-from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.model import DenseFFN, MixtureOfExperts
+from rooflinekit.types.engine import Budget, MemoryRule
 from rooflinekit.types.numeric import Numeric, ceil_div, floor_div, maximum, minimum, where
-from rooflinekit.types.units import GIB
 
-__all__ = ["TOKEN_BUDGET", "Memory", "MemoryModel", "Stage", "make_memory_model"]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-TOKEN_BUDGET = 8192
-"""Tokens an engine computes in one prefill step at most: vLLM's max_num_batched_tokens on an 80 GB GPU (0.19 logs)."""
+__all__ = ["Memory", "MemoryModel", "Outside", "Stage", "make_memory_model"]
 
-MOE_CHUNK = 16_384
-"""Tokens that vLLM's fused_moe works on at once at most (VLLM_FUSED_MOE_CHUNK_SIZE, its default)."""
-
-CONTEXT_BYTES = {False: 0.51 * GIB, True: 1.53 * GIB}
-"""CUDA context and first NCCL buffers, on one GPU and on several: medians of 20 and 7 vLLM 0.19 start-up logs."""
-
-NON_TORCH_BYTES = {False: 0.25 * GIB, True: 2.105 * GIB}
-"""Growth outside the allocator while loading (NCCL, workspaces): medians of 22 and 8 vLLM >= 0.17 start-ups on H100."""
-
-GRAPH_BYTES = 0.87 * GIB
-"""CUDA graphs: median of 25 vLLM >= 0.17 start-ups on one H100 (0.52 to 1.84)."""
-
-SAMPLER_COPIES = 3.72
-"""fp32 copies of the logits that vLLM's sampler holds at its peak (0.17 to 0.19 logs)."""
+_UNCHUNKED = 32_768  # tokens; vLLM V0 profiles in chunks where longer sequences are admitted (arg_utils, 0.4 to 0.8)
+_ROUNDING = 1e-12  # of a sum that is the capacity by definition
+_LEAST_PROMPT = 2048  # tokens of the profiled prompt at the least (the same)
 
 
 @dataclass(frozen=True)
@@ -42,30 +31,57 @@ class Memory:
 
     capacity_bytes: Numeric
     weight_bytes: Numeric
-    kv_bytes: Numeric
+    kv_bytes: Numeric  #: what the batch needs
     activation_bytes: Numeric
-    overhead_bytes: Numeric
+    context_bytes: float  #: CUDA context and first buffers of the communicator
+    non_torch_bytes: float  #: what grows outside the allocator
+    graph_bytes: float
+    kv_pool_bytes: Numeric  #: what the engine sets aside for the cache
+    kv_pool_tokens: Numeric
+    kv_blocks: Numeric
+    max_concurrency: Numeric  #: sequences of the longest admitted length that the pool holds
     max_batch: Numeric  #: sequences of this length over the whole deployment
     max_context: Numeric  #: tokens per sequence at this batch; infinite if nothing limits it
     kv_bytes_per_token: float  #: one sequence, all accelerators, each key and value once
+    needed_bytes: Numeric  #: to run the batch; or, where that is more than there is, what the engine reserves to start
+    available_bytes: Numeric  #: of that: what the engine may use in all, or the whole memory
+
+    @property
+    def overhead_bytes(self) -> float:
+        """What the engine takes besides weights, activations and cache."""
+        return self.context_bytes + self.non_torch_bytes + self.graph_bytes
 
     @property
     def total_bytes(self) -> Numeric:
-        """Everything together."""
+        """What the batch needs, everything together."""
         return self.weight_bytes + self.kv_bytes + self.activation_bytes + self.overhead_bytes
 
     @property
     def fits(self) -> Numeric:
-        """1 where the total is within the capacity, else 0."""
-        return where(self.total_bytes <= self.capacity_bytes, 1.0, 0.0)
+        """1 where the pool holds the cache of the batch and the engine starts, else 0."""
+        return where(self.needed_bytes <= self.available_bytes, 1.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What an engine takes besides weights, activations and cache [B]."""
+
+    context: float
+    non_torch: float
+    graphs: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.context + self.non_torch + self.graphs
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One pipeline stage on one accelerator: weights [B] and the cache law of its layers."""
+    """One pipeline stage on one accelerator: weights [B] and the layout of its cache."""
 
     weight_bytes: float
-    cache: CacheLaw
+    layout: Layout
 
 
 @dataclass(frozen=True)
@@ -73,116 +89,186 @@ class MemoryModel:
     """Memory of a plan as a function of batch and context; built once, evaluated for any number of scenarios."""
 
     capacity_bytes: Numeric
-    overhead_bytes: float
-    bytes_per_token: float  #: activation peak of one token in a prefill step
-    bytes_per_row: float  #: sampler peak of one sequence
+    rule: MemoryRule
+    fraction: float
+    outside: Outside
+    peak: Peak
+    tokens: float  #: of one prefill step at most
+    rows: float  #: sequences that the engine is set up for
+    longest: float | None  #: tokens of the longest sequence that it was told to admit
     stages: tuple[Stage, ...]
     replicas: int
+    ranks: int  #: that share the context of one sequence
     limit: int | None  #: the model's own maximum context
     kv_bytes_per_token: float
 
     def evaluate(self, batch: Numeric, context: Numeric, new: Numeric) -> Memory:
         """Memory of the fullest stage for `batch` sequences of `context` tokens whose prompts add `new` each."""
         local = ceil_div(batch, float(self.replicas))
-        weights, kv = self._fullest(local, context)
+        activations = self._activations(local, new)
+        pieces = [self._stage(stage, local, context, activations) for stage in self.stages]
+        chosen = pieces[0]
+        for piece in pieces[1:]:
+            fuller = piece[1] - piece[2] > chosen[1] - chosen[2]
+            chosen = tuple(where(fuller, ours, others) for ours, others in zip(piece, chosen, strict=True))
+        weights, kv, pool, blocks, tokens, concurrency, needed, available = chosen
         return Memory(
-            self.capacity_bytes,
-            weights,
-            kv,
-            self._activations(local, new),
-            self.overhead_bytes,
-            self.max_batch(context, new),
-            self.max_context(local, new),
-            self.kv_bytes_per_token,
-        )
+            self.capacity_bytes, weights, kv, activations,
+            self.outside.context, self.outside.non_torch, self.outside.graphs,
+            pool, tokens, blocks, concurrency,
+            self.max_batch(context, new), self.max_context(local, new), self.kv_bytes_per_token, needed, available,
+        )  # fmt: skip
+
+    def pool(self, stage: Stage, activations: Numeric) -> Numeric:
+        """What the engine sets aside for the cache of one stage [B]; negative if the rest is too large."""
+        return self._allowance(stage) - _CHARGED[self.rule.budget](self.fraction) * activations
 
     def max_batch(self, context: Numeric, new: Numeric) -> Numeric:
-        """Most sequences that fit: total(b) = fixed + b·(kv + row) + peak·min(b·new, budget), solved for b."""
+        """Most sequences that fit: b · kv + activations(b) within the allowance, for both parts of the peak."""
         most: Numeric = math.inf
+        charge = _CHARGED[self.rule.budget](self.fraction)
         for stage in self.stages:
-            left = self.capacity_bytes - stage.weight_bytes - self.overhead_bytes
-            each = stage.cache.bytes(context) + self.bytes_per_row
-            below = left / (each + new * self.bytes_per_token)
-            above = (left - TOKEN_BUDGET * self.bytes_per_token) / each
-            local = where(above * new >= TOKEN_BUDGET, above, minimum(below, TOKEN_BUDGET / new))
-            most = minimum(most, maximum(floor_div(local + 1e-9, 1.0), 0.0))
-        return most * self.replicas
+            each = stage.layout.law.bytes(self._held(context))
+            for base, token, row in self._peaks():
+                allowance = self._allowance(stage) - charge * base
+                most = minimum(most, self._most(allowance, each, (charge * token, charge * row), new))
+            most = where(self._starts(stage, self._activations(0.0, new)), most, 0.0)
+        return maximum(floor_div(most + 1e-9, 1.0), 0.0) * self.replicas
 
     def max_context(self, local: Numeric, new: Numeric) -> Numeric:
         """Longest context at which `local` sequences a replica fit, at most the model's own maximum."""
         longest: Numeric = math.inf if self.limit is None else float(self.limit)
+        activations = self._activations(local, new)
         for stage in self.stages:
-            taken = stage.weight_bytes + self.overhead_bytes + self._activations(local, new)
-            longest = minimum(longest, stage.cache.longest((self.capacity_bytes - taken) / local))
+            held = stage.layout.law.longest(self.pool(stage, activations) / local) * self.ranks
+            longest = minimum(longest, where(self._starts(stage, activations), held, 0.0))
         return longest
 
-    def _activations(self, local: Numeric, new: Numeric) -> Numeric:
-        return minimum(local * new, float(TOKEN_BUDGET)) * self.bytes_per_token + local * self.bytes_per_row
+    def _peaks(self) -> tuple[tuple[float, float, float], ...]:
+        """The peak's parts as base, a token and a row [B]."""
+        peak = self.peak
+        return (peak.layer_base, peak.layer_token, 0.0), (peak.sampler_base, peak.sampler_token, peak.sampler_row)
 
-    def _fullest(self, local: Numeric, context: Numeric) -> tuple[Numeric, Numeric]:
-        """Weights and cache of the stage where they are largest together."""
-        weights: Numeric = self.stages[0].weight_bytes
-        kv = local * self.stages[0].cache.bytes(context)
-        for stage in self.stages[1:]:
-            more = local * stage.cache.bytes(context)
-            fuller = stage.weight_bytes + more > weights + kv
-            weights, kv = where(fuller, stage.weight_bytes, weights), where(fuller, more, kv)
-        return weights, kv
+    def _most(self, allowance: Numeric, each: Numeric, peak: tuple[float, float], new: Numeric) -> Numeric:
+        """Largest b with b·each + token·tokens(b) + row·rows(b) within the allowance."""
+        token, row = peak
+        if self.rule.profiled:
+            left = allowance - token * self.tokens
+            return minimum((left - row * self.rows) / each, left / (each + row))
+        each = each + row
+        below = allowance / (each + new * token)
+        above = (allowance - self.tokens * token) / each
+        return where(above * new >= self.tokens, above, minimum(below, self.tokens / new))
+
+    def _allowance(self, stage: Stage) -> Numeric:
+        """The pool if there were no activations [B]."""
+        capacity, out, rule = self.capacity_bytes, self.outside, self.rule
+        match rule.budget:
+            case "total":
+                charged = out.non_torch + rule.context_counts * out.context + rule.graphs_count * out.graphs
+                return self.fraction * capacity - stage.weight_bytes - charged
+            case "static":
+                return self.fraction * (capacity - out.context) - stage.weight_bytes - out.non_torch
+            case "free":
+                taken = stage.weight_bytes + out.context + out.non_torch + rule.graphs_count * out.graphs
+                return self.fraction * (capacity - taken)
+            case _:
+                return capacity - stage.weight_bytes - out.total
+
+    def _activations(self, local: Numeric, new: Numeric) -> Numeric:
+        if self.rule.profiled:
+            return self.peak.bytes(self.tokens, maximum(local, self.rows))
+        return self.peak.bytes(minimum(local * new, self.tokens), local)
+
+    def _held(self, context: Numeric) -> Numeric:
+        return context if self.ranks == 1 else ceil_div(context, float(self.ranks))
+
+    def _starts(self, stage: Stage, activations: Numeric) -> bool | NDArray[np.bool_]:
+        """Whether the engine starts at all, whatever the batch."""
+        needed, available = self._need(stage, 0.0, activations)
+        return needed <= available
+
+    def _need(self, stage: Stage, kv: Numeric, activations: Numeric) -> tuple[Numeric, Numeric]:
+        """What `kv` bytes of cache need together with all else, and what of that there is [B].
+
+        An engine that refuses to start without room for one longest sequence needs that much. Where the pool is large
+        enough, what counts is whether the memory holds the pool and all else.
+        """
+        if self.longest is not None and self.rule.refuses:
+            kv = maximum(kv, stage.layout.admitted_bytes(self._held(self.longest), self.tokens))
+        pool = self.pool(stage, activations)
+        fixed = stage.weight_bytes + activations + self.outside.total
+        reserved, there = fixed + maximum(pool, 0.0) + self.rule.slack, self.capacity_bytes * (1.0 + _ROUNDING)
+        counts = where(kv > pool, 1.0, where(reserved <= there, 1.0, 0.0)) > 0  # the pool, not the whole memory
+        return where(counts, fixed + kv, reserved), where(counts, fixed + pool, there)
+
+    def _stage(self, stage: Stage, local: Numeric, context: Numeric, activations: Numeric) -> tuple[Numeric, ...]:
+        layout, longest = stage.layout, self._held(context if self.longest is None else self.longest)
+        pool = self.pool(stage, activations)
+        room = maximum(pool, 0.0)
+        each = layout.admitted_bytes(longest, self.tokens)
+        held = layout.blocks(room) * layout.block_bytes / each
+        kv = local * layout.law.bytes(self._held(context))
+        tokens = (
+            floor_div(held * longest, 1.0)
+            if self.rule.tokens_by_concurrency and layout.groups > 1
+            else layout.tokens(room)
+        )
+        return (
+            stage.weight_bytes, kv, room, layout.blocks(room), tokens, held, *self._need(stage, kv, activations),
+        )  # fmt: skip
+
+
+_CHARGED: dict[Budget, Callable[[float], float]] = {
+    "total": lambda fraction: 1.0,
+    "static": lambda fraction: 0.0,
+    "free": lambda fraction: fraction,
+    "none": lambda fraction: 1.0,
+}
+"""How much of the activation peak the pool pays for, by budget."""
 
 
 def make_memory_model(plan: Plan) -> MemoryModel:
     """The memory of a plan, stage by stage."""
     model, deployment, precision = plan.model, plan.deployment, plan.precision
+    rule, settings = plan.engine.memory, deployment.settings
     cuts = [stage * model.depth // deployment.pp for stage in range(deployment.pp + 1)]
-    stages, index = [], precision.index
-    for number, (first, last) in enumerate(pairwise(cuts)):
-        held = stage_operations(model, deployment, precision, number)
-        weights = sum(w.bytes * count for op, count in held.items() for w in op.weights)
-        stages.append(Stage(weights, cache_law(model.layers[first:last], precision.kv, deployment.tp, index=index)))
-    ideal, several = deployment.engine == "ideal", deployment.gpus > 1
+    stages = tuple(
+        Stage(resident_bytes(plan, number), cache_layout(plan, model.layers[first:last]))
+        for number, (first, last) in enumerate(pairwise(cuts))
+    )
+    tokens = _step_tokens(plan)
     return MemoryModel(
         capacity_bytes=plan.system.accelerator.memory_bytes,
-        overhead_bytes=0.0 if ideal else CONTEXT_BYTES[several] + NON_TORCH_BYTES[several] + GRAPH_BYTES,
-        bytes_per_token=_activation_elements(plan) * precision.stream.bytes,
-        bytes_per_row=model.vocab * 4.0 * (1.0 if ideal else SAMPLER_COPIES),
-        stages=tuple(stages),
+        rule=rule,
+        fraction=settings.memory_fraction or rule.fraction,
+        outside=_outside(plan),
+        peak=activation_peak(plan, tokens),
+        tokens=tokens,
+        rows=float(settings.max_num_seqs or rule.default(rule.max_num_seqs, plan.system.accelerator)),
+        longest=settings.max_model_len,
+        stages=stages,
         replicas=deployment.dp,
+        ranks=deployment.cp,
         limit=model.max_context,
-        kv_bytes_per_token=cache_law(model.layers, precision.kv, index=index).bytes_per_token,
+        kv_bytes_per_token=cache_law(model.layers, precision.kv, index=precision.index).bytes_per_token,
     )
 
 
-def _activation_elements(plan: Plan) -> float:
-    """Elements alive at once per token in the widest block: residual, its norm, and what the feed-forward block holds.
-
-    A dense block holds gate, up and their product; see `_routed_elements` for experts.
-    """
-    widest = 0.0
-    for layer in plan.model.layer_counts:
-        match layer.ffn:
-            case DenseFFN(width=width, gated=gated):
-                widest = max(widest, width / plan.deployment.tp * (3 if gated else 2))
-            case MixtureOfExperts() as moe:
-                widest = max(widest, _routed_elements(moe, plan.model.hidden, plan.deployment))
-    return 2.0 * plan.model.hidden + widest
+def _step_tokens(plan: Plan) -> float:
+    """Tokens of one prefill step at most: the budget, or a whole prompt where the engine does not cut prompts."""
+    rule, settings = plan.engine.memory, plan.deployment.settings
+    budget = float(settings.token_budget or rule.default(rule.token_budget, plan.system.accelerator))
+    longest = settings.max_model_len or plan.model.max_context
+    if rule.chunked or settings.token_budget or longest is None or longest > _UNCHUNKED:
+        return budget
+    return float(max(longest, _LEAST_PROMPT))
 
 
-def _routed_elements(block: MixtureOfExperts, hidden: int, deployment: Deployment) -> float:
-    """Elements that a mixture of experts holds at once, for each token of one attention replica.
-
-    vLLM's fused_moe has one row for each of the top_k copies of a token, whether the rank holds that expert or not:
-    the output of gate and up and, in the same memory once that is used up, that of the down projection (caches 1 and 3:
-    the wider of the two), and their product (cache 2). Beside them stand the output of the shared experts, which run
-    first, and, with attention replicas, the tokens that arrived from all of them; of many, a full step takes a chunk
-    at a time.
-    """
-    replicas = deployment.dp > 1
-    arrived = deployment.dp * (group_share(block, deployment.ep) if replicas and deployment.ep > 1 else 1.0)
-    inner, wide = block.width / deployment.expert_tp, block.latent or hidden
-    row = max((2 if block.gated else 1) * inner, wide) + inner
-    at_once = min(arrived, MOE_CHUNK / TOKEN_BUDGET)
-    routed = at_once * block.top_k * row + (arrived * wide if replicas else 0.0)
-    if not block.shared_width:
-        return routed
-    shared = block.shared_width / deployment.tp * (3 if block.gated else 2)
-    return max(routed + hidden, shared)
+def _outside(plan: Plan) -> Outside:
+    rule, deployment = plan.engine.memory, plan.deployment
+    several = deployment.gpus > 1
+    reducing = deployment.gpus > deployment.pp and plan.system.accelerator.link_kind != "pcie"
+    graphs = rule.graphs + rule.graphs_per_layer * plan.model.depth / plan.deployment.pp
+    graphs = 0.0 if plan.deployment.settings.eager else graphs
+    return Outside(rule.context[several], rule.non_torch[reducing], graphs)

@@ -5,18 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.cache import cache_law
-from rooflinekit.memory import CONTEXT_BYTES, GRAPH_BYTES, MOE_CHUNK, NON_TORCH_BYTES, SAMPLER_COPIES, TOKEN_BUDGET
+from rooflinekit.footprint.activations import activation_peak
+from rooflinekit.footprint.weights import allocated_bytes
+from rooflinekit.memory import make_memory_model
 from rooflinekit.operating_point import Predictor
-from rooflinekit.specs import load_accelerator
+from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs.engines import load_engine
 from rooflinekit.step import make_plan
 from rooflinekit.types.batch import Batch
 from rooflinekit.types.deployment import Deployment
 from rooflinekit.types.dtype import Dtype
+from rooflinekit.types.engine import EngineSettings
 from rooflinekit.types.hardware import System
 from rooflinekit.types.model import Attention, DenseFFN, Layer, Mamba2, Model, WeightFormats
+from rooflinekit.types.units import MIB
 
 GIB = 2**30
 
@@ -25,46 +32,136 @@ def memory_of(model, **scenario):
     return rk.estimate(model, **({"calibration": "none", "allow_oom": True} | scenario)).memory
 
 
-def test_the_overheads_are_the_measured_ones():
-    # medians of engine start-up logs, one GPU and several
-    assert CONTEXT_BYTES == {False: 0.51 * GIB, True: 1.53 * GIB}
-    assert NON_TORCH_BYTES == {False: 0.25 * GIB, True: 2.105 * GIB}
-    assert GRAPH_BYTES == 0.87 * GIB
-    assert SAMPLER_COPIES == 3.72
-    assert TOKEN_BUDGET == 8192
-    assert MOE_CHUNK == 16_384
+LOG_GPU = 79.19 * GIB  # what PyTorch sees of an H100 80GB
+
+
+def logged(model, gpus=1, engine="vllm@0.19.0", **settings):
+    """Memory of a start-up as vLLM's log has it, on an H100 with what PyTorch sees of it."""
+    system = System.of(replace(load_accelerator("h100-sxm").value, memory_bytes=LOG_GPU))
+    told = EngineSettings(**({"memory_fraction": 0.95, "max_model_len": 8192} | settings))
+    deployment = Deployment(tp=gpus, settings=told)
+    plan = make_plan(load_model(model).value, deployment, system, None, load_engine(engine))
+    return make_memory_model(plan).evaluate(1.0, 8192.0, 1.0)
+
+
+def test_a_start_up_of_vllm_adds_up_by_hand():
+    # Qwen3-8B on one H100, vLLM 0.19, 0.95 of 79.19 GiB: 15.27 + 2.21 + 0.25 leave 57.50; 418,688 tokens, 51.11 x
+    got = logged("qwen3-8b")
+    D, V, S, T = 4096, 151_936, 1024, 8192
+    weights = 2 * 8_190_735_360 + 40_960 * 128 * 2  # and the rotary table
+    sampler = (T + S) * D * 2 + S * V * (2 + 3 * 4) + 132 * V * 4 + 0.043 * GIB
+    assert got.weight_bytes == pytest.approx(weights, abs=2**21)
+    assert got.activation_bytes == pytest.approx(sampler)
+    assert got.kv_pool_bytes == pytest.approx(0.95 * LOG_GPU - got.weight_bytes - sampler - 0.25 * GIB, abs=1)
+    assert got.weight_bytes / GIB == pytest.approx(15.27, abs=0.005)
+    assert got.activation_bytes / GIB == pytest.approx(2.21, abs=0.01)
+    assert got.kv_pool_bytes / GIB == pytest.approx(57.50, abs=0.01)
+    assert got.kv_blocks == got.kv_pool_bytes // (16 * 36 * 2 * 8 * 128 * 2)
+    assert got.kv_pool_tokens == 16 * got.kv_blocks == pytest.approx(418_688, rel=2e-4)
+    assert got.max_concurrency == pytest.approx(51.11, abs=0.02)
+
+
+@pytest.mark.parametrize("engine", ["vllm@0.11", "vllm@0.19", "vllm@0.5", "vllm", "trtllm", "sglang"])
+def test_what_the_engine_reserves_is_the_sum_of_its_parts(engine):
+    # to 0.001 GiB, whatever the budget is a share of
+    memory = memory_of("llama-3-8b", engine=engine, batch=4)
+    parts = memory.weight_bytes + memory.activation_bytes + memory.overhead_bytes + memory.kv_pool_bytes
+    inside = {"vllm@0.11": 0.9, "vllm@0.19": 0.9, "vllm@0.5": 0.9, "vllm": 0.92}
+    if engine in inside:
+        outside = memory.context_bytes * (engine != "vllm@0.5") + memory.graph_bytes * (engine != "vllm")
+        assert parts - outside == pytest.approx(inside[engine] * memory.capacity_bytes, abs=0.001 * GIB)
+    elif engine == "trtllm":
+        free = memory.capacity_bytes - (parts - memory.kv_pool_bytes)
+        assert memory.kv_pool_bytes == pytest.approx(0.9 * free, abs=0.001 * GIB)
+    else:
+        free = memory.capacity_bytes - memory.context_bytes
+        assert memory.weight_bytes + memory.kv_pool_bytes == pytest.approx(0.88 * free, abs=0.001 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "parts", "tokens"),
+    [
+        ("gemma-2-9b", 1, (17.22, 3.65, 54.12), 168_880),  # two groups of 21 layers
+        ("phi-4", 1, (27.39, 1.52, 46.08), 241_568),
+        ("granite-3.3-8b", 1, (15.25, 0.85, 58.66), 384_432),  # bound by its layers, not by the sampler
+        ("qwen2.5-7b", 2, (7.12, 2.21, 63.84), 2_390_592),
+        ("mixtral-8x7b", 2, (43.51, 1.21, 28.44), 465_936),  # the experts' buffers stay
+        ("gpt-oss-20b", 1, (13.64, 2.87, 58.47), 1_277_184),  # padded experts, windows in every second layer
+    ],
+)
+def test_start_ups_of_vllm_0_19(model, gpus, parts, tokens):
+    weights, peak, pool = parts
+    got = logged(model, gpus)
+    assert got.weight_bytes / GIB == pytest.approx(weights, abs=0.011)
+    assert got.activation_bytes / GIB == pytest.approx(peak, abs=0.011)
+    assert got.kv_pool_bytes / GIB == pytest.approx(pool, rel=0.005)
+    assert got.kv_pool_tokens == pytest.approx(tokens, rel=0.005)
+
+
+def test_a_tensor_takes_a_whole_segment_unless_more_than_a_mebibyte_is_left():
+    # Qwen2.5-7B: qkv 31.5, gate and up 259, down 129.5 MiB lose 0.5, 1 and 0.5 MiB a layer; o_proj's 24.5 lose nothing
+    lost = [allocated_bytes(size * MIB) - size * MIB for size in (31.5, 259.0, 129.5, 24.5)]
+    assert lost == [MIB / 2, MIB, MIB / 2, 0]
+    held = logged("qwen2.5-7b").weight_bytes
+    plain = 2 * 7_615_616_512 + 32_768 * 128 * 2
+    assert held - plain == pytest.approx(28 * 2 * MIB, rel=0.02)
+
+
+def test_layers_of_different_kinds_share_the_pool_in_groups():
+    # Gemma-3-27B: 10 global layers, 52 local ones in 6 groups of 10: 70 layers' worth
+    got = logged("gemma-3-27b")
+    token = 2 * 16 * 128 * 2
+    assert got.kv_blocks == got.kv_pool_bytes // (16 * 10 * token)
+    assert got.kv_pool_tokens == got.kv_blocks // 7 * 16
+    # 8,192 tokens: 512 blocks for the global group; a window counts with the step beside it, and one block more
+    assert got.max_concurrency == pytest.approx(got.kv_blocks / (512 + 6 * 513), rel=1e-3)
+
+
+def test_an_engine_that_holds_no_longest_sequence_does_not_start():
+    room = logged("phi-4").kv_pool_tokens
+    assert logged("phi-4", max_model_len=int(room) // 16 * 16).fits
+    refused = logged("phi-4", max_model_len=int(room) + 16)
+    assert not refused.fits
+    assert refused.max_batch == 0
+    assert refused.needed_bytes - refused.available_bytes < 16 * 200 * 1024 + 2**22
+
+
+def test_memory_outside_the_budget_has_to_be_there():
+    # 0.99 of the memory and a CUDA context beside it are more than there is
+    got = logged("phi-4", memory_fraction=0.995)
+    assert not got.fits
+    assert got.needed_bytes > got.available_bytes == pytest.approx(LOG_GPU)
 
 
 def test_a_dense_model_by_hand():
-    got = memory_of("llama-3-8b", batch=32, isl=1024, osl=256)
+    got = memory_of("llama-3-8b", batch=32, isl=1024, osl=256, engine="vllm@0.19")
     assert got.capacity_bytes == 79.6 * GIB
-    assert got.weight_bytes == 2 * 8_030_261_248
+    assert got.weight_bytes == pytest.approx(2 * 8_030_261_248 + 8192 * 128 * 2, abs=2**18)
     assert got.kv_bytes == 32 * 1280 * 131_072
-    # 8,192 tokens at once, residual and its norm (2 x 4096) and gate, up, product (3 x 14336), 2 B each;
-    # 3.72 fp32 copies of 32 rows of 128,256 logits
-    assert got.activation_bytes == pytest.approx(8192 * (2 * 4096 + 3 * 14336) * 2 + 32 * 128256 * 4 * 3.72)
-    assert got.overhead_bytes == pytest.approx((0.51 + 0.25 + 0.87) * GIB)
+    assert got.overhead_bytes == pytest.approx((0.51 + 0.25 + 0.44 + 32 * 0.0152) * GIB)
     parts = got.weight_bytes + got.kv_bytes + got.activation_bytes + got.overhead_bytes
     assert got.total_bytes == pytest.approx(parts)
     assert got.fits is True
     assert got.kv_bytes_per_token == 131_072
-    # 1024 tokens a prompt: above 8 sequences the activation peak stays, so each further one takes KV and logits
-    left = 79.6 * GIB - got.weight_bytes - got.overhead_bytes - 8192 * (2 * 4096 + 3 * 14336) * 2
-    assert got.max_batch == int(left // (1280 * 131_072 + 128256 * 4 * 3.72))
+    assert got.max_batch == int(got.kv_pool_bytes // (1280 * 131_072))  # fewer than the engine is set up for
     assert got.max_context == 8192  # the model's own limit
 
 
 def test_a_short_prompt_needs_a_small_activation_peak():
-    got = memory_of("llama-3-8b", batch=2, isl=100, osl=8)
-    assert got.activation_bytes == pytest.approx(200 * (2 * 4096 + 3 * 14336) * 2 + 2 * 128256 * 4 * 3.72)
-    cached = memory_of("llama-3-8b", batch=2, isl=100, osl=8, cached=60)
-    assert cached.activation_bytes == pytest.approx(80 * (2 * 4096 + 3 * 14336) * 2 + 2 * 128256 * 4 * 3.72)
+    # an engine that profiles nothing holds what the step needs: gate, up and product, residual and norm
+    got = memory_of("llama-3-8b", batch=2, isl=100, osl=8, engine="ideal")
+    assert got.activation_bytes == 200 * (2 * 4096 + 3 * 14336) * 2
+    cached = memory_of("llama-3-8b", batch=2, isl=100, osl=8, cached=60, engine="ideal")
+    assert cached.activation_bytes == 80 * (2 * 4096 + 3 * 14336) * 2
     assert cached.kv_bytes == got.kv_bytes
+    # at one token a sequence the logits are the larger part
+    one = memory_of("llama-3-8b", batch=64, isl=8, cached=7, osl=8, engine="ideal")
+    assert one.activation_bytes == max(64 * (2 * 4096 + 3 * 14336) * 2, 64 * (4096 + 4096 + 128256) * 2)
 
 
 def test_a_windowed_model_by_hand():
     # Gemma-2-9B: 42 layers, every second one sees 4,096 tokens; 8 KV heads of 256 in bf16
-    got = memory_of("gemma-2-9b", batch=4, isl=6000, osl=192)
+    got = memory_of("gemma-2-9b", batch=4, isl=6000, osl=192, engine="ideal")
     layer = 2 * 8 * 256 * 2
     assert got.kv_bytes == 4 * 21 * layer * (4096 + 6192)
     assert got.weight_bytes == 2 * 9_241_705_984
@@ -72,12 +169,12 @@ def test_a_windowed_model_by_hand():
 
 
 def test_a_sliding_window_lets_the_context_grow_for_free():
-    short, long = (memory_of("mistral-7b", batch=8, isl=isl, osl=1) for isl in (5000, 30_000))
+    short, long = (memory_of("mistral-7b", batch=8, isl=isl, osl=1, engine="ideal") for isl in (5000, 30_000))
     assert short.kv_bytes == long.kv_bytes == 8 * 4096 * 131_072
 
 
 def test_an_mla_model_with_experts_by_hand():
-    got = memory_of("deepseek-v3", gpu="h200-sxm", tp=8, batch=16, isl=4000, osl=96)
+    got = memory_of("deepseek-v3", gpu="h200-sxm", tp=8, batch=16, isl=4000, osl=96, engine="ideal")
     D, tp = 7168, 8
     block, wide = 1 + 4 / 16384, 2.0  # fp8 with a scale per 128 x 128; bf16
     attention_cut = 1536 * 128 * 192 + 512 * 128 * 256 + 128 * 128 * D  # q_b, kv_b, o
@@ -90,10 +187,9 @@ def test_an_mla_model_with_experts_by_hand():
     assert got.weight_bytes == pytest.approx(quantised * block + wide * (vocabulary + norms + router), rel=1e-12)
     assert got.kv_bytes == 16 * 4096 * 70_272  # the latent is whole on each of the 8 ranks
     # residual, its norm and the shared expert's output; for each of 8 copies of a token the output of the down
-    # projection, wider than gate and up (2 x 2048 / 8) in whose place it stands, and gate x up (2048 / 8)
-    per_token = (3 * D + 8 * (D + 2048 / 8)) * 2
-    assert got.activation_bytes == pytest.approx(8192 * per_token + 16 * 129280 * 4 * 3.72)
-    assert got.overhead_bytes == pytest.approx((1.53 + 2.105 + 0.87) * GIB)
+    # projection, wider than gate and up (2 x 2048 / 8) in whose place it stands, and as much again for gate x up
+    assert got.activation_bytes == 8192 * (3 * D + 8 * 2 * D) * 2
+    assert got.overhead_bytes == 0
 
 
 def test_index_keys_of_sparse_attention_are_fp8_whatever_the_cache():
@@ -110,14 +206,14 @@ def test_index_keys_of_sparse_attention_are_fp8_whatever_the_cache():
 
 def widest_of(plan):
     """Elements of one token in the widest block, without residual and norm."""
-    return Predictor.of(plan).memory.bytes_per_token / 2 - 2 * plan.model.hidden
+    return activation_peak(plan, 8192.0).layer_token / 2 - 2 * plan.model.hidden
 
 
 def test_what_experts_hold_by_hand(plan_of):
     # Mixtral on one GPU: 2 copies of a token, each with gate and up (2 x 14336, wider than 4096) and their product
     assert widest_of(plan_of("mixtral-8x7b")) == 2 * (2 * 14336 + 14336)
     # cut over 8 ranks the down projection's 4096 are wider than 2 x 1792
-    assert widest_of(plan_of("mixtral-8x7b", tp=8)) == 2 * (4096 + 14336 / 8)
+    assert widest_of(plan_of("mixtral-8x7b", tp=8)) == 2 * (4096 + 4096)
     # whole experts on 8 ranks of one replica: each rank has rows for all copies, those of others' experts too
     assert widest_of(plan_of("mixtral-8x7b", tp=8, ep=8)) == 2 * 3 * 14336
     # two replicas that gather all tokens, half of each expert: twice the tokens, and the gathered ones themselves
@@ -125,7 +221,7 @@ def test_what_experts_hold_by_hand(plan_of):
     # with ep 2, of the tokens of both replicas those that chose any of the 4 local experts: 1 - (4/8 x 3/7) = 11/14
     assert widest_of(plan_of("mixtral-8x7b", dp=2, ep=2)) == pytest.approx(2 * 11 / 14 * (2 * 3 * 14336 + 4096))
     # of the tokens of 4 full replicas, 32,768, the experts take 16,384 at once
-    assert widest_of(plan_of("mixtral-8x7b", dp=4)) == 2 * (2 * 3 * 14336 / 4) + 4 * 4096
+    assert widest_of(plan_of("mixtral-8x7b", dp=4)) == 2 * 2 * (2 * 14336 / 4 + 4096) + 4 * 4096
 
 
 @pytest.mark.parametrize(("name", "tp"), [("nemotron-h-56b", 8), ("jamba-v0.1", 4), ("qwen3-next-80b-a3b", 2)])
@@ -148,7 +244,8 @@ def test_more_ranks_than_groups_replicate_the_groups_of_mamba_2():
 def test_an_ideal_engine_has_no_overhead():
     got = memory_of("llama-3-8b", engine="ideal", batch=1, isl=100, osl=8)
     assert got.overhead_bytes == 0
-    assert got.activation_bytes == 100 * (2 * 4096 + 3 * 14336) * 2 + 128256 * 4
+    assert got.weight_bytes == 2 * 8_030_261_248
+    assert got.kv_pool_bytes == got.capacity_bytes - got.weight_bytes - got.activation_bytes
 
 
 def test_a_narrower_cache_is_smaller():
@@ -159,7 +256,7 @@ def test_a_narrower_cache_is_smaller():
 
 def test_pipeline_stages_share_the_layers():
     # 80 layers over 4 stages of 20: the last holds the LM head and the final norm, the first the embedding.
-    got = memory_of("llama-3-70b", pp=4, batch=8, isl=1000, osl=24)
+    got = memory_of("llama-3-70b", pp=4, batch=8, isl=1000, osl=24, engine="ideal")
     layer = 2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672 + 2 * 8192
     assert got.weight_bytes == 2 * (20 * layer + 128256 * 8192 + 8192)
     assert got.kv_bytes == 8 * 1024 * 327_680 / 4
@@ -168,7 +265,7 @@ def test_pipeline_stages_share_the_layers():
 
 def test_uneven_stages_are_judged_by_the_busiest():
     # 32 layers over 3 stages: 10, 11, 11; the last one has the head as well.
-    got = memory_of("llama-3-8b", pp=3, batch=1, isl=1000, osl=24)
+    got = memory_of("llama-3-8b", pp=3, batch=1, isl=1000, osl=24, engine="ideal")
     layer = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096
     assert got.weight_bytes == 2 * (11 * layer + 128256 * 4096 + 4096)
     assert got.kv_bytes == 11 * 1024 * 4096
@@ -204,24 +301,24 @@ def test_replicas_share_the_sequences_and_not_the_weights():
 
 def test_experts_are_spread_over_the_replicas():
     # Mixtral with dp 2: attention whole on each, half of each expert (or, with ep 2, half of the experts).
-    alone = memory_of("mixtral-8x7b").weight_bytes
+    alone = memory_of("mixtral-8x7b", engine="ideal").weight_bytes
     experts = 32 * 8 * 3 * 4096 * 14336 * 2
     for ep in (1, 2):
-        assert memory_of("mixtral-8x7b", dp=2, ep=ep).weight_bytes == alone - experts / 2
+        assert memory_of("mixtral-8x7b", dp=2, ep=ep, engine="ideal").weight_bytes == alone - experts / 2
 
 
 def test_a_tied_head_is_held_once_unless_the_stages_split_it():
     # GPT-2: 124,439,808 parameters, of which the table 50257 x 768 is head as well; a second stage needs its own copy.
-    whole = memory_of("gpt2", batch=1, isl=10, osl=2)
+    whole = memory_of("gpt2", batch=1, isl=10, osl=2, engine="ideal")
     assert whole.weight_bytes == 124_439_808 * Dtype(rk.estimate("gpt2").inputs["weights"]).bytes
     width = whole.weight_bytes / 124_439_808
     layer = 12 * 768 * 768 + 13 * 768  # 4 D^2 + 8 D^2; biases 3D + D + 4D + D and two LayerNorms, 4D
     last = 6 * layer + 50257 * 768 + 2 * 768
     first = 6 * layer + 50257 * 768 + 1024 * 768
-    assert memory_of("gpt2", pp=2, batch=1, isl=10, osl=2).weight_bytes == width * max(first, last)
+    assert memory_of("gpt2", pp=2, batch=1, isl=10, osl=2, engine="ideal").weight_bytes == width * max(first, last)
     # Gemma-2-9B, 21 layers a stage: the last one has the table as its head, and the final norm
     layer = 3584 * (2 * 16 * 256 + 2 * 8 * 256) + 3 * 3584 * 14336 + 4 * 3584
-    assert memory_of("gemma-2-9b", pp=2).weight_bytes == 2 * (21 * layer + 256000 * 3584 + 3584)
+    assert memory_of("gemma-2-9b", pp=2, engine="ideal").weight_bytes == 2 * (21 * layer + 256000 * 3584 + 3584)
 
 
 def test_weight_formats_change_the_layers_and_nothing_else():
@@ -230,7 +327,8 @@ def test_weight_formats_change_the_layers_and_nothing_else():
     inside = 8_030_261_248 - outside
     for name, size in (("fp8", 1.0), ("int4", 0.5 + 2 / 128), ("nvfp4", 0.5 + 1 / 16)):
         gpu = "b200-sxm" if name == "nvfp4" else "h100-sxm"
-        assert memory_of("llama-3-8b", gpu=gpu, weights=name).weight_bytes == 2 * outside + size * inside
+        got = memory_of("llama-3-8b", gpu=gpu, weights=name, engine="ideal")
+        assert got.weight_bytes == 2 * outside + size * inside
 
 
 def test_what_does_not_fit_says_so_and_holds_nothing():
@@ -256,9 +354,34 @@ def test_max_context_of_the_answer_is_the_last_that_fits():
 
 
 def test_longest_context_by_hand():
-    # one sequence of Llama-3.1-8B: what weights, overhead, one token of activations and a row of logits leave
-    left = 79.6 * GIB - 2 * 8_030_261_248 - 1.63 * GIB - 64 * ((2 * 4096 + 3 * 14336) * 2 + 128256 * 4 * 3.72)
-    assert rk.max_context("llama-3.1-8b", batch=64) == int(left // (64 * 131_072))
+    # 64 sequences of Llama-3.1-8B share what the weights and one token's activations each leave
+    peak = max(64 * (2 * 4096 + 3 * 14336) * 2, 64 * (4096 + 4096 + 128256) * 2)
+    left = 79.6 * GIB - 2 * 8_030_261_248 - peak
+    assert rk.max_context("llama-3.1-8b", batch=64, engine="ideal") == int(left // (64 * 131_072))
+
+
+@given(
+    engine=st.sampled_from(["vllm", "vllm@0.19", "vllm@0.11", "vllm@0.5", "sglang", "trtllm", "trtllm@0.13"]),
+    batch=st.integers(1, 3000),
+    context=st.integers(1, 200_000),
+    fractions=st.tuples(st.floats(0.05, 1.0), st.floats(0.05, 1.0)),
+)
+def test_more_to_hold_needs_more_and_a_larger_share_holds_more(engine, batch, context, fractions):
+    system = System.of(load_accelerator("h100-sxm").value)
+    profile, model = load_engine(engine), load_model("gemma-2-9b").value
+    rooms = []
+    for fraction in sorted(fractions):
+        told = Deployment(settings=EngineSettings(memory_fraction=fraction))
+        rooms.append(make_memory_model(make_plan(model, told, system, None, profile)))
+    small, large = (room.evaluate(float(batch), float(context), 100.0) for room in rooms)
+    assert small.kv_pool_bytes <= large.kv_pool_bytes
+    more = rooms[0].evaluate(batch + 1.0, float(context), 100.0)
+    longer = rooms[0].evaluate(float(batch), context + 16.0, 100.0)
+    assert more.kv_bytes > small.kv_bytes
+    assert longer.kv_bytes >= small.kv_bytes
+    assert more.activation_bytes >= small.activation_bytes
+    assert more.fits <= small.fits
+    assert longer.fits <= small.fits
 
 
 def test_a_bigger_memory_never_fits_less(plan_of):

@@ -1,0 +1,125 @@
+"""Engine profiles: names, versions, and that every number has its source."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+import rooflinekit as rk
+from rooflinekit.specs import engines
+from rooflinekit.specs.engines import engine_names, load_engine, split_version
+from rooflinekit.types.deployment import ENGINES
+from rooflinekit.types.errors import InputError, SpecError, UnknownNameError
+
+GIB = 2**30
+
+
+def test_every_engine_of_the_command_line_has_a_profile():
+    assert set(engine_names()) == set(ENGINES)
+
+
+@pytest.mark.parametrize(
+    ("asked", "since"),
+    [
+        ("vllm@0.8.5", "0.8"),
+        ("vllm@0.8", "0.8"),
+        ("vllm@0.7.3", "0.6.6"),
+        ("vllm@0.10.1", "0.9"),
+        ("vllm@0.19.0", "0.18"),
+        ("vllm@0.6.5", "0.2.5"),
+        ("vllm@1.0", "0.21"),
+        ("vllm", "0.21"),
+        ("VLLM@v0.11.0rc1", "0.9"),
+        ("trtllm@0.13", "0.5"),
+    ],
+)
+def test_a_version_falls_in_one_range(asked, since):
+    assert load_engine(asked).since == since
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_ranges_join_and_every_number_is_sourced(name):
+    for profile in engines._profiles(name):
+        assert all(fact.source and fact.quantity.startswith("engine.memory.") for fact in profile.provenance)
+        assert 0 < profile.memory.fraction <= 1
+    newest = engines._profiles(name)[-1]
+    assert newest.until == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "words"),
+    [("vlm", UnknownNameError, "nearest: vllm"), ("vllm@new", InputError, "not a version"),
+     ("vllm@0.0.1", InputError, "the first is 0.1"), ("ideal@1.0", InputError, "has no versions"),
+     ("vllm@", InputError, "not a version")],
+)  # fmt: skip
+def test_what_nobody_knows_is_refused(asked, error, words):
+    with pytest.raises(error, match=words):
+        load_engine(asked)
+
+
+def test_name_and_version_come_apart():
+    assert split_version(" vLLM@0.8.5.post1 ") == ("vllm", "0.8.5.post1")
+    assert split_version("sglang") == ("sglang", None)
+
+
+HEAD = "title: x\nsources: {log: {title: a log, url: u, read: true}}\nversions:\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (HEAD + "  - memory: {budget: half}\n", "not one of total, static, free, none"),
+        (HEAD + "  - memory: {budget: total, fractoin: {value: 1, source: [log]}}\n", "nearest: fraction"),
+        (HEAD + "  - memory: {budget: total, fraction: {value: 0.9}}\n", "source: is missing"),
+        (HEAD + "  - memory: {budget: total, fraction: {value: 0.9, source: [lgo]}}\n", "not under `sources`: log"),
+        (HEAD + "  - memory: {budget: total, graphs: {value: 1, source: [log]}}\n", "no unit"),
+        (HEAD + "  - memory: {budget: total, context: {value: [1 GiB, 2 GiB, 3 GiB], source: [log]}}\n", "length"),
+        (HEAD + "  - memory: {budget: total, profiled: 1}\n", "not true or false"),
+        (HEAD + '  - {until: "2", memory: {budget: none}}\n  - {since: "3", memory: {budget: none}}\n', "must join"),
+        (HEAD + "  - {budget: none}\n", "nearest"),
+        ("title: x\nversions: {memory: {budget: none}}\n", "not a list of sections"),
+    ],
+)  # fmt: skip
+def test_a_wrong_profile_is_refused_by_file_and_key(tmp_path, monkeypatch, text, words):
+    (tmp_path / "own.yaml").write_text(text)
+    monkeypatch.setattr(engines, "_FOLDER", tmp_path)
+    engines._profiles.cache_clear()
+    with pytest.raises(SpecError, match=words) as caught:
+        load_engine("own")
+    assert "own.yaml" in str(caught.value)
+    engines._profiles.cache_clear()
+
+
+def test_settings_reach_the_engine_and_the_answer():
+    told = {"memory_fraction": 0.8, "token_budget": 2048, "max_num_seqs": 64, "max_model_len": 4096, "eager": True}
+    answer = rk.estimate("llama-3-8b", engine="vllm@0.19", calibration="none", **told)
+    assert answer.inputs["engine_version"] == "0.19"
+    assert {key: answer.inputs[key] for key in told} == told
+    plain = rk.estimate("llama-3-8b", engine="vllm@0.19", calibration="none").memory
+    assert answer.memory.graph_bytes == 0 < plain.graph_bytes
+    assert answer.memory.activation_bytes < plain.activation_bytes
+    assert answer.memory.available_bytes < plain.available_bytes
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"memory_fraction": 0}, "above 0"),
+        ({"memory_fraction": 1.5}, "at most 1"),
+        ({"memory_fraction": "most"}, "memory_fraction"),
+        ({"token_budget": 0}, "token_budget"),
+        ({"max_num_seqs": 1.5}, "max_num_seqs"),
+        ({"eager": "yes"}, "eager"),
+    ],
+)
+def test_senseless_settings_are_refused(wrong, words):
+    with pytest.raises(rk.WorkloadError, match=words):
+        rk.estimate("llama-3-8b", **wrong)
+
+
+def test_more_than_the_engine_admits_is_said_alone_and_in_a_table():
+    asked = {"model": "llama-3-8b", "batch": 64, "isl": 3000, "osl": 100, "max_num_seqs": 32, "max_model_len": 2048}
+    alone = rk.estimate(**asked, allow_oom=True).warnings
+    assert "3100 tokens exceed max_model_len 2048: the engine would refuse them" in alone
+    assert "max_num_seqs 32 would run a batch of 64 in turns" in alone
+    assert rk.estimate_frame(pd.DataFrame([asked]))["warnings"][0] == "; ".join(alone)
