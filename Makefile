@@ -3,9 +3,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# PyTorch runs the harness and its tests. TORCH= leaves it out (its tests are then skipped); on a machine with a GPU take
+# the build for its driver, such as TORCH='torch --index-url https://download.pytorch.org/whl/cu128'.
+TORCH  ?= torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long check lint types bench calibration report-kernels catalogue docs clean
+.PHONY: help run test test-long check lint types bench gpu calibration report-kernels report-serving predictions catalogue docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -32,6 +35,15 @@ check: lint types  ## everything that must pass before a commit
 bench: $(VENV)/test.stamp  ## the benchmarks of speed and scale
 	@for file in $(sort $(wildcard benchmarks/bench_*.py)); do echo "$$file"; $(BIN)/python "$$file" || exit 1; done
 
+gpu: $(VENV)/test.stamp  ## on a CUDA GPU: check, measure, calibrate, compare (half an hour): make gpu GPU=h100-sxm
+	@test -n "$(GPU)" || { echo "say which accelerator it is: make gpu GPU=h100-sxm" >&2; exit 2; }
+	$(BIN)/rooflinekit validate --device cuda:0 --check
+	$(BIN)/rooflinekit validate --device cuda:0 --suite full --out measured/$(GPU) --resume || [ $$? -eq 4 ]
+	$(BIN)/rooflinekit calibrate measured/$(GPU)/measurements.jsonl --gpu $(GPU) --engine gpt-fast \
+		--out measured/$(GPU)/calibration.yaml --force
+	$(BIN)/rooflinekit accuracy kernels measured/$(GPU)/measurements.jsonl \
+		--calibration measured/$(GPU)/calibration.yaml || [ $$? -eq 4 ]
+
 calibration: $(VENV)/test.stamp  ## refit the shipped calibrations: make calibration TABLES=folder
 	@test -n "$(TABLES)" || { echo "give the folder of kernel tables: make calibration TABLES=folder" >&2; exit 2; }
 	$(BIN)/python benchmarks/fit_calibrations.py "$(TABLES)" --out hardware_specs/calibrations
@@ -42,8 +54,16 @@ report-kernels: $(VENV)/test.stamp  ## measure and report the accuracy of kernel
 	$(BIN)/python benchmarks/fit_calibrations.py "$(TABLES)" --black-box --report reports/data
 	$(BIN)/python benchmarks/report_accuracy.py reports/data reports --into README.md
 
-catalogue: $(VENV)/core.stamp  ## rewrite docs/catalogue.md from the spec files
+report-serving: $(VENV)/test.stamp  ## report the accuracy of whole requests: make report-serving TABLES="a.csv b.csv"
+	@test -n "$(TABLES)" || { echo 'give serving tables: make report-serving TABLES="a.csv b.csv"' >&2; exit 2; }
+	$(BIN)/python benchmarks/report_serving.py $(TABLES) --out reports --into README.md
+
+predictions: $(VENV)/test.stamp  ## compare predictions with tests/predictions.csv
+	$(BIN)/python benchmarks/predictions.py --check
+
+catalogue: $(VENV)/core.stamp  ## rewrite docs/catalogue.md and docs/engines.md from the spec files
 	$(BIN)/python -m rooflinekit.report.catalogue_page > docs/catalogue.md
+	$(BIN)/python -m rooflinekit.report.engines_page > docs/engines.md
 
 docs: catalogue $(VENV)/test.stamp  ## refresh what the docs take from the code: catalogue, JSON Schema, pasted outputs
 	$(BIN)/python -m rooflinekit.report.schema docs/schema/estimate.schema.json
@@ -66,8 +86,10 @@ $(VENV)/core.stamp: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --editable '.[test]'
+	@test -z "$(TORCH)" || $(PIP) $(TORCH)
 	@touch $(VENV)/core.stamp $@
 
 $(VENV)/dev.stamp: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --editable '.[dev]'
+	@test -z "$(TORCH)" || $(PIP) $(TORCH)
 	@touch $(VENV)/core.stamp $(VENV)/test.stamp $@

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rooflinekit.calibration.calibrate import calibrate_family
-from rooflinekit.calibration.choose import choose_calibration
+from rooflinekit.calibration.choose import choose_calibration, reach_of
 from rooflinekit.calibration.fit import Prior
 from rooflinekit.calibration.groups import Group, fit_key, kernel_groups, read_kernel_tables
 from rooflinekit.calibration.write import Heading, render
@@ -61,9 +61,9 @@ def build_calibration(
         if len(group.table) < _ENOUGH:
             notes.append(f"{key}: {len(group.table)} rows are too few; the donor's fit is kept")
             continue
-        prior = donor.families.get(key) or donor.families[group.family]
-        rows = group.rows()
-        fitted[key] = calibrate_family(rows, System.of(accelerator), group.source, Prior(prior.form)).fit
+        near = donor.families.get(key) or donor.families[group.family]
+        prior = Prior(near.form, distant=reach_of(donor, accelerator, engine) == "generic")
+        fitted[key] = calibrate_family(group.rows(), System.of(accelerator), group.source, prior).fit
     families = {key: _borrowed(key, fit, donor) for key, fit in donor.families.items() if key not in donor.defaults}
     release = "/".join(sorted({str(v) for g in groups for v in g.table.get("engine_version", [])}))
     heading = Heading(accelerator.name, engine, release, _source(groups), date, _defaults(donor))

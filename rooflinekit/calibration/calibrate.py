@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rooflinekit.calibration.correction import fit_surface
 from rooflinekit.calibration.fit import Prior, fit_form, form_time
 from rooflinekit.calibration.intervals import coverage, fit_regimes
+from rooflinekit.calibration.lattice import LATTICES
 from rooflinekit.calibration.tables import Measured
 from rooflinekit.timing import AXES, TimeForm
 from rooflinekit.timing.calibrated import Beyond, FamilyFit, Regimes
@@ -40,8 +41,8 @@ class Fitted:
 
 
 def predict(fit: FamilyFit, rows: Measured, system: System, corrected: bool = True) -> Array:
-    """Time of each row as it was measured, in a loop [s]."""
-    return rows.each(lambda kernel: fit.time(kernel, system, warm=True, corrected=corrected).total)
+    """Time of each row as it was measured, cold or in a loop [s]."""
+    return rows.each(lambda kernel: fit.time(kernel, system, rows.warm, corrected).total)
 
 
 def calibrate_family(
@@ -101,6 +102,6 @@ def _fit(rows: Measured, system: System, prior: Prior | None, start: FamilyFit |
 def _fit_one(rows: Measured, system: System, prior: Prior | None, start: TimeForm | None) -> FamilyFit:
     found = fit_form(rows, system, prior, start)
     surface = None
-    if len(rows.time) >= _FEW:
+    if len(rows.time) >= _FEW and rows.family in LATTICES:
         surface = fit_surface(rows, found.form, system, rows.time / form_time(found.form, rows, system))
     return FamilyFit(found.form, found.spread, found.frozen, surface, _UNKNOWN, len(rows.time), 0.0, "")

@@ -12,7 +12,7 @@ from rooflinekit.specs.locate import read_yaml, spec_dir
 from rooflinekit.timing.calibrated import Calibration
 from rooflinekit.types.hardware import Accelerator
 
-__all__ = ["choose_calibration", "stand_in"]
+__all__ = ["choose_calibration", "reach_of", "stand_in"]
 
 _REACH = {
     "engine": "another engine on the same accelerator",
@@ -46,13 +46,18 @@ def stand_in(
     name = f"{calibration.accelerator}--{calibration.engine.split()[0]}"
     if home and name == f"{accelerator.name}--{engine}":
         return calibration, None
-    rule = _rule()
-    reach = next((reach for donor, reach in _donors(accelerator, engine, rule) if donor == name), "generic")
+    rule, reach = _rule(), reach_of(calibration, accelerator, engine)
     note = (
         f"no calibration for {accelerator.name} with {engine} in use: {name} stands in ({_REACH[reach]}), "
         f"its intervals widened by the measured error of such transfers"
     )
     return replace(calibration, widening={key: float(power) for key, power in rule["widening"][reach].items()}), note
+
+
+def reach_of(calibration: Calibration, accelerator: Accelerator, engine: str) -> str:
+    """What a calibration reaches across to serve here: "engine", "architecture", "generation" or "generic"."""
+    name = f"{calibration.accelerator}--{calibration.engine.split()[0]}"
+    return next((reach for donor, reach in _donors(accelerator, engine, _rule()) if donor == name), "generic")
 
 
 def _is_shipped(accelerator: Accelerator) -> bool:

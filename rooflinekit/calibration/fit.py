@@ -25,10 +25,14 @@ _EVALUATIONS = 40
 
 @dataclass(frozen=True)
 class Prior:
-    """What to believe before measuring: the form of another accelerator, and how far parameters move [log]."""
+    """What to believe before measuring: the form of another accelerator, and how far parameters move [log].
+
+    `distant`: an accelerator of another kind, whose discrete parameters (how its resources overlap) mean nothing here.
+    """
 
     form: TimeForm
     spread: float = 0.3
+    distant: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,9 @@ class FormFit:
     cost: float
 
 
-def form_time(form: TimeForm, rows: Measured, system: System, warm: bool = True) -> Array:
-    """Time of each row by a form [s]."""
-    return rows.each(lambda kernel: form.time(kernel, system, warm).total)
+def form_time(form: TimeForm, rows: Measured, system: System) -> Array:
+    """Time of each row by a form, as it was measured: cold or in a loop [s]."""
+    return rows.each(lambda kernel: form.time(kernel, system, rows.warm).total)
 
 
 def fit_form(
@@ -51,19 +55,19 @@ def fit_form(
 ) -> FormFit:
     """Minimise Σ ρ(log(measured / form)) within the bounds of the parameters, ρ growing linearly for outliers.
 
-    Discrete parameters are tried one by one (only the prior's, or those of `start`, where there is one). Parameters
-    that the data cannot pin are frozen at the prior (or at their usual value) and the rest is fitted again. `weigh`
-    weighs a row by √time, for end-to-end use.
+    Discrete parameters are tried one by one (only those of `start`, or of a prior that is not distant, if given).
+    Parameters that the data cannot pin are frozen at the prior (or at their usual value) and the rest is fitted again.
+    `weigh` weighs a row by √time, for end-to-end use.
 
     Raises MissingExtraError without scipy.
     """
-    given = start or (prior.form if prior else None)
-    start = given or FORMS[rows.family]()
     usual = prior.form if prior else FORMS[rows.family]()
+    variants = [start] if start else _choices(usual) if prior is None or prior.distant else [usual]
+    start = variants[0]
     free = [name for name, bound in parameters(start).items() if not bound.choices]
     weights = np.sqrt(rows.time / rows.time.mean()) if weigh else np.ones(len(rows.time))
     problem = _Problem(rows, system, prior, weights)
-    fits = [problem.solve(variant, free) for variant in ([start] if given else _choices(start))]
+    fits = [problem.solve(variant, free) for variant in variants]
     best = min(fits, key=lambda fit: fit.cost)
     frozen: list[str] = []
     while unpinned := [name for name in free if name not in frozen and not _pinned(best, name)]:

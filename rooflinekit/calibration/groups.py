@@ -10,6 +10,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.calibration.measurements import SUFFIX, kernel_tables, read_measurements
 from rooflinekit.calibration.tables import OPERATIONS, VARIANT, Measured, measured_rows
 from rooflinekit.types.dtype import parse_dtype
 from rooflinekit.types.errors import MissingExtraError, SpecError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KEY", "Group", "fit_key", "kernel_groups", "read_kernel_tables"]
 
-KEY = ("gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode")
+KEY = ("gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind")
 """Columns that make a group of a kernel table, where the table has them."""
 
 _COLLECTIVES = {"custom_all_reduce": "all_reduce", "alltoall": "all_to_all"}
@@ -33,15 +34,21 @@ _NEEDED = {
     "moe": ("dtype", "routing", "ffn_matrices", "tokens", "hidden", "expert_intermediate", "top_k",
             "experts", "tp", "ep"),
     "comm": ("dtype", "collective", "mode", "gpus", "bytes"),
+    "elementwise": ("dtype", "kind", "tokens", "read", "written"),
+    "kv_append": ("dtype", "kv_dtype", "tokens", "elements"),
+    "embedding": ("dtype", "tokens", "width"),
+    "sampling": ("dtype", "kind", "rows", "vocab"),
 }  # fmt: skip
 
 _WORDS: dict[str, tuple[str, ...]] = {
     "gpu": (), "engine": (), "dtype": (), "kv_dtype": (), "routing": ("balanced", "power_law_1.2"),
     "collective": ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "custom_all_reduce"),
-    "mode": ("eager", "graph"),
+    "mode": ("eager", "graph"), "kind": (),
 }  # fmt: skip
 _AT_MOST = (("kv_heads", "heads"), ("top_k", "experts"))
 _PAIR = 2
+_PLAIN = ("balanced", "greedy")
+"""Variants that go without saying."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +114,12 @@ def fit_key(operation: str, named: dict[str, str]) -> str:
         eager = "/eager" if named["mode"] == "eager" and named["engine"] != "nccl" else ""
         return f"{family}/bf16/{nccl}{kind}{eager}"
     parts = [family, parse_dtype(named["dtype"]).value]
-    if operation == "moe":
-        parts += [] if named["routing"] == "balanced" else [named["routing"]]
-    elif operation in VARIANT:
-        parts.append(parse_dtype(named[VARIANT[operation]]).value)
+    if operation in VARIANT:
+        variant = named[VARIANT[operation]]
+        if VARIANT[operation] == "kv_dtype":
+            parts.append(parse_dtype(variant).value)
+        elif variant not in _PLAIN:
+            parts.append(variant)
     return "/".join(parts)
 
 
@@ -122,6 +131,10 @@ def read_kernel_tables(path: Path, dropped: Counter[str] | None = None) -> Itera
     Raises SpecError for a file that is no kernel table, naming the missing column, the known operations, or the row;
     MissingExtraError for Parquet without pyarrow.
     """
+    if path.suffix == SUFFIX:
+        for name, measured in kernel_tables(read_measurements(path)):
+            yield name, _checked(path, name, measured, dropped).reset_index(drop=True)
+        return
     table = _read(path)
     if "op" not in table and path.stem not in OPERATIONS:
         raise SpecError(f"{path}: no column 'op', and the file name is not one of {', '.join(OPERATIONS)}")

@@ -38,13 +38,14 @@ class Measured:
     sizes: tuple[int, ...]
     time: Array
     group: NDArray[np.intp]
+    warm: bool = True  #: whether each kernel found in the cache what the one before had used
 
     def subset(self, rows: NDArray[np.bool_]) -> Measured:
         """Rows by a boolean mask."""
         parts = np.split(rows, np.cumsum(self.sizes)[:-1])
         kept = [(_slice(k, mask), int(mask.sum())) for k, mask in zip(self.kernels, parts, strict=True) if mask.any()]
         kernels, sizes = tuple(kernel for kernel, _ in kept), tuple(size for _, size in kept)
-        return Measured(self.family, kernels, sizes, self.time[rows], self.group[rows])
+        return Measured(self.family, kernels, sizes, self.time[rows], self.group[rows], self.warm)
 
     def relabelled(self, variant: str) -> Measured:
         """The same rows under the name that a calibration has for their variant."""
@@ -84,7 +85,8 @@ def measured_rows(table: pd.DataFrame, operation: str) -> Measured:
         kernels.append(build(columns, dtype, variant))
         sizes.append(len(rows))
     time = table["latency_us"].to_numpy(float)[order] * 1e-6
-    return Measured(family, tuple(kernels), tuple(sizes), time, group[order])
+    warm = "residency" not in table or not (table["residency"] == "cold").all()
+    return Measured(family, tuple(kernels), tuple(sizes), time, group[order], warm)
 
 
 def _parts(table: pd.DataFrame, operation: str) -> list[NDArray[np.intp]]:
@@ -157,6 +159,31 @@ def _comm(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     return Kernel("comm", "collective", 1, dtype, network_bytes=sent, gpus=gpus, dims=dims, variant=variant)
 
 
+def _elementwise(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    moved = columns["tokens"] * (columns["read"] + columns["written"]) * dtype.bytes
+    return Kernel("elementwise", "elementwise", 1, dtype, activation_bytes=moved, variant=variant)
+
+
+def _kv_append(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    elements = columns["tokens"] * columns["elements"]
+    return Kernel(
+        "kv_append", "kv_append", 1, dtype, kv_write_bytes=elements * parse_dtype(variant).bytes,
+        activation_bytes=elements * dtype.bytes, variant=variant,
+    )  # fmt: skip
+
+
+def _embedding(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    moved = columns["tokens"] * columns["width"] * 2.0 * dtype.bytes
+    return Kernel("embedding", "embedding", 1, dtype, activation_bytes=moved)
+
+
+def _sampling(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    logits = columns["rows"] * columns["vocab"]
+    return Kernel(
+        "sampling", "sampling", 1, dtype, flops=logits, activation_bytes=logits * dtype.bytes, variant=variant
+    )
+
+
 OPERATIONS: dict[str, tuple[Family, Callable[[Columns, Dtype, str], Kernel]]] = {
     "gemm": ("gemm", _gemm),
     "attention_decode": ("attention_decode", lambda columns, dtype, kv: _attention(columns, dtype, kv, decode=True)),
@@ -165,11 +192,15 @@ OPERATIONS: dict[str, tuple[Family, Callable[[Columns, Dtype, str], Kernel]]] = 
     "mla_prefill": ("mla_prefill", lambda columns, dtype, kv: _latent(columns, dtype, kv, decode=False)),
     "moe": ("moe", _moe),
     "comm": ("collective", _comm),
+    "elementwise": ("elementwise", _elementwise),
+    "kv_append": ("kv_append", _kv_append),
+    "embedding": ("embedding", _embedding),
+    "sampling": ("sampling", _sampling),
 }
 """Kernel tables by name: the family, and the work of its rows."""
 
-VARIANT = {"moe": "routing", "comm": "collective"} | dict.fromkeys(
-    ("attention_decode", "attention_prefill", "mla_decode", "mla_prefill"), "kv_dtype"
+VARIANT = {"moe": "routing", "comm": "collective", "elementwise": "kind", "sampling": "kind"} | dict.fromkeys(
+    ("attention_decode", "attention_prefill", "mla_decode", "mla_prefill", "kv_append"), "kv_dtype"
 )
 """The column that, besides the number format, tells an engine's kernels apart."""
 
@@ -182,5 +213,9 @@ GROUP = {
     "mla_prefill": ["heads", "seq_len"],
     "moe": ["hidden", "expert_intermediate", "experts", "top_k", "tp", "ep"],
     "comm": ["gpus", "bytes"],
+    "elementwise": ["read", "written"],
+    "kv_append": ["elements"],
+    "embedding": ["width"],
+    "sampling": ["vocab"],
 }
 """Columns that make a shape group: what one model brings, apart from the size of the batch."""

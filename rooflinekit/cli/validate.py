@@ -1,0 +1,155 @@
+"""`rooflinekit validate`."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rooflinekit.cli.output import emit
+from rooflinekit.cli.progress import counting
+from rooflinekit.types.errors import InputError, InterruptedRunError, MissingExtraError, UnknownNameError
+
+if TYPE_CHECKING:
+    from rooflinekit.validate.device import Device
+
+__all__ = ["validate"]
+
+
+def validate(
+    suite: Annotated[str, typer.Option(help="quick, full, ceilings, kernels or model.")] = "quick",
+    device: Annotated[str | None, typer.Option(help="cuda:0, cpu ... (default: the first GPU, else the CPU).")] = None,
+    model: Annotated[str | None, typer.Option(help="Model whose layers are measured (default: by device).")] = None,
+    budget: Annotated[float | None, typer.Option(help="Minutes to take at most (default: by suite).")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check the kernels' results, measure nothing.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for the measurement file.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the measurement file that is there.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that is there.")] = False,
+) -> None:
+    """Run the real kernels and models on this machine: check them, or measure them for `calibrate`."""
+    place = _open(device)
+    if check:
+        return _check(place)
+    from rooflinekit.specs import load_model
+    from rooflinekit.validate.suite import BUDGETS, MODELS
+
+    if suite not in BUDGETS:
+        raise UnknownNameError("suite", suite, BUDGETS)
+    if out is None:
+        raise InputError("validate needs --out DIR for its measurement file, or --check")
+    minutes = BUDGETS[suite] if budget is None else budget
+    if not minutes > 0:
+        raise InputError(f"--budget must be above 0 minutes, not {minutes:g}")
+    named = load_model(model or MODELS["cuda" if place.is_cuda else "cpu"]).value.name
+    return _measure(place, suite, named, minutes, Target(out, force, resume))
+
+
+class Target:
+    """Where to write, and what to do with what is there."""
+
+    def __init__(self, folder: Path, force: bool, resume: bool) -> None:
+        if force and resume:
+            raise InputError("--force replaces a run and --resume goes on with it: give one of them")
+        self.folder, self.force, self.resume = folder, force, resume
+
+
+def _open(name: str | None) -> Device:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("running kernels", "gpu") from None
+    from rooflinekit.validate.device import open_device
+
+    return open_device(name)
+
+
+def _check(place: Device) -> None:
+    """Print every check; exit code 1 if any kernel is wrong."""
+    from rooflinekit.report.table import aligned
+    from rooflinekit.validate.checks import run_checks
+
+    with counting("checking") as progress:
+        results = run_checks(str(place.torch), progress)
+    cells = [
+        ["pass" if r.passed else "FAIL", r.name, f"{r.error:.2g}", f"{r.tolerance:.2g}", r.detail] for r in results
+    ]
+    wrong = sum(not result.passed for result in results)
+    lines = aligned(["", "check", "error", "tolerance", ""], cells, left=(0, 1, 4))
+    emit("\n".join([*lines, "", f"{len(results) - wrong} of {len(results)} checks passed on {place.name}"]))
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _measure(place: Device, suite: str, model: str, minutes: float, target: Target) -> None:
+    from rooflinekit.validate.record import Recorder, header
+    from rooflinekit.validate.suite import Run, run_suite
+
+    target.folder.mkdir(parents=True, exist_ok=True)
+    head = header(place, suite, model)
+    with Recorder(target.folder, head, resume=target.resume, force=target.force) as recorder:
+        try:
+            with _interruptible(), counting("measuring") as progress:
+                ending = run_suite(Run(place, suite, model, recorder, time.monotonic() + 60.0 * minutes, progress))
+        except KeyboardInterrupt:
+            recorder.end("interrupted")
+            kept = sum(recorder.counts.values())
+            raise InterruptedRunError(
+                f"interrupted; {kept} rows are kept in {recorder.path}, and --resume goes on"
+            ) from None
+        recorder.end(ending)
+    emit(_said(place, recorder, ending, minutes))
+    if recorder.counts["failed"]:
+        raise typer.Exit(4)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM ends a run as SIGINT does, with everything kept."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before: Any = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _said(place: Device, recorder: Any, ending: str, minutes: float) -> str:
+    """What was written, what could not be measured and why, and what to do next."""
+    from rooflinekit.calibration.measurements import read_measurements
+    from rooflinekit.validate.spec import SPEC_FILE, cpu_spec, has_ceilings
+
+    found = read_measurements(recorder.path)
+    counts = ", ".join(f"{count} {status}" for status, count in found.counts.items())
+    lines = [f"wrote {recorder.path}: run {recorder.run} on {place.name}, {counts}"]
+    lines += _reasons(found.rows)
+    if ending == "budget":
+        lines.append(f"note: {minutes:g} minutes were not enough for all; --resume measures the rest")
+    gpu = place.name
+    if not place.is_cuda and has_ceilings(found):
+        spec = recorder.path.with_name(SPEC_FILE)
+        spec.write_text(cpu_spec(found), encoding="utf-8")
+        lines.append(f"wrote {spec}: this CPU as an accelerator, from its ceilings")
+        gpu = str(spec)
+    engine = found.header["engine"]
+    made = recorder.path.with_name("calibration.yaml")
+    quoted = f"'{gpu}'" if " " in gpu else gpu
+    lines += ["next:", f"  rooflinekit calibrate {recorder.path} --gpu {quoted} --engine {engine} --out {made}"]
+    return "\n".join(lines)
+
+
+def _reasons(rows: Any) -> list[str]:
+    """Rows without a time, counted by backend and reason."""
+    counted: dict[str, int] = {}
+    for row in rows:
+        if row["status"] != "ok":
+            reason = f"{row['op']}, {row['backend']}: {row['status']}: {row['detail']}"
+            counted[reason] = counted.get(reason, 0) + 1
+    return [f"note: {count} x {reason}" for reason, count in counted.items()]

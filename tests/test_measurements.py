@@ -1,0 +1,129 @@
+"""Measurement files without a machine: what was put into one comes back from a calibration fitted to it."""
+
+import json
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from rooflinekit.accuracy import kernel_accuracy
+from rooflinekit.calibration.fit import form_time
+from rooflinekit.calibration.load import load_calibration, read_calibration
+from rooflinekit.calibration.measurements import read_measurements
+from rooflinekit.calibration.model_rows import step_errors
+from rooflinekit.calibration.tables import measured_rows
+from rooflinekit.cli.app import app
+from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.step import make_plan
+from rooflinekit.timing import GemmTime, PlainTime
+from rooflinekit.types.batch import Batch
+from rooflinekit.types.deployment import Deployment
+from rooflinekit.types.dtype import Dtype
+from rooflinekit.types.hardware import System
+
+H100 = System.of(load_accelerator("h100-sxm").value)
+HEADER = {
+    "type": "header", "schema": 1, "run": "r", "started": "2026-01-01T00:00:00Z", "suite": "full", "model": "gpt2",
+    "dtype": "bf16", "engine": "gpt-fast", "engine_version": "torch 2", "device": {"name": "NVIDIA H100 80GB HBM3"},
+}  # fmt: skip
+TRUTH = {
+    "gemm": GemmTime(launch=3.1e-6, depth_root=1.4e-6, compute=0.71, memory=0.83, tile=120.0),
+    "elementwise": PlainTime(launch=4e-6, compute=0.7, memory=0.65),
+}
+SHAPES = {
+    "gemm": ("m", "n", "k"),
+    "elementwise": ("tokens", "read", "written"),
+}
+SIZES = {
+    "gemm": product((1, 16, 64, 256, 1024, 8192), (512, 1024, 4096, 16384), (512, 2048, 4096, 8192)),
+    "elementwise": [(n, 2 * d, 2 * d) for n in (1, 16, 256, 4096, 16384) for d in (1024, 2048, 4096, 8192)],
+}
+TABLES = {op: pd.DataFrame(list(sizes), columns=list(SHAPES[op])).assign(dtype="bf16") for op, sizes in SIZES.items()}
+TABLES["elementwise"]["kind"] = "norm"
+
+
+def write(path: Path, *rows) -> Path:
+    lines = [HEADER, *({"type": "row", "run": "r", "status": "ok", "detail": "", **row} for row in rows)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def timed(us: float) -> dict[str, float]:
+    return {"latency_us": us, "p10_us": us, "p90_us": us}
+
+
+def cold_rows(op: str, noise=0.03):
+    """Rows whose times are a known form without its warm-loop term, with noise."""
+    table = TABLES[op].assign(latency_us=1.0, residency="cold")
+    exact = form_time(TRUTH[op], measured_rows(table, op), H100)
+    times = 1e6 * exact * np.exp(np.random.default_rng(0).normal(0.0, noise, len(table)))
+    for shape, us in zip(TABLES[op].to_dict("records"), times, strict=True):
+        yield {"op": op, "backend": "x", **shape, **timed(float(us))}
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    path = write(folder / "a.jsonl", *(row for op in TRUTH for row in cold_rows(op)))
+    out = folder / "calibration.yaml"
+    result = run("calibrate", path, "--gpu", "h100-sxm", "--engine", "gpt-fast", "--out", out)
+    assert result.exit_code == 0, result.output
+    return path, read_calibration(out)
+
+
+@pytest.mark.parametrize(("op", "key", "names"), [
+    ("gemm", "gemm/bf16", ("launch", "compute", "memory")),
+    ("elementwise", "elementwise/bf16/norm", ("launch", "memory")),
+])  # fmt: skip
+def test_known_parameters_come_back_within_their_spread(fitted, op, key, names):
+    fit = fitted[1].families[key]
+    for name in names:
+        true = getattr(TRUTH[op], name)
+        assert getattr(fit.form, name) == pytest.approx(true, abs=max(4 * fit.spread[name], 0.03 * true))
+
+
+def test_the_fit_predicts_its_own_file_cold(fitted):
+    path, _ = fitted
+    scores = kernel_accuracy([path], str(path.with_name("calibration.yaml")))
+    assert {group.key["op"] for group in scores.groups} == {"gemm", "elementwise"}
+    assert all(group.median_ape < 0.04 for group in scores.groups)
+
+
+def test_cold_rows_are_not_taken_for_a_warm_loop():
+    """A small matrix read from memory takes longer than one that the last call left in the cache."""
+    one = pd.DataFrame({"m": [1.0], "n": [2048.0], "k": [1024.0], "dtype": "bf16", "latency_us": 1.0})
+    form = GemmTime(cache_share=1.0, cache_speed=5.0)
+    warm, cold = (form_time(form, measured_rows(rows, "gemm"), H100)[0] for rows in (one, one.assign(residency="cold")))
+    assert cold > 1.2 * warm
+
+
+def test_steps_of_models_are_compared_with_the_sum_of_their_kernels(tmp_path):
+    calibration = load_calibration("h100-sxm--vllm")
+    bf16 = Dtype.BF16
+    plan = make_plan(load_model("gpt2").value, Deployment(weights=bf16, activations=bf16, kv=bf16), H100, calibration)
+    work = {("prefill", 4, 128): Batch.prefill(4.0, 128.0), ("decode", 8, 100): Batch.decode(8.0, 100.0)}
+    rows = [
+        {"op": "model", "backend": "x", "model": "gpt2", "mode": "graph", "dtype": "bf16", "phase": phase,
+         "batch": batch, "context": context, "whole_us": 2e6 * float(plan.time(step).time), **timed(1.0)}
+        for (phase, batch, context), step in work.items()
+    ]  # fmt: skip
+    found = list(step_errors(read_measurements(write(tmp_path / "a.jsonl", *rows)), H100, calibration))
+    assert [step.phase for step in found] == ["prefill", "decode"]
+    assert all(step.error == pytest.approx(-0.5) for step in found)
+    assert all(step.low <= step.predicted <= step.high for step in found)
+
+
+def test_rows_that_no_calibration_reads_are_left_alone(tmp_path):
+    ceiling = {"op": "ceiling", "backend": "x", "kind": "copy", "bytes": 1024, "value": 1e9, **timed(1.0)}
+    failed = {"op": "gemm", "backend": "x", "status": "failed", "detail": "no", "dtype": "bf16", "m": 1, "n": 1, "k": 1}
+    path = write(tmp_path / "a.jsonl", ceiling, failed)
+    result = run("calibrate", path, "--gpu", "h100-sxm", "--engine", "gpt-fast", "--out", tmp_path / "c.yaml")
+    assert result.exit_code == 2
+    assert "no rows of h100-sxm with gpt-fast in the tables" in result.stderr

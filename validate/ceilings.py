@@ -1,0 +1,102 @@
+"""What the device reaches at best: memory bandwidth over sizes, matrix rate by format, the cost of a launch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from rooflinekit.types.dtype import parse_dtype
+from rooflinekit.types.numeric import Numeric
+from rooflinekit.validate.case import Work, normal
+from rooflinekit.validate.device import Device
+from rooflinekit.validate.gemm import gemm_cases
+from rooflinekit.validate.timing import Timing, summary, time_work
+
+__all__ = ["Ceiling", "ceilings", "launch_cost"]
+
+Ceiling = tuple[dict[str, Any], Callable[[float], dict[str, Any]]]
+"""The columns of a row, and what measures the rest of it within some seconds."""
+LARGEST = {"cuda": 30, "cpu": 28}
+"""Largest buffer whose bandwidth is measured [log2 of bytes]."""
+_LAUNCHES = 200
+
+
+def ceilings(device: Device, quick: bool) -> Iterator[Ceiling]:
+    """Every ceiling of one device; `quick` takes fewer sizes."""
+    step = 2 if quick else 1
+    for exponent in range(16, LARGEST[device.torch.type] + 1, step):
+        for kind in ("copy", "read"):
+            size = 2**exponent
+            yield {"kind": kind, "bytes": size, "unit": "B/s"}, partial(_bandwidth, kind, size, device)
+    for dtype in ("fp32", "bf16", "fp16", "fp8", "int8") if device.is_cuda else (device.dtype,):
+        for size in _gemm_sizes(device, quick):
+            yield {"kind": "gemm", "dtype": dtype, "size": size, "unit": "FLOP/s"}, partial(_rate, dtype, size, device)
+    for launch in ("eager", "graph") if device.is_cuda else ("eager",):
+        yield {"kind": "launch", "launch": launch, "unit": "s"}, partial(_launch, launch, device)
+
+
+def _gemm_sizes(device: Device, quick: bool) -> Sequence[int]:
+    sizes = (1024, 2048, 4096, 8192, 16384) if device.is_cuda else (256, 512, 1024, 1536)
+    return sizes[1:-1] if quick else sizes
+
+
+def _row(timing: Timing, value: float) -> dict[str, Any]:
+    return {"launch": timing.launch, "value": float(f"{value:.5g}"), **summary(timing.samples)}
+
+
+def _bandwidth(kind: str, size: int, device: Device, seconds: float) -> dict[str, Any]:
+    """Copy: half of the bytes read, half written; read: a maximum over all. Small ones show caches."""
+    dtype = "bf16" if device.is_cuda else "fp32"
+    count = int(size / parse_dtype(dtype).bytes)
+    if kind == "copy":
+        source, target = (normal(count // 2, dtype=dtype, device=device.torch) for _ in range(2))
+        work = Work(lambda x, y: y.copy_(x), (source, target))
+    else:
+        work = Work(lambda x: x.amax(), (normal(count, dtype=dtype, device=device.torch),))
+    timing = time_work(work, device, seconds)
+    return _row(timing, size / min(timing.samples))
+
+
+def _rate(dtype: str, size: int, device: Device, seconds: float) -> dict[str, Any]:
+    """A square product; the FLOP/s of its best pass."""
+    case = next(gemm_cases([(size, size, size)], dtype, device))
+    timing = time_work(case.build(), device, seconds)
+    flops: Numeric = 2.0 * float(size) ** 3
+    return _row(timing, flops / min(timing.samples))
+
+
+def _launch(launch: str, device: Device, seconds: float) -> dict[str, Any]:
+    samples: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(samples) < 5 or time.perf_counter() < end:
+        samples.append(launch_cost(launch, device))
+    timing = Timing(tuple(samples), launch)
+    return _row(timing, summary(timing.samples)["latency_us"] * 1e-6)
+
+
+def launch_cost(launch: str, device: Device) -> float:
+    """Seconds of one launch of many that do next to nothing: of the host if eager, of the GPU in a graph."""
+    x = normal(1, dtype="fp32", device=device.torch)
+
+    def add() -> None:
+        for _ in range(_LAUNCHES):
+            x.add_(1.0)
+
+    call: Callable[[], object] = add
+    if launch == "graph":
+        add()
+        device.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            add()
+        call = graph.replay
+    call()
+    device.synchronize()
+    start = time.perf_counter()
+    call()
+    device.synchronize()
+    return (time.perf_counter() - start) / _LAUNCHES

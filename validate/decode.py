@@ -1,0 +1,132 @@
+"""Decode attention: one new token a sequence over a cache that comes from memory, contiguous or in pages.
+
+Letters: B sequences, T keys, H query heads, K KV heads, d head width, P tokens of a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rooflinekit.types.dtype import parse_dtype
+from rooflinekit.validate.attend import attend
+from rooflinekit.validate.case import Case, Work, normal
+from rooflinekit.validate.device import Device, version_of
+from rooflinekit.validate.prefill import Heads
+
+__all__ = ["PAGE", "decode_cases", "gathered", "page_table"]
+
+PAGE = 16
+"""Tokens of a page: vLLM's default block size."""
+_TENSOR_CORES = 4
+"""Query heads a KV head from which FlashInfer is told to use tensor cores: "faster for large group size" say its
+documents; where large begins is an assumption."""
+_SELDOM = 8
+"""Of slow backends every eighth shape suffices: FlexAttention compiles for each, gathering pages copies the cache."""
+_SPLIT_KEYS = 512
+"""Keys that one part of a split context takes, so that a batch of one fills the GPU."""
+
+
+def decode_cases(shapes: Iterable[tuple[Heads, int, int]], dtype: str, device: Device) -> Iterator[Case]:
+    """B sequences at T keys, by every backend that is here; FlashInfer is recorded as missing where it is not."""
+    for number, (heads, B, T) in enumerate(shapes):
+        H, K, d = heads
+        shape = {"dtype": dtype, "kv_dtype": dtype, "batch": B, "seq_len": T, "heads": H, "kv_heads": K, "head_dim": d}
+        size = B * d * 2.0 * (H + T * K) * parse_dtype(dtype).bytes
+        for name, build in _backends(device).items():
+            if build not in (_flex_decode, _gathered) or number % _SELDOM == 0:
+                yield Case("attention_decode", name, shape, size, partial(build, heads, B, T, dtype, device))
+
+
+def _backends(device: Device) -> dict[str, Callable[..., Work]]:
+    if not device.is_cuda:
+        return {"torch sdpa": _contiguous, "torch sdpa, gathered pages": _gathered}
+    return {
+        "torch sdpa": _contiguous,
+        "torch flex, compiled": _flex_decode,
+        f"own split-KV, triton {version_of('triton')}, pages": _split,
+        f"flashinfer {version_of('flashinfer-python')}, pages": _flashinfer,
+    }
+
+
+def _queries(heads: Heads, B: int, dtype: str, device: Device) -> Tensor:
+    return normal(B, heads.H, 1, heads.d, dtype=dtype, device=device.torch)
+
+
+def _contiguous(heads: Heads, B: int, T: int, dtype: str, device: Device) -> Work:
+    """Keys and values [B, K, T, d] as they lie in a cache with room for more."""
+
+    def cold() -> tuple[Tensor, ...]:
+        return tuple(normal(B, heads.K, T, heads.d, dtype=dtype, device=device.torch) for _ in "kv")
+
+    return Work(attend, (_queries(heads, B, dtype, device),), cold)
+
+
+def page_table(B: int, T: int, device: torch.device) -> Tensor:
+    """Which page holds which tokens [B, ⌈T/P⌉] int32; pages in random order, as after long serving."""
+    each = -(-T // PAGE)
+    return torch.randperm(B * each, device=device).view(B, each).to(torch.int32)
+
+
+def _pages(heads: Heads, B: int, T: int, dtype: str, device: Device) -> tuple[Tensor, ...]:
+    """Keys and values [pages, P, K, d], and the table of pages."""
+    count = B * -(-T // PAGE)
+    pools = [normal(count, PAGE, heads.K, heads.d, dtype=dtype, device=device.torch) for _ in "kv"]
+    return (*pools, page_table(B, T, device.torch))
+
+
+def _gathered(heads: Heads, B: int, T: int, dtype: str, device: Device) -> Work:
+    return Work(
+        partial(gathered, T=T), (_queries(heads, B, dtype, device),), partial(_pages, heads, B, T, dtype, device)
+    )
+
+
+def gathered(q: Tensor, keys: Tensor, values: Tensor, table: Tensor, T: int) -> Tensor:
+    """Copy the pages together, then attend: what an engine without a paged kernel does. [B, H, 1, d]."""
+    k, v = (pool[table].flatten(1, 2)[:, :T].transpose(1, 2) for pool in (keys, values))  # [B, K, T, d]
+    return attend(q, k, v)
+
+
+def _split(heads: Heads, B: int, T: int, dtype: str, device: Device) -> Work:
+    from rooflinekit.validate.split_kv import split_kv  # noqa: PLC0415 - needs Triton
+
+    lengths = torch.full((B,), T, dtype=torch.int32, device=device.torch)
+    call = partial(split_kv, lengths=lengths, part=_SPLIT_KEYS)
+    q = normal(B, heads.H, heads.d, dtype=dtype, device=device.torch)
+    return Work(call, (q,), partial(_pages, heads, B, T, dtype, device))
+
+
+@cache
+def _compiled_flex() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention  # noqa: PLC0415
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def _flex_decode(heads: Heads, B: int, T: int, dtype: str, device: Device) -> Work:
+    """One query takes FlexAttention's decoding kernel, which splits the keys (flex_decoding.py in Inductor)."""
+    contiguous = _contiguous(heads, B, T, dtype, device)
+    return Work(partial(_compiled_flex(), enable_gqa=heads.H != heads.K), contiguous.hot, contiguous.cold)
+
+
+def _flashinfer(heads: Heads, B: int, T: int, dtype: str, device: Device) -> Work:
+    """BatchDecodeWithPagedKVCacheWrapper (docs.flashinfer.ai, api/attention); the plan is made once, as for a graph."""
+    import flashinfer  # noqa: PLC0415
+
+    H, K, d = heads
+    table = page_table(B, T, device.torch)
+    starts = torch.arange(B + 1, dtype=torch.int32, device=device.torch) * table.shape[1]
+    last = torch.full((B,), (T - 1) % PAGE + 1, dtype=torch.int32, device=device.torch)
+    workspace = torch.empty(128 * 2**20, dtype=torch.uint8, device=device.torch)
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=H // K >= _TENSOR_CORES)
+    q = normal(B, H, d, dtype=dtype, device=device.torch)
+    wrapper.plan(starts, table.flatten(), last, H, K, d, PAGE, q_data_type=q.dtype, kv_data_type=q.dtype)
+
+    def cold() -> tuple[Tensor, ...]:
+        return tuple(normal(table.numel(), PAGE, K, d, dtype=dtype, device=device.torch) for _ in "kv")
+
+    return Work(lambda q, k, v: wrapper.run(q, (k, v)), (q,), cold)

@@ -1,0 +1,56 @@
+"""A mixture of experts as servers run it: router, rows sorted by expert, two grouped GEMMs, weighted sum.
+
+Letters: N tokens, D width, F inner width, E experts, k experts a token visits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the customary name
+from torch import Tensor
+
+from rooflinekit.types.dtype import parse_dtype
+from rooflinekit.validate.case import Case, Work, normal
+from rooflinekit.validate.device import Device
+from rooflinekit.validate.feedforward import activate, grouped_matmul, route
+
+__all__ = ["expert_cases", "mixture"]
+
+
+def expert_cases(shapes: Iterable[tuple[int, int, int, int, int]], dtype: str, device: Device) -> Iterator[Case]:
+    """(N, D, F, E, k) with a random router, which loads the experts about evenly; all experts are here."""
+    for N, D, width, E, k in shapes:
+        shape = {
+            "dtype": dtype, "routing": "balanced", "ffn_matrices": 3, "tokens": N, "hidden": D,
+            "expert_intermediate": width, "top_k": k, "experts": E, "tp": 1, "ep": 1,
+        }  # fmt: skip
+        fused = device.is_cuda and dtype == "bf16" and hasattr(F, "grouped_mm")
+        name = "torch grouped_mm" if fused else "torch linear, one expert after the other"
+        size = (3.0 * E * D * width + N * (2.0 * D + 3.0 * k * width)) * parse_dtype(dtype).bytes
+        yield Case("moe", name, shape, size, partial(_build, (N, D, width, E, k), dtype, device))  # fmt: skip
+
+
+def _build(shape: tuple[int, int, int, int, int], dtype: str, device: Device) -> Work:
+    N, D, width, E, k = shape
+    x = normal(N, D, dtype=dtype, device=device.torch)
+    router = normal(D, E, dtype=dtype, device=device.torch)
+
+    def cold() -> tuple[Tensor, ...]:
+        inner = normal(E, D, 2 * width, dtype=dtype, device=device.torch)
+        return inner, normal(E, width, D, dtype=dtype, device=device.torch)
+
+    return Work(partial(mixture, k=k), (x, router), cold)
+
+
+def mixture(x: Tensor, router: Tensor, inner: Tensor, outer: Tensor, k: int) -> Tensor:
+    """Tokens x [N, D], router [D, E], inner [E, D, 2F] (gate, up), outer [E, F, D] -> [N, D]."""
+    share, chosen = route(x @ router, k)  # both [N, k]
+    expert, order = chosen.flatten().sort(stable=True)  # rows by expert, [N·k]
+    ends = torch.searchsorted(expert, torch.arange(len(inner), device=x.device), right=True)  # [E]
+    rows = order // k  # the token of each row
+    out = grouped_matmul(activate(grouped_matmul(x[rows], inner, ends), gated=True), outer, ends)  # [N·k, D]
+    weighed = out * share.flatten()[order, None].to(out.dtype)
+    return torch.zeros_like(x).index_add_(0, rows, weighed)

@@ -1,0 +1,138 @@
+"""The measurement file: one JSON object a line, flushed row by row, of one run and no other."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from rooflinekit.calibration.measurements import SCHEMA, read_measurements
+from rooflinekit.types.errors import InputError
+from rooflinekit.validate.device import Device, version_of
+
+__all__ = ["ENGINE", "FILE", "Recorder", "header"]
+
+FILE = "measurements.jsonl"
+ENGINE = "gpt-fast"
+"""The engine whose kernels these are: PyTorch's own, without a server around them."""
+_SAME = ("suite", "model", "dtype", "engine_version")
+"""What a run must share with the one that it goes on with, besides the device's name."""
+
+
+def header(device: Device, suite: str, model: str) -> dict[str, Any]:
+    """The first line: what ran, where, with which versions. Nothing in it is from a datasheet."""
+    facts = {"name": device.name, "cores": device.cores, "memory_bytes": device.memory_bytes}
+    return {
+        "type": "header", "schema": SCHEMA, "run": uuid.uuid4().hex[:12],
+        "started": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "suite": suite, "model": model, "dtype": device.dtype,
+        "engine": ENGINE, "engine_version": f"torch {version_of('torch')}",
+        "device": {**facts, "cache_bytes": device.cache_bytes, **device.facts},
+    }  # fmt: skip
+
+
+class Recorder:
+    """Writes rows to DIR/measurements.jsonl while it holds DIR's lock.
+
+    Raises InputError where a file is already there (unless it is to be continued or replaced), where the run to go on
+    with is another one, where a second run is under way, and where the disk is full: complete rows are kept.
+    """
+
+    def __init__(self, folder: Path, head: Mapping[str, Any], *, resume: bool = False, force: bool = False) -> None:
+        self.path, self._lock = folder / FILE, folder / f".{FILE}.lock"
+        self.done: set[str] = set()
+        self.counts = dict.fromkeys(("ok", "oom", "missing", "failed"), 0)
+        self._locked = _take(self._lock)
+        try:
+            self.run = self._continue(head) if resume and self.path.exists() else self._begin(head, force)
+        except BaseException:
+            self._release()
+            raise
+
+    def _begin(self, head: Mapping[str, Any], force: bool) -> str:
+        if self.path.exists() and not force:
+            raise InputError(f"{self.path} exists; add --resume to go on with it, or --force to replace it")
+        self.path.write_bytes(b"")
+        self._write(head)
+        return str(head["run"])
+
+    def _continue(self, head: Mapping[str, Any]) -> str:
+        """Go on with a run of the same device, suite, model and versions; half a line at its end is cut off."""
+        found = read_measurements(self.path)
+        for name in _SAME:
+            if found.header.get(name) != head.get(name):
+                raise InputError(
+                    f"{self.path} is of another run: {name} {found.header.get(name)!r}, now {head.get(name)!r}"
+                )
+        if found.header["device"]["name"] != head["device"]["name"]:
+            raise InputError(f"{self.path} is of another device: {found.header['device']['name']}")
+        whole = self.path.read_bytes().rpartition(b"\n")
+        os.truncate(self.path, len(whole[0]) + len(whole[1]))
+        for row in found.rows:
+            self._count(row)
+        return str(found.header["run"])
+
+    def _count(self, row: Mapping[str, Any]) -> None:
+        self.counts[str(row["status"])] += 1
+        if "key" in row:
+            self.done.add(str(row["key"]))
+
+    def row(self, fields: Mapping[str, Any]) -> None:
+        """Write one row, and have it on its way to the disk before this returns."""
+        line = {"type": "row", "run": self.run, "status": "ok", "detail": "", **fields}
+        self._write(line)
+        self._count(line)
+
+    def end(self, status: str) -> None:
+        """Say how the run ended: complete, budget or interrupted."""
+        self._write(
+            {"type": "end", "run": self.run, "status": status, "ended": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
+        )
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        start = self.path.stat().st_size
+        try:
+            with self.path.open("ab") as file:
+                _append(file, (json.dumps(line, allow_nan=False) + "\n").encode())
+        except OSError as error:
+            os.truncate(self.path, start)
+            kept = sum(self.counts.values())
+            raise InputError(
+                f"{self.path}: {error.strerror}; its {kept} rows are kept, and --resume goes on with them"
+            ) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        self._lock.unlink(missing_ok=True)
+        self._locked.close()  # closing lets go of the lock, as being killed does
+
+
+def _append(file: IO[bytes], text: bytes) -> None:
+    file.write(text)
+    file.flush()
+
+
+def _take(lock: Path) -> IO[str]:
+    """Hold a folder's lock until the process ends, however it ends; where there are no such locks, do without."""
+    file = lock.open("w", encoding="ascii")
+    try:
+        import fcntl  # noqa: PLC0415 - not on Windows
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:
+        pass
+    except OSError:
+        file.close()
+        raise InputError(f"{lock.parent}: another run is writing here; wait for it, or give another --out") from None
+    return file
