@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from os import PathLike
 from typing import Any
 
 from rooflinekit import __version__
 from rooflinekit.calibration import choose_calibration, load_calibration, stand_in
-from rooflinekit.memory import Memory
+from rooflinekit.notes import context_notes, format_notes, load_notes, memory_notes, misfit
 from rooflinekit.operating_point import Predictor
-from rooflinekit.results import Estimate, MemoryResult, StepResult
-from rooflinekit.roofline import StepTime, time_step
-from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.results import Estimate, MemoryResult, SpeculationResult, StepResult
+from rooflinekit.roofline import StepTime
+from rooflinekit.specs import Loaded, load_accelerator, load_model, load_system
+from rooflinekit.specs.engines import load_engine, split_version
+from rooflinekit.speculation import speculate
 from rooflinekit.step import Plan, make_plan
 from rooflinekit.timing import parameters
 from rooflinekit.timing.calibrated import Calibration
+from rooflinekit.traffic.question import LOAD_KEYS, LoadQuestion, LoadResult, answer_load, read_load
 from rooflinekit.types.batch import Batch, whole_number
-from rooflinekit.types.deployment import ENGINES, Deployment
+from rooflinekit.types.deployment import ALL_REDUCE, ENGINES, Deployment
 from rooflinekit.types.dtype import Dtype, parse_dtype
-from rooflinekit.types.errors import DoesNotFitError, InputError, RooflinekitError, UnknownNameError, nearest
+from rooflinekit.types.engine import EngineSettings
+from rooflinekit.types.errors import (
+    DoesNotFitError,
+    InputError,
+    UnknownNameError,
+    WorkloadError,
+    nearest,
+)
 from rooflinekit.types.hardware import Accelerator, Provenance, System
-from rooflinekit.types.model import Model
-from rooflinekit.types.units import GB
+from rooflinekit.types.kv_policy import FULL, parse_kv_policy
+from rooflinekit.types.speculation import METHODS, SPECULATION_KEYS, Speculation
 from rooflinekit.types.workload import Workload
 
 __all__ = [
     "DEGREES",
     "DEPLOYMENT_KEYS",
+    "SETTING_KEYS",
     "WORKLOAD_KEYS",
     "Resolved",
     "estimate",
@@ -38,10 +49,11 @@ __all__ = [
 ]
 
 WORKLOAD_KEYS = {"batch": 1, "isl": 1024, "osl": 256, "cached": 0, "context": None}
-DEPLOYMENT_KEYS = tuple(field.name for field in fields(Deployment))
-_SAMPLE, _SLOW = 64.0, 1.5  # batch at which number formats are compared, and the ratio that is worth a note
-DEGREES = ("tp", "pp", "ep", "dp")
-_FORMATS = ("weights", "activations", "kv")
+SETTING_KEYS = tuple(field.name for field in fields(EngineSettings))
+DEPLOYMENT_KEYS = (*(f.name for f in fields(Deployment) if f.name != "settings"), *SETTING_KEYS)
+_MOST_SKEWED = 4.0  # weights n^-4: nearly all tokens visit the same experts
+DEGREES = ("tp", "pp", "ep", "dp", "cp", "microbatches")
+_FORMATS = ("weights", "activations", "kv", "dispatch")
 
 
 @dataclass(frozen=True)
@@ -63,8 +75,12 @@ def estimate(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", 
     Args:
         model: a name (`llama3-8b`), a Hugging Face id, or a path to a config.json or the folder that holds it.
         gpu: an accelerator's name or a path to its file.
-        **scenario: batch, isl, osl, cached, context [tokens]; tp, pp, ep, dp; weights, activations, kv (number
-            formats); engine; calibration (a name, a path, or "none" for the datasheet bound); allow_oom.
+        **scenario: batch, isl, osl, cached, context [tokens]; tp, pp, ep, dp, cp, microbatches; system,
+            sequence_parallel, all_reduce, dispatch, redundant_experts, skew; weights, activations, kv (number formats);
+            engine (`vllm`, or a version of it, `vllm@0.8.5`) and its settings memory_fraction, token_budget,
+            max_num_seqs, max_model_len; kv_policy (`window:4096`, `sink:4+2044`, `topk:2048`, `evict:2048`); draft (a
+            model, medusa, eagle, eagle3, mtp, ngram), draft_tokens, acceptance, draft_tree, draft_tp; calibration (a
+            name, a path, or "none" for the datasheet bound); allow_oom.
 
     Returns:
         An `Estimate`; times in ms, sizes in bytes, per accelerator.
@@ -80,11 +96,16 @@ def estimate(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", 
     allow_oom = bool(scenario.pop("allow_oom", False))
     calibration = scenario.pop("calibration", None)
     split = {key: scenario.pop(key) for key in list(scenario) if key in WORKLOAD_KEYS}
-    resolved = resolve(model, gpu, read_deployment(scenario), calibration)
+    traffic = {key: scenario.pop(key) for key in list(scenario) if key in LOAD_KEYS}
+    choice = Speculation.read({key: scenario.pop(key) for key in list(scenario) if key in SPECULATION_KEYS})
+    resolved = resolve(model, gpu, read_deployment(scenario), calibration, choice)
     work = Workload.checked(**(WORKLOAD_KEYS | split))
+    question = read_load(traffic, float(work.isl), float(work.osl))
+    if question is not None:
+        return _under_load(resolved, work, question, split)
     answer = _answer(resolved, work)
     if not answer.memory.fits and not allow_oom:
-        raise DoesNotFitError(_misfit(resolved.predictor, work, answer))
+        raise DoesNotFitError(misfit(resolved.predictor, work, answer))
     return answer
 
 
@@ -124,34 +145,78 @@ def read_deployment(scenario: dict[str, Any]) -> Deployment:
     Raises InputError for an unknown keyword, WorkloadError for a degree that is not a whole number of at least 1,
     DtypeError and UnknownNameError for formats and engines nobody knows.
     """
-    known = [*WORKLOAD_KEYS, *DEPLOYMENT_KEYS, "calibration", "allow_oom"]
+    known = [*WORKLOAD_KEYS, *DEPLOYMENT_KEYS, *SPECULATION_KEYS, *LOAD_KEYS, "calibration", "allow_oom"]
     for key in scenario:
         if key not in DEPLOYMENT_KEYS:
             raise InputError(f"unknown option {key!r}; nearest: {', '.join(nearest(key, known)) or ', '.join(known)}")
     chosen: dict[str, Any] = {key: whole_number(scenario.get(key, 1), key) for key in DEGREES}
     chosen |= {key: parse_dtype(scenario[key]) for key in _FORMATS if scenario.get(key) is not None}
-    engine = str(scenario.get("engine", "vllm")).lower()
+    engine, version = split_version(str(scenario.get("engine", "vllm")))
     if engine not in ENGINES:
         raise UnknownNameError("engine", engine, ENGINES)
-    return Deployment(**chosen, engine=engine)
+    chosen |= _split(scenario)
+    chosen["kv_policy"] = parse_kv_policy(scenario.get("kv_policy") or FULL)
+    version = version or scenario.get("engine_version")
+    return Deployment(**chosen, engine=engine, engine_version=version, settings=EngineSettings.read(scenario))
+
+
+def _split(scenario: dict[str, Any]) -> dict[str, Any]:
+    """What a split has besides its degrees; raises WorkloadError or UnknownNameError for what cannot be."""
+    skew, flag = scenario.get("skew") or 0.0, scenario.get("sequence_parallel") or False
+    if isinstance(skew, bool) or not isinstance(skew, Real) or not 0 <= float(skew) <= _MOST_SKEWED:
+        raise WorkloadError(f"skew must be from 0 (uniform) to {_MOST_SKEWED:g}, not {skew!r}")
+    if flag not in (True, False):
+        raise WorkloadError(f"sequence_parallel must be True or False, not {flag!r}")
+    algorithm = str(scenario.get("all_reduce") or "auto").lower().replace("-", "_")
+    if algorithm not in ALL_REDUCE:
+        raise UnknownNameError("all_reduce", algorithm, ALL_REDUCE)
+    copies = whole_number(scenario.get("redundant_experts") or 0, "redundant_experts", 0)
+    system = scenario.get("system")
+    return {"skew": float(skew), "sequence_parallel": bool(flag), "all_reduce": algorithm,
+            "redundant_experts": copies, "system": None if system is None else str(system)}  # fmt: skip
 
 
 def resolve(
-    model: str | PathLike[str], gpu: str | PathLike[str], deployment: Deployment, calibration: str | None
+    model: str | PathLike[str],
+    gpu: str | PathLike[str],
+    deployment: Deployment,
+    calibration: str | None,
+    choice: Speculation | None = None,
 ) -> Resolved:
-    """Load model, accelerator and calibration, and lay out the plan."""
+    """Load model, accelerator, calibration and draft, and lay out the plan."""
     for kind, name in (("model", model), ("gpu", gpu)):
         if not isinstance(name, (str, PathLike)):
             raise InputError(f"{kind} must be a name or a path, not {name!r}")
     loaded_model, loaded_gpu = load_model(model), load_accelerator(gpu)
     chosen, notes = _calibration(loaded_gpu.value, deployment.engine, calibration)
-    plan = make_plan(loaded_model.value, deployment, System.of(loaded_gpu.value), chosen)
-    notes += _format_notes(plan)
-    if deployment.pp > 1:
-        notes.append(
-            f"pp={deployment.pp}: the batch passes the stages in turn as one microbatch; overlap is not modelled"
-        )
-    return Resolved(Predictor.of(plan), (*loaded_model.warnings, *loaded_gpu.warnings, *notes))
+    engine = load_engine(deployment.engine, deployment.engine_version)
+    system = _system(loaded_gpu.value, deployment.system)
+    notes += system.warnings
+    plan = make_plan(loaded_model.value, deployment, system.value, chosen, engine)
+    notes += format_notes(plan)
+    if deployment.pp > 1 and deployment.microbatches == 1:
+        notes.append(f"pp={deployment.pp} with one microbatch: while one stage computes, the others wait")
+    if deployment.kv_policy.caveat:
+        notes.append(deployment.kv_policy.caveat)
+    resolved = Resolved(Predictor.of(plan), (*loaded_model.warnings, *loaded_gpu.warnings, *notes))
+    return resolved if choice is None else _with_draft(resolved, choice)
+
+
+def _with_draft(resolved: Resolved, choice: Speculation) -> Resolved:
+    """Put the draft beside the plan; raises UnknownNameError where its name is neither a method nor a model."""
+    if choice.method != "draft":
+        predictor = speculate(resolved.predictor, choice)
+        return Resolved(predictor, (*resolved.warnings, *predictor.notes()))
+    try:
+        loaded = load_model(choice.draft)
+    except UnknownNameError as error:
+        raise UnknownNameError("draft", choice.draft, [*METHODS, *error.suggestions]) from None
+    predictor = speculate(resolved.predictor, choice, loaded.value)
+    return Resolved(predictor, (*resolved.warnings, *loaded.warnings, *predictor.notes()))
+
+
+def _system(gpu: Accelerator, name: str | None) -> Loaded[System]:
+    return Loaded(System.of(gpu)) if name is None else load_system(name, gpu)
 
 
 def _calibration(gpu: Accelerator, engine: str, asked: str | None) -> tuple[Calibration | None, list[str]]:
@@ -164,39 +229,36 @@ def _calibration(gpu: Accelerator, engine: str, asked: str | None) -> tuple[Cali
     return chosen, [note] if note else []
 
 
-def _format_notes(plan: Plan) -> list[str]:
-    """Say where weights are multiplied in another format, and where another format's measurements stand in."""
-    precision = plan.precision
-    stored = {getattr(precision.formats, kind) for kind in plan.model.matrices}
-    pairs = {(weight, precision.compute(weight)) for weight in stored if not weight.is_wide}
-    pairs = {(weight, compute) for weight, compute in pairs if compute.unit is not weight.unit}
-    notes = [
-        f"{weight} weights are dequantised and multiplied in {compute}" for weight, compute in sorted(pairs, key=str)
-    ]
-    if plan.calibration is None:
-        return notes
-    kernels = plan.kernels(Batch.prefill(1.0, 8.0)) + plan.kernels(Batch.decode(1.0, 8.0))
-    absent = dict.fromkeys((k.family, k.dtype.value) for k in kernels if not plan.calibration.measured(k))
-    notes += [
-        f"no measured {family} kernels in {dtype}: the efficiency of another format stands in, its interval widened"
-        for family, dtype in absent
-    ]
-    return [*notes, *_slow_formats(plan)]
-
-
-def _slow_formats(plan: Plan) -> Iterable[str]:
-    """Say where the measured kernels of a narrow format are slower than 16-bit ones would be: an untuned kernel."""
-    narrow = [k for k in plan.kernels(Batch.decode(_SAMPLE, 8.0)) if not k.dtype.is_wide]
-    for family, dtype in dict.fromkeys((kernel.family, kernel.dtype) for kernel in narrow):
-        own = [kernel for kernel in narrow if (kernel.family, kernel.dtype) == (family, dtype)]
-        stream = plan.precision.stream
-        wide = [replace(k, dtype=stream, weight_bytes=k.weight_bytes * stream.bytes / dtype.bytes) for k in own]
-        slow, fast = (time_step(kernels, plan.system, plan.calibration).time for kernels in (own, wide))
-        if slow > _SLOW * fast:
-            yield (
-                f"the measured {dtype} {family} kernels of {plan.deployment.engine} are slower than {stream} ones "
-                f"({float(slow / fast):.1f}x at batch {_SAMPLE:.0f}): probably a kernel without tuned settings"
-            )
+def _under_load(resolved: Resolved, work: Workload, question: LoadQuestion, given: dict[str, Any]) -> Estimate:
+    """The static answer at the batch that the load keeps running, with the times that users feel in their place."""
+    for key in ("batch", "context", "cached"):
+        if given.get(key) not in (None, WORKLOAD_KEYS[key]):
+            raise InputError(f"{key} describes a static batch and excludes concurrency and rate; leave it out")
+    predictor, plan = resolved.predictor, resolved.plan
+    found = answer_load(predictor, question)
+    loaded, load = found.loaded, LoadResult.of(predictor, found)
+    running = max(float(round(float(loaded.running))), 1.0)
+    static = _answer(resolved, replace(work, batch=running))
+    times = {"ttft_ms": loaded.ttft, "tpot_ms": loaded.tpot}
+    held = predictor.memory.evaluate(running, work.isl + work.osl / 2.0, work.isl)
+    spans = {key: [float(t.low) * 1e3, float(t.high) * 1e3] for key, t in times.items()}
+    rate = min(load.rate, load.knee_rate) * float(work.osl)
+    return replace(
+        static,
+        ttft_ms=float(loaded.ttft.time) * 1e3 if load.stable else None,
+        tpot_ms=float(loaded.tpot.time) * 1e3,
+        e2e_ms=float(loaded.e2e) * 1e3 if load.stable else None,
+        output_tok_s=rate,
+        output_tok_s_per_gpu=rate / plan.deployment.gpus,
+        output_tok_s_per_user=1.0 / float(loaded.tpot.time),
+        interval=(spans if load.stable else spans | {"ttft_ms": None}) if plan.calibration else None,
+        bound={key: float(t.bound) * 1e3 for key, t in times.items()},
+        prefill=StepResult.of(plan.time(Batch.prefill(1.0, work.isl)), plan.system.accelerator),
+        memory=MemoryResult.of(held),
+        load=load,
+        inputs=static.inputs | {"concurrency": question.users, "rate": question.rate},
+        warnings=(*load_notes(load, question), *resolved.warnings, *context_notes(plan, work)),
+    )
 
 
 def _answer(resolved: Resolved, work: Workload) -> Estimate:
@@ -224,9 +286,11 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
         bound={key: float(t.bound) * 1e3 for key, t in times.items()},
         memory=MemoryResult.of(point.memory),
         prefill=StepResult.of(plan.time(predictor.prefill_batch(work)), accelerator),
-        decode=StepResult.of(plan.time(predictor.decode_batch(work, work.decode_context)), accelerator),
+        decode=StepResult.of(predictor.decode_step(work), accelerator),
+        speculation=SpeculationResult.of(predictor, work),
+        load=None,
         provenance=_provenance(plan),
-        warnings=(*resolved.warnings, *_context_notes(plan.model, work), *_memory_notes(point.memory)),
+        warnings=(*resolved.warnings, *context_notes(plan, work), *memory_notes(point.memory)),
     )
 
 
@@ -238,74 +302,31 @@ def _inputs(plan: Plan, work: Workload) -> dict[str, Any]:
     return {
         **{key: int(float(value)) for key, value in counts.items()},
         "context": float(work.decode_context) if work.context is None else int(float(work.context)),
+        "concurrency": None,
+        "rate": None,
         **{key: getattr(deployment, key) for key in DEGREES},
         "gpus": deployment.gpus,
+        "system": deployment.system,
+        "sequence_parallel": deployment.sequence_parallel,
+        "all_reduce": deployment.all_reduce,
+        "dispatch": None if deployment.dispatch is None else deployment.dispatch.value,
+        "redundant_experts": deployment.redundant_experts,
+        "skew": deployment.skew,
         "weights": blocks.value,
         "activations": (precision.inputs or precision.stream).value,
         "kv": precision.kv.value,
+        "kv_policy": str(deployment.kv_policy),
         "engine": deployment.engine,
+        "engine_version": deployment.engine_version,
+        **{key: getattr(deployment.settings, key) for key in SETTING_KEYS},
     }
-
-
-def _context_notes(model: Model, work: Workload) -> Iterable[str]:
-    longest = int(float(work.longest_context))
-    if model.max_context is not None and longest > model.max_context:
-        yield f"{longest} tokens exceed {model.name}'s maximum context of {model.max_context}"
-    if work.osl == 1:
-        yield "osl 1 has no second token: TPOT is the step that would follow"
-
-
-def _memory_notes(memory: Memory) -> Iterable[str]:
-    if not memory.fits:
-        yield f"does not fit: {_over(memory)}"
-
-
-def _over(memory: Memory) -> str:
-    need, have = float(memory.total_bytes), float(memory.capacity_bytes)
-    return (
-        f"needs {need / GB:.1f} GB per accelerator and has {have / GB:.1f} GB, {(need - have) / GB:.1f} GB too little"
-    )
-
-
-def _misfit(predictor: Predictor, work: Workload, answer: Estimate) -> str:
-    memory = predictor.evaluate(work).memory
-    remedies = list(_remedies(predictor, work, answer))
-    advice = (
-        f"; would fit: {', or '.join(remedies)}" if remedies else "; no tp, smaller batch or 8-bit weights would fit"
-    )
-    return (
-        f"{answer.model} on {answer.gpu} does not fit: {_over(memory)}{advice} (--allow-oom prints the numbers anyway)"
-    )
-
-
-def _remedies(predictor: Predictor, work: Workload, answer: Estimate) -> Iterable[str]:
-    """Changes of one thing that would make it fit, each checked."""
-    if answer.memory.max_batch >= 1:
-        yield f"--batch {answer.memory.max_batch}"
-    plan = predictor.plan
-    changes = [("tp", tp) for tp in range(plan.deployment.tp + 1, plan.system.domain_size + 1)]
-    fitting = [f"--{key} {value}" for key, value in changes if _fits(plan, replace(plan.deployment, tp=value), work)]
-    yield from fitting[:1]
-    if plan.precision.formats.ffn.is_wide:
-        for name in ("fp8", "int8", "int4"):
-            if _fits(plan, replace(plan.deployment, weights=parse_dtype(name)), work):
-                yield f"--weights {name}"
-                return
-
-
-def _fits(plan: Plan, deployment: Deployment, work: Workload) -> bool:
-    try:
-        other = make_plan(plan.model, deployment, plan.system, plan.calibration)
-    except RooflinekitError:
-        return False
-    return bool(Predictor.of(other).evaluate(work).memory.fits)
 
 
 def _provenance(plan: Plan) -> tuple[Provenance, ...]:
     """Where the numbers behind the answer came from."""
     model, calibration = plan.model, plan.calibration
     entries = [Provenance("model architecture", float(model.depth), "layers", model.source or model.origin)]
-    entries += plan.system.accelerator.provenance
+    entries += (*plan.system.accelerator.provenance, *plan.engine.provenance)
     if calibration:
         for name, fit in calibration.families.items():
             source = f"{fit.source}; {calibration.source}"

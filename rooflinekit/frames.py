@@ -13,11 +13,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from rooflinekit import __version__
 from rooflinekit.estimator import DEGREES, DEPLOYMENT_KEYS, WORKLOAD_KEYS, Resolved, read_deployment, resolve
 from rooflinekit.operating_point import OperatingPoint
 from rooflinekit.types.batch import MOST, whole_number
 from rooflinekit.types.errors import InputError, RooflinekitError
 from rooflinekit.types.numeric import Array
+from rooflinekit.types.speculation import SPECULATION_KEYS, Speculation
 from rooflinekit.types.units import GB
 from rooflinekit.types.workload import Workload
 
@@ -27,18 +29,21 @@ _Fact = TypeVar("_Fact", float, "tuple[float, ...]")
 
 _CHUNK = 16_384  # rows evaluated at once: the arrays of a step stay in the processor's cache
 
-_FIXED = ("model", "gpu", *DEPLOYMENT_KEYS, "calibration")
+_FIXED = ("model", "gpu", *DEPLOYMENT_KEYS, *SPECULATION_KEYS, "calibration")
 INPUT_COLUMNS = (*_FIXED, *WORKLOAD_KEYS)
 _LONG_COLUMNS = tuple(name for name in INPUT_COLUMNS if len(name) > 3)
 _SLIP = 0.83  # likeness (difflib) of a name with one letter missing or too many
 _TIMES = ("ttft", "tpot")
-_MEMORY = ("capacity_bytes", "weight_bytes", "kv_bytes", "activation_bytes", "overhead_bytes", "total_bytes")
+_MEMORY = (
+    "capacity_bytes", "weight_bytes", "kv_bytes", "activation_bytes", "overhead_bytes", "total_bytes",
+    "kv_pool_bytes", "kv_pool_tokens", "kv_blocks", "max_concurrency", "needed_bytes", "available_bytes",
+)  # fmt: skip
 _NUMBERS = (
     *(f"{time}_{part}" for time in _TIMES for part in ("ms", "low_ms", "high_ms", "bound_ms")),
     "e2e_ms", "output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user",
     *_MEMORY, "max_batch", "max_context",
 )  # fmt: skip
-RESULT_COLUMNS = (*_NUMBERS, "gpus", "fits", "level", "warnings", "error")
+RESULT_COLUMNS = (*_NUMBERS, "gpus", "fits", "level", "calibration_hash", "warnings", "error", "version")
 _MISSPELT = {
     "batchsize": "batch", "bs": "batch", "concurrency": "batch", "inputlen": "isl", "inputlength": "isl",
     "promptlen": "isl",
@@ -52,7 +57,8 @@ def estimate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         scenarios: one scenario a row; columns `model` (required), gpu, batch, isl, osl, cached, context, tp, pp, ep,
-            dp, weights, activations, kv, engine, calibration. A missing column or an empty cell takes the default.
+            dp, weights, activations, kv, kv_policy, engine, draft, draft_tokens, acceptance, draft_tree, draft_tp,
+            calibration. A missing column or an empty cell takes the default.
             Other columns are kept as they are.
 
     Returns:
@@ -71,7 +77,7 @@ def estimate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
     """
     _check_columns(scenarios)
     results = {name: np.full(len(scenarios), np.nan) for name in (*_NUMBERS, "gpus")}
-    texts = {name: np.full(len(scenarios), "", dtype=object) for name in ("level", "warnings", "error")}
+    texts = {name: np.full(len(scenarios), "", dtype=object) for name in ("level", "calibration_hash", "warnings", "error")}
     work = _read_workloads(scenarios, texts["error"])
     for fixed, rows in _groups(scenarios):
         answerable = rows[texts["error"][rows] == ""]
@@ -80,13 +86,16 @@ def estimate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
             for start in range(0, len(answerable), _CHUNK):
                 part = answerable[start : start + _CHUNK]
                 _fill(results, part, resolved, {key: column[part] for key, column in work.items()})
-            texts["level"][answerable] = "expected" if resolved.plan.calibration else "bound"
+            calibration = resolved.plan.calibration
+            texts["level"][answerable] = "expected" if calibration else "bound"
+            texts["calibration_hash"][answerable] = calibration.hash if calibration else ""
             _warn(texts["warnings"], answerable, resolved, work, results)
         except RooflinekitError as error:
             texts["error"][answerable] = str(error)
-    fits = pd.array(results["total_bytes"] <= results["capacity_bytes"], dtype="boolean")
+    fits = pd.array(results["needed_bytes"] <= results["available_bytes"], dtype="boolean")
     fits[np.isnan(results["total_bytes"])] = pd.NA
     columns = {**{name: results[name] for name in _NUMBERS}, "gpus": results["gpus"], "fits": fits, **texts}
+    columns["version"] = __version__
     return pd.concat([scenarios, pd.DataFrame(columns, index=scenarios.index)], axis=1)
 
 
@@ -203,7 +212,8 @@ def _resolve(fixed: dict[str, Any]) -> Resolved:
     degrees = {key: _number(value) for key, value in fixed.items() if key in DEGREES and isinstance(value, str)}
     deployment = read_deployment({key: value for key, value in (fixed | degrees).items() if key in DEPLOYMENT_KEYS})
     calibration = str(fixed["calibration"]) if "calibration" in fixed else None
-    return resolve(str(fixed["model"]), str(fixed.get("gpu", "h100-sxm")), deployment, calibration)
+    choice = Speculation.read(fixed)
+    return resolve(str(fixed["model"]), str(fixed.get("gpu", "h100-sxm")), deployment, calibration, choice)
 
 
 def _warn(
@@ -223,10 +233,28 @@ def _warn(
         _add(warnings, rows[over], longest[over].tolist(), lambda tokens: f"{int(tokens)}{beyond}")
     alone = rows[work["osl"][rows] == 1]
     _add(warnings, alone, [1.0] * len(alone), lambda _: "osl 1 has no second token: TPOT is the step that would follow")
-    need, have = results["total_bytes"][rows], results["capacity_bytes"][rows]
+    _warn_of_settings(warnings, rows, resolved, work)
+    need, have = results["needed_bytes"][rows], results["available_bytes"][rows]
     over = need > have
     sizes = [_tenths(size[over] / GB).tolist() for size in (need, have, need - have)]
     _add(warnings, rows[over], list(zip(*sizes, strict=True)), _misfit)
+
+
+def _warn_of_settings(
+    warnings: NDArray[Any], rows: NDArray[np.intp], resolved: Resolved, work: dict[str, Array]
+) -> None:
+    """Say where a row asks for more than the engine was told to admit."""
+    deployment = resolved.plan.deployment
+    longest, sequences = deployment.settings.max_model_len, deployment.settings.max_num_seqs
+    if longest is not None:
+        tokens = np.fmax(work["context"][rows], (work["isl"] + work["osl"])[rows])
+        refused = f" tokens exceed max_model_len {longest}: the engine would refuse them"
+        over = tokens > longest
+        _add(warnings, rows[over], tokens[over].tolist(), lambda count: f"{int(count)}{refused}")
+    if sequences is not None:
+        over = work["batch"][rows] > sequences * deployment.dp
+        words = f"max_num_seqs {sequences} would run a batch of "
+        _add(warnings, rows[over], work["batch"][rows][over].tolist(), lambda count: f"{words}{int(count)} in turns")
 
 
 def _add(warnings: NDArray[Any], rows: NDArray[np.intp], facts: list[_Fact], say: Callable[[_Fact], str]) -> None:

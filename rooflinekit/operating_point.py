@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rooflinekit.memory import Memory, MemoryModel, make_memory_model
 from rooflinekit.roofline import StepTime
 from rooflinekit.step import Plan
 from rooflinekit.types.batch import Batch
-from rooflinekit.types.numeric import Numeric, ceil_div, floor_div, maximum
+from rooflinekit.types.numeric import Numeric, ceil_div, floor_div, maximum, minimum
 from rooflinekit.types.workload import Workload
 
 __all__ = ["Interval", "OperatingPoint", "Predictor"]
@@ -28,6 +28,22 @@ class Interval:
         """The sums of a step."""
         return cls(step.time, step.bound, step.low, step.high)
 
+    @classmethod
+    def sums(cls, step: StepTime) -> Interval:
+        """The same of a part of a step, whose interval is widened with the whole."""
+        return cls.of(replace(step, factor=1.0))
+
+    def widened(self, factor: float) -> Interval:
+        """The same, its ends at least this factor from the time, but never below the bound."""
+        if factor == 1.0:
+            return self
+        low = maximum(minimum(self.low, self.time / factor), self.bound)
+        return Interval(self.time, self.bound, low, maximum(self.high, self.time * factor))
+
+    def scaled(self, factor: Numeric) -> Interval:
+        """The same, longer; the bound stays."""
+        return Interval(self.time * factor, self.bound, self.low * factor, self.high * factor)
+
     def plus(self, other: Interval, weight: Numeric) -> Interval:
         """Add a share of another time; interval ends add up as if errors went together."""
         return Interval(
@@ -36,6 +52,10 @@ class Interval:
             self.low + weight * other.low,
             self.high + weight * other.high,
         )
+
+    def times(self, factor: Numeric, of_bound: Numeric) -> Interval:
+        """Another multiple of the time than of its bound."""
+        return Interval(self.time * factor, self.bound * of_bound, self.low * factor, self.high * factor)
 
 
 @dataclass(frozen=True)
@@ -67,23 +87,53 @@ class Predictor:
         """Lay out the memory of a plan."""
         return cls(plan, make_memory_model(plan))
 
+    def on(self, plan: Plan) -> Predictor:
+        """The same on another plan."""
+        return Predictor.of(plan)
+
     def prefill_batch(self, work: Workload) -> Batch:
-        """The prompts of one attention replica, in one step."""
-        return Batch.prefill(self._local(work), work.isl, work.cached)
+        """The prompts of one attention replica (of a microbatch of it), in one step."""
+        return Batch.prefill(self._microbatch(work, self.plan.deployment.microbatches), work.isl, work.cached)
 
     def decode_batch(self, work: Workload, context: Numeric) -> Batch:
         """The decoding sequences of one attention replica, each at `context` keys."""
         return Batch.decode(self._local(work), context)
 
+    def decode_step(self, work: Workload) -> StepTime:
+        """One step at the reported context."""
+        return self.plan.time(self.decode_batch(work, work.decode_context))
+
     def evaluate(self, work: Workload) -> OperatingPoint:
         """TTFT = prefill and first sample; TPOT = mean step over the growing context; memory at the longest context."""
         return OperatingPoint(
-            ttft=Interval.of(self.plan.time(self.prefill_batch(work))),
-            tpot=self._tpot(work),
+            ttft=self.ttft(work),
+            tpot=self.tpot(work),
             memory=self.memory.evaluate(work.batch, work.longest_context, work.isl - work.cached),
         )
 
-    def _tpot(self, work: Workload) -> Interval:
+    def ttft(self, work: Workload) -> Interval:
+        """Prefill of all prompts and the first sample.
+
+        Microbatches follow each other through the stages: the last one leaves a busiest-stage time a microbatch after
+        the first, so m of them on p equal stages take (m + p − 1)/m of what they cost (GPipe, arXiv:1811.06965, 2.3).
+        """
+        first = Interval.of(self.plan.time(self.prefill_batch(work)))
+        if self.plan.deployment.microbatches == 1:
+            return first
+        time, bound = self.plan.busiest_share(self.prefill_batch(work))
+        behind = ceil_div(self._own(work), self._microbatch(work, self.plan.deployment.microbatches)) - 1.0
+        return first.times(1.0 + behind * time, 1.0 + behind * bound)
+
+    def tpot(self, work: Workload) -> Interval:
+        """A token passes all stages, and with many microbatches waits until the busiest stage has served the others."""
+        through = self._mean_step(work)
+        if self.plan.deployment.microbatches == 1:
+            return through
+        time, bound = self.plan.busiest_share(self.decode_batch(work, work.decode_context))
+        parts = ceil_div(self._own(work), self._local(work))
+        return through.times(maximum(parts * time, 1.0), maximum(parts * bound, 1.0))
+
+    def _mean_step(self, work: Workload) -> Interval:
         """Mean step over the output: what depends on the context in three parts, everything else once.
 
         Each part has the exact mean work of its steps, whatever windows and chunks do in between; what is left is the
@@ -92,14 +142,27 @@ class Predictor:
         if work.context is not None:
             return Interval.of(self.plan.time(self.decode_batch(work, work.context)))
         steps, batch = work.decode_steps, self._local(work)
-        mean = Interval.of(self.plan.time(self.decode_batch(work, work.decode_context), grows=False))
+        mean = Interval.sums(self.plan.time(self.decode_batch(work, work.decode_context), grows=False))
         outer = floor_div(steps + 1.0, 3.0)  # whole steps: 1 is 0 + 1 + 0, 2 is 1 + 0 + 1, 8 is 3 + 2 + 3
         before: Numeric = 0.0
         for length in (outer, steps - 2.0 * outer, outer):
             part = Batch.mean_decode(batch, work.isl + 1.0 + before, maximum(length, 1.0))
-            mean = mean.plus(Interval.of(self.plan.time(part, grows=True)), length / steps)
+            mean = mean.plus(Interval.sums(self.plan.time(part, grows=True)), length / steps)
             before = before + length
-        return mean
+        return mean.widened(self.plan.least_factor)
 
     def _local(self, work: Workload) -> Numeric:
+        """Decoding sequences of one replica that pass a stage together.
+
+        No more microbatches are in flight than there are stages (vLLM: max_concurrent_batches is the pp size), since
+        each reads the weights again.
+        """
+        return self._microbatch(work, min(self.plan.deployment.microbatches, self.plan.deployment.pp))
+
+    def _microbatch(self, work: Workload, parts: int) -> Numeric:
+        own = self._own(work)
+        return own if parts == 1 else ceil_div(own, float(parts))
+
+    def _own(self, work: Workload) -> Numeric:
+        """Sequences of one attention replica."""
         return work.batch if self.plan.deployment.dp == 1 else ceil_div(work.batch, float(self.plan.deployment.dp))

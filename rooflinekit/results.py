@@ -6,14 +6,18 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.memory import Memory
+from rooflinekit.operating_point import Predictor
 from rooflinekit.roofline import StepTime
+from rooflinekit.speculation import SpeculativePredictor
+from rooflinekit.traffic.question import LoadResult
 from rooflinekit.types.hardware import Accelerator, Provenance
 from rooflinekit.types.kernel import KernelTime
+from rooflinekit.types.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Estimate", "KernelResult", "MemoryResult", "StepResult"]
+__all__ = ["Estimate", "KernelResult", "MemoryResult", "SpeculationResult", "StepResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,8 @@ class MemoryResult:
     """Memory of the busiest accelerator; `kv_bytes_per_token` is for one sequence over all accelerators.
 
     max_batch counts sequences of this length over the deployment, max_context tokens at this batch (None: unlimited).
+    overhead_bytes is context, non_torch and graphs together. The pool is what the engine sets aside for the cache; of a
+    deployment that does not fit, needed_bytes are missing from available_bytes.
     """
 
     fits: bool
@@ -129,6 +135,15 @@ class MemoryResult:
     max_batch: int
     max_context: int | None
     kv_bytes_per_token: float
+    context_bytes: float
+    non_torch_bytes: float
+    graph_bytes: float
+    kv_pool_bytes: float
+    kv_pool_tokens: int
+    kv_blocks: int
+    max_concurrency: float
+    needed_bytes: float
+    available_bytes: float
 
     @classmethod
     def of(cls, memory: Memory) -> MemoryResult:
@@ -138,6 +153,44 @@ class MemoryResult:
             bool(memory.fits), float(memory.capacity_bytes), float(memory.weight_bytes), float(memory.kv_bytes),
             float(memory.activation_bytes), float(memory.overhead_bytes), float(memory.total_bytes),
             int(memory.max_batch), None if longest == float("inf") else int(longest), memory.kv_bytes_per_token,
+            memory.context_bytes, memory.non_torch_bytes, memory.graph_bytes,
+            float(memory.kv_pool_bytes), int(memory.kv_pool_tokens), int(memory.kv_blocks),
+            float(memory.max_concurrency), float(memory.needed_bytes), float(memory.available_bytes),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationResult:
+    """What a draft does for the decode; times of one round at the reported context.
+
+    break_even_acceptance: that of every token at which a round is as fast as plain steps (None: it never is);
+    best_draft_tokens: of up to 8 in a row, 0 if none helps.
+    """
+
+    draft: str
+    method: str
+    draft_tokens: int
+    verified_tokens: int
+    acceptance: tuple[float, ...]
+    tokens_per_pass: float
+    verify_ms: float
+    draft_ms: float
+    speedup: float
+    break_even_acceptance: float | None
+    best_draft_tokens: int
+    draft_weight_bytes: float
+
+    @classmethod
+    def of(cls, predictor: Predictor, work: Workload) -> SpeculationResult | None:
+        """Read it from a speculative predictor; None from a plain one."""
+        if not isinstance(predictor, SpeculativePredictor):
+            return None
+        draft, choice = predictor.draft, predictor.draft.choice
+        verify, drafting = predictor.round(work, work.decode_context)
+        return cls(
+            draft.model.name if draft.model else choice.draft, choice.method, choice.draft_tokens, choice.verified,
+            choice.acceptance, choice.tokens_per_pass, float(verify.time) * 1e3, float(drafting.time) * 1e3,
+            predictor.speedup(work), predictor.break_even(work), predictor.best_draft_tokens(work), draft.weight_bytes,
         )  # fmt: skip
 
 
@@ -152,9 +205,9 @@ class Estimate:
     level: str  #: "expected" (calibrated, with an interval) or "bound" (datasheet roofline)
     calibration: dict[str, str] | None
     inputs: dict[str, Any]
-    ttft_ms: float
+    ttft_ms: float | None  #: None above the rate that can be sustained: the queue has no end
     tpot_ms: float
-    e2e_ms: float
+    e2e_ms: float | None
     output_tok_s: float
     output_tok_s_per_gpu: float
     output_tok_s_per_user: float
@@ -163,6 +216,8 @@ class Estimate:
     memory: MemoryResult
     prefill: StepResult
     decode: StepResult
+    speculation: SpeculationResult | None
+    load: LoadResult | None  #: under load: what users feel; None for a static batch
     provenance: tuple[Provenance, ...] = field(repr=False)
     warnings: tuple[str, ...]
 
@@ -171,6 +226,8 @@ class Estimate:
         plain = asdict(self)
         plain["provenance"] = [asdict(entry) for entry in self.provenance]
         plain["warnings"] = list(self.warnings)
+        if self.speculation is not None:
+            plain["speculation"]["acceptance"] = list(self.speculation.acceptance)
         return plain
 
     def to_row(self) -> dict[str, Any]:
@@ -183,8 +240,17 @@ class Estimate:
             row |= {f"{time}_ms": getattr(self, f"{time}_ms"), f"{time}_low_ms": low, f"{time}_high_ms": high}
             row[f"{time}_bound_ms"] = self.bound[f"{time}_ms"]
         row |= {name: getattr(self, name) for name in ("e2e_ms", "output_tok_s", "output_tok_s_per_gpu")}
-        row |= {"output_tok_s_per_user": self.output_tok_s_per_user, **asdict(self.memory)}
-        return row | {"level": self.level, "warnings": "; ".join(self.warnings)}
+        row |= {"output_tok_s_per_user": self.output_tok_s_per_user, **asdict(self.memory), **self._draft_columns()}
+        made = {"calibration_hash": self.calibration["hash"] if self.calibration else "", "version": self.version}
+        return row | {"level": self.level, **made, "warnings": "; ".join(self.warnings)}
+
+    def _draft_columns(self) -> dict[str, Any]:
+        drafted = self.speculation
+        if drafted is None:
+            return dict.fromkeys(("draft", "draft_tokens", "acceptance", "tokens_per_pass"))
+        rates = ",".join(f"{rate:g}" for rate in drafted.acceptance)
+        row = {"draft": drafted.draft, "draft_tokens": drafted.draft_tokens, "acceptance": rates}
+        return row | {"tokens_per_pass": drafted.tokens_per_pass}
 
     def to_frame(self) -> pd.DataFrame:
         """Every kernel of prefill and decode, one row each, with a `step` column."""

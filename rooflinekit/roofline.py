@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rooflinekit.timing.calibrated import Calibration
 from rooflinekit.types.hardware import System
 from rooflinekit.types.kernel import Kernel, KernelTime
-from rooflinekit.types.numeric import Numeric, maximum
+from rooflinekit.types.numeric import Numeric, maximum, minimum
 
 __all__ = ["StepTime", "roofline_bound", "time_kernel", "time_step"]
 
@@ -61,9 +61,13 @@ def time_kernel(kernel: Kernel, system: System, calibration: Calibration | None,
 
 @dataclass(frozen=True)
 class StepTime:
-    """All kernels of a step with their times; sums are over kernels, intervals added as if errors went together."""
+    """All kernels of a step with their times; sums are over kernels, intervals added as if errors went together.
+
+    factor: the interval of the whole step reaches at least this factor either way (but never below the bound).
+    """
 
     kernels: tuple[KernelTime, ...]
+    factor: float = 1.0
 
     @property
     def time(self) -> Numeric:
@@ -78,12 +82,14 @@ class StepTime:
     @property
     def low(self) -> Numeric:
         """Lower end of the 90 % interval [s]."""
-        return sum((kernel.low for kernel in self.kernels), 0.0)
+        low = sum((kernel.low for kernel in self.kernels), 0.0)
+        return low if self.factor == 1.0 else maximum(minimum(low, self.time / self.factor), self.bound)
 
     @property
     def high(self) -> Numeric:
         """Upper end of the 90 % interval [s]."""
-        return sum((kernel.high for kernel in self.kernels), 0.0)
+        high = sum((kernel.high for kernel in self.kernels), 0.0)
+        return high if self.factor == 1.0 else maximum(high, self.time * self.factor)
 
 
 def time_step(kernels: Sequence[Kernel], system: System, calibration: Calibration | None) -> StepTime:

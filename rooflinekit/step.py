@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 
+from rooflinekit.execution import Iteration, run_by
 from rooflinekit.kernels import Operation, Step
-from rooflinekit.layers import Precision, check_deployment, model_operations, resolve_precision
+from rooflinekit.layers import Precision, check_deployment, model_operations, resolve_precision, stage_operations
 from rooflinekit.roofline import StepTime, time_step
 from rooflinekit.timing.calibrated import Calibration
 from rooflinekit.types.batch import Batch
 from rooflinekit.types.deployment import Deployment
+from rooflinekit.types.engine import IDEAL, Engine
 from rooflinekit.types.hardware import System
 from rooflinekit.types.kernel import Kernel
 from rooflinekit.types.model import Model
+from rooflinekit.types.numeric import Numeric, ceil_div, maximum
 
 __all__ = ["Plan", "make_plan"]
 
@@ -28,22 +33,88 @@ class Plan:
     precision: Precision
     calibration: Calibration | None
     operations: Mapping[Operation, int]
+    engine: Engine = IDEAL
+
+    @property
+    def token_budget(self) -> float:
+        """Tokens that one engine step computes at most."""
+        rule = self.engine.memory
+        default = rule.default(rule.token_budget, self.system.accelerator)
+        return float(self.deployment.settings.token_budget or default)
+
+    @property
+    def least_factor(self) -> float:
+        """The interval of a step reaches at least this factor either way."""
+        return 1.0 if self.calibration is None else self.engine.costs.interval
 
     def kernels(self, batch: Batch, grows: bool | None = None) -> list[Kernel]:
         """The launches of one step on one accelerator; `batch` is the sequences of one attention replica.
 
         `grows` picks the operations whose decode work depends on the context, or those whose work does not.
         """
-        step = Step(batch, self.precision.stream, self.precision.kv, self.deployment.dp)
+        dp, cp = self.deployment.dp, self.deployment.cp
+        step = Step(batch, self.precision.stream, self.precision.kv, dp * cp, cp)
         chosen = [(op, n) for op, n in self.operations.items() if grows is None or op.grows is grows]
         return [kernel for op, count in chosen for kernel in op.kernels(step, count)]
 
     def time(self, batch: Batch, grows: bool | None = None) -> StepTime:
-        """The same with times. Fields are scalars or arrays, as the batch is."""
-        return time_step(self.kernels(batch, grows), self.system, self.calibration)
+        """The same with times, as the engine runs it. Fields are scalars or arrays, as the batch is.
+
+        The work that does not depend on the context carries what the engine adds to a step.
+        """
+        timed = time_step(self.kernels(batch, grows), self.system, self.calibration)
+        if self.calibration is None:
+            return timed
+        costs, iteration = self.engine.costs, self._iteration(batch)
+        if grows is None:
+            return run_by(costs, timed, iteration, timed)
+        whole = None
+        if not grows:
+            whole = time_step(self.kernels(batch), self.system, self.calibration) if iteration.eager else timed
+        return run_by(costs, timed, iteration, whole)
+
+    def busiest_share(self, batch: Batch) -> tuple[Numeric, Numeric]:
+        """Shares of a step's time and of its bound that the busiest pipeline stage takes.
+
+        What an engine adds is shared as the kernels are.
+        """
+        stages = Counter(
+            frozenset(
+                stage_operations(self.model, self.deployment, self.precision, stage, self.system.domain_size).items()
+            )
+            for stage in range(self.deployment.pp)
+        )
+        timed = [(replace(self, operations=dict(held))._bare(batch), count) for held, count in stages.items()]
+        shares = []
+        for kind in ("time", "bound"):
+            times: list[Numeric] = [getattr(step, kind) for step, _ in timed]
+            whole = sum((n * time for time, (_, n) in zip(times, timed, strict=True)), 0.0)
+            shares.append(reduce(maximum, times) / whole)
+        return shares[0], shares[1]
+
+    def _bare(self, batch: Batch) -> StepTime:
+        return time_step(self.kernels(batch), self.system, self.calibration)
+
+    @property
+    def _together(self) -> int:
+        """Accelerators that one engine step has to bring together: attention replicas only where they share experts."""
+        deployment = self.deployment
+        return deployment.gpus if deployment.ep > 1 else deployment.gpus // deployment.dp
+
+    def _iteration(self, batch: Batch) -> Iteration:
+        new = batch.prefilling.tokens if batch.prefilling else 0.0
+        return Iteration(
+            passes=maximum(ceil_div(new, self.token_budget), 1.0),
+            sequences=batch.sequences,
+            layers=self.model.depth,
+            gpus=self._together,
+            eager=batch.prefilling is not None or not self.engine.costs.graphs or self.deployment.settings.eager,
+        )
 
 
-def make_plan(model: Model, deployment: Deployment, system: System, calibration: Calibration | None) -> Plan:
+def make_plan(
+    model: Model, deployment: Deployment, system: System, calibration: Calibration | None, engine: Engine = IDEAL
+) -> Plan:
     """Check the split and the formats, and lay out the operations.
 
     Raises DeploymentError for a split that does not exist, DtypeError for a format the accelerator lacks.
@@ -57,4 +128,5 @@ def make_plan(model: Model, deployment: Deployment, system: System, calibration:
         precision,
         calibration,
         model_operations(model, deployment, precision, system.domain_size),
+        engine,
     )

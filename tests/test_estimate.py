@@ -22,6 +22,8 @@ TOP = {
 MEMORY = {
     "fits": bool, "capacity_bytes": float, "weight_bytes": float, "kv_bytes": float, "activation_bytes": float,
     "overhead_bytes": float, "total_bytes": float, "max_batch": int, "max_context": int, "kv_bytes_per_token": float,
+    "context_bytes": float, "non_torch_bytes": float, "graph_bytes": float, "kv_pool_bytes": float,
+    "kv_pool_tokens": int, "kv_blocks": int, "max_concurrency": float, "needed_bytes": float, "available_bytes": float,
 }  # fmt: skip
 STEP = {
     "time_ms": float, "bound_ms": float, "flops": float, "bytes": float, "intensity": float, "bound": str, "mfu": float,
@@ -63,7 +65,8 @@ def hold(entry, types):
 def test_the_json_has_every_key_of_the_contract(answer):
     data = json.loads(json.dumps(answer.to_dict(), allow_nan=False))
     optional = {"calibration", "interval"} if answer.level == "bound" else set()
-    assert set(data) == set(TOP)
+    assert set(data) == {*TOP, "speculation", "load"}
+    assert data["speculation"] is None and data["load"] is None
     hold(data, {key: kind for key, kind in TOP.items() if key not in optional})
     assert all(data[key] is None for key in optional)
     hold(data["memory"], MEMORY)
@@ -251,15 +254,16 @@ def test_replicas_share_the_experts():
     # dp 2, ep 2: each rank holds 4 of 8 experts and gets the tokens of both replicas
     both = kernel(rk.estimate("mixtral-8x7b", dp=2, ep=2, batch=32, calibration="none").decode, "experts")
     one = kernel(rk.estimate("mixtral-8x7b", tp=2, batch=32, calibration="none").decode, "experts")
-    assert both.flops == pytest.approx(one.flops)
-    assert both.weight_bytes == pytest.approx(one.weight_bytes)
+    # the fuller of the two ranks: a little more than half of the work, and of the experts
+    assert one.flops < both.flops < 1.15 * one.flops
+    assert one.weight_bytes * (1 - 1e-9) <= both.weight_bytes < 1.05 * one.weight_bytes
     names = {k.name for k in rk.estimate("mixtral-8x7b", dp=2, ep=2, batch=32).decode.kernels}
     assert {"expert_dispatch", "expert_combine"} <= names
 
 
 def test_pipeline_stages_take_turns():
     # a token passes the same layers, and one hop of 1 x 8192 x 2 B at 450 GB/s more for each further stage
-    four, one = (rk.estimate("llama-3-70b", "h200-sxm", pp=pp, calibration="none") for pp in (4, 1))
+    four, one = (rk.estimate("llama-3-70b", "h200-sxm", pp=pp, calibration="none", allow_oom=True) for pp in (4, 1))
     send = kernel(four.decode, "pipeline_send")
     assert (send.count, send.network_bytes) == (3, 3 * 8192 * 2)
     assert four.decode.time_ms - one.decode.time_ms == pytest.approx(3 * 8192 * 2 / 450e9 * 1e3, rel=1e-3)
@@ -351,8 +355,8 @@ def test_what_does_not_fit_says_by_how_much_and_what_would():
     with pytest.raises(rk.DoesNotFitError) as caught:
         rk.estimate("llama-3-70b")
     message = str(caught.value)
-    # 141.1 GB of weights, 0.4 of KV, 0.2 of activations, 1.75 of engine: 143.5 of 85.5
-    for part in ("143.5 GB", "85.5 GB", "58.0 GB too little", "--tp 2", "--weights fp8"):
+    # 141.1 GB of weights, 0.4 of KV, 2.2 of activations, 2.5 of engine; vLLM uses 0.92 of 85.5 and a CUDA context
+    for part in ("146.2 GB", "79.2 GB", "67.0 GB too little", "--tp 2", "--weights fp8"):
         assert part in message
     shown = rk.estimate("llama-3-70b", allow_oom=True)
     assert not shown.memory.fits

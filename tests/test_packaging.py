@@ -22,8 +22,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "rooflinekit"
 SHIPPED = ("hardware_specs", "model_specs", "validate")  # top-level folders that ship inside the package
 LAYERS = (
-    "types", "specs", "kernels", "layers", "timing", "roofline", "step", "cache", "parameter_count", "memory",
-    "operating_point", "calibration", "accuracy", "results", "estimator", "facts", "frames", "report", "cli",
+    "types", "engines", "specs", "kernels", "layers", "timing", "roofline", "execution", "step", "cache",
+    "parameter_count", "footprint", "memory", "operating_point", "speculation", "traffic", "calibration", "accuracy",
+    "memory_table", "accuracy_memory", "results", "notes", "estimator", "serving_table", "accuracy_serving", "serving",
+    "measured", "gap", "compare", "facts", "frames", "report", "cli",
 )  # fmt: skip
 OUTSIDE = ("__init__", "__main__")  # the lazy front door, and the module that runs the command line
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -55,10 +57,13 @@ class TestPackage:
 
     def test_every_spec_file_ships(self) -> None:
         data = tomllib.loads(read("pyproject.toml"))["tool"]["setuptools"]["package-data"]
-        for path in [*ROOT.glob("*_specs/**/*.y*ml"), PACKAGE / "py.typed"]:
+        for path in [*ROOT.glob("*_specs/**/*.y*ml"), *PACKAGE.rglob("*.yaml"), PACKAGE / "py.typed"]:
             package = ".".join(path.parent.relative_to(ROOT).parts)
             package = package if package.startswith("rooflinekit") else f"rooflinekit.{package}"
-            assert any(path.match(pattern) for pattern in data[package]), path
+            inside = 0
+            while package not in data:  # a folder of data alone
+                package, inside = package.rpartition(".")[0], inside + 1
+            assert any(path.match(pattern) and pattern.count("/") == inside for pattern in data[package]), path
 
     def test_the_version_stands_once(self) -> None:
         assert tomllib.loads(read("pyproject.toml"))["project"]["version"] == rk.__version__
@@ -204,6 +209,9 @@ class TestLayers:
             return
         for module in imported(path):
             if module == "rooflinekit.__version__":
+                continue
+            if layer_of(module) == "validate":  # stands beside the layers, and only a command may reach for it
+                assert layer == "cli", f"{name_of(path)} imports {module}"
                 continue
             assert LAYERS.index(layer_of(module)) <= LAYERS.index(layer), f"{name_of(path)} imports {module}"
 

@@ -11,8 +11,11 @@ from rooflinekit import __version__
 from rooflinekit.cli.accuracy import accuracy
 from rooflinekit.cli.calibrate import calibrate
 from rooflinekit.cli.catalogue import gpus, models, show
+from rooflinekit.cli.compare import compare
 from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.group import CommandGroup
+from rooflinekit.cli.simulate import simulate
+from rooflinekit.cli.validate import validate
 
 __all__ = ["app"]
 
@@ -25,10 +28,13 @@ app = typer.Typer(
     help="How fast, and how expensive, an LLM will be on a GPU, from first principles.",
 )
 app.command()(estimate)
+app.command()(simulate)
 app.command()(models)
 app.command()(gpus)
 app.command()(show)
+app.command()(validate)
 app.command()(calibrate)
+app.command()(compare)
 app.add_typer(accuracy, name="accuracy")
 
 

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
+from rooflinekit import __version__
 from rooflinekit.accuracy import Accuracy, Score
-from rooflinekit.report.table import aligned, markdown
+from rooflinekit.report.table import WIDTH, aligned, markdown
 
 __all__ = ["accuracy_rows", "accuracy_text"]
 
 _HEADER = ["", "n", "median", "mean", "p90", "bias", "in 90 %"]
-_KEYS = ("op", "gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode")
+_KEYS = {
+    "op": ("op", "gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind"),
+    "quantity": ("engine", "quantity"),
+    "metric": ("source_key", "model", "gpu", "metric"),
+}
 
 
 def accuracy_rows(found: Accuracy) -> list[dict[str, Any]]:
-    """One flat row a group."""
+    """One flat row a group, with what made it."""
     return [
-        {key: group.key.get(key, "") for key in _KEYS}
+        {key: group.key.get(key, "") for key in _KEYS[found.by]}
         | {"n": group.n, "answered": group.answered, "median_ape": group.median_ape, "mape": group.mape}
         | {"p90_ape": group.p90_ape, "bias": group.bias, "coverage90": group.coverage90}
+        | {"calibration": group.calibration, "version": __version__}
         for group in found.groups
     ]
 
@@ -27,19 +34,21 @@ def accuracy_text(found: Accuracy, markdown_style: bool = False) -> str:
     """The summary, then every group, then what was not answered."""
     table = markdown if markdown_style else aligned
     summary = [
-        [op, str(sum(g.n for g in found.groups if g.key["op"] == op)), *(_percent(value) for value in figures.values())]
+        [op, str(sum(g.n for g in found.groups if g.key[found.by] == op)), *(_percent(value) for value in figures.values())]
         for op, figures in found.summary.items()
     ]
     lines = [f"{found.answered} of {found.rows} rows answered; errors are |predicted − measured| / measured", ""]
     lines += table(["median over groups", *_HEADER[1:]], summary)
-    lines += ["", *table(["group", *_HEADER[1:]], [_cells(group) for group in found.groups])]
+    lines += ["", *table(["group", *_HEADER[1:]], [_cells(group, found.by) for group in found.groups])]
     for reason, count in found.unanswered.items():
         lines += ["", f"{count} rows not answered: {reason}"]
-    return "\n".join(lines)
+    used = ", ".join(f"{name} ({digest})" for name, digest in found.calibrations.items())
+    made = f"calibration {used}; rooflinekit {__version__}" if used else f"rooflinekit {__version__}"
+    return "\n".join([*lines, "", *textwrap.wrap(made, WIDTH)])
 
 
-def _cells(group: Score) -> list[str]:
-    name = " ".join(group.key[key] for key in _KEYS if key in group.key)
+def _cells(group: Score, by: str) -> list[str]:
+    name = " ".join(group.key[key] for key in _KEYS[by] if key in group.key)
     figures = (group.median_ape, group.mape, group.p90_ape, group.bias, group.coverage90)
     return [name, str(group.n), *(_percent(value) for value in figures)]
 

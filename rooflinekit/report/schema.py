@@ -14,9 +14,11 @@ from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rooflinekit.results import Estimate
-from rooflinekit.types.deployment import ENGINES, Deployment
+from rooflinekit.types.deployment import ALL_REDUCE, ENGINES, Deployment
 from rooflinekit.types.dtype import Dtype
+from rooflinekit.types.engine import EngineSettings
 from rooflinekit.types.kernel import FAMILIES
+from rooflinekit.types.kv_policy import KVPolicy
 
 __all__ = ["estimate_schema"]
 
@@ -99,16 +101,37 @@ def _numbers(*names: str) -> _Schema:
 def _inputs() -> _Schema:
     """What `inputs` holds: the workload, the deployment, and the number of accelerators."""
     hints = get_type_hints(Deployment)
-    by_type: dict[Any, _Schema] = {int: _COUNT, str: {"enum": list(ENGINES)}}
+    by_type: dict[Any, _Schema] = {int: _COUNT, str: {"enum": list(ENGINES)}, KVPolicy: {"type": "string"}}
     workload: dict[str, _Schema] = {"batch": _COUNT, "isl": _COUNT, "osl": _COUNT}
     workload |= {"cached": {"type": "integer", "minimum": 0}, "context": {"type": "number", "minimum": 1}}
-    split = {field.name: by_type.get(hints[field.name], _DTYPE) for field in fields(Deployment)}
-    return _object({**workload, **split, "gpus": _COUNT})
+    names = [field.name for field in fields(Deployment) if field.name not in ("settings", "engine_version")]
+    split = {name: by_type.get(hints[name], _DTYPE) for name in names}
+    settings = {field.name: _or_null(_COUNT) for field in fields(EngineSettings)}
+    settings |= {"memory_fraction": _or_null({"type": "number", "exclusiveMinimum": 0, "maximum": 1})}
+    settings |= {"eager": {"type": "boolean"}}
+    split |= {
+        "system": _or_null({"type": "string"}),
+        "sequence_parallel": {"type": "boolean"},
+        "all_reduce": {"enum": list(ALL_REDUCE)},
+        "dispatch": _or_null(_DTYPE),
+        "redundant_experts": {"type": "integer", "minimum": 0},
+        "skew": {"type": "number", "minimum": 0},
+    }
+    version = {"engine_version": _or_null({"type": "string"})}
+    positive = _or_null({"type": "number", "exclusiveMinimum": 0})
+    load = {"concurrency": positive, "rate": positive}
+    return _object({**workload, **load, **split, **version, **settings, "gpus": _COUNT})
 
 
 def _interval() -> _Schema:
     ends = {"type": "array", "items": {"type": "number", "minimum": 0}, "minItems": 2, "maxItems": 2}
-    return _or_null(_object({"ttft_ms": ends, "tpot_ms": ends}))
+    return _or_null(_object({"ttft_ms": _or_null(ends), "tpot_ms": ends}))
+
+
+def _load() -> _Schema:
+    times = _object({f"p{q}": _or_null({"type": "number", "minimum": 0}) for q in (50, 90, 99)})
+    goals = _object({key: _or_null({"type": "number", "exclusiveMinimum": 0}) for key in ("ttft_ms", "tpot_ms")})
+    return {"percentiles": _object(dict.fromkeys(("ttft_ms", "tpot_ms", "e2e_ms"), times)), "slo": goals}
 
 
 # Fields whose annotation says less than is known about them.
@@ -121,8 +144,9 @@ _SPECIAL: dict[str, dict[str, _Schema]] = {
         "interval": _interval(),
         "bound": _numbers("ttft_ms", "tpot_ms"),
     },
+    "LoadResult": _load(),
     "StepResult": {"bound": _REGIME, "shares": _numbers(*_REGIME["enum"])},
-    "KernelResult": {"bound": _REGIME, "dtype": _DTYPE, "family": {"enum": list(FAMILIES)}, "count": _COUNT},
+    "KernelResult": {"bound": _REGIME, "dtype": _DTYPE, "family": {"enum": [*FAMILIES, "host"]}, "count": _COUNT},
 }
 
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable
 
 from rooflinekit.report.table import WIDTH, aligned, markdown
-from rooflinekit.results import Estimate, KernelResult, MemoryResult, StepResult
+from rooflinekit.results import Estimate, KernelResult, MemoryResult, SpeculationResult, StepResult
 from rooflinekit.types.units import format_bytes, format_count, format_time
 
 __all__ = ["WIDTH", "estimate_markdown", "estimate_text"]
@@ -22,6 +22,8 @@ def estimate_text(estimate: Estimate) -> str:
         _wrapped(_headline(estimate)),
         _answer(estimate),
         _memory(estimate.memory, estimate.inputs["gpus"]),
+        _speculation(estimate.speculation),
+        _load(estimate),
         _causes(estimate),
         *(_kernels(title, step) for title, step in _steps(estimate)),
         _footer(estimate),
@@ -40,7 +42,8 @@ def estimate_markdown(estimate: Estimate) -> str:
         *markdown(["", "expected", "90 %", "bound"], _times(estimate)),
         "",
     ]
-    lines += ["```", *_answer(estimate)[4:], "", *_memory(estimate.memory, estimate.inputs["gpus"]), "```", ""]
+    lines += ["```", *_answer(estimate)[4:], "", *_memory(estimate.memory, estimate.inputs["gpus"])]
+    lines += [*_speculation(estimate.speculation), "```", ""]
     for title, step in _steps(estimate):
         lines += [f"### {title}", "", *markdown(_KERNEL_HEADER, [_row(k, step) for k in step.kernels]), ""]
     return "\n".join([*lines, *_footer(estimate)])
@@ -56,11 +59,18 @@ def _headline(estimate: Estimate) -> tuple[str, str]:
     split = " ".join(f"{key}{i[key]}" for key in ("tp", "pp", "ep", "dp") if i[key] > 1)
     machine = f"{i['gpus']} x {estimate.gpu} ({split})" if i["gpus"] > 1 else estimate.gpu
     formats = f"weights {i['weights']}, activations {i['activations']}, kv {i['kv']}"
+    formats += f" {i['kv_policy']}" if i["kv_policy"] != "full" else ""
     cached = f" ({i['cached']} cached)" if i["cached"] else ""
     return (
         f"{estimate.model} on {machine}, {estimate.engine}",
-        f"batch {i['batch']}, {i['isl']} tokens in{cached}, {i['osl']} out; {formats}",
+        f"{_asked(estimate)}, {i['isl']} tokens in{cached}, {i['osl']} out; {formats}",
     )
+
+
+def _asked(estimate: Estimate) -> str:
+    if estimate.load is None:
+        return f"batch {estimate.inputs['batch']}"
+    return estimate.load.arrivals
 
 
 def _times(estimate: Estimate) -> list[list[str]]:
@@ -68,9 +78,30 @@ def _times(estimate: Estimate) -> list[list[str]]:
     for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms")):
         row = [name, _ms(getattr(estimate, key))]
         if estimate.interval is not None:
-            row += [" – ".join(_ms(end) for end in estimate.interval[key]), _ms(estimate.bound[key])]
+            ends = estimate.interval[key]
+            row += ["-" if ends is None else " – ".join(_ms(end) for end in ends), _ms(estimate.bound[key])]
         rows.append(row)
     return rows
+
+
+def _load(estimate: Estimate) -> list[str]:
+    """What users feel under load: percentiles, the knee, and what keeps them waiting."""
+    load = estimate.load
+    if load is None:
+        return []
+    rows = [
+        [name, *(_ms(value) for value in load.percentiles[key].values())]
+        for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("request", "e2e_ms"))
+    ]
+    knee = f"knee {_three(load.knee_rate)}" if estimate.inputs["rate"] else "closed loop"
+    facts = [
+        f"load      {_three(load.rate)} requests/s ({knee}), {_three(load.running)} of {load.slots} slots running",
+        f"          prompts take {load.prompt_share:.0%} of the time; a request waits {_ms(load.queue_ms)}",
+    ]
+    if load.goodput is not None:
+        goals = " and ".join(f"{key[:4].upper()} {value:g} ms" for key, value in load.slo.items() if value)
+        facts.append(f"          {_three(load.goodput)} requests/s meet {goals}")
+    return [*facts, "", *aligned(["percentile", "P50", "P90", "P99"], rows)]
 
 
 def _times_header(estimate: Estimate) -> list[str]:
@@ -81,7 +112,7 @@ def _answer(estimate: Estimate) -> list[str]:
     lines = aligned(_times_header(estimate), _times(estimate), gap=4)
     e = estimate
     speeds = [
-        ["output", f"{_three(e.output_tok_s)} tok/s", "of the whole batch, its prefill included"],
+        ["output", f"{_three(e.output_tok_s)} tok/s", "of all requests" if e.load else "of the whole batch, its prefill included"],
         ["per GPU", f"{_three(e.output_tok_s_per_gpu)} tok/s", ""],
         ["per user", f"{_three(e.output_tok_s_per_user)} tok/s", "while decoding (1 / TPOT)"],
         ["request", _ms(e.e2e_ms), f"end to end, {e.inputs['osl']} tokens"],
@@ -99,13 +130,36 @@ def _memory(memory: MemoryResult, gpus: int) -> list[str]:
         f"activations {format_bytes(memory.activation_bytes)}",
         f"engine {format_bytes(memory.overhead_bytes)}",
     ]
+    pool = (
+        f"          KV pool {format_bytes(memory.kv_pool_bytes)}: {memory.kv_pool_tokens} tokens in "
+        f"{memory.kv_blocks} blocks, {_three(memory.max_concurrency)} sequences of the longest length"
+    )
     longest = "unlimited" if memory.max_context is None else f"{memory.max_context} tokens"
     return [
         f"memory    {verdict}: {format_bytes(memory.total_bytes)} of {format_bytes(memory.capacity_bytes)} "
         f"({_percent(share)}){each}",
         *textwrap.wrap(" + ".join(parts), WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT),
+        *textwrap.wrap(pool.strip(), WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT),
         f"          room for batch {memory.max_batch} at this length, or {longest} at this batch",
     ]
+
+
+def _speculation(drafted: SpeculationResult | None) -> list[str]:
+    if drafted is None:
+        return []
+    rates = ", ".join(f"{rate:g}" for rate in drafted.acceptance)
+    least, best = drafted.break_even_acceptance, drafted.best_draft_tokens
+    gains = f"from acceptance {least:.2f} on" if least is not None else "never"
+    text = (
+        f"draft     {drafted.draft}, {_tokens(drafted.draft_tokens)} at acceptance {rates}: "
+        f"{drafted.tokens_per_pass:.2f} tokens a pass of {_ms(drafted.verify_ms)} + {_ms(drafted.draft_ms)} drafting; "
+        f"{drafted.speedup:.2f} x as fast as without (gains {gains}; best with {_tokens(best)})"
+    )
+    return textwrap.wrap(text, WIDTH, subsequent_indent=_INDENT)
+
+
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"
 
 
 def _causes(estimate: Estimate) -> list[str]:
@@ -121,8 +175,8 @@ def _steps(estimate: Estimate) -> list[tuple[str, StepResult]]:
     i = estimate.inputs
     context = f"{i['context']:.1f}".removesuffix(".0")
     return [
-        (f"prefill ({i['batch']} x {i['isl'] - i['cached']} tokens)", estimate.prefill),
-        (f"decode (1 step at context {context})", estimate.decode),
+        (f"prefill ({1 if estimate.load else i['batch']} x {i['isl'] - i['cached']} tokens)", estimate.prefill),
+        (f"decode (1 {'round' if estimate.speculation else 'step'} at context {context})", estimate.decode),
     ]
 
 
@@ -167,8 +221,8 @@ def _intensity(value: float | None) -> str:
     return f"{value:.3g}" if value < 1000 or value > _LARGEST else f"{value:.0f}"
 
 
-def _ms(value: float) -> str:
-    return format_time(value / 1e3)
+def _ms(value: float | None) -> str:
+    return "no limit" if value is None else format_time(value / 1e3)
 
 
 def _three(value: float) -> str:
