@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from rooflinekit.estimator import estimate, predict_step
+    from rooflinekit.estimator import estimate
     from rooflinekit.facts import kv_cache_bytes, max_context, parameters
     from rooflinekit.frames import estimate_frame
     from rooflinekit.parameter_count import ParameterCount
     from rooflinekit.results import Estimate
+    from rooflinekit.serving.front import simulate
+    from rooflinekit.serving.predict import predict_step
+    from rooflinekit.serving.tabulate import step_table
     from rooflinekit.specs import load_accelerator, load_model
     from rooflinekit.types.batch import Batch
     from rooflinekit.types.deployment import Deployment
@@ -38,13 +41,15 @@ if TYPE_CHECKING:
 
 _HOME = {
     "estimate": "rooflinekit.estimator",
-    "predict_step": "rooflinekit.estimator",
     "kv_cache_bytes": "rooflinekit.facts",
     "max_context": "rooflinekit.facts",
     "parameters": "rooflinekit.facts",
     "estimate_frame": "rooflinekit.frames",
     "ParameterCount": "rooflinekit.parameter_count",
     "Estimate": "rooflinekit.results",
+    "predict_step": "rooflinekit.serving.predict",
+    "simulate": "rooflinekit.serving.front",
+    "step_table": "rooflinekit.serving.tabulate",
     "load_accelerator": "rooflinekit.specs",
     "load_model": "rooflinekit.specs",
     "Batch": "rooflinekit.types.batch",
@@ -82,6 +87,8 @@ __all__ = [
     "max_context",
     "parameters",
     "predict_step",
+    "simulate",
+    "step_table",
 ]
 
 

@@ -1,0 +1,167 @@
+"""`rooflinekit simulate` and `rk.simulate`: answers, files, refusals, interrupts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+
+import pytest
+from typer.testing import CliRunner
+
+import rooflinekit as rk
+from rooflinekit.cli.app import app
+from rooflinekit.serving.outcome import Outcome
+
+SMALL = ["llama-3-8b", "--rate", "8", "--requests", "60", "--isl", "256", "--osl", "uniform:10-40"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["simulate", *arguments])
+
+
+def refused(*arguments):
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def test_the_table_fits_80_columns_and_says_what_users_feel():
+    result = run(*SMALL, "--ttft", "200", "--tpot", "30", "--prefix-cache", "--shared-prefix", "128")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80, max(lines, key=len)
+    assert [line.split("  ")[0] for line in lines if line.startswith(("TTFT", "TPOT", "ITL", "end to end", "queue"))]
+    assert "goodput" in result.stdout
+    assert "60 finished" in result.stdout
+
+
+def test_json_is_strict_and_the_same_again():
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    first, second = (run(*SMALL, "--format", "json").stdout for _ in range(2))
+    assert first == second
+    data = json.loads(first, parse_constant=refuse)
+    assert data["requests"]["finished"] == data["ttft_ms"]["n"] == 60
+    marks = data["ttft_ms"]
+    assert 0 < marks["p50"] <= marks["p90"] <= marks["p99"] <= marks["max"]
+    assert data["goodput"] is None
+    other = json.loads(run(*SMALL, "--format", "json", "--seed", "1").stdout)
+    assert other["ttft_ms"] != data["ttft_ms"]
+
+
+def test_csv_is_one_row_and_markdown_has_tables():
+    rows = list(csv.DictReader(io.StringIO(run(*SMALL, "--format", "csv").stdout)))
+    assert len(rows) == 1
+    assert float(rows[0]["ttft_p99_ms"]) > float(rows[0]["ttft_p50_ms"])
+    assert "| TTFT |" in run(*SMALL, "--format", "md").stdout
+
+
+def test_timeline_and_trace_are_files(tmp_path):
+    line, trace = tmp_path / "line.csv", tmp_path / "trace.json"
+    result = run(*SMALL, "--timeline", str(line), "--chrome-trace", str(trace))
+    assert result.exit_code == 0, result.stderr
+    rows = list(csv.DictReader(io.StringIO(line.read_text())))
+    assert rows[0].keys() == {"time_s", "replica", "queue", "batch", "prompts", "kv_use"}
+    seen = [float(row["time_s"]) for row in rows]
+    assert seen == sorted(seen)
+    events = json.loads(trace.read_text())["traceEvents"]
+    steps = [event for event in events if event["ph"] == "X"]
+    assert steps
+    for before, after in pairwise(steps):
+        assert before["ts"] + before["dur"] <= after["ts"] * (1 + 1e-9)  # one replica does one thing at a time
+    assert "add --force" in refused(*SMALL, "--timeline", str(line))
+
+
+def test_a_closed_loop_keeps_its_users(tmp_path):
+    data = json.loads(run("llama-3-8b", "--concurrency", "4", "--osl", "20", "--format", "json").stdout)
+    assert data["requests"]["finished"] == 40
+    assert data["replicas"][0]["mean_batch"] <= 4
+
+
+def test_a_trace_is_replayed(tmp_path):
+    file = tmp_path / "trace.csv"
+    file.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,100,10\n0.5,200,20\n1.5,300,5\n")
+    data = json.loads(run("llama-3-8b", "--trace", str(file), "--format", "json").stdout)
+    assert data["requests"]["finished"] == 3
+    assert data["replicas"][0]["prompt_tokens"] == 600
+    fast = json.loads(run("llama-3-8b", "--trace", str(file), "--speed", "10", "--format", "json").stdout)
+    assert fast["duration_s"] < data["duration_s"]
+
+
+def test_disaggregation_and_replicas():
+    data = json.loads(
+        run(*SMALL, "--prefill-replicas", "1", "--replicas", "2", "--router", "least-loaded", "--format", "json").stdout
+    )
+    assert [replica["role"] for replica in data["replicas"]] == ["prefill", "decode", "decode"]
+    assert data["replicas"][0]["decode_steps"] == data["replicas"][1]["prompt_tokens"] == 0
+
+
+def test_what_is_cut_and_rejected_is_said():
+    result = run("llama-3-8b", "--rate", "100", "--duration", "2", "--queue-limit", "50")
+    assert "were cut by the end of the run" in " ".join(result.stdout.split())
+    result = run("llama-3-8b", "--rate", "5", "--requests", "4", "--isl", "9000")
+    assert result.exit_code == 0
+    assert "4 requests were rejected" in result.stdout
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["llama-3-8b"], "--rate, --concurrency, --arrivals and --trace; none is given"),
+    (["llama-3-8b", "--rate", "1", "--concurrency", "2"], "not rate and concurrency"),
+    (["llama-3-8b", "--rate", "-1"], "rate and cv must be above 0"),
+    (["llama-3-8b", "--rate", "nan"], "rate and cv must be above 0"),
+    (["llama-3-8b", "--rate", "1", "--policy", "chunky"], "unknown policy 'chunky'; nearest: chunked"),
+    (["llama-3-8b", "--rate", "1", "--router", "robin"], "unknown router 'robin'; nearest: round-robin"),
+    (["llama-3-8b", "--rate", "1", "--order", "lifo"], "unknown order 'lifo'; nearest: fcfs, priority"),
+    (["llama-3-8b", "--rate", "1", "--isl", "long"], "length"),
+    (["llama-3-8b", "--rate", "1", "--classes", "a,b"], "classes must be shares"),
+    (["llama-3-8b", "--rate", "1", "--replicas", "0"], "replicas"),
+    (["llama-3-8b", "--rate", "1", "--acceptance", "2"], "acceptance"),
+    (["llama-3-8b", "--rate", "1", "--duration", "0"], "duration"),
+    (["llama-3-8b", "--rate", "1", "--token-budget", "100"], "token_budget=100"),
+    (["llama-3-8b", "--concurrency", "0"], "concurrency"),
+    (["llama-3-8b", "--rate", "1", "--requests", "-3"], "requests"),
+    (["llama-3-8b", "--trace", "./nowhere.csv"], "nowhere.csv"),
+    (["lama-3-8", "--rate", "1"], "unknown model"),
+])  # fmt: skip
+def test_bad_input_is_one_line_that_names_it(arguments, said):
+    assert said in refused(*arguments)
+
+
+def test_what_does_not_fit_ends_with_3():
+    result = run("llama-3-70b", "--rate", "1")
+    assert result.exit_code == 3
+    assert "no room for one request" in result.stderr
+
+
+def test_python_takes_the_same_keywords():
+    outcome = rk.simulate("llama-3-8b", rate=8.0, requests=60, isl=256, osl="uniform:10-40")
+    assert isinstance(outcome, Outcome)
+    assert outcome.to_dict() == rk.simulate("llama-3-8b", rate=8, requests=60, isl=256, osl="uniform:10-40").to_dict()
+    assert outcome.to_row()["ttft_p50_ms"] == outcome.ttft_ms.p50
+    assert outcome.to_frame().loc[0, "finished"] == 60
+    assert outcome.timeline_frame()["time_s"].is_monotonic_increasing
+    with pytest.raises(rk.InputError, match="nearest: concurrency"):
+        rk.simulate("llama-3-8b", concurency=3)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_an_interrupt_keeps_what_is_done():
+    command = [sys.executable, "-m", "rooflinekit", "simulate", "llama-3-8b", "--rate", "100", "--requests", "10000000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(4)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err == "rooflinekit: interrupted\n"
+    assert "INTERRUPTED" in out
+    assert "cut by an interrupt" in " ".join(out.split())

@@ -1,0 +1,156 @@
+"""The step table against the step function that it was made from, and the public way in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rooflinekit.serving.tabulate import build_table
+from rooflinekit.types.batch import Batch, Sequences
+from rooflinekit.types.engine import StepCosts
+from rooflinekit.types.errors import WorkloadError
+
+PLANS = [
+    ("llama-3-8b", {}),
+    ("llama-3-70b", {"tp": 8}),
+    ("gemma-2-9b", {}),  # windows
+    ("gpt-oss-120b", {}),  # experts and windows
+    ("deepseek-v3", {"gpu": "h200-sxm", "tp": 8}),  # latent attention
+]
+MOST, LONGEST = 256, 32_768
+
+
+@pytest.fixture(scope="module", params=PLANS, ids=lambda p: p[0])
+def tabulated(request, plan_of):
+    name, split = request.param
+    gpu = split.get("gpu", "h100-sxm")
+    plan = plan_of(name, calibration=f"{gpu}--vllm", **split)
+    return plan, build_table(plan, MOST, LONGEST)
+
+
+def drawn(seed, n=400):
+    """Batches and contexts, chunks and what came before them; log-uniform, as loads are."""
+    draw = np.random.default_rng(seed)
+    batch = draw.integers(1, MOST + 1, n).astype(float)
+    context, new = (np.exp(draw.uniform(0, np.log(top), n)).astype(int) + 1.0 for top in (30_000, 8000))
+    past = np.floor(np.exp(draw.uniform(0, np.log(24_000), n))) * draw.integers(0, 2, n)
+    return batch, context, new, past
+
+
+def test_decode_steps_are_those_of_the_step_function(tabulated):
+    plan, table = tabulated
+    batch, context, _, _ = drawn(0)
+    exact = plan.time(Batch.decode(batch, context)).time
+    found = [table(int(b), float(c)) for b, c in zip(batch, context, strict=True)]
+    assert found == pytest.approx(exact, rel=0.005)
+
+
+def test_mixed_steps_too(tabulated):
+    plan, table = tabulated
+    batch, context, new, past = drawn(1)
+    mixed = Batch(prefilling=Sequences(1.0, new, past), decoding=Sequences(batch, 1.0, context - 1.0))
+    found = [table(int(b), float(c), int(n), int(p)) for b, c, n, p in zip(batch, context, new, past, strict=True)]
+    assert found == pytest.approx(plan.time(mixed).time, rel=0.01)
+
+
+COSTS = {
+    "all": StepCosts(2e-3, 1e-3, 1e-5, 5e-6, 3e-6, 4e-6, 0.3, 0.2, 6e-6),
+    "eager": StepCosts(1e-3, launch=20e-6, graphs=False),
+}
+
+
+@pytest.mark.parametrize("costs", COSTS.values(), ids=COSTS.keys())
+def test_what_an_engine_adds_is_in_the_table(plan_of, costs):
+    """Host work, gaps, collectives that wait, and a floor of launches where no graph is replayed."""
+    plan = plan_of("llama-3-70b", calibration="h100-sxm--vllm", tp=8)
+    plan = replace(plan, engine=replace(plan.engine, costs=costs))
+    table = build_table(plan, MOST, LONGEST)
+    batch, context, new, past = drawn(3)
+    new = np.minimum(new, 2000.0)
+    decode = [table(int(b), float(c)) for b, c in zip(batch, context, strict=True)]
+    assert decode == pytest.approx(plan.time(Batch.decode(batch, context)).time, rel=0.005)
+    mixed = Batch(prefilling=Sequences(1.0, new, past), decoding=Sequences(batch, 1.0, context - 1.0))
+    found = [table(int(b), float(c), int(n), int(p)) for b, c, n, p in zip(batch, context, new, past, strict=True)]
+    assert found == pytest.approx(plan.time(mixed).time, rel=0.01)
+    alone = [table(0, 0, int(n), int(p)) for n, p in zip(new, past, strict=True)]
+    assert alone == pytest.approx(plan.time(Batch(prefilling=Sequences(1.0, new, past))).time, rel=0.01)
+
+
+def test_several_prompts_in_a_step(tabulated):
+    """One launch serves them all; what one chunk alone takes is known, and the step function averages over chunks."""
+    plan, table = tabulated
+    draw = np.random.default_rng(2)
+    errors = []
+    for _ in range(60):
+        count = int(draw.integers(2, 9))
+        new, past = draw.integers(1, 2048, count), draw.integers(0, 4000, count) * draw.integers(0, 2, count)
+        ragged = Sequences(np.ones(count), new.astype(float), past.astype(float), ragged=True)
+        exact = float(plan.time(Batch(prefilling=ragged)).time)
+        errors.append(abs(table.step(0, 0, list(zip(new.tolist(), past.tolist(), strict=True)), count) / exact - 1))
+    assert np.median(errors) < 0.025
+    assert max(errors) < 0.06
+
+
+def test_a_run_of_steps_is_their_sum(tabulated):
+    """Straight within a cell of the grid: time + slope·i is the i-th step for as many steps as it says."""
+    _, table = tabulated
+    for batch, context in ((1, 1), (7, 33), (64, 1000), (200, 20_000)):
+        keys = batch * context
+        time, slope, steps = table.run(batch, keys)
+        assert steps >= 1
+        for ahead in {0, steps // 2, steps - 1}:
+            one = table.step(batch, keys + batch * ahead, (), 0)
+            assert one == pytest.approx(time + slope * ahead, rel=1e-9)
+
+
+@given(st.integers(1, MOST), st.integers(1, LONGEST), st.integers(0, 4096), st.integers(0, 8192))
+def test_more_work_never_takes_less_time(plan_of, batch, context, new, past):
+    table = more_work_table(plan_of)
+    time = table(batch, context, new, past)
+    assert time > 0
+    assert table(batch, context + 500, new, past) >= time * (1 - 1e-9)
+    if new:
+        assert table(batch, context, new, past + 500) >= time * (1 - 1e-9)
+
+
+TABLES: dict[str, object] = {}
+
+
+def more_work_table(plan_of):
+    """At the datasheet bound, where more work takes longer by construction."""
+    if "bound" not in TABLES:
+        TABLES["bound"] = build_table(plan_of("llama-3-8b"), MOST, LONGEST)
+    return TABLES["bound"]
+
+
+def test_drafts_verify_several_tokens_in_a_step(plan_of):
+    plan = plan_of("llama-3-8b", calibration="h100-sxm--vllm")
+    table = build_table(plan, 64, 8192, width=4)
+    exact = float(plan.time(Batch.decode(32.0, 2048.0, 4.0)).time)
+    assert table(32, 2048) == pytest.approx(exact, rel=0.005)
+
+
+def test_attention_replicas_share_the_sequences(plan_of):
+    plan = plan_of("deepseek-v3", "h200-sxm", "h200-sxm--vllm", tp=1, dp=8, ep=8)
+    table = build_table(plan, 128, 8192)
+    exact = float(plan.time(Batch.decode(8.0, 2048.0)).time)
+    assert table(64, 2048) == pytest.approx(exact, rel=0.005)
+    assert table(57, 2048) == pytest.approx(exact, rel=0.005)  # the fullest has 8 too
+
+
+def test_senseless_sizes_are_refused(plan_of):
+    with pytest.raises(WorkloadError, match="at least 1"):
+        build_table(plan_of("llama-3-8b"), 0, 100)
+
+
+def test_a_table_by_name_is_made_once():
+    import rooflinekit as rk
+
+    table = rk.step_table("llama3-8b", "h100-sxm", size=(32, 4096))
+    assert rk.step_table("llama3-8b", "h100-sxm", size=(32, 4096)) is table
+    step = rk.predict_step("llama3-8b", "h100-sxm", rk.Deployment(), Batch.decode(16.0, 1000.0))
+    assert table(16, 1000) == pytest.approx(float(step.time), rel=0.005)
