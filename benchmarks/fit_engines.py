@@ -39,6 +39,7 @@ COSTS = {
     "grouped": (0.5, 0.5, 5.0),
     "request": (1e-2, 1e-1, 1.0),
 }
+_FEW_GROUPS = 3
 _FEW = 30  # rows below which an engine takes what all engines have
 _REQUEST = list(COSTS).index("request")
 _SCALE = np.array([prior for _, prior, _ in COSTS.values()])
@@ -72,13 +73,12 @@ def read(paths: list[Path]) -> Rows:
     found = []
     for path in paths:
         table = read_serving_table(path)
-        usable = (table["load"] == "static") | ((table["load"] == "concurrency") & table["metric"].isin(["tpot_ms", "ttft_ms"]))
-        for group in served_groups(table[usable], None, unanswered):
-            found.append(_probe(group))
+        looped = (table["load"] == "concurrency") & table["metric"].isin(["tpot_ms", "ttft_ms"])
+        usable = table[(table["load"] == "static") | looped]
+        found += [_probe(group) for group in served_groups(usable, None, unanswered)]
     print(f"not answered: {dict(unanswered)}" if unanswered else "all rows answered")
-    return Rows(
-        pd.concat([rows.table for rows in found]), *(np.concatenate([getattr(r, k) for r in found]) for k in ("time", "bare", "slopes"))
-    )
+    columns = [np.concatenate([getattr(rows, key) for rows in found]) for key in ("time", "bare", "slopes")]
+    return Rows(pd.concat([rows.table for rows in found]), *columns)
 
 
 def _probe(group: ServedGroup) -> Rows:
@@ -179,7 +179,8 @@ def by_group(rows: Rows, predicted: np.ndarray, tier: str = "A", load: str = "st
     keep = ((rows.table["tier"] == tier) & (rows.table["load"] == load)).to_numpy()
     if only:
         keep = keep & (rows.table["metric"] == only).to_numpy()
-    table = rows.table[keep].assign(error=np.abs(predicted / rows.time - 1.0)[keep], signed=(predicted / rows.time - 1.0)[keep])
+    signed = (predicted / rows.time - 1.0)[keep]
+    table = rows.table[keep].assign(error=np.abs(signed), signed=signed)
     size = table.groupby(_GROUP)["error"].transform("size")
     merged = table.where(size >= 5, other=table.assign(model="*", metric="*"))
     grouped = merged.groupby(_GROUP)
@@ -187,12 +188,15 @@ def by_group(rows: Rows, predicted: np.ndarray, tier: str = "A", load: str = "st
 
 
 def spreads(rows: Rows, fits: dict[str, np.ndarray], draws: int = 20) -> dict[str, np.ndarray]:
-    """One standard error of each cost: groups drawn with replacement."""
+    """One standard error of each cost: groups drawn with replacement; of all engines where one has too few groups."""
     rng, out = np.random.default_rng(0), {}
     profiles = rows.table["profile"].to_numpy()
     for name in fits:
         own = rows if not name else rows.where(profiles == name)
         labels, place = np.unique(own.table[_GROUP].astype(str).agg("|".join, axis=1).to_numpy(), return_inverse=True)
+        if name and len(labels) < _FEW_GROUPS:
+            out[name] = out[""]
+            continue
         drawn = []
         for _ in range(draws):
             chosen = rng.integers(len(labels), size=len(labels))
@@ -236,7 +240,10 @@ def main() -> None:
     }.items():  # fmt: skip
         groups = by_group(rows, predicted)
         report["errors"][label] = groups.to_dict("records")
-        line = f"{label:16} static A: median over {len(groups)} groups {groups['error'].median():.1%}, worst {groups['error'].max():.1%}"
+        worst = groups["error"].max()
+        line = (
+            f"{label:16} static A: median over {len(groups)} groups {groups['error'].median():.1%}, worst {worst:.1%}"
+        )
         for metric in ("tpot_ms", "ttft_ms"):
             loop = by_group(rows, predicted, "B", "concurrency", metric)
             if len(loop):
@@ -287,7 +294,7 @@ def write(folder: Path, report: dict[str, Any]) -> None:
     """One file an engine, oldest range first."""
     for engine, ranges in _RANGES.items():
         found = [report["costs"].get(f"{engine}@{since}", report["costs"]["all"]) for since, _, _ in ranges]
-        text = "# Written by benchmarks/fit_engines.py: what a step takes besides its kernels, by the version it holds from.\n"
+        text = "# Written by benchmarks/fit_engines.py: what a step takes besides its kernels, by the version it is from.\n"
         text += _SOURCES.format(rows=sum(costs["rows"] for costs in found)) + "steps:\n"
         for (since, released, what), costs in zip(ranges, found, strict=True):
             text += f'  - since: "{since}"{f"  # {what}" if what else ""}\n    released: "{released}"\n    costs:\n'

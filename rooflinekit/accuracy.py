@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflinekit import __version__
 from rooflinekit.calibration.choose import choose_calibration, stand_in
 from rooflinekit.calibration.groups import Group, fit_key, kernel_groups, read_kernel_tables
 from rooflinekit.calibration.load import load_calibration
@@ -23,7 +24,7 @@ from rooflinekit.types.errors import RooflinekitError, UnknownNameError
 from rooflinekit.types.hardware import Accelerator, System
 from rooflinekit.types.numeric import Array
 
-__all__ = ["Accuracy", "Score", "kernel_accuracy", "score"]
+__all__ = ["Accuracy", "Score", "kernel_accuracy", "score", "signature"]
 
 _FIGURES = ("median_ape", "mape", "p90_ape", "bias", "coverage90")
 _HOME_OF = {"nccl": "vllm"}  # whose calibration holds a library's kernels
@@ -33,7 +34,8 @@ _HOME_OF = {"nccl": "vllm"}  # whose calibration holds a library's kernels
 class Score:
     """Errors of one group as fractions of the measured value; `bias` is the mean signed error.
 
-    coverage90: share of the rows inside the 90 % interval; None at level bound.
+    coverage90: share of the rows inside the 90 % interval; None at level bound. `calibration` names those that were
+    used, with their hashes; empty at level bound.
     """
 
     key: dict[str, str]
@@ -44,6 +46,7 @@ class Score:
     p90_ape: float | None
     bias: float | None
     coverage90: float | None
+    calibration: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,21 +57,29 @@ class Accuracy:
     answered: int
     unanswered: dict[str, int]
     groups: tuple[Score, ...]
+    by: str = "op"  #: the key that the summary is by: op, metric or quantity
 
     @property
     def summary(self) -> dict[str, dict[str, float | None]]:
-        """By operation: the median over its groups of each figure."""
+        """By operation, metric or quantity: the median over its groups of each figure."""
         found: dict[str, dict[str, float | None]] = {}
-        for operation in dict.fromkeys(group.key["op"] for group in self.groups):
-            own = [group for group in self.groups if group.key["op"] == operation]
-            found[operation] = {figure: _median([getattr(group, figure) for group in own]) for figure in _FIGURES}
+        for kind in dict.fromkeys(group.key[self.by] for group in self.groups):
+            own = [group for group in self.groups if group.key[self.by] == kind]
+            found[kind] = {figure: _median([getattr(group, figure) for group in own]) for figure in _FIGURES}
         return found
 
+    @property
+    def calibrations(self) -> dict[str, str]:
+        """Hash of every calibration that was used, by its name."""
+        used = sorted({one for group in self.groups for one in group.calibration.split(", ") if one})
+        return dict(one.rsplit(" ", 1) for one in used)
+
     def to_dict(self) -> dict[str, Any]:
-        """The JSON of the contract."""
-        groups = [asdict(group) for group in self.groups]
+        """The JSON of the contract, and what made it."""
+        groups = [{key: cell for key, cell in asdict(group).items() if key != "calibration"} for group in self.groups]
         counts = {"rows": self.rows, "answered": self.answered, "unanswered": self.unanswered}
-        return counts | {"groups": groups, "summary": self.summary}
+        made = {"version": __version__, "calibrations": self.calibrations}
+        return counts | {"groups": groups, "summary": self.summary} | made
 
 
 def kernel_accuracy(
@@ -126,7 +137,12 @@ def _score_group(
         unanswered[str(error)] += len(group.table)
         return score(key, nothing, nothing, None, len(group.table))
     inside = None if chosen is None else (rows.time >= low) & (rows.time <= high)
-    return score(key, rows.time, predicted, inside, len(group.table))
+    return replace(score(key, rows.time, predicted, inside, len(group.table)), calibration=signature(chosen))
+
+
+def signature(calibration: Calibration | None) -> str:
+    """Name and hash of a calibration; empty for none."""
+    return f"{calibration.name} {calibration.hash}" if calibration else ""
 
 
 def _calibration(group: Group, system: System, asked: Calibration | str | None) -> Calibration | None:
@@ -148,7 +164,8 @@ def _predict(group: Group, system: System, calibration: Calibration | None) -> t
     ):
         label = label.removesuffix("/eager").removeprefix("nccl_")
     named = rows.relabelled(label)
-    timed = [time_kernel(kernel, system, calibration, warm=calibration is not None) for kernel in named.kernels]
+    warm = rows.warm and calibration is not None
+    timed = [time_kernel(kernel, system, calibration, warm) for kernel in named.kernels]
     columns = []
     for part in ("time", "low", "high"):
         pieces = [np.broadcast_to(getattr(t, part), (n,)) for t, n in zip(timed, named.sizes, strict=True)]

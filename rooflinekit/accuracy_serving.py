@@ -12,9 +12,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rooflinekit.accuracy import Accuracy, Score, score, signature
+from rooflinekit.serving_table import ServedGroup, read_serving_table, served_groups
 from rooflinekit.traffic.closed_form import Loaded, Traffic, closed_loop
 from rooflinekit.traffic.mixing import InFlight, StaticRun, static_run
-from rooflinekit.serving_table import ServedGroup, read_serving_table, served_groups
 from rooflinekit.types.numeric import Array
 
 __all__ = ["Answer", "predict_group", "serving_accuracy"]
@@ -46,30 +46,38 @@ def serving_accuracy(
     Raises SpecError for a file that is no serving table.
     """
     unanswered: Counter[str] = Counter()
-    parts = []
-    for path in files:
-        for group in served_groups(read_serving_table(path), calibration, unanswered):
-            plan = group.resolved.plan
-            if progress is not None:
-                progress(f"{plan.model.name} {plan.system.accelerator.name} {plan.deployment.engine}")
-            answer = predict_group(group)
-            columns = {"predicted": answer.value, "low": answer.low, "high": answer.high}
-            parts.append(group.table.assign(**columns, calibration=signature(plan.calibration)))
-            unanswered.update(answer.reason[answer.reason != ""].tolist())
-    rows = pd.concat(parts) if parts else pd.DataFrame()
-    scores = [_score(key, own) for key, own in rows.groupby(list(_KEY), sort=True)] if parts else []
+    told = progress or (lambda _: None)
+    rows = pd.concat([_predicted(read_serving_table(path), calibration, unanswered, told) for path in files])
+    scores = tuple(_score(own) for _, own in rows.groupby([rows[name].astype(str) for name in _KEY]))
     answered = sum(group.answered for group in scores)
-    return Accuracy(answered + sum(unanswered.values()), answered, dict(unanswered), tuple(scores), "metric")
+    return Accuracy(answered + sum(unanswered.values()), answered, dict(unanswered), scores, "metric")
 
 
-def _score(key: tuple[str, ...], rows: pd.DataFrame) -> Score:
+def _predicted(
+    table: pd.DataFrame, calibration: str | None, unanswered: Counter[str], progress: Callable[[str], None]
+) -> pd.DataFrame:
+    """A table with its predictions; NaN where there is none."""
+    out = table.assign(predicted=np.nan, low=np.nan, high=np.nan, calibration="")
+    for group in served_groups(table, calibration, unanswered):
+        plan, rows = group.resolved.plan, group.table.index
+        progress(f"{plan.model.name} {plan.system.accelerator.name} {plan.deployment.engine}")
+        answer = predict_group(group)
+        for name, values in (("predicted", answer.value), ("low", answer.low), ("high", answer.high)):
+            out.loc[rows, name] = values
+        out.loc[rows, "calibration"] = signature(plan.calibration)
+        unanswered.update(answer.reason[answer.reason != ""].tolist())
+    return out
+
+
+def _score(rows: pd.DataFrame) -> Score:
     good = rows["predicted"].notna().to_numpy()
     value, predicted, low, high = (
         rows[name].to_numpy(dtype=float)[good] for name in ("value", "predicted", "low", "high")
     )
     inside = None if (low == high).all() else (value >= low) & (value <= high)
     used = ", ".join(sorted(set(rows["calibration"]) - {""}))
-    return replace(score(dict(zip(_KEY, key, strict=True)), value, predicted, inside, len(rows)), calibration=used)
+    key = {name: str(rows[name].iloc[0]) for name in _KEY}
+    return replace(score(key, value, predicted, inside, len(rows)), calibration=used)
 
 
 def predict_group(group: ServedGroup) -> Answer:

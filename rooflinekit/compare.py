@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from rooflinekit import __version__
 from rooflinekit.estimator import Resolved, read_deployment, resolve
 from rooflinekit.gap import Gap, attribute
 from rooflinekit.measured import Facts, Measurement, StartUp, read_measurements
@@ -61,12 +62,14 @@ class Run:
     metrics: tuple[Metric, ...]
     gap: Gap | None
     notes: tuple[str, ...]
+    calibration: dict[str, str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON of one run."""
         rows = [asdict(metric) | {"error": metric.error} for metric in self.metrics]
         data = {"source": self.source, "tool": self.tool, **asdict(self.facts), "metrics": rows}
-        return data | {"gap": self.gap.to_dict() if self.gap else None, "notes": list(self.notes)}
+        data |= {"gap": self.gap.to_dict() if self.gap else None, "notes": list(self.notes)}
+        return data | {"calibration": self.calibration, "version": __version__}
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,13 @@ def _run(run: Measurement, given: Given, predictor: Callable[[Predictor], LoadPr
         tuple(_metrics(run, expected)),
         gap,
         tuple(notes + list(gap.notes if gap else ())),
+        _calibration(resolved),
     )
+
+
+def _calibration(resolved: Resolved) -> dict[str, str] | None:
+    used = resolved.plan.calibration
+    return {"name": used.name, "hash": used.hash} if used else None
 
 
 def _share(load: LoadPoint, replicas: int) -> LoadPoint:

@@ -12,7 +12,6 @@ from rooflinekit.calibration import choose_calibration, load_calibration, stand_
 from rooflinekit.notes import context_notes, format_notes, load_notes, memory_notes, misfit
 from rooflinekit.operating_point import Predictor
 from rooflinekit.results import Estimate, MemoryResult, SpeculationResult, StepResult
-from rooflinekit.roofline import StepTime
 from rooflinekit.specs import Loaded, load_accelerator, load_model, load_system
 from rooflinekit.specs.engines import load_engine, split_version
 from rooflinekit.speculation import speculate
@@ -33,6 +32,7 @@ from rooflinekit.types.errors import (
 )
 from rooflinekit.types.hardware import Accelerator, Provenance, System
 from rooflinekit.types.kv_policy import FULL, parse_kv_policy
+from rooflinekit.types.power import capped
 from rooflinekit.types.speculation import METHODS, SPECULATION_KEYS, Speculation
 from rooflinekit.types.workload import Workload
 
@@ -43,7 +43,6 @@ __all__ = [
     "WORKLOAD_KEYS",
     "Resolved",
     "estimate",
-    "predict_step",
     "read_deployment",
     "resolve",
 ]
@@ -78,7 +77,9 @@ def estimate(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", 
         **scenario: batch, isl, osl, cached, context [tokens]; tp, pp, ep, dp, cp, microbatches; system,
             sequence_parallel, all_reduce, dispatch, redundant_experts, skew; weights, activations, kv (number formats);
             engine (`vllm`, or a version of it, `vllm@0.8.5`) and its settings memory_fraction, token_budget,
-            max_num_seqs, max_model_len; kv_policy (`window:4096`, `sink:4+2044`, `topk:2048`, `evict:2048`); draft (a
+            max_num_seqs, max_model_len; power_cap [W]; concurrency or rate (under load, with requests, burstiness,
+            isl_cv, osl_cv and objectives ttft, tpot [ms]); kv_policy (`window:4096`, `sink:4+2044`, `topk:2048`,
+            `evict:2048`); draft (a
             model, medusa, eagle, eagle3, mtp, ngram), draft_tokens, acceptance, draft_tree, draft_tp; calibration (a
             name, a path, or "none" for the datasheet bound); allow_oom.
 
@@ -107,36 +108,6 @@ def estimate(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", 
     if not answer.memory.fits and not allow_oom:
         raise DoesNotFitError(misfit(resolved.predictor, work, answer))
     return answer
-
-
-def predict_step(
-    model: str | PathLike[str],
-    gpu: str | PathLike[str],
-    deployment: Deployment,
-    batch: Batch,
-    *,
-    calibration: str | None = None,
-) -> StepTime:
-    """Time of one engine step, for simulators.
-
-    Args:
-        model: a model's name or path.
-        gpu: an accelerator's name or path.
-        deployment: the split and formats.
-        batch: the sequences of one attention replica.
-        calibration: a name, a path, or "none" for the datasheet bound; by default as `estimate` chooses.
-
-    Returns:
-        A `StepTime`: `time`, `bound`, `low`, `high` [s] and the kernels.
-
-    Raises:
-        InputError: (and its kinds) as `estimate` does.
-
-    >>> step = predict_step("llama-3-8b", "h100-sxm", Deployment(), Batch.decode(32.0, 2048.0))
-    >>> 0.007 < step.bound < step.time < 0.012
-    True
-    """
-    return resolve(model, gpu, deployment, calibration).plan.time(batch)
 
 
 def read_deployment(scenario: dict[str, Any]) -> Deployment:
@@ -171,9 +142,12 @@ def _split(scenario: dict[str, Any]) -> dict[str, Any]:
     if algorithm not in ALL_REDUCE:
         raise UnknownNameError("all_reduce", algorithm, ALL_REDUCE)
     copies = whole_number(scenario.get("redundant_experts") or 0, "redundant_experts", 0)
-    system = scenario.get("system")
-    return {"skew": float(skew), "sequence_parallel": bool(flag), "all_reduce": algorithm,
-            "redundant_experts": copies, "system": None if system is None else str(system)}  # fmt: skip
+    system, cap = scenario.get("system"), scenario.get("power_cap")
+    if cap is not None and (isinstance(cap, bool) or not isinstance(cap, Real) or not float(cap) > 0):
+        raise WorkloadError(f"power_cap must be a number of watts above 0, not {cap!r}")
+    return {"power_cap": None if cap is None else float(cap), "skew": float(skew),
+            "sequence_parallel": bool(flag), "all_reduce": algorithm, "redundant_experts": copies,
+            "system": None if system is None else str(system)}  # fmt: skip
 
 
 def resolve(
@@ -190,7 +164,11 @@ def resolve(
     loaded_model, loaded_gpu = load_model(model), load_accelerator(gpu)
     chosen, notes = _calibration(loaded_gpu.value, deployment.engine, calibration)
     engine = load_engine(deployment.engine, deployment.engine_version)
-    system = _system(loaded_gpu.value, deployment.system)
+    accelerator = loaded_gpu.value
+    if deployment.power_cap is not None:
+        accelerator, note = capped(accelerator, deployment.power_cap)
+        notes.append(note)
+    system = _system(accelerator, deployment.system)
     notes += system.warnings
     plan = make_plan(loaded_model.value, deployment, system.value, chosen, engine)
     notes += format_notes(plan)
@@ -241,7 +219,9 @@ def _under_load(resolved: Resolved, work: Workload, question: LoadQuestion, give
     static = _answer(resolved, replace(work, batch=running))
     times = {"ttft_ms": loaded.ttft, "tpot_ms": loaded.tpot}
     held = predictor.memory.evaluate(running, work.isl + work.osl / 2.0, work.isl)
-    spans = {key: [float(t.low) * 1e3, float(t.high) * 1e3] for key, t in times.items()}
+    spans: dict[str, list[float] | None] = {
+        key: [float(t.low) * 1e3, float(t.high) * 1e3] for key, t in times.items() if load.stable or t is loaded.tpot
+    }
     rate = min(load.rate, load.knee_rate) * float(work.osl)
     return replace(
         static,
@@ -251,7 +231,7 @@ def _under_load(resolved: Resolved, work: Workload, question: LoadQuestion, give
         output_tok_s=rate,
         output_tok_s_per_gpu=rate / plan.deployment.gpus,
         output_tok_s_per_user=1.0 / float(loaded.tpot.time),
-        interval=(spans if load.stable else spans | {"ttft_ms": None}) if plan.calibration else None,
+        interval={key: spans.get(key) for key in times} if plan.calibration else None,
         bound={key: float(t.bound) * 1e3 for key, t in times.items()},
         prefill=StepResult.of(plan.time(Batch.prefill(1.0, work.isl)), plan.system.accelerator),
         memory=MemoryResult.of(held),
@@ -312,6 +292,7 @@ def _inputs(plan: Plan, work: Workload) -> dict[str, Any]:
         "dispatch": None if deployment.dispatch is None else deployment.dispatch.value,
         "redundant_experts": deployment.redundant_experts,
         "skew": deployment.skew,
+        "power_cap": deployment.power_cap,
         "weights": blocks.value,
         "activations": (precision.inputs or precision.stream).value,
         "kv": precision.kv.value,

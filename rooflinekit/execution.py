@@ -55,19 +55,20 @@ def run_by(costs: StepCosts, kernels: StepTime, iteration: Iteration, whole: Ste
 
 
 def _changed(timed: KernelTime, costs: StepCosts) -> KernelTime:
-    """One kernel among its neighbours."""
-    kernel = timed.kernel
-    waits = kernel.count * costs.collective if kernel.gpus > 1 else 0.0
-    repeats = 1.0
-    if kernel.family == "attention_decode":
-        repeats += costs.grouped * (1.0 - float(kernel.dims["kv_heads"]) / float(kernel.dims["heads"]))
-    hidden = costs.hidden * timed.overhead
-    if not waits and repeats == 1.0 and not costs.hidden:
+    """One kernel among its neighbours: its launch partly hidden, a collective later, grouped heads read again."""
+    kernel, bound = timed.kernel, timed.bound
+    shift = (kernel.count * costs.collective if kernel.gpus > 1 else 0.0) - costs.hidden * timed.overhead
+    if costs.grouped and kernel.family == "attention_decode":
+        timed = _repeated(timed, 1.0 + costs.grouped * (1.0 - kernel.dims["kv_heads"] / kernel.dims["heads"]))
+    if isinstance(shift, float) and shift == 0.0:
         return timed
-    time = maximum(repeats * (timed.time - hidden) + waits, timed.bound)
-    ratio = time / maximum(timed.time, 1e-12)
-    return replace(timed, overhead=timed.overhead - hidden + waits, memory=repeats * timed.memory, time=time,
-                   low=maximum(timed.low * ratio, timed.bound), high=timed.high * ratio)  # fmt: skip
+    time, low, high = (maximum(end + shift, bound) for end in (timed.time, timed.low, timed.high))
+    return replace(timed, overhead=timed.overhead + shift, time=time, low=low, high=high)
+
+
+def _repeated(timed: KernelTime, times: Numeric) -> KernelTime:
+    ends = {part: times * getattr(timed, part) for part in ("memory", "time", "low", "high")}
+    return replace(timed, **ends)
 
 
 def _host_entries(costs: StepCosts, iteration: Iteration, dtype: Dtype) -> list[KernelTime]:

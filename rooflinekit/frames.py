@@ -77,7 +77,9 @@ def estimate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
     """
     _check_columns(scenarios)
     results = {name: np.full(len(scenarios), np.nan) for name in (*_NUMBERS, "gpus")}
-    texts = {name: np.full(len(scenarios), "", dtype=object) for name in ("level", "calibration_hash", "warnings", "error")}
+    texts = {
+        name: np.full(len(scenarios), "", dtype=object) for name in ("level", "calibration_hash", "warnings", "error")
+    }
     work = _read_workloads(scenarios, texts["error"])
     for fixed, rows in _groups(scenarios):
         answerable = rows[texts["error"][rows] == ""]

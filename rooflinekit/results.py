@@ -211,7 +211,7 @@ class Estimate:
     output_tok_s: float
     output_tok_s_per_gpu: float
     output_tok_s_per_user: float
-    interval: dict[str, list[float]] | None
+    interval: dict[str, list[float] | None] | None
     bound: dict[str, float]
     memory: MemoryResult
     prefill: StepResult
@@ -232,11 +232,10 @@ class Estimate:
 
     def to_row(self) -> dict[str, Any]:
         """Inputs and answers as one flat row, as `estimate_frame` names them; the kernels are left out."""
-        nothing: dict[str, Any] = {"ttft_ms": [None, None], "tpot_ms": [None, None]}
-        spans = self.interval or nothing
+        spans = self.interval or {}
         row: dict[str, Any] = {"model": self.model, "gpu": self.gpu, **self.inputs}
         for time in ("ttft", "tpot"):
-            low, high = spans[f"{time}_ms"]
+            low, high = spans.get(f"{time}_ms") or (None, None)
             row |= {f"{time}_ms": getattr(self, f"{time}_ms"), f"{time}_low_ms": low, f"{time}_high_ms": high}
             row[f"{time}_bound_ms"] = self.bound[f"{time}_ms"]
         row |= {name: getattr(self, name) for name in ("e2e_ms", "output_tok_s", "output_tok_s_per_gpu")}

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from rooflinekit.estimator import Resolved, read_deployment, resolve
 from rooflinekit.specs import load_model
 from rooflinekit.specs.engines import engine_names, engine_version_of
+from rooflinekit.types.batch import whole_number
 from rooflinekit.types.deployment import ENGINES
 from rooflinekit.types.dtype import Dtype, parse_dtype
-from rooflinekit.types.errors import RooflinekitError, SpecError, UnknownNameError
+from rooflinekit.types.errors import RooflinekitError, SpecError, UnknownNameError, WorkloadError
 from rooflinekit.types.numeric import Array
 
 __all__ = ["LOADS", "METRICS", "ServedGroup", "published_table", "read_serving_table", "served_groups"]
@@ -29,7 +31,7 @@ METRICS = (
 LOADS = ("static", "concurrency", "saturated")
 _NEEDED = ("model", "gpu", "engine", "load", "isl", "osl", "concurrency", "metric", "value")
 _DEGREES = ("tp", "pp", "ep", "dp")
-_SETUP = ("model", "gpu", *_DEGREES, "weight_dtype", "kv_dtype", "engine", "engine_version")
+_SETUP = ("model", "gpu", "n_gpus", *_DEGREES, "weight_dtype", "kv_dtype", "engine", "engine_version")
 _OPTIONAL: dict[str, Any] = {
     **dict.fromkeys(_DEGREES, 1), "n_gpus": None, "weight_dtype": "", "kv_dtype": "", "engine_version": "",
     "source_key": "", "source": "", "tier": "", "notes": "",
@@ -72,7 +74,7 @@ def read_serving_table(path: Path) -> pd.DataFrame:
     for name in ("isl", "osl", "concurrency", "value"):
         table[name] = pd.to_numeric(table[name], errors="coerce")
     for name in _DEGREES:
-        table[name] = table[name].fillna(1)
+        table[name] = table[name].astype(object).where(table[name].notna(), 1)
     for name in ("weight_dtype", "kv_dtype", "engine_version", "source_key", "source", "tier", "notes"):
         table[name] = table[name].fillna("").astype(str)
     return table
@@ -97,11 +99,23 @@ def _resolve(setup: dict[str, Any], source: str, calibration: str | None) -> Res
     engine = str(setup["engine"]).lower()
     if engine not in ENGINES or engine not in engine_names():
         raise UnknownNameError("engine", engine, [name for name in ENGINES if name != "ideal"])
-    scenario: dict[str, Any] = {key: _degree(setup[key]) for key in _DEGREES}
+    scenario = _split(setup)
     scenario |= _formats(str(setup["model"]), setup["weight_dtype"], setup["kv_dtype"], engine)
     version = engine_version_of(engine, setup["engine_version"] or _date(source))
     deployment = read_deployment(scenario | {"engine": engine, "engine_version": version})
+    gpus = _degree(setup["n_gpus"])
+    if isinstance(gpus, Real) and not math.isnan(gpus) and gpus != deployment.gpus:
+        raise WorkloadError(f"n_gpus={gpus} is not tp·pp·dp = {deployment.gpus}")
     return resolve(setup["model"], setup["gpu"], deployment, calibration)
+
+
+def _split(setup: dict[str, Any]) -> dict[str, Any]:
+    """Degrees of a row. Some sources count attention-parallel ranks inside tp (TensorRT-LLM's attention DP)."""
+    degrees = {key: _degree(setup[key]) for key in _DEGREES}
+    tp, pp, dp = (whole_number(degrees[key], key) for key in ("tp", "pp", "dp"))
+    if dp > 1 and tp % dp == 0 and _degree(setup["n_gpus"]) == tp * pp:
+        degrees["tp"] = tp // dp
+    return degrees | {"microbatches": pp}
 
 
 def _degree(cell: object) -> object:

@@ -73,12 +73,14 @@ def test_flag_eager_reaches_the_step():
     assert slow > 1.2 * fast
 
 
-@given(
-    step=st.floats(0, 5e-3), sequence=st.floats(0, 1e-4), layer=st.floats(0, 1e-4), hidden=st.floats(0, 1),
-    grouped=st.floats(0, 3), batch=st.integers(1, 300),
+COSTS = st.builds(
+    StepCosts, step=st.floats(0, 5e-3), sequence=st.floats(0, 1e-4), layer=st.floats(0, 1e-4), hidden=st.floats(0, 1),
+    grouped=st.floats(0, 3),
 )  # fmt: skip
-def test_no_time_is_below_its_bound_and_every_cost_adds(step, sequence, layer, hidden, grouped, batch):
-    costs = StepCosts(step=step, sequence=sequence, layer=layer, hidden=hidden, grouped=grouped)
+
+
+@given(costs=COSTS, batch=st.integers(1, 300))
+def test_no_time_is_below_its_bound_and_every_cost_adds(costs, batch):
     for size in (Batch.decode(float(batch), 1000.0), Batch.prefill(float(batch), 300.0)):
         timed = PLAN_BARE.time(size)
         ran = replace(PLAN_BARE, engine=replace(PLAN_BARE.engine, costs=costs)).time(size)
@@ -139,3 +141,10 @@ def test_a_date_means_what_was_released_by_then():
     assert step_range("vllm", engine_version_of("vllm", "2024")) == "0.1"
     assert step_range("vllm", engine_version_of("vllm", "2026-01")) == "0.8"
     assert step_range("trtllm", engine_version_of("trtllm", "main 2025 (commit abc)")) == "0.19"
+
+
+def test_a_chunk_that_is_not_the_last_needs_no_logits():
+    part, last = (PLAN_BARE.time(Batch.chunk(1.0, 512.0, 512.0, last)) for last in (False, True))
+    names = {t.kernel.name for t in last.kernels} - {t.kernel.name for t in part.kernels}
+    assert names == {"lm_head", "sampling"}
+    assert 0.0 < float(part.time) < float(last.time)

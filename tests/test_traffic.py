@@ -1,18 +1,19 @@
 """Latency under load in closed form: limits, identities and directions."""
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.types.errors import DoesNotFitError, InputError, WorkloadError
 from rooflinekit.estimator import read_deployment, resolve
 from rooflinekit.traffic.closed_form import Traffic, closed_loop, largest_rate, open_loop
 from rooflinekit.traffic.mixing import InFlight, prefill_share, shared_times, slots
 from rooflinekit.traffic.percentiles import spread
 from rooflinekit.types.batch import Batch
+from rooflinekit.types.errors import DoesNotFitError, InputError, WorkloadError
 
 PREDICTOR = resolve("llama-3-8b", "h100-sxm", read_deployment({}), None).predictor
 TRAFFIC = Traffic(1024.0, 256.0)
@@ -89,7 +90,7 @@ def test_quantiles_are_ordered_and_positive(users, isl_cv, osl_cv):
     times = spread(closed_loop(PREDICTOR, float(users), traffic), traffic, closed=True)
     for quantile in (times.ttft, times.tpot, times.e2e):
         values = [quantile(q) for q in (0.01, 0.5, 0.9, 0.99)]
-        assert all(0.0 <= low <= high * (1 + 1e-9) for low, high in zip(values, values[1:], strict=False))
+        assert all(0.0 <= low <= high * (1 + 1e-9) for low, high in pairwise(values))
 
 
 def test_estimate_under_load_says_all_of_it():

@@ -48,7 +48,7 @@ def compare_model(rows: Iterable[Mapping[str, Any]], gpu: str, calibration: str 
         metric, work = _question(point)
         answer = estimate(row["model"], gpu, calibration=calibration, allow_oom=True, **_formats(row), **work)
         predicted = getattr(answer, metric)
-        low, high = answer.interval[metric] if answer.interval else (predicted, predicted)
+        low, high = (answer.interval or {}).get(metric) or (predicted, predicted)
         cut = row["layers_run"] < row["layers"]
         yield Compared(point, row["mode"], row["whole_us"] / 1e3, predicted, low, high, cut)
 

@@ -25,7 +25,7 @@ def _root() -> None:
 
 @accuracy.command()
 def kernels(
-    files: Annotated[list[Path], typer.Argument(help="Kernel tables (gemm.parquet, ...; CSV or Parquet).")],
+    files: Annotated[list[Path], typer.Argument(help="Measurement files (.jsonl), or kernel tables (CSV, Parquet).")],
     calibration: Annotated[str | None, typer.Option(help="A calibration, or 'none' for the datasheet bound.")] = None,
     gpu: Annotated[str | None, typer.Option(help="File of your own accelerator, for the rows that name it.")] = None,
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.table,
@@ -37,6 +37,44 @@ def kernels(
 
     with counting("scoring") as progress:
         found = kernel_accuracy(files, calibration, progress, gpu)
+    emit(_render(found, format), out, force)
+    if found.answered < found.rows:
+        raise typer.Exit(4)
+
+
+@accuracy.command()
+def memory(
+    files: Annotated[list[Path], typer.Argument(help="Memory tables (CSV).")],
+    format: Annotated[Format, typer.Option(help="Output format.")] = Format.table,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+) -> None:
+    """Score memory: weights, activation peak, cache pool and its tokens, by engine."""
+    from rooflinekit.accuracy_memory import memory_accuracy
+
+    with counting("scoring") as progress:
+        found = memory_accuracy(files, progress)
+    emit(_render(found, format), out, force)
+    if found.answered < found.rows:
+        raise typer.Exit(4)
+
+
+@accuracy.command()
+def serving(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Serving tables (CSV, Parquet); none: the shipped one.")
+    ] = None,
+    calibration: Annotated[str | None, typer.Option(help="A calibration, or 'none' for the datasheet bound.")] = None,
+    format: Annotated[Format, typer.Option(help="Output format.")] = Format.table,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+) -> None:
+    """Score whole requests: latencies and throughputs by source, model, accelerator and metric."""
+    from rooflinekit.accuracy_serving import serving_accuracy
+    from rooflinekit.serving_table import published_table
+
+    with counting("scoring") as progress:
+        found = serving_accuracy(files or [published_table()], calibration, progress)
     emit(_render(found, format), out, force)
     if found.answered < found.rows:
         raise typer.Exit(4)

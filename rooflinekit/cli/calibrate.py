@@ -13,12 +13,13 @@ from rooflinekit.cli.progress import counting
 
 if TYPE_CHECKING:
     from rooflinekit.calibration.build import Built
+    from rooflinekit.types.hardware import Accelerator
 
 __all__ = ["calibrate"]
 
 
 def calibrate(
-    files: Annotated[list[Path], typer.Argument(help="Kernel tables (gemm.parquet, ...; CSV or Parquet).")],
+    files: Annotated[list[Path], typer.Argument(help="Measurement files (.jsonl), or kernel tables (CSV, Parquet).")],
     gpu: Annotated[str, typer.Option(help="Accelerator: a name, or a path to its file.")],
     out: Annotated[Path, typer.Option(help="The calibration file to write (YAML).")],
     engine: Annotated[str, typer.Option(help="Engine whose kernels were measured.")] = "vllm",
@@ -35,6 +36,27 @@ def calibrate(
         built = build_calibration(files, accelerator, engine.lower(), f"{datetime.now(UTC):%Y-%m-%d}", progress)
     emit(built.text, out, force)
     emit(_summary(built, out))
+    _show_models(files, accelerator, out)
+
+
+def _show_models(files: list[Path], accelerator: Accelerator, out: Path) -> None:
+    """Steps of models that measurement files hold, predicted with the calibration just written."""
+    from rooflinekit.calibration.load import read_calibration
+    from rooflinekit.calibration.measurements import SUFFIX, read_measurements
+    from rooflinekit.calibration.model_rows import step_errors
+    from rooflinekit.report.table import aligned
+    from rooflinekit.types.hardware import System
+
+    calibration, system = read_calibration(out), System.of(accelerator)
+    runs = [read_measurements(path) for path in files if path.suffix == SUFFIX]
+    cells = [
+        [step.model, step.phase, str(step.batch), str(step.context), step.mode, f"{1e3 * step.measured:.2f}",
+         f"{1e3 * step.predicted:.2f}", f"{1e3 * step.low:.2f}-{1e3 * step.high:.2f}", f"{step.error:+.0%}"]
+        for run in runs for step in step_errors(run, system, calibration)
+    ]  # fmt: skip
+    if cells:
+        header = ["model", "step", "batch", "context", "mode", "measured ms", "predicted ms", "interval", "error"]
+        emit("\n".join(["", *aligned(header, cells, left=(0, 1, 4))]))
 
 
 def _summary(built: Built, out: Path) -> str:

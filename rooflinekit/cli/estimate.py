@@ -46,6 +46,7 @@ def estimate(
     dispatch: Annotated[str | None, typer.Option(help="Format in which tokens travel to their experts.")] = None,
     redundant_experts: Annotated[int, Count("Copies of popular experts, over all ranks.")] = 0,
     skew: Annotated[float, typer.Option(help="Routing: popularity falls as rank^-skew; 0 is uniform.")] = 0.0,
+    power_cap: Annotated[float | None, typer.Option(help="Limit of each accelerator's power [W].")] = None,
     weights: Annotated[str | None, typer.Option(help="Weight format (default: the checkpoint's).")] = None,
     activations: Annotated[str | None, typer.Option(help="Activation format (default: the checkpoint's).")] = None,
     kv: Annotated[str | None, typer.Option(help="KV cache format (default: as activations).")] = None,
@@ -73,9 +74,10 @@ def estimate(
 
     answer = predict(
         model, gpu, batch=batch, isl=isl, osl=osl, cached=cached, context=context, concurrency=concurrency, rate=rate,
-        requests=requests, burstiness=burstiness, isl_cv=isl_cv, osl_cv=osl_cv, ttft=ttft, tpot=tpot, tp=tp, pp=pp, ep=ep, dp=dp,
+        requests=requests, burstiness=burstiness, isl_cv=isl_cv, osl_cv=osl_cv, ttft=ttft, tpot=tpot,
+        tp=tp, pp=pp, ep=ep, dp=dp,
         cp=cp, microbatches=microbatches, sequence_parallel=sequence_parallel, all_reduce=all_reduce, system=system,
-        dispatch=dispatch, redundant_experts=redundant_experts, skew=skew,
+        dispatch=dispatch, redundant_experts=redundant_experts, skew=skew, power_cap=power_cap,
         weights=weights, activations=activations, kv=kv, kv_policy=kv_policy, draft=draft, draft_tokens=draft_tokens,
         acceptance=acceptance, draft_tree=draft_tree, draft_tp=draft_tp, engine=engine,
         memory_fraction=memory_fraction, token_budget=token_budget, max_num_seqs=max_num_seqs,

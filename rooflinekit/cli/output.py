@@ -61,7 +61,9 @@ def to_json(data: object) -> str:
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows that share their keys as CSV with a header."""
+    """Rows that share their keys as CSV with a header; nothing for no rows."""
+    if not rows:
+        return ""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()

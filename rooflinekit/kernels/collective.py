@@ -116,6 +116,8 @@ class Collective:
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One launch; the payload is read and written once on this side."""
+        if self.sampled and not step.samples:
+            return []
         rows = (step.rows if self.sampled else step.tokens) * (step.replicas if self.replicas else 1)
         payload = rows * self.width * step.stream.bytes
         outside = payload * self.sent.nic if self.sent.nic else 0.0

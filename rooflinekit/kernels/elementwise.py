@@ -105,6 +105,8 @@ class Sampling:
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One pass over the logits."""
+        if not step.samples:
+            return []
         logits = step.rows * self.vocab
         return [
             Kernel(

@@ -66,6 +66,8 @@ class Linear:
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One GEMM; the weights are streamed once however many tokens there are."""
+        if self.rows == "sampled" and not step.samples:
+            return []
         m, n, k = (step.tokens if self.rows == "tokens" else step.rows), self.n, self.k
         read = step.stream.bytes if self.compute.is_wide else self.compute.bytes
         return [

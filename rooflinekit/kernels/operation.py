@@ -55,6 +55,11 @@ class Step:
             0.0,
         )
 
+    @property
+    def samples(self) -> bool:
+        """Whether any row of logits is needed: chunks of a prompt but the last need none."""
+        return not isinstance(self.rows, (int, float)) or self.rows > 0
+
     def own(self, phase: Sequences) -> Numeric:
         """Tokens of a phase that this accelerator computes: its share of each prompt, or its share of the sequences."""
         if self.context_ranks == 1:

@@ -34,7 +34,11 @@ def accuracy_text(found: Accuracy, markdown_style: bool = False) -> str:
     """The summary, then every group, then what was not answered."""
     table = markdown if markdown_style else aligned
     summary = [
-        [op, str(sum(g.n for g in found.groups if g.key[found.by] == op)), *(_percent(value) for value in figures.values())]
+        [
+            op,
+            str(sum(g.n for g in found.groups if g.key[found.by] == op)),
+            *(_percent(value) for value in figures.values()),
+        ]
         for op, figures in found.summary.items()
     ]
     lines = [f"{found.answered} of {found.rows} rows answered; errors are |predicted − measured| / measured", ""]

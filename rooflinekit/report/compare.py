@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rooflinekit import __version__
 from rooflinekit.compare import Comparison, Metric, Run
 from rooflinekit.gap import CAUSES, Gap
 from rooflinekit.report.table import WIDTH, aligned, markdown
@@ -25,6 +26,7 @@ def compare_rows(found: Comparison) -> list[dict[str, Any]]:
         | {name: getattr(run.facts, name) for name in _FACTS}
         | {"metric": metric.metric, "statistic": metric.statistic}
         | {"measured": metric.measured, "predicted": metric.predicted, "error": metric.error}
+        | {"calibration_hash": run.calibration["hash"] if run.calibration else "", "version": __version__}
         for run in found.runs
         for metric in run.metrics
     ]
@@ -38,7 +40,8 @@ def compare_text(found: Comparison, markdown_style: bool = False) -> str:
         if run.gap is not None:
             lines += ["", *_gap(run, run.gap, markdown_style)]
         lines += [piece for note in run.notes for piece in _wrapped(f"note: {note}")]
-        lines.append("")
+        used = f"calibration {run.calibration['name']} ({run.calibration['hash']}); " if run.calibration else ""
+        lines += [f"{used}rooflinekit {__version__}", ""]
     for source, reason in found.failed.items():
         lines += _wrapped(f"not compared: {source}: {reason}")
     return "\n".join(lines)

@@ -37,7 +37,7 @@ def engines_markdown() -> str:
     """The page."""
     shown = [name for name in engine_names() if step_ranges(name)]
     engines = {_title(name, since): load_engine(name, since or None).costs for name, since in _versions(shown)}
-    rows = [[f"{key} ({unit})", *(_cell(costs, key, scale) for costs in engines.values())] for key, unit, scale in _ROWS]
+    rows = [[f"{key} ({unit})", *(_cell(each, key, scale) for each in engines.values())] for key, unit, scale in _ROWS]
     return "\n".join(
         [
             "# Engines",
@@ -51,16 +51,16 @@ def engines_markdown() -> str:
             "    host = step + ranks + sequences · (sequence + sequence_ranks)",
             "    gaps = layers · layer + collectives · collective − hidden · Σ launch floors",
             "",
-            "`ranks` and `sequence_ranks` count where several accelerators take part. CUDA graphs replay decode steps, so",
-            "that only prefill (and `--eager`) can be bound by launches. Kernel times are the calibration's; with",
+            "`ranks` and `sequence_ranks` count where several accelerators take part. CUDA graphs replay decode steps,",
+            "so that only prefill (and `--eager`) can be bound by launches. Kernel times are the calibration's; with",
             "`--calibration none` or `--engine ideal` nothing is added.",
             "",
             *(f"* **{key}**: {meaning}" for key, meaning in _MEANING.items()),
             "",
             "Fitted with `benchmarks/fit_engines.py` to published end-to-end times, the kernel times fixed; ± is one",
-            "standard error over groups of rows drawn with replacement, and `launch` is from two rows by hand. Costs that",
-            "rows cannot tell apart (`layer` and `hidden`, `step` and `ranks`) are drawn towards what all engines have",
-            "together. [accuracy.md](accuracy.md) says how well this predicts rows that the fit has not seen.",
+            "standard error over groups of rows drawn with replacement, and `launch` is from two rows by hand. Costs",
+            "that rows cannot tell apart (`layer` and `hidden`, `step` and `ranks`) are drawn towards what all engines",
+            "have together. [accuracy.md](accuracy.md) says how well this predicts rows that the fit has not seen.",
             "",
             *markdown(["", *engines], rows),
             "",

@@ -34,7 +34,7 @@ _REGIME: _Schema = {"enum": ["compute", "memory", "network", "overhead"]}
 def estimate_schema() -> _Schema:
     """JSON Schema (draft 2020-12) of `Estimate.to_dict()`: every key required, none besides them.
 
-    >>> estimate_schema()["properties"]["ttft_ms"]
+    >>> estimate_schema()["properties"]["tpot_ms"]
     {'type': 'number', 'minimum': 0}
     """
     definitions: dict[str, _Schema] = {}
@@ -90,6 +90,9 @@ def _or_null(schema: _Schema) -> _Schema:
 
 def _number(name: str, schema: _Schema) -> _Schema:
     """No time, size or share is negative; the value of a cited fact may be anything."""
+    if "anyOf" in schema:
+        first, *others = schema["anyOf"]
+        return {**schema, "anyOf": [_number(name, first), *others]}
     numeric = schema.get("type") in ("number", "integer") and name != "value"
     return {**schema, "minimum": 0} if numeric else schema
 
@@ -101,6 +104,7 @@ def _numbers(*names: str) -> _Schema:
 def _inputs() -> _Schema:
     """What `inputs` holds: the workload, the deployment, and the number of accelerators."""
     hints = get_type_hints(Deployment)
+    positive = _or_null({"type": "number", "exclusiveMinimum": 0})
     by_type: dict[Any, _Schema] = {int: _COUNT, str: {"enum": list(ENGINES)}, KVPolicy: {"type": "string"}}
     workload: dict[str, _Schema] = {"batch": _COUNT, "isl": _COUNT, "osl": _COUNT}
     workload |= {"cached": {"type": "integer", "minimum": 0}, "context": {"type": "number", "minimum": 1}}
@@ -116,9 +120,9 @@ def _inputs() -> _Schema:
         "dispatch": _or_null(_DTYPE),
         "redundant_experts": {"type": "integer", "minimum": 0},
         "skew": {"type": "number", "minimum": 0},
+        "power_cap": positive,
     }
     version = {"engine_version": _or_null({"type": "string"})}
-    positive = _or_null({"type": "number", "exclusiveMinimum": 0})
     load = {"concurrency": positive, "rate": positive}
     return _object({**workload, **load, **split, **version, **settings, "gpus": _COUNT})
 

@@ -92,7 +92,8 @@ def _use(outcome: Outcome) -> list[list[str]]:
 
 
 def _footer(outcome: Outcome) -> list[str]:
-    level = "calibrated step times" if outcome.level == "expected" else "datasheet bound: nothing can be faster"
+    used = outcome.calibration
+    level = f"calibration {used['name']} ({used['hash']})" if used else "datasheet bound: nothing can be faster"
     interrupted = "; INTERRUPTED, the results are of what was done" if outcome.interrupted else ""
     lines = [f"{level}; rooflinekit {outcome.version}{interrupted}"]
     for warning in outcome.warnings:

@@ -111,8 +111,9 @@ def _times_header(estimate: Estimate) -> list[str]:
 def _answer(estimate: Estimate) -> list[str]:
     lines = aligned(_times_header(estimate), _times(estimate), gap=4)
     e = estimate
+    whole = "of all requests" if e.load else "of the whole batch, its prefill included"
     speeds = [
-        ["output", f"{_three(e.output_tok_s)} tok/s", "of all requests" if e.load else "of the whole batch, its prefill included"],
+        ["output", f"{_three(e.output_tok_s)} tok/s", whole],
         ["per GPU", f"{_three(e.output_tok_s_per_gpu)} tok/s", ""],
         ["per user", f"{_three(e.output_tok_s_per_user)} tok/s", "while decoding (1 / TPOT)"],
         ["request", _ms(e.e2e_ms), f"end to end, {e.inputs['osl']} tokens"],

@@ -81,6 +81,7 @@ class Outcome:
     gpu: str
     engine: str
     level: str
+    calibration: dict[str, str] | None
     inputs: dict[str, Any]
     requests: Counts
     duration_s: float
@@ -114,7 +115,9 @@ class Outcome:
             spread = asdict(getattr(self, f"{name}_ms"))
             row |= {f"{name}_{key}_ms": value for key, value in spread.items() if key != "n"}
         rates = ("request_rate", "goodput_rate", "goodput", "output_tok_s", "output_tok_s_per_gpu", "duration_s")
-        return row | {key: getattr(self, key) for key in rates} | {"warnings": "; ".join(self.warnings)}
+        row |= {key: getattr(self, key) for key in rates}
+        made = {"calibration_hash": self.calibration["hash"] if self.calibration else "", "version": self.version}
+        return row | made | {"warnings": "; ".join(self.warnings)}
 
     def to_frame(self) -> pd.DataFrame:
         """`to_row` as a table of one row: runs can be put below each other."""

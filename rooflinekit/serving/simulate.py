@@ -252,6 +252,7 @@ def _about(resolved: Resolved, setup: Setup, fleet: Fleet) -> dict[str, Any]:
         "gpu": plan.system.accelerator.name,
         "engine": plan.deployment.engine,
         "level": "expected" if plan.calibration else "bound",
+        "calibration": {"name": plan.calibration.name, "hash": plan.calibration.hash} if plan.calibration else None,
         "inputs": inputs,
     }
 

@@ -74,7 +74,7 @@ def load_engine(name: str, version: str | None = None) -> Engine:
 
 
 def engine_version_of(name: str, text: str) -> str | None:
-    """The version that a free text means: `TRT-LLM ~0.9-0.11`, `0.5.6.post2`, or a date, `2024-09`; None if it has none.
+    """The version that a free text means: `TRT-LLM ~0.9-0.11`, `0.5.6.post2`, a date (`2024-09`); None if it has none.
 
     A year alone counts as its middle; a date means the newest version released by then.
 

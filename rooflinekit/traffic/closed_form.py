@@ -3,11 +3,11 @@
 Symbols: C sequences running, S and N mean tokens in and out, t_d(C) a decode step, s what one prompt adds to the steps
 of the others (`prefill_share`), λ prompts a second.
 
-    TPOT  = t_d(C) + (C − 1)·s/N                        closed loop: while a request makes N tokens, each other prefills once
-          = t_d(C)/(1 − λ·s)                            open loop: a share λ·s of the time goes to prompts
-    first = chunks·t_d(C) + s                           the steps that hold the own prompt
-    TTFT  = request + TPOT/2 + wait + first             front end, the step under way, prompts ahead, the own prompt
-    wait  = ρ/(1 − ρ)·(c_a² + c_s²)/2·s,  ρ = λ·s       Kingman's formula (doi:10.1017/S0305004100036094); c: variation
+    TPOT  = t_d(C) + (C − 1)·s/N                   closed loop: in the time of N tokens, each other prefills once
+          = t_d(C)/(1 − λ·s)                       open loop: a share λ·s of the time goes to prompts
+    first = chunks·t_d(C) + s                      the steps that hold the own prompt
+    TTFT  = request + TPOT/2 + wait + first        front end, the step under way, prompts ahead, the own prompt
+    wait  = ρ/(1 − ρ)·(c_a² + c_s²)/2·s,  ρ = λ·s  Kingman's formula (doi:10.1017/S0305004100036094); c: variation
 
 A closed loop that starts with all users at once makes each of them wait for (C − 1)/2 prompts on average, once in the
 `requests` that each sends. Users beyond the room for sequences wait for a slot: a full turn each. In an open loop C
@@ -128,8 +128,8 @@ def _steady(predictor: Predictor, rate: float, traffic: Traffic, room: float, kn
     low, high = 1.0, room
     for _ in range(_ROUNDS):
         middle = (low + high) / 2.0
-        held = _demand(shared_times(predictor, InFlight(middle, traffic.isl, traffic.osl)), rate, traffic)
-        low, high = (middle, high) if held > middle else (low, middle)
+        wanted = _demand(shared_times(predictor, InFlight(middle, traffic.isl, traffic.osl)), rate, traffic)
+        low, high = (middle, high) if wanted > middle else (low, middle)
         if high - low <= _SETTLED * high:
             break
     times = shared_times(predictor, InFlight(high, traffic.isl, traffic.osl))
@@ -158,7 +158,7 @@ def _slot_wait(load: float, room: float, held: float, traffic: Traffic) -> float
     """Wait for one of `room` slots, each held for `held` seconds (Sakasegawa 1977)."""
     load = min(load, _FULL)
     variation = (traffic.arrival_cv**2 + traffic.osl_cv**2) / 2.0
-    return variation * held / room * load ** (math.sqrt(2.0 * (room + 1.0)) - 1.0) / (1.0 - load)
+    return variation * held / room * float(load ** (math.sqrt(2.0 * (room + 1.0)) - 1.0)) / (1.0 - load)
 
 
 def _shifted(time: Interval, more: Numeric) -> Interval:

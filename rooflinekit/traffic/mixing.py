@@ -58,7 +58,7 @@ class Shared:
 
 
 def slots(predictor: Predictor, isl: Numeric, osl: Numeric) -> Numeric:
-    """Sequences that run at once: as many as the cache holds at their mean length over time, at most the engine's limit.
+    """Sequences that run at once: as many as the cache holds at their mean length, and as the engine allows.
 
     0 where not one fits.
     """

@@ -114,8 +114,8 @@ def answer_load(predictor: Predictor, question: LoadQuestion) -> LoadAnswer:
 class LoadResult:
     """What users feel under load; times in ms, rates in requests a second.
 
-    knee: the largest rate that can be sustained; prompt_share: of the time, spent on prompts; goodput: requests a
-    second that meet the objectives (None without one). Above the knee `stable` is False, and waits have no limit (None).
+    knee_rate: the largest rate that can be sustained; prompt_share: of the time, spent on prompts; goodput: requests a
+    second that meet the objectives (None without one). Above the knee `stable` is False, and waits are None: no limit.
     """
 
     arrivals: str
@@ -143,7 +143,8 @@ class LoadResult:
         }
         goals = (question.ttft, question.tpot)
         good = None if goals == (None, None) else goodput(answer.times, float(loaded.rate), *goals) if stable else 0.0
-        slo = {f"{key}_ms": None if goal is None else 1e3 * goal for key, goal in zip(("ttft", "tpot"), goals, strict=True)}
+        named = zip(("ttft_ms", "tpot_ms"), goals, strict=True)
+        slo = {key: None if goal is None else 1e3 * goal for key, goal in named}
         room = float(slots(predictor, question.traffic.isl, question.traffic.osl))
         return cls(
             question.arrivals, stable, float(loaded.running), int(room), float(loaded.rate), float(loaded.knee),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.engine import EngineSettings
+from rooflinekit.types.engine import DEFAULTS, EngineSettings
 from rooflinekit.types.kv_policy import FULL, KVPolicy
 
 __all__ = ["ALL_REDUCE", "ENGINES", "Deployment"]
@@ -41,8 +41,9 @@ class Deployment:
     kv: Dtype | None = None
     engine: str = "vllm"
     engine_version: str | None = None  #: None is the newest that its profile describes
-    settings: EngineSettings = EngineSettings()
+    settings: EngineSettings = DEFAULTS
     kv_policy: KVPolicy = FULL
+    power_cap: float | None = None  #: limit of each accelerator's power [W]; None is its rated power
 
     @property
     def gpus(self) -> int:

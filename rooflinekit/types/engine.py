@@ -11,7 +11,7 @@ from rooflinekit.types.batch import whole_number
 from rooflinekit.types.errors import WorkloadError
 from rooflinekit.types.hardware import Accelerator, Provenance
 
-__all__ = ["IDEAL", "Budget", "Engine", "EngineSettings", "MemoryRule", "Pair", "StepCosts"]
+__all__ = ["DEFAULTS", "IDEAL", "Budget", "Engine", "EngineSettings", "MemoryRule", "Pair", "StepCosts"]
 
 Budget = Literal["total", "static", "free", "none"]
 """What the memory fraction is a share of: all memory (vLLM), what is free before the weights (SGLang), what is free
@@ -138,6 +138,9 @@ class Engine:
     costs: StepCosts = StepCosts()
     provenance: tuple[Provenance, ...] = ()
 
+
+DEFAULTS = EngineSettings()
+"""Nothing said to the engine."""
 
 IDEAL = Engine("ideal", "no engine", "", "", MemoryRule("none"))
 """The physical bound: weights, cache and activations, and nothing for an engine."""

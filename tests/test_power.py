@@ -1,0 +1,32 @@
+"""Power caps: the cube law, what it changes and what not, and what is refused."""
+
+import pytest
+
+import rooflinekit as rk
+from rooflinekit.types.errors import WorkloadError
+
+
+def test_half_the_power_is_four_fifths_of_the_clock():
+    full = rk.estimate("llama-3-8b", calibration="none", batch=8, isl=4096)
+    half = rk.estimate("llama-3-8b", calibration="none", batch=8, isl=4096, power_cap=350)
+    # the prefill is bound by arithmetic: 0.5^(1/3) = 0.794
+    gemm = [next(k for k in e.prefill.kernels if k.name == "gate_up_proj").bound_us for e in (full, half)]
+    assert gemm[0] / gemm[1] == pytest.approx(0.7937, rel=1e-3)
+    assert half.tpot_ms == full.tpot_ms  # decode streams weights and cache
+    assert any("350 of 700 W" in warning for warning in half.warnings)
+    assert any(entry.quantity.startswith("power cap") for entry in half.provenance)
+
+
+def test_the_rated_power_is_no_cap():
+    assert rk.estimate("llama-3-8b", power_cap=700).ttft_ms == pytest.approx(rk.estimate("llama-3-8b").ttft_ms)
+
+
+def test_less_power_is_never_faster():
+    times = [rk.estimate("llama-3-8b", power_cap=watts, isl=2048).ttft_ms for watts in (300, 400, 500, 600, 700)]
+    assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize("cap", [0, -1, 100, 900, "much", True, float("nan")])
+def test_senseless_caps_are_refused(cap):
+    with pytest.raises(WorkloadError, match="power_cap"):
+        rk.estimate("llama-3-8b", power_cap=cap)
