@@ -125,7 +125,7 @@ def solve(rows: Rows, prior: np.ndarray) -> np.ndarray:
 
 
 def fit(rows: Rows) -> dict[str, np.ndarray]:
-    """Costs of every engine range; "" is the pooled fit. The front end comes last, from the times to the first token."""
+    """Costs of every engine range; "" is the pooled fit. The front end comes last, from times to the first token."""
     waits = first_tokens(rows)
     steps = rows.where(~waits)
     pooled = _with_request(rows.where(waits), solve(steps, np.zeros(len(COSTS))))
@@ -160,8 +160,16 @@ def _with_request(rows: Rows, costs: np.ndarray) -> np.ndarray:
 
 def predict(rows: Rows, fits: dict[str, np.ndarray]) -> np.ndarray:
     profiles = rows.table["profile"].to_numpy()
-    costs = np.stack([fits.get(name, fits[""]) for name in profiles])
+    costs = np.stack([costs_of(fits, name) for name in profiles])
     return rows.bare + (rows.slopes * costs).sum(axis=1)
+
+
+def costs_of(fits: dict[str, np.ndarray], name: str) -> np.ndarray:
+    """The costs of an engine range; those of all engines where the fit has not seen it."""
+    costs = fits.get(name, fits[""]).copy()
+    if name in _NO_OVERLAP:
+        costs[list(COSTS).index("hidden")] = 0.0
+    return costs
 
 
 def held_out(rows: Rows, key: str) -> np.ndarray:
@@ -294,7 +302,7 @@ def write(folder: Path, report: dict[str, Any]) -> None:
     """One file an engine, oldest range first."""
     for engine, ranges in _RANGES.items():
         found = [report["costs"].get(f"{engine}@{since}", report["costs"]["all"]) for since, _, _ in ranges]
-        text = "# Written by benchmarks/fit_engines.py: what a step takes besides its kernels, by the version it is from.\n"
+        text = "# Written by benchmarks/fit_engines.py: what a step takes besides its kernels, by version.\n"
         text += _SOURCES.format(rows=sum(costs["rows"] for costs in found)) + "steps:\n"
         for (since, released, what), costs in zip(ranges, found, strict=True):
             text += f'  - since: "{since}"{f"  # {what}" if what else ""}\n    released: "{released}"\n    costs:\n'

@@ -13,12 +13,12 @@ import html
 import io
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from kernel_errors import band, covered
+from report_page import Block, insert, markdown, percent, table, web
 from report_text import CAVEATS, EXPLAINED, MISSED, SPLIT, TRIED
 
 from rooflinekit.calibration.intervals import REGIMES
@@ -43,24 +43,6 @@ AXIS_NAMES = {"m": "tokens m", "cached": "B·K·keys", "queries": "B·H·new tok
 INK, BLUE = "#010203", "#3d85d6"
 
 
-@dataclass(frozen=True)
-class Block:
-    """A piece of the page: heading ("h1" .. "h3"), paragraph ("p"), item ("li"), table or picture."""
-
-    kind: str
-    text: str = ""
-    head: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-
-
-def percent(value: float, digits: int = 1) -> str:
-    return "–" if pd.isna(value) else f"{100 * value:.{digits}f} %"
-
-
-def table(head: list[str], rows: list[list[str]]) -> Block:
-    return Block("table", head=tuple(head), rows=tuple(map(tuple, rows)))
-
-
 class Data:
     """The CSV files, and what several sections need of them."""
 
@@ -72,6 +54,7 @@ class Data:
         self.coverage = pd.read_csv(folder / "accuracy-kernels-coverage.csv")
         self.moved = pd.read_csv(folder / "accuracy-kernels-transfer.csv")
         self.sample = pd.read_csv(folder / "accuracy-kernels-sample.csv.gz")
+        self.operations = [op for op in OPERATIONS if op in set(self.errors["op"])]
 
     def median(self, kind: str, warm: bool = False) -> pd.Series:
         own = self.errors[(self.errors["kind"] == kind) & (self.errors["warm"] == warm)]
@@ -104,7 +87,7 @@ def every_group(data: Data) -> Block:
 def by_operation(data: Data) -> Block:
     found = covered(data.coverage, ["op"])
     rows = []
-    for op in OPERATIONS:
+    for op in data.operations:
         cells = [found.loc[(op, where)] for where in ("others", "l40s")]
         rows.append([op, *(f"{percent(cell['coverage'])} of {cell['n']:,.0f}" for cell in cells)])
     return table(["op", "H100, H200, B200, A100", "L40S"], rows)
@@ -113,7 +96,8 @@ def by_operation(data: Data) -> Block:
 def by_regime(data: Data) -> Block:
     found = covered(data.coverage, ["op", "regime"])
     rows = []
-    for op, (family, _) in OPERATIONS.items():
+    for op in data.operations:
+        family, _ = OPERATIONS[op]
         axis, edges = REGIMES[family]
         for number in range(len(edges) + 1):
             span = (f"≤ {edges[0]:,.0f}" if not number else f"> {edges[-1]:,.0f}" if number == len(edges)
@@ -272,7 +256,7 @@ def histogram(axes: object, rows: pd.DataFrame, kind: str) -> None:
 
 
 def page(data: Data, pictures: bool) -> list[Block]:
-    kinds = list(OPERATIONS)
+    kinds = data.operations
     rows, groups = int(data.errors["n"].sum()), len(data.errors)
     said = f"{rows:,} measured kernel latencies in {groups} groups (operation, GPU, engine, number format)."
     blocks = [Block("h1", "How well kernel times are predicted"), Block("p", f"{said} {SPLIT}")]
@@ -303,59 +287,6 @@ def page(data: Data, pictures: bool) -> list[Block]:
     return [*blocks, Block("h2", "Every group"), every_group(data)]
 
 
-def markdown(blocks: list[Block]) -> str:
-    lines: list[str] = []
-    for block in blocks:
-        if block.kind == "table":
-            lines += ["| " + " | ".join(block.head) + " |", "|" + "---|" * len(block.head)]
-            lines += ["| " + " | ".join(row) + " |" for row in block.rows]
-        else:
-            lines.append({"h1": "# ", "h2": "## ", "h3": "### ", "li": "- "}.get(block.kind, "") + block.text)
-        lines.append("")
-    return "\n".join(lines)
-
-
-STYLE = """
-:root{color-scheme:light dark}
-body{font:16px/1.5 system-ui,sans-serif;max-width:64rem;margin:0 auto;padding:1rem;color:#1c1c1e;background:#fff}
-h1{font-size:1.6rem;line-height:1.2}h2{margin-top:2.2rem}
-.wide{overflow-x:auto;margin:1rem 0}
-table{border-collapse:collapse;font-size:.82rem;font-variant-numeric:tabular-nums}
-th,td{padding:.25rem .55rem;text-align:right;border-bottom:1px solid #8884;white-space:nowrap}
-th{white-space:normal;vertical-align:bottom}
-th:first-child,td:first-child{text-align:left}
-.figures{display:flex;flex-wrap:wrap;gap:.5rem}
-figure{margin:0;flex:1 1 290px;max-width:360px}figure svg{width:100%;height:auto}
-p,li{overflow-wrap:anywhere}
-@media(prefers-color-scheme:dark){body{color:#e6e6e6;background:#16181c}}
-"""
-
-
-def web(blocks: list[Block]) -> str:
-    parts = []
-    for block in blocks:
-        if block.kind == "table":
-            head = "".join(f"<th scope=col>{html.escape(cell)}</th>" for cell in block.head)
-            rows = "".join(
-                "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in block.rows
-            )
-            inner = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-            parts.append(f'<div class="wide" tabindex="0">{inner}</div>')
-        elif block.kind == "picture":
-            parts.append(block.text)
-        else:
-            text = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html.escape(block.text.replace("\\*", "*")))
-            text = re.sub(r"`(.+?)`", r"<code>\1</code>", text)
-            text = f"<ul><li>{text}</li></ul>" if block.kind == "li" else f"<{block.kind}>{text}</{block.kind}>"
-            parts.append(text)
-    body = "\n".join(parts).replace("</ul>\n<ul>", "\n")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1"><title>Kernel accuracy</title>'
-        f"<style>{STYLE}</style></head><body>\n{body}\n</body></html>\n"
-    )
-
-
 def short(data: Data) -> list[Block]:
     """The table for documents."""
     rows = []
@@ -363,12 +294,6 @@ def short(data: Data) -> list[Block]:
         line = data.median(kind)
         rows.append([NAMES[kind], *(percent(line[way]) for way in ("roofline", "form", "corrected")), f"{target:g} %"])
     return [table(["kernels", WAYS["roofline"], WAYS["form"], WAYS["corrected"], "target"], rows)]
-
-
-def insert(path: Path, text: str) -> None:
-    before, rest = path.read_text(encoding="utf-8").split("<!-- accuracy -->\n")
-    after = rest.split("<!-- /accuracy -->")[1]
-    path.write_text(f"{before}<!-- accuracy -->\n{text}<!-- /accuracy -->{after}", encoding="utf-8")
 
 
 def main() -> None:
@@ -379,7 +304,7 @@ def main() -> None:
     args = parser.parse_args()
     data = Data(args.data)
     text = markdown(page(data, pictures=False))
-    pictured = web(page(data, pictures=True))
+    pictured = web(page(data, pictures=True), "Kernel accuracy")
     for path in args.into:
         insert(path, markdown(short(data)))
     (args.out / "accuracy-kernels.md").write_text(text, encoding="utf-8")

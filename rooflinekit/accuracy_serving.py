@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -142,12 +143,19 @@ def _saturated(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> No
 
 
 def _loaded(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, users: Array) -> None:
-    """Continuous batching under the client that the source used."""
-    clients = [_client(name) for name in group.table["source_key"].to_numpy()[rows]]
-    nominal = np.array([client.mean_length for client in clients])
+    """Continuous batching under the client that each source used."""
+    clients = np.array([_client_of(name) for name in group.table["source_key"].to_numpy()[rows]])
+    for key in np.unique(clients):
+        own = clients == key
+        _under_client(group, rows[own], answer, users[own], _CLIENTS[key])
+
+
+def _under_client(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, users: Array, client: Client) -> None:
     osl = np.nan_to_num(group.column("osl")[rows], nan=1.0)
-    requests = np.array([client.requests for client in clients])
-    traffic = Traffic(nominal * group.column("isl")[rows], nominal * osl, requests=requests)
+    traffic = Traffic(
+        client.mean_length * group.column("isl")[rows], client.mean_length * osl,
+        isl_cv=client.cv, osl_cv=client.cv, requests=client.requests,
+    )  # fmt: skip
     loaded = closed_loop(group.resolved.predictor, users, traffic)
     for part in ("time", "low", "high"):
         _fill(group, rows, answer, part, _loaded_values(loaded, part, users, traffic))
@@ -155,19 +163,25 @@ def _loaded(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, users: A
 
 @dataclass(frozen=True)
 class Client:
-    """How a source's load generator works: mean length over the nominal one, requests that each user sends."""
+    """How a source's load generator works.
+
+    mean_length: over the nominal one; cv: variation of the lengths; requests: that each user sends, all users at once
+    at first.
+    """
 
     mean_length: float = 1.0
+    cv: float = 0.0
     requests: float = 10.0
 
 
-# InferenceX draws lengths evenly from 0.8 to 1.0 of the nominal one and sends 10 requests for each user. Others do not
-# say: 10 is the usual advice, and 2 is what the waits of the internal sweeps look like.
-_CLIENTS = {"infx": Client(0.9, 10.0), "aicgap": Client(1.0, 2.0)}
+# InferenceX draws lengths evenly from 0.8 to 1.0 of the nominal one (mean 0.9, deviation 0.2/√12), and sends 10
+# requests for each user. Other sources do not say: 10 requests of equal lengths are the usual benchmark, and 5 % is an assumption
+# for how far apart their ends drift.
+_CLIENTS = {"": Client(cv=0.05), "infx": Client(0.9, 0.2 / math.sqrt(12.0) / 0.9, 10.0)}
 
 
-def _client(source: object) -> Client:
-    return next((client for key, client in _CLIENTS.items() if str(source).startswith(key)), Client())
+def _client_of(source: object) -> str:
+    return next((key for key in _CLIENTS if key and str(source).startswith(key)), "")
 
 
 def _loaded_values(loaded: Loaded, part: str, users: Array, traffic: Traffic) -> dict[str, Array]:

@@ -54,8 +54,9 @@ class Interval:
         )
 
     def times(self, factor: Numeric, of_bound: Numeric) -> Interval:
-        """Another multiple of the time than of its bound."""
-        return Interval(self.time * factor, self.bound * of_bound, self.low * factor, self.high * factor)
+        """Another multiple of the time than of its bound, below which the low end does not fall."""
+        bound = self.bound * of_bound
+        return Interval(self.time * factor, bound, maximum(self.low * factor, bound), self.high * factor)
 
 
 @dataclass(frozen=True)

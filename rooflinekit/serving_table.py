@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from rooflinekit.estimator import Resolved, read_deployment, resolve
-from rooflinekit.specs import load_model
+from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.engines import engine_names, engine_version_of
 from rooflinekit.types.batch import whole_number
 from rooflinekit.types.deployment import ENGINES
@@ -102,11 +102,19 @@ def _resolve(setup: dict[str, Any], source: str, calibration: str | None) -> Res
     scenario = _split(setup)
     scenario |= _formats(str(setup["model"]), setup["weight_dtype"], setup["kv_dtype"], engine)
     version = engine_version_of(engine, setup["engine_version"] or _date(source))
-    deployment = read_deployment(scenario | {"engine": engine, "engine_version": version})
+    scenario |= {"engine": engine, "engine_version": version}
+    deployment = read_deployment(scenario)
     gpus = _degree(setup["n_gpus"])
     if isinstance(gpus, Real) and not math.isnan(gpus) and gpus != deployment.gpus:
         raise WorkloadError(f"n_gpus={gpus} is not tp·pp·dp = {deployment.gpus}")
+    accelerator = load_accelerator(str(setup["gpu"])).value
+    if deployment.tp > accelerator.domain_size and accelerator.name in _BOXES:
+        deployment = read_deployment(scenario | {"system": _BOXES[accelerator.name]})
     return resolve(setup["model"], setup["gpu"], deployment, calibration)
+
+
+# More cards than a bridge joins were in a server without bridges.
+_BOXES = {"a100-pcie-80gb": "a100-pcie-box", "a100-pcie-40gb": "a100-pcie-box", "h100-pcie": "h100-pcie-box"}
 
 
 def _split(setup: dict[str, Any]) -> dict[str, Any]:

@@ -359,8 +359,11 @@ def test_tpot_is_the_step_and_a_share_of_every_other_prefill(loaded):
     found = loaded.predict(LoadPoint(1024, 256, users=32, requests=320))
     step = loaded.predictor.evaluate(Workload(32.0, 1024.0, 256.0)).tpot.time * 1e3
     prefill = loaded.predictor.evaluate(Workload(1.0, 1024.0, 256.0)).ttft.time * 1e3
-    assert found.tpot_ms == pytest.approx(step + 31 * prefill / 256)
-    assert found.parts["prefill"] == pytest.approx(prefill)
+    # beside decodes a prompt costs less than by itself, and more than nothing
+    assert step < found.tpot_ms < step + 31 * prefill / 256
+    assert found.parts["step"] == pytest.approx(step)
+    assert sum(found.parts[name] for name in ("step", "interference")) == pytest.approx(found.tpot_ms)
+    assert sum(found.parts[name] for name in ("prefill", "queue")) == pytest.approx(found.ttft_ms)
     assert found.e2e_ms == pytest.approx(found.ttft_ms + 255 * found.tpot_ms)
 
 
@@ -376,7 +379,7 @@ def test_more_users_wait_longer_and_get_more_out_together(loaded, users, isl, os
     assert many.tpot_ms >= few.tpot_ms
     assert many.e2e_ms >= few.e2e_ms
     if not many.note:
-        assert many.output_tok_s >= few.output_tok_s * 0.999
+        assert many.output_tok_s >= few.output_tok_s * 0.97  # nearly all prompts: their steps are full either way
 
 
 @pytest.mark.parametrize("rate", [0.1, 1.0, 5.0])

@@ -101,7 +101,12 @@ def keys(data: object) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("model", "scenario"),
-    [("llama3-8b", {}), ("deepseek-v3", {"gpu": "h200-sxm", "tp": 8}), ("llama3-8b", {"calibration": "none"})],
+    [
+        ("llama3-8b", {}),
+        ("deepseek-v3", {"gpu": "h200-sxm", "tp": 8}),
+        ("llama3-8b", {"calibration": "none"}),
+        ("llama3-8b", {"draft": "ngram", "draft_tokens": 2, "acceptance": 0.5}),
+    ],
 )
 def test_every_json_key_is_in_the_nomenclature(model: str, scenario: dict[str, Any]) -> None:
     explained = set(re.findall(r"`(\w+)`", TEXTS["docs/nomenclature.md"]))

@@ -19,6 +19,11 @@ CASES = {
     "datasheet bound": ("llama-3-8b", "h100-sxm", {"calibration": "none"}),
     "tp 8, fixed context": ("llama-3-70b", "h100-sxm", {"tp": 8, "batch": 32, "context": 4096}),
     "pipeline": ("llama-3-70b", "h100-sxm", {"pp": 4, "weights": "fp8", "cached": 512}),
+    "draft and key budget": (
+        "llama-3-8b",
+        "h100-sxm",
+        {"draft": "eagle", "draft_tokens": 2, "acceptance": "0.8,0.6", "kv_policy": "sink:4+1020"},
+    ),
     "recurrent": ("nemotron-h-56b", "h200-sxm", {"tp": 2}),
     "does not fit": ("llama-3-70b", "h100-sxm", {"allow_oom": True}),
     "ideal engine, no limit of context": ("bloom-176b", "h200-sxm", {"tp": 8, "engine": "ideal"}),

@@ -1,14 +1,16 @@
-"""Latency under load in one formula: conservation of the accelerator's time between prefill and decode."""
+"""What `compare` asks of a prediction under load, and the closed form's answer."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from rooflinekit.operating_point import Predictor
+from rooflinekit.traffic.closed_form import Loaded, Traffic, closed_loop, open_loop
+from rooflinekit.traffic.mixing import slots
 from rooflinekit.types.errors import DoesNotFitError
-from rooflinekit.types.workload import Workload
 
 __all__ = ["Interference", "LoadPoint", "LoadPrediction", "LoadPredictor"]
 
@@ -56,78 +58,42 @@ class LoadPredictor(Protocol):
 
 @dataclass(frozen=True)
 class Interference:
-    """Decode steps that share the accelerator with the prefills of the other users.
-
-    TPOT = t_decode(C, T̄) + (C − 1) · t_prefill / OSL: while a request makes its OSL tokens, each of the C − 1 others
-    prefills once (conservation of time; chunked prefill spreads it). TTFT = queue + prefill. The queue of a closed loop
-    of C users and n prompts: the first C come together and wait (C − 1)/2 prefills on average; each later one meets a
-    step that is half done.
-    """
+    """The closed form of `rooflinekit.traffic`, told apart into what a comparison needs."""
 
     predictor: Predictor
 
     def predict(self, point: LoadPoint) -> LoadPrediction:
-        """Answer one operating point; an open loop by the concurrency that Little's law gives it.
+        """Answer one operating point.
 
         Raises DoesNotFitError if not one such request fits.
         """
-        fit = self._fit(point)
+        most = math.inf if point.most is None else float(point.most)
+        share = math.inf if point.requests is None or not point.users else point.requests / point.users
+        traffic = Traffic(point.isl, point.osl, requests=max(share, 1.0), most=most)
+        room = float(slots(self.predictor, traffic.isl, traffic.osl, most))
+        if room < 1.0:
+            name = self.predictor.plan.model.name
+            raise DoesNotFitError(f"{name}: not one request of {point.isl + point.osl:.0f} tokens fits in memory")
         if point.rate is None:
-            return self._closed(point, min(point.users or 1, fit), point.users or 1)
-        return self._open(point, point.rate, fit)
+            return self._answer(closed_loop(self.predictor, float(point.users or 1), traffic), point, room)
+        return self._answer(open_loop(self.predictor, point.rate, traffic), point, room)
 
-    def _fit(self, point: LoadPoint) -> int:
-        """Sequences that the memory holds at their mean length over time."""
-        room = float(self.predictor.memory.max_batch(point.isl + point.osl, point.isl))
-        fit = int(min(room, point.most or room, 10**6))
-        if fit < 1:
-            model = self.predictor.plan.model.name
-            raise DoesNotFitError(f"{model}: not one request of {point.isl + point.osl:.0f} tokens fits in memory")
-        return fit
-
-    def _closed(self, point: LoadPoint, running: int, users: int) -> LoadPrediction:
-        times = self._times(point, running)
-        prefill, token = times["prefill"], times["step"] + times["interference"]
-        first = min(users / (point.requests or 1e9), 1.0)  # share of the requests that come together
-        queue = first * (running - 1) / 2 * prefill + (1.0 - first) * (token / 2 if running > 1 else 0.0)
-        served = prefill + queue + (point.osl - 1.0) * token
-        turns = (users / running - 1.0) * (
-            1.0 - first / 2
-        )  # a burst ends: its last turn waits for all, its first for none
-        queue += turns * served
-        note = f"{running} of {users} requests fit in memory at a time; the others wait" if running < users else ""
-        ttft = prefill + queue
+    def _answer(self, loaded: Loaded, point: LoadPoint, room: float) -> LoadPrediction:
+        times = loaded.shared
+        step, own = float(times.step.time), float(times.first.time) + times.request
+        tpot, ttft = float(loaded.tpot.time), float(loaded.ttft.time)
+        parts = {"step": step, "interference": tpot - step, "prefill": own, "queue": ttft - own}
+        rate = min(float(loaded.rate), float(loaded.knee))
+        running = float(loaded.running) if point.rate is None or not loaded.stable else rate * float(loaded.e2e)
         return LoadPrediction(
-            ttft_ms=1e3 * ttft,
-            tpot_ms=1e3 * token,
-            e2e_ms=1e3 * (ttft + (point.osl - 1.0) * token),
-            output_tok_s=running * point.osl / served,
-            parts={name: 1e3 * value for name, value in {**times, "queue": queue}.items()},
-            running=running,
-            note=note,
-        )
+            1e3 * ttft, 1e3 * tpot, 1e3 * float(loaded.e2e), rate * point.osl,
+            {name: 1e3 * value for name, value in parts.items()}, running, _note(loaded, point, room),
+        )  # fmt: skip
 
-    def _open(self, point: LoadPoint, rate: float, fit: int) -> LoadPrediction:
-        """Bisect for the smallest batch that keeps up with the rate."""
-        wanted = rate * point.osl
-        full = self._steady(point, fit)
-        if full.output_tok_s < wanted:
-            most = full.output_tok_s / point.osl
-            return replace(full, note=f"unstable: {rate:g} requests/s exceed the {most:.3g} that can be sustained")
-        low, high = 1, fit
-        while low < high:
-            middle = (low + high) // 2
-            enough = self._steady(point, middle).output_tok_s >= wanted
-            low, high = (low, middle) if enough else (middle + 1, high)
-        found = self._steady(point, low)
-        return replace(found, output_tok_s=wanted, running=rate * found.e2e_ms / 1e3)
 
-    def _steady(self, point: LoadPoint, running: int) -> LoadPrediction:
-        return self._closed(LoadPoint(point.isl, point.osl), running, running)
-
-    def _times(self, point: LoadPoint, running: int) -> dict[str, float]:
-        """Seconds of each part without the queue."""
-        one = self.predictor.evaluate(Workload(1.0, point.isl, point.osl)).ttft.time
-        step = self.predictor.evaluate(Workload(float(running), point.isl, point.osl)).tpot.time
-        shared = (running - 1) * float(one) / point.osl
-        return {"step": float(step), "interference": shared, "prefill": float(one)}
+def _note(loaded: Loaded, point: LoadPoint, room: float) -> str:
+    if not loaded.stable:
+        return f"unstable: {point.rate:g} requests/s exceed the {float(loaded.knee):.3g} that can be sustained"
+    if point.users is not None and point.users > room:
+        return f"{room:.0f} of {point.users} requests fit in memory at a time; the others wait"
+    return ""

@@ -9,10 +9,11 @@ of the others (`prefill_share`), λ prompts a second.
     TTFT  = request + TPOT/2 + wait + first        front end, the step under way, prompts ahead, the own prompt
     wait  = ρ/(1 − ρ)·(c_a² + c_s²)/2·s,  ρ = λ·s  Kingman's formula (doi:10.1017/S0305004100036094); c: variation
 
-A closed loop that starts with all users at once makes each of them wait for (C − 1)/2 prompts on average, once in the
-`requests` that each sends. Users beyond the room for sequences wait for a slot: a full turn each. In an open loop C
-follows from Little's law, C = λ·(N − 1)·TPOT, and the wait for a slot from Sakasegawa's approximation of the M/M/c
-queue (doi:10.1007/BF02480951).
+In a closed loop a request meets each other prompt once a turn, in its decode steps or before: the wait is at most (C
+− 1)·s/N. A closed loop that starts with all users at once makes each of them wait for (C − 1)/2 prompts on average,
+once in the `requests` that each sends. Users beyond the room for sequences wait for a slot: a full turn each. In an
+open loop C follows from Little's law, C = λ·(N − 1)·TPOT, and the wait for a slot from Sakasegawa's approximation of
+the M/M/c queue (doi:10.1007/BF02480951).
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Traffic:
     osl_cv: float = 0.0
     arrival_cv: float = 1.0
     requests: Numeric = math.inf
+    most: Numeric = math.inf
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class Loaded:
     """What users feel, as means [s], and what the deployment does.
 
     running: sequences in the batch; rate: requests a second; knee: the rate that cannot be exceeded; queue: seconds of
-    TTFT spent waiting; busy: share of the time that goes to prompts; stable: 1 where the rate can be sustained.
+    TTFT spent waiting; busy: share of the time that goes to prompts; stable: 1 where the rate can be sustained;
+    together: share of the requests whose prompts come all at once.
     """
 
     ttft: Interval
@@ -65,6 +68,7 @@ class Loaded:
     queue: Numeric
     busy: Numeric
     stable: Numeric
+    together: Numeric
     shared: Shared  #: the times it is made of
 
 
@@ -73,23 +77,46 @@ def closed_loop(predictor: Predictor, users: Numeric, traffic: Traffic) -> Loade
 
     Where the memory model has no room for one sequence, all are taken to run: what was measured did.
     """
-    room = slots(predictor, traffic.isl, traffic.osl)
+    room = slots(predictor, traffic.isl, traffic.osl, traffic.most)
     running = minimum(users, where(room >= 1.0, room, users))
     times = shared_times(predictor, InFlight(running, traffic.isl, traffic.osl))
+    others = 1.0 - 1.0 / running
     tpot = times.step.plus(times.share, (running - 1.0) / traffic.osl)
-    first = times.first.plus(tpot, 0.5)
-    burst = (running - 1.0) / 2.0 * times.share.time / traffic.requests
+    first = times.first.plus(tpot, 0.5 * others)
     decode = (traffic.osl - 1.0) * tpot.time
+    together = _together(traffic, running * times.share.time, decode)
+    burst = together * ((running - 1.0) / 2.0 * times.share.time)
     rate = running / (first.time + burst + decode)
-    rho = minimum(rate * times.share.time, _FULL)
-    wait = burst + _kingman(rho, times.share.time, 1.0, traffic)
+    rho = minimum(others * rate * times.share.time, _FULL)
+    ahead = minimum(_kingman(rho, times.share.time, 1.0, traffic), (running - 1.0) / traffic.osl * times.share.time)
+    wait = burst + ahead
     request = times.request + first.time + wait + decode
-    slot = maximum(users / running - 1.0, 0.0) * request
+    slot = maximum(users / running - 1.0, 0.0) * request * (1.0 - 0.5 / traffic.requests)
     ttft = _shifted(first, times.request + wait + slot)
     rate = users / (request + slot)
-    return Loaded(ttft, tpot, request + slot, running, rate, rate, wait + slot, rho, 1.0 + 0.0 * rate, times)
+    return Loaded(ttft, tpot, request + slot, running, rate, rate, wait + slot, rho, 1.0 + 0.0 * rate, together, times)
 
 
+def _together(traffic: Traffic, prompts: Numeric, turn: Numeric) -> Numeric:
+    """Share of the requests of a closed loop whose prompts come all at once.
+
+    The first turn starts together; after j turns the users have drifted apart by √j·cv of a turn, as if evenly over
+    √12 times that, and once this is more than the `prompts` of all take, they no longer meet. Equal answers never
+    drift: every turn is a burst.
+    """
+    turns = traffic.requests
+    if isinstance(turns, float) and math.isinf(turns):
+        return 0.0
+    if traffic.osl_cv == 0.0:
+        return 1.0 + 0.0 * prompts
+    met: Numeric = 0.0
+    for turn_number in range(_TURNS):
+        window = math.sqrt(12.0 * turn_number) * traffic.osl_cv * turn
+        met = met + where(turn_number < turns, maximum(1.0 - window / maximum(prompts, 1e-12), 0.0), 0.0)
+    return met / turns
+
+
+_TURNS = 64  # after which users that drift at all have drifted apart, or the average has settled
 _FULL = 0.98  # of the time that prompts may take before Kingman's formula loses its meaning in a finite loop
 
 
@@ -101,7 +128,7 @@ def open_loop(predictor: Predictor, rate: float, traffic: Traffic) -> Loaded:
 
     Raises DoesNotFitError if not one such request fits.
     """
-    room = float(slots(predictor, traffic.isl, traffic.osl))
+    room = float(slots(predictor, traffic.isl, traffic.osl, traffic.most))
     if room < 1.0:
         raise DoesNotFitError(
             f"{predictor.plan.model.name}: not one request of {traffic.isl + traffic.osl:.0f} tokens fits in memory"
@@ -141,7 +168,7 @@ def _steady(predictor: Predictor, rate: float, traffic: Traffic, room: float, kn
     held = times.request + first.time + prompts + decode
     slot = _slot_wait(rate / knee, room, float(held), traffic)
     ttft = _shifted(first, times.request + prompts + slot)
-    return Loaded(ttft, tpot, held + slot, high, rate, knee, prompts + slot, busy, 1.0, times)
+    return Loaded(ttft, tpot, held + slot, high, rate, knee, prompts + slot, busy, 1.0, 0.0, times)
 
 
 def _demand(times: Shared, rate: float, traffic: Traffic) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from rooflinekit.operating_point import Interval, Predictor
@@ -48,7 +49,7 @@ class Shared:
     """Times that requests in flight share [s].
 
     step: a decode step of all of them; share: what one prompt adds to the steps of the others; first: the steps that
-    hold the own prompt; request: front end of one request (HTTP, tokeniser, first answer).
+    hold the own prompt, by itself or beside the others, as many as there are; request: front end of one request (HTTP, tokeniser, first answer).
     """
 
     step: Interval
@@ -57,14 +58,16 @@ class Shared:
     request: float
 
 
-def slots(predictor: Predictor, isl: Numeric, osl: Numeric) -> Numeric:
+def slots(predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math.inf) -> Numeric:
     """Sequences that run at once: as many as the cache holds at their mean length, and as the engine allows.
 
-    0 where not one fits.
+    `most`: a limit that the user knows. 0 where not one fits.
     """
     room = predictor.memory.max_batch(isl + osl / 2.0, isl)
     fits = predictor.memory.max_batch(isl + osl, isl) >= 1.0
-    return where(fits, minimum(maximum(room, 1.0), predictor.memory.rows * predictor.memory.replicas), 0.0)
+    return where(
+        fits, minimum(maximum(room, 1.0), minimum(predictor.memory.rows * predictor.memory.replicas, most)), 0.0
+    )
 
 
 def shared_times(predictor: Predictor, load: InFlight) -> Shared:
@@ -73,9 +76,11 @@ def shared_times(predictor: Predictor, load: InFlight) -> Shared:
     share = prefill_share(predictor, load, load.users)
     costs = predictor.plan.engine.costs
     request = 0.0 if predictor.plan.calibration is None else costs.request
+    alone = Interval.of(predictor.plan.time(Batch.prefill(1.0, load.isl)))
     if not costs.mixes:
-        return Shared(step, share, share, request)
-    return Shared(step, share, share.plus(step, _chunks(predictor, load, load.users)), request)
+        return Shared(step, share, alone, request)
+    mixed = share.plus(step, _chunks(predictor, load, load.users))
+    return Shared(step, share, alone.plus(mixed.plus(alone, -1.0), 1.0 - 1.0 / load.users), request)
 
 
 def _chunks(predictor: Predictor, load: InFlight, running: Numeric) -> Numeric:

@@ -52,7 +52,7 @@ def spread(loaded: Loaded, traffic: Traffic, closed: bool) -> Spread:
             _lognormal(q, traffic.isl_cv) * float(loaded.shared.first.time),
         ]
         if closed:
-            parts.append(_burst(q, ahead * share, float(traffic.requests)))
+            parts.append(_burst(q, ahead * share, float(loaded.together)))
         return max(_combined(ttft_mean, parts), 0.0)
 
     def tpot(q: float) -> float:
@@ -93,9 +93,10 @@ def _exponential(q: float, busy: float, share: float, traffic: Traffic) -> float
     return (mean / busy * math.log(busy / (1.0 - q)) if 1.0 - q < busy else 0.0) - mean
 
 
-def _burst(q: float, last: float, requests: float) -> float:
-    """Wait in the first burst, which one request in `requests` sees, from its mean."""
-    first = 1.0 / requests
+def _burst(q: float, last: float, first: float) -> float:
+    """Wait in a burst, which a share `first` of the requests sees, from its mean."""
+    if first == 0.0:
+        return 0.0
     return (last * (1.0 - (1.0 - q) / first) if 1.0 - q < first else 0.0) - last * first / 2.0
 
 

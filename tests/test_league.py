@@ -1,0 +1,81 @@
+"""The league table of whole requests: the rules of thumb by hand, and how groups are made."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rooflinekit.accuracy_serving import predict_group
+from rooflinekit.serving_table import METRICS, read_serving_table, served_groups
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+from serving_errors import WAYS, errors
+from textbook import BANDWIDTH, MBU, MFU, PEAK, derated, textbook
+
+ROW = {"gpu": "h100-sxm", "engine": "vllm", "load": "static", "isl": 1024, "osl": 257, "value": 1.0}
+
+
+def group_of(tmp_path, **row):
+    path = tmp_path / "rows.csv"
+    pd.DataFrame([ROW | row | {"metric": metric} for metric in METRICS]).to_csv(path, index=False)
+    (group,) = served_groups(read_serving_table(path), "none", Counter())
+    return group
+
+
+def test_the_textbook_by_hand(tmp_path):
+    """Llama-3-8B, 8.03e9 parameters in 16 bit, 131,072 B of cache a token; H100: 989.4 TFLOP/s, 3.352 TB/s."""
+    f = dict(zip(METRICS, textbook(group_of(tmp_path, model="llama-3-8b", concurrency=4)), strict=True))
+    ttft = 2 * 8.03e9 * 4 * 1024 / (989.4e12 * MFU)
+    tpot = (2 * 8.03e9 + 4 * (1024 + 128.5) * 131072) / (3.352e12 * MBU)
+    assert f["ttft_ms"] == pytest.approx(1e3 * ttft, rel=2e-3)
+    assert f["tpot_ms"] == pytest.approx(1e3 * tpot, rel=2e-3)
+    assert f["e2e_ms"] == pytest.approx(1e3 * (ttft + 256 * tpot), rel=2e-3)
+    assert f["output_tok_s_total"] == pytest.approx(4 * 257 / (ttft + 256 * tpot), rel=2e-3)
+
+
+def test_the_textbook_reads_the_experts_that_a_batch_can_visit(tmp_path):
+    """Mixtral: 12.9e9 of 46.7e9 parameters are active; sixteen sequences can visit them all."""
+    one, many = (
+        dict(zip(METRICS, textbook(group_of(tmp_path, model="mixtral-8x7b", tp=2, concurrency=users)), strict=True))
+        for users in (1, 16)
+    )
+    cache = (1024 + 128.5) * 131072
+    assert one["tpot_ms"] == pytest.approx(1e3 * (2 * 12.9e9 + cache) / (2 * 3.352e12 * MBU), rel=5e-3)
+    assert many["tpot_ms"] == pytest.approx(1e3 * (2 * 46.7e9 + 16 * cache) / (2 * 3.352e12 * MBU), rel=5e-3)
+
+
+def test_hand_derates_lie_between_the_constants(tmp_path):
+    group = group_of(tmp_path, model="llama-3-8b", concurrency=4)
+    bound, slower = (dict(zip(METRICS, values, strict=True)) for values in (predict_group(group).value, derated(group)))
+    assert slower["tpot_ms"] / bound["tpot_ms"] == pytest.approx(1 / BANDWIDTH, rel=0.01)
+    assert 1 / BANDWIDTH < slower["ttft_ms"] / bound["ttft_ms"] <= 1 / PEAK
+
+
+def rows_of(model, count, error, source="one"):
+    way = dict.fromkeys(WAYS, 1.0 + error)
+    row = {"kind": "static", "tier": "A", "source_key": source, "model": model, "gpu": "h100", "metric": "tpot_ms"}
+    return [row | way | {"value": 1.0, "low": 0.9, "high": 1.1} for _ in range(count)]
+
+
+def test_small_groups_of_a_source_and_accelerator_are_merged():
+    rows = pd.DataFrame(
+        rows_of("a", 5, 0.1) + rows_of("b", 4, 0.3) + rows_of("c", 3, 0.5) + rows_of("d", 1, 0.2, "two")
+    )
+    found = errors(rows).set_index(["source_key", "model"])
+    assert found["n"].to_dict() == {("one", "*"): 7, ("one", "a"): 5, ("two", "*"): 1}
+    assert found.loc[("one", "*"), "model_out"] == pytest.approx(0.3)
+    assert found.loc[("one", "a"), "bound"] == pytest.approx(0.1)
+
+
+def test_rows_without_an_answer_count_and_err_nothing():
+    rows = pd.DataFrame(rows_of("a", 6, 0.1))
+    rows.loc[0, list(WAYS)] = np.nan
+    (group,) = errors(rows).to_dict("records")
+    assert (group["n"], group["answered"]) == (6, 5)
+    assert group["model_out"] == pytest.approx(0.1)
+    assert group["inside"] == 1.0
