@@ -373,13 +373,13 @@ def test_one_user_meets_neither_queue_nor_interference(loaded):
     assert found.output_tok_s == pytest.approx(256e3 / found.e2e_ms)
 
 
-@given(st.integers(1, 200), st.integers(64, 2048), st.integers(2, 1024))
+@given(st.integers(1, 200), st.integers(64, 2048), st.integers(16, 1024))
 def test_more_users_wait_longer_and_get_more_out_together(loaded, users, isl, osl):
     few, many = (loaded.predict(LoadPoint(isl, osl, users=n)) for n in (users, 2 * users))
     assert many.tpot_ms >= few.tpot_ms
     assert many.e2e_ms >= few.e2e_ms
     if not many.note:
-        assert many.output_tok_s >= few.output_tok_s * 0.97  # nearly all prompts: their steps are full either way
+        assert many.output_tok_s >= few.output_tok_s * 0.97  # where steps are nearly all prompts, tiles decide
 
 
 @pytest.mark.parametrize("rate", [0.1, 1.0, 5.0])

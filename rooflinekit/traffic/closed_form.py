@@ -4,7 +4,8 @@ Symbols: C sequences running, S and N mean tokens in and out, t_d(C) a decode st
 of the others (`prefill_share`), λ prompts a second.
 
     TPOT  = t_d(C) + (C − 1)·s/N                   closed loop: in the time of N tokens, each other prefills once
-          = t_d(C)/(1 − λ·s)                       open loop: a share λ·s of the time goes to prompts
+          = (t_d(C) + Q·s/(N − 1))/(1 − λ·s)       open loop: a share λ·s of the time goes to prompts, and Q
+                                                   prompts stand behind a request when its decode begins
     first = chunks·t_d(C) + s                      the steps that hold the own prompt
     TTFT  = request + TPOT/2 + wait + first        front end, the step under way, prompts ahead, the own prompt
     wait  = ρ/(1 − ρ)·(c_a² + c_s²)/2·s,  ρ = λ·s  Kingman's formula (doi:10.1017/S0305004100036094); c: variation
@@ -12,7 +13,7 @@ of the others (`prefill_share`), λ prompts a second.
 In a closed loop a request meets each other prompt once a turn, in its decode steps or before: the wait is at most (C
 − 1)·s/N. A closed loop that starts with all users at once makes each of them wait for (C − 1)/2 prompts on average,
 once in the `requests` that each sends. Users beyond the room for sequences wait for a slot: a full turn each. In an
-open loop C follows from Little's law, C = λ·(N − 1)·TPOT, and the wait for a slot from Sakasegawa's approximation of
+open loop C = 1 + λ·(N − 1)·TPOT by Little's law, and the wait for a slot from Sakasegawa's approximation of
 the M/M/c queue (doi:10.1007/BF02480951).
 """
 
@@ -54,7 +55,7 @@ class Traffic:
 class Loaded:
     """What users feel, as means [s], and what the deployment does.
 
-    running: sequences in the batch; rate: requests a second; knee: the rate that cannot be exceeded; queue: seconds of
+    running: sequences that a decoding request finds in its steps, itself included; rate: requests a second; knee: the rate that cannot be exceeded; queue: seconds of
     TTFT spent waiting; busy: share of the time that goes to prompts; stable: 1 where the rate can be sustained;
     together: share of the requests whose prompts come all at once.
     """
@@ -151,7 +152,7 @@ def largest_rate(predictor: Predictor, traffic: Traffic, room: float) -> float:
 
 
 def _steady(predictor: Predictor, rate: float, traffic: Traffic, room: float, knee: float) -> Loaded:
-    """The fixed point of C = λ·(N − 1)·TPOT(C), from below; TPOT grows with C, so bisection finds it."""
+    """The fixed point of C = 1 + λ·(N − 1)·TPOT(C); TPOT grows with C, so bisection finds it."""
     low, high = 1.0, room
     for _ in range(_ROUNDS):
         middle = (low + high) / 2.0
@@ -161,7 +162,7 @@ def _steady(predictor: Predictor, rate: float, traffic: Traffic, room: float, kn
             break
     times = shared_times(predictor, InFlight(high, traffic.isl, traffic.osl))
     busy = min(rate * float(times.share.time), _FULL)
-    tpot = times.step.scaled(1.0 / (1.0 - busy))
+    tpot = times.step.plus(times.share, _behind(busy, traffic)).scaled(1.0 / (1.0 - busy))
     decode = (traffic.osl - 1.0) * tpot.time
     prompts = _kingman(busy, times.share.time, traffic.arrival_cv, traffic)
     first = times.first.plus(tpot, 0.5)
@@ -172,9 +173,20 @@ def _steady(predictor: Predictor, rate: float, traffic: Traffic, room: float, kn
 
 
 def _demand(times: Shared, rate: float, traffic: Traffic) -> float:
-    """Sequences in flight that a rate keeps running."""
+    """Sequences that a decoding request finds in its steps, itself included (Poisson arrivals see time averages)."""
     busy = min(rate * float(times.share.time), _FULL)
-    return rate * float(traffic.osl - 1.0) * float(times.step.time) / (1.0 - busy)
+    step = float(times.step.time) + _behind(busy, traffic) * float(times.share.time)
+    return 1.0 + rate * float(traffic.osl - 1.0) * step / (1.0 - busy)
+
+
+def _behind(busy: float, traffic: Traffic) -> float:
+    """Prompts that stand behind a request when its decode begins, for each of its steps: they are computed beside it.
+
+    In an M/G/1 queue as many as are there on average: ρ + ρ²·(c_a² + c_s²)/2/(1 − ρ) (Pollaczek and Khinchine).
+    """
+    variation = (traffic.arrival_cv**2 + traffic.isl_cv**2) / 2.0
+    standing = busy + busy**2 * variation / (1.0 - busy)
+    return standing / max(float(traffic.osl) - 1.0, 1.0)
 
 
 def _kingman(rho: Numeric, service: Numeric, arrival_cv: float, traffic: Traffic) -> Numeric:

@@ -49,7 +49,7 @@ class Shared:
     """Times that requests in flight share [s].
 
     step: a decode step of all of them; share: what one prompt adds to the steps of the others; first: the steps that
-    hold the own prompt, by itself or beside the others, as many as there are; request: front end of one request (HTTP, tokeniser, first answer).
+    hold the own prompt, by itself or beside the others; request: front end of one request (HTTP, tokeniser).
     """
 
     step: Interval

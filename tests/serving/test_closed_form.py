@@ -1,0 +1,51 @@
+"""The closed form against simulations of the same step times, below the knee."""
+
+import random
+from statistics import median
+
+import pytest
+
+import rooflinekit as rk
+from rooflinekit.specs.engines import load_engine
+
+DEPLOYMENTS = (("llama-3-8b", 1), ("llama-3-70b", 4), ("mixtral-8x7b", 2), ("gpt-oss-120b", 1))
+FRONT_END_MS = 1e3 * load_engine("vllm").costs.request  # the simulator has none
+
+
+def scenario(draw: random.Random) -> dict[str, float]:
+    """Errors of the closed form in one random scenario."""
+    model, tp = draw.choice(DEPLOYMENTS)
+    work = {"tp": tp, "isl": int(2 ** draw.uniform(6, 13)), "osl": int(2 ** draw.uniform(4, 9))}
+    knee = rk.estimate(model, rate=1e-3, **work).load.knee_rate
+    rate = knee * draw.uniform(0.05, 0.85)
+    formula = rk.estimate(model, rate=rate, **work)
+    long_enough = int(max(500, 20 * formula.load.running))  # the start and the end are no steady state
+    played = rk.simulate(model, rate=rate, requests=long_enough, seed=draw.randrange(10**6), **work).to_dict()
+    p99 = formula.load.percentiles
+    return {
+        "tpot": formula.tpot_ms / played["tpot_ms"]["mean"] - 1.0,
+        "ttft": (formula.ttft_ms - FRONT_END_MS) / played["ttft_ms"]["mean"] - 1.0,
+        "tpot p99": p99["tpot_ms"]["p99"] / played["tpot_ms"]["p99"] - 1.0,
+        "ttft p99": (p99["ttft_ms"]["p99"] - FRONT_END_MS) / played["ttft_ms"]["p99"] - 1.0,
+    }
+
+
+def typical(count: int) -> dict[str, float]:
+    draw = random.Random(1)
+    errors = [scenario(draw) for _ in range(count)]
+    return {name: median(abs(error[name]) for error in errors) for name in errors[0]}
+
+
+# Medians over scenarios; the formula has no simulation in it, so these are limits of its approximations.
+LIMITS = {"tpot": 0.05, "ttft": 0.15, "tpot p99": 0.25, "ttft p99": 0.25}
+
+
+def test_a_sample_of_scenarios():
+    found = typical(24)
+    assert found == {name: pytest.approx(0.0, abs=limit) for name, limit in LIMITS.items()}
+
+
+@pytest.mark.long
+def test_five_hundred_scenarios():
+    found = typical(500)
+    assert found == {name: pytest.approx(0.0, abs=limit) for name, limit in LIMITS.items()}
