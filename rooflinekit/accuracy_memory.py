@@ -39,6 +39,8 @@ def memory_accuracy(files: Sequence[Path], progress: Callable[[str], None] | Non
     for run in read_memory_tables(files):
         if progress is not None:
             progress(f"{run.engine} {run.facts['model']}")
+        if run.unread:
+            unanswered["column 'value' is empty, 0 or no number"] += run.unread
         predicted = _answers(run, unanswered)
         for quantity, measured in run.values.items():
             groups.setdefault((run.engine, quantity), []).append((measured, predicted.get(quantity)))

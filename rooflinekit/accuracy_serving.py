@@ -139,7 +139,7 @@ def _concurrency(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> 
 
 def _saturated(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> None:
     """An offline queue is a closed loop with more users than fit."""
-    _loaded(group, rows, answer, np.full(len(rows), 1e6))
+    _under_client(group, rows, answer, np.full(len(rows), 1e6), Client(requests=math.inf))
 
 
 def _loaded(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, users: Array) -> None:
@@ -175,8 +175,8 @@ class Client:
 
 
 # InferenceX draws lengths evenly from 0.8 to 1.0 of the nominal one (mean 0.9, deviation 0.2/√12), and sends 10
-# requests for each user. Other sources do not say: 10 requests of equal lengths are the usual benchmark, and 5 % is an assumption
-# for how far apart their ends drift.
+# requests for each user. Other sources do not say: 10 requests of equal lengths are the usual benchmark, and 5 % is
+# an assumption for how far apart their ends drift.
 _CLIENTS = {"": Client(cv=0.05), "infx": Client(0.9, 0.2 / math.sqrt(12.0) / 0.9, 10.0)}
 
 
@@ -187,10 +187,11 @@ def _client_of(source: object) -> str:
 def _loaded_values(loaded: Loaded, part: str, users: Array, traffic: Traffic) -> dict[str, Array]:
     ttft, tpot = (np.broadcast_to(getattr(each, part), users.shape) for each in (loaded.ttft, loaded.tpot))
     whole = ttft + (traffic.osl - 1.0) * tpot
+    rate = loaded.rate * loaded.e2e / whole  # a slow end of the interval is a low rate
     return {
         "ttft_ms": 1e3 * ttft, "tpot_ms": 1e3 * tpot, "e2e_ms": 1e3 * whole,
-        "output_tok_s_total": users * traffic.osl / whole, "output_tok_s_per_user": 1.0 / tpot,
-        "prefill_tok_s": users * traffic.isl / whole,
+        "output_tok_s_total": rate * traffic.osl, "output_tok_s_per_user": 1.0 / tpot,
+        "prefill_tok_s": rate * traffic.isl,
     }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Any
 
 from rooflinekit import __version__
-from rooflinekit.calibration import choose_calibration, load_calibration, stand_in
+from rooflinekit.calibration import choose_calibration, for_serving, load_calibration, stand_in
 from rooflinekit.notes import context_notes, format_notes, load_notes, memory_notes, misfit
 from rooflinekit.operating_point import Predictor
 from rooflinekit.results import Estimate, MemoryResult, SpeculationResult, StepResult
@@ -202,7 +202,7 @@ def _calibration(gpu: Accelerator, engine: str, asked: str | None) -> tuple[Cali
         return None, []
     if asked is None:
         chosen, note = choose_calibration(gpu, engine)
-        return chosen, [note] if note else []
+        return for_serving(chosen), [note] if note else []
     chosen, note = stand_in(load_calibration(asked), gpu, engine)
     return chosen, [note] if note else []
 

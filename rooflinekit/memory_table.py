@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,10 +47,11 @@ _DESCRIBED = {"64-layer GDN hybrid": "qwen3.5-27b", "7B MHA Llama-class": "llama
 
 @dataclass(frozen=True)
 class Run:
-    """One start-up: the columns that its rows share, and the value of each quantity."""
+    """One start-up: the columns that its rows share, the value of each quantity, and rows whose value is none."""
 
     facts: Mapping[str, str]
     values: Mapping[str, float]
+    unread: int = 0
 
     @property
     def engine(self) -> str:
@@ -71,23 +74,45 @@ class Setup:
 def read_memory_tables(files: Sequence[Path]) -> list[Run]:
     """The runs of some tables.
 
-    Raises SpecError for a file that is no memory table, a quantity that is not one, or a value that is no number.
+    Raises SpecError for a file that is no memory table, or a quantity that is not one.
     """
     return [run for path in files for run in _runs(path)]
 
 
 def _runs(path: Path) -> Iterable[Run]:
-    reader = csv.DictReader(io.StringIO(read_text(path)))
-    missing = [column for column in _COLUMNS if column not in (reader.fieldnames or ())]
+    columns, rows = _read(path)
+    missing = [column for column in _COLUMNS if column not in columns]
     if missing:
         raise SpecError(f"{path}: is not a memory table: column {missing[0]!r} is missing")
     facts: dict[str, Mapping[str, str]] = {}
     values: dict[str, dict[str, float]] = {}
-    for line, row in enumerate(reader, 2):
+    unread: Counter[str] = Counter()
+    for line, row in enumerate(rows, 2):
         name = row["run_id"]
         facts.setdefault(name, {key: (value or "").strip() for key, value in row.items() if key})
-        values.setdefault(name, {})[_quantity(path, line, row)] = _value(path, line, row)
-    return [Run(facts[name], values[name]) for name in facts]
+        values.setdefault(name, {})
+        quantity, value = _quantity(path, line, row), _value(row)
+        if value is None:
+            unread[name] += 1
+        else:
+            values[name][quantity] = value
+    return [Run(facts[name], values[name], unread[name]) for name in facts]
+
+
+def _read(path: Path) -> tuple[Collection[str], Iterable[Mapping[str, str]]]:
+    """Columns and rows of a CSV or Parquet file, every cell as text."""
+    if path.suffix != ".parquet":
+        reader = csv.DictReader(io.StringIO(read_text(path)))
+        return reader.fieldnames or (), reader
+    import pandas as pd  # noqa: PLC0415 - slow to import, and CSV does without
+
+    try:
+        table = pd.read_parquet(path)
+    except (OSError, ValueError, ImportError) as error:
+        raise SpecError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+    text = table.astype(object).where(table.notna(), "").astype(str)
+    columns = [str(name) for name in text.columns]
+    return columns, [dict(zip(columns, row, strict=True)) for row in text.itertuples(index=False, name=None)]
 
 
 def _quantity(path: Path, line: int, row: Mapping[str, str]) -> str:
@@ -96,11 +121,13 @@ def _quantity(path: Path, line: int, row: Mapping[str, str]) -> str:
     return row["quantity"]
 
 
-def _value(path: Path, line: int, row: Mapping[str, str]) -> float:
+def _value(row: Mapping[str, str]) -> float | None:
+    """The measured value, where it is a number to compare with; a few logs print a graph's memory as below 0."""
     try:
-        return float(row["value"])
+        value = float(row["value"] or "")
     except ValueError:
-        raise SpecError(f"{path}: line {line}: value {row['value']!r} is not a number") from None
+        return None
+    return value if math.isfinite(value) and value else None
 
 
 def setup_of(run: Run) -> Setup:

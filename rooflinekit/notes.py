@@ -13,13 +13,16 @@ from rooflinekit.step import Plan, make_plan
 from rooflinekit.traffic.question import LoadQuestion, LoadResult
 from rooflinekit.types.batch import Batch
 from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.dtype import parse_dtype
+from rooflinekit.types.dtype import Dtype, parse_dtype
 from rooflinekit.types.errors import RooflinekitError
+from rooflinekit.types.kernel import Kernel
+from rooflinekit.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.types.units import GB
 from rooflinekit.types.workload import Workload
 
 __all__ = ["context_notes", "format_notes", "load_notes", "memory_notes", "misfit"]
 
+_BLOCK, _WHOLE_BLOCKS = 128, ("vllm", "sglang")  # rows and columns that share a scale; engines that do not cut them
 _SAMPLE, _SLOW = 64.0, 1.5  # batch at which number formats are compared, and the ratio that is worth a note
 
 
@@ -32,15 +35,53 @@ def format_notes(plan: Plan) -> list[str]:
     notes = [
         f"{weight} weights are dequantised and multiplied in {compute}" for weight, compute in sorted(pairs, key=str)
     ]
+    notes += _cut_blocks(plan)
     if plan.calibration is None:
         return notes
     kernels = plan.kernels(Batch.prefill(1.0, 8.0)) + plan.kernels(Batch.decode(1.0, 8.0))
-    absent = dict.fromkeys((k.family, k.dtype.value) for k in kernels if not plan.calibration.measured(k))
+    untuned = plan.calibration.untuned
+    strangers = [kernel for kernel in kernels if not plan.calibration.measured(kernel)]
+    keys = dict.fromkeys((k.family, k.dtype.value) for k in strangers if f"{k.family}/{k.dtype.value}" in untuned)
     notes += [
-        f"no measured {family} kernels in {dtype}: the efficiency of another format stands in, its interval widened"
-        for family, dtype in absent
+        f"the measured {dtype} {family} kernels ran without tuned settings; those of "
+        f"{untuned[f'{family}/{dtype}'].split('/')[1]} stand in, the interval widened"
+        for family, dtype in keys
+    ]
+    others = [kernel for kernel in strangers if (kernel.family, kernel.dtype.value) not in keys]
+    absent = dict.fromkeys((kernel.family, _arithmetic(kernel)) for kernel in others)
+    notes += [
+        f"no measured {family} kernels in {formats}: the efficiency of another format stands in, its interval widened"
+        for family, formats in absent
     ]
     return [*notes, *_slow_formats(plan)]
+
+
+def _arithmetic(kernel: Kernel) -> str:
+    """The format of the arithmetic, and of the cache where it is another one."""
+    cache = kernel.variant if kernel.family.startswith(("attention", "mla")) else ""
+    return f"{kernel.dtype} with a cache in {cache}" if cache not in ("", kernel.dtype.value) else f"{kernel.dtype}"
+
+
+def _cut_blocks(plan: Plan) -> Iterable[str]:
+    """Say where a split cuts the tiles that share one scale, which engines refuse.
+
+    vLLM's `validate_fp8_block_shape` and `Fp8MoEMethod`, and SGLang's copies of them, raise a ValueError.
+    """
+    deployment, formats = plan.deployment, plan.precision.formats
+    if deployment.engine not in _WHOLE_BLOCKS:
+        return
+    for ffn in dict.fromkeys(layer.ffn for layer in plan.model.layers):
+        if isinstance(ffn, MixtureOfExperts):
+            what, dtype, ranks, remedy = "an expert", formats.experts, deployment.expert_tp, "raise ep or lower tp"
+        elif isinstance(ffn, DenseFFN):
+            what, dtype, ranks, remedy = "the FFN", formats.ffn, deployment.tp, "lower tp"
+        else:
+            continue
+        if dtype is Dtype.FP8_BLOCK and ranks > 1 and ffn.width // ranks % _BLOCK:
+            yield (
+                f"{deployment.engine} refuses this split: {ffn.width} columns of {what} over {ranks} ranks are no "
+                f"multiple of fp8_block's {_BLOCK}; {remedy}"
+            )
 
 
 def _slow_formats(plan: Plan) -> Iterable[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -71,7 +72,6 @@ def test_the_command_writes_the_json_of_the_contract(table):
     [
         ("a,b\n1,2\n", "column 'run_id' is missing"),
         (COLUMNS + "\n" + ROWS[0].replace("weights_gib_per_gpu", "weights") + "\n", "line 2: quantity 'weights'"),
-        (COLUMNS + "\n" + ROWS[0].replace("15.27", "many") + "\n", "line 2: value 'many'"),
     ],
 )
 def test_what_is_no_memory_table_is_refused(tmp_path, text, words):
@@ -79,6 +79,20 @@ def test_what_is_no_memory_table_is_refused(tmp_path, text, words):
     path.write_text(text)
     with pytest.raises(SpecError, match=words):
         memory_accuracy([path])
+
+
+def test_parquet_is_read_as_csv_is(table):
+    pd.read_csv(table).to_parquet(table.with_suffix(".parquet"))
+    assert memory_accuracy([table.with_suffix(".parquet")]) == memory_accuracy([table])
+
+
+@pytest.mark.parametrize("value", ["many", "", "nan", "inf", "0"])
+def test_a_row_without_a_value_is_counted_and_spoils_no_other(tmp_path, value):
+    path = tmp_path / "memory.csv"
+    path.write_text("\n".join((COLUMNS, ROWS[0].replace("15.27", value), *ROWS[1:4])) + "\n")
+    found = memory_accuracy([path])
+    assert (found.rows, found.answered) == (4, 3)
+    assert list(found.unanswered.values()) == [1]
 
 
 @pytest.mark.parametrize(

@@ -403,3 +403,55 @@ def test_an_estimate_names_the_split_it_is_for():
     assert {key: answer.inputs[key] for key in ("dp", "ep", "gpus", "dispatch", "skew", "system")} == {
         "dp": 16, "ep": 16, "gpus": 16, "dispatch": "fp8", "skew": 0.5, "system": "dgx-h200"
     }  # fmt: skip
+
+
+BOUND = {"isl": 512, "osl": 32, "calibration": "none", "allow_oom": True}
+
+
+@pytest.mark.parametrize("gpu", ["a100-sxm-80gb", "h100-sxm", "b200-sxm"])
+@pytest.mark.parametrize("name", ["llama-3-8b", "mixtral-8x7b", "gpt-oss-120b", "qwen3-next-80b-a3b", "nemotron-h-56b"])
+@pytest.mark.parametrize("batch", [1, 256])
+def test_more_ranks_over_nvlink_never_raise_the_bound(name, gpu, batch):
+    few, many = (estimate(name, gpu, tp=tp, batch=batch, **BOUND).bound for tp in (1, 2))
+    assert many["ttft_ms"] <= few["ttft_ms"]
+    assert many["tpot_ms"] <= few["tpot_ms"]
+
+
+@pytest.mark.parametrize("name", ["llama-3-70b", "mixtral-8x7b", "gpt-oss-120b"])
+@pytest.mark.parametrize("split", [{}, {"tp": 8}, {"pp": 2, "microbatches": 2}])
+def test_an_accelerator_that_is_faster_at_everything_never_raises_the_bound(name, split):
+    found = [estimate(name, gpu, batch=32, **split, **BOUND).bound for gpu in ("a100-sxm-80gb", "h100-sxm", "h200-sxm")]
+    for metric in ("ttft_ms", "tpot_ms"):
+        times = [bound[metric] for bound in found]
+        assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "split"),
+    [
+        ("qwen3-next-80b-a3b", "h100-sxm", {"pp": 4, "microbatches": 2, "batch": 3, "engine": "vllm@0.8.5"}),
+        ("gpt-oss-120b", "trainium2", {"pp": 5, "microbatches": 4, "batch": 8, "isl": 7}),
+        ("deepseek-v3", "mi300x", {"tp": 8}),  # a stand-in of a stand-in
+    ],
+)
+def test_intervals_hold_the_time_stay_above_the_bound_and_say_something(name, gpu, split):
+    found = estimate(name, gpu, osl=16, allow_oom=True, **split)
+    for metric in ("ttft_ms", "tpot_ms"):
+        low, high = found.interval[metric]
+        time, bound = getattr(found, metric), found.bound[metric]
+        assert bound <= low <= time <= high <= 10.0 * time
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "refuses"),
+    [
+        ("qwen3-235b-a22b", {"tp": 8}, True),  # 1,536/8 = 192 columns
+        ("qwen3-235b-a22b", {"tp": 8, "ep": 8}, False),
+        ("qwen3-235b-a22b", {"tp": 4}, False),
+        ("qwen3-235b-a22b", {"tp": 8, "engine": "trtllm"}, False),
+        ("qwen3-32b", {"tp": 8}, False),  # 25,600/8 = 25 · 128
+    ],
+)
+def test_a_split_through_the_blocks_of_fp8_is_named(name, split, refuses):
+    warnings = estimate(name, weights="fp8_block", allow_oom=True, **split).warnings
+    assert any("refuses this split" in warning for warning in warnings) is refuses

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rooflinekit as rk
 from rooflinekit.kernels import Routing
 from rooflinekit.kernels.occupancy import counted_maximum, expected_maximum
 from rooflinekit.kernels.routing import popularity
@@ -146,3 +147,8 @@ def test_copies_against_a_simulation():
             load += np.bincount(rng.choice(where[expert], count), minlength=8)
         full += load.max() / 1500
     assert routing.fullest(96.0)[0] == pytest.approx(full, rel=0.02)
+
+
+def test_a_little_skew_changes_little():
+    even, nearly = (rk.estimate("gpt-oss-120b", tp=4, ep=4, batch=32, skew=skew).tpot_ms for skew in (0.0, 0.05))
+    assert nearly == pytest.approx(even, rel=0.03)

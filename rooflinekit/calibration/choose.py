@@ -36,6 +36,19 @@ def choose_calibration(accelerator: Accelerator, engine: str) -> tuple[Calibrati
     return stand_in(load_calibration(donor), accelerator, engine, home=_is_shipped(accelerator))
 
 
+def for_serving(calibration: Calibration) -> Calibration:
+    """The calibration without fits of kernels that ran untuned in the benchmark (calibrations/transfer.yaml)."""
+    families, untuned = dict(calibration.families), {}
+    for entry in _rule()["untuned"]:
+        of = calibration.accelerator in entry["accelerators"] and calibration.engine.split()[0] in entry["engines"]
+        for key in [key for key in families if of and key.startswith(entry["fit"])]:
+            label = key.removeprefix(entry["fit"])
+            if label[:1] in ("", "/") and entry["instead"] + label in families:
+                families[key] = families[entry["instead"] + label]
+                untuned[entry["fit"]] = entry["instead"]
+    return replace(calibration, families=families, untuned=untuned) if untuned else calibration
+
+
 def stand_in(
     calibration: Calibration, accelerator: Accelerator, engine: str, *, home: bool = True
 ) -> tuple[Calibration, str | None]:

@@ -65,7 +65,7 @@ def resolve_precision(model: Model, deployment: Deployment, accelerator: Acceler
     inputs = stream if model.weight_only and asked is None and weights is None else asked
     index = Dtype.FP8 if accelerator.supports(Dtype.FP8) else stream
     precision = Precision(stream, deployment.kv or _cache(model, asked, stream), formats, inputs, index)
-    for weight in {*layered, formats.lm_head}:
+    for weight in dict.fromkeys((*layered, formats.lm_head)):
         _check(precision, weight, accelerator)
     return precision
 
@@ -91,6 +91,7 @@ def _check_role(role: str, dtype: Dtype | None, allowed: tuple[Dtype, ...]) -> N
     if dtype is None or dtype in allowed:
         return
     near = {Dtype.TF32: Dtype.FP32, Dtype.FP8_BLOCK: Dtype.FP8, Dtype.MXFP4: Dtype.NVFP4}.get(dtype, dtype.unit)
+    near = near if near in allowed else Dtype.INT8
     why = " (a format of arithmetic, not of storage)" if dtype is Dtype.TF32 else ""
     raise DtypeError(f"{role} cannot be {dtype}{why}; nearest: {near}; allowed: {', '.join(map(str, allowed))}")
 

@@ -9,10 +9,14 @@ from rooflinekit.timing.parameter import Duration, TimeForm
 from rooflinekit.timing.surface import AXES, Surface
 from rooflinekit.types.hardware import System
 from rooflinekit.types.kernel import Kernel
-from rooflinekit.types.numeric import Numeric, where
+from rooflinekit.types.numeric import Numeric, minimum, where
 
 UNMEASURED = 2.0
 """Power of the interval's factor where another number format stands in: an assumption, as wide as another engine."""
+
+WIDEST = 10.0
+"""Largest factor of an interval either way. Powers of borrowed fits multiply to any size, which would say no more than
+that the time is unknown: an assumption."""
 
 __all__ = ["Beyond", "Calibration", "FamilyFit", "Regimes"]
 
@@ -107,16 +111,19 @@ class Calibration:
     widening: Mapping[str, float] = field(default_factory=dict)
     """Power of the interval's factor by family, where the calibration stands in for another accelerator or engine."""
 
+    untuned: Mapping[str, str] = field(default_factory=dict)
+    """Fits by "family/dtype" that another format's stand in for, because the measured kernels ran without tuning."""
+
     def factor(self, kernel: Kernel, fit: FamilyFit) -> Numeric:
         """Upper end of the 90 % interval over the prediction, and the prediction over its lower end."""
         factor, power = fit.regimes.factor(kernel), self.widening.get(kernel.family, 1.0)
         if not self.measured(kernel):
             power *= UNMEASURED
-        return factor if power == 1.0 else factor**power
+        return minimum(factor if power == 1.0 else factor**power, WIDEST)
 
     def measured(self, kernel: Kernel) -> bool:
         """Whether the kernel has a fit of its own, and not that of another number format."""
-        return self._own(kernel) is not None
+        return self._own(kernel) is not None and f"{kernel.family}/{kernel.dtype.value}" not in self.untuned
 
     def fit(self, kernel: Kernel) -> FamilyFit:
         """The fit for this kernel: its own, or the nearest of its family."""

@@ -55,9 +55,10 @@ class Traffic:
 class Loaded:
     """What users feel, as means [s], and what the deployment does.
 
-    running: sequences that a decoding request finds in its steps, itself included; rate: requests a second; knee: the rate that cannot be exceeded; queue: seconds of
-    TTFT spent waiting; busy: share of the time that goes to prompts; stable: 1 where the rate can be sustained;
-    together: share of the requests whose prompts come all at once.
+    running: sequences that a decoding request finds in its steps, itself included; rate: requests a second; knee:
+    the rate that cannot be exceeded; queue: seconds of TTFT spent waiting; busy: share of the time that goes to
+    prompts; stable: 1 where the rate can be sustained; together: share of the requests whose prompts come all at
+    once.
     """
 
     ttft: Interval
@@ -94,7 +95,7 @@ def closed_loop(predictor: Predictor, users: Numeric, traffic: Traffic) -> Loade
     request = times.request + first.time + wait + decode
     slot = maximum(users / running - 1.0, 0.0) * request * (1.0 - 0.5 / traffic.requests)
     ttft = _shifted(first, times.request + wait + slot)
-    rate = users / (request + slot)
+    rate = running / request
     return Loaded(ttft, tpot, request + slot, running, rate, rate, wait + slot, rho, 1.0 + 0.0 * rate, together, times)
 
 
