@@ -43,6 +43,8 @@ gpu: $(VENV)/test.stamp  ## on a CUDA GPU: check, measure, calibrate, compare (h
 		--out measured/$(GPU)/calibration.yaml --force
 	$(BIN)/rooflinekit accuracy kernels measured/$(GPU)/measurements.jsonl \
 		--calibration measured/$(GPU)/calibration.yaml || [ $$? -eq 4 ]
+	$(BIN)/python benchmarks/report_validation.py measured/$(GPU)/measurements.jsonl --gpu $(GPU) \
+		--calibration measured/$(GPU)/calibration.yaml
 
 calibration: $(VENV)/test.stamp  ## refit the shipped calibrations: make calibration TABLES=folder
 	@test -n "$(TABLES)" || { echo "give the folder of kernel tables: make calibration TABLES=folder" >&2; exit 2; }

@@ -5,9 +5,12 @@ groups of shapes (a matrix at all batches, say) are left out, so no row has a ne
 """
 
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from rooflinekit.calibration.calibrate import calibrate_family
 from rooflinekit.calibration.choose import choose_calibration, reach_of
@@ -20,25 +23,61 @@ from rooflinekit.types.hardware import System
 FEWEST = 8  # rows that a fit needs
 
 
-def main() -> None:
-    """Print the errors of each kernel on the half that its fit has not seen."""
-    path, accelerator = Path(sys.argv[1]), load_accelerator(sys.argv[2]).value
-    cells, medians = [], []
-    for operation, table in read_kernel_tables(path):
-        for group in kernel_groups(operation, table):
+@dataclass(frozen=True)
+class Half:
+    """One kernel: its times, each predicted by the fit to the other half of the shape groups [s]."""
+
+    operation: str
+    key: str
+    measured: np.ndarray
+    predicted: np.ndarray
+
+    @property
+    def error(self) -> np.ndarray:
+        return np.abs(self.predicted / self.measured - 1.0)
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.error))
+
+    @property
+    def mean(self) -> float:
+        return float(self.error.mean())
+
+    @property
+    def p90(self) -> float:
+        return float(np.quantile(self.error, 0.9))
+
+    @property
+    def points(self) -> pd.DataFrame:
+        times = {"measured_us": 1e6 * self.measured, "predicted_us": 1e6 * self.predicted}
+        return pd.DataFrame({"op": self.operation, **times})
+
+
+def halves(path: Path, gpu: str) -> Iterator[Half]:
+    """Every kernel with enough rows."""
+    accelerator = load_accelerator(gpu).value
+    for operation, measured in read_kernel_tables(path):
+        for group in kernel_groups(operation, measured):
             if len(group.table) < FEWEST:
                 continue
             donor, _ = choose_calibration(accelerator, group.engine)
             near = donor.families.get(group.key) or donor.families[group.family]
             prior = Prior(near.form, distant=reach_of(donor, accelerator, group.engine) == "generic")
             rows = group.rows()
-            halves = calibrate_family(rows, System.of(accelerator), group.source, prior, folds=2)
-            error = np.abs(halves.corrected / rows.time - 1.0)
-            medians.append(float(np.median(error)))
-            figures = (medians[-1], float(error.mean()), float(np.quantile(error, 0.9)))
-            cells.append([group.key, str(len(rows.time)), *(f"{figure:.1%}" for figure in figures)])
+            fitted = calibrate_family(rows, System.of(accelerator), group.source, prior, folds=2)
+            yield Half(operation, group.key, rows.time, fitted.corrected)
+
+
+def main() -> None:
+    """Print the errors of each kernel on the half that its fit has not seen."""
+    held = list(halves(Path(sys.argv[1]), sys.argv[2]))
+    cells = [
+        [half.key, str(len(half.measured)), *(f"{figure:.1%}" for figure in (half.median, half.mean, half.p90))]
+        for half in held
+    ]
     print("\n".join(aligned(["unseen half", "rows", "median", "mean", "p90"], cells, left=(0,))))
-    print(f"\nmedian over kernels: {np.median(medians):.1%}")
+    print(f"\nmedian over kernels: {np.median([half.median for half in held]):.1%}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from rooflinekit.roofline import StepTime, time_step
 from rooflinekit.timing.calibrated import Calibration
 from rooflinekit.types.batch import Batch
 from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.engine import IDEAL, Engine
+from rooflinekit.types.engine import IDEAL, Engine, StepCosts
 from rooflinekit.types.hardware import System
 from rooflinekit.types.kernel import Kernel
 from rooflinekit.types.model import Model
@@ -43,6 +43,12 @@ class Plan:
         return float(self.deployment.settings.token_budget or default)
 
     @property
+    def _costs(self) -> StepCosts:
+        """What the engine adds to kernels: fitted on GPUs; nobody launches a CPU's kernels ahead of it."""
+        costs = self.engine.costs
+        return StepCosts(interval=costs.interval) if self.system.accelerator.is_cpu else costs
+
+    @property
     def least_factor(self) -> float:
         """The interval of a step reaches at least this factor either way."""
         return 1.0 if self.calibration is None else self.engine.costs.interval
@@ -65,7 +71,7 @@ class Plan:
         timed = time_step(self.kernels(batch, grows), self.system, self.calibration)
         if self.calibration is None:
             return timed
-        costs, iteration = self.engine.costs, self._iteration(batch)
+        costs, iteration = self._costs, self._iteration(batch)
         if grows is None:
             return run_by(costs, timed, iteration, timed)
         whole = None

@@ -1,6 +1,8 @@
 """Measurement files without a machine: what was put into one comes back from a calibration fitted to it."""
 
 import json
+import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 
@@ -12,26 +14,27 @@ from typer.testing import CliRunner
 from rooflinekit.accuracy import kernel_accuracy
 from rooflinekit.calibration.fit import form_time
 from rooflinekit.calibration.load import load_calibration, read_calibration
-from rooflinekit.calibration.measurements import read_measurements
-from rooflinekit.calibration.model_rows import step_errors
 from rooflinekit.calibration.tables import measured_rows
 from rooflinekit.cli.app import app
 from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs.engines import load_engine
 from rooflinekit.step import make_plan
 from rooflinekit.timing import GemmTime, PlainTime
 from rooflinekit.types.batch import Batch
 from rooflinekit.types.deployment import Deployment
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.hardware import System
+from rooflinekit.validate.compare_model import compare_model
 
 H100 = System.of(load_accelerator("h100-sxm").value)
 HEADER = {
     "type": "header", "schema": 1, "run": "r", "started": "2026-01-01T00:00:00Z", "suite": "full", "model": "gpt2",
-    "dtype": "bf16", "engine": "gpt-fast", "engine_version": "torch 2", "device": {"name": "NVIDIA H100 80GB HBM3"},
+    "dtype": "bf16", "engine": "gpt-fast", "engine_version": "torch 2",
+    "device": {"name": "NVIDIA H100 80GB HBM3", "cores": 132, "memory_bytes": 80 * 2**30},
 }  # fmt: skip
 TRUTH = {
     "gemm": GemmTime(launch=3.1e-6, depth_root=1.4e-6, compute=0.71, memory=0.83, tile=120.0),
-    "elementwise": PlainTime(launch=4e-6, compute=0.7, memory=0.65),
+    "elementwise": PlainTime(launch=4e-6, compute=0.7, memory=0.65, row=2e-9),
 }
 SHAPES = {
     "gemm": ("m", "n", "k"),
@@ -80,7 +83,7 @@ def fitted(tmp_path_factory):
 
 @pytest.mark.parametrize(("op", "key", "names"), [
     ("gemm", "gemm/bf16", ("launch", "compute", "memory")),
-    ("elementwise", "elementwise/bf16/norm", ("launch", "memory")),
+    ("elementwise", "elementwise/bf16/norm", ("launch", "memory", "row")),
 ])  # fmt: skip
 def test_known_parameters_come_back_within_their_spread(fitted, op, key, names):
     fit = fitted[1].families[key]
@@ -104,20 +107,58 @@ def test_cold_rows_are_not_taken_for_a_warm_loop():
     assert cold > 1.2 * warm
 
 
-def test_steps_of_models_are_compared_with_the_sum_of_their_kernels(tmp_path):
-    calibration = load_calibration("h100-sxm--vllm")
-    bf16 = Dtype.BF16
-    plan = make_plan(load_model("gpt2").value, Deployment(weights=bf16, activations=bf16, kv=bf16), H100, calibration)
-    work = {("prefill", 4, 128): Batch.prefill(4.0, 128.0), ("decode", 8, 100): Batch.decode(8.0, 100.0)}
-    rows = [
+def model_rows(times):
+    """Rows of a model of which all steps take as long as `times` says, by phase, batch and context [s]."""
+    return [
         {"op": "model", "backend": "x", "model": "gpt2", "mode": "graph", "dtype": "bf16", "phase": phase,
-         "batch": batch, "context": context, "whole_us": 2e6 * float(plan.time(step).time), **timed(1.0)}
-        for (phase, batch, context), step in work.items()
+         "batch": batch, "context": context, "layers_run": 12, "layers": 12, "whole_us": 1e6 * seconds,
+         "busy_us": {"matrix": 7e5 * seconds}, "launch_us": 1e5 * seconds, "host_us": 2e5 * seconds, **timed(1.0)}
+        for (phase, batch, context), seconds in times.items()
     ]  # fmt: skip
-    found = list(step_errors(read_measurements(write(tmp_path / "a.jsonl", *rows)), H100, calibration))
-    assert [step.phase for step in found] == ["prefill", "decode"]
-    assert all(step.error == pytest.approx(-0.5) for step in found)
-    assert all(step.low <= step.predicted <= step.high for step in found)
+
+
+def test_steps_of_models_are_compared_with_what_estimate_says(tmp_path):
+    calibration = load_calibration("h100-sxm--vllm")
+    bf16, engine = Dtype.BF16, load_engine("gpt-fast")
+    deployment = Deployment(weights=bf16, activations=bf16, kv=bf16, engine="gpt-fast")
+    plan = make_plan(load_model("gpt2").value, deployment, H100, calibration, engine)
+    work = {("prefill", 4, 128): Batch.prefill(4.0, 128.0), ("decode", 8, 100): Batch.decode(8.0, 100.0)}
+    rows = model_rows({point: 2.0 * float(plan.time(batch).time) for point, batch in work.items()})
+    found = list(compare_model(rows, "h100-sxm", "h100-sxm--vllm"))
+    assert [step.point.phase for step in found] == ["prefill", "decode"]
+    assert all(step.error == pytest.approx(-0.5, abs=0.005) for step in found)
+    assert all(step.low_ms <= step.predicted_ms <= step.high_ms for step in found)
+
+
+def test_models_are_compared_without_pytorch():
+    code = "import sys, rooflinekit.validate.compare_model; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_engines_add_on_gpus_is_left_out_on_a_cpu():
+    cpu = System.of(load_accelerator("cpu-xeon-8480-2s").value)
+    deployment, engine = Deployment(engine="gpt-fast"), load_engine("gpt-fast")
+    for system, added in ((H100, True), (cpu, False)):
+        plan = make_plan(load_model("gpt2").value, deployment, system, load_calibration("h100-sxm--vllm"), engine)
+        step = plan.time(Batch.decode(1.0, 100.0))
+        assert any(timed.kernel.family == "host" for timed in step.kernels) is added
+
+
+def test_the_report_of_a_file_has_kernels_models_and_causes(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    import report_validation
+
+    rows = [*cold_rows("elementwise"), *model_rows({("prefill", 4, 128): 0.01, ("decode", 8, 100): 0.002})]
+    failed = {"op": "gemm", "backend": "x", "status": "missing", "detail": "no such kernel", "dtype": "fp8"}
+    path = write(tmp_path / "a.jsonl", *rows, failed)
+    monkeypatch.setattr("sys.argv", ["", str(path), "--gpu", "h100-sxm", "--out", str(tmp_path)])
+    report_validation.main()
+    text = (tmp_path / "validation-h100-sxm-2026-01-01.html").read_text(encoding="utf-8")
+    assert "elementwise/bf16/norm" in text
+    assert "gpt2 decode 8 × 100" in text
+    assert "missing: no such kernel" in text
+    assert text.count("<circle") == len(TABLES["elementwise"])
+    assert "1.4 / " in text  # 0.7 of the 2 ms of a decode step are matrices
 
 
 def test_rows_that_no_calibration_reads_are_left_alone(tmp_path):

@@ -12,7 +12,7 @@ def test_half_the_power_is_four_fifths_of_the_clock():
     # the prefill is bound by arithmetic: 0.5^(1/3) = 0.794
     gemm = [next(k for k in e.prefill.kernels if k.name == "gate_up_proj").bound_us for e in (full, half)]
     assert gemm[0] / gemm[1] == pytest.approx(0.7937, rel=1e-3)
-    assert half.tpot_ms == full.tpot_ms  # decode streams weights and cache
+    assert half.tpot_ms == pytest.approx(full.tpot_ms, rel=1e-5)  # decode streams weights and cache, but for sampling
     assert any("350 of 700 W" in warning for warning in half.warnings)
     assert any(entry.quantity.startswith("power cap") for entry in half.provenance)
 

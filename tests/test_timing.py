@@ -163,6 +163,12 @@ def test_plain_roofline_by_hand():
     assert PlainTime().time(kernel, H100).total == pytest.approx(2.5e-6 + 1e-6 / 0.8)
 
 
+def test_a_row_costs_time_besides_its_bytes() -> None:
+    """3.35 MB at 3.35 TB/s and 80 %, and 100 rows of 50 ns: 2.5 + 5 + 1.25 µs."""
+    kernel = Kernel("a", "embedding", 1, Dtype.BF16, activation_bytes=3.35e6, dims={"rows": 100.0})
+    assert PlainTime(row=50e-9).time(kernel, H100).total == pytest.approx(2.5e-6 + 5e-6 + 1e-6 / 0.8)
+
+
 def test_every_family_has_a_form_and_every_default_is_inside_its_bounds():
     assert set(FORMS) == set(FAMILIES)
     for kind in FORMS.values():

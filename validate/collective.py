@@ -34,7 +34,7 @@ def all_reduce_rows(device: Device, quick: bool) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "samples.json"
         try:
-            mp.spawn(_worker, (gpus, sizes, str(out), _free_port()), nprocs=gpus, join=True)
+            mp.spawn(_worker, ((device.torch.type, gpus), sizes, str(out), _free_port()), nprocs=gpus, join=True)
             measured = json.loads(out.read_text(encoding="ascii"))
         except Exception as error:
             detail = f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}"
@@ -59,10 +59,11 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def _worker(rank: int, world: int, sizes: list[int], out: str, port: int) -> None:
+def _worker(rank: int, group: tuple[str, int], sizes: list[int], out: str, port: int) -> None:
     """One rank: every size in turn; the first rank writes the samples of all sizes down [s]."""
+    kind, world = group
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    place = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+    place = torch.device(kind, rank if kind == "cuda" else None)
     if place.type == "cuda":
         torch.cuda.set_device(place)
     else:

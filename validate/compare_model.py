@@ -12,10 +12,10 @@ from rooflinekit.roofline import StepTime
 from rooflinekit.step import make_plan
 from rooflinekit.types.batch import Batch
 from rooflinekit.types.units import format_time
-from rooflinekit.validate.attribution import Line, Spent, causes, classes
-from rooflinekit.validate.model_run import Point, spread_layers
+from rooflinekit.validate.attribution import Line, Spent, causes, classes, missed
+from rooflinekit.validate.points import Point, spread_layers
 
-__all__ = ["Compared", "breakdown_table", "compare_model", "comparison_table", "explain"]
+__all__ = ["Compared", "breakdown_table", "compare_model", "comparison_table", "explain", "model_report"]
 
 _ENGINE = "gpt-fast"  # PyTorch's own kernels without a server around them, as the decoder runs
 
@@ -24,6 +24,7 @@ _ENGINE = "gpt-fast"  # PyTorch's own kernels without a server around them, as t
 class Compared:
     """One measured point beside the prediction for the whole model [ms]; `low` to `high` is its 90 % interval."""
 
+    model: str
     point: Point
     mode: str
     measured_ms: float
@@ -44,18 +45,23 @@ def compare_model(rows: Iterable[Mapping[str, Any]], gpu: str, calibration: str 
     Raises InputError (and its kinds) as `estimate` does.
     """
     for row in rows:
-        point = Point(row["phase"], row["batch"], row["context"])
+        point = _point(row)
         metric, work = _question(point)
-        answer = estimate(row["model"], gpu, calibration=calibration, allow_oom=True, **_formats(row), **work)
+        answer = estimate(row["model"], gpu, calibration=calibration, allow_oom=True, **_deployment(row), **work)
         predicted = getattr(answer, metric)
         low, high = (answer.interval or {}).get(metric) or (predicted, predicted)
         cut = row["layers_run"] < row["layers"]
-        yield Compared(point, row["mode"], row["whole_us"] / 1e3, predicted, low, high, cut)
+        yield Compared(row["model"], point, row["mode"], row["whole_us"] / 1e3, predicted, low, high, cut)
 
 
-def _formats(row: Mapping[str, Any]) -> dict[str, str]:
-    """The deployment of a row: everything in the one format in which the decoder ran."""
-    return {"engine": _ENGINE} | dict.fromkeys(("weights", "activations", "kv"), row["dtype"])
+def _point(row: Mapping[str, Any]) -> Point:
+    return Point(row["phase"], row["batch"], row["context"])
+
+
+def _deployment(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row ran as: everything in one format, and with or without CUDA graphs."""
+    formats = dict.fromkeys(("weights", "activations", "kv"), row["dtype"])
+    return {"engine": _ENGINE, "eager": row["mode"] == "eager", **formats}
 
 
 def _question(point: Point) -> tuple[str, dict[str, int]]:
@@ -67,18 +73,16 @@ def _question(point: Point) -> tuple[str, dict[str, int]]:
 
 def comparison_table(compared: Sequence[Compared]) -> list[str]:
     """One line a point: measured, predicted, its interval, and the error; a star where not all layers ran."""
-    header = ["phase", "batch", "tokens", "mode", "measured", "predicted", "90 % interval", "error"]
+    header = ["model", "phase", "batch", "tokens", "mode", "measured", "predicted", "90 % interval", "error"]
     cells = [
-        [c.point.phase, str(c.point.batch), str(c.point.context), c.mode, _ms(c.measured_ms) + "*" * c.extrapolated,
-         _ms(c.predicted_ms), f"{_ms(c.low_ms)} – {_ms(c.high_ms)}", f"{c.error:+.0%}"]
+        [c.model, c.point.phase, str(c.point.batch), str(c.point.context), c.mode,
+         _ms(c.measured_ms) + "*" * c.extrapolated, _ms(c.predicted_ms), f"{_ms(c.low_ms)} – {_ms(c.high_ms)}",
+         f"{c.error:+.0%}"]
         for c in compared
     ]  # fmt: skip
-    note = (
-        ["* not all layers fit: extrapolated by the slope between two depths"]
-        if any(c.extrapolated for c in compared)
-        else []
-    )
-    return [*aligned(header, cells, left=(0, 3)), *note]
+    cut = any(c.extrapolated for c in compared)
+    note = ["* not all layers fit: extrapolated by the slope between two depths"] if cut else []
+    return [*aligned(header, cells, left=(0, 1, 4)), *note]
 
 
 def _ms(value: float) -> str:
@@ -96,21 +100,38 @@ def explain(row: Mapping[str, Any], gpu: str, calibration: str | None = None) ->
 
 
 def _predicted(row: Mapping[str, Any], gpu: str, calibration: str | None) -> StepTime:
-    plan = resolve(row["model"], gpu, read_deployment(_formats(row)), calibration).plan
+    plan = resolve(row["model"], gpu, read_deployment(_deployment(row)), calibration).plan
     run = spread_layers(plan.model, row["layers_run"])
     plan = make_plan(run, plan.deployment, plan.system, plan.calibration, plan.engine)
     B, T = float(row["batch"]), float(row["context"])
     return plan.time(Batch.prefill(B, T) if row["phase"] == "prefill" else Batch.decode(B, T))
 
 
-def breakdown_table(lines: Sequence[Line]) -> list[str]:
+def breakdown_table(lines: Sequence[Line], title: str = "") -> list[str]:
     """One line a cause or class: measured, predicted, and what the model missed."""
     cells = [
         [line.what, *(format_time(us / 1e6) for us in (line.measured_us, line.predicted_us)), _signed(line.missed_us)]
         for line in lines
     ]
-    return aligned(["", "measured", "predicted", "missed"], cells)
+    return aligned([title, "measured", "predicted", "missed"], cells)
 
 
 def _signed(us: float) -> str:
     return ("-" if us < 0 else "+") + format_time(abs(us) / 1e6)
+
+
+def model_report(rows: Sequence[Mapping[str, Any]], gpu: str, calibration: str | None = None) -> list[str]:
+    """All points beside their prediction, then the time by cause and class of the first prefill and the first decode.
+
+    Raises InputError (and its kinds) as `estimate` does.
+    """
+    lines = comparison_table(list(compare_model(rows, gpu, calibration)))
+    for row in {row["phase"]: row for row in reversed(rows)}.values():
+        by_cause, by_class = explain(row, gpu, calibration)
+        first = missed(by_cause)[0]
+        lines += [
+            "", f"{row['phase']} {row['batch']} x {row['context']}, {row['mode']}, under the profiler; "
+            f"missed most: {first.what} ({_signed(first.missed_us)})",
+            *breakdown_table(by_cause, "cause"), "", *breakdown_table(by_class, "work"),
+        ]  # fmt: skip
+    return lines

@@ -63,8 +63,9 @@ HEADS = {
 }
 """Layouts of published models: smollm2-135m, qwen2.5-0.5b, qwen3-0.6b, llama-3-8b, llama-3-70b among the grouped."""
 
-EXPERTS = ((2048, 768, 128, 8), (4096, 14336, 8, 2), (2048, 1408, 64, 6))
-"""Width, inner width, experts, experts a token: qwen3-30b-a3b, mixtral-8x7b, deepseek-v2-lite."""
+EXPERTS = ((2048, 768, 128, 8), (4096, 14336, 8, 2), (2048, 1408, 64, 6), (4096, 1536, 128, 8), (2880, 2880, 32, 4))
+"""Width, inner width, experts, experts a token: qwen3-30b-a3b, mixtral-8x7b, deepseek-v2-lite, qwen3-235b-a22b,
+gpt-oss-20b."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def plan_shapes(model: str, dtype: str, rates: Rates, extent: Extent) -> Shapes:
     layouts = [*heads, *(each for kind in HEADS.values() for each in kind)]
     blocks = [layer.ffn for layer in spec.layers if isinstance(layer.ffn, (DenseFFN, MixtureOfExperts))]
     tokens, contexts, batches = extent.tokens, extent.contexts, extent.batches
-    widths = (spec.hidden, 1024, 2048, 4096, 8192)
+    widths = (spec.hidden, 768, 1024, 1536, 2048, 3072, 4096, 8192)
 
     def even(candidates: Iterable[T], seconds: Callable[[T], float], times: int = 1) -> list[T]:
         return stratified(candidates, seconds, times * extent.each, extent.span)
@@ -129,16 +130,16 @@ def plan_shapes(model: str, dtype: str, rates: Rates, extent: Extent) -> Shapes:
         + even(product(layouts, batches, contexts), roof.prefill),
         decode=[(h, B, T) for h in heads for B in batches[:2] for T in contexts]
         + even(product(layouts, batches, contexts), roof.decode, times=2),
-        latent_prefill=even(product((16, 32, 128), batches[:2], contexts), roof.latent_prefill),
+        latent_prefill=even(product((16, 32, 128), batches[:2], contexts), roof.latent_prefill, times=2),
         latent_decode=even(product((16, 32, 128), batches, contexts), roof.latent_decode),
         experts=_experts(extent),
         norm_kind=spec.final_norm,
         norm=list(product(tokens, widths)),
         rope=[(n, *h) for n in tokens for h in layouts[::2]],
         swiglu=list(product(tokens, (blocks[0].width if blocks else 4 * spec.hidden, 2048, 4096, 14336))),
-        embedding=list(product(tokens, widths[:4], (min(spec.vocab, 32000),))),
-        append=[(n, h.K, h.d) for n in tokens for h in layouts[::2]],
-        sampling=list(product(batches[::2], (spec.vocab, 8000, 32000, 128256))),
+        embedding=list(product(tokens, widths[:7], (min(spec.vocab, 32000),))),
+        append=[(n, h.K, h.d) for n in tokens for h in layouts],
+        sampling=list(product(batches, (spec.vocab, 8000, 32000, 64000, 128256))),
     )
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from rooflinekit.calibration.measurements import read_measurements
+from rooflinekit.types.errors import ArchitectureError
 from rooflinekit.validate.case import Case
 from rooflinekit.validate.ceilings import ceilings
 from rooflinekit.validate.collective import all_reduce_rows
 from rooflinekit.validate.device import Device
-from rooflinekit.validate.model_run import GRID, measure_model
+from rooflinekit.validate.model_run import open_bench
 from rooflinekit.validate.plan import EXTENTS, kernel_cases
+from rooflinekit.validate.points import remaining
 from rooflinekit.validate.record import Recorder
 from rooflinekit.validate.shapes import Extent, Rates
 from rooflinekit.validate.timing import summary, time_work
@@ -48,7 +51,7 @@ class Run:
     model: str
     recorder: Recorder
     deadline: float
-    say: Callable[[str], None] = lambda _: None
+    say: Callable[[str, int, int], None] = lambda name, number, of: None  #: what starts, its number, of how many
     extent: Extent | None = None  #: other than the suite's own
 
     @property
@@ -73,68 +76,79 @@ def run_suite(run: Run) -> str:
     if whole or run.suite == "kernels":
         done.append(_run_kernels(run.until(_KERNELS_END)))
     if whole or run.suite == "model":
-        grid = GRID[run.device.torch.type][: _QUICK_POINTS if run.suite == "quick" else None]
-        measure_model(run.model, str(run.device.torch), _writer(run), run.deadline, grid)
-        done.append(time.monotonic() < run.deadline)
+        done.append(_run_model(run))
     return "complete" if all(done) else "budget"
-
-
-def _writer(run: Run) -> Callable[[Mapping[str, Any]], None]:
-    """Writes a model's row once, whichever run of several it is."""
-
-    def write(row: Mapping[str, Any]) -> None:
-        run.say(f"{row.get('model', '')} {row.get('phase', '')} {row.get('batch', '')}x{row.get('context', '')}")
-        if row.get("key") not in run.recorder.done:
-            run.recorder.row(row)
-
-    return write
 
 
 def _run_ceilings(run: Run) -> bool:
     """Ceilings that are not in the file yet; whether the time sufficed."""
-    for columns, take in ceilings(run.device, quick=run.size == "quick" or run.suite == "kernels"):
+    planned = list(ceilings(run.device, quick=run.size == "quick" or run.suite == "kernels"))
+    for number, (columns, take) in enumerate(planned):
         key = f"ceiling {sorted(columns.items())}"
         if key in run.recorder.done:
             continue
         if time.monotonic() > run.deadline:
             return False
-        run.say(" ".join(map(str, columns.values())))
+        run.say(" ".join(map(str, columns.values())), number, len(planned))
         row = {"op": "ceiling", "backend": "torch", **columns, "key": key}
-        run.recorder.row({**row, **_guarded(lambda take=take: take(_SECONDS[run.size]))})  # type: ignore[misc]
-    if "all_reduce" not in run.recorder.done and time.monotonic() < run.deadline:
-        run.say("all_reduce")
-        for row in all_reduce_rows(run.device, quick=run.size == "quick"):
-            run.recorder.row({**row, "key": "all_reduce"})
+        run.recorder.row({**row, **_guarded(run.device, partial(take, _SECONDS[run.size]))})
+    reduced = any(key.startswith("all_reduce") for key in run.recorder.done)
+    if not reduced and time.monotonic() < run.deadline:
+        run.say("all_reduce", len(planned), len(planned))
+        for number, row in enumerate(list(all_reduce_rows(run.device, quick=run.size == "quick"))):
+            run.recorder.row({**row, "key": f"all_reduce {number}"})
+    return True
+
+
+def _run_model(run: Run) -> bool:
+    """Steps of the model that are not in the file yet; whether the time sufficed."""
+    most = _QUICK_POINTS if run.suite == "quick" else None
+    wanted = remaining(run.model, run.device.torch.type, run.recorder.done, most)
+    if not wanted or time.monotonic() > run.deadline:
+        return not wanted
+    try:
+        bench = open_bench(run.model, run.device)
+    except (ArchitectureError, torch.OutOfMemoryError) as error:
+        row = {"op": "model", "backend": "torch", "model": run.model, "key": f"model {run.model}"}
+        status = "missing" if isinstance(error, ArchitectureError) else "oom"
+        if row["key"] not in run.recorder.done:
+            run.recorder.row({**row, "status": status, "detail": str(error)})
+        return True
+    for number, (point, mode) in enumerate(wanted):
+        if time.monotonic() > run.deadline:
+            return False
+        run.say(f"{run.model} {point.phase} {point.batch}x{point.context} {mode}", number, len(wanted))
+        measured = _guarded(run.device, partial(bench.measure, point, mode))
+        run.recorder.row({**bench.label(point, mode), **measured})
     return True
 
 
 def _run_kernels(run: Run) -> bool:
+    """Kernels that are not in the file yet; whether the time sufficed, for the ceilings that place them too."""
+    rates = _rates(run)
+    if rates is None:
+        return False
     extent = run.extent or EXTENTS["cuda" if run.device.is_cuda else "cpu", run.size]
-    return run_cases(run, kernel_cases(run.model, run.device, _rates(run), extent))
+    return run_cases(run, kernel_cases(run.model, run.device, rates, extent))
 
 
-def _rates(run: Run) -> Rates:
-    """The best that this run's ceilings show, to place shapes by their roofline time."""
-    rows = read_measurements(run.recorder.path).of("ceiling")
-    best = {
-        kind: max(
-            float(row["value"])
-            for row in rows
-            if row["kind"] == kind and row.get("dtype", run.device.dtype) == run.device.dtype
-        )
-        for kind in ("gemm", "copy")
-    }
-    return Rates(best["gemm"], best["copy"])
+def _rates(run: Run) -> Rates | None:
+    """The best that this run's ceilings show, to place shapes by their roofline time; None without them."""
+    best: dict[str, float] = {}
+    for row in read_measurements(run.recorder.path).of("ceiling"):
+        if row.get("dtype", run.device.dtype) == run.device.dtype:
+            best[row["kind"]] = max(best.get(row["kind"], 0.0), float(row["value"]))
+    return Rates(best["gemm"], best["copy"]) if {"gemm", "copy"} <= best.keys() else None
 
 
-def run_cases(run: Run, cases: Iterable[Case]) -> bool:
+def run_cases(run: Run, cases: Sequence[Case]) -> bool:
     """Measure the cases that are not in the file yet; whether the time sufficed."""
-    for case in cases:
+    for number, case in enumerate(cases):
         if case.key in run.recorder.done:
             continue
         if time.monotonic() > run.deadline:
             return False
-        run.say(f"{case.op} {' '.join(str(value) for value in case.shape.values())}")
+        run.say(f"{case.op} {' '.join(str(value) for value in case.shape.values())}", number, len(cases))
         row = {"op": case.op, "backend": case.backend, **case.shape, "key": case.key}
         run.recorder.row({**row, **_measure(case, run)})
     return True
@@ -148,14 +162,10 @@ def _measure(case: Case, run: Run) -> dict[str, Any]:
         timing = time_work(case.build(), run.device, _SECONDS[run.size])
         return {"launch": timing.launch, **summary(timing.samples)}
 
-    try:
-        return _guarded(take)
-    finally:
-        if run.device.is_cuda:
-            torch.cuda.empty_cache()  # a graph keeps its memory to itself until then
+    return _guarded(run.device, take)
 
 
-def _guarded(take: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _guarded(device: Device, take: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What was measured, or why nothing could be: one kernel that fails must not end a run."""
     try:
         with torch.inference_mode():
@@ -166,3 +176,6 @@ def _guarded(take: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         detail = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         absent = isinstance(error, _MISSING) or any(word in detail.lower() for word in _ABSENT)
         return {"status": "missing" if absent else "failed", "detail": detail}
+    finally:
+        if device.is_cuda:
+            torch.cuda.empty_cache()  # a graph keeps its memory to itself until then

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.specs.locate import read_text, read_yaml, spec_dir
-from rooflinekit.timing import AXES, FORMS, Axis, Surface, TimeForm, parameters
+from rooflinekit.timing import AXES, FORMS, Axis, PlainTime, Surface, TimeForm, parameters
 from rooflinekit.timing.calibrated import Beyond, Calibration, FamilyFit, Regimes
 from rooflinekit.types.errors import SpecError, UnknownNameError, nearest
 from rooflinekit.types.kernel import FAMILIES
@@ -23,6 +23,8 @@ _TOP = {"name", "accelerator", "engine", "form", "source", "date", "version", "d
 _BEYOND = {"axis", "start", "parameters", "frozen"}
 _PERCENT = re.compile(r"[-\d\s]+")
 _MAYBE = {"correction", "beyond"}
+_ABSENT: dict[type[TimeForm], dict[str, Any]] = {PlainTime: {"row": [0, 0]}}
+"""Terms that files of before they were known lack."""
 _FAMILY = {"parameters", "frozen", "interval", "rows", "error", "source"}
 
 
@@ -125,6 +127,7 @@ def _beyond(path: Path, key: str, entry: dict[str, Any]) -> Beyond | None:
 
 def _form(path: Path, key: str, kind: type[TimeForm], entry: dict[str, Any]) -> tuple[TimeForm, dict[str, float]]:
     known = parameters(kind)
+    entry = _ABSENT.get(kind, {}) | entry
     _check_keys(path, f"{key}.parameters", entry, set(known))
     values, spread = {}, {}
     for name, bound in known.items():

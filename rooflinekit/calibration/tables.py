@@ -161,20 +161,21 @@ def _comm(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
 
 def _elementwise(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     moved = columns["tokens"] * (columns["read"] + columns["written"]) * dtype.bytes
-    return Kernel("elementwise", "elementwise", 1, dtype, activation_bytes=moved, variant=variant)
+    rows = {"rows": columns["tokens"]}
+    return Kernel("elementwise", "elementwise", 1, dtype, activation_bytes=moved, dims=rows, variant=variant)
 
 
 def _kv_append(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     elements = columns["tokens"] * columns["elements"]
     return Kernel(
         "kv_append", "kv_append", 1, dtype, kv_write_bytes=elements * parse_dtype(variant).bytes,
-        activation_bytes=elements * dtype.bytes, variant=variant,
+        activation_bytes=elements * dtype.bytes, dims={"rows": columns["tokens"]}, variant=variant,
     )  # fmt: skip
 
 
 def _embedding(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     moved = columns["tokens"] * columns["width"] * 2.0 * dtype.bytes
-    return Kernel("embedding", "embedding", 1, dtype, activation_bytes=moved)
+    return Kernel("embedding", "embedding", 1, dtype, activation_bytes=moved, dims={"rows": columns["tokens"]})
 
 
 def _sampling(columns: Columns, dtype: Dtype, variant: str) -> Kernel:

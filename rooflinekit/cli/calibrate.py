@@ -13,7 +13,6 @@ from rooflinekit.cli.progress import counting
 
 if TYPE_CHECKING:
     from rooflinekit.calibration.build import Built
-    from rooflinekit.types.hardware import Accelerator
 
 __all__ = ["calibrate"]
 
@@ -36,27 +35,18 @@ def calibrate(
         built = build_calibration(files, accelerator, engine.lower(), f"{datetime.now(UTC):%Y-%m-%d}", progress)
     emit(built.text, out, force)
     emit(_summary(built, out))
-    _show_models(files, accelerator, out)
+    _show_models(files, gpu, out)
 
 
-def _show_models(files: list[Path], accelerator: Accelerator, out: Path) -> None:
+def _show_models(files: list[Path], gpu: str, out: Path) -> None:
     """Steps of models that measurement files hold, predicted with the calibration just written."""
-    from rooflinekit.calibration.load import read_calibration
     from rooflinekit.calibration.measurements import SUFFIX, read_measurements
-    from rooflinekit.calibration.model_rows import step_errors
-    from rooflinekit.report.table import aligned
-    from rooflinekit.types.hardware import System
+    from rooflinekit.validate.compare_model import model_report
 
-    calibration, system = read_calibration(out), System.of(accelerator)
-    runs = [read_measurements(path) for path in files if path.suffix == SUFFIX]
-    cells = [
-        [step.model, step.phase, str(step.batch), str(step.context), step.mode, f"{1e3 * step.measured:.2f}",
-         f"{1e3 * step.predicted:.2f}", f"{1e3 * step.low:.2f}-{1e3 * step.high:.2f}", f"{step.error:+.0%}"]
-        for run in runs for step in step_errors(run, system, calibration)
-    ]  # fmt: skip
-    if cells:
-        header = ["model", "step", "batch", "context", "mode", "measured ms", "predicted ms", "interval", "error"]
-        emit("\n".join(["", *aligned(header, cells, left=(0, 1, 4))]))
+    for path in files:
+        rows = read_measurements(path).of("model") if path.suffix == SUFFIX else ()
+        if rows:
+            emit("\n".join(["", *model_report(rows, gpu, str(out))]))
 
 
 def _summary(built: Built, out: Path) -> str:
@@ -64,5 +54,6 @@ def _summary(built: Built, out: Path) -> str:
 
     cells = [[key, str(fit.rows), f"{fit.error:.1%}", ", ".join(fit.frozen)] for key, fit in built.fitted.items()]
     lines = [f"wrote {out}", "", *aligned(["fitted", "rows", "error on unseen shapes", "frozen"], cells, left=(0, 3))]
-    lines += ["", f"kept from the nearest calibration: {', '.join(built.borrowed)}"] if built.borrowed else []
+    kept = ", ".join(dict.fromkeys(key.partition("/")[0] for key in built.borrowed))
+    lines += ["", f"kept from the nearest calibration: {len(built.borrowed)} fits of {kept}"] if kept else []
     return "\n".join([*lines, *(f"note: {note}" for note in built.notes)])

@@ -10,10 +10,13 @@ __all__ = ["counting"]
 
 
 @contextmanager
-def counting(verb: str, total: int | None = None) -> Iterator[Callable[[str], None]]:
-    """Yield a function to call with the name of each piece of work as it starts."""
+def counting(verb: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """Yield a function to call with the name of each piece of work as it starts.
+
+    Where the pieces are not known beforehand, each call also says which piece it is and of how many.
+    """
     if not sys.stderr.isatty():
-        yield lambda _: None
+        yield lambda *_: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -22,7 +25,11 @@ def counting(verb: str, total: int | None = None) -> Iterator[Callable[[str], No
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(verb, total=total)
 
-        def step(name: str) -> None:
-            bar.update(task, advance=1, description=f"{verb} {name}"[:60])
+        def step(name: str, number: int | None = None, of: int | None = total) -> None:
+            description = f"{verb} {name}"[:60]
+            if number is None:
+                bar.update(task, advance=1, description=description)
+            else:
+                bar.update(task, completed=number, total=of, description=description)
 
         yield step

@@ -7,16 +7,25 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rooflinekit.cli.output import emit
 from rooflinekit.cli.progress import counting
-from rooflinekit.types.errors import InputError, InterruptedRunError, MissingExtraError, UnknownNameError
+from rooflinekit.types.errors import (
+    InputError,
+    InterruptedRunError,
+    MissingExtraError,
+    RooflinekitError,
+    UnknownNameError,
+)
 
 if TYPE_CHECKING:
+    from rooflinekit.calibration.measurements import Measurements
     from rooflinekit.validate.device import Device
+    from rooflinekit.validate.record import Recorder
 
 __all__ = ["validate"]
 
@@ -26,6 +35,9 @@ def validate(
     device: Annotated[str | None, typer.Option(help="cuda:0, cpu ... (default: the first GPU, else the CPU).")] = None,
     model: Annotated[str | None, typer.Option(help="Model whose layers are measured (default: by device).")] = None,
     budget: Annotated[float | None, typer.Option(help="Minutes to take at most (default: by suite).")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="Accelerator to predict the model's steps for (default: by the device's name).")
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Check the kernels' results, measure nothing.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for the measurement file.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the measurement file that is there.")] = False,
@@ -35,7 +47,7 @@ def validate(
     place = _open(device)
     if check:
         return _check(place)
-    from rooflinekit.specs import load_model
+    from rooflinekit.specs import load_accelerator, load_model
     from rooflinekit.validate.suite import BUDGETS, MODELS
 
     if suite not in BUDGETS:
@@ -45,8 +57,12 @@ def validate(
     minutes = BUDGETS[suite] if budget is None else budget
     if not minutes > 0:
         raise InputError(f"--budget must be above 0 minutes, not {minutes:g}")
-    named = load_model(model or MODELS["cuda" if place.is_cuda else "cpu"]).value.name
-    return _measure(place, suite, named, minutes, Target(out, force, resume))
+    if gpu is not None:
+        load_accelerator(gpu)  # a name nobody knows is said before the work
+    asked = model or MODELS["cuda" if place.is_cuda else "cpu"]
+    known = load_model(asked).value.name
+    named = str(Path(asked).resolve()) if Path(asked).exists() else known  # a path stays one, to be read again
+    return _measure(place, suite, named, minutes, Target(out, force, resume), gpu)
 
 
 class Target:
@@ -85,7 +101,7 @@ def _check(place: Device) -> None:
         raise typer.Exit(1)
 
 
-def _measure(place: Device, suite: str, model: str, minutes: float, target: Target) -> None:
+def _measure(place: Device, suite: str, model: str, minutes: float, target: Target, gpu: str | None) -> None:
     from rooflinekit.validate.record import Recorder, header
     from rooflinekit.validate.suite import Run, run_suite
 
@@ -102,7 +118,7 @@ def _measure(place: Device, suite: str, model: str, minutes: float, target: Targ
                 f"interrupted; {kept} rows are kept in {recorder.path}, and --resume goes on"
             ) from None
         recorder.end(ending)
-    emit(_said(place, recorder, ending, minutes))
+    emit("\n".join(_said(place, recorder, ending, minutes, gpu)))
     if recorder.counts["failed"]:
         raise typer.Exit(4)
 
@@ -121,28 +137,50 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _said(place: Device, recorder: Any, ending: str, minutes: float) -> str:
-    """What was written, what could not be measured and why, and what to do next."""
+def _said(place: Device, recorder: Recorder, ending: str, minutes: float, gpu: str | None) -> list[str]:
+    """What was written, what could not be measured and why, models beside their prediction, and what to do next."""
     from rooflinekit.calibration.measurements import read_measurements
-    from rooflinekit.validate.spec import SPEC_FILE, cpu_spec, has_ceilings
+    from rooflinekit.calibration.tables import OPERATIONS
 
     found = read_measurements(recorder.path)
-    counts = ", ".join(f"{count} {status}" for status, count in found.counts.items())
+    counts = ", ".join(f"{count} {status}" for status, count in found.counts.items()) or "no rows"
     lines = [f"wrote {recorder.path}: run {recorder.run} on {place.name}, {counts}"]
     lines += _reasons(found.rows)
     if ending == "budget":
         lines.append(f"note: {minutes:g} minutes were not enough for all; --resume measures the rest")
-    gpu = place.name
-    if not place.is_cuda and has_ceilings(found):
-        spec = recorder.path.with_name(SPEC_FILE)
-        spec.write_text(cpu_spec(found), encoding="utf-8")
+    if not place.is_cuda and (spec := _write_spec(found)):
         lines.append(f"wrote {spec}: this CPU as an accelerator, from its ceilings")
-        gpu = str(spec)
-    engine = found.header["engine"]
-    made = recorder.path.with_name("calibration.yaml")
-    quoted = f"'{gpu}'" if " " in gpu else gpu
-    lines += ["next:", f"  rooflinekit calibrate {recorder.path} --gpu {quoted} --engine {engine} --out {made}"]
-    return "\n".join(lines)
+        gpu = gpu or spec
+    gpu = gpu or place.name
+    if found.header["suite"] in ("full", "model"):
+        lines += _predicted(found, gpu)
+    if any(row["op"] in OPERATIONS for row in found.rows):
+        made = recorder.path.with_name("calibration.yaml")
+        command = f"rooflinekit calibrate {recorder.path} --gpu {quote(gpu)} --engine {found.header['engine']}"
+        lines += ["next:", f"  {command} --out {made}"]
+    return lines
+
+
+def _write_spec(found: Measurements) -> str:
+    """The file of this CPU as an accelerator, beside the measurements; "" where the run did not get that far."""
+    from rooflinekit.validate.spec import SPEC_FILE, cpu_spec, has_ceilings
+
+    if not has_ceilings(found):
+        return ""
+    spec = found.path.with_name(SPEC_FILE)
+    spec.write_text(cpu_spec(found), encoding="utf-8")
+    return str(spec)
+
+
+def _predicted(found: Measurements, gpu: str) -> list[str]:
+    """The models' steps beside what `estimate` says of the accelerator, if anybody knows it."""
+    from rooflinekit.validate.compare_model import model_report
+
+    rows = found.of("model")
+    try:
+        return ["", *model_report(rows, gpu), ""] if rows else []
+    except RooflinekitError as error:
+        return [f"note: no prediction for the model's steps: {error}; --gpu names the accelerator"]
 
 
 def _reasons(rows: Any) -> list[str]:

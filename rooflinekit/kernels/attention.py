@@ -86,6 +86,7 @@ class KVAppend:
                 step.stream,
                 kv_write_bytes=step.tokens * size,
                 activation_bytes=step.tokens * self.elements * step.stream.bytes,
+                dims={"rows": step.tokens},
                 variant=step.kv.value,
             )
         ]

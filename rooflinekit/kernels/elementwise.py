@@ -43,6 +43,7 @@ class Elementwise:
                 flops=step.tokens * self.flops,
                 weight_bytes=self.parameters * self.dtype.bytes,
                 activation_bytes=step.tokens * (self.read + self.written) * step.stream.bytes,
+                dims={"rows": step.tokens},
                 variant=self.name.rpartition("_")[2],  # residual_norm is a norm
             )
         ]
@@ -87,7 +88,8 @@ class Embedding:
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One gather."""
         moved = step.tokens * self.width * (self.dtype.bytes + step.stream.bytes)
-        return [Kernel("embedding", "embedding", count, step.stream, activation_bytes=moved)]
+        rows = {"rows": step.tokens}
+        return [Kernel("embedding", "embedding", count, step.stream, activation_bytes=moved, dims=rows)]
 
 
 @dataclass(frozen=True, slots=True)

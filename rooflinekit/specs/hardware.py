@@ -122,6 +122,7 @@ def _cores(cores: Cited) -> dict[str, Any]:
         "cores": cores.count("count"),
         **({"tile_rows": cores.count("tile_rows")} if cores.section.has("tile_rows") else {}),
         "clock_hz": clocks["max_clock"],
+        "is_cpu": cores.section.text("kind") == "core",
     }
 
 

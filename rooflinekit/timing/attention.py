@@ -42,7 +42,7 @@ class DecodeTime:
     head) tile. FlashDecoding (Dao et al. 2023) splits the context over the cores, which is why only rates remain.
     """
 
-    launch: float = parameter("floor of one launch", "us", 0.0, 60.0, 10.0)
+    launch: float = parameter("floor of one launch", "us", 0.0, 300.0, 10.0)
     split: float = parameter("combining the parts of a split context, per doubling", "us", 0.0, 20.0, 0.9)
     memory: float = parameter("realised share of the bandwidth", "share", 0.1, EFFICIENCY, 0.92)
     tile: float = parameter("cost of one sequence's KV head on one core", "us", 0.0, 60.0, 3.0)

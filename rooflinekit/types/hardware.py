@@ -73,6 +73,7 @@ class Accelerator:
     compute_capability: str = ""
     price: Price | None = None
     tile_rows: int = 64  #: rows that a matrix instruction takes at once: 64 for tensor cores (wgmma m64), 1 for a CPU
+    is_cpu: bool = False  #: runs its kernels itself, in place of being told to
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     provenance: tuple[Provenance, ...] = field(default=(), repr=False)

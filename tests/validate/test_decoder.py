@@ -13,17 +13,27 @@ pytest.importorskip("torch", reason="needs the extra `gpu` (torch)")
 
 import torch
 
+from rooflinekit.calibration.measurements import read_measurements
 from rooflinekit.parameter_count import count_parameters
 from rooflinekit.specs import load_model
 from rooflinekit.types.errors import ArchitectureError
-from rooflinekit.validate import model_run
+from rooflinekit.validate import model_run, suite
 from rooflinekit.validate.cache import ContiguousCache, PagedCache, Room
 from rooflinekit.validate.checks_decoder import TINY
-from rooflinekit.validate.compare_model import breakdown_table, compare_model, comparison_table, explain
+from rooflinekit.validate.compare_model import (
+    breakdown_table,
+    compare_model,
+    comparison_table,
+    explain,
+    model_report,
+)
 from rooflinekit.validate.decoder import Decoder, build
-from rooflinekit.validate.model_run import Point, compiled, measure_model, remaining, spread_layers, thinned
+from rooflinekit.validate.device import open_device
+from rooflinekit.validate.model_run import compiled, open_bench, thinned
+from rooflinekit.validate.points import GRID, Point, remaining, spread_layers
 from rooflinekit.validate.positions import Pattern
 from rooflinekit.validate.profile_step import profile_step
+from rooflinekit.validate.record import FILE, Recorder, header
 
 CPU = torch.device("cpu")
 MODELS = sorted(path.stem for path in (Path(__file__).parents[2] / "model_specs").glob("*.yaml"))
@@ -203,16 +213,28 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
+def row_of(bench: model_run.Bench, point: Point) -> dict[str, Any]:
+    """One row as a run writes it."""
+    with torch.inference_mode():
+        return {**bench.label(point, "eager"), **bench.measure(point, "eager")}
+
+
 @pytest.fixture(scope="module")
 def rows(small: str) -> list[dict[str, Any]]:
     """Measured on one thread, so that nothing waits for a core that is busy elsewhere."""
-    found: list[dict[str, Any]] = []
-    grid = [Point("prefill", 1, 16), Point("decode", 2, 16)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setattr(model_run, "_SECONDS", 0.0)
-        measure_model(small, "cpu", lambda row: found.append(dict(row)), float("inf"), grid)
-    return found
+        bench = open_bench(small, open_device("cpu"))
+        return [row_of(bench, point) for point in (Point("prefill", 1, 16), Point("decode", 2, 16))]
+
+
+def run_model(folder: Path, model: str, deadline: float) -> list[Any]:
+    """The rows of a model suite, gone on with where there is one."""
+    here = open_device("cpu")
+    with Recorder(folder, header(here, "model", model), resume=True) as recorder:
+        suite.run_suite(suite.Run(here, "model", model, recorder, deadline))
+    return list(read_measurements(folder / FILE).rows)
 
 
 class TestModelRun:
@@ -239,9 +261,14 @@ class TestModelRun:
 
     def test_both_are_shown_side_by_side(self, rows: list[dict[str, Any]]) -> None:
         lines = comparison_table(list(compare_model(rows, "cpu-xeon-8480-2s", "none")))
-        assert lines[0].split()[:4] == ["phase", "batch", "tokens", "mode"]
-        assert lines[1].split()[:4] == ["prefill", "1", "16", "eager"]
+        assert lines[0].split()[:5] == ["model", "phase", "batch", "tokens", "mode"]
+        assert lines[1].split()[1:5] == ["prefill", "1", "16", "eager"]
         assert len(lines) == 3
+
+    def test_the_report_shows_both_phases_and_what_was_missed_most(self, rows: list[dict[str, Any]]) -> None:
+        text = "\n".join(model_report(rows, "cpu-xeon-8480-2s", "none"))
+        assert "prefill 1 x 16, eager, under the profiler; missed most: " in text
+        assert "decode 2 x 16, eager, under the profiler; missed most: " in text
 
     def test_a_step_is_explained_by_cause_and_by_class(self, rows: list[dict[str, Any]]) -> None:
         """Both views add up to the profiled step on one side, and to the predicted one on the other."""
@@ -254,24 +281,36 @@ class TestModelRun:
             assert {line.what: line.missed_us for line in views[0]}["host"] == pytest.approx(row["host_us"])
             assert breakdown_table(views[0])[1].split()[0] == "compute"
 
-    def test_a_model_that_cannot_run_is_a_row_that_says_so(self) -> None:
-        found: list[dict[str, Any]] = []
-        measure_model("jamba-v0.1", "cpu", lambda row: found.append(dict(row)), float("inf"))
-        assert [(row["op"], row["status"]) for row in found] == [("model", "missing")]
-        assert "mamba layers are predicted but not run" in found[0]["detail"]
+    def test_a_model_that_cannot_run_is_a_row_that_says_so(self, tmp_path: Path) -> None:
+        rows = run_model(tmp_path, "jamba-v0.1", float("inf"))
+        assert [(row["op"], row["status"]) for row in rows] == [("model", "missing")]
+        assert "mamba layers are predicted but not run" in rows[0]["detail"]
+        assert run_model(tmp_path, "jamba-v0.1", float("inf")) == rows  # not once more
 
-    def test_nothing_is_measured_after_the_deadline(self, small: str) -> None:
-        found: list[dict[str, Any]] = []
-        measure_model(small, "cpu", lambda row: found.append(dict(row)), 0.0)
-        assert found == []
+    def test_nothing_is_measured_after_the_deadline(self, small: str, tmp_path: Path) -> None:
+        assert run_model(tmp_path, small, 0.0) == []
 
-    def test_a_run_that_goes_on_leaves_out_what_it_has(self, rows: list[dict[str, Any]], small: str) -> None:
-        first, *others = remaining(small, "cuda", ())
+    def test_a_run_that_goes_on_measures_what_it_lacks(
+        self, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(model_run, "_SECONDS", 0.0)
+        monkeypatch.setitem(GRID, "cpu", (Point("decode", 1, 8),))
+        first = run_model(tmp_path, small, float("inf"))
+        monkeypatch.setitem(GRID, "cpu", (Point("decode", 1, 8), Point("decode", 2, 8)))
+        both = run_model(tmp_path, small, float("inf"))
+        assert [row["batch"] for row in both] == [1, 2]
+        assert both[0] == first[0]
+        monkeypatch.setattr(suite, "open_bench", None)  # nothing is left, so no model is built
+        assert run_model(tmp_path, small, float("inf")) == both
+
+    def test_every_mode_of_a_point_is_a_row_of_its_own(self, small: str) -> None:
+        point = GRID["cuda"][0]
         modes = ("compiled", "graph", "eager")
-        keys = [f"model {small} {mode} {first.phase} {first.batch} {first.context}" for mode in modes]
-        assert remaining(small, "cuda", keys[:2])[0] == first  # one of its rows is missing
-        assert remaining(small, "cuda", keys) == others
-        assert len({row["key"] for row in rows}) == len(rows)
+        keys = [f"model {small} {mode} {point.phase} {point.batch} {point.context}" for mode in modes]
+        wanted = remaining(small, "cuda", ())
+        assert wanted[:3] == [(point, mode) for mode in modes]
+        assert remaining(small, "cuda", keys[:2]) == wanted[2:]
+        assert remaining(small, "cuda", keys, 1) == []
 
     def test_missing_depth_is_extrapolated_by_the_slope(self, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """With a time of 10 ms + 2 ms a layer, 4 of 6 layers must say 22 ms."""
@@ -279,8 +318,7 @@ class TestModelRun:
         monkeypatch.setattr(
             model_run.Bench, "_samples", lambda self, decoder, point, mode: (0.010 + 0.002 * len(decoder.layers),) * 5
         )
-        found: list[dict[str, Any]] = []
-        measure_model(small, "cpu", lambda row: found.append(dict(row)), float("inf"), [Point("decode", 1, 8)])
+        found = [row_of(open_bench(small, open_device("cpu")), Point("decode", 1, 8))]
         assert found[0]["layers_run"] == 4
         assert found[0]["whole_us"] == pytest.approx(22_000)
         assert next(iter(compare_model(found, "cpu-xeon-8480-2s", "none"))).extrapolated

@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make test` installs it")
 
 from rooflinekit.calibration.measurements import kernel_tables, read_measurements  # noqa: E402
+from rooflinekit.cli.validate import _interruptible  # noqa: E402
 from rooflinekit.types.errors import InputError, SpecError  # noqa: E402
 from rooflinekit.validate import record  # noqa: E402
 from rooflinekit.validate.device import Device  # noqa: E402
@@ -178,23 +179,32 @@ def wait_for_rows(path: Path, process, count=3):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
-def test_a_run_that_is_stopped_leaves_a_readable_file_and_goes_on(tmp_path, number, code):
-    process = started(tmp_path)
-    wait_for_rows(tmp_path / FILE, process)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == code, errors
+def test_a_run_that_is_stopped_leaves_a_readable_file_and_goes_on(tmp_path):
+    """Killed; gone on with; interrupted."""
+    killed = started(tmp_path)
+    wait_for_rows(tmp_path / FILE, killed)
+    killed.kill()
+    killed.communicate(timeout=60)
     found = read_measurements(tmp_path / FILE)
-    assert found.ending == ("" if number == signal.SIGKILL else "interrupted")
+    assert found.ending == ""
     assert len(found.rows) >= 3
-    if number != signal.SIGKILL:
-        assert f"interrupted; {len(found.rows)} rows are kept in {tmp_path / FILE}, and --resume goes on" in errors
-        return
     again = started(tmp_path, "--resume")
     wait_for_rows(tmp_path / FILE, again, count=len(found.rows) + 3)
     again.send_signal(signal.SIGINT)
-    again.communicate(timeout=60)
-    rows = read_measurements(tmp_path / FILE).rows
+    _, errors = again.communicate(timeout=60)
+    assert again.returncode == 130, errors
+    found_again = read_measurements(tmp_path / FILE)
+    rows = found_again.rows
+    assert found_again.ending == "interrupted"
+    assert f"interrupted; {len(rows)} rows are kept in {tmp_path / FILE}, and --resume goes on" in errors
     assert len(rows) > len(found.rows)
     assert len({row["key"] for row in rows}) == len(rows)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
+def test_a_terminated_run_ends_as_an_interrupted_one():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), _interruptible():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1.0)
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -1,0 +1,169 @@
+"""Write reports/validation-GPU-DATE.html, predicted against measured kernels and models of one measurement file.
+
+Run: python benchmarks/report_validation.py FILE --gpu GPU [--calibration FILE] [--out FOLDER]
+
+Kernels are predicted by fits that have not seen their half of the shape groups. Models are predicted by the calibration
+that is given, fitted to the kernels of the same file; it has seen no model.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from half_split import Half, halves
+from report_page import Block, percent, table, web
+
+from rooflinekit import __version__
+from rooflinekit.calibration.measurements import Measurements, read_measurements
+from rooflinekit.specs import load_accelerator
+from rooflinekit.validate.attribution import Line
+from rooflinekit.validate.compare_model import compare_model, explain
+
+_SIDE = 200  # of a picture
+_FACTS = ("driver", "cuda", "compute_capability", "power_limit", "torch", "triton", "flashinfer", "python")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--gpu", required=True, help="the accelerator's name or file")
+    parser.add_argument("--calibration", help="for the models; default: the one that `estimate` takes")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "reports")
+    arguments = parser.parse_args()
+    found, name = read_measurements(arguments.file), load_accelerator(arguments.gpu).value.name
+    title = f"Predicted and measured on {found.header['device']['name']}"
+    blocks = page(found, arguments.gpu, arguments.calibration)
+    path = arguments.out / f"validation-{name}-{str(found.header['started'])[:10]}.html"
+    path.write_text(web([Block("h1", title), *blocks], title), encoding="utf-8")
+    print(path)
+
+
+def page(found: Measurements, gpu: str, calibration: str | None) -> list[Block]:
+    held = list(halves(found.path, gpu))
+    return [
+        *machine(found), *kernels(held), *models(found, gpu, calibration), Block("h2", "Ceilings"), ceilings(found),
+        Block("h2", "What did not run"), *absent(found),
+    ]  # fmt: skip
+
+
+def machine(found: Measurements) -> list[Block]:
+    head, device = found.header, found.header["device"]
+    facts = [f"{name} {device[name]}" for name in _FACTS if device.get(name)]
+    counts = ", ".join(f"{count} {status}" for status, count in found.counts.items())
+    said = (
+        f"Run {head['run']} of {head['started']}, suite {head['suite']}, {head['engine_version']}, rooflinekit "
+        f"{__version__}: {counts} rows; it ended as: {found.ending or 'killed'}."
+    )
+    cores = f"{device['cores']} cores or threads, {device['memory_bytes'] / 2**30:.0f} GiB"
+    return [Block("p", said), Block("p", "; ".join([cores, *facts]) + ".")]
+
+
+def kernels(held: list[Half]) -> list[Block]:
+    rows = [
+        [half.key, str(len(half.measured)), percent(half.median), percent(half.mean), percent(half.p90)]
+        for half in held
+    ]
+    middle = pd.Series([half.median for half in held]).median()
+    text = (
+        "Each kernel is fitted to half of its shape groups (whole groups: a matrix at all batches, a layout of heads) "
+        f"and predicts the other half, and the other way round. Median over kernels of the median error: "
+        f"{percent(middle)}."
+    )
+    return [
+        Block("h2", "Kernels, on shapes that the fit has not seen"), Block("p", text),
+        table(["kernel", "rows", "median error", "mean", "90 % below"], rows), pictures(held),
+    ]  # fmt: skip
+
+
+def pictures(held: list[Half]) -> Block:
+    """One cloud of points an operation."""
+    points = pd.concat([half.points for half in held])
+    drawn = "".join(scatter(str(op), own) for op, own in points.groupby("op", sort=False))
+    return Block("picture", f'<div class="figures">{drawn}</div>')
+
+
+def scatter(name: str, points: pd.DataFrame) -> str:
+    """Predicted over measured time, both logarithmic, and the line on which they are equal."""
+    logs = np.log10(points[["measured_us", "predicted_us"]].to_numpy())
+    low, high = float(logs.min()), float(logs.max())
+    places = _SIDE * (logs - low) / max(high - low, 1e-9)
+    dots = "".join(f'<circle cx="{x:.1f}" cy="{_SIDE - y:.1f}" r="2"/>' for x, y in places)
+    ends = f"{10**low:.3g} to {10**high:.3g} µs"
+    return (
+        f'<figure role="img" aria-label="{name}: predicted over measured, {ends}">'
+        f'<svg viewBox="-4 -4 {_SIDE + 8} {_SIDE + 8}" fill="#2a6fbb" fill-opacity=".6">'
+        f'<path d="M0 {_SIDE}L{_SIDE} 0M0 0V{_SIDE}H{_SIDE}" fill="none" stroke="currentColor"/>{dots}</svg>'
+        f"<figcaption>{name}: predicted (up) over measured, {ends}</figcaption></figure>"
+    )
+
+
+def models(found: Measurements, gpu: str, calibration: str | None) -> list[Block]:
+    rows = found.of("model")
+    blocks = [Block("h2", "Models")]
+    if not rows:
+        return [*blocks, Block("p", "None ran.")]
+    cells = [
+        [f"{c.model} {c.point.phase} {c.point.batch} × {c.point.context}", c.mode, f"{c.measured_ms:.4g}",
+         f"{c.predicted_ms:.4g}", f"{c.low_ms:.4g} – {c.high_ms:.4g}", f"{100 * c.error:+.0f} %",
+         "extrapolated" if c.extrapolated else "all"]
+        for c in compare_model(rows, gpu, calibration)
+    ]  # fmt: skip
+    head = ["step", "mode", "measured [ms]", "predicted [ms]", "90 % interval", "error", "layers"]
+    text = (
+        "A prefill is a TTFT without queue or front end, a decode step a TPOT. The prediction is the sum of the fits "
+        "of the kernels and of what the engine adds; no model was fitted."
+    )
+    return [*blocks, Block("p", text), table(head, cells), *spent(found, gpu, calibration)]
+
+
+def spent(found: Measurements, gpu: str, calibration: str | None) -> list[Block]:
+    """Time by cause and by class of work, measured / predicted, a line a step."""
+    blocks = [Block("h3", "Where the time went")]
+    for number, what in enumerate(("cause", "class of work")):
+        views = {
+            f"{row['phase']} {row['batch']} × {row['context']} {row['mode']}": explain(row, gpu, calibration)[number]
+            for row in found.of("model")
+        }
+        causes = [line.what for line in next(iter(views.values()))]
+        rows = [[step, *(cell(line) for line in lines)] for step, lines in views.items()]
+        blocks += [Block("p", f"By {what}: measured / predicted [ms]."), table(["step", *causes], rows)]
+    text = (
+        "Measured under the profiler, which slows the host: its gaps are an upper limit. Events do not tell what a "
+        "kernel waits for, so each class is split between compute and memory as the prediction splits it."
+    )
+    return [*blocks, Block("p", text)]
+
+
+def cell(line: Line) -> str:
+    if not (line.measured_us or line.predicted_us):
+        return "–"
+    return f"{line.measured_us / 1e3:.3g} / {line.predicted_us / 1e3:.3g}"
+
+
+def ceilings(found: Measurements) -> Block:
+    """The best pass of each kind: the sizes are in the file."""
+    best: dict[str, tuple[float, str]] = {}
+    for row in found.of("ceiling"):
+        name = " ".join(str(row[part]) for part in ("kind", "dtype") if part in row)
+        name += f" ({row['launch']})" if row["kind"] == "launch" else ""
+        lead = min if row["kind"] == "launch" else max
+        one = (float(row["value"]), str(row["unit"]))
+        best[name] = lead(best.get(name, one), one)
+    return table(["ceiling", "best", "unit"], [[name, f"{value:.4g}", unit] for name, (value, unit) in best.items()])
+
+
+def absent(found: Measurements) -> list[Block]:
+    reasons = Counter(
+        f"{row['op']}, {row['backend']}: {row['status']}: {row['detail']}"
+        for row in found.rows
+        if row["status"] != "ok"
+    )
+    return [Block("li", f"{count} × {reason}") for reason, count in reasons.items()] or [Block("p", "Everything ran.")]
+
+
+if __name__ == "__main__":
+    main()
