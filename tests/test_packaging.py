@@ -47,6 +47,7 @@ class TestPackage:
         inside = {path.parent for path in MODULES} - {PACKAGE}
         beside = [folder for name in SHIPPED for folder in (ROOT / name, *(ROOT / name).rglob("*"))]
         beside = [folder for folder in beside if folder.is_dir() and any(folder.glob("*.[py][ya]*"))]
+        beside = [folder for folder in beside if folder.name != "__pycache__"]
         expected = {".".join(("rooflinekit", *path.relative_to(PACKAGE).parts)) for path in inside}
         expected |= {".".join(("rooflinekit", *path.relative_to(ROOT).parts)) for path in beside}
         assert set(setuptools["packages"]) == expected | {"rooflinekit"}
