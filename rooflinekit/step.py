@@ -133,6 +133,20 @@ def make_plan(
         system,
         precision,
         calibration,
-        model_operations(model, deployment, precision, system.domain_size),
+        model_operations(model, _as_run(deployment, system), precision, system.domain_size),
         engine,
     )
+
+
+def _as_run(deployment: Deployment, system: System) -> Deployment:
+    """The all-reduce that engines take where none is named.
+
+    Over PCI Express alone, vLLM and SGLang switch their custom kernel off for more than two accelerators, and NCCL's
+    ring is left (custom_all_reduce.py in both).
+    """
+    if deployment.all_reduce != "auto" or deployment.tp <= _PAIR or not system.over_pcie:
+        return deployment
+    return deployment if deployment.sequence_parallel else replace(deployment, all_reduce="ring")
+
+
+_PAIR = 2

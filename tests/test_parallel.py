@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import rooflinekit as rk
 from rooflinekit.estimator import estimate, read_deployment
 from rooflinekit.kernels import Experts, tiers
 from rooflinekit.layers import check_deployment
@@ -455,3 +456,13 @@ def test_intervals_hold_the_time_stay_above_the_bound_and_say_something(name, gp
 def test_a_split_through_the_blocks_of_fp8_is_named(name, split, refuses):
     warnings = estimate(name, weights="fp8_block", allow_oom=True, **split).warnings
     assert any("refuses this split" in warning for warning in warnings) is refuses
+
+
+def test_many_accelerators_on_pcie_reduce_with_nccl():
+    """vLLM and SGLang switch their custom all-reduce off for more than two accelerators without NVLink."""
+    auto, ring = (rk.estimate("llama-3.1-8b", "l40s", tp=4, all_reduce=name) for name in ("auto", "ring"))
+    assert auto.tpot_ms == ring.tpot_ms and auto.inputs["all_reduce"] == "auto"
+    two = [rk.estimate("llama-3.1-8b", "l40s", tp=2, all_reduce=name).tpot_ms for name in ("auto", "ring")]
+    assert two[0] != two[1]
+    linked = [rk.estimate("llama-3.1-8b", "h100-sxm", tp=4, all_reduce=name).tpot_ms for name in ("auto", "ring")]
+    assert linked[0] != linked[1]
