@@ -52,7 +52,7 @@ SETTING_KEYS = tuple(field.name for field in fields(EngineSettings))
 DEPLOYMENT_KEYS = (*(f.name for f in fields(Deployment) if f.name != "settings"), *SETTING_KEYS)
 _MOST_SKEWED = 4.0  # weights n^-4: nearly all tokens visit the same experts
 DEGREES = ("tp", "pp", "ep", "dp", "cp", "microbatches")
-_FORMATS = ("weights", "activations", "kv", "dispatch")
+_FORMATS = ("weights", "attention_weights", "lm_head", "activations", "kv", "dispatch")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ def estimate(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", 
         model: a name (`llama3-8b`), a Hugging Face id, or a path to a config.json or the folder that holds it.
         gpu: an accelerator's name or a path to its file.
         **scenario: batch, isl, osl, cached, context [tokens]; tp, pp, ep, dp, cp, microbatches; system,
-            sequence_parallel, all_reduce, dispatch, redundant_experts, skew; weights, activations, kv (number formats);
+            sequence_parallel, all_reduce, dispatch, redundant_experts, skew; weights, attention_weights, lm_head,
+            activations, kv (number formats);
             engine (`vllm`, or a version of it, `vllm@0.8.5`) and its settings memory_fraction, token_budget,
             max_num_seqs, max_model_len; power_cap [W]; concurrency or rate (under load, with requests, burstiness,
             isl_cv, osl_cv and objectives ttft, tpot [ms]); kv_policy (`window:4096`, `sink:4+2044`, `topk:2048`,
@@ -294,6 +295,8 @@ def _inputs(plan: Plan, work: Workload) -> dict[str, Any]:
         "skew": deployment.skew,
         "power_cap": deployment.power_cap,
         "weights": blocks.value,
+        "attention_weights": precision.formats.attention.value,
+        "lm_head": precision.formats.lm_head.value,
         "activations": (precision.inputs or precision.stream).value,
         "kv": precision.kv.value,
         "kv_policy": str(deployment.kv_policy),

@@ -47,16 +47,18 @@ def resolve_precision(model: Model, deployment: Deployment, accelerator: Acceler
 
     `weights` overrides the matrices of the layers; embedding, LM head, norms and router keep 16 bit when it is
     narrower, and a wide one is also the stream. The cache follows `activations` when that is a format a cache can
-    have (wide, FP8 or INT8), else the checkpoint's own cache format or the stream.
+    have (wide, FP8 or INT8), else the checkpoint's own cache format or the stream. `attention_weights` and `lm_head`
+    are those of attention's matrices and of the LM head, where they differ.
 
     Raises DtypeError for a format that its role cannot have, that the accelerator has no units for, or for narrow
     activations over weights that they cannot be multiplied with.
     """
     weights, asked = deployment.weights, deployment.activations
-    _check_role("weights", weights, _STORED)
+    for role in ("weights", "attention_weights", "lm_head"):
+        _check_role(role, getattr(deployment, role), _STORED)
     _check_role("activations", asked, _INPUTS)
     _check_role("kv", deployment.kv, _CACHED)
-    formats = _override(model.formats, weights)
+    formats = _apart(_override(model.formats, weights), deployment)
     stream = next((dtype for dtype in (asked, weights) if dtype is not None and dtype.is_wide), model.dtype)
     output = formats.attention_output or formats.attention
     layered = (formats.attention, output, formats.ffn, formats.experts, formats.shared_experts)
@@ -114,6 +116,13 @@ def _cache(model: Model, asked: Dtype | None, stream: Dtype) -> Dtype:
     if asked in _FOLLOWED:
         return asked
     return model.kv_dtype or (Dtype.FP32 if stream is Dtype.TF32 else stream)
+
+
+def _apart(formats: WeightFormats, deployment: Deployment) -> WeightFormats:
+    """The formats that were given for attention and LM head apart."""
+    if (attention := deployment.attention_weights) is not None:
+        formats = replace(formats, attention=attention, attention_output=attention)
+    return formats if deployment.lm_head is None else replace(formats, lm_head=deployment.lm_head)
 
 
 def _override(formats: WeightFormats, weights: Dtype | None) -> WeightFormats:

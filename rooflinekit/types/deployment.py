@@ -37,6 +37,8 @@ class Deployment:
     redundant_experts: int = 0  #: copies of experts beyond one each, over all ranks of a layer
     skew: float = 0.0  #: routing: the n-th most popular expert has weight n^-skew; 0 is uniform
     weights: Dtype | None = None
+    attention_weights: Dtype | None = None  #: of the attention matrices; None is `weights`
+    lm_head: Dtype | None = None  #: of the LM head; None is the checkpoint's
     activations: Dtype | None = None
     kv: Dtype | None = None
     engine: str = "vllm"

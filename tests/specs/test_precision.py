@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+import rooflinekit as rk
 from rooflinekit.layers import resolve_precision
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.types.deployment import Deployment
@@ -85,3 +86,21 @@ def test_the_cache_of_the_checkpoint_stays_where_the_activations_are_no_cache_fo
     assert resolve(own, weights="nvfp4", activations="nvfp4").kv is FP8
     assert resolve(own, activations="bf16").kv is BF16
     assert resolve(own, kv="nvfp4").kv is Dtype.NVFP4
+
+
+def test_attention_and_head_may_have_formats_of_their_own():
+    apart = resolve(weights="fp8", attention_weights="bf16", lm_head="fp8").formats
+    assert (apart.ffn, apart.attention, apart.lm_head, apart.embedding) == (FP8, BF16, FP8, BF16)
+    whole = resolve(weights="fp8").formats
+    assert (whole.attention, whole.lm_head) == (FP8, BF16)
+    assert "lm_head cannot be tf32" in refused(lm_head="tf32")
+
+
+def test_formats_apart_cost_their_bytes():
+    """Llama-3-8B: 1.342 G weights of attention and 0.525 G of the head, at 3.35 TB/s."""
+    times = [
+        rk.estimate("llama-3-8b", batch=8, calibration="none", weights="fp8", **apart).decode.bound_ms
+        for apart in ({}, {"attention_weights": "bf16"}, {"attention_weights": "bf16", "lm_head": "fp8"})
+    ]
+    assert times[1] - times[0] == pytest.approx(1.342e9 / 3.35e12 * 1e3, rel=1e-3)
+    assert times[1] - times[2] == pytest.approx(128256 * 4096 / 3.35e12 * 1e3, rel=1e-3)
