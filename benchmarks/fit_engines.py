@@ -285,16 +285,16 @@ _LAUNCHED_BY = {"trtllm@0.5": "c++", "gpt-fast@": "c++"}
 _SOURCES = """sources:
   fit:
     title: "benchmarks/fit_engines.py on published end-to-end times ({rows} rows for this engine)"
-    url: "https://arxiv.org/abs/2411.00136"
+    url: "reports/accuracy-serving.md"
     read: true
   issue1008:
     title: "SGLang issue 1008: Llama-3-8B on an H100 without CUDA graphs, 8.2 to 9.3 ms for 324 modelled kernels"
     url: "https://github.com/sgl-project/sglang/issues/1008"
     read: true
   assumed:
-    title: "assumption: a kernel launched from C++ or a compiled graph, an order of the usual 3 to 8 us"
-    url: "https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/"
-    read: false
+    title: "assumption: launching a kernel from C++ or a compiled graph takes a few microseconds; nothing was measured"
+    url: "docs/engines.md"
+    read: true
 """
 
 

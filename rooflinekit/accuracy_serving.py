@@ -118,6 +118,7 @@ def _static(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> None:
         _fill(group, rows, answer, part, _static_values(run, part, users, isl, osl))
 
 
+_QUEUE = 1e6  # users of a saturated run: more than any deployment holds
 _USUAL_OSL = 128.0  # a row that names none: long enough that the first token hardly counts
 
 
@@ -139,7 +140,7 @@ def _concurrency(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> 
 
 def _saturated(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> None:
     """An offline queue is a closed loop with more users than fit."""
-    _under_client(group, rows, answer, np.full(len(rows), 1e6), Client(requests=math.inf))
+    _under_client(group, rows, answer, np.full(len(rows), _QUEUE), Client(requests=math.inf))
 
 
 def _loaded(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, users: Array) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rooflinekit.roofline import StepTime
 from rooflinekit.types.dtype import Dtype
@@ -10,7 +11,7 @@ from rooflinekit.types.engine import StepCosts
 from rooflinekit.types.kernel import Kernel, KernelTime
 from rooflinekit.types.numeric import Numeric, maximum, where
 
-__all__ = ["Iteration", "run_by"]
+__all__ = ["Iteration", "host_times", "run_by"]
 
 _SIGMAS = 1.645  # of a normal distribution: 90 % lie within
 
@@ -71,20 +72,28 @@ def _repeated(timed: KernelTime, times: Numeric) -> KernelTime:
     return replace(timed, **ends)
 
 
+def host_times(costs: StepCosts, iteration: Iteration) -> tuple[Numeric, Numeric]:
+    """Host work of an iteration, and the gaps between the kernels of its layers [s]."""
+    once, each = costs.step, costs.sequence
+    if iteration.gpus > 1:
+        once, each = once + costs.ranks, each + costs.sequence_ranks
+    gaps = iteration.passes * (iteration.layers * costs.layer)
+    return iteration.passes * once + iteration.sequences * each, gaps
+
+
 def _host_entries(costs: StepCosts, iteration: Iteration, dtype: Dtype) -> list[KernelTime]:
-    several = iteration.gpus > 1
-    passes, rows = iteration.passes, iteration.sequences
-    spread = {name: costs.spread.get(name, 0.0) for name in ("step", "ranks", "sequence", "sequence_ranks", "layer")}
-    host = passes * (costs.step + several * costs.ranks) + rows * (costs.sequence + several * costs.sequence_ranks)
-    doubt = passes * (spread["step"] + several * spread["ranks"])
-    doubt = doubt + rows * (spread["sequence"] + several * spread["sequence_ranks"])
-    gaps = passes * (iteration.layers * costs.layer)
+    host, gaps = host_times(costs, iteration)
+    spread: dict[str, Any] = {name: costs.spread.get(name, 0.0) for name in _HOST}
+    doubts = host_times(StepCosts(**spread), iteration)
     entries = []
     if costs.step or costs.ranks or costs.sequence or costs.sequence_ranks:
-        entries.append(_entry("host", dtype, 1, host, doubt))
+        entries.append(_entry("host", dtype, 1, host, doubts[0]))
     if costs.layer:
-        entries.append(_entry("layer_gaps", dtype, iteration.layers, gaps, passes * iteration.layers * spread["layer"]))
+        entries.append(_entry("layer_gaps", dtype, iteration.layers, gaps, doubts[1]))
     return entries
+
+
+_HOST = ("step", "ranks", "sequence", "sequence_ranks", "layer")
 
 
 def _entry(name: str, dtype: Dtype, count: int, time: Numeric, doubt: Numeric) -> KernelTime:

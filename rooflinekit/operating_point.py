@@ -150,7 +150,7 @@ class Predictor:
             part = Batch.mean_decode(batch, work.isl + 1.0 + before, maximum(length, 1.0))
             mean = mean.plus(Interval.sums(self.plan.time(part, grows=True)), length / steps)
             before = before + length
-        return mean.widened(self.plan.least_factor)
+        return mean.widened(self.plan.costs.interval)
 
     def _local(self, work: Workload) -> Numeric:
         """Decoding sequences of one replica that pass a stage together.

@@ -189,7 +189,7 @@ class SpeculativePredictor(Predictor):
         """Mean over rounds, split as plain decode is; the last round yields no more tokens than are asked for."""
         tokens: Numeric = self.draft.choice.tokens_per_pass
         if work.context is not None:
-            once = self._round_time(work, work.context, None).widened(self.plan.least_factor)
+            once = self._round_time(work, work.context, None).widened(self.plan.costs.interval)
             return _NOTHING.plus(once, 1.0 / tokens)
         steps = work.decode_steps
         mean = self._round_time(work, work.decode_context, grows=False)
@@ -199,7 +199,7 @@ class SpeculativePredictor(Predictor):
             middle = work.isl + 1.0 + before + (maximum(length, 1.0) - 1.0) / 2
             mean = mean.plus(self._round_time(work, middle, grows=True), length / steps)
             before = before + length
-        return _NOTHING.plus(mean.widened(self.plan.least_factor), 1.0 / minimum(tokens, steps))
+        return _NOTHING.plus(mean.widened(self.plan.costs.interval), 1.0 / minimum(tokens, steps))
 
     def _round_time(self, work: Workload, context: Numeric, grows: bool | None) -> Interval:
         time = Interval.sums(self.plan.time(self.verify_batch(work, context), grows))

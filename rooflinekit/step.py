@@ -43,15 +43,16 @@ class Plan:
         return float(self.deployment.settings.token_budget or default)
 
     @property
-    def _costs(self) -> StepCosts:
-        """What the engine adds to kernels: fitted on GPUs; nobody launches a CPU's kernels ahead of it."""
-        costs = self.engine.costs
-        return StepCosts(interval=costs.interval) if self.system.accelerator.is_cpu else costs
+    def costs(self) -> StepCosts:
+        """What the engine adds to kernels: nothing to the bound, and nothing on a CPU, since it was fitted on GPUs.
 
-    @property
-    def least_factor(self) -> float:
-        """The interval of a step reaches at least this factor either way."""
-        return 1.0 if self.calibration is None else self.engine.costs.interval
+        How the engine works (graphs, mixed steps) stays.
+        """
+        own = self.engine.costs
+        if self.calibration is None:
+            return StepCosts(graphs=own.graphs, mixes=own.mixes)
+        cpu = self.system.accelerator.is_cpu
+        return StepCosts(graphs=own.graphs, mixes=own.mixes, interval=own.interval) if cpu else own
 
     def kernels(self, batch: Batch, grows: bool | None = None) -> list[Kernel]:
         """The launches of one step on one accelerator; `batch` is the sequences of one attention replica.
@@ -71,7 +72,7 @@ class Plan:
         timed = time_step(self.kernels(batch, grows), self.system, self.calibration)
         if self.calibration is None:
             return timed
-        costs, iteration = self._costs, self._iteration(batch)
+        costs, iteration = self.costs, self.iteration(batch)
         if grows is None:
             return run_by(costs, timed, iteration, timed)
         whole = None
@@ -107,14 +108,15 @@ class Plan:
         deployment = self.deployment
         return deployment.gpus if deployment.ep > 1 else deployment.gpus // deployment.dp
 
-    def _iteration(self, batch: Batch) -> Iteration:
+    def iteration(self, batch: Batch) -> Iteration:
+        """What the engine's loop turns over in this step."""
         new = batch.prefilling.tokens if batch.prefilling else 0.0
         return Iteration(
             passes=maximum(ceil_div(new, self.token_budget), 1.0),
             sequences=batch.sequences,
             layers=self.model.depth,
             gpus=self._together,
-            eager=batch.prefilling is not None or not self.engine.costs.graphs or self.deployment.settings.eager,
+            eager=batch.prefilling is not None or not self.costs.graphs or self.deployment.settings.eager,
         )
 
 

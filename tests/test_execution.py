@@ -148,3 +148,14 @@ def test_a_chunk_that_is_not_the_last_needs_no_logits():
     names = {t.kernel.name for t in last.kernels} - {t.kernel.name for t in part.kernels}
     assert names == {"lm_head", "sampling"}
     assert 0.0 < float(part.time) < float(last.time)
+
+
+def test_the_bound_and_a_cpu_keep_how_an_engine_works_and_not_what_it_costs():
+    bound = resolve("llama-3-8b", "h100-sxm", read_deployment({"engine": "vllm@0.6"}), "none").plan.costs
+    assert not bound.mixes and bound.request == bound.step == bound.launch == 0.0 and bound.interval == 1.0
+    assert load_engine("vllm@0.6").costs.request > 0.0
+
+
+def test_replicas_that_share_nothing_do_not_wait_for_each_other():
+    costs = StepCosts(ranks=1e-3, sequence_ranks=1e-4)
+    assert decode_time(costs, dp=2) == decode_time(StepCosts(), dp=2)

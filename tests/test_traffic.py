@@ -43,7 +43,7 @@ def test_little_law_holds_in_an_open_loop():
 def test_a_prompt_beside_decodes_adds_less_than_a_prompt_alone():
     load = InFlight(64.0, 1024.0, 256.0)
     alone = float(PREDICTOR.plan.time(Batch.prefill(1.0, 1024.0)).time)
-    assert 0.0 < float(prefill_share(PREDICTOR, load, 64.0).time) < alone
+    assert 0.0 < float(prefill_share(PREDICTOR, load).time) < alone
 
 
 @settings(deadline=None, max_examples=30)

@@ -1,11 +1,11 @@
-"""What one replica of a deployment can hold: tokens of cache, sequences."""
+"""What one replica of a deployment can hold: tokens of cache."""
 
 from __future__ import annotations
 
 from rooflinekit.operating_point import Predictor
 from rooflinekit.types.errors import DoesNotFitError
 
-__all__ = ["default_sequences", "kv_capacity_tokens"]
+__all__ = ["kv_capacity_tokens"]
 
 _LONGEST = 1 << 26  # tokens beyond which a cache that does not grow is not followed
 
@@ -32,9 +32,3 @@ def kv_capacity_tokens(predictor: Predictor, context: float, sequences: int) -> 
         middle = (low + high) // 2
         low, high = (middle, high) if memory.max_batch(float(middle), context) >= fitting else (low, middle)
     return low * int(min(fitting, sequences) if high >= _LONGEST else fitting)
-
-
-def default_sequences(predictor: Predictor) -> int:
-    """Sequences that the engine runs at once unless told otherwise."""
-    rule, accelerator = predictor.plan.engine.memory, predictor.plan.system.accelerator
-    return int(rule.default(rule.max_num_seqs, accelerator))

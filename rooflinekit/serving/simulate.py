@@ -10,7 +10,7 @@ from typing import Any
 from rooflinekit import __version__
 from rooflinekit.estimator import Resolved
 from rooflinekit.operating_point import Predictor
-from rooflinekit.serving.capacity import default_sequences, kv_capacity_tokens
+from rooflinekit.serving.capacity import kv_capacity_tokens
 from rooflinekit.serving.decoding import Lockstep, Speculative
 from rooflinekit.serving.event_loop import Fleet, Link, Simulation, Watch
 from rooflinekit.serving.kv_blocks import BlockPool, PrefixPool
@@ -161,7 +161,7 @@ def _limits(predictor: Predictor, chosen: Scheduler) -> Limits:
     return Limits(
         policy=policy_named(chosen.policy or _usual(plan)),
         token_budget=budget or int(plan.token_budget),
-        max_num_seqs=sequences or default_sequences(predictor),
+        max_num_seqs=sequences or int(predictor.memory.rows),
         max_model_len=chosen.max_model_len or plan.deployment.settings.max_model_len or plan.model.max_context,
         queue_limit=chosen.queue_limit,
         by_class=chosen.by_class,
@@ -171,7 +171,7 @@ def _limits(predictor: Predictor, chosen: Scheduler) -> Limits:
 
 def _usual(plan: Plan) -> str:
     """The policy that the engine is known for."""
-    return "chunked" if plan.engine.costs.mixes else "prefill-priority"
+    return "chunked" if plan.costs.mixes else "prefill-priority"
 
 
 def _block(plan: Plan, setup: Setup) -> int:

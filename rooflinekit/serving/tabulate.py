@@ -9,6 +9,7 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from rooflinekit.estimator import resolve
+from rooflinekit.execution import host_times
 from rooflinekit.kernels import Operation
 from rooflinekit.serving.steps import StepTable
 from rooflinekit.step import Plan
@@ -87,7 +88,7 @@ def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1) ->
         replicas=plan.deployment.dp,
         floor=launches,
         sequence_floor=per_sequence,
-        graphs=plan.engine.costs.graphs and not plan.deployment.settings.eager,
+        graphs=plan.costs.graphs and not plan.deployment.settings.eager,
     )
 
 
@@ -95,7 +96,7 @@ class _Parts:
     """A plan in the parts whose times add up: by phase, by sampled rows, and all the rest with the engine's costs."""
 
     def __init__(self, plan: Plan, width: int) -> None:
-        costs = plan.engine.costs
+        costs = plan.costs
         bare = replace(costs, step=0.0, ranks=0.0, sequence=0.0, sequence_ranks=0.0, layer=0.0, launch=0.0)
         phased, sampling = _split(plan)
         self.plan, self.width = plan, width
@@ -141,15 +142,13 @@ class _Parts:
 
     def floor(self) -> tuple[tuple[float, float, float], float]:
         """Host time of a step of prompts, mixed, and of decoding sequences; and of each sequence in it [s]."""
-        plan, costs = self.plan, self.plan.engine.costs
-        if plan.calibration is None:
-            return (0.0, 0.0, 0.0), 0.0
-        several = plan.deployment.gpus > 1
-        once = costs.step + several * costs.ranks + plan.model.depth * costs.layer
+        plan, costs = self.plan, self.plan.costs
         prompt, token = Batch.prefill(1.0, 8.0), Batch.decode(1.0, 8.0)
+        one = plan.iteration(token)
+        once, full = (sum(host_times(costs, replace(one, sequences=count)), 0.0) for count in (0.0, 1.0))
         counts = [sum(kernel.count for kernel in plan.kernels(batch)) for batch in (prompt, prompt | token, token)]
-        alone, mixed, decode = (once + count * costs.launch for count in counts)
-        return (alone, mixed, decode), costs.sequence + several * costs.sequence_ranks
+        alone, mixed, decode = (float(once) + count * costs.launch for count in counts)
+        return (alone, mixed, decode), float(full - once)
 
     def _rest(self, batch: Batch) -> Array:
         return _time(self.calm, batch) - _time(self.by_phase, batch) - _time(self.by_rows, batch)

@@ -73,35 +73,33 @@ def slots(predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math
 def shared_times(predictor: Predictor, load: InFlight) -> Shared:
     """The times of `load.users` requests in flight."""
     step = predictor.tpot(Workload(load.users, load.isl, load.osl))
-    share = prefill_share(predictor, load, load.users)
-    costs = predictor.plan.engine.costs
-    request = 0.0 if predictor.plan.calibration is None else costs.request
+    share, costs = prefill_share(predictor, load), predictor.plan.costs
     alone = Interval.of(predictor.plan.time(Batch.prefill(1.0, load.isl)))
     if not costs.mixes:
-        return Shared(step, share, alone, request)
-    mixed = share.plus(step, _chunks(predictor, load, load.users))
-    return Shared(step, share, alone.plus(mixed.plus(alone, -1.0), 1.0 - 1.0 / load.users), request)
+        return Shared(step, share, alone, costs.request)
+    mixed = share.plus(step, _chunks(predictor, load))
+    return Shared(step, share, alone.plus(mixed.plus(alone, -1.0), 1.0 - 1.0 / load.users), costs.request)
 
 
-def _chunks(predictor: Predictor, load: InFlight, running: Numeric) -> Numeric:
-    """Steps that a prompt takes beside `running` decoding sequences."""
+def _chunks(predictor: Predictor, load: InFlight) -> Numeric:
+    """Steps that a prompt takes beside the decoding sequences."""
     budget = predictor.plan.token_budget
-    return ceil_div(load.isl, maximum(budget - running, budget / 2.0))
+    return ceil_div(load.isl, maximum(budget - load.users, budget / 2.0))
 
 
-def prefill_share(predictor: Predictor, load: InFlight, running: Numeric) -> Interval:
-    """What one prompt adds to the steps of `running` sequences that decode meanwhile [s].
+def prefill_share(predictor: Predictor, load: InFlight) -> Interval:
+    """What one prompt adds to the steps of the sequences that decode meanwhile [s].
 
     Chunked prefill puts at most the token budget into one step, beside the decoding sequences: the added time is
     Σ over chunks of t(chunk and decodes) − t(decodes), less than a prefill by itself, because weights are read and
     kernels launched for both. An engine that does not mix phases runs the prefill alone.
     """
     plan = predictor.plan
-    if not plan.engine.costs.mixes:
+    if not plan.costs.mixes:
         return Interval.of(plan.time(Batch.prefill(1.0, load.isl)))
-    chunks = _chunks(predictor, load, running)
+    chunks = _chunks(predictor, load)
     new = load.isl / chunks
-    decoding = Sequences(running, 1.0, load.isl + load.osl / 2)
+    decoding = Sequences(load.users, 1.0, load.isl + load.osl / 2)
     mixed = Batch(Sequences(1.0, new, (load.isl - new) / 2, 1.0 / chunks), decoding)
     both, one = plan.time(mixed), plan.time(Batch(None, decoding))
     added = [
