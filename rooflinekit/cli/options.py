@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
-__all__ = ["Count"]
+__all__ = [
+    "Activations",
+    "AllReduce",
+    "AttentionWeights",
+    "Cache",
+    "CachePolicy",
+    "Calibration",
+    "ContextParallel",
+    "Count",
+    "DataParallel",
+    "Dispatch",
+    "Engine",
+    "ExpertParallel",
+    "LmHead",
+    "MemoryFraction",
+    "Microbatches",
+    "PipelineParallel",
+    "PowerCap",
+    "RedundantExperts",
+    "SequenceParallel",
+    "Skew",
+    "System",
+    "TensorParallel",
+    "Weights",
+]
 
 
 def Count(help: str) -> Any:
@@ -19,3 +43,28 @@ def _whole(text: str | int) -> int:
         return int(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a whole number") from None
+
+
+# What describes a deployment, for every command that takes one.
+TensorParallel: TypeAlias = Annotated[int, Count("Tensor parallel degree.")]
+PipelineParallel: TypeAlias = Annotated[int, Count("Pipeline parallel degree.")]
+ExpertParallel: TypeAlias = Annotated[int, Count("Expert parallel degree.")]
+DataParallel: TypeAlias = Annotated[int, Count("Attention data parallel degree.")]
+ContextParallel: TypeAlias = Annotated[int, Count("Context parallel degree.")]
+Microbatches: TypeAlias = Annotated[int, Count("Parts of a batch that follow each other through the stages.")]
+SequenceParallel: TypeAlias = Annotated[bool, typer.Option("--sequence-parallel", help="Split tokens between blocks.")]
+AllReduce: TypeAlias = Annotated[str, typer.Option(help="auto, one_shot, two_shot, ring or in_switch.")]
+System: TypeAlias = Annotated[str | None, typer.Option(help="What the accelerators are built into, such as hgx-h100.")]
+Dispatch: TypeAlias = Annotated[str | None, typer.Option(help="Format in which tokens travel to their experts.")]
+RedundantExperts: TypeAlias = Annotated[int, Count("Copies of popular experts, over all ranks.")]
+Skew: TypeAlias = Annotated[float, typer.Option(help="Routing: popularity falls as rank^-skew; 0 is uniform.")]
+PowerCap: TypeAlias = Annotated[float | None, typer.Option(help="Limit of each accelerator's power, in W.")]
+Weights: TypeAlias = Annotated[str | None, typer.Option(help="Weight format (default: the checkpoint's).")]
+AttentionWeights: TypeAlias = Annotated[str | None, typer.Option(help="Format of attention's matrices, if another.")]
+LmHead: TypeAlias = Annotated[str | None, typer.Option(help="Format of the LM head (default: the checkpoint's).")]
+Activations: TypeAlias = Annotated[str | None, typer.Option(help="Activation format (default: the checkpoint's).")]
+Cache: TypeAlias = Annotated[str | None, typer.Option(help="KV cache format (default: as activations).")]
+CachePolicy: TypeAlias = Annotated[str, typer.Option(help="full, window:N, sink:N+M, topk:N or evict:N.")]
+Engine: TypeAlias = Annotated[str, typer.Option(help="vllm, sglang, trtllm, gpt-fast or ideal; or vllm@0.8.5.")]
+MemoryFraction: TypeAlias = Annotated[float | None, typer.Option(help="Share of memory the engine may use.")]
+Calibration: TypeAlias = Annotated[str | None, typer.Option(help="A calibration, or 'none' for the datasheet bound.")]
