@@ -65,6 +65,8 @@ def read_calibration(path: Path) -> Calibration:
     _check_keys(path, "", {key: value for key, value in data.items() if key != KEY} if KEY in data else data, _TOP)
     try:
         return _read(path, text, data)
+    except SpecError:
+        raise
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise SpecError(f"{path.name}: an entry has the wrong shape: {' '.join(str(error).split())[:120]}") from None
 

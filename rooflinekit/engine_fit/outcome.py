@@ -17,7 +17,7 @@ class Outcome:
     """One parameter after the fit.
 
     spread: one standard error (of the logarithm for a factor); data: 1 − (spread / prior spread)², the share that the
-    files have in the value; at: the bound where it stands ("least", "most", or "").
+    files have in the value; at: the bound where it stands ("least", "most", or ""); moved: by how many prior spreads.
     """
 
     prior: Parameter
@@ -25,6 +25,7 @@ class Outcome:
     spread: float
     data: float
     at: str = ""
+    moved: float = 0.0
 
 
 @dataclass(frozen=True)

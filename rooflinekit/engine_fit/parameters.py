@@ -25,6 +25,7 @@ FACTORS = ("memory", "compute")
 REACH = 4.0
 """Prior spreads that a value may move at most, either way: an assumption. Beyond it a wrong fact is likelier."""
 
+_NOTHING = 1e-9  # prior spreads: rounding beside 0
 _SIGMAS = 1.645  # of a normal distribution: 90 % lie within
 
 
@@ -47,7 +48,10 @@ class Parameter:
         >>> Parameter("step", 2e-4, 1e-4).at(1.0)
         0.0003
         """
-        return self.value * math.exp(self.spread * place) if self.factor else self.value + self.spread * place
+        if self.factor:
+            return self.value * math.exp(self.spread * place)
+        value = self.value + self.spread * place
+        return value if value > _NOTHING * self.spread else 0.0
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -75,15 +79,11 @@ def priors(own: StepCosts, served: ServedCosts | None, cases: Sequence[Case]) ->
     were used before, their posterior.
     """
     if served is not None:
-        return tuple(_kept(served.costs, name) for name in served.costs.spread if name in MOST)
+        return tuple(Parameter(name, getattr(served.costs, name), error) for name, error in served.errors.items())
     found = [Parameter(name, getattr(own, name), max(own.spread[name], _between(name))) for name in MOST
              if name in own.spread]  # fmt: skip
     found += [Parameter(name, 1.0, spread) for name, spread in kernel_errors(cases).items()]
     return tuple(each for each in found if each.spread > 0.0)
-
-
-def _kept(costs: StepCosts, name: str) -> Parameter:
-    return Parameter(name, getattr(costs, name), costs.spread[name])
 
 
 def _between(name: str) -> float:

@@ -55,7 +55,7 @@ def read_benchmarks(files: Sequence[Path], given: Given) -> Benchmarks:
     failed: dict[str, RooflinekitError] = {}
     found = _files(files, notes, failed)
     room = room_of([entry for file in found for entry in file.entries])
-    posed = _posed(found, replace(given), room, failed)
+    posed = _posed(found, given, room, failed)
     if not posed:
         raise next(iter(failed.values())) if failed else InputError("the files hold no run of a benchmark")
     _check_alike([one for _, one in posed])
@@ -67,7 +67,10 @@ def read_benchmarks(files: Sequence[Path], given: Given) -> Benchmarks:
     if not used:
         raise InputError("the calibration in use has seen every one of these files; there is nothing to fit")
     cases = _cases(posed, used, given.replicas, notes, failed)
-    if not any(case.measured for case in cases):
+    notes += [f"{case.posed.run.source}: no TTFT, TPOT or throughput that depends on the engine; not used"
+              for case in cases if not case.measured]  # fmt: skip
+    cases = tuple(case for case in cases if case.measured)
+    if not cases:
         raise InputError("no run has a TTFT, a TPOT or a throughput that depends on the engine")
     names, hashes = tuple(file.name for file in used), tuple(file.hash for file in used)
     tools = tuple(next(one.run.tool for other, one in posed if other is file) for file in used)

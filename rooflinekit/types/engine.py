@@ -133,14 +133,16 @@ class StepCosts:
 class ServedCosts:
     """Step costs of one deployment, from benchmark files; they hold for this accelerator and range of versions alone.
 
-    since: first version of that range. shipped: the kernels' fits are those of a shipped calibration. hashes: of the
-    files that have been used.
+    since: first version of that range. errors: one standard error of each cost after the fit, which the files' next fit
+    starts from; the spread in `costs`, for intervals, is never more than the shipped one. shipped: the kernels' fits
+    are those of a shipped calibration. hashes: of the files that have been used.
     """
 
     accelerator: str
     engine: str
     since: str
     costs: StepCosts
+    errors: Mapping[str, float]
     provenance: tuple[Provenance, ...]
     shipped: bool
     hashes: tuple[str, ...]
