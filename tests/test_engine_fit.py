@@ -253,7 +253,7 @@ def test_files_that_disagree_widen_the_intervals(tmp_path):
 def test_one_row_and_one_cost_share_the_gap_by_their_variances():
     """With slope s = ∂ln t/∂z and noise σ, z = s·r/(s² + σ²) solves (z − r/s)·s²/σ² + z = 0 for a small gap."""
     rows = Rows(np.array([1.001]), np.array([0]), np.array([0]))
-    linear = Linear(np.zeros(1), np.array([1.0]), np.array([[0.08]]))
+    linear = Linear(np.zeros(1), np.array([1.0]), np.array([[0.08]]), np.array([True]))
     found = solve(linear, rows, np.array([[-4.0], [4.0]]), np.array([True]))
     s, sigma = 0.08, found.noise[0]
     assert found.places[0] == pytest.approx(s * np.log(1.001) / (s**2 + sigma**2), rel=3e-3)
@@ -263,7 +263,7 @@ def test_one_row_and_one_cost_share_the_gap_by_their_variances():
 
 def test_two_costs_that_look_alike_share_equally_and_are_named(tmp_path):
     rows = Rows(np.array([1.05, 1.05]), np.array([0, 0]), np.array([0, 1]))
-    linear = Linear(np.zeros(2), np.ones(2), np.full((2, 2), 0.1))
+    linear = Linear(np.zeros(2), np.ones(2), np.full((2, 2), 0.1), np.ones(2, bool))
     found = solve(linear, rows, np.array([[-4.0] * 2, [4.0] * 2]), np.array([True, True]))
     assert found.places[0] == pytest.approx(found.places[1])
     assert found.covariance[0, 1] < -0.2
@@ -280,7 +280,7 @@ def test_nine_of_ten_intervals_hold_the_truth():
     for _ in range(150):
         true = rng.normal(size=3)
         measured = np.maximum(1.0 + slopes @ true, 0.06) * np.exp(rng.normal(0.0, 0.05, 12))
-        linear = Linear(np.zeros(3), np.ones(12), slopes)
+        linear = Linear(np.zeros(3), np.ones(12), slopes, np.ones(12, bool))
         found = solve(linear, Rows(measured, number, file), np.array([[-4.0] * 3, [4.0] * 3]), np.ones(12, bool))
         held += (np.abs(found.places - true) < 1.645 * np.sqrt(np.diag(found.covariance))).tolist()
     assert 0.85 < np.mean(held) < 0.95

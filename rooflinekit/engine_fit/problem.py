@@ -19,7 +19,8 @@ from rooflinekit.types.numeric import Array
 
 __all__ = ["Answers", "Problem"]
 
-_ROUNDS = 4  # of asking the predictor anew
+_ROUNDS = 6  # of asking the predictor anew
+_FAR = 0.5  # prior spreads from which slopes are asked again too
 _PROBE = 0.25  # prior spreads by which a slope is probed
 _HALVINGS = 5
 _SETTLED = 0.02  # prior spreads
@@ -72,44 +73,49 @@ class Problem:
         return np.array([time for case in (self.cases if cases is None else cases) for time in case.times(costs)])
 
     def solve(self) -> tuple[Linear, Posterior]:
-        """Linearise, solve, and again from where that leads."""
-        places, rows = np.zeros(len(self.parameters)), self.rows
-        for number in range(_ROUNDS):
-            linear = self._linear(places, f"round {number + 1}")
-            found = solve(linear, rows, self.ends, np.isfinite(linear.times))
-            posterior = replace(found, places=self._no_worse(places, found))
-            moved = float(np.abs(posterior.places - places).max())
-            places = posterior.places
+        """Linearise, solve, and again from where that leads; slopes, which hardly change, only after a long way."""
+        rows = self.rows
+        linear = self._linear(np.zeros(len(self.parameters)))
+        for _ in range(_ROUNDS):
+            found = solve(linear, rows, self.ends, linear.good)
+            start = linear.at
+            posterior = replace(found, places=self._no_worse(linear, found))
+            moved = float(np.abs(posterior.places - start).max())
             if moved < _SETTLED:
                 break
+            linear = self._linear(posterior.places, None if moved > _FAR else linear)
         return linear, posterior
 
-    def _no_worse(self, start: Array, found: Posterior) -> Array:
+    def _no_worse(self, linear: Linear, found: Posterior) -> Array:
         """Where the solution leads, or a part of the way, so that the prediction itself gets no worse."""
-        least, share = self._cost(start, found.noise), 1.0
+        least, share = self._cost(linear, linear.at, found.noise), 1.0
         for _ in range(_HALVINGS):
-            end = start + share * (found.places - start)
-            if self._cost(end, found.noise) <= least:
+            end: Array = linear.at + share * (found.places - linear.at)
+            if self._cost(linear, end, found.noise) <= least:
                 return end
             share /= 2.0
-        return start
+        return linear.at
 
-    def _cost(self, places: Array, noise: Array) -> float:
-        left = np.log(self.rows.measured / self.times(places)) / noise[self.rows.metric]
-        left = left[np.isfinite(left)]
+    def _cost(self, linear: Linear, places: Array, noise: Array) -> float:
+        times, rows = self.times(places)[linear.good], self.rows
+        if not np.isfinite(times).all():  # a load that becomes unstable
+            return math.inf
+        left = np.log(rows.measured[linear.good] / times) / noise[rows.metric[linear.good]]
         return float(left @ left + places @ places)
 
-    def _linear(self, places: Array, name: str) -> Linear:
-        """Slopes by finite differences, towards the inside of the bounds; rows without an end count as infinite."""
-        times, slopes = self.times(places), []
-        for number in range(len(places)):
-            self.progress(name)
+    def _linear(self, places: Array, like: Linear | None = None) -> Linear:
+        """Times at a place, with the slopes of another one, or their own by finite differences inside the bounds."""
+        times = self.times(places)
+        slopes, good = (like.slopes, like.good) if like else (np.zeros((len(times), len(places))), np.isfinite(times))
+        for number in range(len(places) if like is None else 0):
+            self.progress(self.parameters[number].name)
             probe = np.zeros(len(places))
             probe[number] = _PROBE if places[number] + _PROBE <= self.ends[1][number] else -_PROBE
-            slopes.append((self.times(places + probe) - times) / probe[number])
-        table = np.stack(slopes, axis=1)
-        good = np.isfinite(times) & np.isfinite(table).all(axis=1)
-        return Linear(places, np.where(good, times, np.inf), np.where(good[:, None], table, 0.0))
+            moved = self.times(places + probe)
+            good = good & np.isfinite(moved)
+            slopes[good, number] = (moved[good] - times[good]) / probe[number]
+        good = good & np.isfinite(times)
+        return Linear(places, np.where(good, times, self.rows.measured), np.where(good[:, None], slopes, 0.0), good)
 
     def answers(self, linear: Linear, posterior: Posterior) -> Answers:
         """Predicted times of all rows."""
@@ -124,7 +130,7 @@ class Problem:
         rows, found = self.rows, np.full(len(self.rows.measured), np.inf)
         for number in range(count):
             self.progress("files left out")
-            keep = (rows.file != number) & np.isfinite(linear.times)
+            keep = (rows.file != number) & linear.good
             cases = [case for case in self.cases if case.file == number]
             if keep.any() and cases:
                 places = solve(linear, rows, self.ends, keep).places

@@ -70,6 +70,8 @@ def read_benchmarks(files: Sequence[Path], given: Given) -> Benchmarks:
     notes += [f"{case.posed.run.source}: no TTFT, TPOT or throughput that depends on the engine; not used"
               for case in cases if not case.measured]  # fmt: skip
     cases = tuple(case for case in cases if case.measured)
+    if not cases and failed:
+        raise next(iter(failed.values()))
     if not cases:
         raise InputError("no run has a TTFT, a TPOT or a throughput that depends on the engine")
     names, hashes = tuple(file.name for file in used), tuple(file.hash for file in used)

@@ -40,11 +40,12 @@ class Rows:
 
 @dataclass(frozen=True)
 class Linear:
-    """Predicted times near the place `at`: times + slopes · (z − at) [s]."""
+    """Predicted times near the place `at`: times + slopes · (z − at) [s]; good: rows that have a prediction."""
 
     at: Array
     times: Array
     slopes: Array
+    good: NDArray[np.bool_]
 
     def times_at(self, places: Array) -> Array:
         """Times at other places."""
