@@ -13,7 +13,7 @@ from rooflinekit.engine_fit.cases import METRICS, Case
 from rooflinekit.engine_fit.outcome import Error, Outcome
 from rooflinekit.engine_fit.parameters import Parameter, costs_at
 from rooflinekit.engine_fit.read import Benchmarks
-from rooflinekit.engine_fit.solve import Linear, Posterior, Rows, solve
+from rooflinekit.engine_fit.solve import STEPS, WAITS, Linear, Posterior, Rows, solve
 from rooflinekit.types.engine import StepCosts
 from rooflinekit.types.numeric import Array
 
@@ -24,6 +24,7 @@ _FAR = 0.5  # prior spreads from which slopes are asked again too
 _PROBE = 0.25  # prior spreads by which a slope is probed
 _HALVINGS = 5
 _SETTLED = 0.02  # prior spreads
+_NOISE = tuple(WAITS if name == "ttft_ms" else STEPS for name in METRICS)
 _FEW = 3  # files from which leaving one out says something
 
 
@@ -56,7 +57,7 @@ class Problem:
         measured = [time for case in self.cases for time in case.measured.values()]
         places = [(METRICS.index(name), case.file) for case in self.cases for name in case.measured]
         metric, file = np.array(places, np.intp).T
-        return Rows(np.array(measured), metric, file)
+        return Rows(np.array(measured), metric, file, _NOISE)
 
     @property
     def ends(self) -> Array:

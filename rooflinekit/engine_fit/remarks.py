@@ -36,9 +36,13 @@ def remarks(
     ]
     if silent := [each.prior.name for each in outcomes if each.data < _SILENT and abs(each.moved) < _NEAR]:
         said.append(f"the files say little of {', '.join(silent)}: they stay near what was shipped")
-    if any(error.after > _OFF for error in errors.values()):
+    waits = errors.get("ttft_ms")
+    if any(error.after > _OFF for name, error in errors.items() if name != "ttft_ms"):
+        said.append(f"over {_OFF:.0%} is left, which no cost explains: check --gpu, --tp, --model, formats and load")
+    elif waits is not None and waits.after > _OFF:
         said.append(
-            f"errors above {_OFF:.0%} are left, which no cost explains: check --gpu, --tp, --model, formats and load"
+            f"TTFT stays {waits.after:.0%} off: waits hang on how the client starts and on how lengths vary, not on the"
+            " engine's costs"
         )
     if any(error.unseen is not None and error.unseen > error.before for error in errors.values()):
         said.append("a file that the fit has not seen is predicted no better than before: the fit does not generalise")
