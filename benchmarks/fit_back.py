@@ -2,10 +2,10 @@
 
     python benchmarks/fit_back.py TABLE... [--runs 6]
 
-TABLE is a serving table (docs/accuracy.md). Each deployment (source, model, accelerator, engine, tensor parallel degree,
-weights) with at least twice as many operating points as `--runs` is fitted on that many of them, drawn at random, and
-scored on the rest: mean |predicted / measured − 1| before and after. The tables do not say how many requests a client
-sent; ten a user are assumed for both.
+TABLE is a serving table (docs/accuracy.md). Each deployment (source, model, accelerator, engine, tensor parallel
+degree, weights) with at least twice as many operating points as `--runs` is fitted on that many of them, drawn at
+random, and scored on the rest: mean |predicted / measured − 1| before and after. The tables do not say how many
+requests a client sent; ten a user are assumed for both.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ def write(folder: Path, points: pd.DataFrame) -> list[Path]:
     files = []
     for (isl, osl, users), row in points.iterrows():
         done = 10 * int(users)
-        data = {"model_id": "", "max_concurrency": int(users), "completed": done, "total_input_tokens": int(isl) * done,
-                "total_output_tokens": int(osl) * done, **{f"mean_{name}": row[name] for name in row.dropna().index}}  # fmt: skip
+        means = {f"mean_{name}": row[name] for name in row.dropna().index}
+        data = {"model_id": "", "max_concurrency": int(users), "completed": done, **means}
+        data |= {"total_input_tokens": int(isl) * done, "total_output_tokens": int(osl) * done}
         files.append(folder / f"{isl:.0f}-{osl:.0f}-{users:.0f}.json")
         files[-1].write_text(json.dumps(data), encoding="utf-8")
     return files
@@ -85,8 +86,8 @@ def main() -> None:
                 print(f"{name}: {error}", flush=True)
                 continue
         found.append(pair)
-        print(f"{name}: {len(points) - arguments.runs} unseen, "
-              + ", ".join(f"{key} {pair[0][key]:.1%} -> {pair[1][key]:.1%}" for key in pair[0]), flush=True)  # fmt: skip
+        scores = ", ".join(f"{key} {pair[0][key]:.1%} -> {pair[1][key]:.1%}" for key in pair[0])
+        print(f"{name}: {len(points) - arguments.runs} unseen, {scores}", flush=True)
     for key in ("tpot_ms", "ttft_ms"):
         before, after = (np.array([pair[side][key] for pair in found if key in pair[0]]) for side in (0, 1))
         print(f"{key}: median over {len(before)} deployments {np.median(before):.1%} -> {np.median(after):.1%}; "
