@@ -16,6 +16,7 @@ from rooflinekit.types.errors import InputError
 
 __all__ = ["Given", "Posed", "checked_facts", "known_facts", "pose", "resolve_facts", "room_of"]
 
+_MOST_VARIED = 10.0
 _OPTIONS = {"model": "--model", "gpu": "--gpu", "tp": "--tp", "isl": "--isl", "osl": "--osl"}
 
 
@@ -54,6 +55,9 @@ def checked_facts(**said: Any) -> Facts:
         at_least(said["rate"], 0, "rate")
         if said.get("concurrency") is not None:
             raise InputError("--concurrency is a closed loop and --rate an open one; give one of them")
+    variation = said.get("osl_cv")
+    if variation is not None and not 0.0 <= variation <= _MOST_VARIED:
+        raise InputError(f"--osl-cv must be from 0 (equal answers) to {_MOST_VARIED:g}, not {variation:g}")
     return Facts(**said)
 
 
@@ -66,7 +70,7 @@ def pose(run: Measurement, given: Given, room: int | None = None) -> Posed:
     isl, osl = (max(round(length or 1.0), 1) for length in (facts.isl, facts.osl))
     facts = replace(facts, isl=isl, osl=osl)
     most = None if room is None else max(room // (isl + osl), 1)
-    load = LoadPoint(isl, osl, facts.concurrency, facts.rate, facts.requests, most)
+    load = LoadPoint(isl, osl, facts.concurrency, facts.rate, facts.requests, most, facts.osl_cv or 0.0)
     return Posed(run, facts, resolve_facts(facts, given), _share(load, given.replicas))
 
 

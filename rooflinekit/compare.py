@@ -20,6 +20,12 @@ from rooflinekit.types.errors import RooflinekitError
 __all__ = ["Comparison", "Given", "Metric", "Run", "compare"]
 
 
+_EQUAL = (
+    "the file does not say how output lengths vary; equal ones are taken, whose users start every turn together, and a "
+    "small --osl-cv shortens TTFT much"
+)
+
+
 @dataclass(frozen=True)
 class Metric:
     """One figure; `error` is (predicted − measured) / measured. `statistic` says what the file gave."""
@@ -118,6 +124,8 @@ def _run(run: Measurement, given: Given, predictor: Callable[[Predictor], LoadPr
     one = predictor(resolved.predictor).predict(load)
     expected = replace(one, output_tok_s=one.output_tok_s * given.replicas)
     notes = [*run.notes, *([expected.note] if expected.note else []), *resolved.warnings]
+    if posed.facts.osl_cv is None and load.rate is None and (load.users or 1) > 1:
+        notes.append(_EQUAL)
     gap = attribute(run, expected, load)
     return Run(
         run.source,

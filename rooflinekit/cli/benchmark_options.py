@@ -16,6 +16,7 @@ __all__ = [
     "InputLength",
     "MaybeTensorParallel",
     "OutputLength",
+    "OutputVariation",
     "Rate",
     "Replicas",
     "ServedBy",
@@ -31,10 +32,11 @@ MaybeTensorParallel: TypeAlias = Annotated[int | None, Count("Tensor parallel de
 Replicas: TypeAlias = Annotated[int, Count("Copies of the deployment that shared the load.")]
 InputLength: TypeAlias = Annotated[int | None, Count("Mean prompt length in tokens.")]
 OutputLength: TypeAlias = Annotated[int | None, Count("Mean output length in tokens.")]
+OutputVariation: TypeAlias = Annotated[float | None, typer.Option(help="Deviation of output lengths over their mean.")]
 Concurrency: TypeAlias = Annotated[int | None, Count("Requests that the client kept in flight.")]
 Rate: TypeAlias = Annotated[float | None, typer.Option(help="Requests a second that the client offered.")]
 
-_FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate")
+_FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate", "osl_cv")
 _SPLIT = ("pp", "ep", "dp", "weights", "activations", "kv")
 
 

@@ -41,8 +41,8 @@ def remarks(
         said.append(f"over {_OFF:.0%} is left, which no cost explains: check --gpu, --tp, --model, formats and load")
     elif waits is not None and waits.after > _OFF:
         said.append(
-            f"TTFT stays {waits.after:.0%} off: waits hang on how the client starts and on how lengths vary, not on the"
-            " engine's costs"
+            f"TTFT stays {waits.after:.0%} off: waits hang on how the client starts and how output lengths vary"
+            " (--osl-cv), not on the engine's costs"
         )
     if any(error.unseen is not None and error.unseen > error.before for error in errors.values()):
         said.append("a file that the fit has not seen is predicted no better than before: the fit does not generalise")
