@@ -12,9 +12,9 @@ of the others (`prefill_share`), λ prompts a second.
 
 In a closed loop a request meets each other prompt once a turn, in its decode steps or before: the wait is at most (C
 − 1)·s/N. A closed loop that starts with all users at once makes each of them wait for (C − 1)/2 prompts on average,
-once in the `requests` that each sends: beside decoding sequences the prompts end one by one, and so do the answers. Users beyond the room for sequences wait for a slot: a full turn each. In an
-open loop C = 1 + λ·(N − 1)·TPOT by Little's law, and the wait for a slot from Sakasegawa's approximation of
-the M/M/c queue (doi:10.1007/BF02480951).
+once in the `requests` that each sends: beside decoding sequences the prompts end one by one, and so do the answers.
+Users beyond the room for sequences wait for a slot: a full turn each. In an open loop C = 1 + λ·(N − 1)·TPOT by
+Little's law, and the wait for a slot from Sakasegawa's approximation of the M/M/c queue (doi:10.1007/BF02480951).
 """
 
 from __future__ import annotations
