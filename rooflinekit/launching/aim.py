@@ -77,11 +77,15 @@ def _engine(given: dict[str, Any], table: FlagTable) -> tuple[str, str]:
 
 def _predicted(given: Mapping[str, Any]) -> Estimate:
     """The estimate; raises DoesNotFitError also under load."""
-    answer = estimate(**given)
+    try:
+        answer = estimate(**given)
+    except DoesNotFitError as error:
+        raise DoesNotFitError(str(error).removesuffix(_ANYWAY) + "; nothing is exported") from None
     if not answer.memory.fits:
         need, have = answer.memory.needed_bytes / 1e9, answer.memory.available_bytes / 1e9
         raise DoesNotFitError(
-            f"{answer.model} on {answer.gpu} does not fit: needs {need:.1f} GB per accelerator and has {have:.1f} GB"
+            f"{answer.model} on {answer.gpu} does not fit: needs {need:.1f} GB per accelerator and has {have:.1f} GB; "
+            "nothing is exported"
         )
     return answer
 
@@ -93,6 +97,7 @@ def _planned(given: Mapping[str, Any]) -> tuple[Plan, Speculation | None]:
     return resolve(given["model"], given["gpu"], deployment, given.get("calibration"), None).plan, draft
 
 
+_ANYWAY = " (--allow-oom prints the numbers anyway)"
 _WORK = ("batch", "isl", "osl", "cached", "context")
 _NAMED = ("model", "gpu", "calibration")
 

@@ -54,9 +54,8 @@ def grant(table: FlagTable, version: str, wishes: Iterable[Wish]) -> Iterator[Se
     for wish in wishes:
         flag = table.find(wish.concept, version)
         if flag is None:
-            raise DeploymentError(
-                f"{_name(table, version)} has no setting for this: {wish.because}{_when(table, wish)}"
-            )
+            missing = f"{_name(table, version)} has no setting that is known for this: {wish.because}"
+            raise DeploymentError(missing + _when(table, wish))
         yield Setting(
             flag.spelling, _value(table, version, flag, wish), wish.because, flag.source, flag.on_command_line
         )

@@ -94,9 +94,7 @@ def _draft(target: Target, choice: Speculation) -> Iterator[Wish]:
     if choice.method != "ngram":
         yield Wish("draft_steps", choice.draft_tokens, because)
         yield Wish("draft_topk", 1, "one candidate at each place")
-        yield Wish(
-            "draft_tokens", choice.draft_tokens + 1, "tokens verified: the drafted ones and the last certain one"
-        )
+        yield Wish("draft_tokens", choice.draft_tokens + 1, "tokens verified: those drafted, and the certain one")
     else:
         yield Wish("draft_tokens", choice.draft_tokens, because)
 

@@ -20,9 +20,9 @@ def launch_script(launch: Launch, with_files: bool = True) -> str:
 
     `with_files`: it writes the configuration files too, into the folder where it runs; otherwise they lie beside it.
     """
-    head = ["#!/usr/bin/env bash", *_head(launch), "set -euo pipefail"]
+    head = ["#!/usr/bin/env bash", *_head(launch)]
     if not with_files and launch.files:
-        head.append('cd "$(dirname "$0")"')
+        head.append('cd "$(dirname "$0")" || exit')
     if len(launch.servers) == 1:
         body = "\n".join(_server(launch, launch.servers[0], with_files))
     else:
@@ -43,7 +43,7 @@ def _choice(launch: Launch, with_files: bool) -> Iterator[str]:
         yield indent("\n".join(_server(launch, server, with_files)), "  ", _indented)
         yield "  ;;"
     names = "|".join(server.role for server in launch.servers)
-    yield f'*) echo "usage: $0 {names}" >&2; exit 2 ;;'
+    yield f'*) echo "usage: $0 {names}" >&2; false ;;'
     yield "esac"
 
 
@@ -60,7 +60,8 @@ def _server(launch: Launch, server: Server, with_files: bool) -> Iterator[str]:
     )
     yield from _comment(_predicted(server))
     if server.replicas > 1:
-        yield from _comment(f"{server.replicas} replicas on {server.hosts} hosts, {server.per_host} on this one")
+        hosts = f"{server.hosts} host" + "s" * (server.hosts > 1)
+        yield from _comment(f"{server.replicas} replicas on {hosts}, {server.per_host} on this one")
     for setting in server.settings:
         if " GB / " in setting.because:
             yield from _comment(f"{setting.flag} {setting.value} = {setting.because}", "  ")
@@ -88,7 +89,7 @@ def _files(launch: Launch, server: Server) -> Iterator[str]:
     first = server is launch.servers[0]
     for name in (*own, *(launch.extra_files if first else ())):
         text = launch.files[name].rstrip("\n")
-        yield "\n".join((f"cat > {shlex.quote(name)} <<-'END_OF_FILE'", *_tabbed(text), "\tEND_OF_FILE"))
+        yield "\n".join((f"cat > {shlex.quote(name)} <<-'END_OF_FILE' &&", *_tabbed(text), "\tEND_OF_FILE"))
 
 
 def _tabbed(text: str) -> Iterator[str]:
