@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from os import PathLike
 from typing import Any
 
@@ -15,7 +16,7 @@ from rooflinekit.launching.result import Launch, Prediction, Server
 from rooflinekit.launching.settings import Wish, grant
 from rooflinekit.launching.target import Target
 from rooflinekit.types.batch import whole_number
-from rooflinekit.types.errors import InputError
+from rooflinekit.types.errors import DeploymentError, InputError
 
 __all__ = ["launch"]
 
@@ -28,6 +29,7 @@ _NOTES: dict[str, Callable[[Target], Iterator[str]]] = {
 _SEVERAL: dict[str, Mapping[str, str]] = {"vllm": vllm.NOTES, "sglang": sglang.NOTES, "trtllm": trtllm.NOTES}
 _PORTS = {"": 8000, "prefill": 8100, "decode": 8200}
 _PART = 1000  # ports between the parts of a mixed fleet
+_BOOTSTRAP = 8998  # where SGLang's prefill servers are found by default
 _CHANNEL = 5600 - 8000  # vLLM's default side channel (docs/features/nixl_connector_usage.md), beside the port
 
 
@@ -65,11 +67,11 @@ def launch(  # noqa: PLR0913 - the front door: keywords that each say one thing
     hosts = whole_number(host_gpus, "host_gpus")
     found = _parts(model, gpu, plan, (candidate, replicas), scenario)
     targets = [aim(part.scenario, part.role, hosts) for part in found]
-    servers = tuple(_server(target, part, len(found)) for target, part in zip(targets, found, strict=True))
+    _check_pairs(targets)
+    servers = tuple(_server(target, part) for target, part in zip(targets, found, strict=True))
     warnings = dict.fromkeys(warning for target in targets for warning in target.estimate.warnings)
-    notes = dict.fromkeys(note for target in targets for note in _notes(target))
-    several = dict.fromkeys(_several(servers, targets))
-    return Launch(servers, _front_end(servers, targets), (*notes, *several), tuple(warnings))
+    notes = dict.fromkeys((*_told(servers, targets), *_several(servers, targets)))
+    return Launch(servers, _front_ends(servers), tuple(notes), tuple(warnings))
 
 
 def _parts(
@@ -94,16 +96,34 @@ def _parts(
     return tuple(parts(choose(read_plan(plan), candidate)))
 
 
-def _server(target: Target, part: Part, kinds: int) -> Server:
+def _check_pairs(targets: list[Target]) -> None:
+    """Raise DeploymentError where prefill and decode servers cannot exchange their cache."""
+    for prefill, decode in pairwise(targets):
+        if prefill.role == "prefill" and decode.role == "decode":
+            ours, theirs = (
+                (t.table.engine, t.version, t.checkpoint.argument, str(t.plan.precision.kv)) for t in (prefill, decode)
+            )
+            if ours != theirs:
+                raise DeploymentError(
+                    f"prefill has {' '.join(ours)}, decode {' '.join(theirs)}: engine, version, checkpoint and cache "
+                    "format have to be the same, since the cache travels between them"
+                )
+
+
+def _server(target: Target, part: Part) -> Server:
     granted = list(grant(target.table, target.version, _WISHES[target.table.engine](target)))
     by_flag = any(setting.flag == "--model-path" for setting in granted)
-    file, port = (target.table.find(concept, target.version) for concept in ("config", "port"))
+    file, engine = target.table.find("config", target.version), target.table.engine
     first = _PORTS[part.role] + _PART * part.number
-    split_vllm = bool(part.role) and target.table.engine == "vllm"
+    asked = {"port": first, "bootstrap": _BOOTSTRAP + _PART * part.number if part.role == "prefill" else None}
+    flags = {concept: target.table.find(concept, target.version) for concept in asked}
+    ports = tuple((flag.spelling, at) for c, at in asked.items() if (flag := flags[c]) is not None and at is not None)
+    front_end = f"{part.name.removesuffix('prefill')}disagg.yaml"
     return Server(
         part.name, target.table.program, () if by_flag else (target.checkpoint.argument,), tuple(granted),
-        file.spelling if file else "", port.spelling if port else "--port", first, part.replicas, target.host_gpus,
-        _prediction(target), first + _CHANNEL if split_vllm else 0, target.plan.deployment.dp,
+        front_end if engine == "trtllm" and part.role == "prefill" else "", file.spelling if file else "", ports,
+        part.replicas, target.host_gpus, _prediction(target),
+        first + _CHANNEL if part.role and engine == "vllm" else 0, target.plan.deployment.dp,
     )  # fmt: skip
 
 
@@ -114,6 +134,14 @@ def _prediction(target: Target) -> Prediction:
         answer.inputs["batch"], answer.inputs["isl"], answer.inputs["osl"], answer.ttft_ms, answer.tpot_ms,
         answer.output_tok_s, memory.kv_pool_bytes, memory.kv_pool_tokens,
     )  # fmt: skip
+
+
+def _told(servers: tuple[Server, ...], targets: list[Target]) -> Iterator[str]:
+    """The notes of each kind of server, with its name where they are not those of all."""
+    each = [tuple(_notes(target)) for target in targets]
+    for server, notes in zip(servers, each, strict=True):
+        for note in notes:
+            yield note if all(note in others for others in each) else f"{server.role}: {note}"
 
 
 def _notes(target: Target) -> Iterator[str]:
@@ -146,22 +174,27 @@ def _several(servers: tuple[Server, ...], targets: list[Target]) -> Iterator[str
                 f"{server.role}: {server.replicas} replicas of {server.gpus} GPUs on {server.hosts} hosts of "
                 f"{server.host_gpus} GPUs (--host-gpus): the same on each host{rest}"
             )
-        if target.role:
-            yield _SEVERAL[target.table.engine]["split"]
-        elif server.replicas > 1:
+        if target.role == "prefill":
+            yield _SEVERAL[target.table.engine]["split"].format(file=server.front_end)
+        elif not target.role and server.replicas > 1:
             yield _SEVERAL[target.table.engine]["replicas"]
     if len(servers) > 1:
         yield "each kind of server is meant for hosts of its own: device numbers begin at 0 in each"
 
 
-def _front_end(servers: tuple[Server, ...], targets: list[Target]) -> dict[str, str]:
-    """The file that TensorRT-LLM's front end of a split deployment reads."""
+def _front_ends(servers: tuple[Server, ...]) -> dict[str, str]:
+    """The files that TensorRT-LLM's front ends of split deployments read."""
     files = {}
-    pairs = [(s, t) for s, t in zip(servers, targets, strict=True) if t.role and t.table.engine == "trtllm"]
-    for (prefill, _), (decode, _) in zip(pairs[::2], pairs[1::2], strict=True):
-        config = {"hostname": "localhost", "port": prefill.port - 100, "backend": "pytorch",
-                  "context_servers": _urls(prefill), "generation_servers": _urls(decode)}  # fmt: skip
-        files[prefill.role.replace("prefill", "disagg") + ".yaml"] = yaml.safe_dump(config, sort_keys=False)
+    for prefill, decode in pairwise(servers):
+        if prefill.front_end:
+            config = {
+                "hostname": "localhost",
+                "port": prefill.port - _PORTS["prefill"] + _PORTS[""],
+                "backend": "pytorch",
+                "context_servers": _urls(prefill),
+                "generation_servers": _urls(decode),
+            }
+            files[prefill.front_end] = yaml.safe_dump(config, sort_keys=False)
     return files
 
 

@@ -41,14 +41,19 @@ class Server:
     program: tuple[str, ...]
     positional: tuple[str, ...]
     settings: tuple[Setting, ...]
+    front_end: str  #: file that the front end of a split reads, written with its prefill servers; "" if there is none
     config_flag: str  #: option that names the configuration file; "" if the engine has none
-    port_flag: str
-    port: int  #: of the first replica on a host
+    ports: tuple[tuple[str, int], ...]  #: options that take a port, with that of the first replica on a host
     replicas: int
     host_gpus: int
     prediction: Prediction
     side_channel: int = 0  #: port at which vLLM's servers of a split deployment agree on transfers; 0 for others
     attention_replicas: int = 1
+
+    @property
+    def port(self) -> int:
+        """Where the first replica on a host answers."""
+        return self.ports[0][1]
 
     @property
     def gpus(self) -> int:
@@ -83,16 +88,16 @@ class Server:
         """Name of the configuration file; "" if there is none."""
         return f"{self.role}.yaml" if self.config_flag and self.config else ""
 
-    @property
-    def options(self) -> tuple[tuple[str, ...], ...]:
-        """Options with their values, without the port."""
+    def options(self, number: int = 0) -> tuple[tuple[str, ...], ...]:
+        """Options of one replica on its host, each with its value."""
         named = [setting.args for setting in self.settings if setting.on_command_line]
-        return (*named, *([(self.config_flag, self.config_name)] if self.config_name else []))
+        file = [(self.config_flag, self.config_name)] if self.config_name else []
+        return (*named, *file, *((flag, str(first + number)) for flag, first in self.ports))
 
     def args(self, number: int = 0) -> tuple[str, ...]:
         """The command of one replica on its host, as arguments that need no shell."""
-        words = [word for option in self.options for word in option]
-        return (*self.program, *self.positional, *words, self.port_flag, str(self.port + number))
+        words = [word for option in self.options(number) for word in option]
+        return (*self.program, *self.positional, *words)
 
     def env(self, number: int = 0) -> dict[str, str]:
         """Environment of one replica: its GPUs where several share a host."""

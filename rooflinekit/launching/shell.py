@@ -75,19 +75,18 @@ def _server(launch: Launch, server: Server, with_files: bool) -> Iterator[str]:
 
 def _predicted(server: Server) -> str:
     made = server.prediction
-    ttft = "no end (unstable)" if made.ttft_ms is None else f"{made.ttft_ms:.1f} ms"
+    first = f"TTFT {'without end (unstable)' if made.ttft_ms is None else f'{made.ttft_ms:.1f} ms'}"
+    later, rate = f"TPOT {made.tpot_ms:.2f} ms", f"{made.output_tok_s:.0f} tok/s"
+    times = {"prefill": (first,), "decode": (later,)}.get(server.role.rpartition("-")[2], (first, later, rate))
     return (
-        f"predicted ({made.level}) at batch {made.batch}, {made.isl} + {made.osl} tokens: TTFT {ttft}, TPOT "
-        f"{made.tpot_ms:.2f} ms, {made.output_tok_s:.0f} tok/s; KV pool {made.kv_pool_bytes / GB:.1f} GB a GPU, "
-        f"{made.kv_pool_tokens} tokens"
+        f"predicted ({made.level}) at batch {made.batch}, {made.isl} + {made.osl} tokens: {', '.join(times)}; "
+        f"KV pool {made.kv_pool_bytes / GB:.1f} GB a GPU, {made.kv_pool_tokens} tokens"
     )
 
 
 def _files(launch: Launch, server: Server) -> Iterator[str]:
-    """Its own configuration, and for the first part of a split that of the front end."""
-    own = [server.config_name] if server.config_name else []
-    first = server is launch.servers[0]
-    for name in (*own, *(launch.extra_files if first else ())):
+    """Its own configuration, and with the prefill servers of a split that of the front end."""
+    for name in filter(None, (server.config_name, server.front_end)):
         text = launch.files[name].rstrip("\n")
         yield "\n".join((f"cat > {shlex.quote(name)} <<-'END_OF_FILE' &&", *_tabbed(text), "\tEND_OF_FILE"))
 
@@ -102,8 +101,7 @@ def _command(server: Server, number: int) -> str:
     words = [*server.program, *server.positional]
     first = " ".join(shlex.quote(word) for word in words)
     env = "".join(f"{name}={shlex.quote(value)} " for name, value in server.env(number).items())
-    options = (*server.options, (server.port_flag, str(server.port + number)))
-    lines = [" ".join(shlex.quote(word) for word in option) for option in options]
+    lines = [" ".join(shlex.quote(word) for word in option) for option in server.options(number)]
     return " \\\n  ".join((env + first, *lines))
 
 

@@ -16,7 +16,7 @@ ONLINE: tuple[Dtype, ...] = ()
 """It quantises nothing as it loads: formats come from the checkpoint."""
 
 NOTES = {
-    "split": "start the front end with trtllm-serve disaggregated -c disagg.yaml; replace localhost in that file where "
+    "split": "start the front end with trtllm-serve disaggregated -c {file}; replace localhost in that file where "
     "servers run on other hosts",
     "replicas": "put a load balancer in front of the ports, such as nginx",
 }
