@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rooflinekit.estimator import estimate, read_deployment, resolve
+from rooflinekit.estimator import WORKLOAD_KEYS, estimate, read_deployment, resolve
 from rooflinekit.launching import sglang, trtllm, vllm
 from rooflinekit.launching.checkpoint import Checkpoint, find_checkpoint, quantised
 from rooflinekit.launching.share import memory_share
@@ -24,6 +24,7 @@ from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.errors import DeploymentError, DoesNotFitError, InputError, WorkloadError
 from rooflinekit.types.flags import FlagTable
 from rooflinekit.types.speculation import SPECULATION_KEYS, Speculation
+from rooflinekit.types.workload import Workload
 
 __all__ = ["ONLINE", "aim"]
 
@@ -41,8 +42,10 @@ def aim(scenario: Mapping[str, Any], role: str = "", host_gpus: int = 8) -> Targ
     given["engine"], version = _engine(given, table)
     plan, draft = _planned(given)
     refuse_what_no_server_does(plan, draft)
-    fixed = _fixed(given, plan, _predicted(given))
-    answer = _longest(fixed, plan)
+    work = Workload.checked(**(WORKLOAD_KEYS | {key: given[key] for key in WORKLOAD_KEYS if key in given}))
+    loaded = "concurrency" in given or "rate" in given
+    fixed = _fixed(given, plan, _running(_predicted(given)) if loaded else float(work.batch))
+    answer = _longest(fixed, plan, int(float(work.longest_context)))
     plan, draft = _planned(fixed | {"max_model_len": answer.inputs["max_model_len"]})
     weights = weights_of(plan, ONLINE[table.engine], cast=table.engine != "trtllm")
     checkpoint = find_checkpoint(given["model"], plan.model)
@@ -91,22 +94,22 @@ def _predicted(given: Mapping[str, Any]) -> Estimate:
 
 
 def _planned(given: Mapping[str, Any]) -> tuple[Plan, Speculation | None]:
-    rest = {key: value for key, value in given.items() if key not in (*LOAD_KEYS, *_WORK, *SPECULATION_KEYS, *_NAMED)}
+    """The layout, for which no times are needed, and the draft."""
+    others = (*LOAD_KEYS, *WORKLOAD_KEYS, *SPECULATION_KEYS, *_NAMED)
+    rest = {key: value for key, value in given.items() if key not in others}
     draft = Speculation.read({key: given[key] for key in SPECULATION_KEYS if key in given})
-    deployment = read_deployment(rest)
-    return resolve(given["model"], given["gpu"], deployment, given.get("calibration"), None).plan, draft
+    return resolve(given["model"], given["gpu"], read_deployment(rest), "none").plan, draft
 
 
 _ANYWAY = " (--allow-oom prints the numbers anyway)"
-_WORK = ("batch", "isl", "osl", "cached", "context")
 _NAMED = ("model", "gpu", "calibration")
 
 
-def _fixed(given: dict[str, Any], plan: Plan, answer: Estimate) -> dict[str, Any]:
+def _fixed(given: dict[str, Any], plan: Plan, running: float) -> dict[str, Any]:
     """The scenario with the engine's defaults, on which the prediction rests, said aloud."""
     rule, settings, accelerator = plan.engine.memory, plan.deployment.settings, plan.system.accelerator
     budget = settings.token_budget or (int(rule.default(rule.token_budget, accelerator)) if rule.chunked else None)
-    needed = math.ceil(_running(answer) / plan.deployment.dp)
+    needed = math.ceil(running / plan.deployment.dp)
     sequences = settings.max_num_seqs or max(int(rule.default(rule.max_num_seqs, accelerator)), needed)
     if budget is not None and sequences > budget:
         if settings.max_num_seqs or needed > budget:
@@ -124,15 +127,13 @@ def _running(answer: Estimate) -> float:
     return float(answer.inputs["batch"] if answer.load is None else max(answer.load.running, 1.0))
 
 
-def _longest(fixed: dict[str, Any], plan: Plan) -> Estimate:
+def _longest(fixed: dict[str, Any], plan: Plan, request: int) -> Estimate:
     """The estimate with the longest sequence said: as given, else the model's own, else the request's.
 
     Raises WorkloadError for a request that is longer than what the engine would admit, DoesNotFitError if no choice
     fits.
     """
-    request = int(fixed.get("isl", 1024)) + int(fixed.get("osl", 256))
     given, most = plan.deployment.settings.max_model_len, plan.model.max_context
-    request = max(request, int(fixed.get("context") or 0))
     if most is not None and max(request, given or 0) > most:
         what = f"max_model_len {given}" if (given or 0) > most else f"a request of {request} tokens"
         raise WorkloadError(f"{what} exceeds {plan.model.name}'s maximum context of {most}: the engine would refuse it")

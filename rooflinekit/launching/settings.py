@@ -81,5 +81,5 @@ def _name(table: FlagTable, version: str) -> str:
 
 def _when(table: FlagTable, wish: Wish) -> str:
     """From when to when the concept had a setting, if it ever had one."""
-    spans = [f"{flag.since} to {flag.last or table.read[-1]}" for flag in table.flags if flag.concept == wish.concept]
-    return f"; versions {', '.join(spans)} have one" if spans else ""
+    flags = [flag for flag in table.flags if flag.concept == wish.concept]
+    return f"; versions {flags[0].since} to {flags[-1].last or table.read[-1]} have one" if flags else ""

@@ -49,9 +49,12 @@ def vllm_wishes(target: Target) -> Iterator[Wish]:
         yield _draft(target, target.draft)
     if target.role:
         flag = target.table.find("transfer", target.version)
-        names = flag.values if flag else {}
-        value = {"kv_connector": names.get("nixl"), "kv_role": names.get(target.role)}
-        yield Wish("transfer", value, f"the cache travels from prefill to decode ({target.role})")
+        because = f"the cache travels from prefill to decode ({target.role})"
+        if flag is None or target.role not in flag.values:
+            yield Wish("transfer", target.role, because, word=True)  # refused by name
+        else:
+            value = {"kv_connector": flag.values["nixl"], "kv_role": flag.values[target.role]}
+            yield Wish("transfer", value, because)
     if target.hosts > 1 and deployment.dp == 1:
         yield Wish("executor", "ray", f"one replica spans {target.hosts} hosts", word=True)
 
@@ -94,8 +97,8 @@ def vllm_notes(target: Target) -> Iterator[str]:
         yield f"the same pool in bytes, whatever else lies in memory: {flag.spelling} {pool} (it replaces the fraction)"
     flag = target.table.find("prefix_cache", version)
     if flag is not None and not float(target.estimate.inputs["cached"]):
-        state = "on" if flag.default == "on" else "off"
-        yield f"the prefix cache of vllm {version} is {state} by default; the prediction counts no hits"
+        state = f"is {flag.default}" if flag.default else "may be on"
+        yield f"the prefix cache of vllm {version} {state} by default; the prediction counts no hits"
     if target.running > _GRAPHS and not target.table.find("graph_batch", version):
         yield f"decode batches above {_GRAPHS} run without CUDA graphs; the prediction has them with graphs"
     if target.hosts > 1:

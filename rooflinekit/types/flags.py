@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rooflinekit.types.errors import InputError
 
@@ -50,6 +50,13 @@ class Flag:
         key = version_key(version)
         return version_key(self.since) <= key and (not self.last or key <= version_key(self.last))
 
+    def shared(self, later: Flag) -> Flag | None:
+        """What this and a later form of a setting have in common; None if it changed its name or kind."""
+        if (self.spelling, self.kind) != (later.spelling, later.kind):
+            return None
+        values = {ours: theirs for ours, theirs in self.values.items() if later.values.get(ours) == theirs}
+        return replace(self, values=values, default=self.default if self.default == later.default else "")
+
 
 @dataclass(frozen=True, slots=True)
 class FlagTable:
@@ -78,10 +85,20 @@ class FlagTable:
         return version
 
     def find(self, concept: str, version: str) -> Flag | None:
-        """The setting for a concept at a version; None if none is known there."""
-        known = (flag for flag in self.flags if flag.concept == concept and flag.known_at(version))
-        return next(known, None)
+        """The setting for a concept at a version; None if none is known there.
+
+        Between two versions that were read, a setting that both have is there too, with the values that both take.
+        """
+        flags, key = [flag for flag in self.flags if flag.concept == concept], version_key(version)
+        for flag in flags:
+            if flag.known_at(version):
+                return flag
+        before = [flag for flag in flags if flag.last and version_key(flag.last) < key]
+        after = [flag for flag in flags if key < version_key(flag.since)]
+        return before[-1].shared(after[0]) if before and after else None
 
     def known(self, spelling: str, version: str) -> bool:
         """Whether a spelling is one of the settings of a version."""
-        return any(flag.spelling == spelling and flag.known_at(version) for flag in self.flags)
+        concepts = {flag.concept for flag in self.flags if flag.spelling == spelling}
+        found = (self.find(concept, version) for concept in concepts)
+        return any(flag is not None and flag.spelling == spelling for flag in found)
