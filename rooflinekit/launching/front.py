@@ -11,7 +11,7 @@ import yaml
 
 from rooflinekit.launching import sglang, trtllm, vllm
 from rooflinekit.launching.aim import aim
-from rooflinekit.launching.candidate import Part, choose, parts, read_plan
+from rooflinekit.launching.candidate import Part, choose, parts, planned, read_plan
 from rooflinekit.launching.result import Launch, Prediction, Server
 from rooflinekit.launching.settings import Wish, grant
 from rooflinekit.launching.target import Target
@@ -65,12 +65,12 @@ def launch(  # noqa: PLR0913 - the front door: keywords that each say one thing
     ('vllm', 'serve', 'meta-llama/Meta-Llama-3-8B', '--tensor-parallel-size', '2')
     """
     hosts = whole_number(host_gpus, "host_gpus")
-    found = _parts(model, gpu, plan, (candidate, replicas), scenario)
+    found, said = _parts(model, gpu, plan, (candidate, replicas), scenario)
     targets = [aim(part.scenario, part.role, hosts) for part in found]
     _check_pairs(targets)
     servers = tuple(_server(target, part) for target, part in zip(targets, found, strict=True))
     warnings = dict.fromkeys(warning for target in targets for warning in target.estimate.warnings)
-    notes = dict.fromkeys((*_told(servers, targets), *_several(servers, targets)))
+    notes = dict.fromkeys((*([said] if said else []), *_told(servers, targets), *_several(servers, targets)))
     return Launch(servers, _front_ends(servers), tuple(notes), tuple(warnings))
 
 
@@ -80,20 +80,22 @@ def _parts(
     plan: str | PathLike[str] | Mapping[str, Any] | None,
     which: tuple[int | None, int],
     scenario: dict[str, Any],
-) -> tuple[Part, ...]:
-    """The kinds of server of what was asked for; raises InputError where that is not one thing."""
+) -> tuple[tuple[Part, ...], str | None]:
+    """The kinds of server of what was asked for, and what a plan says of them; raises InputError for two things."""
     candidate, replicas = which
     if plan is None:
         if candidate is not None:
             raise InputError("candidate chooses among those of a plan; give the plan too")
         if model is None:
             raise InputError("nothing to launch: give a model, or a plan")
-        return (Part("", {"model": model, "gpu": gpu, **scenario}, whole_number(replicas, "replicas")),)
+        return (Part("", {"model": model, "gpu": gpu, **scenario}, whole_number(replicas, "replicas")),), None
     if model is not None or any(value is not None for value in scenario.values()):
         raise InputError("a plan has its own model and options; give a plan, or a model with options")
     if replicas != 1:
         raise InputError("a plan has its own number of replicas; leave replicas out")
-    return tuple(parts(choose(read_plan(plan), candidate)))
+    data = read_plan(plan)
+    chosen = choose(data, candidate)
+    return tuple(parts(chosen, data.get("traffic"))), planned(chosen)
 
 
 def _check_pairs(targets: list[Target]) -> None:
@@ -131,7 +133,8 @@ def _prediction(target: Target) -> Prediction:
     answer, memory = target.estimate, target.estimate.memory
     return Prediction(
         answer.model, answer.gpu, target.plan.deployment.gpus, answer.engine, target.version, answer.level,
-        answer.inputs["batch"], answer.inputs["isl"], answer.inputs["osl"], answer.ttft_ms, answer.tpot_ms,
+        answer.inputs["batch"], answer.inputs["isl"], answer.inputs["osl"],
+        answer.load.arrivals if answer.load else None, answer.ttft_ms, answer.tpot_ms,
         answer.output_tok_s, memory.kv_pool_bytes, memory.kv_pool_tokens,
     )  # fmt: skip
 

@@ -26,6 +26,7 @@ class Prediction:
     batch: int
     isl: int
     osl: int
+    load: str | None  #: what arrives, in words; None for a static batch
     ttft_ms: float | None
     tpot_ms: float
     output_tok_s: float

@@ -78,8 +78,9 @@ def _predicted(server: Server) -> str:
     first = f"TTFT {'without end (unstable)' if made.ttft_ms is None else f'{made.ttft_ms:.1f} ms'}"
     later, rate = f"TPOT {made.tpot_ms:.2f} ms", f"{made.output_tok_s:.0f} tok/s"
     times = {"prefill": (first,), "decode": (later,)}.get(server.role.rpartition("-")[2], (first, later, rate))
+    load = f" ({made.load})" if made.load else ""
     return (
-        f"predicted ({made.level}) at batch {made.batch}, {made.isl} + {made.osl} tokens: {', '.join(times)}; "
+        f"predicted ({made.level}) at batch {made.batch}{load}, {made.isl} + {made.osl} tokens: {', '.join(times)}; "
         f"KV pool {made.kv_pool_bytes / GB:.1f} GB a GPU, {made.kv_pool_tokens} tokens"
     )
 

@@ -167,6 +167,22 @@ class TestPlan:
         assert front["generation_servers"]["urls"] == ["localhost:8200"]
         assert made.servers[0].config["cache_transceiver_config"]["backend"] == "DEFAULT"
 
+    def test_lengths_and_load_are_those_of_the_traffic(self) -> None:
+        traffic = {"rate": 3.0, "users": None, "isl_mean": 499.6, "osl_mean": 100.0, "isl_cv": 0.5, "osl_cv": 0.0,
+                   "arrival_cv": 1.0}  # fmt: skip
+        best = {"scenario": {"model": "llama-3-8b"}, "replicas": 2, "load": 1.5}
+        best["predicted"] = {"ttft_ms": {"p95": 80.04}, "tpot_ms": {"p95": 9.0}}
+        made = rk.launch(plan={"best": best, "candidates": [], "traffic": traffic})
+        prediction = made.servers[0].prediction
+        assert (prediction.isl, prediction.osl) == (500, 100)
+        assert prediction.load == "1.5 requests/s, Poisson"
+        assert prediction.tpot_ms == rk.estimate("llama-3-8b", rate=1.5, isl=500, osl=100, isl_cv=0.5).tpot_ms
+        assert made.notes[0] == "the plan predicts p95 TTFT 80.0 ms, p95 TPOT 9.0 ms at its peak"
+        users = rk.launch(plan={"best": best, "candidates": [], "traffic": {**traffic, "users": 3.0}})
+        assert users.servers[0].prediction.load == "closed loop of 2 users"
+        own = {**best, "scenario": {"model": "llama-3-8b", "batch": 7, "isl": 64}}
+        assert rk.launch(plan={"best": own, "candidates": [], "traffic": traffic}).servers[0].prediction.batch == 7
+
     def test_halves_that_cannot_exchange_a_cache(self) -> None:
         mixed = {"prefill": split_on("sglang")["prefill"], "decode": SPLIT["decode"]}
         with pytest.raises(rk.DeploymentError, match="cache travels"):
