@@ -28,10 +28,7 @@ NOTES = {
 def vllm_wishes(target: Target) -> Iterator[Wish]:
     """Everything that the prediction rests on, for the table to spell."""
     deployment, settings = target.plan.deployment, target.plan.deployment.settings
-    if deployment.tp > 1:
-        yield Wish("tp", deployment.tp, f"each layer over {deployment.tp} GPUs")
-    if deployment.dp > 1:
-        yield Wish("dp", deployment.dp, f"{deployment.dp} attention replicas")
+    yield from _ranks(target)
     yield from _experts(target)
     yield from common(target)
     yield Wish("sequences", target.sequences, "sequences at once, of each attention replica")
@@ -55,8 +52,26 @@ def vllm_wishes(target: Target) -> Iterator[Wish]:
         else:
             value = {"kv_connector": flag.values["nixl"], "kv_role": flag.values[target.role]}
             yield Wish("transfer", value, because)
-    if target.hosts > 1 and deployment.dp == 1:
+    if target.hosts > 1 and not _dp_over_hosts(target):
         yield Wish("executor", "ray", f"one replica spans {target.hosts} hosts", word=True)
+
+
+def _dp_over_hosts(target: Target) -> bool:
+    """Whether attention replicas, each within one host, are spread over several."""
+    deployment = target.plan.deployment
+    return target.hosts > 1 and deployment.dp > 1 and target.host_gpus % (deployment.gpus // deployment.dp) == 0
+
+
+def _ranks(target: Target) -> Iterator[Wish]:
+    """How many accelerators share what."""
+    deployment = target.plan.deployment
+    if deployment.tp > 1:
+        yield Wish("tp", deployment.tp, f"each layer over {deployment.tp} GPUs")
+    if deployment.dp > 1:
+        yield Wish("dp", deployment.dp, f"{deployment.dp} attention replicas")
+    if _dp_over_hosts(target):
+        yield Wish("dp_local", target.host_gpus // (deployment.gpus // deployment.dp), "of which this host has")
+        yield Wish("head", "HEAD-HOST", "address of the first host")
 
 
 def _experts(target: Target) -> Iterator[Wish]:
@@ -101,9 +116,10 @@ def vllm_notes(target: Target) -> Iterator[str]:
         yield f"the prefix cache of vllm {version} {state} by default; the prediction counts no hits"
     if target.running > _GRAPHS and not target.table.find("graph_batch", version):
         yield f"decode batches above {_GRAPHS} run without CUDA graphs; the prediction has them with graphs"
-    if target.hosts > 1:
+    if _dp_over_hosts(target):
         yield (
-            f"one replica needs {target.hosts} hosts: join them in one Ray cluster first"
-            if target.plan.deployment.dp == 1
-            else f"one replica needs {target.hosts} hosts: see vLLM's data parallel deployment for the flags of each"
+            f"one replica needs {target.hosts} hosts: this is the command of the first (HEAD-HOST); each other takes "
+            "--headless and --data-parallel-start-rank with the number of its first attention replica as well"
         )
+    elif target.hosts > 1:
+        yield f"one replica needs {target.hosts} hosts: join them in one Ray cluster first"

@@ -134,6 +134,13 @@ class TestReplicas:
         assert ("--nnodes", "2") in [setting.args for setting in made.servers[0].settings]
         assert any("--node-rank 0 to 1" in note for note in made.notes)
 
+    def test_attention_replicas_over_several_hosts(self) -> None:
+        made = rk.launch("qwen3-30b-a3b", dp=16, ep=16, engine="vllm")
+        found = [setting.args for setting in made.servers[0].settings]
+        assert ("--data-parallel-size-local", "8") in found
+        assert ("--data-parallel-address", "HEAD-HOST") in found
+        assert any("--headless" in note for note in made.notes)
+
     def test_one_replica_needs_no_devices(self) -> None:
         assert rk.launch("llama-3-8b").servers[0].env() == {}
 
