@@ -27,7 +27,7 @@ NOTES = {
 
 def vllm_wishes(target: Target) -> Iterator[Wish]:
     """Everything that the prediction rests on, for the table to spell."""
-    deployment, settings = target.plan.deployment, target.plan.deployment.settings
+    settings = target.plan.deployment.settings
     yield from _ranks(target)
     yield from _experts(target)
     yield from common(target)
