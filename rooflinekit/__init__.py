@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rooflinekit.estimator import estimate
     from rooflinekit.facts import kv_cache_bytes, max_context, parameters
     from rooflinekit.frames import estimate_frame
+    from rooflinekit.launching.front import launch
+    from rooflinekit.launching.result import Launch
     from rooflinekit.parameter_count import ParameterCount
     from rooflinekit.results import Estimate
     from rooflinekit.serving.front import simulate
@@ -45,6 +47,8 @@ _HOME = {
     "max_context": "rooflinekit.facts",
     "parameters": "rooflinekit.facts",
     "estimate_frame": "rooflinekit.frames",
+    "launch": "rooflinekit.launching.front",
+    "Launch": "rooflinekit.launching.result",
     "ParameterCount": "rooflinekit.parameter_count",
     "Estimate": "rooflinekit.results",
     "predict_step": "rooflinekit.serving.predict",
@@ -74,6 +78,7 @@ __all__ = [
     "DtypeError",
     "Estimate",
     "InputError",
+    "Launch",
     "ParameterCount",
     "RooflinekitError",
     "SpecError",
@@ -82,6 +87,7 @@ __all__ = [
     "estimate",
     "estimate_frame",
     "kv_cache_bytes",
+    "launch",
     "load_accelerator",
     "load_model",
     "max_context",
