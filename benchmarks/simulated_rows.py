@@ -1,8 +1,7 @@
 """Closed-loop rows of serving tables, simulated request by request (docs/simulator.md) under the costs that ship.
 
 Each operating point is played once: the client's users, its requests for each of them, lengths drawn as it draws
-them. The front end of a request is added to its TTFT. Settings that hold requests back (validate/clients.yaml) are not
-played.
+them. Settings that hold requests back (validate/clients.yaml) are not played.
 """
 
 from __future__ import annotations
@@ -73,11 +72,10 @@ def _lengths(rng: np.random.Generator, client: Client, count: int, nominal: floa
 
 
 def _value(outcome: Outcome, metric: str, resolved: Resolved) -> float:
-    request = 1e3 * resolved.plan.costs.request
     values = {
-        "ttft_ms": (outcome.ttft_ms.mean or np.nan) + request,
+        "ttft_ms": outcome.ttft_ms.mean or np.nan,
         "tpot_ms": outcome.tpot_ms.mean or np.nan,
-        "e2e_ms": (outcome.e2e_ms.mean or np.nan) + request,
+        "e2e_ms": outcome.e2e_ms.mean or np.nan,
         "output_tok_s_total": outcome.output_tok_s,
         "output_tok_s_per_gpu": outcome.output_tok_s / resolved.plan.deployment.gpus,
         "output_tok_s_per_user": 1e3 / (outcome.tpot_ms.mean or np.nan),

@@ -36,15 +36,19 @@ class Link:
 
 
 class Fleet:
-    """Replicas behind a router; with `prefills`, those compute prompts and hand them to `replicas` over a link."""
+    """Replicas behind a router; with `prefills`, those compute prompts and hand them to `replicas` over a link.
+
+    front_end: time of a request before it comes to a queue [s].
+    """
 
     def __init__(
         self, replicas: list[Replica], router: str = "round-robin", prefills: list[Replica] | None = None,
-        link: Link | None = None,
+        link: Link | None = None, front_end: float = 0.0,
     ) -> None:  # fmt: skip
         if not replicas:
             raise WorkloadError("a simulation needs at least one replica")
         self.replicas, self.prefills, self.link = replicas, prefills or [], link or Link()
+        self.front_end = front_end
         self.all = [*self.prefills, *replicas]
         self.route: Route = router_named(router, self.prefills or replicas)
         self.hand_over: Route = router_named("least-loaded", replicas)
@@ -69,6 +73,7 @@ class Simulation:
         self._order = self._numbers = 0
         self._idle: dict[Replica, None] = {}  # who must look for work at this instant
         self._held: deque[Job] = deque()  # the queue in front of all replicas
+        self._coming: dict[Job, None] = {}  # still in the front end
         self._free_at = dict.fromkeys(fleet.prefills, 0.0)  # when each link has copied what it has
         self._index = {replica: index for index, replica in enumerate(fleet.all)}
         for replica in fleet.prefills:
@@ -112,6 +117,14 @@ class Simulation:
         self.ledger.enter(job, self.now)
         if following := self.source.after_arrival():
             self._expect(*following)
+        if self.fleet.front_end > 0.0:
+            self._coming[job] = None
+            self._push(self.now + self.fleet.front_end, self._admit, job)
+        else:
+            self._admit(job)
+
+    def _admit(self, job: Job) -> None:
+        self._coming.pop(job, None)
         replica = None if self._held else self.fleet.route(job)
         if self.fleet.refuses(job, replica or self.fleet.all[0]):
             self._leave(job, "rejected")
@@ -173,7 +186,7 @@ class Simulation:
 
     def _cut_rest(self) -> None:
         """Count what has come and has not ended."""
-        rest = dict.fromkeys(self._held)
+        rest = dict.fromkeys(self._held) | self._coming
         for replica in self.fleet.all:
             rest |= dict.fromkeys(replica.evict_all())
         for job in rest:

@@ -146,7 +146,7 @@ def _fleet(predictor: Predictor, load: Load, setup: Setup, ledger: Ledger) -> Fl
 
     replicas = [replica(number, clock) for number in range(setup.replicas)]
     prefills = [replica(setup.replicas + number, prompts) for number in range(setup.prefill_replicas)]
-    return Fleet(replicas, setup.router, prefills, _link(predictor, setup))
+    return Fleet(replicas, setup.router, prefills, _link(predictor, setup), predictor.plan.costs.request)
 
 
 def _limits(predictor: Predictor, chosen: Scheduler) -> Limits:
