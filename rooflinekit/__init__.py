@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         UnknownNameError,
         WorkloadError,
     )
+    from rooflinekit.walk.front import shapes
 
 _HOME = {
     "estimate": "rooflinekit.estimator",
@@ -48,6 +49,7 @@ _HOME = {
     "ParameterCount": "rooflinekit.parameter_count",
     "Estimate": "rooflinekit.results",
     "predict_step": "rooflinekit.serving.predict",
+    "shapes": "rooflinekit.walk.front",
     "simulate": "rooflinekit.serving.front",
     "step_table": "rooflinekit.serving.tabulate",
     "load_accelerator": "rooflinekit.specs",
@@ -87,6 +89,7 @@ __all__ = [
     "max_context",
     "parameters",
     "predict_step",
+    "shapes",
     "simulate",
     "step_table",
 ]

@@ -93,7 +93,9 @@ def layer_parts(layer: Layer, shard: Shard) -> Iterator[Part]:
     `layer_operations` lists norms first and all-reduces last, since order costs nothing.
     """
     blocks = [block for block in (layer.mixer, layer.ffn) if block is not None]
-    joins = layer_operations(replace(layer, mixer=None, ffn=None, norms=0, parallel=True), shard) if shard.tp > 1 else []
+    joins = (
+        layer_operations(replace(layer, mixer=None, ffn=None, norms=0, parallel=True), shard) if shard.tp > 1 else []
+    )
     norms = layer_operations(replace(layer, mixer=None, ffn=None, parallel=False), shard)
     if layer.parallel:
         yield None, norms

@@ -9,7 +9,7 @@ from rooflinekit.kernels import Elementwise, Experts, Linear, distinct_experts
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.walk.parts import Matrix, matrix, pass_over, reshape
-from rooflinekit.walk.result import Stop, Symbol
+from rooflinekit.walk.result import Stop, Symbol, Tensor
 from rooflinekit.walk.scene import Scene, View
 
 __all__ = ["DENSE", "EXPERTS", "dense_letters", "expert_letters"]
@@ -104,15 +104,22 @@ def _experts(block: MixtureOfExperts, on: Scene, op: Experts) -> list[Stop]:
                   (on.tensor("inner", ("N·k", inner)),), "inside the launch: nothing counted")  # fmt: skip
     down = View("expert down", "experts", "rows·Wᵀ of their expert", (on.tensor("rows", ("N·k", wide)),))
     sum_ = View("combine", "experts", "sum of k rows by their shares", (on.tensor("x", (*on.tokens, wide)),))
+    matrices = [_held(on, op, block.bias, sides) for sides in ((first, wide), (wide, inner))]
     return [
         reshape("sort by expert", "a row for each token and expert", [on.tensor("rows", ("N·k", wide))]),
-        on.stop(up, [on.tensor("W", ("E", first, wide), op.weight)], flops=f"2·N·k·{first}·{wide}",
+        on.stop(up, matrices[0], flops=f"2·N·k·{first}·{wide}",
                 weight=f"touched·({first}·{wide}·{held}{biases[0]})", activation=f"N·k·({wide}+{first})·b"),
         on.stop(active),
-        on.stop(down, [on.tensor("W", ("E", wide, inner), op.weight)], flops=f"2·N·k·{inner}·{wide}",
+        on.stop(down, matrices[1], flops=f"2·N·k·{inner}·{wide}",
                 weight=f"touched·({inner}·{wide}·{held}{biases[1]})", activation=f"N·k·({inner}+{wide})·b"),
         on.stop(sum_, activation=f"N·k·{wide}·b"),
     ]  # fmt: skip
+
+
+def _held(on: Scene, op: Experts, bias: bool, sides: tuple[str, str]) -> list[Tensor]:
+    """The matrices of all experts here, and their biases."""
+    matrix = on.tensor("W", ("E", *sides), op.weight)
+    return [matrix, on.tensor("bias", ("E", sides[0]), Dtype.BF16)] if bias else [matrix]
 
 
 def _touched(on: Scene) -> str:

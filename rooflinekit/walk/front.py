@@ -54,14 +54,16 @@ def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **
 
 def walk(plan: Plan, prompts: Prompts, warnings: tuple[str, ...] = ()) -> Walk:
     """The walk of prompts through a plan, both phases."""
+    accelerator = plan.system.accelerator
     return Walk(
         version=__version__,
         model=plan.model.name,
-        gpu=plan.system.accelerator.name,
+        gpu=accelerator.name,
         inputs=_inputs(plan, prompts),
         words=prompts.words,
         cu_seqlens=prompts.cu_seqlens,
         phases=(walk_phase(plan, prompts, "prefill"), walk_phase(plan, prompts, "decode")),
+        ridge=float(accelerator.peak(plan.precision.stream)) / float(accelerator.memory_bandwidth),
         warnings=(*warnings, *_notes(plan, prompts)),
     )
 
@@ -73,6 +75,7 @@ def _inputs(plan: Plan, prompts: Prompts) -> dict[str, Any]:
         "tokens": list(prompts.lengths),
         "batch": prompts.sequences,
         "cached": prompts.cached,
+        "padded_tokens": prompts.padded_tokens,
         "tp": plan.deployment.tp,
         "weights": getattr(precision.formats, plan.model.matrices[-1]).value,
         "activations": (precision.inputs or precision.stream).value,

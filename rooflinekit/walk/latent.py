@@ -57,7 +57,7 @@ def _down(block: LatentAttention, on: Scene, op: Linear) -> list[Stop]:
     width = "R+r" if block.q_rank is None else "Rq+R+r"
     note = "every rank computes all of it" if on.plan.deployment.tp > 1 else ""
     return [
-        matrix(on, op, Matrix("down projection", "D", width, "latents", note)),
+        matrix(on, op, Matrix("latent projection", "D", width, "latents", note)),
         reshape("split latents", "cut the last axis", parts),
     ]
 

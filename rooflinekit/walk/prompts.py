@@ -55,6 +55,15 @@ class Prompts:
         """
         return tuple(accumulate(self.new, initial=0))
 
+    @property
+    def padded_tokens(self) -> int:
+        """Tokens that a padded prefill would compute: every sequence as long as the longest.
+
+        >>> Prompts((6, 3, 9)).padded_tokens
+        27
+        """
+        return self.sequences * max(self.new)
+
     def batch(self, phase: PhaseName) -> Batch:
         """The engine step: all new tokens, or the token behind them.
 

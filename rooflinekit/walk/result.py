@@ -157,6 +157,7 @@ class Walk:
     words: tuple[str, ...]  #: of the prompt, which stand in for tokens; empty if lengths were given
     cu_seqlens: tuple[int, ...]  #: where each sequence starts in the packed layout, and where the last one ends
     phases: tuple[Phase, ...]
+    ridge: float  #: FLOP that the accelerator does in the time of one byte, in the stream's format
     warnings: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -168,6 +169,7 @@ class Walk:
             "inputs": self.inputs,
             "words": list(self.words),
             "cu_seqlens": list(self.cu_seqlens),
+            "ridge": self.ridge,
             "phases": [
                 {"name": phase.name, "title": phase.title, "total": phase.work.to_dict(),
                  "sections": [_section(section) for section in phase.sections]}

@@ -149,7 +149,7 @@ def _of_keys(scene: Scene, window: int | None = None, chunk: int | None = None, 
         keys = minimum(keys, pairs)
     cells = phase.total(phase.new * (phase.past + phase.new))
     symbols = [
-        Symbol("pairs", float(pairs), "query-key pairs that attention scores" + (" (causal)" if not limited else "")),
+        Symbol("pairs", float(pairs), f"query-key pairs that attention scores{'' if limited else _causal(scene)}"),
         Symbol("keys", float(keys), "keys read, each once a step"),
     ]
     if scene.phase == "decode" and limited:
@@ -157,6 +157,15 @@ def _of_keys(scene: Scene, window: int | None = None, chunk: int | None = None, 
         symbols += [] if scene.prompts.packed else [Symbol("seen", seen, "keys that the new token sees")]
         cells = pairs
     return [*symbols, Symbol("cells", float(cells), "cells of the score tables of all sequences, masked ones too")]
+
+
+def _causal(scene: Scene) -> str:
+    """How full attention counts its pairs."""
+    if scene.phase == "decode":
+        return "" if scene.prompts.packed else ": B·T"
+    if scene.prompts.packed:
+        return ", causal in each prompt"
+    return ", causal: " + ("B·(S·P+S·(S+1)/2)" if scene.prompts.cached else "B·S·(S+1)/2")
 
 
 def _of_model(plan: Plan) -> list[Symbol]:
