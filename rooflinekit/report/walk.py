@@ -16,6 +16,7 @@ _TENSOR = WIDTH - _NAME - 2 * _NUMBER - 2
 _INDENT = "    "
 _TOTALS = ["in all", "FLOP", "weights", "KV read", "KV write", "activations", "FLOP/B"]
 _PICTURE = 20  # tokens of the largest picture
+_WORD = 16  # letters of a word in it
 _FEW = 12  # offsets that are all listed
 
 
@@ -87,15 +88,20 @@ def attention_picture(walk: Walk) -> list[str]:
     if (walk.inputs["batch"] > 1 and not packed) or starts[-1] + cached > _PICTURE or (packed and cached):
         return []
     rows = []
-    names = (
-        walk.words[cached:] if walk.words else tuple(str(number + 1) for number in range(cached, starts[-1] + cached))
-    )
+    numbers = [str(number + 1) for number in range(starts[-1] + cached)]
+    names = [_short(word) for word in (walk.words or numbers)[cached:]]
     wide = max(map(len, names))
     for row, name in enumerate(names):
         first = max(start for start in starts if start <= row)
         seen = ["■" if first <= key - cached <= row or key < cached else "·" for key in range(starts[-1] + cached)]
         rows.append(f"  {name:<{wide}}  {' '.join(seen)}")
     return ["who sees whom: a row for each new token, a column for each key", *rows]
+
+
+def _short(word: str) -> str:
+    """A word that keeps its place in the picture."""
+    word = "".join(letter if letter.isprintable() else "?" for letter in word)
+    return word if len(word) <= _WORD else f"{word[: _WORD - 1]}…"
 
 
 def _section(section: Section, told: _Told) -> list[str]:
@@ -225,11 +231,5 @@ def _rows(section: Section) -> Iterator[list[str]]:
         counts = _counts(stop.work) if stop.kernel else ("-", "-")
         work = [counts[0], stop.flops_formula, counts[1], stop.bytes_formula]
         for number, tensor in enumerate(stop.outputs):
-            first = number == 0
-            yield [
-                stop.name if first else "",
-                tensor.name,
-                tensor.letters,
-                tensor.numbers,
-                *(work if first else [""] * 4),
-            ]
+            name, beside = (stop.name, work) if number == 0 else ("", [""] * len(work))
+            yield [name, tensor.name, tensor.letters, tensor.numbers, *beside]

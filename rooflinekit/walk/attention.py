@@ -7,7 +7,7 @@ from typing import Any
 
 from rooflinekit.kernels import AttentionCore, Elementwise, KVAppend, Linear
 from rooflinekit.types.model import Attention
-from rooflinekit.walk.parts import Matrix, matrix, pass_over, reshape
+from rooflinekit.walk.parts import Matrix, Pass, matrix, pass_over, reshape
 from rooflinekit.walk.result import Stop, Symbol
 from rooflinekit.walk.scene import Scene, View
 
@@ -72,7 +72,7 @@ def _over_heads(block: Attention, on: Scene, op: Elementwise, view: View, each: 
     outputs = on.tensor("Q", (*on.tokens, h, "d")), on.tensor("K", (*on.tokens, kv, "d"))
     width = f"({h}+{kv})·d"
     view = View(view.name, view.kernel, view.does, outputs)
-    return pass_over(on, op, view, f"{each}·{width}", f"2·{width}", str(op.parameters))
+    return pass_over(on, op, view, Pass(f"{each}·{width}", f"2·{width}", str(op.parameters)))
 
 
 def _append(block: Attention, on: Scene, op: KVAppend) -> list[Stop]:
@@ -130,7 +130,7 @@ def softmax(on: Scene, kernel: str, heads: str, *, sinks: bool = False) -> Stop:
 def _gate(block: Attention, on: Scene, op: Elementwise) -> list[Stop]:
     width = f"{on.cut('H')}·{_e(block)}"
     view = View("output gate", op.name, "x·sigmoid(gate)", (on.tensor("x", (*on.tokens, width)),))
-    return [pass_over(on, op, view, f"5·{width}", f"3·{width}")]
+    return [pass_over(on, op, view, Pass(f"5·{width}", f"3·{width}"))]
 
 
 def _output(block: Attention, on: Scene, op: Linear) -> list[Stop]:

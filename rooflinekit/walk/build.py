@@ -77,14 +77,11 @@ def _section(on: Scene, title: str, stops: Iterable[Stop]) -> Section:
 def _layer(on: Scene, layer: Layer, shard: Shard) -> Section:
     """One kind of layer; what it sees and its letters are its own."""
     stops: list[Stop] = []
-    scenes = [on]
     for block, operations in layer_parts(layer, shard):
-        here = _knowing(on, block)
-        scenes.append(here)
-        stops += _stops(here, _TABLES[type(block)] if block is not None else _AROUND, block, operations)
+        on = _knowing(on, block)
+        stops += _stops(on, _TABLES[type(block)] if block is not None else _AROUND, block, operations)
     alike = [index for index, other in enumerate(on.plan.model.layers) if other == layer]
-    everything = replace(on, symbols=tuple(dict.fromkeys(s for scene in reversed(scenes) for s in scene.symbols)))
-    return Section(_kind(layer), _ranges(alike), len(alike), _used(everything, stops), tuple(stops))
+    return Section(_kind(layer), _ranges(alike), len(alike), _used(on, stops), tuple(stops))
 
 
 def layer_parts(layer: Layer, shard: Shard) -> Iterator[Part]:
@@ -93,10 +90,9 @@ def layer_parts(layer: Layer, shard: Shard) -> Iterator[Part]:
     `layer_operations` lists norms first and all-reduces last, since order costs nothing.
     """
     blocks = [block for block in (layer.mixer, layer.ffn) if block is not None]
-    joins = (
-        layer_operations(replace(layer, mixer=None, ffn=None, norms=0, parallel=True), shard) if shard.tp > 1 else []
-    )
-    norms = layer_operations(replace(layer, mixer=None, ffn=None, parallel=False), shard)
+    bare = replace(layer, mixer=None, ffn=None)
+    joins = layer_operations(replace(bare, norms=0, parallel=True), shard)
+    norms = layer_operations(replace(bare, parallel=False), shard)
     if layer.parallel:
         yield None, norms
         for block in blocks:
@@ -165,7 +161,7 @@ def _reconcile(op: Operation, stops: Sequence[Stop], counted: Work) -> None:
         if not math.isclose(ours, theirs, rel_tol=1e-9):
             name = stops[0].kernel or type(op).__name__
             raise RooflinekitError(
-                f"the walk's {field.name} of {name} ({ours:.6g}) are not those of estimate ({theirs:.6g}); please report"
+                f"the walk's {field.name} of {name} ({ours:.6g}) are not estimate's ({theirs:.6g}); please report"
             )
 
 
@@ -176,8 +172,7 @@ def _used(on: Scene, stops: Iterable[Stop]) -> tuple[Symbol, ...]:
         axes = [axis for tensor in (*stop.outputs, *stop.weights) for axis in tensor.symbols]
         for text in (*axes, stop.flops_formula, stop.bytes_formula, stop.network_formula):
             found.update(letters_of(text))
-    by_name = {symbol.name: symbol for symbol in reversed(on.symbols)}
-    return tuple(by_name[name] for name in dict.fromkeys(s.name for s in on.symbols) if name in found)
+    return tuple(symbol for symbol in on.symbols if symbol.name in found)
 
 
 def _kind(layer: Layer) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from rooflinekit.kernels import Elementwise, Experts, Linear, distinct_experts
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.model import DenseFFN, MixtureOfExperts
-from rooflinekit.walk.parts import Matrix, matrix, pass_over, reshape
+from rooflinekit.walk.parts import Matrix, Pass, matrix, pass_over, reshape
 from rooflinekit.walk.result import Stop, Symbol, Tensor
 from rooflinekit.walk.scene import Scene, View
 
@@ -59,7 +59,7 @@ def _activated(on: Scene, op: Elementwise, gated: bool, letter: str, of: str) ->
     inner = on.cut(letter)
     does = "act(gate)·up" if gated else "act(up)"
     view = View(f"{of}activation", op.name, does, (on.tensor("inner", (*on.tokens, inner)),))
-    return pass_over(on, op, view, f"5·{inner}", f"{3 if gated else 2}·{inner}")
+    return pass_over(on, op, view, Pass(f"5·{inner}", f"{3 if gated else 2}·{inner}"))
 
 
 def _shared_up(block: MixtureOfExperts, on: Scene, op: Linear) -> list[Stop]:
@@ -82,7 +82,7 @@ def _router(block: MixtureOfExperts, on: Scene, op: Linear) -> list[Stop]:
 def _select(block: MixtureOfExperts, on: Scene, op: Elementwise) -> list[Stop]:
     outputs = on.tensor("shares", (*on.tokens, "k")), on.tensor("chosen", (*on.tokens, "k"), "int32")
     view = View("pick experts", op.name, f"the {block.top_k} best of each token", outputs)
-    return [pass_over(on, op, view, "5·E", "(E+2·k)")]
+    return [pass_over(on, op, view, Pass("5·E", "(E+2·k)"))]
 
 
 def _to_latent(block: MixtureOfExperts, on: Scene, op: Linear) -> list[Stop]:

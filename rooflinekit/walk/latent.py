@@ -10,7 +10,7 @@ from rooflinekit.kernels.attention import index_key_bytes
 from rooflinekit.kernels.gemm import BatchedLinear
 from rooflinekit.types.model import LatentAttention
 from rooflinekit.walk.attention import mask, softmax
-from rooflinekit.walk.parts import Matrix, matrix, pass_over, reshape
+from rooflinekit.walk.parts import Matrix, Pass, matrix, pass_over, reshape
 from rooflinekit.walk.result import Stop, Symbol, Tensor
 from rooflinekit.walk.scene import Scene, View
 
@@ -67,14 +67,14 @@ def _norm(block: LatentAttention, on: Scene, op: Elementwise) -> list[Stop]:
     outputs = [on.tensor("c_kv", (*on.tokens, "R"))]
     outputs += [] if block.q_rank is None else [on.tensor("c_q", (*on.tokens, "Rq"))]
     view = View("norm of latents", op.name, "normalised", tuple(outputs))
-    return [pass_over(on, op, view, f"4·{width}", f"2·{width}", width.strip("()"))]
+    return [pass_over(on, op, view, Pass(f"4·{width}", f"2·{width}", width.strip("()")))]
 
 
 def _rotated(block: LatentAttention, on: Scene, op: Elementwise) -> list[Stop]:
     h = on.cut("H")
     outputs = on.tensor("Q rope", (*on.tokens, h, "r")), on.tensor("k rope", (*on.tokens, "r"))
     view = View("rotary positions", op.name, "each pair of elements turned", outputs)
-    return [pass_over(on, op, view, f"3·({h}+1)·r", f"2·({h}+1)·r")]
+    return [pass_over(on, op, view, Pass(f"3·({h}+1)·r", f"2·({h}+1)·r"))]
 
 
 def _append(block: LatentAttention, on: Scene, op: KVAppend) -> list[Stop]:
@@ -100,7 +100,8 @@ def _up(block: LatentAttention, on: Scene, op: LatentUpProjection) -> list[Stop]
 def _absorb_keys(block: LatentAttention, on: Scene, op: BatchedLinear) -> list[Stop]:
     """Decode: the keys' up-projection moves to the query, so that cached latents stay as they are."""
     h = on.cut("H")
-    view = View("absorb into Q", op.name, "Q nope·W_UK, a matrix a head", (on.tensor("Q latent", (*on.tokens, h, "R")),),
+    latent = on.tensor("Q latent", (*on.tokens, h, "R"))
+    view = View("absorb into Q", op.name, "Q nope·W_UK, a matrix a head", (latent,),
                 "the keys' half of the up-projection, applied to the query instead of to every key")  # fmt: skip
     joined = on.tensor("Q", (*on.tokens, h, "R+r"))
     return [_batched(on, op, view, ("n", "R")), reshape("join Q", "latent and rotary part side by side", [joined])]
@@ -178,14 +179,15 @@ def _index_append(block: LatentAttention, on: Scene, op: KVAppend) -> list[Stop]
 
 def _index_scores(block: LatentAttention, on: Scene, op: IndexScores) -> list[Stop]:
     """Every key against a few small heads, then the best of them."""
-    full = on.seeing()
-    table = full.scores()
+    axes = (*on.tokens, "T")
+    if on.prompts.packed:
+        axes = ("cells",) if on.phase == "prefill" else ("allpairs",)
     each = index_key_bytes(op.head_dim, op.dtype)
-    view = View("index scores", "index_scores", "weighted sum over index heads", (full.tensor("index", table, "fp32"),))
+    view = View("index scores", "index_scores", "weighted sum over index heads", (on.tensor("index", axes, "fp32"),))
     return [
-        full.stop(view, flops="2·Hi·di·allpairs", kv_read=f"allkeys·{each:g}",
+        on.stop(view, flops="2·Hi·di·allpairs", kv_read=f"allkeys·{each:g}",
                   activation=f"(N·Hi·di·{on.size(op.dtype)}+4·allpairs)"),
-        reshape("pick keys", "the best of each row", _chosen(full)),
+        reshape("pick keys", "the best of each row", _chosen(on)),
     ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from rooflinekit.walk.formula import wrapped
 from rooflinekit.walk.result import Stop, Tensor, Work
 from rooflinekit.walk.scene import Scene, View
 
-__all__ = ["Matrix", "collective", "matrix", "norm", "pass_over", "reshape"]
+__all__ = ["Matrix", "Pass", "collective", "matrix", "norm", "pass_over", "reshape"]
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,23 @@ def _moved(on: Scene, op: Linear, letters: Matrix) -> str:
     return f"({wrapped(letters.k)}·{read}+{wrapped(letters.n)}·b)"
 
 
-def pass_over(on: Scene, op: Elementwise, view: View, flops: str, moved: str, scales: str = "") -> Stop:
-    """A pass over the tokens: letters for operations and elements moved of a token, and for its own weights."""
-    formulas = {"flops": f"{flops.split('·', 1)[0]}·N·{flops.split('·', 1)[1]}", "activation": f"N·{moved}·b"}
+@dataclass(frozen=True)
+class Pass:
+    """Letters of a pass over the tokens: operations and elements moved of a token, and the pass's own weights."""
+
+    flops: str
+    moved: str
+    scales: str = ""
+
+
+def pass_over(on: Scene, op: Elementwise, view: View, letters: Pass) -> Stop:
+    """A pass that reads, computes a little, and writes."""
+    each, width = letters.flops.split("·", 1)
+    work, moved = f"{each}·N·{width}", f"N·{letters.moved}·b"
     if not op.parameters:
-        return on.stop(view, **formulas)
-    return on.stop(view, _scales(on, op, scales), weight=f"{wrapped(scales)}·{on.size(op.dtype)}", **formulas)
+        return on.stop(view, flops=work, activation=moved)
+    held = f"{wrapped(letters.scales)}·{on.size(op.dtype)}"
+    return on.stop(view, _scales(on, op, letters.scales), flops=work, weight=held, activation=moved)
 
 
 def _scales(on: Scene, op: Elementwise, scales: str) -> list[Tensor]:
@@ -72,7 +83,7 @@ def norm(on: Scene, op: Elementwise, name: str) -> Stop:
     """A norm over the residual width, fused with the addition to the stream before it."""
     vectors = op.parameters // int(on.values["D"])
     view = View(name, op.name, "x + block, normalised", (on.tensor("x", (*on.tokens, "D")),), _NORMS)
-    return pass_over(on, op, view, "5·D", "4·D", "2·D" if vectors == 2 else "D")
+    return pass_over(on, op, view, Pass("5·D", "4·D", "2·D" if vectors == 2 else "D"))
 
 
 def reshape(name: str, does: str, outputs: Sequence[Tensor], note: str = "") -> Stop:

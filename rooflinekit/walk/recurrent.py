@@ -10,7 +10,7 @@ from rooflinekit.kernels import STATE_DTYPE, Collective, Elementwise, Linear
 from rooflinekit.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.types.model import GatedDeltaNet, LightningAttention, Mamba, Mamba2
 from rooflinekit.walk.formula import wrapped
-from rooflinekit.walk.parts import Matrix, collective, matrix, pass_over, reshape
+from rooflinekit.walk.parts import Matrix, Pass, collective, matrix, pass_over, reshape
 from rooflinekit.walk.result import Stop, Symbol
 from rooflinekit.walk.scene import Scene, View
 
@@ -84,7 +84,7 @@ def _convolve(on: Scene, op: ShortConvolution, channels: str) -> Stop:
 
 def _gated(on: Scene, op: Elementwise, width: str, scales: str) -> Stop:
     view = View("gated norm", op.name, "norm(x)·act(gate)", (on.tensor("x", (*on.tokens, width)),))
-    return pass_over(on, op, view, f"8·{width}", f"3·{width}", scales)
+    return pass_over(on, op, view, Pass(f"8·{width}", f"3·{width}", scales))
 
 
 def _plain(name: str, k: Callable[[Scene], str], n: Callable[[Scene], str], out: str = "x") -> Any:
@@ -157,7 +157,7 @@ def _ssm_reduce(block: Mamba, on: Scene, op: Collective) -> list[Stop]:
 def _ssm_norm(block: Mamba, on: Scene, op: Elementwise) -> list[Stop]:
     width = "(Rt+2·Ds)"
     view = View("norm of dt, B, C", op.name, "normalised", (on.tensor("dt, B, C", (*on.tokens, "Rt+2·Ds")),))
-    return [pass_over(on, op, view, f"4·{width}", f"2·{width}", "Rt+2·Ds")]
+    return [pass_over(on, op, view, Pass(f"4·{width}", f"2·{width}", "Rt+2·Ds"))]
 
 
 def _scan(block: Mamba, on: Scene, op: StateUpdate) -> list[Stop]:

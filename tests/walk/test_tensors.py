@@ -64,7 +64,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def watched(decoder: Decoder, tokens: Tensor, cache: Any, past: int, last: bool, patch: pytest.MonkeyPatch) -> Seen:
+def watched(decoder: Decoder, tokens: Tensor, patch: pytest.MonkeyPatch, **how: Any) -> Seen:
     """Run, and keep what goes into and comes out of every module."""
     seen, plain = Seen({}, {}, []), feedforward.grouped_matmul
     handles = []
@@ -82,7 +82,7 @@ def watched(decoder: Decoder, tokens: Tensor, cache: Any, past: int, last: bool,
 
     with patch.context() as inner:
         inner.setattr(feedforward, "grouped_matmul", grouped)
-        decoder(tokens, cache, past, last=last)
+        decoder(tokens, **how)
     for handle in handles:
         handle.remove()
     return seen
@@ -295,7 +295,9 @@ def compare(model: Model, phase: Phase, patch: pytest.MonkeyPatch) -> int:
     start, end = (P, S) if phase.name == "prefill" else (S, S + 1)
     if phase.name == "decode":
         decoder(tokens[:, P:S], cache, P)
-    whole, last = (watched(decoder, tokens[:, start:end], cache, start, final, patch) for final in (False, True))
+    whole, last = (
+        watched(decoder, tokens[:, start:end], patch, cache=cache, past=start, last=final) for final in (False, True)
+    )
     entry, *layers, exit_ = phase.sections
     shapes = ends(decoder, whole, last)
     count = check(entry, shapes) + check(exit_, shapes)
