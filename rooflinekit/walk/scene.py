@@ -149,7 +149,7 @@ def _of_keys(scene: Scene, window: int | None = None, chunk: int | None = None, 
         keys = minimum(keys, pairs)
     cells = phase.total(phase.new * (phase.past + phase.new))
     symbols = [
-        Symbol("pairs", float(pairs), f"query-key pairs that attention scores{'' if limited else _causal(scene)}"),
+        Symbol("pairs", float(pairs), f"query-key pairs that attention scores{_limit(window, chunk) or _causal(scene)}"),
         Symbol("keys", float(keys), "keys read, each once a step"),
     ]
     if scene.phase == "decode" and limited:
@@ -157,6 +157,13 @@ def _of_keys(scene: Scene, window: int | None = None, chunk: int | None = None, 
         symbols += [] if scene.prompts.packed else [Symbol("seen", seen, "keys that the new token sees")]
         cells = pairs
     return [*symbols, Symbol("cells", float(cells), "cells of the score tables of all sequences, masked ones too")]
+
+
+def _limit(window: int | None, chunk: int | None) -> str:
+    """What bounds the keys of a token besides its place."""
+    if chunk is not None:
+        return f", within chunks of {chunk:,}"
+    return "" if window is None else f", at most {window:,} keys a token"
 
 
 def _causal(scene: Scene) -> str:
