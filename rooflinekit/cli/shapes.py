@@ -9,6 +9,7 @@ import typer
 
 from rooflinekit.cli.options import Activations, AttentionWeights, Cache, Count, LmHead, TensorParallel, Weights
 from rooflinekit.cli.output import Format, check_free, emit, to_csv, to_json
+from rooflinekit.types.errors import InputError
 
 if TYPE_CHECKING:
     from rooflinekit.walk.result import Walk
@@ -36,13 +37,22 @@ def shapes(
     """Walk every tensor of a prefill and a decode step through a model: shapes, FLOP and bytes of each step."""
     from rooflinekit.walk.front import shapes as walk_through
 
+    page = out is not None and out.suffix.lower() == ".html"
+    if page and format is not Format.table:
+        raise InputError(f"{out} would be a page, and --format {format.value} is another format; leave one of them out")
     if out is not None:
         check_free(out, force)
     walk = walk_through(
         model, gpu, tokens=tokens, prompt=prompt, batch=batch, cached=cached, tp=tp, weights=weights,
         attention_weights=attention_weights, lm_head=lm_head, activations=activations, kv=kv,
     )  # fmt: skip
-    emit(_render(walk, format), out, force)
+    emit(_page(walk) if page else _render(walk, format), out, force)
+
+
+def _page(walk: Walk) -> str:
+    from rooflinekit.report.walk_page import walk_page
+
+    return walk_page(walk)
 
 
 def _render(walk: Walk, format: Format) -> str:

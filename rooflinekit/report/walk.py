@@ -9,7 +9,15 @@ from rooflinekit.report.table import WIDTH, aligned, markdown
 from rooflinekit.types.units import format_count
 from rooflinekit.walk.result import Phase, Section, Stop, Symbol, Tensor, Walk, Work
 
-__all__ = ["attention_picture", "walk_markdown", "walk_text"]
+__all__ = [
+    "attention_mask",
+    "attention_picture",
+    "headline",
+    "letter_value",
+    "section_title",
+    "walk_markdown",
+    "walk_text",
+]
 
 _NAME, _NUMBER = 21, 7  # columns of a step's name, and of its FLOP and bytes
 _TENSOR = WIDTH - _NAME - 2 * _NUMBER - 2
@@ -23,7 +31,7 @@ _FEW = 12  # offsets that are all listed
 def walk_text(walk: Walk) -> str:
     """The whole walk for a terminal, at most 80 columns wide; letters, formulas and notes are told once."""
     told = _Told()
-    blocks = [_headline(walk), *([picture] if (picture := attention_picture(walk)) else [])]
+    blocks = [headline(walk), *([picture] if (picture := attention_picture(walk)) else [])]
     for phase in walk.phases:
         blocks.append([f"{phase.name.upper()}: {phase.title}"])
         blocks += [_section(section, told) for section in phase.sections]
@@ -51,7 +59,8 @@ class _Told:
         return text if fresh else ""
 
 
-def _headline(walk: Walk) -> list[str]:
+def headline(walk: Walk) -> list[str]:
+    """What walks through what, in which formats, and how it is counted."""
     i = walk.inputs
     split = f" on one of {i['tp']} ranks" if i["tp"] > 1 else ""
     formats = f"weights {i['weights']}, activations {i['activations']}, kv {i['kv']}"
@@ -83,19 +92,25 @@ def attention_picture(walk: Walk) -> list[str]:
 
     Rows are the new tokens, columns the keys: a triangle for a prompt, blocks on the diagonal for packed ones.
     """
-    starts, cached = walk.cu_seqlens, walk.inputs["cached"]
-    packed = len(walk.inputs["tokens"]) > 1
-    if (walk.inputs["batch"] > 1 and not packed) or starts[-1] + cached > _PICTURE or (packed and cached):
+    names, mask = attention_mask(walk)
+    if not mask:
         return []
-    rows = []
-    numbers = [str(number + 1) for number in range(starts[-1] + cached)]
-    names = [_short(word) for word in (walk.words or numbers)[cached:]]
     wide = max(map(len, names))
-    for row, name in enumerate(names):
-        first = max(start for start in starts if start <= row)
-        seen = ["■" if first <= key - cached <= row or key < cached else "·" for key in range(starts[-1] + cached)]
-        rows.append(f"  {name:<{wide}}  {' '.join(seen)}")
+    rows = [f"  {name:<{wide}}  {' '.join('■' if cell == '1' else '·' for cell in row)}"
+            for name, row in zip(names, mask, strict=True)]  # fmt: skip
     return ["who sees whom: a row for each new token, a column for each key", *rows]
+
+
+def attention_mask(walk: Walk) -> tuple[list[str], list[str]]:
+    """Names of the new tokens, and for each a row of keys: 1 where it sees one; empty for more than a few tokens."""
+    starts, cached = walk.cu_seqlens, walk.inputs["cached"]
+    keys = starts[-1] + cached
+    if (walk.inputs["batch"] > 1 and (len(walk.inputs["tokens"]) == 1 or cached)) or keys > _PICTURE:
+        return [], []
+    names = [_short(word) for word in (walk.words or [str(number + 1) for number in range(keys)])[cached:]]
+    first = [max(start for start in starts if start <= row) for row in range(starts[-1])]
+    return names, ["".join("1" if first[row] <= key - cached <= row or key < cached else "0" for key in range(keys))
+                   for row in range(starts[-1])]  # fmt: skip
 
 
 def _short(word: str) -> str:
@@ -105,7 +120,10 @@ def _short(word: str) -> str:
 
 
 def _section(section: Section, told: _Told) -> list[str]:
-    lines = [*textwrap.wrap(_title(section), WIDTH, subsequent_indent="  "), *_letter_lines(told.new_letters(section))]
+    lines = [
+        *textwrap.wrap(section_title(section), WIDTH, subsequent_indent="  "),
+        *_letter_lines(told.new_letters(section)),
+    ]
     lines += ["", f"{'step':<{_NAME}}{'tensor':<{_TENSOR}}{'FLOP':>{_NUMBER + 1}}{'bytes':>{_NUMBER + 1}}"]
     for stop in section.stops:
         lines += _stop(stop, told)
@@ -114,22 +132,24 @@ def _section(section: Section, told: _Told) -> list[str]:
 
 def _letter_lines(symbols: Sequence[Symbol]) -> list[str]:
     names = max((len(symbol.name) for symbol in symbols), default=0)
-    values = max((len(_value(symbol.value)) for symbol in symbols), default=0)
+    values = max((len(letter_value(symbol.value)) for symbol in symbols), default=0)
     lines = []
     for symbol in symbols:
-        start = f"  {symbol.name:<{names}}  {_value(symbol.value):>{values}}  "
+        start = f"  {symbol.name:<{names}}  {letter_value(symbol.value):>{values}}  "
         lines += textwrap.wrap(symbol.meaning, WIDTH, initial_indent=start, subsequent_indent=" " * len(start))
     return lines
 
 
-def _title(section: Section) -> str:
+def section_title(section: Section) -> str:
+    """Which layers it is about."""
     if not section.layers:
         return section.title
     times = f"{section.count} alike; work of one" if section.count > 1 else "one"
     return f"layers {section.layers}: {section.title} ({times})"
 
 
-def _value(value: float) -> str:
+def letter_value(value: float) -> str:
+    """What a letter is worth."""
     return f"{value:,.0f}" if value == int(value) else f"{value:.5g}"
 
 
@@ -202,20 +222,20 @@ def _footer(walk: Walk) -> list[str]:
 
 def walk_markdown(walk: Walk) -> str:
     """The same as Markdown: a table for each section."""
-    title, *rest = _headline(walk)
+    title, *rest = headline(walk)
     lines = [f"## {title}", "", *rest, ""]
     if picture := attention_picture(walk):
         lines += ["```", *picture, "```", ""]
     for phase in walk.phases:
         lines += [f"### {phase.name}: {phase.title}", ""]
         for section in phase.sections:
-            lines += [f"#### {_title(section)}", "", *_letters(section), "", *_table(section), ""]
+            lines += [f"#### {section_title(section)}", "", *_letters(section), "", *_table(section), ""]
     lines += [*markdown(_TOTALS, [_total(phase) for phase in walk.phases]), "", *_footer(walk)]
     return "\n".join(lines)
 
 
 def _letters(section: Section) -> list[str]:
-    return [", ".join(f"{symbol.name} = {_value(symbol.value)} ({symbol.meaning})" for symbol in section.symbols)]
+    return [", ".join(f"{symbol.name} = {letter_value(symbol.value)} ({symbol.meaning})" for symbol in section.symbols)]
 
 
 _COLUMNS = ["step", "tensor", "shape", "numbers", "FLOP", "formula", "bytes", "formula"]

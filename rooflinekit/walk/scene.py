@@ -149,7 +149,9 @@ def _of_keys(scene: Scene, window: int | None = None, chunk: int | None = None, 
         keys = minimum(keys, pairs)
     cells = phase.total(phase.new * (phase.past + phase.new))
     symbols = [
-        Symbol("pairs", float(pairs), f"query-key pairs that attention scores{_limit(window, chunk) or _causal(scene)}"),
+        Symbol(
+            "pairs", float(pairs), f"query-key pairs that attention scores{_limit(window, chunk) or _causal(scene)}"
+        ),
         Symbol("keys", float(keys), "keys read, each once a step"),
     ]
     if scene.phase == "decode" and limited:
