@@ -31,7 +31,8 @@ _FEW = 12  # offsets that are all listed
 def walk_text(walk: Walk) -> str:
     """The whole walk for a terminal, at most 80 columns wide; letters, formulas and notes are told once."""
     told = _Told()
-    blocks = [headline(walk), *([picture] if (picture := attention_picture(walk)) else [])]
+    head = [part for line in headline(walk) for part in textwrap.wrap(line, WIDTH, subsequent_indent="  ")]
+    blocks = [head, *([picture] if (picture := attention_picture(walk)) else [])]
     for phase in walk.phases:
         blocks.append([f"{phase.name.upper()}: {phase.title}"])
         blocks += [_section(section, told) for section in phase.sections]
@@ -62,14 +63,14 @@ class _Told:
 def headline(walk: Walk) -> list[str]:
     """What walks through what, in which formats, and how it is counted."""
     i = walk.inputs
-    split = f" on one of {i['tp']} ranks" if i["tp"] > 1 else ""
+    split = f" on 1 of {i['tp']} ranks" if i["tp"] > 1 else ""
     formats = f"weights {i['weights']}, activations {i['activations']}, kv {i['kv']}"
-    lines = [f"{walk.model}: the tensors of a prefill and of the decode step behind it{split}"]
+    lines = [f"{walk.model}{split}: the tensors of a prefill and of the decode step behind it"]
     lines += [f"{_asked(walk)}; {formats}", "work as estimate counts it: attention causal, a launch's parts apart"]
     if i["batch"] > 1 and len(i["tokens"]) > 1:
         lines.append(f"packed without padding: cu_seqlens {_few(walk.cu_seqlens)}; padded to the longest, "
                      f"{i['padded_tokens']:,} tokens instead of {walk.cu_seqlens[-1]:,}")  # fmt: skip
-    return [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="  ")]
+    return lines
 
 
 def _asked(walk: Walk) -> str:
@@ -150,7 +151,7 @@ def section_title(section: Section) -> str:
 
 def letter_value(value: float) -> str:
     """What a letter is worth."""
-    return f"{value:,.0f}" if value == int(value) else f"{value:.5g}"
+    return f"{value:,.0f}" if value == int(value) else f"{value:.6g}"
 
 
 def _stop(stop: Stop, told: _Told) -> list[str]:

@@ -17,6 +17,7 @@ __all__ = ["walk_page"]
 
 _TEMPLATE = Path(__file__).with_name("walk.html")
 _MASKED = ("causal mask", "softmax")
+_LEAST = 0.001  # share that is told as a number
 _COLUMNS = ("step", "tensor", "shape", "numbers", "FLOP", "bytes", "formulas")
 
 
@@ -109,7 +110,9 @@ def _amount(stop: Stop, of: str, section: Section, phase: Phase) -> dict[str, st
     value, whole = getattr(stop.work, key), getattr(phase.work, key)
     share = section.count * value / whole if whole else 0.0
     formula = {"flops": stop.flops_formula, "bytes": stop.bytes_formula, "network": stop.network_formula}[of]
-    told = f"{share:.1%} of the {phase.name}" + (f", all {section.count} layers together" if section.count > 1 else "")
+    told = f"{'<0.1%' if share < _LEAST else f'{share:.1%}'} of the {phase.name}" + (
+        f", all {section.count} layers together" if section.count > 1 else ""
+    )
     return {
         "text": format_count(value, unit) if stop.kernel else "a view: none",
         "formula": formula,
