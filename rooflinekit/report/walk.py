@@ -23,6 +23,7 @@ _NAME, _NUMBER = 21, 7  # columns of a step's name, and of its FLOP and bytes
 _TENSOR = WIDTH - _NAME - 2 * _NUMBER - 2
 _INDENT = "    "
 _TOTALS = ["in all", "FLOP", "weights", "KV read", "KV write", "activations", "FLOP/B"]
+_LARGEST = 1e12  # above this, a letter's value has an exponent
 _PICTURE = 20  # tokens of the largest picture
 _WORD = 16  # letters of a word in it
 _FEW = 12  # offsets that are all listed
@@ -34,7 +35,7 @@ def walk_text(walk: Walk) -> str:
     head = [part for line in headline(walk) for part in textwrap.wrap(line, WIDTH, subsequent_indent="  ")]
     blocks = [head, *([picture] if (picture := attention_picture(walk)) else [])]
     for phase in walk.phases:
-        blocks.append([f"{phase.name.upper()}: {phase.title}"])
+        blocks.append([f"{phase.name.upper()}: {phase.title}", *_offsets(walk, phase)])
         blocks += [_section(section, told) for section in phase.sections]
     blocks += [_totals(walk), _footer(walk)]
     return "\n\n".join("\n".join(block) for block in blocks)
@@ -68,9 +69,17 @@ def headline(walk: Walk) -> list[str]:
     lines = [f"{walk.model}{split}: the tensors of a prefill and of the decode step behind it"]
     lines += [f"{_asked(walk)}; {formats}", "work as estimate counts it: attention causal, a launch's parts apart"]
     if i["batch"] > 1 and len(i["tokens"]) > 1:
-        lines.append(f"packed without padding: cu_seqlens {_few(walk.cu_seqlens)}; padded to the longest, "
-                     f"{i['padded_tokens']:,} tokens instead of {walk.cu_seqlens[-1]:,}")  # fmt: skip
+        lines.append(f"padded to the longest they would be {i['padded_tokens']:,} tokens, "
+                     f"packed they are {walk.phases[0].cu_seqlens_q[-1]:,}")  # fmt: skip
     return lines
+
+
+def _offsets(walk: Walk, phase: Phase) -> list[str]:
+    """How packed sequences lie behind each other."""
+    if len(walk.inputs["tokens"]) == 1:
+        return []
+    line = f"cu_seqlens: queries {_few(phase.cu_seqlens_q)}, keys {_few(phase.cu_seqlens_k)}"
+    return textwrap.wrap(line, WIDTH, subsequent_indent="  ")
 
 
 def _asked(walk: Walk) -> str:
@@ -104,7 +113,7 @@ def attention_picture(walk: Walk) -> list[str]:
 
 def attention_mask(walk: Walk) -> tuple[list[str], list[str]]:
     """Names of the new tokens, and for each a row of keys: 1 where it sees one; empty for more than a few tokens."""
-    starts, cached = walk.cu_seqlens, walk.inputs["cached"]
+    starts, cached = walk.phases[0].cu_seqlens_q, walk.inputs["cached"]
     keys = starts[-1] + cached
     if (walk.inputs["batch"] > 1 and (len(walk.inputs["tokens"]) == 1 or cached)) or keys > _PICTURE:
         return [], []
@@ -151,7 +160,7 @@ def section_title(section: Section) -> str:
 
 def letter_value(value: float) -> str:
     """What a letter is worth."""
-    return f"{value:,.0f}" if value == int(value) else f"{value:.6g}"
+    return f"{value:,.0f}" if value == int(value) and value < _LARGEST else f"{value:.6g}"
 
 
 def _stop(stop: Stop, told: _Told) -> list[str]:
@@ -176,7 +185,8 @@ def _tensor(tensor: Tensor) -> list[str]:
 
 
 def _counts(work: Work) -> tuple[str, str]:
-    return format_count(work.flops).replace(" ", ""), format_count(work.bytes).replace(" ", "")
+    flops, moved = (format_count(amount).replace(" ", "").replace("e+", "e") for amount in (work.flops, work.bytes))
+    return flops, moved
 
 
 def _formulas(stop: Stop) -> str:
@@ -228,7 +238,7 @@ def walk_markdown(walk: Walk) -> str:
     if picture := attention_picture(walk):
         lines += ["```", *picture, "```", ""]
     for phase in walk.phases:
-        lines += [f"### {phase.name}: {phase.title}", ""]
+        lines += [f"### {phase.name}: {phase.title}", "", *_offsets(walk, phase), ""]
         for section in phase.sections:
             lines += [f"#### {section_title(section)}", "", *_letters(section), "", *_table(section), ""]
     lines += [*markdown(_TOTALS, [_total(phase) for phase in walk.phases]), "", *_footer(walk)]

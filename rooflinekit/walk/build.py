@@ -55,7 +55,7 @@ def walk_phase(plan: Plan, prompts: Prompts, phase: PhaseName) -> Phase:
     entry = _section(on, "tokens to the residual stream", _stops(on, ENTRY, None, entry_operations(plan.model, shard)))
     exit_ = _section(on, "logits and the next token", _stops(on, EXIT, None, exit_operations(plan.model, shard)))
     layers = [_layer(on, layer, shard) for layer in plan.model.layer_counts]
-    return Phase(phase, _title(prompts, phase), (entry, *layers, exit_))
+    return Phase(phase, _title(prompts, phase), *prompts.cu_seqlens(phase), (entry, *layers, exit_))
 
 
 def _title(prompts: Prompts, phase: PhaseName) -> str:

@@ -61,7 +61,6 @@ def walk(plan: Plan, prompts: Prompts, warnings: tuple[str, ...] = ()) -> Walk:
         gpu=accelerator.name,
         inputs=_inputs(plan, prompts),
         words=prompts.words,
-        cu_seqlens=prompts.cu_seqlens,
         phases=(walk_phase(plan, prompts, "prefill"), walk_phase(plan, prompts, "decode")),
         ridge=float(accelerator.peak(plan.precision.stream)) / float(accelerator.memory_bandwidth),
         warnings=(*warnings, *_notes(plan, prompts)),

@@ -46,14 +46,18 @@ class Prompts:
         """Tokens of each sequence that the prefill computes."""
         return tuple(length - self.cached for length in self.lengths) * (1 if self.packed else self.count)
 
-    @property
-    def cu_seqlens(self) -> tuple[int, ...]:
-        """Where each sequence starts in a packed prefill, and where the last one ends.
+    def cu_seqlens(self, phase: PhaseName) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Where each sequence starts among the packed new tokens, and among the keys, and where the last one ends.
 
-        >>> Prompts((6, 3, 9)).cu_seqlens
-        (0, 6, 9, 18)
+        >>> Prompts((6, 3, 9)).cu_seqlens("prefill")
+        ((0, 6, 9, 18), (0, 6, 9, 18))
+        >>> Prompts((6, 3, 9)).cu_seqlens("decode")
+        ((0, 1, 2, 3), (0, 7, 11, 21))
         """
-        return tuple(accumulate(self.new, initial=0))
+        keys = self.lengths if self.packed else self.lengths * self.count
+        new = self.new if phase == "prefill" else (1,) * self.sequences
+        keys = keys if phase == "prefill" else tuple(length + 1 for length in keys)
+        return tuple(accumulate(new, initial=0)), tuple(accumulate(keys, initial=0))
 
     @property
     def padded_tokens(self) -> int:

@@ -135,6 +135,8 @@ class Phase:
 
     name: str
     title: str
+    cu_seqlens_q: tuple[int, ...]  #: where each sequence starts among the new tokens, and where the last one ends
+    cu_seqlens_k: tuple[int, ...]  #: the same among the keys
     sections: tuple[Section, ...]
 
     @property
@@ -155,7 +157,6 @@ class Walk:
     gpu: str
     inputs: dict[str, Any]
     words: tuple[str, ...]  #: of the prompt, which stand in for tokens; empty if lengths were given
-    cu_seqlens: tuple[int, ...]  #: where each sequence starts in the packed layout, and where the last one ends
     phases: tuple[Phase, ...]
     ridge: float  #: FLOP that the accelerator does in the time of one byte, in the stream's format
     warnings: tuple[str, ...]
@@ -168,10 +169,10 @@ class Walk:
             "gpu": self.gpu,
             "inputs": self.inputs,
             "words": list(self.words),
-            "cu_seqlens": list(self.cu_seqlens),
             "ridge": self.ridge,
             "phases": [
-                {"name": phase.name, "title": phase.title, "total": phase.work.to_dict(),
+                {"name": phase.name, "title": phase.title, "cu_seqlens_q": list(phase.cu_seqlens_q),
+                 "cu_seqlens_k": list(phase.cu_seqlens_k), "total": phase.work.to_dict(),
                  "sections": [_section(section) for section in phase.sections]}
                 for phase in self.phases
             ],

@@ -109,7 +109,7 @@ class TestCommand:
 
     @pytest.mark.parametrize(("arguments", "what"), [
         (("llama-3-8x",), "nearest: llama-3-8b"), (("gpt2", "--tokens", "0"), "at least 1"),
-        (("gpt2", "--tokens", "six"), "whole numbers such as 6 or 6,3,9"), 
+        (("gpt2", "--tokens", "six"), "whole numbers such as 6 or 6,3,9"),
         (("gpt2", "--prompt", ""), "at least one word"),
         (("gpt2", "--tokens", "6", "--prompt", "a b"), "give one of them"), (("gpt2", "--tp", "5"), "does not divide"),
         (("gpt2", "--batch", "x"), "whole number"), (("gpt2", "--out", "/nowhere/walk.html"), "not a folder"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -342,11 +343,12 @@ def test_packed_shapes_are_those_of_varlen_attention() -> None:
     stops = {stop.name: stop for stop in found.phases[0].sections[1].stops}
     random = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(tensor.shape, generator=random) for tensor in stops["split heads"].outputs)
-    starts = torch.tensor(found.cu_seqlens)
+    offsets = found.phases[0].cu_seqlens_q
+    starts = torch.tensor(offsets)
     out = attend_varlen(q, k, v, starts)
     assert tuple(out.shape) == stops["weighted sum"].outputs[0].shape
     cells = 0
-    for first, end in zip(found.cu_seqlens[:-1], found.cu_seqlens[1:], strict=True):
+    for first, end in pairwise(offsets):
         one = [x[first:end].transpose(0, 1)[None] for x in (q, k, v)]
         assert torch.allclose(attend(*one)[0].transpose(0, 1), out[first:end], atol=1e-5)
         cells += (one[0] @ one[1].repeat_interleave(4, dim=1).mT)[0, 0].numel()

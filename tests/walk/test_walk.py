@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +33,21 @@ from rooflinekit.walk.result import Section, Stop, Walk, Work
 MODELS = sorted(names("model"))
 FAST = System.of(load_accelerator("b200-sxm").value)
 LAYOUTS = {"six": Prompts((6,)), "packed": Prompts((6, 3, 9)), "long": Prompts((9000,), 2, 100)}
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "nomenclature.md"
+EXPLAINED = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
+
+
+def _keys(data: object) -> Iterator[str]:
+    """Every key of nested objects; what is under `substituted` are names of formulas."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield key
+            yield from _keys(value)
+    elif isinstance(data, list):
+        for value in data:
+            yield from _keys(value)
 
 
 def plan_for(model: Model, tp: int = 1) -> Plan:
@@ -162,7 +180,9 @@ class TestByHand:
     def test_packed_prompts(self) -> None:
         """6, 3 and 9 tokens: 21 + 6 + 45 pairs in 36 + 9 + 81 cells; padded, 27 tokens instead of 18."""
         found = rk.shapes("llama-3-8b", tokens=[6, 3, 9])
-        assert found.cu_seqlens == (0, 6, 9, 18)
+        assert [(phase.cu_seqlens_q, phase.cu_seqlens_k) for phase in found.phases] == [
+            ((0, 6, 9, 18), (0, 6, 9, 18)), ((0, 1, 2, 3), (0, 7, 11, 21)),
+        ]  # fmt: skip
         assert found.inputs["padded_tokens"] == 27
         layer, behind = found.phases[0].sections[1], found.phases[1].sections[1]
         assert stop_of(layer, "split heads").outputs[0].shape == (18, 32, 128)
@@ -239,7 +259,7 @@ class TestWords:
 
     @pytest.mark.parametrize("name", [*MODELS[::6], "deepseek-v3.2", "jamba-v0.1", "qwen3-next-80b-a3b"])
     def test_no_line_is_wider_than_a_terminal(self, name: str) -> None:
-        for prompts in (Prompts((6,)), Prompts((6, 3, 900_000))):
+        for prompts in (Prompts((6,)), Prompts((6, 3, 900_000)), Prompts((10**18,))):
             lines = walk_text(walk(split_of(name, 8), prompts)).splitlines()
             assert max(map(len, lines)) <= 80
 
@@ -255,6 +275,7 @@ class TestWords:
 
     def test_json_is_plain_and_adds_up(self) -> None:
         data = json.loads(json.dumps(rk.shapes("llama-3-8b", tokens="6,3,9").to_dict(), allow_nan=False))
+        assert set(_keys(data)) - EXPLAINED == set()
         prefill = data["phases"][0]
         assert prefill["total"]["flops"] == pytest.approx(
             sum(part["count"] * step["flops"] for part in prefill["sections"] for step in part["steps"])
