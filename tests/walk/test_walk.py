@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from functools import cache, lru_cache
 from pathlib import Path
 
 import pytest
@@ -54,12 +55,18 @@ def plan_for(model: Model, tp: int = 1) -> Plan:
     return make_plan(model, Deployment(tp=tp), FAST, None)
 
 
+@lru_cache(maxsize=8)
 def split_of(name: str, tp: int) -> Plan:
     """The plan, or one without a split where the model cannot be split so."""
     try:
         return plan_for(load_model(name).value, tp)
     except DeploymentError:
         return plan_for(load_model(name).value)
+
+
+@cache
+def walked(name: str, layout: str, tp: int) -> Walk:
+    return walk(split_of(name, tp), LAYOUTS[layout])
 
 
 def stop_of(section: Section, name: str) -> Stop:
@@ -76,7 +83,7 @@ class TestOneSourceOfTruth:
         """Every class of work, prefill and decode, for one GPU and for a rank of eight, in all layouts."""
         for layout, tp in (("six", 1), ("packed", 1), ("long", 8)):
             plan, prompts = split_of(name, tp), LAYOUTS[layout]
-            for phase in walk(plan, prompts).phases:
+            for phase in walked(name, layout, tp).phases:
                 kernels = plan.kernels(prompts.batch(phase.name))
                 for field in fields(Work):
                     counted = sum(kernel.count * float(getattr(kernel, field.name)) for kernel in kernels)
@@ -93,8 +100,8 @@ class TestOneSourceOfTruth:
     @pytest.mark.parametrize("name", MODELS)
     def test_the_weights_on_the_way_are_the_models(self, name: str) -> None:
         """Shapes of all matrices and scales, against the parameter count; some small ones are no kernel's."""
-        plan = plan_for(load_model(name).value)
-        prefill = walk(plan, Prompts((6,))).phases[0]
+        plan = split_of(name, 1)
+        prefill = walked(name, "six", 1).phases[0]
         shown = sum(section.count * math.prod(weight.shape) for section in prefill.sections for stop in section.stops
                     for weight in stop.weights)  # fmt: skip
         held = count_parameters(plan.model).total
