@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         UnknownNameError,
         WorkloadError,
     )
+    from rooflinekit.walk.front import shapes
 
 _HOME = {
     "estimate": "rooflinekit.estimator",
@@ -52,6 +53,7 @@ _HOME = {
     "ParameterCount": "rooflinekit.parameter_count",
     "Estimate": "rooflinekit.results",
     "predict_step": "rooflinekit.serving.predict",
+    "shapes": "rooflinekit.walk.front",
     "simulate": "rooflinekit.serving.front",
     "step_table": "rooflinekit.serving.tabulate",
     "load_accelerator": "rooflinekit.specs",
@@ -93,6 +95,7 @@ __all__ = [
     "max_context",
     "parameters",
     "predict_step",
+    "shapes",
     "simulate",
     "step_table",
 ]

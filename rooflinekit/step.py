@@ -9,7 +9,7 @@ from functools import reduce
 
 from rooflinekit.execution import Iteration, run_by
 from rooflinekit.kernels import Operation, Step
-from rooflinekit.layers import Precision, check_deployment, model_operations, resolve_precision, stage_operations
+from rooflinekit.layers import Precision, Shard, check_deployment, model_operations, resolve_precision, stage_operations
 from rooflinekit.roofline import StepTime, time_step
 from rooflinekit.timing.calibrated import Calibration
 from rooflinekit.types.batch import Batch
@@ -34,6 +34,12 @@ class Plan:
     calibration: Calibration | None
     operations: Mapping[Operation, int]
     engine: Engine = IDEAL
+
+    @property
+    def shard(self) -> Shard:
+        """How the model is cut for one accelerator, as the operations were laid out."""
+        deployment = _as_run(self.deployment, self.system)
+        return Shard(self.model.hidden, self.precision, deployment, self.system.domain_size)
 
     @property
     def token_budget(self) -> float:

@@ -15,6 +15,7 @@ from rooflinekit.cli.compare import compare
 from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.group import CommandGroup
 from rooflinekit.cli.launch import launch
+from rooflinekit.cli.shapes import shapes
 from rooflinekit.cli.simulate import simulate
 from rooflinekit.cli.validate import validate
 
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 app.command()(estimate)
 app.command()(simulate)
+app.command()(shapes)
 app.command()(models)
 app.command()(gpus)
 app.command()(show)

@@ -32,7 +32,7 @@ from rooflinekit.types.model import (
     Norm,
 )
 
-__all__ = ["layer_operations", "model_operations", "stage_operations"]
+__all__ = ["entry_operations", "exit_operations", "layer_operations", "model_operations", "stage_operations"]
 
 _BUILDERS: dict[type, Callable[[Any, Shard], list[Operation]]] = {
     Attention: attention_operations,
@@ -102,8 +102,8 @@ def stage_operations(
     first, last = (stage * model.depth // deployment.pp, (stage + 1) * model.depth // deployment.pp)
     runs = [(layer_operations(layer, shard), count) for layer, count in Counter(model.layers[first:last]).items()]
     if stage == 0:
-        runs.insert(0, (_entry(model, shard), 1))
-    runs.append((_exit(model, shard) if stage == deployment.pp - 1 else [_send(shard, stage + 1)], 1))
+        runs.insert(0, (entry_operations(model, shard), 1))
+    runs.append((exit_operations(model, shard) if stage == deployment.pp - 1 else [_send(shard, stage + 1)], 1))
     order: list[Operation] = []
     counts: Counter[Operation] = Counter()
     for ops, count in runs:
@@ -124,7 +124,7 @@ def _weave(order: list[Operation], sequence: list[Operation]) -> None:
         place += 1
 
 
-def _entry(model: Model, shard: Shard) -> list[Operation]:
+def entry_operations(model: Model, shard: Shard) -> list[Operation]:
     """Embedding, learned positions, and whatever stands before the first layer."""
     formats, width = shard.precision.formats, model.embedding_dim or model.hidden
     ops: list[Operation] = [Embedding(-(-model.vocab // shard.tp), width, formats.embedding)]
@@ -149,7 +149,7 @@ def _entry(model: Model, shard: Shard) -> list[Operation]:
     return ops
 
 
-def _exit(model: Model, shard: Shard) -> list[Operation]:
+def exit_operations(model: Model, shard: Shard) -> list[Operation]:
     """Final norm, LM head on the sampled rows, sampling."""
     formats, width, columns = shard.precision.formats, model.embedding_dim or model.hidden, -(-model.vocab // shard.tp)
     ops: list[Operation] = [_norm("final_norm", model.final_norm, shard)]

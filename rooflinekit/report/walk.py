@@ -1,0 +1,266 @@
+"""A walk as text and Markdown: who sees whom, then every step with its tensors and its work."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from rooflinekit.report.table import WIDTH, aligned, markdown
+from rooflinekit.types.units import format_count
+from rooflinekit.walk.result import Phase, Section, Stop, Symbol, Tensor, Walk, Work
+
+__all__ = [
+    "attention_mask",
+    "attention_picture",
+    "headline",
+    "letter_value",
+    "section_title",
+    "walk_markdown",
+    "walk_text",
+]
+
+_NAME, _NUMBER = 21, 7  # columns of a step's name, and of its FLOP and bytes
+_TENSOR = WIDTH - _NAME - 2 * _NUMBER - 2
+_INDENT = "    "
+_TOTALS = ["in all", "FLOP", "weights", "KV read", "KV write", "activations", "FLOP/B"]
+_LARGEST = 1e12  # above this, a letter's value has an exponent
+_PICTURE = 20  # tokens of the largest picture
+_WORD = 16  # letters of a word in it
+_FEW = 12  # offsets that are all listed
+
+
+def walk_text(walk: Walk) -> str:
+    """The whole walk for a terminal, at most 80 columns wide; letters, formulas and notes are told once."""
+    told = _Told()
+    head = [part for line in headline(walk) for part in textwrap.wrap(line, WIDTH, subsequent_indent="  ")]
+    blocks = [head, *([picture] if (picture := attention_picture(walk)) else [])]
+    for phase in walk.phases:
+        blocks.append([f"{phase.name.upper()}: {phase.title}", *_offsets(walk, phase)])
+        blocks += [_section(section, told) for section in phase.sections]
+    blocks += [_totals(walk), _footer(walk)]
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+class _Told:
+    """What the reader has been told already."""
+
+    def __init__(self) -> None:
+        self.letters: dict[str, float] = {}
+        self.texts: set[tuple[str, ...]] = set()
+
+    def new_letters(self, section: Section) -> list[Symbol]:
+        """Letters that are new, or worth something else than before."""
+        fresh = [symbol for symbol in section.symbols if self.letters.get(symbol.name) != symbol.value]
+        self.letters |= {symbol.name: symbol.value for symbol in fresh}
+        return fresh
+
+    def once(self, text: str, *about: str) -> str:
+        """The text, the first time that it is said about this."""
+        fresh = (text, *about) not in self.texts
+        self.texts.add((text, *about))
+        return text if fresh else ""
+
+
+def headline(walk: Walk) -> list[str]:
+    """What walks through what, in which formats, and how it is counted."""
+    i = walk.inputs
+    split = f" on 1 of {i['tp']} ranks" if i["tp"] > 1 else ""
+    formats = f"weights {i['weights']}, activations {i['activations']}, kv {i['kv']}"
+    lines = [f"{walk.model}{split}: the tensors of a prefill and of the decode step behind it"]
+    lines += [f"{_asked(walk)}; {formats}", "work as estimate counts it: attention causal, a launch's parts apart"]
+    if i["batch"] > 1 and len(i["tokens"]) > 1:
+        lines.append(f"padded to the longest they would be {i['padded_tokens']:,} tokens, "
+                     f"packed they are {walk.phases[0].cu_seqlens_q[-1]:,}")  # fmt: skip
+    return lines
+
+
+def _offsets(walk: Walk, phase: Phase) -> list[str]:
+    """How packed sequences lie behind each other."""
+    if len(walk.inputs["tokens"]) == 1:
+        return []
+    line = f"cu_seqlens: queries {_few(phase.cu_seqlens_q)}, keys {_few(phase.cu_seqlens_k)}"
+    return textwrap.wrap(line, WIDTH, subsequent_indent="  ")
+
+
+def _asked(walk: Walk) -> str:
+    i = walk.inputs
+    if walk.words:
+        return f"{len(walk.words)} words for {len(walk.words)} tokens"
+    if len(i["tokens"]) > 1:
+        return f"prompts of {_few(tuple(i['tokens']))} tokens"
+    return f"{i['batch']} x {i['tokens'][0]:,} tokens" if i["batch"] > 1 else f"{i['tokens'][0]:,} tokens"
+
+
+def _few(numbers: tuple[int, ...]) -> str:
+    if len(numbers) <= _FEW:
+        return f"[{', '.join(map(str, numbers))}]"
+    return f"[{', '.join(map(str, numbers[: _FEW - 2]))}, … {numbers[-1]}]"
+
+
+def attention_picture(walk: Walk) -> list[str]:
+    """Which token sees which, in full attention; nothing for more than a few tokens.
+
+    Rows are the new tokens, columns the keys: a triangle for a prompt, blocks on the diagonal for packed ones.
+    """
+    names, mask = attention_mask(walk)
+    if not mask:
+        return []
+    wide = max(map(len, names))
+    rows = [f"  {name:<{wide}}  {' '.join('■' if cell == '1' else '·' for cell in row)}"
+            for name, row in zip(names, mask, strict=True)]  # fmt: skip
+    return ["who sees whom: a row for each new token, a column for each key", *rows]
+
+
+def attention_mask(walk: Walk) -> tuple[list[str], list[str]]:
+    """Names of the new tokens, and for each a row of keys: 1 where it sees one; empty for more than a few tokens."""
+    starts, cached = walk.phases[0].cu_seqlens_q, walk.inputs["cached"]
+    keys = starts[-1] + cached
+    if (walk.inputs["batch"] > 1 and (len(walk.inputs["tokens"]) == 1 or cached)) or keys > _PICTURE:
+        return [], []
+    names = [_short(word) for word in (walk.words or [str(number + 1) for number in range(keys)])[cached:]]
+    first = [max(start for start in starts if start <= row) for row in range(starts[-1])]
+    return names, ["".join("1" if first[row] <= key - cached <= row or key < cached else "0" for key in range(keys))
+                   for row in range(starts[-1])]  # fmt: skip
+
+
+def _short(word: str) -> str:
+    """A word that keeps its place in the picture."""
+    word = "".join(letter if letter.isprintable() else "?" for letter in word)
+    return word if len(word) <= _WORD else f"{word[: _WORD - 1]}…"
+
+
+def _section(section: Section, told: _Told) -> list[str]:
+    lines = [
+        *textwrap.wrap(section_title(section), WIDTH, subsequent_indent="  "),
+        *_letter_lines(told.new_letters(section)),
+    ]
+    lines += ["", f"{'step':<{_NAME}}{'tensor':<{_TENSOR}}{'FLOP':>{_NUMBER + 1}}{'bytes':>{_NUMBER + 1}}"]
+    for stop in section.stops:
+        lines += _stop(stop, told)
+    return [*lines, _sum(section)]
+
+
+def _letter_lines(symbols: Sequence[Symbol]) -> list[str]:
+    names = max((len(symbol.name) for symbol in symbols), default=0)
+    values = max((len(letter_value(symbol.value)) for symbol in symbols), default=0)
+    lines = []
+    for symbol in symbols:
+        start = f"  {symbol.name:<{names}}  {letter_value(symbol.value):>{values}}  "
+        lines += textwrap.wrap(symbol.meaning, WIDTH, initial_indent=start, subsequent_indent=" " * len(start))
+    return lines
+
+
+def section_title(section: Section) -> str:
+    """Which layers it is about."""
+    if not section.layers:
+        return section.title
+    times = f"{section.count} alike; work of one" if section.count > 1 else "one"
+    return f"layers {section.layers}: {section.title} ({times})"
+
+
+def letter_value(value: float) -> str:
+    """What a letter is worth."""
+    return f"{value:,.0f}" if value == int(value) and value < _LARGEST else f"{value:.6g}"
+
+
+def _stop(stop: Stop, told: _Told) -> list[str]:
+    """A line for each tensor, the work beside the first; behind them what is done, how it is counted, and notes."""
+    tensors = [part for tensor in stop.outputs for part in _tensor(tensor)]
+    counts = _counts(stop.work) if stop.kernel else ("-", "-")
+    first = f"{stop.name:<{_NAME}}{tensors[0]:<{_TENSOR}}"
+    lines = [f"{first} {counts[0]:>{_NUMBER}} {counts[1]:>{_NUMBER}}"]
+    lines += [" " * _NAME + part for part in tensors[1:]]
+    held = "; ".join(f"{weight.name} {weight.letters} = {weight.numbers}" for weight in stop.weights)
+    details = f"{stop.does}; {held}" if held else stop.does, _formulas(stop)
+    lines += [part for detail in details for part in _wrapped(told.once(detail, stop.name))]
+    return lines + _wrapped(told.once(stop.note))
+
+
+def _tensor(tensor: Tensor) -> list[str]:
+    """Letters and numbers on one line, or on two where they are long."""
+    whole = f"{tensor.name} {tensor.letters} = {tensor.numbers}"
+    if len(whole) <= _TENSOR:
+        return [whole]
+    return [f"{tensor.name} {tensor.letters}", f"  = {tensor.numbers}"]
+
+
+def _counts(work: Work) -> tuple[str, str]:
+    flops, moved = (format_count(amount).replace(" ", "").replace("e+", "e") for amount in (work.flops, work.bytes))
+    return flops, moved
+
+
+def _formulas(stop: Stop) -> str:
+    parts = [("FLOP", stop.flops_formula), ("bytes", stop.bytes_formula), ("sent", stop.network_formula)]
+    texts = [f"{name} {formula}" for name, formula in parts if formula]
+    if stop.network_formula:
+        texts[-1] += f" = {format_count(stop.work.network_bytes, 'B')}"
+    return "; ".join(texts)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT + "  ")
+
+
+def _sum(section: Section) -> str:
+    counts = _counts(section.work)
+    line = f"{'together':<{_NAME + _TENSOR}} {counts[0]:>{_NUMBER}} {counts[1]:>{_NUMBER}}"
+    if section.count == 1:
+        return line
+    whole = _counts(Work().plus(section.work, section.count))
+    name = f"{section.count} layers"
+    return f"{line}\n{name:<{_NAME + _TENSOR}} {whole[0]:>{_NUMBER}} {whole[1]:>{_NUMBER}}"
+
+
+def _totals(walk: Walk) -> list[str]:
+    return aligned(_TOTALS, [_total(phase) for phase in walk.phases])
+
+
+def _total(phase: Phase) -> list[str]:
+    work = phase.work
+    amounts = (work.flops, work.weight_bytes, work.kv_read_bytes, work.kv_write_bytes, work.activation_bytes)
+    intensity = work.intensity
+    return [phase.name, *(format_count(amount) for amount in amounts), "-" if intensity is None else f"{intensity:.3g}"]
+
+
+def _footer(walk: Walk) -> list[str]:
+    lines = [
+        f"{walk.gpu} does {walk.ridge:.0f} FLOP in the time of one byte: below that, memory is the limit.",
+        f"rooflinekit {walk.version}",
+        *(f"note: {warning}" for warning in walk.warnings),
+    ]
+    return [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="      ")]
+
+
+def walk_markdown(walk: Walk) -> str:
+    """The same as Markdown: a table for each section."""
+    title, *rest = headline(walk)
+    lines = [f"## {title}", "", *rest, ""]
+    if picture := attention_picture(walk):
+        lines += ["```", *picture, "```", ""]
+    for phase in walk.phases:
+        lines += [f"### {phase.name}: {phase.title}", "", *_offsets(walk, phase), ""]
+        for section in phase.sections:
+            lines += [f"#### {section_title(section)}", "", *_letters(section), "", *_table(section), ""]
+    lines += [*markdown(_TOTALS, [_total(phase) for phase in walk.phases]), "", *_footer(walk)]
+    return "\n".join(lines)
+
+
+def _letters(section: Section) -> list[str]:
+    return [", ".join(f"{symbol.name} = {letter_value(symbol.value)} ({symbol.meaning})" for symbol in section.symbols)]
+
+
+_COLUMNS = ["step", "tensor", "shape", "numbers", "FLOP", "formula", "bytes", "formula"]
+
+
+def _table(section: Section) -> list[str]:
+    return markdown(_COLUMNS, list(_rows(section)), left=(0, 1, 2, 3, 5, 7))
+
+
+def _rows(section: Section) -> Iterator[list[str]]:
+    """A row for each tensor; the work beside the first of its step."""
+    for stop in section.stops:
+        counts = _counts(stop.work) if stop.kernel else ("-", "-")
+        work = [counts[0], stop.flops_formula, counts[1], stop.bytes_formula]
+        for number, tensor in enumerate(stop.outputs):
+            name, beside = (stop.name, work) if number == 0 else ("", [""] * len(work))
+            yield [name, tensor.name, tensor.letters, tensor.numbers, *beside]

@@ -1,0 +1,201 @@
+"""What a walk says: tensors with their shapes in letters and numbers, and the work of each stop, ready for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+__all__ = ["Phase", "Section", "Stop", "Symbol", "Tensor", "Walk", "Work"]
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A letter of the formulas, its value here, and what it stands for."""
+
+    name: str
+    value: float
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor: its axes in letters and in numbers."""
+
+    name: str
+    symbols: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def letters(self) -> str:
+        """As text.
+
+        >>> Tensor("Q", ("S", "H", "d"), (6, 32, 128), "bf16").letters
+        '[S, H, d]'
+        """
+        return f"[{', '.join(self.symbols)}]"
+
+    @property
+    def numbers(self) -> str:
+        """As text.
+
+        >>> Tensor("Q", ("S", "H", "d"), (6, 32, 128), "bf16").numbers
+        '[6, 32, 128]'
+        """
+        return f"[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Work on one accelerator: FLOP, and bytes by class as `estimate` counts them."""
+
+    flops: float = 0.0
+    weight_bytes: float = 0.0
+    kv_read_bytes: float = 0.0
+    kv_write_bytes: float = 0.0
+    activation_bytes: float = 0.0
+    network_bytes: float = 0.0
+
+    @property
+    def bytes(self) -> float:
+        """Memory traffic of all classes; the network is apart."""
+        return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes + self.activation_bytes
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOP per byte of memory traffic; None without traffic."""
+        return self.flops / self.bytes if self.bytes else None
+
+    def plus(self, other: Work, times: int = 1) -> Work:
+        """Add another one, several times."""
+        return Work(*(getattr(self, f.name) + times * getattr(other, f.name) for f in fields(self)))
+
+    @classmethod
+    def total(cls, parts: Sequence[Work]) -> Work:
+        """The sum."""
+        whole = cls()
+        for part in parts:
+            whole = whole.plus(part)
+        return whole
+
+    def to_dict(self) -> dict[str, float]:
+        """By class, with their sum."""
+        return {**asdict(self), "bytes": self.bytes}
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """One step of the walk: the tensors it makes, from which weights, at which cost.
+
+    kernel: the launch that it is part of, as `estimate` names it; empty for a view, which moves nothing.
+    """
+
+    name: str
+    kernel: str
+    does: str  #: in a few words or as a formula
+    outputs: tuple[Tensor, ...]
+    weights: tuple[Tensor, ...]
+    work: Work
+    flops_formula: str
+    bytes_formula: str
+    network_formula: str
+    substituted: dict[str, str]  #: the same formulas with numbers
+    note: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain Python values."""
+        plain = {**asdict(self), **self.work.to_dict()}
+        del plain["work"]
+        for key in ("outputs", "weights"):
+            plain[key] = [asdict(tensor) | {"symbols": list(tensor.symbols), "shape": list(tensor.shape)}
+                          for tensor in getattr(self, key)]  # fmt: skip
+        return plain
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the model: what stands before the layers, a kind of layer, what stands behind them."""
+
+    title: str
+    layers: str  #: which layers are alike, "0–31"; empty outside them
+    count: int  #: times that the model runs it in a step
+    symbols: tuple[Symbol, ...]
+    stops: tuple[Stop, ...]
+
+    @property
+    def work(self) -> Work:
+        """Of one time."""
+        return Work.total([stop.work for stop in self.stops])
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One engine step: the prefill, or the decode step behind it."""
+
+    name: str
+    title: str
+    cu_seqlens_q: tuple[int, ...]  #: where each sequence starts among the new tokens, and where the last one ends
+    cu_seqlens_k: tuple[int, ...]  #: the same among the keys
+    sections: tuple[Section, ...]
+
+    @property
+    def work(self) -> Work:
+        """Of the whole step, all layers."""
+        whole = Work()
+        for section in self.sections:
+            whole = whole.plus(section.work, section.count)
+        return whole
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The walk through a model. `to_dict()` is the JSON, `to_rows()` one row a tensor."""
+
+    version: str
+    model: str
+    gpu: str
+    inputs: dict[str, Any]
+    words: tuple[str, ...]  #: of the prompt, which stand in for tokens; empty if lengths were given
+    phases: tuple[Phase, ...]
+    ridge: float  #: FLOP that the accelerator does in the time of one byte, in the stream's format
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain Python values; totals are of the whole step on one accelerator."""
+        return {
+            "version": self.version,
+            "model": self.model,
+            "gpu": self.gpu,
+            "inputs": self.inputs,
+            "words": list(self.words),
+            "ridge": self.ridge,
+            "phases": [
+                {"name": phase.name, "title": phase.title, "cu_seqlens_q": list(phase.cu_seqlens_q),
+                 "cu_seqlens_k": list(phase.cu_seqlens_k), "total": phase.work.to_dict(),
+                 "sections": [_section(section) for section in phase.sections]}
+                for phase in self.phases
+            ],
+            "warnings": list(self.warnings),
+        }  # fmt: skip
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One flat row for every tensor made; the work stands with the first tensor of its stop."""
+        return [
+            {"phase": phase.name, "section": section.title, "count": section.count, "step": stop.name,
+             "kernel": stop.kernel, "tensor": tensor.name, "symbols": tensor.letters, "shape": tensor.numbers,
+             "dtype": tensor.dtype, **(stop.work if first == 0 else Work()).to_dict()}
+            for phase in self.phases for section in phase.sections for stop in section.stops
+            for first, tensor in enumerate(stop.outputs)
+        ]  # fmt: skip
+
+
+def _section(section: Section) -> dict[str, Any]:
+    return {
+        "title": section.title,
+        "layers": section.layers,
+        "count": section.count,
+        "symbols": [asdict(symbol) for symbol in section.symbols],
+        "total_once": section.work.to_dict(),
+        "steps": [stop.to_dict() for stop in section.stops],
+    }

@@ -1,0 +1,318 @@
+"""The walk's numbers are those of `estimate`, add up, and can be worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from functools import cache, lru_cache
+from pathlib import Path
+
+import pytest
+
+import rooflinekit as rk
+from rooflinekit.layers import layer_operations
+from rooflinekit.parameter_count import count_parameters
+from rooflinekit.report.walk import attention_picture, walk_markdown, walk_text
+from rooflinekit.specs import load_accelerator, load_model, names
+from rooflinekit.step import Plan, make_plan
+from rooflinekit.types.deployment import Deployment
+from rooflinekit.types.dtype import Dtype
+from rooflinekit.types.errors import DeploymentError, DtypeError, InputError, RooflinekitError, WorkloadError
+from rooflinekit.types.hardware import System
+from rooflinekit.types.model import Attention, DenseFFN, Layer, Model, WeightFormats
+from rooflinekit.walk import build
+from rooflinekit.walk.build import layer_parts
+from rooflinekit.walk.formula import evaluate
+from rooflinekit.walk.front import walk
+from rooflinekit.walk.prompts import Prompts
+from rooflinekit.walk.result import Section, Stop, Walk, Work
+
+MODELS = sorted(names("model"))
+FAST = System.of(load_accelerator("b200-sxm").value)
+LAYOUTS = {"six": Prompts((6,)), "packed": Prompts((6, 3, 9)), "long": Prompts((9000,), 2, 100)}
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "nomenclature.md"
+EXPLAINED = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
+
+
+def _keys(data: object) -> Iterator[str]:
+    """Every key of nested objects; what is under `substituted` are names of formulas."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield key
+            yield from _keys(value)
+    elif isinstance(data, list):
+        for value in data:
+            yield from _keys(value)
+
+
+def plan_for(model: Model, tp: int = 1) -> Plan:
+    return make_plan(model, Deployment(tp=tp), FAST, None)
+
+
+@lru_cache(maxsize=8)
+def split_of(name: str, tp: int) -> Plan:
+    """The plan, or one without a split where the model cannot be split so."""
+    try:
+        return plan_for(load_model(name).value, tp)
+    except DeploymentError:
+        return plan_for(load_model(name).value)
+
+
+@cache
+def walked(name: str, layout: str, tp: int) -> Walk:
+    return walk(split_of(name, tp), LAYOUTS[layout])
+
+
+def stop_of(section: Section, name: str) -> Stop:
+    return next(stop for stop in section.stops if stop.name == name)
+
+
+def stops_of(found: Walk) -> list[Stop]:
+    return [stop for phase in found.phases for section in phase.sections for stop in section.stops]
+
+
+class TestOneSourceOfTruth:
+    @pytest.mark.parametrize("name", MODELS)
+    def test_the_sum_over_the_walk_is_the_sum_over_the_kernels(self, name: str) -> None:
+        """Every class of work, prefill and decode, for one GPU and for a rank of eight, in all layouts."""
+        for layout, tp in (("six", 1), ("packed", 1), ("long", 8)):
+            plan, prompts = split_of(name, tp), LAYOUTS[layout]
+            for phase in walked(name, layout, tp).phases:
+                kernels = plan.kernels(prompts.batch(phase.name))
+                for field in fields(Work):
+                    counted = sum(kernel.count * float(getattr(kernel, field.name)) for kernel in kernels)
+                    assert getattr(phase.work, field.name) == pytest.approx(counted, rel=1e-9), (layout, field.name)
+
+    @pytest.mark.parametrize("name", MODELS)
+    def test_the_order_of_the_walk_leaves_no_operation_out(self, name: str) -> None:
+        for tp in (1, 8):
+            plan = split_of(name, tp)
+            for layer in plan.model.layer_counts:
+                walked = Counter(op for _, operations in layer_parts(layer, plan.shard) for op in operations)
+                assert walked == Counter(layer_operations(layer, plan.shard))
+
+    @pytest.mark.parametrize("name", MODELS)
+    def test_the_weights_on_the_way_are_the_models(self, name: str) -> None:
+        """Shapes of all matrices and scales, against the parameter count; some small ones are no kernel's."""
+        plan = split_of(name, 1)
+        prefill = walked(name, "six", 1).phases[0]
+        shown = sum(section.count * math.prod(weight.shape) for section in prefill.sections for stop in section.stops
+                    for weight in stop.weights)  # fmt: skip
+        held = count_parameters(plan.model).total
+        without = sum(n * weights.count for op, n in plan.operations.items() if not op.kernels(
+            build.Scene.of(plan, Prompts((6,)), "prefill").step, 1) for weights in op.weights)  # fmt: skip
+        tied = plan.model.vocab * (plan.model.embedding_dim or plan.model.hidden) if plan.model.tied else 0
+        assert shown == held - without + tied
+
+    @pytest.mark.parametrize(("name", "options"), [
+        ("llama-3-8b", {}), ("mixtral-8x7b", {"tp": 2}), ("deepseek-v3", {"gpu": "h200-sxm", "tp": 8}),
+        ("qwen3-next-80b-a3b", {"gpu": "b200-sxm"}), ("llama-3-8b", {"weights": "fp8", "kv": "fp8"}),
+    ])  # fmt: skip
+    def test_estimate_says_the_same(self, name: str, options: dict[str, object]) -> None:
+        told = rk.estimate(name, isl=6, context=7, calibration="none", allow_oom=True, **options)
+        found = rk.shapes(name, tokens=6, **options)
+        for phase, step in zip(found.phases, (told.prefill, told.decode), strict=True):
+            assert (phase.work.flops, phase.work.bytes) == pytest.approx((step.flops, step.bytes))
+
+    def test_a_formula_that_disagrees_is_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def wrong(block: object, on: build.Scene, op: object) -> list[Stop]:
+            (stop,) = original(block, on, op)
+            return [replace(stop, work=replace(stop.work, flops=stop.work.flops * 1.001))]
+
+        original = build.DENSE["down_proj"]
+        monkeypatch.setitem(build.DENSE, "down_proj", wrong)  # type: ignore[arg-type]
+        with pytest.raises(RooflinekitError, match=r"flops of down_proj .* are not estimate's"):
+            rk.shapes("llama-3-8b", tokens=6)
+
+
+class TestByHand:
+    def test_six_tokens_of_llama_3_8b(self) -> None:
+        """D = 4096, 32 query and 8 KV heads of 128, FFN 14336: every number on paper."""
+        prefill, decode = rk.shapes("llama-3-8b", prompt="The cat sat on the mat").phases
+        layer = prefill.sections[1]
+        assert layer.count == 32
+        assert [tensor.shape for tensor in stop_of(layer, "split heads").outputs] == [(6, 32, 128), *[(6, 8, 128)] * 2]
+        assert stop_of(layer, "QKV projection").work.flops == 2 * 6 * 4096 * 6144
+        assert stop_of(layer, "scores").outputs[0].shape == (32, 6, 6)
+        assert stop_of(layer, "scores").work.flops == 2 * 32 * 128 * (1 + 2 + 3 + 4 + 5 + 6)
+        assert stop_of(layer, "weighted sum").work.kv_read_bytes == 6 * 8 * 128 * 2
+        assert stop_of(layer, "append to the cache").work.kv_write_bytes * 32 == 6 * 131072
+        assert stop_of(prefill.sections[2], "LM head").outputs[0].shape == (1, 128256)
+        row = stop_of(decode.sections[1], "scores")
+        assert (row.outputs[0].shape, row.work.flops) == ((32, 1, 7), 2 * 32 * 128 * 7)
+        assert decode.work.kv_read_bytes == 7 * 131072
+        assert decode.work.kv_write_bytes == 131072
+        assert decode.work.weight_bytes == prefill.work.weight_bytes  # every weight once, for 6 tokens or for 1
+
+    def test_the_toy_layer_of_tutorials(self) -> None:
+        """12·D² weights at D = 256 (4·D² attention, 8·D² FFN): 2·6·786,432 = 9.4 MFLOP for six tokens."""
+        layer = Layer(Attention(4, 4, 64, 64), DenseFFN(1024, gated=False))
+        toy = Model("toy", 256, 1000, (layer,), Dtype.BF16, WeightFormats.uniform(Dtype.BF16), None)
+        section = walk(plan_for(toy), Prompts((6,))).phases[0].sections[1]
+        matrices = [stop for stop in section.stops if any(weight.name == "W" for weight in stop.weights)]
+        assert sum(stop.work.flops for stop in matrices) == 9_437_184
+        assert stop_of(section, "scores").work.flops + stop_of(section, "weighted sum").work.flops == 4 * 256 * 21
+
+    def test_a_window_is_a_band(self) -> None:
+        """Mistral's window of 4,096 at 5,000 tokens: 4,096·4,097/2 + 904·4,096 pairs; decode reads 4,096 keys."""
+        prefill, decode = rk.shapes("mistral-7b", tokens=5000).phases
+        pairs = 4096 * 4097 // 2 + 904 * 4096
+        assert stop_of(prefill.sections[1], "scores").work.flops == 2 * 32 * 128 * pairs
+        assert f"{pairs:,} of 25,000,000 cells" in stop_of(prefill.sections[1], "causal mask").note
+        assert stop_of(decode.sections[1], "scores").outputs[0].shape == (32, 1, 4096)
+
+    def test_mla_keeps_576_elements_and_decodes_against_them(self) -> None:
+        prefill, decode = rk.shapes("deepseek-v3", "h200-sxm", tokens=6, tp=8).phases
+        assert stop_of(prefill.sections[1], "append to the cache").outputs[0].shape == (6, 576)
+        assert [tensor.shape for tensor in prefill.sections[1].stops[9].outputs] == [(6, 16, 192), (6, 16, 128)]
+        assert stop_of(decode.sections[1], "join Q").outputs[0].shape == (1, 16, 576)
+        assert stop_of(decode.sections[1], "scores").work.kv_read_bytes == 7 * 576 * 2
+        assert not any(stop.kernel == "kv_b_proj" for stop in decode.sections[1].stops)
+
+    def test_experts_get_a_row_for_each_token_and_choice(self) -> None:
+        """Mixtral, 6 tokens: 12 rows; 8·(1 - (6/8)^6) = 6.58 experts are touched, each of 3·4096·14336 weights."""
+        layer = rk.shapes("mixtral-8x7b", tokens=6).phases[0].sections[1]
+        touched = 8 * (1 - 0.75**6)
+        rows = stop_of(layer, "expert gate and up"), stop_of(layer, "expert down")
+        assert rows[0].outputs[0].shape == (12, 2 * 14336)
+        assert sum(stop.work.weight_bytes for stop in rows) == pytest.approx(touched * 3 * 4096 * 14336 * 2)
+        assert sum(stop.work.flops for stop in rows) == 2 * 12 * 3 * 4096 * 14336
+
+    def test_packed_prompts(self) -> None:
+        """6, 3 and 9 tokens: 21 + 6 + 45 pairs in 36 + 9 + 81 cells; padded, 27 tokens instead of 18."""
+        found = rk.shapes("llama-3-8b", tokens=[6, 3, 9])
+        assert [(phase.cu_seqlens_q, phase.cu_seqlens_k) for phase in found.phases] == [
+            ((0, 6, 9, 18), (0, 6, 9, 18)), ((0, 1, 2, 3), (0, 7, 11, 21)),
+        ]  # fmt: skip
+        assert found.inputs["padded_tokens"] == 27
+        layer, behind = found.phases[0].sections[1], found.phases[1].sections[1]
+        assert stop_of(layer, "split heads").outputs[0].shape == (18, 32, 128)
+        assert stop_of(layer, "scores").outputs[0].shape == (32, 126)
+        assert stop_of(layer, "scores").work.flops == 2 * 32 * 128 * 72
+        assert stop_of(behind, "append to the cache").outputs[0].shape == (7 + 4 + 10, 8, 128)
+        assert stop_of(behind, "scores").outputs[0].shape == (32, 21)
+
+    def test_packed_is_the_sum_of_its_prompts(self) -> None:
+        """Attention adds up over prompts; matrices are read once for all."""
+        together = rk.shapes("llama-3-8b", tokens="6,3,9").phases[0].work
+        apart = [rk.shapes("llama-3-8b", tokens=n).phases[0].work for n in (6, 3, 9)]
+        assert together.flops == pytest.approx(sum(work.flops for work in apart))
+        assert together.kv_read_bytes == sum(work.kv_read_bytes for work in apart)
+        assert together.weight_bytes == apart[0].weight_bytes
+
+    def test_a_cached_prefix_is_seen_and_not_computed(self) -> None:
+        """4 new tokens behind 6: scores [H, 4, 10], 4·6 + 4·5/2 pairs."""
+        layer = rk.shapes("llama-3-8b", tokens=10, cached=6).phases[0].sections[1]
+        assert stop_of(layer, "scores").outputs[0].shape == (32, 4, 10)
+        assert stop_of(layer, "scores").work.flops == 2 * 32 * 128 * (4 * 6 + 10)
+
+    def test_a_rank_of_sixteen_holds_a_copy_of_a_kv_head(self) -> None:
+        plan = make_plan(
+            load_model("llama-3-70b").value, Deployment(tp=16), System.of(load_accelerator("gb200").value), None
+        )
+        split = stop_of(walk(plan, Prompts((6,))).phases[0].sections[1], "split heads")
+        assert [tensor.symbols for tensor in split.outputs] == [("S", "H/tp", "d"), ("S", "1", "d"), ("S", "1", "d")]
+        assert split.outputs[1].shape == (6, 1, 128)
+
+
+class TestFormulas:
+    @pytest.mark.parametrize(
+        "name", ["llama-3-8b", "deepseek-v3.2", "jamba-v0.1", "qwen3-next-80b-a3b", "gpt-oss-20b", "llama-4-scout"]
+    )
+    def test_what_is_printed_can_be_computed(self, name: str) -> None:
+        """The formula, and the formula with numbers in it, give the work that stands beside them."""
+        for tp, prompts in ((1, Prompts((6,))), (2, Prompts((9000,), 2, 100)), (1, Prompts((6, 9000)))):
+            for phase in walk(split_of(name, tp), prompts).phases:
+                for section in phase.sections:
+                    values = {symbol.name: symbol.value for symbol in section.symbols}
+                    for stop in section.stops:
+                        if stop.flops_formula:
+                            assert evaluate(stop.flops_formula, values) == pytest.approx(stop.work.flops)
+                        if stop.bytes_formula:
+                            assert evaluate(stop.bytes_formula, values) == pytest.approx(stop.work.bytes)
+                            assert evaluate(stop.substituted["bytes"], {}) == pytest.approx(stop.work.bytes, rel=1e-4)
+                        for tensor in (*stop.outputs, *stop.weights):
+                            assert tensor.shape == tuple(evaluate(axis, values) for axis in tensor.symbols)
+
+    def test_only_arithmetic_is_evaluated(self) -> None:
+        with pytest.raises((ValueError, KeyError)):
+            evaluate("__import__('os')", {})
+        with pytest.raises(KeyError):
+            evaluate("2·N", {})
+
+
+class TestWords:
+    def test_the_default_prompt_has_six_words_and_says_what_they_are(self) -> None:
+        found = rk.shapes("gpt2")
+        assert found.words == ("The", "cat", "sat", "on", "the", "mat")
+        assert any("stand in for tokens" in warning for warning in found.warnings)
+        assert rk.shapes("gpt2", tokens=6).words == ()
+
+    def test_the_picture_is_a_triangle_or_blocks(self) -> None:
+        assert attention_picture(rk.shapes("gpt2", prompt="a bb c"))[1:] == [
+            "  a   ■ · ·",
+            "  bb  ■ ■ ·",
+            "  c   ■ ■ ■",
+        ]
+        assert attention_picture(rk.shapes("gpt2", tokens="2,1"))[1:] == ["  1  ■ · ·", "  2  ■ ■ ·", "  3  · · ■"]
+        assert attention_picture(rk.shapes("gpt2", tokens=3, cached=1))[1:] == ["  2  ■ ■ ·", "  3  ■ ■ ■"]
+        assert attention_picture(rk.shapes("gpt2", tokens=1000)) == []
+
+    @pytest.mark.parametrize("name", [*MODELS[::6], "deepseek-v3.2", "jamba-v0.1", "qwen3-next-80b-a3b"])
+    def test_no_line_is_wider_than_a_terminal(self, name: str) -> None:
+        for prompts in (Prompts((6,)), Prompts((6, 3, 900_000)), Prompts((10**18,))):
+            lines = walk_text(walk(split_of(name, 8), prompts)).splitlines()
+            assert max(map(len, lines)) <= 80
+
+    def test_letters_are_explained_before_they_are_used(self) -> None:
+        text = walk_text(rk.shapes("deepseek-v3", "h200-sxm", tokens=6, tp=8))
+        assert text.index("\n  Rq ") < text.index("[S, Rq]")
+        assert text.count("rank of the queries' latent") == 1
+
+    def test_markdown_has_a_row_for_every_tensor(self) -> None:
+        found = rk.shapes("mixtral-8x7b", tokens=6)
+        rows = [line for line in walk_markdown(found).splitlines() if line.startswith("| ") and " [" in line]
+        assert len(rows) == sum(len(stop.outputs) for stop in stops_of(found)) == len(found.to_rows())
+
+    def test_json_is_plain_and_adds_up(self) -> None:
+        data = json.loads(json.dumps(rk.shapes("llama-3-8b", tokens="6,3,9").to_dict(), allow_nan=False))
+        assert set(_keys(data)) - EXPLAINED == set()
+        prefill = data["phases"][0]
+        assert prefill["total"]["flops"] == pytest.approx(
+            sum(part["count"] * step["flops"] for part in prefill["sections"] for step in part["steps"])
+        )
+        assert prefill["sections"][1]["steps"][1]["weights"][0]["shape"] == [6144, 4096]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(("options", "error", "what"), [
+        ({"tokens": 0}, WorkloadError, "at least 1"),
+        ({"tokens": "6,x"}, WorkloadError, "not 'x'"),
+        ({"tokens": "6,"}, WorkloadError, "whole numbers"),
+        ({"tokens": 2.5}, WorkloadError, "whole number"),
+        ({"tokens": []}, WorkloadError, "at least one length"),
+        ({"tokens": [1] * 10_001}, WorkloadError, "10001 sequences"),
+        ({"tokens": 10**19}, WorkloadError, "at most"),
+        ({"prompt": "  "}, WorkloadError, "at least one word"),
+        ({"prompt": 6}, WorkloadError, "must be a text"),
+        ({"tokens": 6, "prompt": "a"}, InputError, "give one of them"),
+        ({"tokens": "6,3", "batch": 2}, WorkloadError, "leave batch out"),
+        ({"tokens": "6,3", "cached": 3}, WorkloadError, "leaves nothing of 3"),
+        ({"batch": 0}, WorkloadError, "batch"),
+        ({"pp": 2}, InputError, "nearest: tp"),
+        ({"tp": 3}, DeploymentError, "does not divide"),
+        ({"kv": "fp7"}, DtypeError, "fp7"),
+    ])  # fmt: skip
+    def test_nonsense_is_refused_by_name(self, options: dict[str, object], error: type[Exception], what: str) -> None:
+        with pytest.raises(error, match=what):
+            rk.shapes("llama-3-8b", **options)
+
+    def test_lengths_beyond_the_models_are_noted(self) -> None:
+        assert any("more than the 8192" in warning for warning in rk.shapes("llama-3-8b", tokens=8192).warnings)
+        assert not any("more than" in warning for warning in rk.shapes("llama-3-8b", tokens=8191).warnings)
