@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rooflinekit.frames import estimate_frame
     from rooflinekit.parameter_count import ParameterCount
     from rooflinekit.results import Estimate
+    from rooflinekit.sensitivity.front import levers
     from rooflinekit.serving.front import simulate
     from rooflinekit.serving.predict import predict_step
     from rooflinekit.serving.tabulate import step_table
@@ -47,6 +48,7 @@ _HOME = {
     "estimate_frame": "rooflinekit.frames",
     "ParameterCount": "rooflinekit.parameter_count",
     "Estimate": "rooflinekit.results",
+    "levers": "rooflinekit.sensitivity.front",
     "predict_step": "rooflinekit.serving.predict",
     "simulate": "rooflinekit.serving.front",
     "step_table": "rooflinekit.serving.tabulate",
@@ -82,6 +84,7 @@ __all__ = [
     "estimate",
     "estimate_frame",
     "kv_cache_bytes",
+    "levers",
     "load_accelerator",
     "load_model",
     "max_context",
