@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rooflinekit.economics.front import cost
     from rooflinekit.estimator import estimate
     from rooflinekit.facts import kv_cache_bytes, max_context, parameters
     from rooflinekit.frames import estimate_frame
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
+    "cost": "rooflinekit.economics.front",
     "estimate": "rooflinekit.estimator",
     "kv_cache_bytes": "rooflinekit.facts",
     "max_context": "rooflinekit.facts",
@@ -81,6 +83,7 @@ __all__ = [
     "SpecError",
     "UnknownNameError",
     "WorkloadError",
+    "cost",
     "estimate",
     "estimate_frame",
     "kv_cache_bytes",

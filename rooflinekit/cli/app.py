@@ -12,6 +12,7 @@ from rooflinekit.cli.accuracy import accuracy
 from rooflinekit.cli.calibrate import calibrate
 from rooflinekit.cli.catalogue import gpus, models, show
 from rooflinekit.cli.compare import compare
+from rooflinekit.cli.cost import cost
 from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.group import CommandGroup
 from rooflinekit.cli.levers import levers
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command()(estimate)
 app.command()(simulate)
 app.command()(levers)
+app.command()(cost)
 app.command()(models)
 app.command()(gpus)
 app.command()(show)
