@@ -91,7 +91,9 @@ def _answer(resolved: Resolved, asked: CostQuestion, served: Served) -> Cost:
         calibration={"name": plan.calibration.name, "hash": plan.calibration.hash} if plan.calibration else None,
         inputs=served.inputs(),
         prices=price_result(served, notes),
-        reason=Reason(input_work, output_work, why(served.times, input_work, output_work)),
+        reason=Reason(
+            input_work, output_work, why(served.times, input_work, output_work, "experts" in plan.model.matrices)
+        ),
         conversation=dialogue_cost(served, asked.conversation, "conversation", notes),
         agent=dialogue_cost(served, asked.agent, "agent", notes),
         ordinary_context=context_cost(served, int(asked.prompt)),

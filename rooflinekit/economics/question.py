@@ -9,7 +9,7 @@ from typing import Any
 
 from rooflinekit.economics.dialogue import Dialogue
 from rooflinekit.economics.price import PRICE_KEYS, positive
-from rooflinekit.estimator import DEPLOYMENT_KEYS, estimate
+from rooflinekit.estimator import DEPLOYMENT_KEYS, WORKLOAD_KEYS, estimate
 from rooflinekit.serving.lengths import MOST_TOKENS, Length, parse_length
 from rooflinekit.types.batch import whole_number
 from rooflinekit.types.errors import DoesNotFitError, InputError, WorkloadError, nearest
@@ -87,6 +87,10 @@ class CostQuestion:
             raise WorkloadError(
                 f"pue is power of the building over power of the machines, at least 1, not {self.pue:g}"
             )
+        if self.reserve is not None and self.reserve < self.prompt + self.output:
+            raise WorkloadError(
+                f"reserve={self.reserve} holds no mean request of {self.prompt + self.output:.0f} tokens"
+            )
         if self.cached >= self.prompt:
             raise WorkloadError(f"cached={self.cached} leaves nothing of isl={self.prompt:.0f} to compute; use less")
 
@@ -100,9 +104,12 @@ def checked_cost(scenario: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_misfit(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any], misfit: str) -> None:
-    """Say what `estimate` says of one such sequence, or else `misfit`. Raises DoesNotFitError."""
-    asked = {key: given[key] for key in (*DEPLOYMENT_KEYS, "calibration", "isl", "osl") if key in given}
-    estimate(model, gpu, **asked)
+    """Say what `estimate` says of such a batch, or else `misfit`. Raises DoesNotFitError."""
+    asked = {key: given[key] for key in (*WORKLOAD_KEYS, *DEPLOYMENT_KEYS, "calibration") if key in given}
+    try:
+        estimate(model, gpu, **asked)
+    except DoesNotFitError as error:
+        raise DoesNotFitError(str(error).partition(" (--allow-oom")[0]) from None  # an option of estimate alone
     raise DoesNotFitError(misfit)
 
 

@@ -172,8 +172,8 @@ def waste_cost(served: Served, notes: list[str]) -> WasteCost:
     both = int(served.asked.prompt + served.asked.output)
     longest = asked.reserve or plan.deployment.settings.max_model_len or plan.model.max_context or both
     if longest < both:
-        notes.append(f"reserve: {longest} tokens are fewer than a mean request's {both}")
-    return WasteCost(**asdict(memory_waste(served.predictor, asked.isl, asked.osl, longest)))
+        notes.append(f"reserved room: a request of {both} tokens is longer than the {longest} that are admitted")
+    return WasteCost(**asdict(memory_waste(served.predictor, asked.isl, asked.osl, max(longest, both))))
 
 
 def eviction_cost(served: Served, notes: list[str]) -> EvictionCost | None:

@@ -22,10 +22,10 @@ def cost_text(found: Cost, markdown_style: bool = False) -> str:
     parts = [
         ("", [*_wrapped([_hour(found)]), "", *table(*_prices(found))]),
         ("why output costs more than input", [*_wrapped([found.reason.sentence]), "", *table(*_work(found))]),
-        ("conversations and agents", [*table(*_dialogues(found)), "", *_wrapped(_assumed(found))]),
+        ("conversations and agents", [*table(*_dialogues(found)), "", *_wrapped(_assumed(found), "  ")]),
         ("a long context", [*table(*_contexts(found)), *_wrapped(_displaced(found))]),
-        ("memory and recomputing", _wrapped(list(_facts(found)))),
-        ("", _wrapped(_footer(found))),
+        ("memory and recomputing", _wrapped(list(_facts(found)), "  ")),
+        ("", _wrapped(_footer(found), "  ")),
     ]
     lines = _head(found, markdown_style)
     for title, body in parts:
@@ -45,16 +45,17 @@ def _head(found: Cost, heading: bool) -> list[str]:
     return [f"## {first[0].upper()}{first[1:]}", "", second] if heading else [*_wrapped([first, second])]
 
 
-def _wrapped(lines: Sequence[str]) -> list[str]:
+def _wrapped(lines: Sequence[str], indent: str = "") -> list[str]:
     """Lines of a terminal's width; a percent sign stays with its number."""
     kept = [line.replace(" %", "\u00a0%") for line in lines]
-    parts = [part for line in kept for part in textwrap.wrap(line, WIDTH, subsequent_indent="  ")]
+    parts = [part for line in kept for part in textwrap.wrap(line, WIDTH, subsequent_indent=indent)]
     return [part.replace("\u00a0", " ") for part in parts]
 
 
 def _hour(found: Cost) -> str:
     p = found.prices
     busy = "busy all the time" if p.utilisation == 1.0 else f"working {p.utilisation:.0%} of the time"
+    busy += f"; one request {p.request_usd:.3g} USD"
     return f"{_usd(p.replica_usd_per_hour)} USD an hour: {p.gpus} x {_usd(p.usd_per_gpu_hour)} ({p.source}), {busy}"
 
 
@@ -64,10 +65,9 @@ def _prices(found: Cost) -> tuple[list[str], list[list[str]]]:
     rows = []
     for kind in ("cached", "input", "output"):
         name = f"{kind}_usd_per_million"
-        ends = " - ".join(_usd(end) for end in spans[name]) if name in spans else "-"
+        ends = " – ".join(_usd(end) for end in spans[name]) if name in spans else "-"
         energy = getattr(p, f"joules_per_{kind}_token")
         rows.append([f"{kind} token", _usd(getattr(p, name)), ends, "-" if energy is None else f"{energy:.3g}"])
-    rows.append(["one request", f"{p.request_usd:.3g}", "", ""])
     return ["", "USD/million", "90 %", "J/token at most"], rows
 
 

@@ -7,7 +7,7 @@ from os import PathLike
 from typing import Any
 
 from rooflinekit import __version__
-from rooflinekit.estimator import DEPLOYMENT_KEYS, WORKLOAD_KEYS, estimate
+from rooflinekit.economics.question import refuse_misfit
 from rooflinekit.operating_point import Predictor
 from rooflinekit.sensitivity.balance import balance
 from rooflinekit.sensitivity.elasticity import elasticities
@@ -18,7 +18,6 @@ from rooflinekit.sensitivity.results import Levers
 from rooflinekit.sensitivity.setting import Setting
 from rooflinekit.sensitivity.trial import Present, operate, rank, try_move
 from rooflinekit.sensitivity.words import in_words
-from rooflinekit.types.errors import DoesNotFitError
 
 __all__ = ["levers"]
 
@@ -80,10 +79,9 @@ def levers(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **
 
 def _refuse(setting: Setting, given: dict[str, Any], found: Predictor) -> None:
     """Say what `estimate` says of a deployment that does not fit. Raises DoesNotFitError."""
-    keys = (*WORKLOAD_KEYS, *DEPLOYMENT_KEYS, "calibration")
-    asked = {key: given[key] for key in keys if key in given}
-    estimate(setting.model, setting.gpu, **(asked | {"batch": 1} if setting.question.users else asked))
-    raise DoesNotFitError(f"{found.plan.model.name}: {setting.question.misfit(found)}")
+    asked = given | {"batch": 1} if setting.question.users else given
+    misfit = f"{found.plan.model.name}: {setting.question.misfit(found)}"
+    refuse_misfit(setting.model, setting.gpu, asked, misfit)
 
 
 def _inputs(question: Question, predictor: Predictor) -> dict[str, Any]:
