@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 
 from rooflinekit.operating_point import Predictor
 from rooflinekit.types.batch import Batch
@@ -20,15 +21,15 @@ from rooflinekit.types.numeric import Numeric, maximum
 __all__ = ["Eviction", "eviction", "recompute_time", "swap_time"]
 
 _POINTS = 200
-_ROUNDS = 60
+_ALIKE = 1.05  # blocks and tiles make stairs of both curves; closer than this they count as equally fast
 
 
 @dataclass(frozen=True)
 class Eviction:
     """Times of one eviction at `length` tokens [s], and where swap and recomputing cross.
 
-    crossings: lengths [tokens] at which the cheaper one changes, up to `longest`; link: the host link at which both
-    would take as long at this length [B/s].
+    crossings: lengths [tokens] at which the faster one changes, by more than 5 % in the end, up to `longest`; link: the
+    host link at which both would take as long at this length [B/s].
     """
 
     length: float
@@ -74,13 +75,13 @@ def eviction(predictor: Predictor, length: int, longest: int) -> Eviction | None
     if not float(predictor.plan.system.accelerator.pcie_bandwidth):
         return None
 
-    def excess(tokens: Numeric) -> Numeric:
-        return swap_time(predictor, tokens) - recompute_time(predictor, tokens)
+    def ratio(tokens: Numeric) -> Numeric:
+        return swap_time(predictor, tokens) / recompute_time(predictor, tokens)
 
     swap, recompute = float(swap_time(predictor, float(length))), float(recompute_time(predictor, float(length)))
     moved = 2.0 * float(_bytes(predictor, float(length)))
-    first = "swap" if float(excess(1.0)) <= 0.0 else "recompute"
-    crossings = _crossings(excess, float(longest))
+    first = "swap" if float(ratio(1.0)) <= 1.0 else "recompute"
+    crossings = _crossings(ratio, float(longest))
     return Eviction(float(length), swap, recompute, float(longest), crossings, first, moved / 2.0, moved / recompute)
 
 
@@ -90,17 +91,24 @@ def _bytes(predictor: Predictor, length: Numeric) -> Numeric:
     return reduce(maximum, (stage.layout.law.bytes(length / ranks) for stage in predictor.memory.stages))
 
 
-def _crossings(excess: Callable[[Numeric], Numeric], longest: float) -> tuple[float, ...]:
+def _crossings(ratio: Callable[[Numeric], Numeric], longest: float) -> tuple[float, ...]:
+    """Lengths at which swap/recompute passes 1 and then differs from it by more than the steps of a staircase."""
     import numpy as np  # noqa: PLC0415
 
     grid = np.unique(np.round(np.geomspace(1.0, max(longest, 2.0), _POINTS)))
-    signs = np.sign(excess(grid))
+    ratios = np.asarray(ratio(grid))
+    decisive = np.flatnonzero(np.abs(np.log(ratios)) > np.log(_ALIKE))
     found = []
-    for at in np.flatnonzero(signs[1:] * signs[:-1] < 0):
-        low, high = float(grid[at]), float(grid[at + 1])
-        for _ in range(_ROUNDS):
-            middle = (low + high) / 2.0
-            same = np.sign(excess(middle)) == signs[at]
-            low, high = (middle, high) if same else (low, middle)
-        found.append(high)
+    for before, after in pairwise(decisive):
+        if (ratios[before] > 1.0) != (ratios[after] > 1.0):
+            found.append(_bisect(ratio, float(grid[before]), float(grid[after])))
     return tuple(found)
+
+
+def _bisect(ratio: Callable[[Numeric], Numeric], low: float, high: float) -> float:
+    """A whole number of tokens at which the faster one is no longer that at `low`."""
+    first = float(ratio(low)) > 1.0
+    while high - low > 1.0:
+        middle = (low + high) // 2.0
+        low, high = (middle, high) if (float(ratio(middle)) > 1.0) == first else (low, middle)
+    return high
