@@ -65,6 +65,9 @@ def cost(
     agent_prompt: Annotated[int, Count("Tokens before its first call: instructions, tools.")] = 4000,
     tool_result: Annotated[int, Count("Tokens that each call of it reads.")] = 800,
     tool_call: Annotated[int, Count("Tokens that each call of it writes.")] = 100,
+    shared_prompt: Annotated[
+        bool, typer.Option("--shared-prompt", help="Both prompts are in the cache already: others use them too.")
+    ] = False,
     long_context: Annotated[int | None, Count("Tokens of a long context (default: 131072, or the model's).")] = None,
     reserve: Annotated[int | None, Count("Tokens that a static layout sets aside (default: the longest).")] = None,
     tp: TensorParallel = 1,
@@ -107,7 +110,8 @@ def cost(
         model, gpu, isl=isl, osl=osl, cached=cached, concurrency=concurrency, utilisation=utilisation,
         price=price, purchase=purchase, years=years, power_price=power_price, pue=pue,
         turns=turns, question=question, system_prompt=system_prompt, calls=calls, agent_prompt=agent_prompt,
-        tool_result=tool_result, tool_call=tool_call, long_context=long_context, reserve=reserve,
+        tool_result=tool_result, tool_call=tool_call, shared_prompt=shared_prompt, long_context=long_context,
+        reserve=reserve,
         tp=tp, pp=pp, ep=ep, dp=dp, cp=cp, microbatches=microbatches, sequence_parallel=sequence_parallel,
         all_reduce=all_reduce, system=system, dispatch=dispatch, redundant_experts=redundant_experts, skew=skew,
         power_cap=power_cap, weights=weights, attention_weights=attention_weights, lm_head=lm_head,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from os import PathLike
 from typing import Any
 
@@ -38,7 +39,8 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
             (sequences that run at once; default: as many as fit), utilisation (share of the paid time that it works);
             the deployment and calibration as `estimate` takes them; price [USD/h], or purchase, years, power_price
             [USD/kWh]; pue; turns, question, system_prompt (a conversation); calls, agent_prompt, tool_result,
-            tool_call (an agent); long_context [tokens]; reserve (tokens that a static layout sets aside).
+            tool_call (an agent); shared_prompt (both prompts are cached from the start); long_context [tokens]; reserve
+            (tokens that a static layout sets aside).
 
     Returns:
         `Cost`: USD a million cached, input and output tokens; conversations, agents and long contexts; decoding
@@ -72,6 +74,13 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
     return _answer(resolved, asked, Served(resolved.predictor, asked, times, prices, room))
 
 
+def _crowded(served: Served) -> Iterator[str]:
+    """Say that fewer run than were asked for."""
+    wanted = served.asked.concurrency
+    if wanted is not None and wanted > served.room:
+        yield f"{served.room:.0f} of {wanted} sequences fit at a time; prices are those of {served.room:.0f}"
+
+
 def _hourly(given: dict[str, Any]) -> dict[str, Any]:
     """What is said about the price; a PUE alone is about energy."""
     return given if "purchase" in given else {key: value for key, value in given.items() if key != "pue"}
@@ -81,7 +90,7 @@ def _answer(resolved: Resolved, asked: CostQuestion, served: Served) -> Cost:
     plan = resolved.plan
     accelerator: Accelerator = plan.system.accelerator
     input_work, output_work = token_work(resolved.predictor, served.times)
-    notes: list[str] = []
+    notes = list(_crowded(served))
     return Cost(
         version=__version__,
         model=plan.model.name,

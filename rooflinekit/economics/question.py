@@ -19,7 +19,7 @@ __all__ = ["COST_DEFAULTS", "CostQuestion", "checked_cost", "refuse_misfit"]
 COST_DEFAULTS: dict[str, Any] = {
     "isl": "1024", "osl": "256", "cached": 0, "concurrency": None, "utilisation": 1.0,
     "turns": 10, "question": 100, "system_prompt": 500,
-    "calls": 20, "agent_prompt": 4000, "tool_result": 800, "tool_call": 100,
+    "calls": 20, "agent_prompt": 4000, "tool_result": 800, "tool_call": 100, "shared_prompt": False,
     "long_context": None, "reserve": None,
 }  # fmt: skip
 """Lengths of dialogues are examples, not measurements; they are printed with the answer."""
@@ -66,13 +66,14 @@ class CostQuestion:
         count = {key: _count(given, key) for key in ("question", "tool_result", "tool_call")}
         count |= {key: _count(given, key, 0) for key in ("cached", "system_prompt", "agent_prompt")}
         turns, calls = (_turns(given, key) for key in ("turns", "calls"))
+        shared = bool(given["shared_prompt"])
         asked = cls(
             isl, osl, count["cached"],
             None if given["concurrency"] is None else whole_number(given["concurrency"], "concurrency"),
             positive(given["utilisation"], "utilisation"),
             positive(1.0 if scenario.get("pue") is None else scenario["pue"], "pue"),
-            Dialogue(turns, count["system_prompt"], count["question"], max(round(osl.mean), 1)),
-            Dialogue(calls, count["agent_prompt"], count["tool_result"], count["tool_call"]),
+            Dialogue(turns, count["system_prompt"], count["question"], max(round(osl.mean), 1), shared),
+            Dialogue(calls, count["agent_prompt"], count["tool_result"], count["tool_call"], shared),
             _count(given | {"long_context": given["long_context"] or _LONG}, "long_context", 2),
             given["long_context"] is not None,
             None if given["reserve"] is None else _count(given, "reserve"),

@@ -83,7 +83,8 @@ class DialogueCost:
 class ContextCost:
     """One sequence at a context: the time and price of its first token, of each further one, and what it displaces.
 
-    displaced: sequences of the ordinary length that would fit in its place; running: that decode together.
+    displaced: sequences of the ordinary length that would fit in its place; running: that decode together; step_ms:
+    one decode step of them, without the prompts of others.
     """
 
     context: int
@@ -91,7 +92,7 @@ class ContextCost:
     prompt_usd: float
     token_usd: float
     output_usd_per_million: float
-    tpot_ms: float
+    step_ms: float
     running: float
     slots: int
     displaced: float

@@ -93,6 +93,21 @@ class TestParts:
         assert short.long_context.context == 8192
         assert any("maximum is 8192" in warning for warning in short.warnings)
 
+    def test_a_shared_prompt_is_cheaper(self) -> None:
+        own, shared = (rk.cost("llama-3-8b", price=1.0, calls=2, shared_prompt=both).agent for both in (False, True))
+        assert own is not None
+        assert shared is not None
+        assert shared.usd < own.usd
+        assert own.computed_tokens - shared.computed_tokens == 4000
+
+    def test_more_than_fit_is_said(self) -> None:
+        many = rk.cost("llama-3-8b", price=1.0, concurrency=5000)
+        assert many.warnings[
+            0
+        ] == f"{many.prices.running:.0f} of 5000 sequences fit at a time; prices are those of " + (
+            f"{many.prices.running:.0f}"
+        )
+
     def test_distributions_have_their_mean(self) -> None:
         spread = rk.cost("llama-3-8b", price=1.0, isl="uniform:500-1500", osl="uniform:100-300", concurrency=8)
         fixed = rk.cost("llama-3-8b", price=1.0, isl=1000, osl=200, concurrency=8)

@@ -30,6 +30,8 @@ DEPLOYMENTS = [
     ("llama-3-8b", "a100-sxm-80gb", {"tp": 2, "pp": 2, "microbatches": 2}),
     ("llama-3-8b", "l40s", {"tp": 4}),
     ("qwen3-next-80b-a3b", "h100-sxm", {"tp": 4}),
+    ("falcon-7b", "h100-sxm", {"engine": "trtllm"}),  # 71 heads to a key: another kernel's own fit
+    ("llama-3-8b", "h100-sxm", {"engine": "sglang", "dp": 2}),
 ]
 
 

@@ -81,6 +81,11 @@ class TestMoves:
         assert l40s is not None
         assert l40s.usd_per_million_output == pytest.approx(0.9 / 3600.0 / l40s.output_tok_s * 1e6)
 
+    def test_cost_is_that_of_all_accelerators(self) -> None:
+        now = rk.levers("llama-3-8b", tp=2, gpus=[], price=1.8, calibration="none", **BATCH).answer
+        assert now.usd_per_million_output == pytest.approx(2 * 1.8 / 3600.0 / now.output_tok_s * 1e6)
+        assert now.gpu_seconds_per_token == pytest.approx(2.0 / now.output_tok_s)
+
     def test_latent_attention_keeps_576_elements(self, static: Levers) -> None:
         move = one(static, "MLA model").answer
         assert move is not None
