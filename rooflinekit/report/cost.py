@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Sequence
 
 from rooflinekit.economics.results import ContextCost, Cost, DialogueCost
-from rooflinekit.report.table import WIDTH, aligned, markdown
+from rooflinekit.report.table import aligned, bullets, markdown, sentences
 from rooflinekit.types.units import format_bytes, format_count, format_time
 
 __all__ = ["cost_text"]
@@ -20,12 +19,12 @@ def cost_text(found: Cost, markdown_style: bool = False) -> str:
     """The whole answer: prices, why, dialogues, a long context, and what caching and paging save."""
     table: Table = markdown if markdown_style else aligned
     parts = [
-        ("", [*_wrapped([_hour(found)]), "", *table(*_prices(found))]),
-        ("why output costs more than input", [*_wrapped([found.reason.sentence]), "", *table(*_work(found))]),
-        ("conversations and agents", [*table(*_dialogues(found)), "", *_wrapped(_assumed(found), "  ")]),
-        ("a long context", [*table(*_contexts(found)), *_wrapped(_displaced(found))]),
-        ("memory and recomputing", _wrapped(list(_facts(found)), "  ")),
-        ("", _wrapped(_footer(found), "  ")),
+        ("", [*sentences([_hour(found)]), "", *table(*_prices(found))]),
+        ("why output costs more than input", [*sentences([found.reason.sentence]), "", *table(*_work(found))]),
+        ("conversations and agents", [*table(*_dialogues(found)), "", *bullets(_assumed(found), markdown_style)]),
+        ("a long context", [*table(*_contexts(found)), "", *sentences(_displaced(found))]),
+        ("memory and recomputing", bullets(list(_facts(found)), markdown_style)),
+        ("", bullets(_footer(found), markdown_style)),
     ]
     lines = _head(found, markdown_style)
     for title, body in parts:
@@ -42,14 +41,7 @@ def _head(found: Cost, heading: bool) -> list[str]:
     cached = f" ({i['cached']} cached)" if i["cached"] else ""
     at_once = f"{p.running:.0f} sequences at once" + ("" if i["concurrency"] else " (as many as fit)")
     second = f"{i['isl']} tokens in{cached}, {i['osl']} out, {at_once}; weights {i['weights']}, kv {i['kv']}"
-    return [f"## {first[0].upper()}{first[1:]}", "", second] if heading else [*_wrapped([first, second])]
-
-
-def _wrapped(lines: Sequence[str], indent: str = "") -> list[str]:
-    """Lines of a terminal's width; a percent sign stays with its number."""
-    kept = [line.replace(" %", "\u00a0%") for line in lines]
-    parts = [part for line in kept for part in textwrap.wrap(line, WIDTH, subsequent_indent=indent)]
-    return [part.replace("\u00a0", " ") for part in parts]
+    return [f"## {first[0].upper()}{first[1:]}", "", second] if heading else [*sentences([first, second])]
 
 
 def _hour(found: Cost) -> str:
@@ -120,7 +112,6 @@ def _displaced(found: Cost) -> list[str]:
     if far is None:
         return []
     return [
-        "",
         f"a sequence of {far.context:,} tokens takes the place of {far.displaced:.0f} ordinary ones; its output "
         f"tokens cost {far.output_usd_per_million / found.ordinary_context.output_usd_per_million:.0f} x as much",
     ]
@@ -146,7 +137,7 @@ def _eviction(found: Cost) -> list[str]:
     if e is None:
         return []
     crossings = " and ".join(f"{tokens:,.0f}" for tokens in e.crossings)
-    where = f"they cross at {crossings} tokens" if e.crossings else f"so it is at every length up to {e.longest:,}"
+    where = f"they cross at {crossings} tokens" if e.crossings else f"and at every length up to {e.longest:,}"
     return [
         f"evicting {e.length:,} tokens ({format_bytes(e.kv_bytes)} a GPU): swap {format_time(e.swap_ms / 1e3)} out and "
         f"in, recompute {format_time(e.recompute_ms / 1e3)}; {e.choice} is faster here, {where}; equal at a host link "

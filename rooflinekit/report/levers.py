@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Sequence
 
-from rooflinekit.report.table import WIDTH, aligned, markdown
+from rooflinekit.report.table import aligned, bullets, markdown, sentences
 from rooflinekit.sensitivity.results import Levers, MoveResult, Operating
 from rooflinekit.types.units import format_bytes, format_time
 
@@ -20,7 +19,7 @@ _NAMES = {
     "batch": "batch",
     "context": "context",
 }
-_SMALL = 5e-4
+_SMALL = 5e-3
 _RATIOS = ("ttft", "tpot", "throughput", "cost")
 
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]]
@@ -29,14 +28,14 @@ Table = Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]]
 def levers_text(found: Levers, markdown_style: bool = False) -> str:
     """The whole answer: where it stands, what it is about, elasticities, moves ranked, and what cannot be done."""
     table: Table = markdown if markdown_style else aligned
-    lines = [*_head(found, markdown_style), "", *_wrapped(_answer(found)), "", *_wrapped([found.sentence])]
+    lines = [*_head(found, markdown_style), "", *sentences(_answer(found)), "", *sentences([found.sentence])]
     lines += ["", _title("elasticity: percent by which each changes for one percent more", markdown_style)]
     lines += [*_gap(markdown_style), *table(["of", "TTFT", "TPOT", "tok/s", "cost"], _slopes(found))]
     possible = [move for move in found.moves if move.possible]
     lines += ["", _title(f"moves, best for {found.by} first: each over what it is now", markdown_style)]
     header = ["move", "TTFT", "TPOT", "tok/s/GPU", "cost", "GPUs", "USD/Mtok"]
     lines += [*_gap(markdown_style), *table(header, [_row(move) for move in possible])]
-    lines += ["", *_impossible(found), *_notes(found)]
+    lines += ["", *bullets([*_impossible(found), *_notes(found)], markdown_style)]
     return "\n".join(lines)
 
 
@@ -48,13 +47,6 @@ def _gap(heading: bool) -> list[str]:
     return [""] if heading else []
 
 
-def _wrapped(lines: Sequence[str], indent: str = "") -> list[str]:
-    """Lines of a terminal's width; a percent sign stays with its number."""
-    kept = [line.replace(" %", "\u00a0%") for line in lines]
-    parts = [part for line in kept for part in textwrap.wrap(line, WIDTH, subsequent_indent=indent)]
-    return [part.replace("\u00a0", " ") for part in parts]
-
-
 def _head(found: Levers, heading: bool) -> list[str]:
     i = found.inputs
     split = " ".join(f"{key}{i[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if i[key] > 1)
@@ -64,7 +56,7 @@ def _head(found: Levers, heading: bool) -> list[str]:
     cached = f" ({i['cached']} cached)" if i["cached"] else ""
     first = f"levers of {found.model} on {machine}, {found.engine}"
     second = f"{load}, {i['isl']} tokens in{cached}, {i['osl']} out; weights {i['weights']}, kv {i['kv']}"
-    return [f"## {first[0].upper()}{first[1:]}", "", second] if heading else _wrapped([first, second], "  ")
+    return [f"## {first[0].upper()}{first[1:]}", "", second] if heading else sentences([first, second], "  ")
 
 
 def _answer(found: Levers) -> list[str]:
@@ -106,8 +98,7 @@ def _ratio(value: float | None) -> str:
 
 
 def _impossible(found: Levers) -> list[str]:
-    lines = [f"not possible: {move.move}: {move.reason}" for move in found.moves if not move.possible]
-    return _wrapped(lines, "  ")
+    return [f"not possible: {move.move}: {move.reason}" for move in found.moves if not move.possible]
 
 
 def _grouped(kind: str, said: Sequence[tuple[MoveResult, str]]) -> list[str]:
@@ -135,5 +126,4 @@ def _notes(found: Levers) -> list[str]:
     level = (
         "level bound: datasheet roofline" if found.calibration is None else f"calibration {found.calibration['name']}"
     )
-    lines += [f"{level}; rooflinekit {found.version}", *(f"note: {warning}" for warning in found.warnings)]
-    return _wrapped(lines, "  ")
+    return [*lines, f"{level}; rooflinekit {found.version}", *(f"note: {warning}" for warning in found.warnings)]

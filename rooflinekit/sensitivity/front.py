@@ -71,7 +71,7 @@ def levers(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **
         answer=present.answer,
         elasticities=slopes,
         balance=read,
-        sentence=in_words(read, slopes, setting.question.users),
+        sentence=in_words(read, slopes, setting.question.users, plan.model.max_context),
         moves=tuple(sorted(tried, key=lambda move: rank(move, by))),
         warnings=(*warnings, *notes),
     )

@@ -21,10 +21,10 @@ _LEVERS = {
 }
 
 
-def in_words(found: Balance, slopes: Sequence[Elasticity], shared: bool = False) -> str:
+def in_words(found: Balance, slopes: Sequence[Elasticity], shared: bool = False, longest: int | None = None) -> str:
     """Say which lever it is, by the bytes of a decode step, and what TPOT follows most.
 
-    shared: steps hold prompts too, as under load.
+    shared: steps hold prompts too, as under load; longest: context that the model admits.
 
     >>> b = Balance(8.0, 100.0, 90.0, 9.0, 1.0, 80.0, 1000.0, {"memory": 0.9, "compute": 0.1})
     >>> in_words(b, [Elasticity("bandwidth", -0.1, -0.8, 0.7, -0.7)])[:60]
@@ -39,16 +39,17 @@ def in_words(found: Balance, slopes: Sequence[Elasticity], shared: bool = False)
     better = "less" if most.tpot < 0 else "more"
     whose = "TPOT, with the prompts in its steps," if shared else "TPOT"
     last = f"{whose} follows {_NAMED[most.parameter]} most: 1 % more makes it {abs(most.tpot):.2f} % {better}."
-    return " ".join([first, _crossings(found), last])
+    return " ".join([first, _crossings(found, longest), last])
 
 
-def _crossings(found: Balance) -> str:
+def _crossings(found: Balance, longest: int | None) -> str:
     batch, context = found.crossing_batch, found.crossing_context
     where = []
     if batch is not None:
         where.append(f"batch {batch:,.0f} at this context")
     if context is not None:
-        where.append(f"context {context:,.0f} at this batch")
+        beyond = f" (the model ends at {longest:,})" if longest is not None and context > longest else ""
+        where.append(f"context {context:,.0f} at this batch{beyond}")
     if not where:
         return "The cache never has as many bytes as the weights."
     return f"They are equal at {' and at '.join(where)}; above that it is the cache."
