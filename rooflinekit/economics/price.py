@@ -59,13 +59,13 @@ class Capex:
     def checked(cls, purchase: object, years: object, usd_per_kwh: object = 0.0, pue: object = 1.0) -> Capex:
         """Read user input.
 
-        Raises WorkloadError for a price that is negative, no years, or a PUE below 1.
+        Raises WorkloadError for a price that is not above 0, no years, or a PUE below 1.
         """
         overhead = positive(pue, "pue")
         if overhead < 1.0:
             raise WorkloadError(f"pue is power of the building over power of the machines, at least 1, not {pue!r}")
         return cls(
-            positive(purchase, "purchase", zero=True),
+            positive(purchase, "purchase"),
             positive(years, "years"),
             positive(usd_per_kwh, "power_price", zero=True),
             overhead,
@@ -138,7 +138,7 @@ def hourly_price(accelerator: Accelerator, price: object = None, capex: Capex | 
     if price is not None and capex is not None:
         raise InputError("price and purchase exclude each other: rent by the hour, or a purchase over its years")
     if price is not None:
-        return HourlyPrice(positive(price, "price", zero=True), "given")
+        return HourlyPrice(positive(price, "price"), "given")
     if capex is not None:
         return _bought(accelerator, capex)
     quote = quoted_price(accelerator)

@@ -70,7 +70,7 @@ def _accelerators(given: object) -> Mapping[str, float | None] | None:
     found: dict[str, float | None] = {}
     for name, price in pairs:
         load_accelerator(name)
-        found[name] = None if price is None else positive(_number(price), f"price of {name}", zero=True)
+        found[name] = None if price is None else positive(_number(price), f"price of {name}")
     return found
 
 

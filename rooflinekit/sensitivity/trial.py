@@ -74,7 +74,7 @@ def _cost_ratio(then: Present, now: Present) -> float | None:
     """In accelerator seconds on the same accelerator; on another in USD, if both prices are known."""
     if then.setting.gpu == now.setting.gpu:
         return then.answer.gpu_seconds_per_token / now.answer.gpu_seconds_per_token
-    if then.answer.usd_per_million_output is None or not now.answer.usd_per_million_output:
+    if then.answer.usd_per_million_output is None or now.answer.usd_per_million_output is None:
         return None
     return then.answer.usd_per_million_output / now.answer.usd_per_million_output
 
