@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rooflinekit.economics.front import cost
     from rooflinekit.estimator import estimate
     from rooflinekit.facts import kv_cache_bytes, max_context, parameters
     from rooflinekit.frames import estimate_frame
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rooflinekit.launching.result import Launch
     from rooflinekit.parameter_count import ParameterCount
     from rooflinekit.results import Estimate
+    from rooflinekit.sensitivity.front import levers
     from rooflinekit.serving.front import simulate
     from rooflinekit.serving.predict import predict_step
     from rooflinekit.serving.tabulate import step_table
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from rooflinekit.walk.front import shapes
 
 _HOME = {
+    "cost": "rooflinekit.economics.front",
     "estimate": "rooflinekit.estimator",
     "kv_cache_bytes": "rooflinekit.facts",
     "max_context": "rooflinekit.facts",
@@ -52,6 +55,7 @@ _HOME = {
     "Launch": "rooflinekit.launching.result",
     "ParameterCount": "rooflinekit.parameter_count",
     "Estimate": "rooflinekit.results",
+    "levers": "rooflinekit.sensitivity.front",
     "predict_step": "rooflinekit.serving.predict",
     "shapes": "rooflinekit.walk.front",
     "simulate": "rooflinekit.serving.front",
@@ -86,10 +90,12 @@ __all__ = [
     "SpecError",
     "UnknownNameError",
     "WorkloadError",
+    "cost",
     "estimate",
     "estimate_frame",
     "kv_cache_bytes",
     "launch",
+    "levers",
     "load_accelerator",
     "load_model",
     "max_context",

@@ -54,6 +54,7 @@ class Traffic:
     most: Numeric = math.inf
     receive_interval: Numeric = 1.0
     batch_wait: Numeric = 0.0
+    cached: Numeric = 0.0
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def closed_loop(predictor: Predictor, users: Numeric, traffic: Traffic) -> Loade
     """
     room = slots(predictor, traffic.isl, traffic.osl, traffic.most)
     running = minimum(users, where(room >= 1.0, room, users))
-    times = shared_times(predictor, InFlight(running, traffic.isl, traffic.osl))
+    times = shared_times(predictor, InFlight(running, traffic.isl, traffic.osl, traffic.cached))
     others = 1.0 - 1.0 / running
     tpot = times.step.plus(times.share, (running - 1.0) / traffic.osl)
     first = times.first.plus(tpot, 0.5 * others)
@@ -169,7 +170,7 @@ def largest_rate(predictor: Predictor, traffic: Traffic, room: float) -> float:
 
     It grows with C, so the full batch gives the largest.
     """
-    times = shared_times(predictor, InFlight(room, traffic.isl, traffic.osl))
+    times = shared_times(predictor, InFlight(room, traffic.isl, traffic.osl, traffic.cached))
     return room / float(traffic.osl * times.step.time + room * times.share.time)
 
 
@@ -178,11 +179,13 @@ def _steady(predictor: Predictor, rate: float, traffic: Traffic, room: float, kn
     low, high = 1.0, room
     for _ in range(_ROUNDS):
         middle = (low + high) / 2.0
-        wanted = _demand(shared_times(predictor, InFlight(middle, traffic.isl, traffic.osl)), rate, traffic)
+        wanted = _demand(
+            shared_times(predictor, InFlight(middle, traffic.isl, traffic.osl, traffic.cached)), rate, traffic
+        )
         low, high = (middle, high) if wanted > middle else (low, middle)
         if high - low <= _SETTLED * high:
             break
-    times = shared_times(predictor, InFlight(high, traffic.isl, traffic.osl))
+    times = shared_times(predictor, InFlight(high, traffic.isl, traffic.osl, traffic.cached))
     busy = min(rate * float(times.share.time), _FULL)
     tpot = times.step.plus(times.share, _behind(busy, traffic)).scaled(1.0 / (1.0 - busy))
     decode = (traffic.osl - 1.0) * tpot.time
