@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rooflinekit.serving.predict import predict_step
     from rooflinekit.serving.tabulate import step_table
     from rooflinekit.specs import load_accelerator, load_model
+    from rooflinekit.sweeping.front import sweep
     from rooflinekit.types.batch import Batch
     from rooflinekit.types.deployment import Deployment
     from rooflinekit.types.dtype import Dtype
@@ -56,6 +57,7 @@ _HOME = {
     "step_table": "rooflinekit.serving.tabulate",
     "load_accelerator": "rooflinekit.specs",
     "load_model": "rooflinekit.specs",
+    "sweep": "rooflinekit.sweeping.front",
     "Batch": "rooflinekit.types.batch",
     "Deployment": "rooflinekit.types.deployment",
     "Dtype": "rooflinekit.types.dtype",
@@ -95,6 +97,7 @@ __all__ = [
     "predict_step",
     "simulate",
     "step_table",
+    "sweep",
 ]
 
 

@@ -163,9 +163,7 @@ class Predictor:
         return mean.widened(self.plan.costs.interval)
 
     def _step(self, batch: Numeric, context: Numeric) -> Interval:
-        """One decode step; of many scenarios that share their batches, what does not grow is evaluated once a batch."""
-        if distinct(batch)[1] is None:
-            return Interval.of(self.plan.time(Batch.decode(batch, context)))
+        """One decode step: what grows with the context, and what scenarios of one batch share."""
         grown = Interval.sums(self.plan.time(Batch.decode(batch, context), grows=True))
         return self._steady(batch, context).plus(grown, 1.0).widened(self.plan.costs.interval)
 
