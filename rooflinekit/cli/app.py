@@ -16,6 +16,7 @@ from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.group import CommandGroup
 from rooflinekit.cli.launch import launch
 from rooflinekit.cli.simulate import simulate
+from rooflinekit.cli.sweep import sweep
 from rooflinekit.cli.validate import validate
 
 __all__ = ["app"]
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 app.command()(estimate)
 app.command()(simulate)
+app.command()(sweep)
 app.command()(models)
 app.command()(gpus)
 app.command()(show)

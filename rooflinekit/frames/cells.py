@@ -70,6 +70,8 @@ def _numbers(given: pd.Series[Any]) -> Array:
         return np.full(len(given), np.nan)
     if pd.api.types.is_numeric_dtype(given):
         return np.array(given.to_numpy(dtype=float, na_value=np.nan))
+    if given.dtype != object and pd.api.types.is_string_dtype(given):
+        return np.array(pd.to_numeric(given, errors="coerce").to_numpy(dtype=float, na_value=np.nan))
     return np.array([number(cell) for cell in given], dtype=float)
 
 
@@ -96,7 +98,7 @@ def groups(scenarios: pd.DataFrame) -> Iterator[Group]:
     names = [name for name in FIXED if name in scenarios]
     codes = [pd.factorize(_hashable(scenarios[name]), use_na_sentinel=False) for name in names]
     free = scenarios["context"].isna().to_numpy() if "context" in scenarios else np.ones(len(scenarios), bool)
-    loaded = np.zeros(len(scenarios), bool)
+    loaded: Any = np.zeros(len(scenarios), bool)
     if is_loaded(scenarios):
         loaded = ~scenarios[[key for key in ("concurrency", "rate") if key in scenarios]].isna().to_numpy().all(axis=1)
     combined = 2 * free.astype(np.int64) + loaded

@@ -38,7 +38,8 @@ class Texts:
 
     def empty(self, rows: Rows) -> Rows:
         """Those of the rows that say nothing."""
-        return rows[self._codes[rows] == 0]
+        silent: Rows = rows[self._codes[rows] == 0]
+        return silent
 
     def append(self, rows: Rows, facts: Sequence[Array], say: Callable[[int], str]) -> None:
         """Say something more in some rows; those with equal facts share a text, made for the first of them."""
@@ -51,7 +52,9 @@ class Texts:
         first = np.zeros(int(key.max()) + 1, np.intp)
         first[key[::-1]] = np.arange(len(key))[::-1]
         before = [self._texts[code] for code in self._codes[rows[first]]]
-        fresh = [self._code(f"{old}; {say(at)}" if old else say(at)) for old, at in zip(before, first, strict=True)]
+        fresh = [
+            self._code("; ".join(filter(None, (old, say(int(at)))))) for old, at in zip(before, first, strict=True)
+        ]
         self._codes[rows] = np.array(fresh)[key]
 
     def column(self) -> Any:

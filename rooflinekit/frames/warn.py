@@ -23,7 +23,9 @@ def warn(said: Texts, rows: Rows, resolved: Resolved, work: dict[str, Array], re
     alone = rows[work["osl"][rows] == 1]
     said.append(alone, [], lambda _: "osl 1 has no second token: TPOT is the step that would follow")
     if (longest := settings.max_model_len) is not None:
-        _over(said, rows, tokens, float(longest), f" tokens exceed max_model_len {longest}: the engine would refuse them")
+        _over(
+            said, rows, tokens, float(longest), f" tokens exceed max_model_len {longest}: the engine would refuse them"
+        )
     if (sequences := settings.max_num_seqs) is not None:
         batch = work["batch"][rows]
         over = batch > sequences * resolved.plan.deployment.dp

@@ -60,7 +60,7 @@ def answer(job: Job, piece: Piece) -> pd.DataFrame:
     good = _answered(job, scenarios[faults == ""])
     rest = scenarios.drop(columns=[name for name in scenarios if name not in good])
     results = good[[name for name in good if name not in rest]].reindex(scenarios.index)
-    texts = results.select_dtypes(include="str").columns
+    texts: Any = results.select_dtypes(include="str").columns
     results[texts] = results[texts].fillna("")
     results["error"] = results["error"].where(faults == "", faults)
     return pd.concat([rest, results], axis=1)

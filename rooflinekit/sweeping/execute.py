@@ -44,38 +44,55 @@ def execute(job: Job, pieces: Iterable[Piece], workers: int = 1, scheduler: str 
 
 def _over_processes(job: Job, pieces: Iterable[Piece], workers: int) -> Answers:
     """A worker that dies takes its pool with it: the pool is made again, and what was under way is done again."""
-    rest, waiting, deaths = iter(pieces), deque[tuple[Piece, Future[pd.DataFrame]]](), 0
-    pool = _pool(workers)
+    rest, pool, deaths = iter(pieces), _Processes(job, workers), 0
     try:
         while True:
             try:
-                _refill(waiting, rest, _AHEAD * workers, lambda piece: pool.submit(answer, job, piece))
-                if not waiting:
+                _refill(pool.waiting, rest, _AHEAD * workers, pool.submit)
+                if not pool.waiting:
                     return
-                found = waiting[0][1].result()
+                found = pool.waiting[0][1].result()
             except BrokenProcessPool:
                 deaths += 1
                 if deaths > _DEATHS:
-                    raise _hopeless(waiting[0][0]) from None
-                pool = _pool(workers)
-                waiting = deque((piece, _again(pool, job, piece, future)) for piece, future in waiting)
+                    raise _hopeless(pool.waiting[0][0]) from None
+                pool.restart()
                 continue
-            waiting.popleft()
+            pool.waiting.popleft()
             deaths = 0
             yield found
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.stop()
 
 
-def _pool(workers: int) -> ProcessPoolExecutor:
-    """Workers that leave Ctrl-C to their parent, started afresh so that no lock or thread is inherited."""
-    fresh = get_context("spawn")
-    return ProcessPoolExecutor(workers, fresh, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
+class _Processes:
+    """Worker processes and what they were given, in order."""
 
+    def __init__(self, job: Job, workers: int) -> None:
+        self._job, self._workers = job, workers
+        self._pool = self._start()
+        self.waiting: deque[tuple[Piece, Future[pd.DataFrame]]] = deque()
 
-def _again(pool: ProcessPoolExecutor, job: Job, piece: Piece, future: Future[pd.DataFrame]) -> Future[pd.DataFrame]:
-    finished = future.done() and not future.cancelled() and future.exception() is None
-    return future if finished else pool.submit(answer, job, piece)
+    def submit(self, piece: Piece) -> Future[pd.DataFrame]:
+        return self._pool.submit(answer, self._job, piece)
+
+    def restart(self) -> None:
+        """New workers, which get again whatever has no answer yet."""
+        self._pool = self._start()
+        self.waiting = deque((piece, self._again(piece, future)) for piece, future in self.waiting)
+
+    def stop(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _start(self) -> ProcessPoolExecutor:
+        """Workers that leave Ctrl-C to their parent, started afresh so that no lock or thread is inherited."""
+        fresh = get_context("spawn")
+        ignore = (signal.SIGINT, signal.SIG_IGN)
+        return ProcessPoolExecutor(self._workers, fresh, initializer=signal.signal, initargs=ignore)
+
+    def _again(self, piece: Piece, future: Future[pd.DataFrame]) -> Future[pd.DataFrame]:
+        finished = future.done() and not future.cancelled() and future.exception() is None
+        return future if finished else self.submit(piece)
 
 
 def _hopeless(piece: Piece) -> RooflinekitError:
@@ -85,12 +102,8 @@ def _hopeless(piece: Piece) -> RooflinekitError:
 
 
 def _refill(waiting: deque[Any], rest: Iterator[Piece], most: int, submit: Callable[[Piece], Any]) -> None:
-    while len(waiting) < most:
-        piece = next(rest, None)
-        if piece is None:
-            return
-        future = submit(piece)
-        waiting.append((piece, future))
+    while len(waiting) < most and (piece := next(rest, None)) is not None:
+        waiting.append((piece, submit(piece)))
 
 
 def _over_dask(job: Job, pieces: Iterable[Piece], address: str) -> Answers:
@@ -100,7 +113,9 @@ def _over_dask(job: Job, pieces: Iterable[Piece], address: str) -> Answers:
     try:
         while True:
             threads = sum(client.nthreads().values())
-            _refill(waiting, rest, _AHEAD * max(threads, 2), lambda piece: client.submit(answer, job, piece, pure=False))
+            _refill(
+                waiting, rest, _AHEAD * max(threads, 2), lambda piece: client.submit(answer, job, piece, pure=False)
+            )
             if not waiting:
                 return
             yield waiting[0][1].result()
@@ -115,6 +130,6 @@ def _client(address: str) -> Any:
     except ImportError:
         raise MissingExtraError("a dask scheduler", "cluster") from None
     try:
-        return Client(address, timeout=_PATIENCE, set_as_default=False)
+        return Client(address, timeout=_PATIENCE, set_as_default=False)  # type: ignore[no-untyped-call,unused-ignore]
     except (OSError, ValueError, TimeoutError) as error:
         raise InputError(f"no dask scheduler answers at {address}: {str(error).splitlines()[0]}") from None

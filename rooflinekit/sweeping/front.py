@@ -20,7 +20,7 @@ from rooflinekit.sweeping.price import check_price
 from rooflinekit.types.batch import whole_number
 from rooflinekit.types.errors import InputError, nearest
 
-__all__ = ["Means", "Shard", "Source", "check_inputs", "run", "sweep"]
+__all__ = ["Means", "Shard", "Source", "check_inputs", "front_of", "run", "sweep"]
 
 
 class Source(Protocol):
@@ -106,7 +106,8 @@ def sweep(model: Any, *, simulate: bool = False, pareto: str | None = None, **sc
     job = Job(simulate, check_price(scenario.pop("price", None)))
     means = Means(whole_number(scenario.pop("workers", 1), "workers"), scenario.pop("scheduler", None))
     check_inputs(scenario, simulate)
-    return pd.concat(list(run(Grid.of({"model": model} | scenario), job, means, goals)), ignore_index=True)
+    answers = run(Grid.of({"model": model} | scenario), job, means)
+    return pd.concat(list(front_of(answers, goals) if goals else answers), ignore_index=True)
 
 
 def check_inputs(names: Iterable[str], simulate: bool) -> None:
@@ -121,21 +122,20 @@ def check_inputs(names: Iterable[str], simulate: bool) -> None:
             raise InputError(f"unknown option {name!r}; nearest: {', '.join(near)}")
 
 
-def run(source: Source, job: Job, means: Means, goals: tuple[Goal, ...] = ()) -> Iterator[pd.DataFrame]:
-    """The answers in order, piece by piece; with goals, the front of all of them at once."""
+def run(source: Source, job: Job, means: Means) -> Iterator[pd.DataFrame]:
+    """The answers in order, piece by piece."""
     size = job.piece_rows(source.columns)
     start, stop = means.shard.span(source.rows)
     pieces = (Piece(number, rows) for number, rows in enumerate(source.pieces(size, start, stop)))
-    if means.kept is None:
-        answers = execute(job, pieces, means.workers, means.scheduler)
-    else:
-        fresh = execute(job, (piece for piece in pieces if piece.number not in means.kept), means.workers, means.scheduler)
-        answers = means.kept.completed(fresh, -(-(stop - start) // size))
-    return answers if not goals else _front(answers, goals)
+    kept = means.kept
+    if kept is None:
+        return execute(job, pieces, means.workers, means.scheduler)
+    missing = (piece for piece in pieces if piece.number not in kept)
+    return kept.completed(execute(job, missing, means.workers, means.scheduler), -(-(stop - start) // size))
 
 
-def _front(answers: Iterable[pd.DataFrame], goals: tuple[Goal, ...]) -> Iterator[pd.DataFrame]:
-    """What is beaten within its piece or by an earlier one is dropped as soon as it is known."""
+def front_of(answers: Iterable[pd.DataFrame], goals: tuple[Goal, ...]) -> Iterator[pd.DataFrame]:
+    """The front of all answers; what is beaten is dropped as soon as that is known."""
     best: pd.DataFrame | None = None
     for found in answers:
         own = pareto_front(found, goals)

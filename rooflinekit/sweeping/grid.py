@@ -55,7 +55,7 @@ class Grid:
         columns: dict[str, Any] = {}
         for name, values in reversed(self.axes):
             place, index = np.divmod(place, len(values))
-            columns[name] = pd.Series(list(values)).array.take(index)
+            columns[name] = _column(values).take(index)
         return pd.DataFrame({name: columns[name] for name in self.columns}, index=pd.RangeIndex(start, stop))
 
     def pieces(self, size: int, start: int, stop: int) -> Iterator[GridRows]:
@@ -82,4 +82,17 @@ def _values(name: str, given: Any) -> tuple[Any, ...]:
     values = tuple(given) if several else (given,)
     if not values:
         raise InputError(f"{name} has no values; give at least one")
-    return tuple(str(value) if isinstance(value, PathLike) else value for value in values)
+    return tuple(_cell(value) for value in values)
+
+
+def _cell(value: Any) -> Any:
+    """A path as text; a list within a list (acceptance by place) as the text that tables have."""
+    if isinstance(value, PathLike):
+        return str(value)
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _column(values: tuple[Any, ...]) -> Any:
+    """Values of one kind; numbers beside texts become texts, which are read as numbers again."""
+    mixed = len({isinstance(value, str) for value in values if value is not None}) > 1
+    return pd.Series([None if value is None else str(value) for value in values] if mixed else list(values)).array

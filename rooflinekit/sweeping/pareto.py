@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.types.errors import InputError, nearest
 
-__all__ = ["Goal", "on_front", "parse_goals", "pareto_front"]
+__all__ = ["Goal", "on_front", "pareto_front", "parse_goals"]
 
 _SHORT = {"tok_s_user": "output_tok_s_per_user", "tok_s_gpu": "output_tok_s_per_gpu", "tok_s": "output_tok_s",
           "usd_per_m": "usd_per_million_output_tokens"}  # fmt: skip
