@@ -16,8 +16,8 @@ __all__ = ["sweep_records", "sweep_text"]
 _MOST = 60  # rows that a terminal shows
 _WIDEST = 28  # letters of a cell
 _SHOWN = {
-    "fits": "fits", "stable": "stable", "ttft_ms": "TTFT ms", "ttft_p99_ms": "p99", "tpot_ms": "TPOT ms",
-    "tpot_p99_ms": "p99", "output_tok_s_per_user": "tok/s/user", "output_tok_s_per_gpu": "tok/s/GPU",
+    "fits": "fits", "stable": "stable", "ttft_ms": "TTFT ms", "ttft_p99_ms": "TTFT p99", "tpot_ms": "TPOT ms",
+    "tpot_p99_ms": "TPOT p99", "output_tok_s_per_user": "tok/s/user", "output_tok_s_per_gpu": "tok/s/GPU",
     "knee_rate": "knee req/s", "request_rate": "req/s", "goodput": "goodput",
     "usd_per_million_output_tokens": "USD/M out", "gpus": "GPUs",
 }  # fmt: skip

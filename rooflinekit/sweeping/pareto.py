@@ -61,14 +61,14 @@ def pareto_front(table: pd.DataFrame, goals: tuple[Goal, ...]) -> pd.DataFrame:
     """
     for goal in goals:
         if goal.column not in table:
-            near = nearest(goal.column, [str(name) for name in table.columns])
-            raise InputError(f"pareto: no column {goal.column!r}; nearest: {', '.join(near) or 'none'}")
+            near = nearest(goal.column, [str(name) for name in table.columns]) or ["ttft_ms", "tpot_ms", *_SHORT.values()]
+            raise InputError(f"pareto: no column {goal.column!r}; nearest: {', '.join(near)}")
     signs = [-1.0 if goal.direction == "max" else 1.0 for goal in goals]
     losses = np.column_stack([
         sign * pd.to_numeric(table[goal.column], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
         for sign, goal in zip(signs, goals, strict=True)
     ])  # fmt: skip
-    competes = (table["error"] == "").to_numpy(dtype=bool) if "error" in table else np.ones(len(table), bool)
+    competes = (table["error"] == "").to_numpy(dtype=bool, copy=True) if "error" in table else np.ones(len(table), bool)
     if "fits" in table:
         competes &= table["fits"].fillna(value=False).to_numpy(dtype=bool)
     losses[~competes] = np.nan

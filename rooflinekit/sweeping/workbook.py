@@ -144,7 +144,7 @@ class _Reader:
         """The scenarios with their faults."""
         faults = self._faults() if self.formulas else {}
         rows, cells = self._rows(sheet, faults)
-        columns = [_column([row[place] for row in cells]) for place in range(len(self.places))]
+        columns = [_column([row[place] for row in cells]).array for place in range(len(self.places))]
         table = pd.DataFrame(dict(enumerate(columns)), index=pd.Index(rows, dtype="int64"))
         table = as_inputs(table, self.headers)
         if faults:
