@@ -12,16 +12,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflinekit.estimator import DEGREES, DEPLOYMENT_KEYS, SETTING_KEYS, WORKLOAD_KEYS, Resolved, read_deployment
-from rooflinekit.estimator import resolve as resolve_names
+from rooflinekit.estimator import (
+    DEGREES,
+    DEPLOYMENT_KEYS,
+    SETTING_KEYS,
+    WORKLOAD_KEYS,
+    Resolved,
+    read_deployment,
+    resolve,
+)
 from rooflinekit.frames.columns import FIXED, is_loaded
 from rooflinekit.frames.texts import Rows, Texts
 from rooflinekit.types.batch import MOST, whole_number
-from rooflinekit.types.errors import InputError
+from rooflinekit.types.errors import InputError, RooflinekitError
 from rooflinekit.types.numeric import Array
 from rooflinekit.types.speculation import SPECULATION_KEYS, Speculation
 
-__all__ = ["Group", "groups", "number", "read_workloads", "resolve"]
+__all__ = ["Group", "Resolutions", "groups", "number", "read_workloads"]
 
 _FLAGS = ("sequence_parallel", "eager")
 _NUMBERS = {
@@ -123,15 +130,34 @@ def _named(cell: object) -> str:
     return f"{type(cell).__name__} {cell!r}"
 
 
-def resolve(fixed: dict[str, Any]) -> Resolved:
-    """The predictor of a group; raises InputError (and its kinds) for what makes no sense."""
+class Resolutions:
+    """Predictors by what rows share, each laid out once; a deployment that cannot be is refused each time alike."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[tuple[str, Any], ...], Resolved | RooflinekitError] = {}
+
+    def of(self, fixed: dict[str, Any]) -> Resolved:
+        """The predictor of a group; raises InputError (and its kinds) for what makes no sense."""
+        key = tuple(sorted(fixed.items()))
+        if key not in self._known:
+            try:
+                self._known[key] = _resolve(fixed)
+            except RooflinekitError as error:
+                self._known[key] = error
+        found = self._known[key]
+        if isinstance(found, RooflinekitError):
+            raise found.with_traceback(None)
+        return found
+
+
+def _resolve(fixed: dict[str, Any]) -> Resolved:
     if "model" not in fixed:
         raise InputError("model is empty")
     given = {key: _typed(key, cell) for key, cell in fixed.items()}
     deployment = read_deployment({key: cell for key, cell in given.items() if key in DEPLOYMENT_KEYS})
     calibration = str(given["calibration"]) if "calibration" in given else None
     choice = Speculation.read(given)
-    return resolve_names(str(given["model"]), str(given.get("gpu", "h100-sxm")), deployment, calibration, choice)
+    return resolve(str(given["model"]), str(given.get("gpu", "h100-sxm")), deployment, calibration, choice)
 
 
 def _typed(key: str, cell: object) -> object:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from rooflinekit import __version__
 from rooflinekit.estimator import WORKLOAD_KEYS, Resolved
-from rooflinekit.frames.cells import Group, groups, read_workloads, resolve
+from rooflinekit.frames.cells import Group, Resolutions, groups, read_workloads
 from rooflinekit.frames.columns import LOAD_NUMBERS, MEMORY, NUMBERS, check_columns, is_loaded
 from rooflinekit.frames.loaded import LoadedRows, read_loads
 from rooflinekit.frames.texts import Rows, Texts
@@ -19,7 +19,7 @@ from rooflinekit.types.errors import RooflinekitError
 from rooflinekit.types.numeric import Array
 from rooflinekit.types.workload import Workload
 
-__all__ = ["estimate_frame"]
+__all__ = ["answer_table", "estimate_frame"]
 
 _CHUNK = 8_192  # rows evaluated at once: an array of them is below the size at which an allocator asks the kernel
 _TEXTS = ("level", "calibration_hash", "warnings", "error")
@@ -49,16 +49,21 @@ def estimate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
     >>> rows["error"].tolist()
     ['', '', 'batch must be a whole number of at least 1, not 0']
     """
+    return answer_table(scenarios, Resolutions())
+
+
+def answer_table(scenarios: pd.DataFrame, known: Resolutions) -> pd.DataFrame:
+    """The same for one of several tables, whose deployments are laid out once."""
     check_columns(scenarios)
-    return _Table(scenarios).answered()
+    return _Table(scenarios, known).answered()
 
 
 class _Table:
     """A table while it is being answered."""
 
-    def __init__(self, scenarios: pd.DataFrame) -> None:
+    def __init__(self, scenarios: pd.DataFrame, known: Resolutions) -> None:
         rows = len(scenarios)
-        self.scenarios = scenarios
+        self.scenarios, self.known = scenarios, known
         self.names = (*NUMBERS, *LOAD_NUMBERS, "stable") if is_loaded(scenarios) else NUMBERS
         self.numbers = np.full((len(self.names), rows), np.nan)
         self.results: dict[str, Array] = dict(zip(self.names, self.numbers, strict=True))
@@ -70,7 +75,7 @@ class _Table:
         loads = read_loads(self.scenarios)
         for group in groups(self.scenarios):
             try:
-                resolved = resolve(group.fixed)
+                resolved = self.known.of(group.fixed)
                 if group.loaded:
                     self._fill_loaded(group, resolved, loads)
                 else:

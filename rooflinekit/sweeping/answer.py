@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
+from uuid import uuid4
 
 import pandas as pd
 
-from rooflinekit.frames import estimate_frame
+from rooflinekit.frames.cells import Resolutions
+from rooflinekit.frames.evaluate import answer_table
 from rooflinekit.sweeping.price import COST_COLUMNS, with_costs
 from rooflinekit.sweeping.simulated import simulate_frame
 from rooflinekit.types.errors import InputError
@@ -39,6 +42,7 @@ class Job:
 
     simulate: bool = False
     price: float | None = None
+    run: str = field(default_factory=lambda: uuid4().hex, repr=False, compare=False)  #: what is laid out once for all
 
     def piece_rows(self, columns: tuple[str, ...]) -> int:
         """Rows of a piece; the same however the sweep is run."""
@@ -71,7 +75,14 @@ FAULT = "\0fault"
 
 
 def _answered(job: Job, scenarios: pd.DataFrame) -> pd.DataFrame:
-    return with_costs(simulate_frame(scenarios) if job.simulate else estimate_frame(scenarios), job.price)
+    answers = simulate_frame(scenarios) if job.simulate else answer_table(scenarios, _resolutions(job.run))
+    return with_costs(answers, job.price)
+
+
+@lru_cache(maxsize=1)
+def _resolutions(run: str) -> Resolutions:
+    """Deployments that this process has laid out for a sweep; files may have changed before the next."""
+    return Resolutions()
 
 
 def _check(scenarios: Any) -> None:

@@ -61,7 +61,11 @@ def pareto_front(table: pd.DataFrame, goals: tuple[Goal, ...]) -> pd.DataFrame:
     """
     for goal in goals:
         if goal.column not in table:
-            near = nearest(goal.column, [str(name) for name in table.columns]) or ["ttft_ms", "tpot_ms", *_SHORT.values()]
+            near = nearest(goal.column, [str(name) for name in table.columns]) or [
+                "ttft_ms",
+                "tpot_ms",
+                *_SHORT.values(),
+            ]
             raise InputError(f"pareto: no column {goal.column!r}; nearest: {', '.join(near)}")
     signs = [-1.0 if goal.direction == "max" else 1.0 for goal in goals]
     losses = np.column_stack([
