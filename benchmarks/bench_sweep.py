@@ -54,7 +54,7 @@ def simulated() -> None:
     taken = []
     for workers in (1, 2):
         with (
-            LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+            LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
             Client(cluster) as client,
         ):
             client.run(lambda: __import__("rooflinekit.sweeping.answer"))
