@@ -23,11 +23,14 @@ __all__ = ["LoadedRows", "read_loads"]
 
 def read_loads(scenarios: pd.DataFrame) -> pd.DataFrame:
     """The columns that describe traffic, texts that are numbers read; empty cells are None."""
-    given = scenarios[[key for key in LOAD_KEYS if key in scenarios]].astype(object)
-    return given.map(_cell).where(given.notna(), None).reset_index(drop=True)
+    given = {key: scenarios[key].tolist() for key in LOAD_KEYS if key in scenarios}
+    read = {key: pd.Series([_cell(cell) for cell in cells], dtype=object) for key, cells in given.items()}
+    return pd.DataFrame(read, index=pd.RangeIndex(len(scenarios)))
 
 
 def _cell(cell: object) -> object:
+    if cell is None or cell is pd.NA or (isinstance(cell, float) and math.isnan(cell)):
+        return None
     value = number(cell) if isinstance(cell, str) else math.nan
     return cell if math.isnan(value) else value
 
