@@ -160,6 +160,8 @@ def _deliver(
         return write_table(answers, out, kept, partial(write_beside, source))
     headers = getattr(source, "headers", None)
     if out is not None and (format is Format.table or out.suffix.lower() in SUFFIXES):
+        if format in (Format.json, Format.md):
+            raise InputError(f"{out} and --format {format.value} say different things; name the file .{format.value}")
         check_suffix(out, source.rows)
         return write_table(map(headers.restored, answers) if headers else answers, out, kept)
     return _print(answers, source, format, out)

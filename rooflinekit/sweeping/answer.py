@@ -64,12 +64,13 @@ def answer(job: Job, piece: Piece) -> pd.DataFrame:
     good = _answered(job, scenarios[faults == ""])
     rest = scenarios.drop(columns=[name for name in scenarios if name not in good])
     results = good[[name for name in good if name not in rest]].reindex(scenarios.index)
-    texts: Any = results.select_dtypes(include="str").columns
+    texts = [name for name in _TEXTS if name in results]
     results[texts] = results[texts].fillna("")
     results["error"] = results["error"].where(faults == "", faults)
     return pd.concat([rest, results], axis=1)
 
 
+_TEXTS = ("level", "calibration_hash", "warnings", "error", "version", "price_source")
 FAULT = "\0fault"
 """A column that a reader adds: why a row cannot be read, empty where it can."""
 

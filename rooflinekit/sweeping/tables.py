@@ -63,7 +63,7 @@ def as_inputs(table: pd.DataFrame, headers: Headers) -> pd.DataFrame:
     """The table with the names of inputs; text around which somebody left spaces, or that is nothing else."""
     table = table.set_axis(list(headers.columns), axis=1)
     for name in table.columns.intersection(list(INPUT_COLUMNS)):
-        if pd.api.types.is_string_dtype(table[name]) and table[name].dtype != object:
+        if pd.api.types.is_string_dtype(table[name]):
             text = table[name].str.strip()
             table[name] = text.where(text != "")
     return table

@@ -40,9 +40,10 @@ def write_beside(sheet: Sheet, answers: Iterable[pd.DataFrame], out: Path) -> No
         out: the new workbook.
 
     Raises:
-        InputError: no columns are left, or the sheet is not written in UTF-8.
+        InputError: no columns are left, or the sheet is not written in UTF-8; KeyboardInterrupt: the answers were
+            interrupted, and the copy, which is whole, has those until then.
     """
-    cells = _Cells(sheet, answers)
+    cells = _Cells(sheet, answers)  # an interruption ends the results, not the copy
     with zipfile.ZipFile(sheet.path) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
         for member in old.infolist():
             with old.open(member) as source, new.open(_entry(member), "w", force_zip64=True) as target:
@@ -51,6 +52,8 @@ def write_beside(sheet: Sheet, answers: Iterable[pd.DataFrame], out: Path) -> No
                 else:
                     while block := source.read(_BLOCK):
                         target.write(block)
+    if cells.interrupted:
+        raise KeyboardInterrupt
 
 
 def _entry(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
@@ -65,7 +68,8 @@ class _Cells:
     def __init__(self, sheet: Sheet, answers: Iterable[pd.DataFrame]) -> None:
         self._sheet, self._names = sheet, list[str]()
         self._rows = self._each(answers)
-        self._next = next(self._rows, None)
+        self.interrupted = False
+        self._next = self._following()
 
     def of(self, row: int, prefix: str) -> str:
         """XML of the new cells of a row; nothing for a row that is no scenario."""
@@ -74,8 +78,15 @@ class _Cells:
         if self._next is None or self._next[0] != row:
             return ""
         text = self._written(row, prefix, self._next[1])
-        self._next = next(self._rows, None)
+        self._next = self._following()
         return text
+
+    def _following(self) -> tuple[int, tuple[Any, ...]] | None:
+        try:
+            return next(self._rows, None)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            return None
 
     def _each(self, answers: Iterable[pd.DataFrame]) -> Iterator[tuple[int, tuple[Any, ...]]]:
         for part in answers:

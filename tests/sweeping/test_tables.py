@@ -72,7 +72,8 @@ def test_a_table_is_the_same_in_every_format(folder, suffix):
 
 
 def test_parquet_in_keeps_types(folder):
-    table = pd.DataFrame({"model": ["gpt2"] * 3, "batch": pd.array([1, None, 4], "Int64"), "when": pd.Timestamp("2027-01-01"),
+    table = pd.DataFrame({"model": ["gpt2"] * 3, "batch": pd.array([1, None, 4], "Int64"),
+                          "when": pd.Timestamp("2027-01-01"),
                           "seats": pd.array([1, None, 2], "Int64"), "ok": [True, False, True]})  # fmt: skip
     table.to_parquet("in.parquet")
     assert sweep("in.parquet", "--out", "out.parquet").exit_code == 0
@@ -131,6 +132,7 @@ def test_a_file_of_another_kind_is_refused(folder, name, content):
     ["in.csv", "--batch", "1"], ["in.csv", "--sheet", "a"], ["llama-3-8b", "--sheet", "a"], ["no.csv"],
     ["llama-3-8b", "--resume"], ["llama-3-8b", "--out", "x.txt"], ["llama-3-8b", "--out", "no/x.csv"],
     ["llama-3-8b", "--out", "in.csv"], ["llama-3-8b", "--set", "tp"], ["llama-3-8b", "--tp", "1", "--set", "tp=2"],
+    ["llama-3-8b", "--format", "json", "--out", "x.csv"],
     ["llama-3-8b", "--batch", "1:2000000", "--out", "x.xlsx"], ["llama-3-8b", "--workers", "0"], ["-", "--resume"],
 ])  # fmt: skip
 def test_options_that_do_not_go_together_are_refused(folder, arguments):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import re
 import zipfile
+from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -12,7 +14,11 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
+from rooflinekit.sweeping.answer import Job
+from rooflinekit.sweeping.front import Means, run
+from rooflinekit.sweeping.output import write_table
 from rooflinekit.sweeping.workbook import read_sheet
+from rooflinekit.sweeping.workbook_out import write_beside
 
 openpyxl = pytest.importorskip("openpyxl", reason="needs the extra: excel")
 
@@ -34,7 +40,8 @@ ROWS = [
 ]
 FIRST = 4  # row of the first scenario
 ERRORS = {
-    6: "batch must be a whole number of at least 1, not many", 7: "batch must be a whole number of at least 1, not 2027-",
+    6: "batch must be a whole number of at least 1, not many",
+    7: "batch must be a whole number of at least 1, not 2027-",
     8: "batch must be a whole number of at least 1, not True", 9: "cell D9 is a formula without a stored value",
     10: "unknown model 'lama-3-8b'", 11: "model is empty", 15: "batch must be a whole number of at least 1, not #REF!",
 }  # fmt: skip
@@ -152,7 +159,8 @@ def test_a_sheet_is_chosen_by_name(plan):
 
 @pytest.mark.parametrize(("headers", "said"), [
     (["model", "Batch", "batch"], "both mean 'batch'"), (["model", "batch", "batch"], "both mean 'batch'"),
-    (["models", "x"], "header 'model'"), (["model", "error"], "overwritten"), (["model", "btch"], "rename it to 'batch'"),
+    (["models", "x"], "header 'model'"), (["model", "error"], "overwritten"),
+    (["model", "btch"], "rename it to 'batch'"),
 ])  # fmt: skip
 def test_headers_that_cannot_be_meant_are_refused(plan, headers, said):
     book = openpyxl.Workbook()
@@ -213,6 +221,20 @@ def test_text_of_cells_cannot_become_xml_or_a_formula(plan):
     rows = list(openpyxl.load_workbook("results.xlsx").active.iter_rows(values_only=True))
     said = dict(zip(rows[0], rows[1], strict=True))["error"]
     assert "</t></is></c>=cmd&" in said
+
+
+def test_an_interrupted_workbook_is_whole(plan):
+    sheet = read_sheet(plan / "plan.xlsx")
+
+    def interrupted():
+        yield from run(replace(sheet, table=sheet.table.iloc[:2]), Job(), Means())
+        raise KeyboardInterrupt
+
+    with pytest.raises(rk.RooflinekitError, match=r"kept in .*out\.interrupted\.xlsx"):
+        write_table(interrupted(), plan / "out.xlsx", write=partial(write_beside, sheet))
+    got = results("out.interrupted.xlsx")
+    assert [got[row]["version"] is not None for row in (4, 5, 6, 7)] == [True, True, False, False]
+    assert got[16]["Notes"] == "=COUNTA(A4:A15)"
 
 
 @pytest.mark.long
