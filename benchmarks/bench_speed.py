@@ -1,8 +1,8 @@
 """How many scenarios a second, in how much memory, and what one command costs.
 
-    python benchmarks/speed.py [--rows 10000 100000 1000000]
+    python benchmarks/bench_speed.py [--rows 10000 100000 1000000]
 
-Prints, for decode scenarios that differ in batch and context, the rows a second of `rk.estimate_frame` and of the
+Prints, for scenarios that differ in batch and context, the rows a second of `rk.estimate_frame` and of the
 arrays under it on one core, and the peak memory; then the CPU seconds of `rooflinekit estimate llama3-8b --batch 32`.
 """
 
@@ -21,11 +21,13 @@ import pandas as pd
 
 from rooflinekit.calibration.load import load_calibration
 from rooflinekit.frames import estimate_frame
+from rooflinekit.operating_point import Predictor
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.step import make_plan
 from rooflinekit.types.batch import Batch
 from rooflinekit.types.deployment import Deployment
 from rooflinekit.types.hardware import System
+from rooflinekit.types.workload import Workload
 
 MODEL, GPU = "llama-3-8b", "h100-sxm"
 
@@ -57,17 +59,26 @@ def frame_run(rows: int) -> None:
 
 
 def step_run(rows: int) -> None:
-    """The arrays under it: one decode step a row, in pieces that stay in the processor's cache."""
+    """The arrays under it, in pieces that stay in the processor's cache.
+
+    One decode step a row: every kernel of every row, and TPOT with its interval, as a sweep asks for it.
+    """
     plan = make_plan(
         load_model(MODEL).value, Deployment(), System.of(load_accelerator(GPU).value), load_calibration(f"{GPU}--vllm")
     )
     draw = np.random.default_rng(0)
     batch, context = draw.integers(1, 512, rows).astype(float), draw.integers(1, 8000, rows).astype(float)
-    start, piece = time.process_time(), 16_384
-    for at in range(0, rows, piece):
-        _ = plan.time(Batch.decode(batch[at : at + piece], context[at : at + piece])).time
-    took = time.process_time() - start
-    print(f"decode steps    {rows:>9,} rows  {took:7.2f} s CPU  {rows / took:>10,.0f} rows/s")
+    predictor, piece = Predictor.of(plan), 8_192
+    ways = {
+        "decode kernels": lambda b, c: plan.time(Batch.decode(b, c)).time,
+        "decode sweep": lambda b, c: predictor.tpot(Workload(b, c, c, context=c)),
+    }
+    for name, way in ways.items():
+        start = time.process_time()
+        for at in range(0, rows, piece):
+            way(batch[at : at + piece], context[at : at + piece])
+        took = time.process_time() - start
+        print(f"{name:<14}  {rows:>9,} rows  {took:7.2f} s CPU  {rows / took:>10,.0f} rows/s")
 
 
 def command_run(times: int = 5) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rooflinekit.serving.predict import predict_step
     from rooflinekit.serving.tabulate import step_table
     from rooflinekit.specs import load_accelerator, load_model
+    from rooflinekit.sweeping.front import sweep
     from rooflinekit.types.batch import Batch
     from rooflinekit.types.deployment import Deployment
     from rooflinekit.types.dtype import Dtype
@@ -62,6 +63,7 @@ _HOME = {
     "step_table": "rooflinekit.serving.tabulate",
     "load_accelerator": "rooflinekit.specs",
     "load_model": "rooflinekit.specs",
+    "sweep": "rooflinekit.sweeping.front",
     "Batch": "rooflinekit.types.batch",
     "Deployment": "rooflinekit.types.deployment",
     "Dtype": "rooflinekit.types.dtype",
@@ -104,6 +106,7 @@ __all__ = [
     "shapes",
     "simulate",
     "step_table",
+    "sweep",
 ]
 
 

@@ -45,6 +45,7 @@ __all__ = [
     "estimate",
     "read_deployment",
     "resolve",
+    "under_load",
 ]
 
 WORKLOAD_KEYS = {"batch": 1, "isl": 1024, "osl": 256, "cached": 0, "context": None}
@@ -104,7 +105,7 @@ def estimate(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", 
     work = Workload.checked(**(WORKLOAD_KEYS | split))
     question = read_load(traffic, float(work.isl), float(work.osl))
     if question is not None:
-        return _under_load(resolved, work, question, split)
+        return under_load(resolved, work, question, split)
     answer = _answer(resolved, work)
     if not answer.memory.fits and not allow_oom:
         raise DoesNotFitError(misfit(resolved.predictor, work, answer))
@@ -226,8 +227,11 @@ def _engine(deployment: Deployment, gpu: Accelerator, calibration: Calibration |
     return replace(engine, costs=costs, provenance=(*memory, *served.provenance)), []
 
 
-def _under_load(resolved: Resolved, work: Workload, question: LoadQuestion, given: dict[str, Any]) -> Estimate:
-    """The static answer at the batch that the load keeps running, with the times that users feel in their place."""
+def under_load(resolved: Resolved, work: Workload, question: LoadQuestion, given: dict[str, Any]) -> Estimate:
+    """The static answer at the batch that the load keeps running, with the times that users feel in their place.
+
+    Raises InputError if `given` describes a static batch too, DoesNotFitError if not one request fits.
+    """
     for key in ("batch", "context", "cached"):
         if given.get(key) not in (None, WORKLOAD_KEYS[key]):
             raise InputError(f"{key} describes a static batch and excludes concurrency and rate; leave it out")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from rooflinekit.memory import Memory, MemoryModel, make_memory_model
 from rooflinekit.roofline import StepTime
 from rooflinekit.step import Plan
 from rooflinekit.types.batch import Batch
-from rooflinekit.types.numeric import Numeric, ceil_div, floor_div, maximum, minimum
+from rooflinekit.types.numeric import Numeric, ceil_div, distinct, floor_div, maximum, minimum
 from rooflinekit.types.workload import Workload
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["Interval", "OperatingPoint", "Predictor"]
 
@@ -43,6 +48,11 @@ class Interval:
     def scaled(self, factor: Numeric) -> Interval:
         """The same, longer; the bound stays."""
         return Interval(self.time * factor, self.bound, self.low * factor, self.high * factor)
+
+    def taken(self, places: NDArray[np.intp]) -> Interval:
+        """Those of an array of times at some places; what does not vary stays."""
+        ends = (self.time, self.bound, self.low, self.high)
+        return Interval(*(end if isinstance(end, (int, float)) else end[places] for end in ends))
 
     def plus(self, other: Interval, weight: Numeric) -> Interval:
         """Add a share of another time; interval ends add up as if errors went together."""
@@ -141,9 +151,9 @@ class Predictor:
         curvature of the time within a third of the output (latencies that grow with a logarithm, corrections).
         """
         if work.context is not None:
-            return Interval.of(self.plan.time(self.decode_batch(work, work.context)))
+            return self._step(self._local(work), work.context)
         steps, batch = work.decode_steps, self._local(work)
-        mean = Interval.sums(self.plan.time(self.decode_batch(work, work.decode_context), grows=False))
+        mean = self._steady(batch, work.decode_context)
         outer = floor_div(steps + 1.0, 3.0)  # whole steps: 1 is 0 + 1 + 0, 2 is 1 + 0 + 1, 8 is 3 + 2 + 3
         before: Numeric = 0.0
         for length in (outer, steps - 2.0 * outer, outer):
@@ -151,6 +161,22 @@ class Predictor:
             mean = mean.plus(Interval.sums(self.plan.time(part, grows=True)), length / steps)
             before = before + length
         return mean.widened(self.plan.costs.interval)
+
+    def _step(self, batch: Numeric, context: Numeric) -> Interval:
+        """One decode step: what grows with the context, and what scenarios of one batch share."""
+        grown = Interval.sums(self.plan.time(Batch.decode(batch, context), grows=True))
+        return self._steady(batch, context).plus(grown, 1.0).widened(self.plan.costs.interval)
+
+    def _steady(self, batch: Numeric, context: Numeric) -> Interval:
+        """What a decode step takes besides what grows with the context: scenarios of one batch share it.
+
+        Where kernels are launched one by one, the gaps between them depend on the context through those that grow.
+        """
+        if self.plan.iteration(Batch.decode(1.0, 1.0)).eager:
+            return Interval.sums(self.plan.time(Batch.decode(batch, context), grows=False))
+        sizes, places = distinct(batch)
+        steady = Interval.sums(self.plan.time(Batch.decode(sizes, 1.0), grows=False))
+        return steady if places is None else steady.taken(places)
 
     def _local(self, work: Workload) -> Numeric:
         """Decoding sequences of one replica that pass a stage together.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from rooflinekit.timing.calibrated import Calibration
 from rooflinekit.types.hardware import System
@@ -69,12 +70,12 @@ class StepTime:
     kernels: tuple[KernelTime, ...]
     factor: float = 1.0
 
-    @property
+    @cached_property
     def time(self) -> Numeric:
         """Expected time [s]."""
         return sum((kernel.time for kernel in self.kernels), 0.0)
 
-    @property
+    @cached_property
     def bound(self) -> Numeric:
         """Datasheet bound [s]."""
         return sum((kernel.bound for kernel in self.kernels), 0.0)

@@ -117,7 +117,7 @@ def test_a_row_with_a_fixed_context_beside_one_without():
 @pytest.mark.parametrize(("column", "meant"), [
     ("Batch", "batch"), ("batch_size", "batch"), ("batchsize", "batch"), ("bs", "batch"), ("input_len", "isl"),
     ("input-length", "isl"), ("output_length", "osl"), ("GPU", "gpu"), ("tensor_parallel", "tp"), ("TP", "tp"),
-    ("kv_dtype", "kv"), ("accelerator", "gpu"), ("concurrency", "batch"),
+    ("kv_dtype", "kv"), ("accelerator", "gpu"), ("Request rate", "rate"),
 ])  # fmt: skip
 def test_a_misspelt_column_is_refused(column, meant):
     with pytest.raises(rk.InputError, match=f"column '{column}' is not read; rename it to '{meant}'"):

@@ -19,6 +19,7 @@ from rooflinekit.cli.launch import launch
 from rooflinekit.cli.levers import levers
 from rooflinekit.cli.shapes import shapes
 from rooflinekit.cli.simulate import simulate
+from rooflinekit.cli.sweep import sweep
 from rooflinekit.cli.validate import validate
 
 __all__ = ["app"]
@@ -36,6 +37,7 @@ app.command()(simulate)
 app.command()(shapes)
 app.command()(levers)
 app.command()(cost)
+app.command()(sweep)
 app.command()(models)
 app.command()(gpus)
 app.command()(show)

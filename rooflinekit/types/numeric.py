@@ -20,6 +20,7 @@ __all__ = [
     "Numeric",
     "ceil",
     "ceil_div",
+    "distinct",
     "floor_div",
     "largest",
     "log2",
@@ -100,6 +101,20 @@ def floor_div(value: Numeric, divisor: Numeric) -> Numeric:
     2.0
     """
     return value // divisor
+
+
+def distinct(values: Numeric) -> tuple[Numeric, NDArray[np.intp] | None]:
+    """The different values, and the place of each element among them; None where that saves nothing.
+
+    >>> distinct(3.0)
+    (3.0, None)
+    """
+    if isinstance(values, (int, float)) or values.ndim != 1:
+        return values, None
+    import numpy as np  # noqa: PLC0415
+
+    found, places = np.unique(values, return_inverse=True)
+    return (found, places) if 2 * len(found) <= len(values) else (values, None)
 
 
 def total(values: Numeric) -> Numeric:

@@ -1,0 +1,61 @@
+"""What each row costs: the price of its accelerators, and what a million output tokens takes of it."""
+
+from __future__ import annotations
+
+from functools import cache
+from numbers import Real
+
+import numpy as np
+import pandas as pd
+
+from rooflinekit.specs import load_accelerator
+from rooflinekit.types.errors import RooflinekitError, WorkloadError
+from rooflinekit.types.numeric import Array
+
+__all__ = ["COST_COLUMNS", "check_price", "with_costs"]
+
+COST_COLUMNS = ("usd_per_hour", "usd_per_million_output_tokens", "price_source")
+_TOKENS_PER_HOUR = 3600.0 / 1e6  # millions of tokens in an hour, of one a second
+
+
+def check_price(price: object) -> float | None:
+    """Read a price for one accelerator hour [USD/h]; None leaves it to the accelerators' files.
+
+    Raises WorkloadError for what is no price.
+    """
+    if price is None:
+        return None
+    if isinstance(price, bool) or not isinstance(price, Real) or not 0 <= float(price) < float("inf"):
+        raise WorkloadError(f"price must be a number of USD per GPU-hour of at least 0, not {price!r}")
+    return float(price)
+
+
+def with_costs(answers: pd.DataFrame, price: float | None) -> pd.DataFrame:
+    """Add what a row costs: price · accelerators [USD/h], and that over its output tokens an hour.
+
+    An idle accelerator is paid too; the price is the dated quote of the accelerator's file, or the one given. Rows
+    whose accelerator has no price stay empty.
+
+    >>> row = pd.DataFrame({"gpu": ["h100-sxm"], "gpus": [2.0], "output_tok_s": [1000.0]})
+    >>> with_costs(row, 3.6)[list(COST_COLUMNS)].values.tolist()  # 7.2 USD/h over 3.6 million tokens
+    [[7.2, 2.0, 'given']]
+    """
+    names = answers["gpu"] if "gpu" in answers else pd.Series("h100-sxm", index=answers.index)
+    codes, distinct = pd.factorize(names.where(names.notna(), "h100-sxm").astype(str))
+    quotes = [("given", price) if price is not None else _quote(str(name)) for name in distinct]
+    each: Array = np.array([quote for _, quote in quotes], dtype=float)[codes]
+    sources = pd.Series([source for source, _ in quotes], dtype="object").astype("str").array.take(codes)
+    hourly = each * answers["gpus"].to_numpy(dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        million = hourly / (answers["output_tok_s"].to_numpy(dtype=float) * _TOKENS_PER_HOUR)
+    added = dict(zip(COST_COLUMNS, (hourly, million, sources), strict=True))
+    return pd.concat([answers, pd.DataFrame(added, index=answers.index)], axis=1)
+
+
+@cache
+def _quote(gpu: str) -> tuple[str, float]:
+    try:
+        quote = load_accelerator(gpu).value.price
+    except RooflinekitError:  # the row says so
+        return "", float("nan")
+    return ("", float("nan")) if quote is None else (f"{quote.source} ({quote.date})", quote.usd_per_hour)

@@ -1,0 +1,201 @@
+"""CSV and Parquet in and out: nothing of a planner's table is lost, and a run that was stopped goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import rooflinekit as rk
+from rooflinekit.cli.app import app
+from rooflinekit.sweeping.answer import Job
+from rooflinekit.sweeping.front import Means, run
+from rooflinekit.sweeping.grid import Grid
+from rooflinekit.sweeping.kept import Kept
+from rooflinekit.sweeping.output import write_table
+from rooflinekit.sweeping.tables import TextTable
+
+CSV = r'''Owner,Model,Batch size, ISL ,id,Note
+ana,llama-3-8b,4,512,007,"a, ""b"""
+bob,llama-3-8b, 8 ,,1e3,NA
+cy,lama-3-8b,4,512,TRUE,
+di,llama-3-8b,many,512,0.10,x
+,,,,,
+eve,gpt2,,99,-,=1+1
+'''
+GRID = Grid.of({"model": "llama-3-8b", "batch": [1, 2, 3], "tp": [1, 3], "kv": [None, "fp8"], "calibration": "none"})
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.csv").write_text(CSV)
+    return tmp_path
+
+
+def sweep(*arguments: str, given: str | None = None):
+    return CliRunner().invoke(app, ["sweep", *arguments], input=given)
+
+
+def test_a_csv_table_comes_back_with_every_cell(folder):
+    answer = sweep("in.csv", "--out", "out.csv")
+    assert answer.exit_code == 4
+    assert "3 of 6 rows could not be answered" in answer.stderr
+    before = pd.read_csv("in.csv", dtype=str, keep_default_na=False, skip_blank_lines=False)
+    after = pd.read_csv("out.csv", dtype=str, keep_default_na=False, skip_blank_lines=False)
+    own = ["Owner", "Model", "id", "Note"]
+    pd.testing.assert_frame_equal(after[own], before[own])
+    assert list(after.columns[:6]) == list(before.columns)
+    assert [error[:20] for error in after["error"]] == [
+        "", "", "unknown model 'lama-", "batch must be a whol", "model is empty", ""
+    ]  # fmt: skip
+    assert float(after["tpot_ms"][1]) == rk.estimate("llama-3-8b", batch=8).tpot_ms
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "xlsx"])
+def test_a_table_is_the_same_in_every_format(folder, suffix):
+    read = {"csv": pd.read_csv, "parquet": pd.read_parquet, "xlsx": pd.read_excel}[suffix]
+    assert sweep("in.csv", "--out", f"out.{suffix}").exit_code == 4
+    got = read(f"out.{suffix}")
+    expected = pd.concat([rk.estimate_frame(TextTable("in.csv").pieces(9, 0, 9).__next__().frame())])
+    for name in ("tpot_ms", "ttft_low_ms", "total_bytes", "gpus"):
+        assert got[name].tolist() == pytest.approx(expected[name].tolist(), rel=1e-15, nan_ok=True)
+    assert got["fits"].notna().sum() == 3
+
+
+def test_parquet_in_keeps_types(folder):
+    table = pd.DataFrame({"model": ["gpt2"] * 3, "batch": pd.array([1, None, 4], "Int64"),
+                          "when": pd.Timestamp("2027-01-01"),
+                          "seats": pd.array([1, None, 2], "Int64"), "ok": [True, False, True]})  # fmt: skip
+    table.to_parquet("in.parquet")
+    assert sweep("in.parquet", "--out", "out.parquet").exit_code == 0
+    got = pd.read_parquet("out.parquet")
+    assert got["when"].tolist() == table["when"].tolist()
+    assert got["seats"].tolist()[::2] == [1, 2]
+    assert got["ok"].tolist() == [True, False, True]
+    assert (got["error"] == "").all()
+
+
+def test_pieces_of_a_table_begin_where_they_are_asked_to(folder):
+    rows = 1000
+    pd.DataFrame({"model": "gpt2", "batch": range(rows)}).to_csv("long.csv", index=False)
+    table = TextTable("long.csv")
+    assert table.rows == rows
+    parts = [piece.frame() for piece in table.pieces(128, 100, 900)]
+    assert pd.concat(parts)["batch"].astype(int).tolist() == list(range(100, 900))
+    assert [len(part) for part in parts[:-1]] == [128] * 6
+
+
+def test_standard_input_to_standard_output(folder):
+    answer = sweep("-", "--format", "csv", given=CSV)
+    assert answer.exit_code == 4
+    assert answer.stdout.startswith("Owner,Model,Batch size")
+    assert len(answer.stdout.splitlines()) == 7
+    rows = json.loads(sweep("-", "--format", "json", given=CSV).stdout)
+    assert rows[3]["error"].startswith("batch must be a whole number")
+    assert rows[3]["tpot_ms"] is None
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("", "no CSV table"), ("batch\n1\n", "no column 'model'"), ("model,batch\na,1\nb,1,2,3\n", "no CSV table"),
+    ("model,batch,Batch\na,1,2\n", "both mean 'batch'"), ("model,btch\na,1\n", "rename it to 'batch'"),
+    ("model,tpot_ms\na,1\n", "overwritten by a result"), ("model,usd_per_hour\na,1\n", "overwritten by a result"),
+])  # fmt: skip
+def test_a_table_that_cannot_be_read_is_refused_in_one_line(folder, text, said):
+    Path("bad.csv").write_text(text)
+    answer = sweep("bad.csv", "--out", "out.csv")
+    assert answer.exit_code == 2
+    assert said in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+    assert not list(folder.glob("*out*"))
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("x.parquet", b"not parquet"), ("x.xlsx", b"not a zip"), ("x.csv", b"model\n\xff\xfe\x00\n"),
+])  # fmt: skip
+def test_a_file_of_another_kind_is_refused(folder, name, content):
+    Path(name).write_bytes(content)
+    answer = sweep(name)
+    assert answer.exit_code == 2
+    assert name in answer.stderr
+
+
+@pytest.mark.parametrize("arguments", [
+    ["in.csv", "--batch", "1"], ["in.csv", "--sheet", "a"], ["llama-3-8b", "--sheet", "a"], ["no.csv"],
+    ["llama-3-8b", "--resume"], ["llama-3-8b", "--out", "x.txt"], ["llama-3-8b", "--out", "no/x.csv"],
+    ["llama-3-8b", "--out", "in.csv"], ["llama-3-8b", "--set", "tp"], ["llama-3-8b", "--tp", "1", "--set", "tp=2"],
+    ["llama-3-8b", "--format", "json", "--out", "x.csv"],
+    ["llama-3-8b", "--batch", "1:2000000", "--out", "x.xlsx"], ["llama-3-8b", "--workers", "0"], ["-", "--resume"],
+])  # fmt: skip
+def test_options_that_do_not_go_together_are_refused(folder, arguments):
+    answer = sweep(*arguments, given="model\ngpt2\n")
+    assert answer.exit_code == 2
+    assert len(answer.stderr.splitlines()) == 1
+
+
+def test_a_finished_piece_is_not_done_again(tmp_path):
+    class Counted(Grid):
+        made = 0
+
+        def frame(self, start, stop):
+            Counted.made += 1
+            return super().frame(start, stop)
+
+    class SmallPieces(Job):
+        def piece_rows(self, columns):
+            return 2
+
+    grid, out = Counted(GRID.axes), tmp_path / "out.parquet"
+    kept = Kept.beside(out, "question")
+    answers = run(grid, SmallPieces(), Means(kept=kept))
+    next(answers), next(answers)
+    assert kept.count == 2
+    write_table(run(grid, SmallPieces(), Means(kept=Kept.beside(out, "question"))), out, kept)
+    assert Counted.made == 6
+    assert not kept.folder.exists()
+    direct = pd.concat(list(run(GRID, Job(), Means())))
+    write_table([direct], tmp_path / "direct.parquet")
+    pd.testing.assert_frame_equal(pd.read_parquet(out), pd.read_parquet(tmp_path / "direct.parquet"), check_exact=True)
+
+
+def test_pieces_of_another_question_are_not_taken(tmp_path):
+    Kept.beside(tmp_path / "out.csv", "one")
+    with pytest.raises(rk.InputError, match="pieces of another sweep"):
+        Kept.beside(tmp_path / "out.csv", "other")
+
+
+@pytest.mark.long
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path):
+    words = ["llama-3-8b", "--rate", "1:40", "--set", "requests=600", "--simulate", "--calibration", "none"]
+    command = [sys.executable, "-m", "rooflinekit", "sweep", *words, "--resume", "--out", "out.csv"]
+    started = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, encoding="utf-8")
+    while len(list(tmp_path.glob("out.csv.pieces/*.parquet"))) < 2:
+        time.sleep(0.05)
+    os.kill(started.pid, signal.SIGINT)
+    said = started.communicate(timeout=60)[1]
+    assert started.returncode == 130
+    assert "pieces are kept in out.csv.pieces" in said
+    assert not (tmp_path / "out.csv").exists()
+    subprocess.run(command, cwd=tmp_path, check=True)
+    subprocess.run([*command[:-3], "--out", "direct.csv"], cwd=tmp_path, check=True)
+    assert (tmp_path / "out.csv").read_text() == (tmp_path / "direct.csv").read_text()
+
+
+def test_ctrl_c_without_resume_keeps_the_rows(tmp_path):
+    def interrupted():
+        yield GRID.frame(0, 4)
+        raise KeyboardInterrupt
+
+    with pytest.raises(rk.RooflinekitError, match=r"kept in .*out\.interrupted\.csv") as caught:
+        write_table(interrupted(), tmp_path / "out.csv")
+    assert caught.value.exit_code == 130
+    assert [path.name for path in tmp_path.iterdir()] == ["out.interrupted.csv"]
+    assert len(pd.read_csv(tmp_path / "out.interrupted.csv")) == 4
