@@ -17,6 +17,7 @@ from rooflinekit.cli.group import CommandGroup
 from rooflinekit.cli.launch import launch
 from rooflinekit.cli.simulate import simulate
 from rooflinekit.cli.validate import validate
+from rooflinekit.cli.workbook import workbook
 
 __all__ = ["app"]
 
@@ -37,6 +38,7 @@ app.command()(validate)
 app.command()(calibrate)
 app.command()(compare)
 app.command()(launch)
+app.command()(workbook)
 app.add_typer(accuracy, name="accuracy")
 
 

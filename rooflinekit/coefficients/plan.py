@@ -131,6 +131,8 @@ def plan_coefficients(predictor: Predictor) -> PlanCoefficients:
     deployment = plan.deployment
     if deployment.gpus != deployment.tp or deployment.ep != 1 or deployment.kv_policy.kind != "full":
         raise InputError("coefficients are exported for tensor parallelism alone and a cache that keeps every key")
+    if (plan.costs.memory, plan.costs.compute) != (1.0, 1.0):
+        raise InputError("kernels slowed by a fit to benchmark files are not exported; use another calibration")
     kernels: dict[tuple[bool, bool], list[KernelCoefficients]] = {}
     for prefill in (True, False):
         for operation, count in plan.operations.items():
