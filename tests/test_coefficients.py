@@ -143,3 +143,11 @@ def test_at_the_knee_time_is_conserved(batch: int, isl: int, osl: int) -> None:
     assert found.tpot == pytest.approx(replica.step + batch * replica.prompt / osl, rel=1e-6)
     static = rk.estimate("llama-3.1-8b", batch=batch, isl=isl, osl=osl, allow_oom=True)
     assert replica.step == pytest.approx(static.tpot_ms / 1e3, rel=1e-12)
+
+
+def test_costs_of_ones_own_files_that_slow_kernels_are_refused() -> None:
+    predictor, _ = exported(0)
+    costs = replace(predictor.plan.engine.costs, memory=1.1)
+    slower = replace(predictor.plan, engine=replace(predictor.plan.engine, costs=costs))
+    with pytest.raises(InputError, match="fit to benchmark files"):
+        plan_coefficients(replace(predictor, plan=slower))
