@@ -121,12 +121,17 @@ class MemoryModel:
 
     def pool(self, stage: Stage, activations: Numeric) -> Numeric:
         """What the engine sets aside for the cache of one stage [B]; negative if the rest is too large."""
-        return self._allowance(stage) - _CHARGED[self.rule.budget](self.fraction) * activations
+        return self._allowance(stage) - self.charge * activations
+
+    @property
+    def charge(self) -> float:
+        """How much of the activation peak the pool pays for."""
+        return _CHARGED[self.rule.budget](self.fraction)
 
     def max_batch(self, context: Numeric, new: Numeric) -> Numeric:
         """Most sequences that fit: b · kv + activations(b) within the allowance, for both parts of the peak."""
         most: Numeric = math.inf
-        charge = _CHARGED[self.rule.budget](self.fraction)
+        charge = self.charge
         for stage in self.stages:
             each = stage.layout.law.bytes(self._held(context))
             for base, token, row in self._peaks():

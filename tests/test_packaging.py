@@ -23,10 +23,10 @@ PACKAGE = ROOT / "rooflinekit"
 SHIPPED = ("hardware_specs", "model_specs", "validate")  # top-level folders that ship inside the package
 LAYERS = (
     "types", "engines", "specs", "kernels", "layers", "timing", "roofline", "execution", "step", "cache",
-    "parameter_count", "footprint", "memory", "operating_point", "speculation", "traffic", "calibration", "accuracy",
-    "memory_table", "accuracy_memory", "results", "notes", "estimator", "serving_table", "accuracy_serving", "serving",
-    "measured", "gap", "benchmark_runs", "engine_fit", "compare", "facts", "economics", "sensitivity", "launching",
-    "walk", "frames", "sweeping", "report", "cli",
+    "parameter_count", "footprint", "memory", "operating_point", "coefficients", "speculation", "traffic",
+    "calibration", "accuracy", "memory_table", "accuracy_memory", "results", "notes", "estimator", "serving_table",
+    "accuracy_serving", "serving", "measured", "gap", "benchmark_runs", "engine_fit", "compare", "facts", "economics",
+    "sensitivity", "launching", "walk", "frames", "sweeping", "report", "cli",
 )  # fmt: skip
 OUTSIDE = ("__init__", "__main__")  # the lazy front door, and the module that runs the command line
 MODULES = sorted(PACKAGE.rglob("*.py"))

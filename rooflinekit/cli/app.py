@@ -21,6 +21,7 @@ from rooflinekit.cli.shapes import shapes
 from rooflinekit.cli.simulate import simulate
 from rooflinekit.cli.sweep import sweep
 from rooflinekit.cli.validate import validate
+from rooflinekit.cli.workbook import workbook
 
 __all__ = ["app"]
 
@@ -45,6 +46,7 @@ app.command()(validate)
 app.command()(calibrate)
 app.command()(compare)
 app.command()(launch)
+app.command()(workbook)
 app.add_typer(accuracy, name="accuracy")
 
 
