@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from numbers import Real
 
 import numpy as np
 import pandas as pd
 
+from rooflinekit.economics.price import positive, quoted_price
 from rooflinekit.specs import load_accelerator
-from rooflinekit.types.errors import RooflinekitError, WorkloadError
+from rooflinekit.types.errors import RooflinekitError
 from rooflinekit.types.numeric import Array
 
 __all__ = ["COST_COLUMNS", "check_price", "with_costs"]
@@ -23,11 +23,7 @@ def check_price(price: object) -> float | None:
 
     Raises WorkloadError for what is no price.
     """
-    if price is None:
-        return None
-    if isinstance(price, bool) or not isinstance(price, Real) or not 0 <= float(price) < float("inf"):
-        raise WorkloadError(f"price must be a number of USD per GPU-hour of at least 0, not {price!r}")
-    return float(price)
+    return None if price is None else positive(price, "price", zero=True)
 
 
 def with_costs(answers: pd.DataFrame, price: float | None) -> pd.DataFrame:
@@ -55,7 +51,7 @@ def with_costs(answers: pd.DataFrame, price: float | None) -> pd.DataFrame:
 @cache
 def _quote(gpu: str) -> tuple[str, float]:
     try:
-        quote = load_accelerator(gpu).value.price
+        quote = quoted_price(load_accelerator(gpu).value)
     except RooflinekitError:  # the row says so
-        return "", float("nan")
-    return ("", float("nan")) if quote is None else (f"{quote.source} ({quote.date})", quote.usd_per_hour)
+        quote = None
+    return ("", float("nan")) if quote is None else (quote.source, float(quote.usd_per_gpu_hour))
