@@ -15,7 +15,7 @@ from rooflinekit.traffic.question import LoadQuestion
 from rooflinekit.types.batch import Batch
 from rooflinekit.types.workload import Workload
 
-__all__ = ["Case", "decode_scenes", "prefill_scenes", "step_node", "tpot_node", "ttft_node"]
+__all__ = ["Case", "decode_scenes", "growing_shares", "prefill_scenes", "step_node", "tpot_node", "ttft_node"]
 
 
 @dataclass(frozen=True)
@@ -101,19 +101,30 @@ def tpot_node(predictor: Predictor, work: Workload, value: float) -> Node:
     return branch("TPOT", "mean time of an output token after the first", value, "s", (formula, parts))
 
 
-def _growing(predictor: Predictor, work: Workload) -> Iterator[tuple[Node, Node]]:
-    """Shares of the output and the mean step of attention in each."""
+def _parts(work: Workload) -> Iterator[tuple[float, float]]:
+    """Thirds of the output: the first context of each, and its steps."""
     steps = float(work.decode_steps)
     outer = (steps + 1.0) // 3.0
-    before = 0.0
-    for place, length in enumerate((outer, steps - 2.0 * outer, outer)):
+    first = float(work.isl) + 1.0
+    for length in (outer, steps - 2.0 * outer, outer):
         if length:
-            first = float(work.isl) + 1.0 + before
-            title = f"attention, mean of {length:g} steps from {first:g} keys on"
-            share = branch(f"w{place + 1}", "share of the output", length / steps, "",
-                           ("part/steps", [given("part", "tokens of this part", length), given("steps", "tokens after the first", steps)]))  # fmt: skip
-            yield share, step_node(f"attention{place + 1}", title, _part(predictor, work, first, length))
-        before += length
+            yield first, length
+        first += length
+
+
+def growing_shares(predictor: Predictor, work: Workload) -> Iterator[tuple[float, list[Scene]]]:
+    """What depends on the context, in parts of the output: the share of each, and its mean step."""
+    for first, length in _parts(work):
+        yield length / float(work.decode_steps), _part(predictor, work, first, length)
+
+
+def _growing(predictor: Predictor, work: Workload) -> Iterator[tuple[Node, Node]]:
+    steps = given("steps", "tokens after the first", float(work.decode_steps), "", "the question")
+    for place, (first, length) in enumerate(_parts(work), 1):
+        part = given("part", "tokens of this part", length, "", "the output in thirds")
+        share = branch(f"w{place}", "share of the output", length / steps.value, "", ("part/steps", [part, steps]))
+        title = f"attention, mean of {length:g} steps from {first:g} keys on"
+        yield share, step_node(f"attention{place}", title, _part(predictor, work, first, length))
 
 
 def _part(predictor: Predictor, work: Workload, first: float, length: float) -> list[Scene]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rooflinekit.derivation.formula import evaluate, symbols
 
-__all__ = ["Node", "Reference", "branch", "given", "joined"]
+__all__ = ["Node", "Reference", "branch", "given", "joined", "reckoned"]
 
 _COUNTED = "counted from the model's shapes"
 
@@ -70,7 +70,7 @@ def given(symbol: str, title: str, value: float, unit: str = "", source: str | R
     return Node(symbol, title, float(value), unit, source=Reference(source) if isinstance(source, str) else source)
 
 
-def branch(symbol: str, title: str, value: float, unit: str, by: tuple[str, Iterable[Node]]) -> Node:  # noqa: PLR0913
+def branch(symbol: str, title: str, value: float, unit: str, by: tuple[str, Iterable[Node]]) -> Node:  
     """A number and the formula that gives it; of `by`, each symbol that the formula asks for is kept once.
 
     >>> branch("w", "weights", 8.0, "B", ("n*k", [given("n", "", 2), given("k", "", 4), given("n", "", 2)])).recomputed()
@@ -84,6 +84,12 @@ def branch(symbol: str, title: str, value: float, unit: str, by: tuple[str, Iter
     return Node(symbol, title, float(value), unit, formula, tuple(kept.values()))
 
 
+def reckoned(symbol: str, title: str, unit: str, by: tuple[str, Iterable[Node]]) -> Node:
+    """The same, with the value that the formula gives."""
+    node = branch(symbol, title, 0.0, unit, by)
+    return replace(node, value=node.recomputed())
+
+
 def joined(symbol: str, title: str, value: float, unit: str, parts: list[Node]) -> Node:
     """A sum of parts, whose symbols are made different where they are equal.
 
@@ -95,5 +101,5 @@ def joined(symbol: str, title: str, value: float, unit: str, parts: list[Node]) 
     for part in parts:
         seen[part.symbol] = seen.get(part.symbol, 0) + 1
         name = part.symbol if seen[part.symbol] == 1 else f"{part.symbol}_{seen[part.symbol]}"
-        named.append(Node(name, part.title, part.value, part.unit, part.formula, part.children, part.source))
+        named.append(replace(part, symbol=name))
     return Node(symbol, title, float(value), unit, " + ".join(part.symbol for part in named), tuple(named))

@@ -41,6 +41,11 @@ class Scene:
     times: int = 1
     prefix: str = ""  #: of the names of its kernels: "draft_" for a draft's
 
+    @classmethod
+    def facts(cls, plan: Plan) -> Scene:
+        """A plan whose facts are asked for, and no step."""
+        return cls(plan, Batch())
+
     @property
     def step(self) -> Step:
         """The step as one accelerator sees it."""
