@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rooflinekit.derivation.front import Derivation, explain
     from rooflinekit.estimator import estimate
     from rooflinekit.facts import kv_cache_bytes, max_context, parameters
     from rooflinekit.frames import estimate_frame
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
+    "Derivation": "rooflinekit.derivation.front",
+    "explain": "rooflinekit.derivation.front",
     "estimate": "rooflinekit.estimator",
     "kv_cache_bytes": "rooflinekit.facts",
     "max_context": "rooflinekit.facts",
@@ -73,6 +76,7 @@ __all__ = [
     "Batch",
     "Deployment",
     "DeploymentError",
+    "Derivation",
     "DoesNotFitError",
     "Dtype",
     "DtypeError",
@@ -86,6 +90,7 @@ __all__ = [
     "WorkloadError",
     "estimate",
     "estimate_frame",
+    "explain",
     "kv_cache_bytes",
     "launch",
     "load_accelerator",

@@ -13,6 +13,7 @@ from rooflinekit.cli.calibrate import calibrate
 from rooflinekit.cli.catalogue import gpus, models, show
 from rooflinekit.cli.compare import compare
 from rooflinekit.cli.estimate import estimate
+from rooflinekit.cli.explain import explain
 from rooflinekit.cli.group import CommandGroup
 from rooflinekit.cli.launch import launch
 from rooflinekit.cli.simulate import simulate
@@ -29,6 +30,7 @@ app = typer.Typer(
     help="How fast, and how expensive, an LLM will be on a GPU, from first principles.",
 )
 app.command()(estimate)
+app.command()(explain)
 app.command()(simulate)
 app.command()(models)
 app.command()(gpus)

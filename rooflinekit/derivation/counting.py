@@ -39,7 +39,12 @@ def parameters_node(plan: Plan, count: ParameterCount) -> Node:
     operations = model_operations(model, Deployment(), precision)
     modules = []
     for module in MODULES:
-        parts = [_held(op, times, weights.count) for op, times in operations.items() for weights in op.weights if weights.module == module]
+        parts = [
+            _held(op, times, weights.count)
+            for op, times in operations.items()
+            for weights in op.weights
+            if weights.module == module
+        ]
         if parts:
             modules.append(joined(module, f"weights of {module.replace('_', ' ')}", getattr(count, module), "", parts))
     return joined("P", f"parameters of {model.name}", count.total, "", modules)
@@ -61,7 +66,9 @@ def _shape(op: Operation, count: int) -> list[Node]:
 
 def cache_per_token(plan: Plan, layers: Iterable[Layer], tp: int = 1, policy: KVPolicy = FULL) -> Node:
     """What one token adds to the cache of these layers, on one of `tp` accelerators [B]."""
-    kinds = [_cached(plan, mixer, count, tp, policy) for mixer, count in Counter(layer.mixer for layer in layers).items()]
+    kinds = [
+        _cached(plan, mixer, count, tp, policy) for mixer, count in Counter(layer.mixer for layer in layers).items()
+    ]
     parts = [kind for kind in kinds if kind is not None]
     title = "bytes that one token adds to the cache"
     if not parts:
@@ -72,7 +79,10 @@ def cache_per_token(plan: Plan, layers: Iterable[Layer], tp: int = 1, policy: KV
 def _cached(plan: Plan, mixer: Mixer | None, count: int, tp: int, policy: KVPolicy) -> Node | None:
     """Layers of one kind: keys and values of the KV heads, or one latent for all heads."""
     scene = Scene.facts(plan)
-    cache, format = layer_cache(mixer, tp, plan.precision.index, policy), element("b_kv", plan.precision.kv, "the cache")
+    cache, format = (
+        layer_cache(mixer, tp, plan.precision.index, policy),
+        element("b_kv", plan.precision.kv, "the cache"),
+    )
     if not cache.elements:
         return None
     value = count * (cache.elements * plan.precision.kv.bytes * (1.0 + cache.summaries) + cache.fixed_bytes)
@@ -81,17 +91,29 @@ def _cached(plan: Plan, mixer: Mixer | None, count: int, tp: int, policy: KVPoli
     match mixer:
         case Attention():
             heads = scene.model("K", "KV heads here (never query heads)", max(1, mixer.kv_heads // tp))
-            parts += [heads, scene.model("d_k", "width of a key", mixer.head_dim), scene.model("d_v", "width of a value", mixer.v_head_dim)]
+            parts += [
+                heads,
+                scene.model("d_k", "width of a key", mixer.head_dim),
+                scene.model("d_v", "width of a value", mixer.v_head_dim),
+            ]
             formula = "L*K*(d_k + d_v)*b_kv"
         case LatentAttention():
-            parts += [scene.model("R", "width of the latent", mixer.kv_rank), scene.model("d_rope", "rotary width", mixer.rope_dim)]
+            parts += [
+                scene.model("R", "width of the latent", mixer.kv_rank),
+                scene.model("d_rope", "rotary width", mixer.rope_dim),
+            ]
             formula = "L*(R + d_rope)*b_kv"
     if cache.summaries:
-        formula, parts = f"{formula}*(1 + pages)", [*parts, given("pages", "summaries of pages, as a share", cache.summaries)]
+        formula, parts = (
+            f"{formula}*(1 + pages)",
+            [*parts, given("pages", "summaries of pages, as a share", cache.summaries)],
+        )
     if cache.fixed_bytes:
         formula = f"{formula} + L*index"
-        parts.append(given("index", "an index key with its scales", cache.fixed_bytes, "B", "docs/method.md, section 1"))
-    name = {"attention": "attention", "latent_attention": "latent"}.get(mixer.kind if mixer else "", "layers")
+        parts.append(
+            given("index", "an index key with its scales", cache.fixed_bytes, "B", "docs/method.md, section 1")
+        )
+    name = "layers" if mixer is None else mixer.kind
     limit = "" if cache.cap is None else f", up to {cache.cap} tokens"
     return branch(name, f"{count} layers{limit}", value, "B", (formula, parts))
 
@@ -106,7 +128,10 @@ def step_work(symbol: str, title: str, scenes: list[Scene], one: str) -> Node:
 
 def step_intensity(title: str, scenes: list[Scene]) -> Node:
     """FLOP for each byte of a step."""
-    flops, moved = step_work("FLOP", "work of the step", scenes, "FLOP"), step_work("bytes", "traffic of the step", scenes, "bytes")
+    flops, moved = (
+        step_work("FLOP", "work of the step", scenes, "FLOP"),
+        step_work("bytes", "traffic of the step", scenes, "bytes"),
+    )
     return branch("intensity", title, flops.value / moved.value, "FLOP/B", ("FLOP/bytes", [flops, moved]))
 
 

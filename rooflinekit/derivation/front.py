@@ -14,7 +14,7 @@ from rooflinekit.estimator import answer, ask
 from rooflinekit.results import Estimate
 from rooflinekit.types.errors import InputError
 
-__all__ = ["Derivation", "explain"]
+__all__ = ["Derivation", "derive", "explain", "make_case"]
 
 _TIMELESS = ("params", "params_active", "kv_per_token", "ridge", "memory", "weights", "kv", "activations", "overhead",
              "kv_pool", "max_batch", "max_context")  # fmt: skip
@@ -73,7 +73,9 @@ class Derivation:
         }  # fmt: skip
 
 
-def explain(model: str | PathLike[str], metric: str, gpu: str | PathLike[str] = "h100-sxm", **scenario: Any) -> Derivation:
+def explain(
+    model: str | PathLike[str], metric: str, gpu: str | PathLike[str] = "h100-sxm", **scenario: Any
+) -> Derivation:
     """Derive one metric of `estimate(model, gpu, **scenario)`: formulas, numbers and sources, down to the datasheet.
 
     Args:
@@ -100,13 +102,25 @@ def explain(model: str | PathLike[str], metric: str, gpu: str | PathLike[str] = 
     """
     if not isinstance(metric, str):
         raise InputError(f"metric must be a name such as tpot or decode.attention, not {metric!r}")
-    allow_oom = bool(scenario.pop("allow_oom", False))
+    return derive(make_case(model, gpu, scenario, full_name(metric) in _TIMELESS), metric)
+
+
+def make_case(
+    model: str | PathLike[str], gpu: str | PathLike[str], scenario: dict[str, Any], anyway: bool = False
+) -> Case:
+    """Ask and answer; `anyway`: even if it does not fit in memory. Raises what `estimate` raises."""
+    allow_oom = bool(scenario.pop("allow_oom", False)) or anyway
     question = ask(model, gpu, scenario)
-    predictor, work, load = question.resolved.predictor, question.work, question.load
-    said = answer(question, allow_oom or full_name(metric) in _TIMELESS)
-    if load is not None:
+    said, work = answer(question, allow_oom), question.work
+    if question.load is not None:
         work = replace(work, batch=float(said.inputs["batch"]))
-    case = Case(predictor, work, load, said)
+    return Case(question.resolved.predictor, work, question.load, said)
+
+
+def derive(case: Case, metric: str) -> Derivation:
+    """The derivation of one metric of an answered question."""
     found = find_metric(case, metric)
     rule = mental_rule(case, found.name, found.root)
-    return Derivation(found.name, found.scale * found.root.value, found.unit, found.scale, found.root, rule, said)
+    return Derivation(
+        found.name, found.scale * found.root.value, found.unit, found.scale, found.root, rule, case.answer
+    )

@@ -21,7 +21,7 @@ _TRAFFIC = ("w", "kr", "kw", "a")
 def time_node(scene: Scene, launched: Launched) -> Node:
     """Time of all launches in the step, at the level of the answer [s]."""
     kernel, value = launched.kernel, float(launched.timed.time)
-    name, title = scene.prefix + kernel.name, f"{kernel.name}: {kernel.family}, {kernel.dtype.value}"
+    name, title = scene.prefix + kernel.name, f"{kernel.family}, {kernel.dtype.value}"
     if launched.op is None:
         return _times(scene, _host(scene, launched, name))
     calibration = scene.plan.calibration

@@ -80,7 +80,10 @@ class LoadCase:
     @property
     def lengths(self) -> list[Node]:
         """Mean tokens in and out."""
-        return [self._asked("S", "mean tokens in", float(self.traffic.isl)), self._asked("N", "mean tokens out", float(self.traffic.osl))]
+        return [
+            self._asked("S", "mean tokens in", float(self.traffic.isl)),
+            self._asked("N", "mean tokens out", float(self.traffic.osl)),
+        ]
 
     # --- times that requests share -----------------------------------------------------------------------------------
 
@@ -94,9 +97,17 @@ class LoadCase:
 
     def share(self, users: float, times: Shared) -> Node:
         """What one prompt adds to the steps of the others [s]."""
-        plan, value, title = self.predictor.plan, float(times.share.time), "what one prompt adds to the steps of the others"
+        plan, value, title = (
+            self.predictor.plan,
+            float(times.share.time),
+            "what one prompt adds to the steps of the others",
+        )
         if not plan.costs.mixes:
-            alone = step_node("alone", "a prefill by itself: the engine does not mix", [Scene(plan, Batch.prefill(1.0, self.traffic.isl))])
+            alone = step_node(
+                "alone",
+                "a prefill by itself: the engine does not mix",
+                [Scene(plan, Batch.prefill(1.0, self.traffic.isl))],
+            )
             return branch("s", title, value, "s", ("alone", [alone]))
         chunks, mixed = mixed_step(self.predictor, self._in_flight(users))
         both = step_node("both", "a step with a chunk of a prompt", [Scene(plan, mixed)])
@@ -111,7 +122,13 @@ class LoadCase:
         value, title = float(times.first.time), "the steps that hold the own prompt"
         if not plan.costs.mixes:
             return branch("first", title, value, "s", ("alone", [alone]))
-        chunks = given("chunks", "steps that a prompt takes", float(mixed_step(self.predictor, self._in_flight(users))[0]), "", _FORM)
+        chunks = given(
+            "chunks",
+            "steps that a prompt takes",
+            float(mixed_step(self.predictor, self._in_flight(users))[0]),
+            "",
+            _FORM,
+        )
         formula = "alone + (1 - 1/C)*(chunks*step + s - alone)"
         return branch("first", title, value, "s", (formula, [alone, self.running, chunks, *self._shared()]))
 
@@ -128,7 +145,13 @@ class LoadCase:
         users, times, value = float(self.loaded.running), self.loaded.shared, float(self.loaded.tpot.time)
         parts = [self.step(users, times), self.share(users, times), self.running, *self.lengths]
         if self.closed or not self.stable:
-            return branch("TPOT", "while N tokens are made, each other user prefills once", value, "s", ("step + (C - 1)/N*s", parts))
+            return branch(
+                "TPOT",
+                "while N tokens are made, each other user prefills once",
+                value,
+                "s",
+                ("step + (C - 1)/N*s", parts),
+            )
         title = "a share rho of the time goes to prompts"
         return branch("TPOT", title, value, "s", ("(step + Q*s)/(1 - rho)", [*parts, self.busy(), self._behind()]))
 
@@ -139,7 +162,13 @@ class LoadCase:
             return given("rho", "share of the time that goes to the prompts of others", value, "", _FORM)
         rate = self._asked("rate", "requests a second", float(self.question.rate or 0.0), "1/s")
         held = given("full", "beyond this the queue formula loses its meaning", _FULL, "", "an assumption")
-        return branch("rho", "share of the time that goes to prompts", value, "", ("min(rate*s, full)", [rate, held, *self._shared()]))
+        return branch(
+            "rho",
+            "share of the time that goes to prompts",
+            value,
+            "",
+            ("min(rate*s, full)", [rate, held, *self._shared()]),
+        )
 
     def _variation(self, other: float) -> Node:
         cv = [self._asked("ca", "variation of the gaps between arrivals", self.traffic.arrival_cv if not self.closed else 1.0),
@@ -158,27 +187,55 @@ class LoadCase:
         self._steady("a wait")
         parts = [*(self._closed_waits() if self.closed else [self._prompts()]), self._slot()]
         formula = " + ".join(part.symbol for part in parts)
-        return branch("queue", "waiting for prompts ahead and for a slot", float(self.loaded.queue), "s", (formula, parts))
+        return branch(
+            "queue", "waiting for prompts ahead and for a slot", float(self.loaded.queue), "s", (formula, parts)
+        )
 
     def _prompts(self) -> Node:
         formula = "rho/(1 - rho)*v*s"
-        return reckoned("prompts", "behind prompts that came before (Kingman)", "s", (formula, [self.busy(), self._variation(self.traffic.isl_cv), *self._shared()]))
+        return reckoned(
+            "prompts",
+            "behind prompts that came before (Kingman)",
+            "s",
+            (formula, [self.busy(), self._variation(self.traffic.isl_cv), *self._shared()]),
+        )
 
     def _closed_waits(self) -> list[Node]:
-        together = given("together", "share of the requests whose prompts come all at once", float(self.loaded.together), "", _FORM)
+        together = given(
+            "together", "share of the requests whose prompts come all at once", float(self.loaded.together), "", _FORM
+        )
         C, N, s = self.running, self.lengths[1], self._shared()[1]
         burst = reckoned("burst", "prompts of all users at once", "s", ("together*(C - 1)/2*s", [together, C, s]))
         parts = [self.busy(), self._variation(self.traffic.isl_cv), s, C, N]
-        ahead = reckoned("ahead", "other prompts, at most all of them in a turn", "s", ("min(rho/(1 - rho)*v*s, (C - 1)/N*s)", parts))
+        ahead = reckoned(
+            "ahead", "other prompts, at most all of them in a turn", "s", ("min(rho/(1 - rho)*v*s, (C - 1)/N*s)", parts)
+        )
         return [burst, ahead]
 
     def _slot(self) -> Node:
         held = self._held()
         if self.closed:
-            late = given("late", "share of the turns that wait: 1 − 1/(2·requests)", 1.0 - 0.5 / float(self.traffic.requests), "", _FORM)
+            late = given(
+                "late",
+                "share of the turns that wait: 1 − 1/(2·requests)",
+                1.0 - 0.5 / float(self.traffic.requests),
+                "",
+                _FORM,
+            )
             users = self._asked("users", "users", float(self.question.users or 0.0))
-            return reckoned("slot", "for a slot: a turn of those that run", "s", ("max(users/C - 1, 0)*held*late", [users, self.running, held, late]))
-        full = given("load", "rate over the knee, at most 0.98", min(float(self.loaded.rate / self.loaded.knee), _FULL), "", "explain MODEL knee_rate")
+            return reckoned(
+                "slot",
+                "for a slot: a turn of those that run",
+                "s",
+                ("max(users/C - 1, 0)*held*late", [users, self.running, held, late]),
+            )
+        full = given(
+            "load",
+            "rate over the knee, at most 0.98",
+            min(float(self.loaded.rate / self.loaded.knee), _FULL),
+            "",
+            "explain MODEL knee_rate",
+        )
         formula = "v_o*held/slots*load**(sqrt(2*(slots + 1)) - 1)/(1 - load)"
         varied = replace(self._variation(self.traffic.osl_cv), symbol="v_o")
         return reckoned("slot", "for a slot (Sakasegawa 1977)", "s", (formula, [varied, held, self._slots(), full]))
@@ -190,12 +247,20 @@ class LoadCase:
         half = (1.0 - 1.0 / float(loaded.running)) if self.closed else 1.0
         waits = [node.value for node in (self._closed_waits() if self.closed else [self._prompts()])]
         value = times.request + float(times.first.time) + 0.5 * half * float(loaded.tpot.time) + sum(waits) + decode
-        return given("held", "a request's time without waiting for a slot", value, "s", "request + first + TPOT/2 + waits + (N − 1)·TPOT")
+        return given(
+            "held",
+            "a request's time without waiting for a slot",
+            value,
+            "s",
+            "request + first + TPOT/2 + waits + (N − 1)·TPOT",
+        )
 
     def ttft(self) -> Node:
         """Front end, the step under way, prompts ahead, the own prompt [s]."""
         self._steady("TTFT")
-        request = Scene.facts(self.predictor.plan).engine("request", "front end of a request", self.loaded.shared.request, "request")
+        request = Scene.facts(self.predictor.plan).engine(
+            "request", "front end of a request", self.loaded.shared.request, "request"
+        )
         parts = [request, self._tpot_alone(), self.queue(), self.first(), self.running]
         half = "(1 - 1/C)/2*TPOT" if self.closed else "TPOT/2"
         formula = f"request + {half} + queue + first"
@@ -214,17 +279,30 @@ class LoadCase:
         value = float(self.loaded.knee)
         if self.closed:
             e2e = given("E2E", "a request from end to end", float(self.loaded.e2e), "s", "explain MODEL e2e")
-            return branch("rate", "rate of the closed loop", value, "1/s", ("C/held", [self.running, self._held(), e2e]))
+            return branch(
+                "rate", "rate of the closed loop", value, "1/s", ("C/held", [self.running, self._held(), e2e])
+            )
         times, C = shared_times(self.predictor, self._in_flight(self.room)), self._slots()
         parts = [replace(C, symbol="C"), self.lengths[1], self.step(self.room, times), self.share(self.room, times)]
-        return branch("knee", "largest rate that can be sustained: a full batch", value, "1/s", ("C/(N*step + C*s)", parts))
+        return branch(
+            "knee", "largest rate that can be sustained: a full batch", value, "1/s", ("C/(N*step + C*s)", parts)
+        )
 
     def rate(self) -> Node:
         """Requests a second that are served."""
         if self.closed:
             return self.knee()
-        rate, knee = self._asked("rate", "requests a second that arrive", float(self.question.rate or 0.0), "1/s"), self.knee()
-        return branch("served", "requests a second that are served", min(rate.value, knee.value), "1/s", ("min(rate, knee)", [rate, knee]))
+        rate, knee = (
+            self._asked("rate", "requests a second that arrive", float(self.question.rate or 0.0), "1/s"),
+            self.knee(),
+        )
+        return branch(
+            "served",
+            "requests a second that are served",
+            min(rate.value, knee.value),
+            "1/s",
+            ("min(rate, knee)", [rate, knee]),
+        )
 
     def output(self) -> Node:
         """Output tokens a second of the deployment."""

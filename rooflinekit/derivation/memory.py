@@ -43,8 +43,11 @@ class MemoryCase:
     @property
     def place(self) -> int:
         """Number of the fullest stage."""
+
         def excess(number: int) -> float:
-            alone = replace(self.model, stages=(self.model.stages[number],)).evaluate(self.batch, self.context, self.new)
+            alone = replace(self.model, stages=(self.model.stages[number],)).evaluate(
+                self.batch, self.context, self.new
+            )
             return float(alone.needed_bytes - alone.available_bytes)
 
         return max(range(len(self.model.stages)), key=excess)
@@ -59,7 +62,13 @@ class MemoryCase:
         """Sequences of one attention replica."""
         batch = self.scene.asked("batch", "sequences", self.batch)
         replicas = self.scene.asked("dp", "attention replicas", self.model.replicas)
-        return branch("B", "sequences of one replica", math.ceil(self.batch / self.model.replicas), "", ("ceil(batch/dp)", [batch, replicas]))
+        return branch(
+            "B",
+            "sequences of one replica",
+            math.ceil(self.batch / self.model.replicas),
+            "",
+            ("ceil(batch/dp)", [batch, replicas]),
+        )
 
     def total(self) -> Node:
         """Everything together [B]."""
@@ -72,9 +81,22 @@ class MemoryCase:
         held = stage_operations(plan.model, plan.deployment, plan.precision, place, plan.system.domain_size)
         modules = []
         for module in MODULES:
-            parts = [_stored(operation_name(op), weights, times) for op, times in held.items() for weights in op.weights if weights.module == module]
+            parts = [
+                _stored(operation_name(op), weights, times)
+                for op, times in held.items()
+                for weights in op.weights
+                if weights.module == module
+            ]
             if parts:
-                modules.append(joined(module, f"{module.replace('_', ' ')} on this accelerator", sum(p.value for p in parts), "B", parts))
+                modules.append(
+                    joined(
+                        module,
+                        f"{module.replace('_', ' ')} on this accelerator",
+                        sum(p.value for p in parts),
+                        "B",
+                        parts,
+                    )
+                )
         value = self.model.stages[place].weight_bytes
         rest = value - sum(part.value for part in modules)
         title = "besides: padding, allocator blocks, tables, scales, a draft"
@@ -96,7 +118,11 @@ class MemoryCase:
         law, ranks = stage.layout.law, self.model.ranks
         held = math.ceil(context / ranks)
         tokens = self.scene.asked("T", "tokens of a sequence", context)
-        parts = [tokens, self.scene.asked("cp", "ranks that share a context", ranks), given("block", "tokens of a block", law.block, "", _ENGINE)]
+        parts = [
+            tokens,
+            self.scene.asked("cp", "ranks that share a context", ranks),
+            given("block", "tokens of a block", law.block, "", _ENGINE),
+        ]
         terms, whole = [], "ceil(ceil(T/cp)/block)*block" if law.block > 1 else "ceil(T/cp)"
         for number, (cap, _) in enumerate(law.slopes):
             mark = "" if len(law.slopes) == 1 else f"_{number + 1}"
@@ -107,7 +133,9 @@ class MemoryCase:
         if law.state_bytes or not terms:
             parts.append(given("state", "state of fixed size", law.state_bytes, "B", "docs/method.md, section 5"))
             terms.append("state")
-        return branch("each", "cache of one sequence here", float(law.bytes(float(held))), "B", (" + ".join(terms), parts))
+        return branch(
+            "each", "cache of one sequence here", float(law.bytes(float(held))), "B", (" + ".join(terms), parts)
+        )
 
     def _slope(self, stage: Stage, number: int, symbol: str) -> Node:
         law, plan = stage.layout.law, self.predictor.plan
@@ -130,14 +158,20 @@ class MemoryCase:
         tokens = self.model.tokens if profiled else min(local * self.new, self.model.tokens)
         rows = max(local, self.model.rows) if profiled else local
         m = given("m", "tokens of a step", tokens, "", "the token budget of the engine" if profiled else "the question")
-        B = given("B", "sequences that are sampled", rows, "", "the limit of the engine" if profiled else "the question")
-        layer = self._peak("layer", "while a layer runs", "base + m*token", (peak.layer_base, peak.layer_token, 0.0), [m])
+        B = given(
+            "B", "sequences that are sampled", rows, "", "the limit of the engine" if profiled else "the question"
+        )
+        layer = self._peak(
+            "layer", "while a layer runs", "base + m*token", (peak.layer_base, peak.layer_token, 0.0), [m]
+        )
         sampler = self._peak("sampler", "while tokens are sampled", "base + m*token + B*row",
                              (peak.sampler_base, peak.sampler_token, peak.sampler_row), [m, B])  # fmt: skip
         value = float(peak.bytes(tokens, rows))
         return branch("activations", "peak of activations", value, "B", ("max(layer, sampler)", [layer, sampler]))
 
-    def _peak(self, symbol: str, title: str, formula: str, numbers: tuple[float, float, float], sizes: list[Node]) -> Node:  # noqa: PLR0913, PLR0917
+    def _peak(
+        self, symbol: str, title: str, formula: str, numbers: tuple[float, float, float], sizes: list[Node]
+    ) -> Node:  # noqa: PLR0913, PLR0917
         titles = ("held whatever the step", "bytes a token", "bytes a row of logits")
         source = "rooflinekit.footprint.activation_peak; " + _ENGINE
         parts = [given(s, t, v, "B", source) for s, t, v in zip(("base", "token", "row"), titles, numbers, strict=True)]
@@ -173,7 +207,10 @@ class MemoryCase:
         context, graphs = rule.context_counts * out.context, rule.graphs_count * out.graphs
         parts = [u, self.scene.capacity, w, given("non_torch", "outside the allocator", out.non_torch, "B", _ENGINE)]
         if rule.budget == "static":
-            return "u*(capacity - context) - weights - non_torch", [*parts, given("context", "CUDA context", out.context, "B", _ENGINE)]
+            return "u*(capacity - context) - weights - non_torch", [
+                *parts,
+                given("context", "CUDA context", out.context, "B", _ENGINE),
+            ]
         if rule.budget == "free":
             return "u*(capacity - weights - context - non_torch - graphs)", [*parts, *_two(out.context, graphs)]
         if rule.budget == "total":
@@ -199,7 +236,10 @@ class MemoryCase:
             allow = reckoned("allow", "pool if there were no activations", "B", (formula, parts))
             each = self.sequence(stage, self.context)
             for title, piece in zip(("while a layer runs", "while tokens are sampled"), pieces, strict=True):
-                sizes = [given(s, t, charge * v, "B", _ENGINE) for s, t, v in zip(("base", "token", "row"), _PEAK, piece, strict=True)]
+                sizes = [
+                    given(s, t, charge * v, "B", _ENGINE)
+                    for s, t, v in zip(("base", "token", "row"), _PEAK, piece, strict=True)
+                ]
                 yield self._room(f"room for sequences, {title}", [allow, each, *sizes])
 
     def _room(self, title: str, parts: list[Node]) -> Node:
@@ -222,7 +262,10 @@ class MemoryCase:
         room = min(rooms, key=lambda node: node.value)
         formula, parts = "room*cp", [room, self.scene.asked("cp", "ranks that share a context", self.model.ranks)]
         if limit is not None:
-            formula, parts = "min(limit, room*cp)", [*parts, self.scene.model("limit", "longest context of the model", limit)]
+            formula, parts = (
+                "min(limit, room*cp)",
+                [*parts, self.scene.model("limit", "longest context of the model", limit)],
+            )
         if math.isinf(room.value):
             title = "the cache stops growing before it is full: only the model limits the context"
             return given("max_context", title, value, "", "max_context of the model")
@@ -252,5 +295,9 @@ def _two(context: float, graphs: float) -> list[Node]:
 
 
 def _stored(name: str, weights: Weights, times: int) -> Node:
-    parts = [given("n", "times on this accelerator", times), given("elements", "elements", weights.count), element("b_w", weights.dtype, "the weights")]
+    parts = [
+        given("n", "times on this accelerator", times),
+        given("elements", "elements", weights.count),
+        element("b_w", weights.dtype, "the weights"),
+    ]
     return branch(name, f"{name} in {weights.dtype.value}", times * weights.bytes, "B", ("n*elements*b_w", parts))

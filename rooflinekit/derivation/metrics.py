@@ -43,12 +43,27 @@ def _static_tpot(case: Case) -> Node:
 def _e2e(case: Case) -> Node:
     N = given("N", "output tokens", float(case.work.osl), "", "the question")
     value = float(case.answer.e2e_ms or 0.0) / 1e3
-    return branch("E2E", "a request from end to end", value, "s", ("TTFT + (N - 1)*TPOT", [_static_ttft(case), N, _static_tpot(case)]))
+    return branch(
+        "E2E",
+        "a request from end to end",
+        value,
+        "s",
+        ("TTFT + (N - 1)*TPOT", [_static_ttft(case), N, _static_tpot(case)]),
+    )
 
 
 def _output(case: Case) -> Node:
-    sizes = [given("B", "sequences", float(case.work.batch), "", "the question"), given("N", "output tokens", float(case.work.osl), "", "the question")]
-    return branch("output", "output tokens a second, prefill included", case.answer.output_tok_s, "token/s", ("B*N/E2E", [*sizes, _e2e(case)]))
+    sizes = [
+        given("B", "sequences", float(case.work.batch), "", "the question"),
+        given("N", "output tokens", float(case.work.osl), "", "the question"),
+    ]
+    return branch(
+        "output",
+        "output tokens a second, prefill included",
+        case.answer.output_tok_s,
+        "token/s",
+        ("B*N/E2E", [*sizes, _e2e(case)]),
+    )
 
 
 def _any(name: str) -> Callable[[Case], Node]:
@@ -81,7 +96,9 @@ def _memory(build: Callable[[MemoryCase], Node]) -> Callable[[Case], Node]:
         work = case.work
         if case.load is None:
             return build(MemoryCase.of(case.predictor, work))
-        return build(MemoryCase(case.predictor, float(work.batch), float(work.isl) + float(work.osl) / 2.0, float(work.isl)))
+        return build(
+            MemoryCase(case.predictor, float(work.batch), float(work.isl) + float(work.osl) / 2.0, float(work.isl))
+        )
 
     return made
 
@@ -99,7 +116,9 @@ def _parameters(case: Case) -> Node:
 def _active(case: Case) -> Node:
     count = count_parameters(case.predictor.plan.model)
     idle = given("idle", "weights of routed experts that one token does not visit", count.inactive_experts)
-    return branch("P_active", "parameters that one token visits", count.active, "", ("P - idle", [_parameters(case), idle]))
+    return branch(
+        "P_active", "parameters that one token visits", count.active, "", ("P - idle", [_parameters(case), idle])
+    )
 
 
 def _kv_per_token(case: Case) -> Node:
@@ -164,7 +183,7 @@ def find_metric(case: Case, name: str) -> Found:
         unit, scale, build = METRICS[folded]
         return Found(folded, unit, scale, build(case))
     step, _, rest = folded.partition(".")
-    if step not in _STEPS:
+    if step not in _STEPS or "" in folded.split("."):
         raise UnknownNameError("metric", name, _known(case))
     return _of_step(case, name, step, rest)
 
@@ -181,7 +200,9 @@ def _of_step(case: Case, asked: str, step: str, rest: str) -> Found:
     if not found:
         raise UnknownNameError("metric", asked, _known(case))
     kind = kind or "time"
-    unit, scale = {"time": ("ms", 1e3), "bound": ("ms", 1e3), "flops": ("FLOP", 1.0), "bytes": ("B", 1.0)}.get(kind, ("FLOP/B", 1.0))
+    unit, scale = {"time": ("ms", 1e3), "bound": ("ms", 1e3), "flops": ("FLOP", 1.0), "bytes": ("B", 1.0)}.get(
+        kind, ("FLOP/B", 1.0)
+    )
     if kernel and unit == "ms":
         unit, scale = "µs", 1e6
     root = _kernels(f"{step}.{kernel}", kind, found) if kernel else _whole(step, kind, scenes)
@@ -210,7 +231,9 @@ def _named(scene: Scene, node: Node) -> Node:
     if scene.times == 1:
         return node
     steps = given("steps", "steps of the draft like this one", scene.times)
-    return branch(node.symbol, node.title, scene.times * node.value, "s", ("steps*one", [steps, replace(node, symbol="one")]))
+    return branch(
+        node.symbol, node.title, scene.times * node.value, "s", ("steps*one", [steps, replace(node, symbol="one")])
+    )
 
 
 _BUILDERS: dict[str, Callable[[Scene, Launched], Node]] = {
@@ -226,7 +249,9 @@ def _kernels(name: str, kind: str, found: list[tuple[Scene, Launched]]) -> Node:
         return nodes[0]
     if kind == "intensity":
         return nodes[0] if len({node.value for node in nodes}) == 1 else _mixed(found)
-    return joined(name.replace(".", "_"), f"all kernels named {name}", sum(n.value for n in nodes), nodes[0].unit, nodes)
+    return joined(
+        name.replace(".", "_"), f"all kernels named {name}", sum(n.value for n in nodes), nodes[0].unit, nodes
+    )
 
 
 def _mixed(found: list[tuple[Scene, Launched]]) -> Node:
@@ -234,7 +259,13 @@ def _mixed(found: list[tuple[Scene, Launched]]) -> Node:
     moved = [bytes_node(*one) for one in found]
     F = joined("FLOP", "work of all kernels of this name", sum(n.value for n in flops), "FLOP", flops)
     size = joined("bytes", "their traffic", sum(n.value for n in moved), "B", moved)
-    return branch("intensity", "FLOP for each byte, all kernels of this name", F.value / size.value, "FLOP/B", ("FLOP/bytes", [F, size]))
+    return branch(
+        "intensity",
+        "FLOP for each byte, all kernels of this name",
+        F.value / size.value,
+        "FLOP/B",
+        ("FLOP/bytes", [F, size]),
+    )
 
 
 def _known(case: Case) -> list[str]:

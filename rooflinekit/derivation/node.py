@@ -70,7 +70,7 @@ def given(symbol: str, title: str, value: float, unit: str = "", source: str | R
     return Node(symbol, title, float(value), unit, source=Reference(source) if isinstance(source, str) else source)
 
 
-def branch(symbol: str, title: str, value: float, unit: str, by: tuple[str, Iterable[Node]]) -> Node:  
+def branch(symbol: str, title: str, value: float, unit: str, by: tuple[str, Iterable[Node]]) -> Node:
     """A number and the formula that gives it; of `by`, each symbol that the formula asks for is kept once.
 
     >>> branch("w", "weights", 8.0, "B", ("n*k", [given("n", "", 2), given("k", "", 4), given("n", "", 2)])).recomputed()
@@ -96,6 +96,8 @@ def joined(symbol: str, title: str, value: float, unit: str, parts: list[Node]) 
     >>> joined("t", "both", 3.0, "s", [given("a", "", 1.0), given("a", "", 2.0)]).formula
     'a + a_2'
     """
+    if len(parts) == 1:
+        return replace(parts[0], symbol=symbol, title=f"{title}: {parts[0].title}", value=float(value))
     seen: dict[str, int] = {}
     named = []
     for part in parts:
