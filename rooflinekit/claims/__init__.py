@@ -1,4 +1,4 @@
-"""Numbers that tutorials on LLM inference state, computed again: which hold, which hold under a condition, which do not."""
+"""Numbers that tutorials on LLM inference state, computed again, with the verdict that follows."""
 
 from rooflinekit.claims.claim import Case, Claim, Verdict
 

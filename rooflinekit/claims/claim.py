@@ -8,6 +8,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Literal
 
+from rooflinekit.types.numeric import Numeric
+
 __all__ = ["THUMB", "Case", "Claim", "Verdict"]
 
 THUMB = "common rule of thumb"
@@ -28,7 +30,7 @@ class Case:
     """A situation and the number in it; `when` names it so that it ends a sentence."""
 
     when: str
-    compute: Callable[[], float]
+    compute: Callable[[], Numeric]
 
     @cached_property
     def value(self) -> float:

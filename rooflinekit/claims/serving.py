@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rooflinekit.claims.claim import Case, Claim
 from rooflinekit.claims.quantities import bound, cached, count, kernel, tpot
 from rooflinekit.kernels import distinct_experts
@@ -35,7 +37,7 @@ def _against_llama(batch: int) -> float:
 
 
 def _speedup(batch: int) -> float:
-    draft = {"draft": "llama-3-8b", "draft_tokens": 4, "acceptance": 0.8}
+    draft: dict[str, Any] = {"draft": "llama-3-8b", "draft_tokens": 4, "acceptance": 0.8}
     found = bound("llama-3-70b", tp=8, batch=batch, **draft).speculation
     return found.speedup if found else 0.0
 
@@ -55,11 +57,13 @@ SERVING = (
           "attention and embeddings exist once", "explain mixtral-8x7b params", _AJKDRAG, 0.005),
     Claim("Mixtral-8x7B has 8 · 7 = 56 billion parameters", 56e9, "", Case("counted", lambda: count(_MIXTRAL).total),
           "only the feed-forward blocks exist eight times", "explain mixtral-8x7b params"),
-    Claim("Mixtral-8x7B uses 12.9 billion parameters a token", 12.9e9, "", Case("two of eight experts", lambda: count(_MIXTRAL).active),
+    Claim("Mixtral-8x7B uses 12.9 billion parameters a token", 12.9e9, "", Case("two of eight experts",
+         lambda: count(_MIXTRAL).active),
           "two experts, attention, embedding and head", "explain mixtral-8x7b params_active", _AJKDRAG, 0.005),
     Claim("Mixtral-8x7B needs more than 90 GB", 90e9, "B", Case("16 bit", lambda: 2.0 * count(_MIXTRAL).total),
           "all experts have to be resident", "explain mixtral-8x7b weights --tp 2", _MOE, relation="≥"),
-    Claim("DeepSeek-V3 has 671 billion parameters", 671e9, "", Case("without its MTP layer", lambda: count("deepseek-v3").total),
+    Claim("DeepSeek-V3 has 671 billion parameters", 671e9, "", Case("without its MTP layer",
+         lambda: count("deepseek-v3").total),
           "256 routed experts in 58 layers", "explain deepseek-v3 params --gpu h200-sxm --tp 8", _FARADAY, 0.005),
     Claim("DeepSeek-V3 uses 37 billion parameters a token", 37e9, "",
           Case("embedding left out, as the report counts", lambda: count("deepseek-v3").active_without_embedding),
@@ -90,7 +94,7 @@ SERVING = (
     Claim("Speculation makes decode two to three times as fast", 2.5, "",
           Case("one sequence, 8B drafting for 70B at 0.8", lambda: _speedup(1)),
           "verification stops being free when arithmetic binds",
-          "explain llama-3-70b tpot --tp 8 --draft llama-3-8b --draft-tokens 4 --acceptance 0.8 --batch 256 --calibration none",
+          "explain llama-3-70b tpot --tp 8 --draft llama-3-8b --draft-tokens 4 --acceptance 0.8 --batch 256",
           _MITRA, 0.25, other=Case("256 sequences", lambda: _speedup(256))),
     Claim("Reserving the longest length wastes 60 % of the cache", 0.6, "",
           Case("768 tokens of 2,048", lambda: _reserved(768)),
@@ -101,12 +105,15 @@ SERVING = (
           "half a block a sequence on average", "explain llama-2-13b kv --isl 504 --osl 256", relation="≤",
           other=Case("sequences of 40 tokens", lambda: _paged(40))),
     Claim("A 24 GB GPU holds 3 to 4 sequences of 2,000 tokens beside a 7B model", 3.5, "",
-          Case("RTX 4090, Llama-2-7B, no engine", lambda: float(bound("llama-2-7b", "rtx-4090", engine="ideal", isl=1744, osl=256).memory.max_batch)),
+          Case("RTX 4090, Llama-2-7B, no engine", lambda: float(bound("llama-2-7b", "rtx-4090", engine="ideal",
+          isl=1744, osl=256).memory.max_batch)),
           "about 10 GB are left, and a sequence takes 1.05 GB",
           "explain llama-2-7b max_batch --gpu rtx-4090 --engine ideal --isl 1744 --osl 256", _OVERFLOW, 0.2),
     Claim("A window of 4,096 tokens makes the time of a token independent of the context", 1.0, "",
-          Case("Mistral-7B-v0.1, 8K to 32K", lambda: tpot("mistral-7b", context=32_768) / tpot("mistral-7b", context=8192)),
+          Case("Mistral-7B-v0.1, 8K to 32K", lambda: tpot("mistral-7b", context=32_768) / tpot("mistral-7b",
+          context=8192)),
           "every layer must have the window", "explain mistral-7b decode.window_attention.bytes --context 32768",
-          other=Case("Gemma-3-27B, where one layer in six sees everything", lambda: tpot("gemma-3-27b", batch=32, context=32_768) / tpot("gemma-3-27b", batch=32, context=8192))),
+          other=Case("Gemma-3-27B, where one layer in six sees everything", lambda: tpot("gemma-3-27b", batch=32,
+          context=32_768) / tpot("gemma-3-27b", batch=32, context=8192))),
 )  # fmt: skip
 """Statements about serving."""

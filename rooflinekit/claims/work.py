@@ -17,6 +17,10 @@ _REGANTIH = "https://regantih.github.io/reports-lab/tokens-to-embodied-minds/cha
 _LLAMA = "llama-3-8b"
 
 
+def _ffn_share(model: str) -> float:
+    return count(model).ffn / (count(model).ffn + count(model).attention)
+
+
 def _attention_share(isl: int) -> float:
     step = prefill("llama-3-70b", isl=isl, tp=8)
     return kernel(step, "attention").flops / step.flops
@@ -99,10 +103,10 @@ WORK = (
           "explain gpt-3-175b params", tolerance=0.03,
           other=Case("Llama-3-8B", lambda: 12 * 32 * 4096**2 / count(_LLAMA).total)),
     Claim("Feed-forward blocks hold two thirds of a layer's weights", 2 / 3, "",
-          Case("Llama-2-7B", lambda: count("llama-2-7b").ffn / (count("llama-2-7b").ffn + count("llama-2-7b").attention)),
+          Case("Llama-2-7B", lambda: _ffn_share("llama-2-7b")),
           "grouped-query attention and a wider block leave attention less",
           "explain llama-3-8b params", tolerance=0.05,
-          other=Case("Llama-3-8B", lambda: count(_LLAMA).ffn / (count(_LLAMA).ffn + count(_LLAMA).attention))),
+          other=Case("Llama-3-8B", lambda: _ffn_share(_LLAMA))),
     Claim("The feed-forward width is four times the hidden size", 4.0, "",
           Case("GPT-3", lambda: count("gpt-3-175b").ffn / 96 / 2 / 12_288**2),
           "Llama-3-8B has 14,336 = 3.5·4,096, in three matrices",
@@ -113,7 +117,8 @@ WORK = (
                lambda: kernel(prefill(_LLAMA, isl=2048), "lm_head").flops / (2.0 * 128_256 * 4096 * 2048)),
           "only the last token of a prompt is sampled", "explain llama-3-8b prefill.lm_head.flops --isl 2048",
           other=Case("logits of all prompt tokens are asked for",
-                     lambda: 2048 * kernel(prefill(_LLAMA, isl=2048), "lm_head").flops / (2.0 * 128_256 * 4096 * 2048))),
+                     lambda: 2048 * kernel(prefill(_LLAMA, isl=2048),
+                          "lm_head").flops / (2.0 * 128_256 * 4096 * 2048))),
     Claim("An H100 does 1,000 TFLOP/s in BF16", 1000e12, "FLOP/s",
           Case("dense", lambda: gpu().peak(Dtype.BF16)), "the datasheet has 989.4 dense",
           "explain llama-3-8b ridge", _ZUBNET),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from rooflinekit.derivation.kernels import time_node
 from rooflinekit.derivation.node import Node, branch, given, joined
 from rooflinekit.derivation.scene import Scene
-from rooflinekit.derivation.kernels import time_node
 from rooflinekit.operating_point import Predictor
 from rooflinekit.results import Estimate
 from rooflinekit.speculation import SpeculativePredictor

@@ -20,8 +20,14 @@ from rooflinekit.types.kv_policy import FULL, KVPolicy
 from rooflinekit.types.model import Attention, LatentAttention, Layer, Mixer
 
 __all__ = [
-    "cache_per_token", "layers_dtype", "operation_name", "parameters_node", "ridge_node", "step_intensity", "step_work",
-]  # fmt: skip
+    "cache_per_token",
+    "layers_dtype",
+    "operation_name",
+    "parameters_node",
+    "ridge_node",
+    "step_intensity",
+    "step_work",
+]
 
 MODULES = ("embedding", "attention", "ffn", "experts", "shared_experts", "lm_head", "other")
 

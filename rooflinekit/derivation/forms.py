@@ -94,7 +94,7 @@ def _stream(form: Form) -> list[Node]:
 
 def _gemm(form: Form) -> tuple[str, Parts]:
     gpu, dims = form.scene.plan.system.accelerator, form.kernel.dims
-    m, n, k = (form.dim(name, name, f"{name} of the matrix product") for name in "mnk")
+    m, k = (form.dim(name, name, f"{name} of the matrix product") for name in "mk")
     rows, depth = given("r", "rows that a matrix instruction takes", gpu.tile_rows), form.fitted("k0", "tile")
     compute, extra = "F*ceil(m/r)*r/m*(1 + k0/k)/(ec*P)", [form.flops, m, rows, depth, k, *_rate(form)]
     if form.parameter("tail"):
@@ -180,9 +180,10 @@ def _prefill(form: Form) -> tuple[str, Parts]:
     kr, again = form.moved("kr"), form.fitted("ew", "cache")
     parts = _prefill_parts(form, ("4*128*d", []), rate)
     parts["memory"] = (
-        "queries, results, keys and values; and further traffic of the cache", "(a + kr)/(em*W) + kr*ew/W",
+        "queries, results, keys and values; and further traffic of the cache",
+        "(a + kr)/(em*W) + kr*ew/W",
         [form.moved("a"), kr, again, *_stream(form)],
-    )  # fmt: skip
+    )
     parts["besides"] = (
         "further traffic of the cache, which nothing hides",
         "kr*ew/W",
@@ -211,12 +212,18 @@ def _latent_decode(form: Form) -> tuple[str, Parts]:
     kr, again = form.moved("kr"), form.fitted("cv", "passes")
     return "launch + pn(compute, memory - besides, p) + besides", {
         "launch": _floor("t0 + kl*log2(1 + T/256)", launch),
-        "compute": ("arithmetic in tiles of 16 rows, and tiles of 64 heads", compute,
-                    [form.flops, H, S, *_rate(form), B, form.fitted("tc", "tile"), form.scene.cores]),
-        "memory": ("latents, queries and results; further passes", "(kr + a)/(em*W) + kr*cv/W",
-                   [kr, form.moved("a"), again, *_stream(form)]),
+        "compute": (
+            "arithmetic in tiles of 16 rows, and tiles of 64 heads",
+            compute,
+            [form.flops, H, S, *_rate(form), B, form.fitted("tc", "tile"), form.scene.cores],
+        ),
+        "memory": (
+            "latents, queries and results; further passes",
+            "(kr + a)/(em*W) + kr*cv/W",
+            [kr, form.moved("a"), again, *_stream(form)],
+        ),
         "besides": ("further passes over the cache", "kr*cv/W", [kr, again, form.scene.bandwidth]),
-    }  # fmt: skip
+    }
 
 
 def _experts(form: Form) -> tuple[str, Parts]:
@@ -237,10 +244,13 @@ def _experts(form: Form) -> tuple[str, Parts]:
     ]
     return "launch + pn(compute, memory, p)", {
         "launch": _floor("t0 + ta*act + lt*log2(1 + A)", launch),
-        "compute": ("work, each touched expert padded to a tile", "F*(1 + rows*act/A)/(ec*P)",
-                    [form.flops, form.fitted("rows", "rows"), act, A, *_rate(form)]),
+        "compute": (
+            "work, each touched expert padded to a tile",
+            "F*(1 + rows*act/A)/(ec*P)",
+            [form.flops, form.fitted("rows", "rows"), act, A, *_rate(form)],
+        ),
         "memory": ("weights of the touched experts, and passes over the tokens", moved, [*below, *_stream(form)]),
-    }  # fmt: skip
+    }
 
 
 def _collective(form: Form) -> tuple[str, Parts]:
@@ -249,10 +259,15 @@ def _collective(form: Form) -> tuple[str, Parts]:
     ranks = given("g", "accelerators that it joins", form.kernel.gpus)
     at = given("wire", "bytes over links or network card at datasheet rates", float(wire), "s", "System.transfer_time")
     return "launch + network", {
-        "launch": _floor("t0 + hop*(g - 1)*phases", [form.fitted("t0", "launch"), form.fitted("hop", "hop"), ranks, phases]),
-        "network": ("transfer, and the change of protocols", "wire/en + ramp*sqrt(net/1000000)",
-                    [at, form.fitted("en", "network"), form.fitted("ramp", "ramp"), sent]),
-    }  # fmt: skip
+        "launch": _floor(
+            "t0 + hop*(g - 1)*phases", [form.fitted("t0", "launch"), form.fitted("hop", "hop"), ranks, phases]
+        ),
+        "network": (
+            "transfer, and the change of protocols",
+            "wire/en + ramp*sqrt(net/1000000)",
+            [at, form.fitted("en", "network"), form.fitted("ramp", "ramp"), sent],
+        ),
+    }
 
 
 def _plain(form: Form) -> tuple[str, Parts]:

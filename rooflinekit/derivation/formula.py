@@ -19,13 +19,23 @@ def _pn(first: float, second: float, sharpness: float) -> float:
 
 
 _FUNCTIONS: dict[str, Callable[..., float]] = {
-    "max": max, "min": min, "ceil": math.ceil, "floor": math.floor, "log2": math.log2, "sqrt": math.sqrt, "pn": _pn,
-}  # fmt: skip
+    "max": max,
+    "min": min,
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "log2": math.log2,
+    "sqrt": math.sqrt,
+    "pn": _pn,
+}
 """pn(x, y, p) = (x^p + y^p)^(1/p): two resources that overlap not at all (1) or nearly fully (4)."""
 
 _OPERATORS: dict[type, Callable[[float, float], float]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: pow,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: pow,
+}
 _NAME = re.compile(r"[^\W\d]\w*")
 
 
@@ -34,13 +44,14 @@ def _parsed(formula: str) -> ast.expr:
     return ast.parse(formula, mode="eval").body
 
 
-def symbols(formula: str) -> set[str]:
+@cache
+def symbols(formula: str) -> frozenset[str]:
     """The names that a formula asks for.
 
     >>> sorted(symbols("max(F/P, s/W)"))
     ['F', 'P', 'W', 's']
     """
-    return {node.id for node in ast.walk(_parsed(formula)) if isinstance(node, ast.Name)} - set(_FUNCTIONS)
+    return frozenset(node.id for node in ast.walk(_parsed(formula)) if isinstance(node, ast.Name)) - set(_FUNCTIONS)
 
 
 def evaluate(formula: str, values: Mapping[str, float]) -> float:

@@ -9,15 +9,28 @@ from typing import Any
 from rooflinekit.derivation.case import Case
 from rooflinekit.derivation.metrics import find_metric, full_name
 from rooflinekit.derivation.node import Node
-from rooflinekit.derivation.rules import Rule, mental_rule
+from rooflinekit.derivation.rule import Rule
+from rooflinekit.derivation.rules import mental_rule
 from rooflinekit.estimator import answer, ask
 from rooflinekit.results import Estimate
 from rooflinekit.types.errors import InputError
 
 __all__ = ["Derivation", "derive", "explain", "make_case"]
 
-_TIMELESS = ("params", "params_active", "kv_per_token", "ridge", "memory", "weights", "kv", "activations", "overhead",
-             "kv_pool", "max_batch", "max_context")  # fmt: skip
+_TIMELESS = (
+    "params",
+    "params_active",
+    "kv_per_token",
+    "ridge",
+    "memory",
+    "weights",
+    "kv",
+    "activations",
+    "overhead",
+    "kv_pool",
+    "max_batch",
+    "max_context",
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +51,7 @@ class Derivation:
 
     @property
     def level(self) -> str:
-        """ "expected" (calibrated) or "bound" (datasheet)."""
+        """Whether the number is "expected" (calibrated) or a "bound" (datasheet)."""
         return self.answer.level
 
     @property
@@ -65,12 +78,25 @@ class Derivation:
         """Plain values, ready for JSON."""
         e = self.answer
         return {
-            "version": e.version, "model": e.model, "gpu": e.gpu, "engine": e.engine, "level": e.level,
-            "calibration": e.calibration, "inputs": e.inputs, "metric": self.metric, "value": self.value,
-            "unit": self.unit, "interval": self.interval, "bound": self.bound, "scale": self.scale,
-            "derivation": self.root.to_dict(), "rule": self.rule.to_dict() if self.rule else None,
-            "formulas": self.formulas, "largest_gap": self.largest_gap, "warnings": list(e.warnings),
-        }  # fmt: skip
+            "version": e.version,
+            "model": e.model,
+            "gpu": e.gpu,
+            "engine": e.engine,
+            "level": e.level,
+            "calibration": e.calibration,
+            "inputs": e.inputs,
+            "metric": self.metric,
+            "value": self.value,
+            "unit": self.unit,
+            "interval": self.interval,
+            "bound": self.bound,
+            "scale": self.scale,
+            "derivation": self.root.to_dict(),
+            "rule": self.rule.to_dict() if self.rule else None,
+            "formulas": self.formulas,
+            "largest_gap": self.largest_gap,
+            "warnings": list(e.warnings),
+        }
 
 
 def explain(
@@ -94,7 +120,7 @@ def explain(
         UnknownNameError: for a metric that does not exist, with the nearest; what `estimate` raises for the rest.
 
     >>> d = explain("llama-3-8b", "kv_per_token")
-    >>> d.value, d.root.children[0].formula
+    >>> d.value, d.root.formula
     (131072.0, 'L*K*(d_k + d_v)*b_kv')
     >>> d = explain("llama-3-8b", "decode.attention.bytes", batch=32, context=2048)
     >>> d.value / 1e9, d.largest_gap < 1e-12

@@ -107,7 +107,7 @@ def bound_node(scene: Scene, launched: Launched) -> Node:
         return given("bound", "no kernel runs: nothing of it is in the bound", value, "s", "docs/method.md, section 2")
     found, parts = work(scene, launched), [_count(kernel), scene.bandwidth]
     terms = ["s/W"]
-    streamed = [symbol for symbol in ("w", "kr", "kw") if symbol in found]
+    streamed = [str(symbol) for symbol in ("w", "kr", "kw") if symbol in found]
     if "a" in found:
         streamed.append("max(a - L2, 0)")
     if streamed:
@@ -142,25 +142,25 @@ def _network(scene: Scene, kernel: Kernel, found: dict[str, Node]) -> tuple[list
 
 def flops_node(scene: Scene, launched: Launched) -> Node:
     """FLOP of all launches."""
-    return _whole(scene, launched, "F", float(launched.kernel.flops), "FLOP", work(scene, launched).get("F"))
+    return _whole(scene, launched, "FLOP", work(scene, launched).get("F"))
 
 
 def bytes_node(scene: Scene, launched: Launched) -> Node:
     """Memory traffic of all launches [B]."""
     traffic = _traffic(work(scene, launched), float(launched.kernel.bytes)) if launched.op else None
-    return _whole(scene, launched, "bytes", float(launched.kernel.bytes), "B", traffic)
+    return _whole(scene, launched, "B", traffic)
 
 
-def _whole(scene: Scene, launched: Launched, symbol: str, each: float, unit: str, one: Node | None) -> Node:
+def _whole(scene: Scene, launched: Launched, unit: str, one: Node | None) -> Node:
+    """All launches of the step; `one` is a single launch."""
     kernel = launched.kernel
-    name, title = (
-        scene.prefix + kernel.name,
-        f"{kernel.name}: {'work' if unit == 'FLOP' else 'traffic'} of all launches",
-    )
-    count = kernel.count * scene.times
+    name, what = scene.prefix + kernel.name, "work" if unit == "FLOP" else "traffic"
+    each, count = float(kernel.flops if unit == "FLOP" else kernel.bytes), kernel.count * scene.times
     if one is None:
-        return given(name, title, 0.0, unit, "nothing of this kind")
-    return branch(name, title, count * each, unit, (f"n*{symbol}", [given("n", "launches in the step", count), one]))
+        return given(name, f"{kernel.name}: {what} of all launches", 0.0, unit, "nothing of this kind")
+    launches = given("n", "launches in the step", count)
+    by = f"n*{one.symbol}", [launches, one]
+    return branch(name, f"{kernel.name}: {what} of all launches", count * each, unit, by)
 
 
 def intensity_node(scene: Scene, launched: Launched) -> Node:

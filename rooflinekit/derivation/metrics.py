@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
-from rooflinekit.derivation.case import Case, decode_scenes, prefill_scenes, step_node, tpot_node, ttft_node
-from rooflinekit.derivation.counting import cache_per_token, parameters_node, ridge_node, step_intensity, step_work
-from rooflinekit.derivation.kernels import bound_node, bytes_node, flops_node, intensity_node, time_node
-from rooflinekit.derivation.load import LOAD_METRICS, LoadCase
+from rooflinekit.derivation.case import Case, tpot_node, ttft_node
+from rooflinekit.derivation.counting import cache_per_token, parameters_node, ridge_node
+from rooflinekit.derivation.load import LoadCase
+from rooflinekit.derivation.load_answers import LOAD_METRICS
 from rooflinekit.derivation.memory import MemoryCase
-from rooflinekit.derivation.node import Node, branch, given, joined
-from rooflinekit.derivation.scene import Launched, Scene
+from rooflinekit.derivation.node import Node, branch, given
+from rooflinekit.derivation.room import max_batch, max_context
+from rooflinekit.derivation.step_metrics import STEPS, Found, names_of_steps, of_step
 from rooflinekit.parameter_count import count_parameters
-from rooflinekit.types.batch import Batch
 from rooflinekit.types.errors import InputError, UnknownNameError
 
-__all__ = ["ALIASES", "METRICS", "Found", "find_metric", "full_name", "kernel_scenes"]
-
-_STEPS = ("prefill", "decode")
-_KINDS = ("time", "flops", "bytes", "intensity", "bound")
-
-
-@dataclass(frozen=True)
-class Found:
-    """A metric by its full name: unit shown, scale from SI, and its tree."""
-
-    name: str
-    unit: str
-    scale: float
-    root: Node
+__all__ = ["ALIASES", "METRICS", "find_metric", "full_name"]
 
 
 def _static_ttft(case: Case) -> Node:
@@ -82,13 +68,23 @@ def _any(name: str) -> Callable[[Case], Node]:
 
 def _per_gpu(case: Case) -> Node:
     gpus = given("gpus", "accelerators", case.predictor.plan.deployment.gpus, "", "the question")
-    return branch("per_gpu", "output tokens a second and accelerator", case.answer.output_tok_s_per_gpu, "token/s",
-                  ("output/gpus", [_any("output_tok_s")(case), gpus]))  # fmt: skip
+    return branch(
+        "per_gpu",
+        "output tokens a second and accelerator",
+        case.answer.output_tok_s_per_gpu,
+        "token/s",
+        ("output/gpus", [_any("output_tok_s")(case), gpus]),
+    )
 
 
 def _per_user(case: Case) -> Node:
-    return branch("per_user", "output tokens a second of one user, while decoding", case.answer.output_tok_s_per_user, "token/s",
-                  ("1/TPOT", [_any("tpot")(case)]))  # fmt: skip
+    return branch(
+        "per_user",
+        "output tokens a second of one user, while decoding",
+        case.answer.output_tok_s_per_user,
+        "token/s",
+        ("1/TPOT", [_any("tpot")(case)]),
+    )
 
 
 def _memory(build: Callable[[MemoryCase], Node]) -> Callable[[Case], Node]:
@@ -106,7 +102,7 @@ def _memory(build: Callable[[MemoryCase], Node]) -> Callable[[Case], Node]:
 def _max_context(case: MemoryCase) -> Node:
     if case.model.limit is None and float(case.model.max_context(case.local.value, case.new)) == float("inf"):
         raise InputError(f"nothing limits the context of {case.predictor.plan.model.name}: its cache does not grow")
-    return case.max_context()
+    return max_context(case)
 
 
 def _parameters(case: Case) -> Node:
@@ -135,7 +131,7 @@ METRICS: dict[str, tuple[str, float, Callable[[Case], Node]]] = {
     "activations": ("B", 1.0, _memory(MemoryCase.activations)),
     "overhead": ("B", 1.0, _memory(MemoryCase.overhead)),
     "kv_pool": ("B", 1.0, _memory(MemoryCase.pool)),
-    "max_batch": ("sequences", 1.0, _memory(MemoryCase.max_batch)),
+    "max_batch": ("sequences", 1.0, _memory(max_batch)),
     "max_context": ("tokens", 1.0, _memory(_max_context)),
     "kv_per_token": ("B", 1.0, _kv_per_token),
     "params": ("", 1.0, _parameters),
@@ -145,22 +141,29 @@ METRICS: dict[str, tuple[str, float, Callable[[Case], Node]]] = {
 """Metrics that do not name a step."""
 
 ALIASES = {
-    "ttft_ms": "ttft", "tpot_ms": "tpot", "e2e_ms": "e2e", "total_bytes": "memory", "weight_bytes": "weights",
-    "kv_bytes": "kv", "activation_bytes": "activations", "overhead_bytes": "overhead", "kv_pool_bytes": "kv_pool",
-    "kv_bytes_per_token": "kv_per_token", "parameters": "params", "params_total": "params", "queue_ms": "queue",
-    "ridge_point": "ridge", "knee": "knee_rate", "total": "memory", "throughput": "output_tok_s",
-    "flops": "decode.flops", "bytes": "decode.bytes", "intensity": "decode.intensity", "bound": "decode.bound",
-}  # fmt: skip
+    "ttft_ms": "ttft",
+    "tpot_ms": "tpot",
+    "e2e_ms": "e2e",
+    "total_bytes": "memory",
+    "weight_bytes": "weights",
+    "kv_bytes": "kv",
+    "activation_bytes": "activations",
+    "overhead_bytes": "overhead",
+    "kv_pool_bytes": "kv_pool",
+    "kv_bytes_per_token": "kv_per_token",
+    "parameters": "params",
+    "params_total": "params",
+    "queue_ms": "queue",
+    "ridge_point": "ridge",
+    "knee": "knee_rate",
+    "total": "memory",
+    "throughput": "output_tok_s",
+    "flops": "decode.flops",
+    "bytes": "decode.bytes",
+    "intensity": "decode.intensity",
+    "bound": "decode.bound",
+}
 """Other names: those of the JSON, and short ones."""
-
-
-def kernel_scenes(case: Case, step: str) -> list[Scene]:
-    """The steps whose kernels `estimate` lists under `prefill` or `decode`."""
-    if step == "decode":
-        return decode_scenes(case.predictor, case.work, float(case.work.decode_context))
-    if case.load is not None:
-        return [Scene(case.predictor.plan, Batch.prefill(1.0, case.work.isl))]
-    return prefill_scenes(case.predictor, case.work)[:1]
 
 
 def full_name(name: str) -> str:
@@ -174,7 +177,7 @@ def full_name(name: str) -> str:
 
 
 def find_metric(case: Case, name: str) -> Found:
-    """The tree of a metric: a name of METRICS, or `decode`, `prefill`, `decode.flops`, `decode.attention.bytes` …
+    """The tree of a metric: a name of METRICS, or `decode`, `decode.flops`, `decode.attention.bytes` and the like.
 
     Raises UnknownNameError with the nearest names.
     """
@@ -183,95 +186,13 @@ def find_metric(case: Case, name: str) -> Found:
         unit, scale, build = METRICS[folded]
         return Found(folded, unit, scale, build(case))
     step, _, rest = folded.partition(".")
-    if step not in _STEPS or "" in folded.split("."):
+    if step not in STEPS or "" in folded.split("."):
         raise UnknownNameError("metric", name, _known(case))
-    return _of_step(case, name, step, rest)
-
-
-def _of_step(case: Case, asked: str, step: str, rest: str) -> Found:
-    scenes = kernel_scenes(case, step)
-    kernel, _, kind = rest.rpartition(".")
-    if rest in _KINDS or not rest:
-        kernel, kind = "", rest
-    elif kind not in _KINDS:
-        kernel, kind = rest, "time"
-    found = [(scene, launched) for scene in scenes for launched in scene.launched
-             if not kernel or scene.prefix + launched.kernel.name == kernel]  # fmt: skip
-    if not found:
-        raise UnknownNameError("metric", asked, _known(case))
-    kind = kind or "time"
-    unit, scale = {"time": ("ms", 1e3), "bound": ("ms", 1e3), "flops": ("FLOP", 1.0), "bytes": ("B", 1.0)}.get(
-        kind, ("FLOP/B", 1.0)
-    )
-    if kernel and unit == "ms":
-        unit, scale = "µs", 1e6
-    root = _kernels(f"{step}.{kernel}", kind, found) if kernel else _whole(step, kind, scenes)
-    name = ".".join(part for part in (step, kernel, "" if kind == "time" else kind) if part)
-    return Found(name, unit, scale, root)
-
-
-def _whole(step: str, kind: str, scenes: list[Scene]) -> Node:
-    if kind == "time":
-        return step_node(step, f"one {step} step", scenes)
-    if kind == "intensity":
-        return step_intensity(f"FLOP for each byte of a {step} step", scenes)
-    if kind == "bound":
-        parts = [_named(s, bound_node(s, one)) for s in scenes for one in s.launched if one.op is not None]
-        parts = [replace(part, symbol=s) for part, s in zip(parts, _names(scenes), strict=True)]
-        return joined(step, f"datasheet bound of one {step} step", sum(p.value for p in parts), "s", parts)
-    return step_work(step, f"{kind} of one {step} step", scenes, "FLOP" if kind == "flops" else "bytes")
-
-
-def _names(scenes: list[Scene]) -> list[str]:
-    return [scene.prefix + one.kernel.name for scene in scenes for one in scene.launched if one.op is not None]
-
-
-def _named(scene: Scene, node: Node) -> Node:
-    """The bound of all steps of a round, where a draft repeats it."""
-    if scene.times == 1:
-        return node
-    steps = given("steps", "steps of the draft like this one", scene.times)
-    return branch(
-        node.symbol, node.title, scene.times * node.value, "s", ("steps*one", [steps, replace(node, symbol="one")])
-    )
-
-
-_BUILDERS: dict[str, Callable[[Scene, Launched], Node]] = {
-    "time": time_node, "flops": flops_node, "bytes": bytes_node, "intensity": intensity_node,
-    "bound": lambda scene, launched: _named(scene, bound_node(scene, launched)),
-}  # fmt: skip
-
-
-def _kernels(name: str, kind: str, found: list[tuple[Scene, Launched]]) -> Node:
-    """One kernel, or the sum over those of one name (layers of different kinds)."""
-    nodes = [_BUILDERS[kind](scene, launched) for scene, launched in found]
-    if len(nodes) == 1:
-        return nodes[0]
-    if kind == "intensity":
-        return nodes[0] if len({node.value for node in nodes}) == 1 else _mixed(found)
-    return joined(
-        name.replace(".", "_"), f"all kernels named {name}", sum(n.value for n in nodes), nodes[0].unit, nodes
-    )
-
-
-def _mixed(found: list[tuple[Scene, Launched]]) -> Node:
-    flops = [flops_node(*one) for one in found]
-    moved = [bytes_node(*one) for one in found]
-    F = joined("FLOP", "work of all kernels of this name", sum(n.value for n in flops), "FLOP", flops)
-    size = joined("bytes", "their traffic", sum(n.value for n in moved), "B", moved)
-    return branch(
-        "intensity",
-        "FLOP for each byte, all kernels of this name",
-        F.value / size.value,
-        "FLOP/B",
-        ("FLOP/bytes", [F, size]),
-    )
+    found = of_step(case, step, rest)
+    if found is None:
+        raise UnknownNameError("metric", name, _known(case))
+    return found
 
 
 def _known(case: Case) -> list[str]:
-    names = [*METRICS, *ALIASES]
-    for step in _STEPS:
-        scenes = kernel_scenes(case, step)
-        names += [step, *(f"{step}.{kind}" for kind in _KINDS[1:])]
-        names += dict.fromkeys(f"{step}.{scene.prefix}{one.kernel.name}" for scene in scenes for one in scene.launched)
-    return names
+    return [*METRICS, *ALIASES, *names_of_steps(case)]

@@ -60,9 +60,15 @@ class Node:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON: a page can draw the tree and evaluate the formulas."""
         source = self.source and {"text": self.source.text, "std": self.source.std}
-        return {"symbol": self.symbol, "title": self.title, "value": self.value, "unit": self.unit,
-                "formula": self.formula or None, "source": source,
-                "children": [child.to_dict() for child in self.children]}  # fmt: skip
+        return {
+            "symbol": self.symbol,
+            "title": self.title,
+            "value": self.value,
+            "unit": self.unit,
+            "formula": self.formula or None,
+            "source": source,
+            "children": [child.to_dict() for child in self.children],
+        }
 
 
 def given(symbol: str, title: str, value: float, unit: str = "", source: str | Reference = _COUNTED) -> Node:
@@ -73,11 +79,13 @@ def given(symbol: str, title: str, value: float, unit: str = "", source: str | R
 def branch(symbol: str, title: str, value: float, unit: str, by: tuple[str, Iterable[Node]]) -> Node:
     """A number and the formula that gives it; of `by`, each symbol that the formula asks for is kept once.
 
-    >>> branch("w", "weights", 8.0, "B", ("n*k", [given("n", "", 2), given("k", "", 4), given("n", "", 2)])).recomputed()
+    >>> parts = [given("n", "", 2), given("k", "", 4), given("n", "", 2)]
+    >>> branch("w", "weights", 8.0, "B", ("n*k", parts)).recomputed()
     8.0
     """
     formula, children = by
-    asked, kept = symbols(formula), {}
+    asked = symbols(formula)
+    kept: dict[str, Node] = {}
     for child in children:
         if child.symbol in asked:
             kept.setdefault(child.symbol, child)

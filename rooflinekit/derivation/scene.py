@@ -81,9 +81,12 @@ class Scene:
         """Dense peak of the accelerator in a format."""
         gpu = self.plan.system.accelerator
         return self._datasheet(
-            "P", f"dense {dtype.unit.value} peak of {gpu.name}", gpu.peak(dtype), "FLOP/s",
+            "P",
+            f"dense {dtype.unit.value} peak of {gpu.name}",
+            gpu.peak(dtype),
+            "FLOP/s",
             f"compute.dense.{dtype.unit.value}",
-        )  # fmt: skip
+        )
 
     @property
     def bandwidth(self) -> Node:

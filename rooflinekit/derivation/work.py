@@ -139,13 +139,20 @@ def _routed(scene: Scene, op: Experts, kernel: Kernel) -> tuple[Node, Node]:
     )
     if routing.ranks > 1 or routing.skew or scene.step.replicas > 1:
         where = "rooflinekit.kernels.Routing.fullest: the fullest rank, for which the step waits"
-        return (given("A", "(token, expert) pairs on the fullest rank", float(dims["routed"]), "", where),
-                given("act", "distinct experts touched there", float(dims["touched"]), "", where))  # fmt: skip
+        return (
+            given("A", "(token, expert) pairs on the fullest rank", float(dims["routed"]), "", where),
+            given("act", "distinct experts touched there", float(dims["touched"]), "", where),
+        )
     return (
         branch("A", "(token, expert) pairs", float(dims["routed"]), "", ("T*top", [tokens, chosen])),
-        branch("act", "distinct experts touched, uniform routing", float(dims["touched"]), "",
-               ("E*(1 - (1 - top/E)**T)", [experts, chosen, tokens])),
-    )  # fmt: skip
+        branch(
+            "act",
+            "distinct experts touched, uniform routing",
+            float(dims["touched"]),
+            "",
+            ("E*(1 - (1 - top/E)**T)", [experts, chosen, tokens]),
+        ),
+    )
 
 
 def _elementwise(scene: Scene, op: Elementwise, kernel: Kernel) -> Formulas:
@@ -205,9 +212,10 @@ def _convolution(scene: Scene, op: ShortConvolution, kernel: Kernel) -> Formulas
     return {
         "F": ("2*m*C*taps", [m, channels, taps]),
         "w": ("C*(taps + bias)*b_w", [channels, taps, bias, element("b_w", op.dtype, "the taps")]),
-        "kr": state, "kw": state,
+        "kr": state,
+        "kw": state,
         "a": ("2*m*C*b", [m, channels, stream]),
-    }  # fmt: skip
+    }
 
 
 def _state(scene: Scene, op: StateUpdate, kernel: Kernel) -> Formulas:
@@ -215,11 +223,18 @@ def _state(scene: Scene, op: StateUpdate, kernel: Kernel) -> Formulas:
     size, stream = scene.model("state", "elements of state of a sequence here", op.state), scene.plan.precision.stream
     moved = ("B*state*b_s", [B, size, element("b_s", STATE_DTYPE, "the state")])
     return {
-        "F": ("m*state*f", [m, size, given("f", "FLOP an element and token", op.flops_per_element, "FLOP", _source(op))]),
+        "F": (
+            "m*state*f",
+            [m, size, given("f", "FLOP an element and token", op.flops_per_element, "FLOP", _source(op))],
+        ),
         "w": ("p*b_w", [scene.model("p", "its own weights", op.parameters), element("b_w", op.dtype, "its weights")]),
-        "kr": moved, "kw": moved,
-        "a": ("m*width*b", [m, scene.model("width", "elements moved a token", op.stream_width), element("b", stream, "activations")]),
-    }  # fmt: skip
+        "kr": moved,
+        "kw": moved,
+        "a": (
+            "m*width*b",
+            [m, scene.model("width", "elements moved a token", op.stream_width), element("b", stream, "activations")],
+        ),
+    }
 
 
 _FORMULAS: dict[type, Callable[[Scene, Any, Kernel], Formulas]] = {

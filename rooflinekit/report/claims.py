@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from rooflinekit.claims import Case, Claim, Verdict
+from rooflinekit.claims import Claim, Verdict
 from rooflinekit.claims.audit import TOPICS
 from rooflinekit.report.table import markdown
 from rooflinekit.types.units import format_bytes, format_count, format_rate, format_time
@@ -32,10 +32,10 @@ def claims_markdown() -> str:
         "",
         f"{len(every)} numbers that are stated about LLM inference, computed again: {found[Verdict.holds]} hold,",
         f"{found[Verdict.conditional]} hold under a condition, {found[Verdict.fails]} do not. Verdicts follow from the",
-        "numbers: a statement holds where the computed number is within its tolerance, and holds under a condition where",
-        "that is so in one of two situations. Times are bounds at datasheet rates unless a row says otherwise. A link is",
-        "the page on which the statement was read, in other words; what has none is a common rule of thumb. GB is 1e9",
-        "bytes. `explain` shows where each number comes from ([how](explain.md)).",
+        "numbers: a statement holds where the computed number is within its tolerance, and under a condition where",
+        "that is so in one of two situations. Times are bounds at datasheet rates unless a row says otherwise. A link",
+        "is the page on which the statement was read, in other words; what has none is a common rule of thumb. GB is",
+        "1e9 bytes. `explain` shows where each number comes from ([how](explain.md)).",
     ]
     for topic, claims in TOPICS.items():
         lines += ["", f"## {topic}", "", *markdown(_HEADER, [_row(claim) for claim in claims], left=(0, 3, 4, 5))]

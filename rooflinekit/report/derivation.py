@@ -9,7 +9,7 @@ from typing import Any
 from rooflinekit.derivation.formula import substituted
 from rooflinekit.derivation.front import Derivation
 from rooflinekit.derivation.node import Node
-from rooflinekit.derivation.rules import Rule
+from rooflinekit.derivation.rule import Rule
 from rooflinekit.report.table import WIDTH, aligned, markdown
 from rooflinekit.types.units import format_bytes, format_count, format_rate, format_time
 
@@ -80,7 +80,8 @@ def _heading(found: Derivation) -> list[str]:
     i = e.inputs
     machine = f"{i['gpus']} x {e.gpu}" if i["gpus"] > 1 else e.gpu
     asked = f"batch {i['batch']}" if e.load is None else e.load.arrivals
-    question = f"{asked}, {i['isl']} tokens in, {i['osl']} out; weights {i['weights']}, activations {i['activations']}, kv {i['kv']}"
+    formats = ", ".join(f"{part} {i[part]}" for part in ("weights", "activations", "kv"))
+    question = f"{asked}, {i['isl']} tokens in, {i['osl']} out; {formats}"
     lines = [f"{found.metric} of {e.model} on {machine}, {e.engine}", question]
     if found.interval:
         low, high = (format_time(end / 1e3) for end in found.interval)
@@ -145,10 +146,8 @@ class _Sources:
         return self._numbers.setdefault(text, len(self._numbers) + 1)
 
     def lines(self) -> list[str]:
-        return [
-            line for text, number in self._numbers.items()
-            for line in textwrap.wrap(f"[{number}] {text}", WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
-        ]  # fmt: skip
+        wrap = textwrap.TextWrapper(WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+        return [line for text, number in self._numbers.items() for line in wrap.wrap(f"[{number}] {text}")]
 
 
 def _height(node: Node) -> int:
@@ -166,7 +165,8 @@ def _fitting(root: Node) -> int:
 
 
 def _hint(found: Derivation, depth: int) -> str:
-    return f"… has a derivation of its own: --depth {depth + 1} shows it, up to {_height(found.root)}; or explain a kernel, such as decode.attention"
+    deeper = f"--depth {depth + 1} shows it, up to {_height(found.root)}"
+    return f"… has a derivation of its own: {deeper}; or explain a kernel, such as decode.attention"
 
 
 def _pieces(rule: Rule) -> list[list[str]]:
@@ -194,7 +194,8 @@ def _items(node: Node, depth: int, level: int) -> Iterator[str]:
     spread = f" ± {quantity(node.source.std, node.unit)}" if node.source and node.source.std else ""
     formula = f": `{_pretty(node.formula)}`" if node.formula else ""
     source = f" ({node.source.text})" if node.source else ""
-    yield f"{'  ' * level}- **{node.symbol}** = {quantity(node.value, node.unit)}{spread}, {node.title}{formula}{source}"
+    value = f"{quantity(node.value, node.unit)}{spread}"
+    yield f"{'  ' * level}- **{node.symbol}** = {value}, {node.title}{formula}{source}"
     if depth > 0:
         for child in node.children:
             yield from _items(child, depth - 1, level + 1)
