@@ -124,7 +124,7 @@ def explain(
     (131072.0, 'L*K*(d_k + d_v)*b_kv')
     >>> d = explain("llama-3-8b", "decode.attention.bytes", batch=32, context=2048)
     >>> d.value / 1e9, d.largest_gap < 1e-12
-    (8.62, True)
+    (8.61, True)
     """
     if not isinstance(metric, str):
         raise InputError(f"metric must be a name such as tpot or decode.attention, not {metric!r}")
