@@ -125,7 +125,7 @@ CACHE = (
           Case("the cache has two bytes an element", lambda: _read_by_attention(context=4096) / 80),
           "keys and values: 2·B·K·T·d elements",
           "explain llama-3-70b decode.attention.bytes --context 4096 --allow-oom",
-          other=Case("it has one", lambda: _read_by_attention(context=4096, kv="fp8") / 80)),
+          other=Case("it has one byte", lambda: _read_by_attention(context=4096, kv="fp8") / 80)),
     Claim("TP8 leaves an eighth of the cache on each GPU", 1 / 8, "",
           Case("Llama-3-70B, 8 KV heads", lambda: bound("llama-3-70b", tp=8,
           engine="ideal").memory.kv_bytes / bound("llama-3-70b", engine="ideal").memory.kv_bytes),

@@ -112,7 +112,7 @@ WORK = (
           "Llama-3-8B has 14,336 = 3.5·4,096, in three matrices",
           "show llama-3-8b", tolerance=0.01,
           other=Case("Llama-3-8B", lambda: count(_LLAMA).ffn / 32 / 3 / 4096**2)),
-    Claim("The LM head costs as much as any layer in prefill (2·V·D FLOP a token)", 1.0, "",
+    Claim("The LM head takes 2·V·D FLOP for each of the 2,048 tokens of a prompt (share of that)", 1.0, "",
           Case("engines, which compute the last token only",
                lambda: kernel(prefill(_LLAMA, isl=2048), "lm_head").flops / (2.0 * 128_256 * 4096 * 2048)),
           "only the last token of a prompt is sampled", "explain llama-3-8b prefill.lm_head.flops --isl 2048",

@@ -13,7 +13,7 @@ from rooflinekit.derivation.node import Node, branch, given
 from rooflinekit.derivation.room import max_batch, max_context
 from rooflinekit.derivation.step_metrics import STEPS, Found, names_of_steps, of_step
 from rooflinekit.parameter_count import count_parameters
-from rooflinekit.types.errors import InputError, UnknownNameError
+from rooflinekit.types.errors import InputError, UnknownNameError, nearest
 
 __all__ = ["ALIASES", "METRICS", "find_metric", "full_name"]
 
@@ -187,12 +187,17 @@ def find_metric(case: Case, name: str) -> Found:
         return Found(folded, unit, scale, build(case))
     step, _, rest = folded.partition(".")
     if step not in STEPS or "" in folded.split("."):
-        raise UnknownNameError("metric", name, _known(case))
+        raise _unknown(case, name)
     found = of_step(case, step, rest)
     if found is None:
-        raise UnknownNameError("metric", name, _known(case))
+        raise _unknown(case, name)
     return found
 
 
-def _known(case: Case) -> list[str]:
-    return [*METRICS, *ALIASES, *names_of_steps(case)]
+_FIRST = ("tpot", "ttft", "memory", "max_batch", "kv_per_token", "params", "decode", "decode.attention")
+
+
+def _unknown(case: Case, name: str) -> UnknownNameError:
+    """The nearest names, or what most people ask for."""
+    known = [*METRICS, *ALIASES, *names_of_steps(case)]
+    return UnknownNameError("metric", name, known if nearest(name, known) else _FIRST)

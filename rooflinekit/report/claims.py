@@ -17,7 +17,7 @@ from rooflinekit.types.units import format_bytes, format_count, format_rate, for
 __all__ = ["claims_markdown"]
 
 _HEADER = ["statement", "stated", "computed", "verdict", "what decides", "shown by"]
-_COUNTED = 1e6  # numbers without a unit from here on are written with a prefix
+_WHOLE, _MILLION, _BILLION = 999.5, 1e6, 1e9
 _UNITS = {"FLOP/s": "FLOP/s", "B/s": "B/s"}
 
 
@@ -47,13 +47,13 @@ def _row(claim: Claim) -> Sequence[str]:
     cases = [case for case in (claim.case, claim.other) if case is not None]
     computed = "; ".join(f"{_quantity(case.value, claim.unit)} ({case.when})" for case in cases)
     sign = {"=": "", "≥": "≥ ", "≤": "≤ "}[claim.relation]
-    condition = f"holds if: {claim.condition}" if claim.condition else claim.verdict.value
+    condition = f": {claim.condition}" if claim.condition else ""
     command = f"`rooflinekit {claim.command}`"
     return [
         claim.text + source,
         sign + _quantity(claim.said, claim.unit),
         computed,
-        f"**{condition}**",
+        f"**{claim.verdict.value}**{condition}",
         claim.because,
         command,
     ]
@@ -63,7 +63,7 @@ def _quantity(value: float, unit: str) -> str:
     """Three significant digits, with the unit.
 
     >>> _quantity(131072.0, "B"), _quantity(295.3, "FLOP/B"), _quantity(46.7e9, ""), _quantity(0.03, "")
-    ('131 kB', '295 FLOP/B', '46.7 G', '0.03')
+    ('131 kB', '295 FLOP/B', '46.7 billion', '0.03')
     """
     if unit == "s":
         return format_time(value)
@@ -71,9 +71,11 @@ def _quantity(value: float, unit: str) -> str:
         return format_bytes(value)
     if unit in _UNITS:
         return format_rate(value, unit)
-    if unit == "FLOP" or abs(value) >= _COUNTED:
+    if unit == "FLOP":
         return format_count(value, unit)
-    return f"{value:.4g}" if not unit and value >= 1e3 else f"{value:.3g} {unit}".rstrip()
+    if abs(value) >= _MILLION:
+        return f"{value / 1e9:.3g} billion" if abs(value) >= _BILLION else f"{value / 1e6:.3g} million"
+    return f"{value:,.0f} {unit}".rstrip() if abs(value) >= _WHOLE else f"{value:.3g} {unit}".rstrip()
 
 
 if __name__ == "__main__":

@@ -93,6 +93,8 @@ def _branches(node: Node, depth: int, sources: _Sources, first: str, rest: str) 
     """A node's lines behind their prefixes: what it is, its formula in symbols and in numbers, its children."""
     again = sources.met(node)
     open_ = bool(node.children) and depth > 0 and not again
+    if open_:
+        sources.show(node)
     bar = "│ " if open_ else "  "
     cut = "" if open_ or not node.children else " (above)" if again else " …"
     yield from _fit(_title(node, sources) + cut, first, rest + bar)
@@ -137,10 +139,15 @@ class _Sources:
 
     def met(self, node: Node) -> bool:
         """Whether the same number with the same formula stands above."""
-        key = (node.title, node.value, node.formula)
-        met = bool(node.formula) and key in self._shown
-        self._shown.add(key)
-        return met
+        return bool(node.formula) and self._key(node) in self._shown
+
+    def show(self, node: Node) -> None:
+        """Its formula stands on the page now."""
+        self._shown.add(self._key(node))
+
+    @staticmethod
+    def _key(node: Node) -> tuple[str, float, str]:
+        return node.title, node.value, node.formula
 
     def number(self, text: str) -> int:
         return self._numbers.setdefault(text, len(self._numbers) + 1)
