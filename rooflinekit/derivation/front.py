@@ -45,8 +45,8 @@ class Derivation:
     value: float
     unit: str
     scale: float  #: of the root: value = scale · root.value
-    root: Node
-    rule: Rule | None
+    root: Node = field(repr=False)
+    rule: Rule | None = field(repr=False)
     answer: Estimate = field(repr=False)
 
     @property
