@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rooflinekit.derivation.forms import Form, launch_time
-from rooflinekit.derivation.node import Node, branch, given, joined
+from rooflinekit.derivation.node import Node, branch, given, joined, reckoned
 from rooflinekit.derivation.scene import Launched, Scene
 from rooflinekit.derivation.work import work
 from rooflinekit.timing import AXES, Surface
@@ -30,12 +30,34 @@ def time_node(scene: Scene, launched: Launched) -> Node:
     fit = _chosen(calibration.fit(kernel), kernel)
     found = work(scene, launched)
     form = launch_time(Form(scene, kernel, fit, found, _traffic(found, float(kernel.bytes))))
-    launch = form.children[0]
     formula, parts = "n*t", [_count(kernel), form]
     if fit.surface is not None:
         formula, parts = "n*t*r", [*parts, _correction(fit, fit.surface, kernel)]
-    bound = bound_node(scene, launched)
-    return _times(scene, branch(name, title, value, "s", _as_run(scene, kernel, formula, [*parts, bound, launch])))
+    parts += [bound_node(scene, launched), form.children[0]]
+    by = _beside(scene, form, kernel, (f"max({formula}, bound)", parts))
+    return _times(scene, branch(name, title, value, "s", _as_run(scene, kernel, *by)))
+
+
+def _beside(scene: Scene, form: Node, kernel: Kernel, by: tuple[str, list[Node]]) -> tuple[str, list[Node]]:
+    """Slower than alone, where benchmark files of a deployment showed that (docs/fit-back.md)."""
+    costs, launches = scene.plan.costs, _count(kernel)
+    if kernel.gpus > 1 or (costs.memory == 1.0 and costs.compute == 1.0):
+        return by
+    alone = reckoned("alone", "all launches as in a benchmark loop", "s", by)
+    resources = {child.symbol: child for child in form.children if child.symbol in ("compute", "memory")}
+    busy = sum(child.value for child in resources.values())
+    share = given("share", "memory's part of the two times", 0.0)
+    if busy:
+        share = reckoned("share", share.title, "", ("memory/(memory + compute)", resources.values()))
+    memory = scene.engine(
+        "s_m", "how much slower a memory-bound kernel runs in this deployment", costs.memory, "memory", ""
+    )
+    compute = scene.engine("s_c", "how much slower a compute-bound one runs", costs.compute, "compute", "")
+    slow = reckoned(
+        "slow", "how much slower this kernel runs", "", ("s_m**share*s_c**(1 - share)", [memory, compute, share])
+    )
+    formula = "max(alone + (slow - 1)*max(alone - n*launch, 0), bound)"
+    return formula, [alone, slow, launches, *by[1]]
 
 
 def _as_run(scene: Scene, kernel: Kernel, formula: str, parts: list[Node]) -> tuple[str, list[Node]]:
@@ -43,7 +65,6 @@ def _as_run(scene: Scene, kernel: Kernel, formula: str, parts: list[Node]) -> tu
     costs = scene.plan.costs
     grouped = costs.grouped and kernel.family == "attention_decode"
     late = costs.collective and kernel.gpus > 1
-    formula = f"max({formula}, bound)"
     if grouped:
         heads, kv = (
             given(s, f"{w} heads here", float(kernel.dims[d]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.cli.output import to_json
+from rooflinekit.derivation.case import tpot_node
 from rooflinekit.derivation.formula import evaluate, substituted, symbols
 from rooflinekit.derivation.front import derive, make_case
 from rooflinekit.derivation.metrics import METRICS
 from rooflinekit.derivation.node import Node, joined
 from rooflinekit.derivation.node import given as leaf
+from rooflinekit.operating_point import Predictor
 from rooflinekit.report.derivation import derivation_markdown, derivation_rows, derivation_text, quantity
 from rooflinekit.specs import names
 from rooflinekit.types.errors import DoesNotFitError, InputError, UnknownNameError, WorkloadError
@@ -112,6 +115,19 @@ def test_under_load_the_closed_form_is_the_tree(scenario):
     static = ("output_tok_s_per_gpu", "memory", "max_batch", "prefill", "decode", "decode.flops")
     for metric in ("ttft", "tpot", "e2e", "output_tok_s", "queue", "knee_rate", "rate", *static):
         assert checked(case, metric).value == pytest.approx(said(e, metric), rel=EXACT, abs=1e-15), metric
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "deepseek-v2-lite"])
+def test_kernels_that_a_deployment_slows_down(model):
+    """Costs that come from a deployment's own benchmark files, and grouped heads that are read again."""
+    case = make_case(model, "h100-sxm", {"batch": 9})
+    plan = case.predictor.plan
+    costs = replace(plan.engine.costs, memory=1.3, compute=1.1, grouped=0.2, hidden=0.4)
+    predictor = Predictor.of(replace(plan, engine=replace(plan.engine, costs=costs)))
+    tpot = float(predictor.tpot(case.work).time)
+    assert tpot > 1.1 * case.answer.tpot_ms / 1e3
+    root = tpot_node(predictor, case.work, tpot)
+    assert max(node.gap for node in root.walk()) <= EXACT
 
 
 @pytest.mark.parametrize("model", names("model")[::13])
