@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rooflinekit.derivation.front import Derivation, explain
     from rooflinekit.economics.front import cost
     from rooflinekit.estimator import estimate
     from rooflinekit.facts import kv_cache_bytes, max_context, parameters
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "cost": "rooflinekit.economics.front",
+    "Derivation": "rooflinekit.derivation.front",
+    "explain": "rooflinekit.derivation.front",
     "estimate": "rooflinekit.estimator",
     "kv_cache_bytes": "rooflinekit.facts",
     "max_context": "rooflinekit.facts",
@@ -81,6 +84,7 @@ __all__ = [
     "Batch",
     "Deployment",
     "DeploymentError",
+    "Derivation",
     "DoesNotFitError",
     "Dtype",
     "DtypeError",
@@ -95,6 +99,7 @@ __all__ = [
     "cost",
     "estimate",
     "estimate_frame",
+    "explain",
     "kv_cache_bytes",
     "launch",
     "levers",

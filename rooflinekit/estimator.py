@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 from os import PathLike
@@ -41,9 +42,13 @@ __all__ = [
     "DEPLOYMENT_KEYS",
     "SETTING_KEYS",
     "WORKLOAD_KEYS",
+    "Question",
     "Resolved",
+    "answer",
+    "ask",
     "estimate",
     "read_deployment",
+    "refuse_static",
     "resolve",
     "under_load",
 ]
@@ -67,6 +72,15 @@ class Resolved:
     def plan(self) -> Plan:
         """The plan inside."""
         return self.predictor.plan
+
+
+@dataclass(frozen=True)
+class Question:
+    """What was asked: a predictor, a workload, and the load where there is one."""
+
+    resolved: Resolved
+    work: Workload
+    load: LoadQuestion | None
 
 
 def estimate(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Any) -> Estimate:
@@ -97,19 +111,32 @@ def estimate(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", 
     ('bound', 7.05)
     """
     allow_oom = bool(scenario.pop("allow_oom", False))
+    return answer(ask(model, gpu, scenario), allow_oom)
+
+
+def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: dict[str, Any]) -> Question:
+    """Read names and keywords as `estimate` does, all but allow_oom; raises what it raises for them."""
     calibration = scenario.pop("calibration", None)
     split = {key: scenario.pop(key) for key in list(scenario) if key in WORKLOAD_KEYS}
     traffic = {key: scenario.pop(key) for key in list(scenario) if key in LOAD_KEYS}
     choice = Speculation.read({key: scenario.pop(key) for key in list(scenario) if key in SPECULATION_KEYS})
     resolved = resolve(model, gpu, read_deployment(scenario), calibration, choice)
     work = Workload.checked(**(WORKLOAD_KEYS | split))
-    question = read_load(traffic, float(work.isl), float(work.osl))
-    if question is not None:
-        return under_load(resolved, work, question, split)
-    answer = _answer(resolved, work)
-    if not answer.memory.fits and not allow_oom:
-        raise DoesNotFitError(misfit(resolved.predictor, work, answer))
-    return answer
+    load = read_load(traffic, float(work.isl), float(work.osl))
+    if load is not None:
+        refuse_static(split)
+    return Question(resolved, work, load)
+
+
+def answer(question: Question, allow_oom: bool = False) -> Estimate:
+    """Answer what was asked; raises DoesNotFitError as `estimate` does."""
+    resolved, work = question.resolved, question.work
+    if question.load is not None:
+        return under_load(resolved, work, question.load)
+    found = _answer(resolved, work)
+    if not found.memory.fits and not allow_oom:
+        raise DoesNotFitError(misfit(resolved.predictor, work, found))
+    return found
 
 
 def read_deployment(scenario: dict[str, Any]) -> Deployment:
@@ -227,14 +254,18 @@ def _engine(deployment: Deployment, gpu: Accelerator, calibration: Calibration |
     return replace(engine, costs=costs, provenance=(*memory, *served.provenance)), []
 
 
-def under_load(resolved: Resolved, work: Workload, question: LoadQuestion, given: dict[str, Any]) -> Estimate:
-    """The static answer at the batch that the load keeps running, with the times that users feel in their place.
-
-    Raises InputError if `given` describes a static batch too, DoesNotFitError if not one request fits.
-    """
+def refuse_static(given: Mapping[str, Any]) -> None:
+    """Raise InputError if keywords beside a load describe a static batch."""
     for key in ("batch", "context", "cached"):
         if given.get(key) not in (None, WORKLOAD_KEYS[key]):
             raise InputError(f"{key} describes a static batch and excludes concurrency and rate; leave it out")
+
+
+def under_load(resolved: Resolved, work: Workload, question: LoadQuestion) -> Estimate:
+    """The static answer at the batch that the load keeps running, with the times that users feel in their place.
+
+    Raises DoesNotFitError if not one request fits.
+    """
     predictor, plan = resolved.predictor, resolved.plan
     found = answer_load(predictor, question)
     loaded, load = found.loaded, LoadResult.of(predictor, found)

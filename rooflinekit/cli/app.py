@@ -14,6 +14,7 @@ from rooflinekit.cli.catalogue import gpus, models, show
 from rooflinekit.cli.compare import compare
 from rooflinekit.cli.cost import cost
 from rooflinekit.cli.estimate import estimate
+from rooflinekit.cli.explain import explain
 from rooflinekit.cli.group import CommandGroup
 from rooflinekit.cli.launch import launch
 from rooflinekit.cli.levers import levers
@@ -34,6 +35,7 @@ app = typer.Typer(
     help="How fast, and how expensive, an LLM will be on a GPU, from first principles.",
 )
 app.command()(estimate)
+app.command()(explain)
 app.command()(simulate)
 app.command()(shapes)
 app.command()(levers)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import typer
 
@@ -35,6 +37,7 @@ __all__ = [
     "TensorParallel",
     "Weights",
     "Years",
+    "with_options_of",
 ]
 
 
@@ -80,3 +83,19 @@ Purchase: TypeAlias = Annotated[float | None, typer.Option(help="USD of one GPU 
 Years: TypeAlias = Annotated[float | None, typer.Option(help="Years over which a purchase is spread.")]
 PowerPrice: TypeAlias = Annotated[float | None, typer.Option(help="USD of one kWh, beside a purchase.")]
 Pue: TypeAlias = Annotated[float | None, typer.Option(help="Power of the building over power of the GPUs.")]
+
+
+def with_options_of(other: Callable[..., Any], *leave: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command that ends in `**scenario` the options of another, but those in `leave`, as keywords."""
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        own = [p for p in inspect.signature(command).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        taken = {parameter.name for parameter in own} | set(leave)
+        shared = [p for p in inspect.signature(other).parameters.values() if p.name not in taken]
+        kinds = get_type_hints(other, include_extras=True) | get_type_hints(command, include_extras=True)
+        merged = [p.replace(annotation=kinds[p.name]) for p in (*own, *shared)]
+        command.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: kinds[p.name] for p in merged} | {"return": None}
+        return command
+
+    return decorated

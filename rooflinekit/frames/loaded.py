@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflinekit.estimator import WORKLOAD_KEYS, Resolved, under_load
+from rooflinekit.estimator import WORKLOAD_KEYS, Resolved, refuse_static, under_load
 from rooflinekit.frames.cells import number
 from rooflinekit.frames.columns import LOAD_NUMBERS, NUMBERS
 from rooflinekit.frames.texts import Texts
@@ -61,7 +61,8 @@ class LoadedRows:
         try:
             question = read_load(load, counts["isl"], counts["osl"])
             assert question is not None  # such a row has a concurrency or a rate
-            return under_load(self._resolved, Workload(**work), question, work)  # type: ignore[arg-type]
+            refuse_static(work)
+            return under_load(self._resolved, Workload(**work), question)  # type: ignore[arg-type]
         except RooflinekitError as error:
             return error
 

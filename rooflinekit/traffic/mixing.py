@@ -10,7 +10,7 @@ from rooflinekit.types.batch import Batch, Sequences
 from rooflinekit.types.numeric import Numeric, ceil_div, maximum, minimum, where
 from rooflinekit.types.workload import Workload
 
-__all__ = ["InFlight", "Shared", "StaticRun", "prefill_share", "shared_times", "slots", "static_run"]
+__all__ = ["InFlight", "Shared", "StaticRun", "mixed_step", "prefill_share", "shared_times", "slots", "static_run"]
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,14 @@ def _chunks(predictor: Predictor, load: InFlight) -> Numeric:
     return ceil_div(load.isl - load.cached, maximum(budget - load.users, budget / 2.0))
 
 
+def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Batch]:
+    """Chunks of one prompt, and the mean step that holds one of them beside the decoding sequences."""
+    chunks = _chunks(predictor, load)
+    new = (load.isl - load.cached) / chunks
+    decoding = Sequences(load.users, 1.0, load.isl + load.osl / 2)
+    return chunks, Batch(Sequences(1.0, new, (load.cached + load.isl - new) / 2, 1.0 / chunks), decoding)
+
+
 def prefill_share(predictor: Predictor, load: InFlight) -> Interval:
     """What one prompt adds to the steps of the sequences that decode meanwhile [s].
 
@@ -104,11 +112,8 @@ def prefill_share(predictor: Predictor, load: InFlight) -> Interval:
     plan = predictor.plan
     if not plan.costs.mixes:
         return Interval.of(plan.time(Batch.prefill(1.0, load.isl, load.cached)))
-    chunks = _chunks(predictor, load)
-    new = (load.isl - load.cached) / chunks
-    decoding = Sequences(load.users, 1.0, load.isl + load.osl / 2)
-    mixed = Batch(Sequences(1.0, new, (load.cached + load.isl - new) / 2, 1.0 / chunks), decoding)
-    both, one = plan.time(mixed), plan.time(Batch(None, decoding))
+    chunks, mixed = mixed_step(predictor, load)
+    both, one = plan.time(mixed), plan.time(Batch(None, mixed.decoding))
     added = [
         chunks * maximum(getattr(both, part) - getattr(one, part), 0.0) for part in ("time", "bound", "low", "high")
     ]

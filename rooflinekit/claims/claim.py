@@ -1,0 +1,82 @@
+"""One statement, what it comes to when computed, and the verdict that follows from the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Literal
+
+from rooflinekit.types.numeric import Numeric
+
+__all__ = ["THUMB", "Case", "Claim", "Verdict"]
+
+THUMB = "common rule of thumb"
+
+Relation = Literal["=", "≥", "≤"]
+
+
+class Verdict(StrEnum):
+    """What the numbers say."""
+
+    holds = "holds"
+    conditional = "holds under a condition"
+    fails = "does not hold"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A situation and the number in it; `when` names it so that it ends a sentence."""
+
+    when: str
+    compute: Callable[[], Numeric]
+
+    @cached_property
+    def value(self) -> float:
+        """The number, computed once."""
+        return float(self.compute())
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A number that is stated, and the situation in which it is computed; `other` is one in which the verdict may turn.
+
+    said, unit: as stated, in SI; tolerance: relative, what rounding and "about" allow; because: what decides.
+    """
+
+    text: str
+    said: float
+    unit: str
+    case: Case
+    because: str
+    command: str  #: without the program's name; shows the computed number
+    where: str = THUMB
+    tolerance: float = 0.02
+    relation: Relation = "="
+    other: Case | None = None
+
+    def holds_in(self, case: Case) -> bool:
+        """Whether the statement is right there, within its tolerance."""
+        if self.relation == "≥":
+            return case.value >= self.said * (1.0 - self.tolerance)
+        if self.relation == "≤":
+            return case.value <= self.said * (1.0 + self.tolerance)
+        return abs(case.value - self.said) <= self.tolerance * abs(self.said)
+
+    @property
+    def verdict(self) -> Verdict:
+        """From the numbers alone: right in every case, in one of two, in none.
+
+        >>> Claim("a tonne is 1,000 kg", 1000.0, "", Case("by definition", lambda: 1000.0), "", "").verdict
+        <Verdict.holds: 'holds'>
+        """
+        found = {self.holds_in(case) for case in (self.case, self.other) if case is not None}
+        return Verdict.conditional if len(found) == 2 else Verdict.holds if found == {True} else Verdict.fails
+
+    @property
+    def condition(self) -> str:
+        """The situation in which it holds, where that is one of two."""
+        if self.verdict is not Verdict.conditional or self.other is None:
+            return ""
+        return self.case.when if self.holds_in(self.case) else self.other.when

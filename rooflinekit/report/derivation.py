@@ -1,0 +1,220 @@
+"""A derivation as text for a terminal, as Markdown, and as rows."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rooflinekit.derivation.formula import substituted
+from rooflinekit.derivation.front import Derivation
+from rooflinekit.derivation.node import Node
+from rooflinekit.derivation.rule import Rule
+from rooflinekit.report.table import WIDTH, aligned, markdown
+from rooflinekit.types.units import format_bytes, format_count, format_rate, format_time
+
+__all__ = ["derivation_markdown", "derivation_rows", "derivation_text", "quantity"]
+
+_LINES = 70  # nodes that are shown where no depth is asked for
+_EXACT = 1e7  # counts below this are written out
+
+
+def quantity(value: float, unit: str) -> str:
+    """A number of the tree as people read it.
+
+    >>> quantity(0.00848, "s"), quantity(131072.0, "B"), quantity(32.0, ""), quantity(3.35e12, "B/s")
+    ('8.48 ms', '131 kB', '32', '3.35 TB/s')
+    """
+    if unit == "s":
+        return format_time(value)
+    if unit in ("B", "FLOP") and float(value).is_integer() and abs(value) < 1e3:
+        return f"{value:.0f} {unit}"
+    if unit == "B":
+        return format_bytes(value)
+    if unit in ("B/s", "FLOP/s"):
+        return format_rate(value, unit)
+    if unit == "FLOP":
+        return format_count(value, unit)
+    text = f"{value:.0f}" if float(value).is_integer() and abs(value) < _EXACT else f"{value:.4g}"
+    return f"{text} {unit}".rstrip() if abs(value) < _EXACT else format_count(value, unit)
+
+
+def derivation_text(found: Derivation, depth: int | None = None) -> str:
+    """The tree, the rule of thumb, the sources; at most 80 columns wide."""
+    depth = _fitting(found.root) if depth is None else depth
+    sources = _Sources()
+    tree = list(_branches(found.root, depth, sources, "", ""))
+    more = [] if depth >= _height(found.root) else _wrapped(_hint(found, depth))
+    blocks = [_heading(found), tree, more, _rule(found.rule), sources.lines(), _footer(found)]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def derivation_markdown(found: Derivation, depth: int | None = None) -> str:
+    """The same as nested lists, to any depth."""
+    depth = _fitting(found.root) if depth is None else depth
+    title, *facts = _heading(found)
+    lines = [f"## {title}", "", *facts, "", *_items(found.root, depth, 0), ""]
+    if found.rule:
+        lines += [f"**Rule of thumb**: {found.rule.text}", "", *markdown(["", "value"], _pieces(found.rule)), ""]
+    return "\n".join([*lines, *_footer(found)])
+
+
+def derivation_rows(found: Derivation) -> list[dict[str, Any]]:
+    """Every node as a flat row, its place in the tree as a path."""
+    return [
+        {"path": path, "symbol": node.symbol, "value": node.value, "unit": node.unit, "formula": node.formula,
+         "title": node.title, "source": node.source.text if node.source else "",
+         "std": node.source.std if node.source else None}
+        for path, node in _paths(found.root, found.root.symbol)
+    ]  # fmt: skip
+
+
+def _paths(node: Node, path: str) -> Iterator[tuple[str, Node]]:
+    yield path, node
+    for child in node.children:
+        yield from _paths(child, f"{path}.{child.symbol}")
+
+
+def _heading(found: Derivation) -> list[str]:
+    e = found.answer
+    i = e.inputs
+    machine = f"{i['gpus']} x {e.gpu}" if i["gpus"] > 1 else e.gpu
+    asked = f"batch {i['batch']}" if e.load is None else e.load.arrivals
+    formats = ", ".join(f"{part} {i[part]}" for part in ("weights", "activations", "kv"))
+    question = f"{asked}, {i['isl']} tokens in, {i['osl']} out; {formats}"
+    lines = [f"{found.metric} of {e.model} on {machine}, {e.engine}", question]
+    if found.interval:
+        low, high = (format_time(end / 1e3) for end in found.interval)
+        lines.append(f"90 % interval {low} – {high}; datasheet bound {format_time((found.bound or 0.0) / 1e3)}")
+    return [part for line in lines for part in _wrapped(line)]
+
+
+def _branches(node: Node, depth: int, sources: _Sources, first: str, rest: str) -> Iterator[str]:
+    """A node's lines behind their prefixes: what it is, its formula in symbols and in numbers, its children."""
+    again = sources.met(node)
+    open_ = bool(node.children) and depth > 0 and not again
+    if open_:
+        sources.show(node)
+    bar = "│ " if open_ else "  "
+    cut = "" if open_ or not node.children else " (above)" if again else " …"
+    yield from _fit(_title(node, sources) + cut, first, rest + bar)
+    if not open_:
+        return
+    texts = {child.symbol: quantity(child.value, child.unit) for child in node.children}
+    for line in dict.fromkeys((_pretty(node.formula), _pretty(substituted(node.formula, texts)))):
+        yield from _fit(f"= {line}", rest + bar, rest + bar + "  ")
+    for child in node.children:
+        last = child is node.children[-1]
+        yield from _branches(
+            child, depth - 1, sources, rest + ("└ " if last else "├ "), rest + ("  " if last else "│ ")
+        )
+
+
+def _title(node: Node, sources: _Sources) -> str:
+    spread = f" ± {quantity(node.source.std, node.unit)}" if node.source and node.source.std else ""
+    mark = f" [{sources.number(node.source.text)}]" if node.source else ""
+    return f"{node.symbol} = {quantity(node.value, node.unit)}{spread}  {node.title}{mark}"
+
+
+def _pretty(formula: str) -> str:
+    return formula.replace("**", "^").replace("*", "·")
+
+
+def _fit(text: str, first: str, rest: str) -> list[str]:
+    return textwrap.wrap(
+        text, max(WIDTH, len(rest) + 24), initial_indent=first, subsequent_indent=rest, break_long_words=False
+    )
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent="  ")
+
+
+class _Sources:
+    """Sources in the order in which they are met, numbered; and which trees were shown."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._shown: set[tuple[str, float, str]] = set()
+
+    def met(self, node: Node) -> bool:
+        """Whether the same number with the same formula stands above."""
+        return bool(node.formula) and self._key(node) in self._shown
+
+    def show(self, node: Node) -> None:
+        """Its formula stands on the page now."""
+        self._shown.add(self._key(node))
+
+    @staticmethod
+    def _key(node: Node) -> tuple[str, float, str]:
+        return node.title, node.value, node.formula
+
+    def number(self, text: str) -> int:
+        return self._numbers.setdefault(text, len(self._numbers) + 1)
+
+    def lines(self) -> list[str]:
+        wrap = textwrap.TextWrapper(WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+        return [line for text, number in self._numbers.items() for line in wrap.wrap(f"[{number}] {text}")]
+
+
+def _height(node: Node) -> int:
+    return 1 + max(map(_height, node.children)) if node.children else 0
+
+
+def _size(node: Node, depth: int) -> int:
+    return 1 + (sum(_size(child, depth - 1) for child in node.children) if depth else 0)
+
+
+def _fitting(root: Node) -> int:
+    """As deep as fits on a page or two, and at least the children."""
+    deepest = _height(root)
+    return next((depth - 1 for depth in range(2, deepest + 1) if _size(root, depth) > _LINES), deepest)
+
+
+def _hint(found: Derivation, depth: int) -> str:
+    deeper = f"--depth {depth + 1} shows it, up to {_height(found.root)}"
+    return f"… has a derivation of its own: {deeper}; or explain a kernel, such as decode.attention"
+
+
+def _pieces(rule: Rule) -> list[list[str]]:
+    unit = rule.node.unit
+    texts = {child.symbol: quantity(child.value, child.unit) for child in rule.node.children}
+    start = _pretty(rule.node.formula) or rule.node.title
+    numbers = f" = {_pretty(substituted(rule.node.formula, texts))}" if rule.node.formula else ""
+    pieces = [[what, ("+" if amount > 0 else "−") + quantity(abs(amount), unit)] for what, amount in rule.pieces]
+    return [[start + numbers, quantity(rule.value, unit)], *pieces, ["exact", quantity(rule.exact, unit)]]
+
+
+def _rule(rule: Rule | None) -> list[str]:
+    if rule is None:
+        return []
+    pieces, room = _pieces(rule), WIDTH - 14
+    rows: list[Sequence[str]] = []
+    for what, amount in pieces:
+        *head, last = textwrap.wrap(what, room, subsequent_indent="  ")
+        rows += [*([line, ""] for line in head), [last, amount]]
+    return [*_wrapped(f"rule of thumb: {rule.text}"), *aligned(["", ""], rows)[1:]]
+
+
+def _items(node: Node, depth: int, level: int) -> Iterator[str]:
+    """Nested list items."""
+    spread = f" ± {quantity(node.source.std, node.unit)}" if node.source and node.source.std else ""
+    formula = f": `{_pretty(node.formula)}`" if node.formula else ""
+    source = f" ({node.source.text})" if node.source else ""
+    value = f"{quantity(node.value, node.unit)}{spread}"
+    yield f"{'  ' * level}- **{node.symbol}** = {value}, {node.title}{formula}{source}"
+    if depth > 0:
+        for child in node.children:
+            yield from _items(child, depth - 1, level + 1)
+
+
+def _footer(found: Derivation) -> list[str]:
+    e = found.answer
+    origin = (
+        f"calibration {e.calibration['name']} ({e.calibration['hash']})"
+        if e.calibration
+        else "level bound: datasheet roofline"
+    )
+    checked = f"{found.formulas} formulas give the numbers beside them to {max(found.largest_gap, 1e-16):.0e}"
+    lines = [f"{origin}; {checked}; rooflinekit {e.version}", *(f"note: {warning}" for warning in e.warnings)]
+    return [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="      ")]
