@@ -15,11 +15,15 @@ __all__ = ["InFlight", "Shared", "StaticRun", "prefill_share", "shared_times", "
 
 @dataclass(frozen=True)
 class InFlight:
-    """Requests in flight: `users` of them, each of `isl` tokens in and `osl` out (means; scalars or arrays)."""
+    """Requests in flight: `users` of them, each of `isl` tokens in and `osl` out (means; scalars or arrays).
+
+    cached: of each prompt, already in the cache and not computed again.
+    """
 
     users: Numeric
     isl: Numeric
     osl: Numeric
+    cached: Numeric = 0.0
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def shared_times(predictor: Predictor, load: InFlight) -> Shared:
     """The times of `load.users` requests in flight."""
     step = predictor.tpot(Workload(load.users, load.isl, load.osl))
     share, costs = prefill_share(predictor, load), predictor.plan.costs
-    alone = Interval.of(predictor.plan.time(Batch.prefill(1.0, load.isl)))
+    alone = Interval.of(predictor.plan.time(Batch.prefill(1.0, load.isl, load.cached)))
     if not costs.mixes:
         return Shared(step, share, alone, costs.request)
     mixed = share.plus(step, _chunks(predictor, load))
@@ -84,7 +88,7 @@ def shared_times(predictor: Predictor, load: InFlight) -> Shared:
 def _chunks(predictor: Predictor, load: InFlight) -> Numeric:
     """Steps that a prompt takes beside the decoding sequences."""
     budget = predictor.plan.token_budget
-    return ceil_div(load.isl, maximum(budget - load.users, budget / 2.0))
+    return ceil_div(load.isl - load.cached, maximum(budget - load.users, budget / 2.0))
 
 
 def prefill_share(predictor: Predictor, load: InFlight) -> Interval:
@@ -96,11 +100,11 @@ def prefill_share(predictor: Predictor, load: InFlight) -> Interval:
     """
     plan = predictor.plan
     if not plan.costs.mixes:
-        return Interval.of(plan.time(Batch.prefill(1.0, load.isl)))
+        return Interval.of(plan.time(Batch.prefill(1.0, load.isl, load.cached)))
     chunks = _chunks(predictor, load)
-    new = load.isl / chunks
+    new = (load.isl - load.cached) / chunks
     decoding = Sequences(load.users, 1.0, load.isl + load.osl / 2)
-    mixed = Batch(Sequences(1.0, new, (load.isl - new) / 2, 1.0 / chunks), decoding)
+    mixed = Batch(Sequences(1.0, new, (load.cached + load.isl - new) / 2, 1.0 / chunks), decoding)
     both, one = plan.time(mixed), plan.time(Batch(None, decoding))
     added = [
         chunks * maximum(getattr(both, part) - getattr(one, part), 0.0) for part in ("time", "bound", "low", "high")
