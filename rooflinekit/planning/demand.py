@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,17 @@ class Demand:
     def unit(self) -> str:
         """Of a load."""
         return "users" if self.closed else "requests/s"
+
+    def thinned(self, replicas: float) -> Demand:
+        """What one of `replicas` sees whose requests are drawn at random: gaps with c² = 1 + (c₀² − 1)/n.
+
+        >>> from rooflinekit.serving.lengths import Fixed
+        >>> Demand(8.0, None, 1.0, Fixed(100), Fixed(10), arrival_cv=3.0).thinned(4.0).arrival_cv ** 2
+        3.0
+        """
+        if self.closed or self.arrival_cv == 1.0 or replicas <= 1.0:
+            return self
+        return replace(self, arrival_cv=math.sqrt(1.0 + (self.arrival_cv**2 - 1.0) / replicas))
 
     def question(self, load: float) -> LoadQuestion:
         """A share of it on one replica."""

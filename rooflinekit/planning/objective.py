@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rooflinekit.traffic.percentiles import Spread
 from rooflinekit.types.errors import WorkloadError, nearest
 
-__all__ = ["METRICS", "Felt", "Objective", "parse_objectives"]
+__all__ = ["METRICS", "Felt", "Objective", "parse_objectives", "slowest"]
 
 METRICS = ("ttft", "tpot", "e2el")
 _ALIASES = {"e2e": "e2el", "latency": "e2el"}
@@ -80,6 +80,19 @@ class Felt:
 
 def _ms(seconds: float) -> float | None:
     return seconds * 1e3 if math.isfinite(seconds) else None
+
+
+def slowest(felts: Sequence[Felt]) -> Felt:
+    """Of several loads the slower in every statistic."""
+    if len(felts) == 1:
+        return felts[0]
+    means = {metric: max(felt.means[metric] for felt in felts) for metric in METRICS}
+    times = Spread(
+        lambda share: max(felt.times.ttft(share) for felt in felts),
+        lambda share: max(felt.times.tpot(share) for felt in felts),
+        lambda share: max(felt.times.e2e(share) for felt in felts),
+    )
+    return Felt(means, times, all(felt.stable for felt in felts))
 
 
 def parse_objectives(text: str) -> tuple[Objective, ...]:

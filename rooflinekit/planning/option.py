@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass, replace
 
 from rooflinekit.planning.demand import Demand
-from rooflinekit.planning.objective import Felt
+from rooflinekit.planning.objective import Felt, slowest
 from rooflinekit.planning.pools import DecodePool, PrefillPool, joined, link_seconds
 from rooflinekit.planning.replica import Ability, Replica, feel
-from rooflinekit.traffic.percentiles import Spread
 from rooflinekit.types.errors import WorkloadError
 
 __all__ = ["Option", "Part", "Reserve", "shared_out", "working_replicas"]
@@ -58,6 +57,10 @@ class Part:
         """Accelerators in all."""
         return self.replicas * self.replica.gpus
 
+    def seen(self, demand: Demand) -> Demand:
+        """The traffic as one working replica sees it."""
+        return demand.thinned(self.working / self.share)
+
     def load(self, demand: Demand) -> float:
         """On each working replica at the peak, those in reserve being down; whole users."""
         each = demand.peak_load * self.share / self.working
@@ -86,12 +89,13 @@ class Option:
         if self.kind == "disaggregated":
             first, after = self.parts
             pools = PrefillPool(first.replica), DecodePool(after.replica, link_seconds(first.replica, demand))
-            return joined(pools[0].feel(demand, first.load(demand)), pools[1].feel(demand, after.load(demand)))
+            loads = [pool.feel(p.seen(demand), p.load(demand)) for pool, p in zip(pools, self.parts, strict=True)]
+            return joined(*loads)
         felts = []
         for part in self.parts:
             answer = part.replica.exact if exact else part.replica.answer
-            felts.append(feel(answer(demand, part.load(demand))))
-        return felts[0] if len(felts) == 1 else _worst(felts)
+            felts.append(feel(answer(part.seen(demand), part.load(demand))))
+        return slowest(felts)
 
     def grown(self, more: int = 1) -> Option:
         """With more working replicas: of the part that the objectives load most."""
@@ -106,17 +110,6 @@ def shared_out(parts: list[Part]) -> tuple[Part, ...]:
     """Traffic in proportion to what the working replicas of each part bear."""
     whole = sum(part.working * part.ability.load for part in parts)
     return tuple(replace(part, share=part.working * part.ability.load / whole) for part in parts)
-
-
-def _worst(felts: list[Felt]) -> Felt:
-    """The slower of several in every statistic."""
-    means = {key: max(felt.means[key] for felt in felts) for key in felts[0].means}
-    times = Spread(
-        lambda share: max(felt.times.ttft(share) for felt in felts),
-        lambda share: max(felt.times.tpot(share) for felt in felts),
-        lambda share: max(felt.times.e2e(share) for felt in felts),
-    )
-    return Felt(means, times, all(felt.stable for felt in felts))
 
 
 def working_replicas(ability: Ability, demand: Demand, reserve: Reserve) -> int:

@@ -118,8 +118,10 @@ def pool_ability(pool: PrefillPool | DecodePool, demand: Demand, slo: tuple[Obje
     """The largest rate of one replica of a pool within the objectives that it has a part in."""
     own = "ttft" if isinstance(pool, PrefillPool) else "tpot"
     mine = tuple(each for each in slo if each.metric in (own, "e2el"))
-    feels: Callable[[float], Felt] = lambda rate: pool.feel(demand, rate)  # noqa: E731
-    return first_violation(feels, pool.knee(demand) * _FULL, mine, "knee")
+    knee = pool.knee(demand)
+    seen = demand.thinned(demand.peak_load // knee)
+    feels: Callable[[float], Felt] = lambda rate: pool.feel(seen, rate)  # noqa: E731
+    return first_violation(feels, knee * _FULL, mine, "knee")
 
 
 def joined(first: Felt, after: Felt) -> Felt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rooflinekit.estimator import Resolved, read_deployment, resolve
@@ -66,7 +67,9 @@ def lay_out(model: str, gpu: str, scenario: dict[str, Any], demand: Demand, cali
     Raises InputError (and its kinds) for a deployment that does not exist, DoesNotFitError for one without room.
     """
     resolved = resolve(model, gpu, read_deployment(scenario), calibration)
-    return _tabulated({"model": model, "gpu": gpu, **scenario}, resolved, demand)
+    known = resolved.plan.system.accelerator.name
+    named = {"model": model, "gpu": gpu if Path(gpu).suffix else known, **scenario}
+    return _tabulated(named, resolved, demand)
 
 
 def retuned(replica: Replica, setting: dict[str, int], demand: Demand) -> Replica:
@@ -132,6 +135,7 @@ def ability(replica: Replica, demand: Demand, slo: tuple[Objective, ...]) -> Abi
     if demand.closed:
         return _users(feels, demand, slo)
     knee = float(replica.answer(demand, 1e-9).loaded.knee)
+    demand = demand.thinned(demand.peak_load // knee)  # no fewer replicas than that
     return first_violation(feels, knee * (1.0 - _CLOSE), slo, "knee")
 
 

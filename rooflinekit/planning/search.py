@@ -12,10 +12,10 @@ from rooflinekit.planning.demand import Demand
 from rooflinekit.planning.objective import Objective
 from rooflinekit.planning.option import Option, Part, Reserve, shared_out, working_replicas
 from rooflinekit.planning.pools import DecodePool, PrefillPool, link_seconds, pool_ability
-from rooflinekit.planning.replica import Ability, Replica, ability, lay_out, retuned
+from rooflinekit.planning.replica import Ability, Replica, ability, feel, lay_out, retuned
 from rooflinekit.planning.space import Space, settings, splits
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.types.errors import DoesNotFitError, InputError, RooflinekitError, WorkloadError
+from rooflinekit.types.errors import DeploymentError, DoesNotFitError, DtypeError, WorkloadError
 from rooflinekit.types.hardware import System
 from rooflinekit.types.model import Model
 
@@ -66,6 +66,7 @@ class Found:
     options: list[Option] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     tried: int = 0
+    near: list[tuple[float, str]] = field(default_factory=list)  #: how far those without waiting miss, over the limit
     notes: list[str] = field(default_factory=list)
 
 
@@ -84,8 +85,14 @@ def search(question: Question) -> Found:
         if question.space.disaggregated and not question.demand.closed:
             _disaggregated(question, laid_out, found)
     if question.space.mixed:
-        found.options += _mixed(question, found.able)
+        found.options += _cheaper(_mixed(question, found.able), found.options, question.tariff)
     return found
+
+
+def _cheaper(mixes: list[Option], others: list[Option], tariff: Tariff) -> list[Option]:
+    """Mixed fleets that cost less than every other option."""
+    least = min((tariff.rank(option) for option in others), default=(math.inf, 0))
+    return [mix for mix in mixes if tariff.rank(mix) < least]
 
 
 def _longest(model: Model, demand: Demand, found: Found) -> int | None:
@@ -123,20 +130,11 @@ def _laid_out(
     question: Question, gpu: str, base: dict[str, Any], chosen: list[dict[str, int]], found: Found
 ) -> Iterator[Replica]:
     for split in chosen:
-        scenario = {key: value for key, value in split.items() if value > 1} | base
+        scenario = {key: value for key, value in split.items() if value > 1 or key == "tp"} | base
         try:
             yield lay_out(question.model, gpu, scenario, question.demand, question.calibration)
-        except (DoesNotFitError, InputError) as error:
-            if isinstance(error, InputError) and not _is_about_the_split(error):
-                raise
+        except (DoesNotFitError, DeploymentError, DtypeError) as error:  # a wrong name is wrong for all
             found.refused.append(Refusal(_name(gpu, scenario), str(error)))
-
-
-def _is_about_the_split(error: RooflinekitError) -> bool:
-    """Whether another candidate may do: a name that nobody knows is wrong for all of them."""
-    from rooflinekit.types.errors import DeploymentError, DtypeError  # noqa: PLC0415
-
-    return isinstance(error, (DeploymentError, DtypeError))
 
 
 def _name(gpu: str, scenario: dict[str, Any]) -> str:
@@ -157,14 +155,15 @@ def _aggregated(question: Question, base: Replica, found: Found) -> None:
         able = Able(replica, ability(replica, question.demand, question.slo))
         if best is None or able.ability.load > best.ability.load * _BETTER:
             best = able
+    name = _name(base.gpu, base.scenario)
     if best is None or best.ability.load <= 0.0:
-        why = f"{', '.join(best.ability.binds)} fails even without waiting" if best else "no setting has room"
-        found.refused.append(Refusal(_name(base.gpu, base.scenario), why + _how_near(question, best)))
+        why = "no setting has room" if best is None else _how_near(question, best, found)
+        found.refused.append(Refusal(name, why))
         return
     found.able.append(best)
     option = _sized(question, best)
     if option is None:
-        found.refused.append(Refusal(_name(base.gpu, base.scenario), f"more than the limit of {base.gpu} are needed"))
+        found.refused.append(Refusal(name, f"takes more {base.gpu} than there are"))
     else:
         found.options.append(option)
 
@@ -172,16 +171,18 @@ def _aggregated(question: Question, base: Replica, found: Found) -> None:
 _BETTER = 1.0 + 1e-3  # a setting has to bear this much more than one that was tried before
 
 
-def _how_near(question: Question, able: Able | None) -> str:
+def _how_near(question: Question, able: Able, found: Found) -> str:
     """What the objectives that fail come to at next to no load."""
-    if able is None:
-        return ""
-    from rooflinekit.planning.replica import feel  # noqa: PLC0415
-
-    load = 1.0 if question.demand.closed else 1e-6
+    load = 1.0 if question.demand.closed else _IDLE
     felt = feel(able.replica.answer(question.demand, load))
     missed = [each for each in question.slo if not each.met(felt)]
-    return "".join(f"; {m.statistic} {m.metric.upper()} is {m.value(felt) * 1e3:.4g} ms" for m in missed)
+    words = ", ".join(f"{each} is missed with {each.value(felt) * 1e3:.4g} ms" for each in missed)
+    ratio = max((each.value(felt) / each.limit for each in missed), default=1.0)
+    found.near.append((ratio, f"{_name(able.replica.gpu, able.replica.scenario)}: {words}"))
+    return f"even without waiting {words}" if missed else f"{', '.join(able.ability.binds)} fails at any load"
+
+
+_IDLE = 1e-6  # requests/s at which nobody waits
 
 
 def _sized(question: Question, able: Able) -> Option | None:
@@ -277,10 +278,3 @@ def _fleet(question: Question, *kinds: tuple[Able, int]) -> Option:
         spare = min(question.reserve.redundancy, count - 1) if (able, count) == strongest else 0
         parts.append(Part("serve", able.replica, able.ability, count - spare, spare))
     return Option("mixed", shared_out(parts))
-
-
-def cheaper_mixes(options: list[Option], tariff: Tariff) -> list[Option]:
-    """Options without mixed fleets that are not cheaper than all others."""
-    plain = [option for option in options if option.kind != "mixed"]
-    best = min((tariff.rank(option) for option in plain), default=(math.inf, 0))
-    return [option for option in options if option.kind != "mixed" or tariff.rank(option) < best]
