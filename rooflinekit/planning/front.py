@@ -204,7 +204,7 @@ def _candidate(question: Question, option: Option, played: Played | None, formul
         kind=option.kind,
         fleets=tuple(_fleet(question, part) for part in option.parts),
         cost=cost_of(option, demand, question.tariff),
-        predicted=option.feel(demand, exact=True).table(_SHARES),
+        predicted=option.feel(demand).table(_SHARES),
         interval=_interval(option, demand),
         simulated=None if played is None else played.felt.table(_SHARES),
         simulated_requests=0 if played is None else played.requests,

@@ -84,8 +84,8 @@ class Option:
         """Accelerators in all."""
         return sum(part.gpus for part in self.parts)
 
-    def feel(self, demand: Demand, exact: bool = False) -> Felt:
-        """Latencies at the peak; of a mixed fleet those of the slower kind. `exact`: without the table."""
+    def feel(self, demand: Demand) -> Felt:
+        """Latencies at the peak; of a mixed fleet those of the slower kind."""
         if self.kind == "disaggregated":
             first, after = self.parts
             pools = PrefillPool(first.replica), DecodePool(after.replica, link_seconds(first.replica, demand))
@@ -93,8 +93,7 @@ class Option:
             return joined(*loads)
         felts = []
         for part in self.parts:
-            answer = part.replica.exact if exact else part.replica.answer
-            felts.append(feel(answer(part.seen(demand), part.load(demand))))
+            felts.append(feel(part.replica.answer(part.seen(demand), part.load(demand))))
         return slowest(felts)
 
     def grown(self, more: int = 1) -> Option:

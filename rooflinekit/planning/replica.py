@@ -18,9 +18,9 @@ from rooflinekit.traffic.mixing import slots
 from rooflinekit.traffic.question import LoadAnswer, answer_load
 from rooflinekit.types.errors import DoesNotFitError
 
-__all__ = ["Ability", "Replica", "ability", "feel", "first_violation", "lay_out", "retuned"]
+__all__ = ["Ability", "Replica", "ability", "bears", "feel", "first_violation", "lay_out", "retuned"]
 
-_GRID = 20  # loads between which the first violation is looked for
+_GRID = 16  # loads between which the first violation is looked for
 _CLOSE = 1e-4  # relative: a bisection of a rate ends
 _LIGHT = 1e-3  # of the knee: a load at which nobody waits
 
@@ -55,10 +55,6 @@ class Replica:
     def answer(self, demand: Demand, load: float) -> LoadAnswer:
         """The closed form at this load, from the table."""
         return answer_load(self.predictor, demand.question(load), self.times)
-
-    def exact(self, demand: Demand, load: float) -> LoadAnswer:
-        """The same, every step worked out."""
-        return answer_load(self.predictor, demand.question(load))
 
 
 def lay_out(model: str, gpu: str, scenario: dict[str, Any], demand: Demand, calibration: str | None) -> Replica:
@@ -145,7 +141,10 @@ def first_violation(feels: Callable[[float], Felt], most: float, slo: tuple[Obje
     Latencies grow with the rate, so there is one such rate; where jumps of the step times break that within a cell of
     the grid, the answer is still a rate that meets the objectives.
     """
-    broken = lambda load: [str(each) for each in slo if not each.met(feels(load))]  # noqa: E731
+
+    def broken(load: float) -> list[str]:
+        return _broken(feels(load), slo)
+
     grid = [most * max(step / _GRID, _LIGHT) for step in range(_GRID + 1)]
     failing = [bool(broken(load)) for load in grid]
     if not any(failing):
@@ -160,9 +159,21 @@ def first_violation(feels: Callable[[float], Felt], most: float, slo: tuple[Obje
     return Ability(low, tuple(broken(high)), regained=not all(failing[at:]))
 
 
+def _broken(felt: Felt, slo: tuple[Objective, ...]) -> list[str]:
+    return [str(each) for each in slo if not each.met(felt)]
+
+
+def bears(replica: Replica, load: float, demand: Demand, slo: tuple[Objective, ...]) -> bool:
+    """Whether a replica meets every objective at this load: if not, its ability is below."""
+    return not _broken(feel(replica.answer(demand.thinned(demand.peak_load // max(load, 1e-9)), load)), slo)
+
+
 def _users(feels: Callable[[float], Felt], demand: Demand, slo: tuple[Objective, ...]) -> Ability:
     """The same for whole users, of whom there are no more than the traffic has."""
-    broken = lambda users: [str(each) for each in slo if not each.met(feels(float(users)))]  # noqa: E731
+
+    def broken(users: int) -> list[str]:
+        return _broken(feels(float(users)), slo)
+
     most = int(demand.peak_load)
     grid = sorted({min(round(1.25**step), most) for step in range(90) if 1.25 ** (step - 1) <= most})
     at = next((place for place, users in enumerate(grid) if broken(users)), None)

@@ -12,7 +12,7 @@ from rooflinekit.planning.demand import Demand
 from rooflinekit.planning.objective import Objective
 from rooflinekit.planning.option import Option, Part, Reserve, shared_out, working_replicas
 from rooflinekit.planning.pools import DecodePool, PrefillPool, link_seconds, pool_ability
-from rooflinekit.planning.replica import Ability, Replica, ability, feel, lay_out, retuned
+from rooflinekit.planning.replica import Ability, Replica, ability, bears, feel, lay_out, retuned
 from rooflinekit.planning.space import Space, settings, splits
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.types.errors import DeploymentError, DoesNotFitError, DtypeError, WorkloadError
@@ -151,6 +151,8 @@ def _aggregated(question: Question, base: Replica, found: Found) -> None:
         try:
             replica = retuned(base, setting, question.demand) if setting else base
         except DoesNotFitError:
+            continue
+        if best is not None and not bears(replica, best.ability.load * _BETTER, question.demand, question.slo):
             continue
         able = Able(replica, ability(replica, question.demand, question.slo))
         if best is None or able.ability.load > best.ability.load * _BETTER:
