@@ -14,6 +14,7 @@ from rooflinekit.cli.catalogue import gpus, models, show
 from rooflinekit.cli.compare import compare
 from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.group import CommandGroup
+from rooflinekit.cli.plan import plan
 from rooflinekit.cli.simulate import simulate
 from rooflinekit.cli.validate import validate
 
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command()(estimate)
 app.command()(simulate)
+app.command()(plan)
 app.command()(models)
 app.command()(gpus)
 app.command()(show)

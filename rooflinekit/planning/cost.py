@@ -32,6 +32,7 @@ class Tariff:
     pue: float = 1.0
     load_bytes_s: float = LOAD_GB_S * GB
     assumptions: tuple[str, ...] = field(default=())
+    by_gpus: bool = False  #: rank by accelerators first
 
     def price(self, gpu: str) -> float | None:
         """One accelerator hour [USD]."""
@@ -44,10 +45,11 @@ class Tariff:
         known = [gpus * price for gpus, price in prices if price is not None]
         return sum(known) if len(known) == len(prices) else None
 
-    def rank(self, option: Option) -> tuple[float, int]:
+    def rank(self, option: Option) -> tuple[float, float]:
         """The cheaper first; those without a price after all others, by their accelerators."""
-        hour = self.per_hour(option)
-        return (float("inf") if hour is None else round(hour, 6), option.gpus)
+        known = self.per_hour(option)
+        hour = float("inf") if known is None else round(known, 6)
+        return (option.gpus, hour) if self.by_gpus else (hour, option.gpus)
 
 
 def read_tariff(gpus: tuple[str, ...], given: Mapping[str, float], pue: float, load_gb_s: float | None) -> Tariff:
@@ -100,19 +102,14 @@ def cost_of(option: Option, demand: Demand, tariff: Tariff) -> Cost:
     prefill pool is all input and the decode pool all output.
     """
     rate = sum(_rate(part, demand) for part in option.parts if part.role != "decode")
-    traffic, hour = demand.traffic, tariff.per_hour(option)
-    watts = _watts(option, tariff)
-    output = rate * traffic.osl
-    kinds: tuple[float | None, ...] = (None, None, None)
+    isl, osl, hour, watts = demand.isl.mean, demand.osl.mean, tariff.per_hour(option), _watts(option, tariff)
+    cached = new = made = whole = None
     if hour is not None:
-        kinds = tuple(
-            sum(piece) / rate / _HOUR
-            for piece in zip(*(_pieces(part, demand, tariff) for part in option.parts), strict=True)
-        )
-    whole = None if hour is None else hour / (rate * _HOUR * (traffic.isl + traffic.osl)) * MILLION
-    return Cost(
-        hour, *kinds, whole, watts, None if watts is None else watts / float(output), float(output),
-    )  # fmt: skip
+        pieces = [_pieces(part, demand, tariff) for part in option.parts]
+        cached, new, made = (sum(kind) / rate / _HOUR for kind in zip(*pieces, strict=True))
+        whole = hour * MILLION / (rate * _HOUR * (isl + osl))
+    joules = None if watts is None else watts / (rate * osl)
+    return Cost(hour, cached, new, made, whole, watts, joules, rate * osl)
 
 
 def _rate(part: Part, demand: Demand) -> float:
@@ -127,7 +124,9 @@ def _pieces(part: Part, demand: Demand, tariff: Tariff) -> tuple[float, float, f
     """USD an hour of the part, times a million, over tokens of a request: cached input, input, output."""
     traffic = demand.traffic
     hour = part.gpus * (tariff.price(part.replica.gpu) or 0.0) * MILLION
-    running = float(part.replica.answer(demand, part.mean_load(demand)).loaded.running) if part.role != "prefill" else 1.0
+    running = (
+        float(part.replica.answer(demand, part.mean_load(demand)).loaded.running) if part.role != "prefill" else 1.0
+    )
     times = token_times(part.replica.predictor, InFlight(running, traffic.isl, traffic.osl))
     if part.role == "decode":
         return 0.0, 0.0, hour / float(traffic.osl)

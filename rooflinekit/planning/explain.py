@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from rooflinekit.planning.answer import Candidate, Fleet
-from rooflinekit.planning.cost import Tariff
 from rooflinekit.planning.demand import Demand
+from rooflinekit.planning.option import Reserve
 
 __all__ = ["answer_in_words", "deployment_name", "lost_in_words", "split_name"]
 
@@ -34,19 +34,19 @@ def deployment_name(scenario: dict[str, Any]) -> str:
     return " ".join([split_name(scenario), *(f"{key} {scenario[key]}" for key in _FORMATS if key in scenario)])
 
 
-def answer_in_words(best: Candidate, demand: Demand, tariff: Tariff, redundancy: int) -> str:
+def answer_in_words(best: Candidate, demand: Demand, reserve: Reserve) -> str:
     """The answer as a sentence or four, with the arithmetic that leads to it."""
     parts = [f"{_arithmetic(best)}: {_money(best)}."]
-    parts += [_sizing(fleet, demand, redundancy) for fleet in best.fleets]
+    parts += [_sizing(fleet, demand, reserve) for fleet in best.fleets]
     if best.formula_gpus != best.gpus:
         parts.append(
-            f"The formula alone asks for {best.formula_gpus} GPUs; a simulation of {best.simulated_requests:,} requests "
-            f"refuted that and confirms {best.gpus}."
+            f"The formula alone asks for {best.formula_gpus} GPUs; simulating {best.simulated_requests:,} requests "
+            f"refutes that and confirms {best.gpus}."
         )
     elif best.confirmed:
-        parts.append(f"A simulation of {best.simulated_requests:,} requests confirms every objective.")
-    elif best.confirmed is None:
-        parts.append("No simulation was asked for.")
+        parts.append(f"Simulating {best.simulated_requests:,} requests confirms every objective.")
+    else:
+        parts.append("No simulation has confirmed it.")
     return " ".join(parts)
 
 
@@ -54,38 +54,38 @@ def _arithmetic(best: Candidate) -> str:
     """`40 GPUs = 5 replicas x TP8`."""
     pieces = []
     for fleet in best.fleets:
-        gpu = fleet.scenario["gpu"]
         role = "" if fleet.role == "serve" else f"{fleet.role} "
         number = f"{fleet.replicas} {role}replica{'s' if fleet.replicas > 1 else ''}"
-        pieces.append(f"{number} x {deployment_name(fleet.scenario)} on {gpu}")
-    engine = best.fleets[0].scenario["engine"]
-    return f"{best.gpus} GPU{'s' if best.gpus > 1 else ''} = {' + '.join(pieces)}, {engine}"
+        pieces.append(f"{number} x {deployment_name(fleet.scenario)} on {fleet.scenario['gpu']}")
+    first = best.fleets[0].scenario
+    return f"{best.gpus} GPU{'s' if best.gpus > 1 else ''} = {' + '.join(pieces)}, {first['engine']}"
 
 
 def _money(best: Candidate) -> str:
     cost = best.cost
     if cost.usd_per_hour is None:
         return "no price is known, so plans are compared by GPUs"
-    return f"${cost.usd_per_hour:,.2f} an hour, ${_three(cost.million_tokens_usd or 0.0)} a million tokens"
+    return f"${cost.usd_per_hour:,.2f} an hour, ${_three(cost.million_tokens_usd or 0.0)} a million tokens in and out"
 
 
-def _sizing(fleet: Fleet, demand: Demand, redundancy: int) -> str:
+def _sizing(fleet: Fleet, demand: Demand, reserve: Reserve) -> str:
     """How many replicas, from what each bears."""
-    working = fleet.replicas - fleet.spare
-    peak = demand.peak_load * fleet.share
+    working, peak, unit = fleet.replicas - fleet.spare, demand.peak_load * fleet.share, demand.unit
     role = "replica" if fleet.role == "serve" else f"{fleet.role} replica"
-    unit = demand.unit
-    limit = "the knee is reached" if fleet.binds == ("knee",) else f"{' and '.join(fleet.binds)} fails"
     if fleet.binds == ("users",):
         return f"One {role} bears all {peak:,g} users."
-    ratio = peak / fleet.capacity
+    limit = "the knee" if fleet.binds == ("knee",) else f"{' and '.join(fleet.binds)} fails"
+    each, divisor = fleet.capacity * (1.0 - reserve.headroom), _three(fleet.capacity)
+    if reserve.headroom:
+        divisor = f"({divisor} x {1.0 - reserve.headroom:g})"
+    needed = max(math.ceil(peak / each - 1e-6), 1)
     sentence = (
-        f"A {role} bears {_three(fleet.capacity)} {unit} before {limit}; {_three(peak)} / {_three(fleet.capacity)} = "
-        f"{_three(ratio)}, so {working} carry the {'peak' if demand.peak > 1 else 'load'}"
+        f"One {role} bears {_three(fleet.capacity)} {unit} before {limit}; "
+        f"{_three(peak)} / {divisor} = {_three(peak / each)}, so {needed} carry the "
+        f"{'peak' if demand.peak > 1 else 'load'}"
     )
-    if working > math.ceil(ratio - 1e-6):
-        sentence += " with the headroom or the corrections asked of them"
-    return sentence + (f", and {fleet.spare} may fail." if redundancy and fleet.spare else ".")
+    sentence += f", {working} with what the simulation adds" if working > needed else ""
+    return sentence + (f", and {fleet.spare} more may fail." if fleet.spare else ".")
 
 
 def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
@@ -93,8 +93,6 @@ def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
     mine, theirs = other.cost.usd_per_hour, best.cost.usd_per_hour
     priced = mine is not None and theirs is not None
     ratio = mine / theirs if mine is not None and theirs is not None else other.gpus / best.gpus
-    if other.confirmed is False:
-        return "the simulation refutes it: " + ", ".join(_failed(other))
     if abs(ratio - 1.0) < _CLOSE:
         return "costs the same; more is left to spare in the best" if priced else "as many GPUs; less to spare"
     head = f"{_percent(ratio)} {'dearer' if priced else 'more GPUs'}" if ratio > 1 else "cheaper, but not confirmed"
@@ -108,10 +106,6 @@ def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
     if idle > 0.1:
         reasons.append(f"{idle:.0%} of what it bears stays unused")
     return f"{head}: {', '.join(reasons)}"
-
-
-def _failed(candidate: Candidate) -> list[str]:
-    return list(candidate.fleets[0].binds)
 
 
 def _binding(candidate: Candidate) -> str:

@@ -25,23 +25,23 @@ from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.types.batch import whole_number
 from rooflinekit.types.errors import DoesNotFitError, InfeasibleError, InputError, WorkloadError, nearest
 
-__all__ = ["DEMAND_KEYS", "PLAN_KEYS", "plan", "read_question"]
+__all__ = ["DEFAULT_SLO", "DEMAND_KEYS", "PLAN_KEYS", "plan", "read_question"]
 
 DEMAND_KEYS = ("rate", "users", "trace", "peak", "isl", "osl", "cv", "clean")
 _SPACE_LISTS = ("engines", "weights", "kv", "tp", "pp", "ep", "dp", "token_budgets", "max_num_seqs")
 _SPACE_SINGLE = ("max_gpus", "memory_fraction", "activations", "disaggregated", "mixed")
 _MONEY = ("prices", "pue", "load_gbps")
 _RESERVE = ("headroom", "redundancy", "limits")
-PLAN_KEYS = (*DEMAND_KEYS, *_SPACE_LISTS, *_SPACE_SINGLE, *_MONEY, *_RESERVE, "calibration", "confirm", "seed")
+PLAN_KEYS = (*DEMAND_KEYS, *_SPACE_LISTS, *_SPACE_SINGLE, *_MONEY, *_RESERVE, "calibration", "confirm", "seed", "by")
 """Keywords of `plan` beside model, gpus and slo."""
 
 _SHARES = (0.5, 0.9, 0.95, 0.99)
 _RUNS = 12  # simulations beyond those of the candidates that are asked for
-_DEFAULT_SLO = "p95 ttft<1s, p95 tpot<50ms"
+DEFAULT_SLO = "p95 ttft<1s, p95 tpot<50ms"
 
 
 def plan(
-    model: str | PathLike[str], gpus: str | Sequence[str] = ("h100-sxm",), slo: str = _DEFAULT_SLO, **scenario: Any
+    model: str | PathLike[str], gpus: str | Sequence[str] = ("h100-sxm",), slo: str = DEFAULT_SLO, **scenario: Any
 ) -> PlanAnswer:
     """The cheapest deployments that carry a traffic within its objectives.
 
@@ -55,7 +55,8 @@ def plan(
             are valid, formats only the checkpoint's), max_gpus of one replica, disaggregated, mixed (False leaves them
             out), memory_fraction, activations; money: prices {gpu: USD an hour}, pue, load_gbps [GB/s]; reserve:
             headroom (share of what a replica bears), redundancy (replicas that may fail), limits {gpu: how many there
-            are}; calibration; confirm (candidates that are simulated, 3), seed.
+            are}; calibration; confirm (candidates that are simulated, 3), seed; by (what is least: cost, the default, or
+            gpus).
 
     Returns:
         A `PlanAnswer`: `answer` in words, `best`, `candidates` by cost, `pareto`, `refused`.
@@ -84,7 +85,7 @@ def plan(
         traffic=question.demand.to_dict(),
         question=str(question.demand),
         slo=tuple(map(str, question.slo)),
-        answer=answer_in_words(best, question.demand, question.tariff, question.reserve.redundancy),
+        answer=answer_in_words(best, question.demand, question.reserve),
         candidates=(best, *lost),
         pareto=tuple(points([able.replica for able in found.able], question.demand, question.tariff)),
         refused=tuple(found.refused),
@@ -113,9 +114,17 @@ def read_question(
         slo=parse_objectives(slo),
         space=_space(names, given),
         reserve=_reserve(names, given),
-        tariff=read_tariff(names, given.get("prices", {}), given.get("pue", 1.0), given.get("load_gbps")),
+        tariff=_tariff(names, given),
         calibration=given.get("calibration"),
     )
+
+
+def _tariff(gpus: tuple[str, ...], given: dict[str, Any]) -> Tariff:
+    by = given.get("by", "cost")
+    if by not in ("cost", "gpus"):
+        raise InputError(f"by must be cost or gpus, not {by!r}")
+    tariff = read_tariff(gpus, given.get("prices", {}), given.get("pue", 1.0), given.get("load_gbps"))
+    return replace(tariff, by_gpus=by == "gpus")
 
 
 def _gpu_names(gpus: tuple[str, ...]) -> list[str]:
@@ -130,8 +139,8 @@ def _gpu_names(gpus: tuple[str, ...]) -> list[str]:
 
 
 def _space(gpus: tuple[str, ...], given: dict[str, Any]) -> Space:
-    lists = {key: _listed(key, given[key]) for key in _SPACE_LISTS if key in given}
-    single = {key: given[key] for key in _SPACE_SINGLE if key in given}
+    lists: dict[str, Any] = {key: _listed(key, given[key]) for key in _SPACE_LISTS if key in given}
+    single: dict[str, Any] = {key: given[key] for key in _SPACE_SINGLE if key in given}
     if "max_gpus" in single:
         single["max_gpus"] = whole_number(single["max_gpus"], "max_gpus")
     return Space(gpus, **lists, **single)
@@ -167,7 +176,9 @@ def _nothing(question: Question, found: Found) -> DoesNotFitError | InfeasibleEr
         return InfeasibleError(f"no deployment meets {slo}; the nearest is {nearest_one}")
     if found.able:
         limits = ", ".join(f"{most} {gpu}" for gpu, most in question.reserve.limits)
-        return InfeasibleError(f"{limits} do not carry {question.demand}; {found.refused[-1].what} {found.refused[-1].why}")
+        return InfeasibleError(
+            f"{limits} do not carry {question.demand}; {found.refused[-1].what} {found.refused[-1].why}"
+        )
     tried = "; ".join(f"{each.what}: {each.why}" for each in found.refused[:3])
     return DoesNotFitError(f"no deployment holds {question.model}; {tried or 'nothing was left to try'}")
 

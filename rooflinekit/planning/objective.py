@@ -52,7 +52,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class Felt:
-    """Latencies of a load on a deployment: means and quantile functions [s]; infinite where there is no steady state."""
+    """Latencies of a load on a deployment: means and quantile functions [s]; infinite without a steady state."""
 
     means: dict[str, float]
     times: Spread

@@ -88,13 +88,10 @@ class Option:
         """Latencies at the peak; of a mixed fleet those of the slower kind."""
         if self.kind == "disaggregated":
             first, after = self.parts
-            pools = PrefillPool(first.replica), DecodePool(after.replica, link_seconds(first.replica, demand))
-            loads = [pool.feel(p.seen(demand), p.load(demand)) for pool, p in zip(pools, self.parts, strict=True)]
-            return joined(*loads)
-        felts = []
-        for part in self.parts:
-            felts.append(feel(part.replica.answer(part.seen(demand), part.load(demand))))
-        return slowest(felts)
+            prefill = PrefillPool(first.replica).feel(first.seen(demand), first.load(demand))
+            decode = DecodePool(after.replica, link_seconds(first.replica, demand))
+            return joined(prefill, decode.feel(after.seen(demand), after.load(demand)))
+        return slowest([feel(part.replica.answer(part.seen(demand), part.load(demand))) for part in self.parts])
 
     def grown(self, more: int = 1) -> Option:
         """With more working replicas: of the part that the objectives load most."""

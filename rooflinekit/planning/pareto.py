@@ -20,8 +20,11 @@ _HOUR, _MILLION = 3600.0, 1e6
 
 @dataclass(frozen=True)
 class Point:
-    """One replica at one load. `on`: the fronts it stands on, `speed` (tok/s/user against tok/s/GPU) or `cost` (USD a
-    million tokens, in and out, against the mean time of a request)."""
+    """One replica at one load.
+
+    on: the fronts it stands on, `speed` (tok/s/user against tok/s/GPU) or `cost` (USD a million tokens, in and out,
+    against the mean time of a request).
+    """
 
     scenario: dict[str, Any]
     gpus: int

@@ -90,7 +90,7 @@ class DecodePool:
         felt = feel(self.answer(demand, rate))
         if not felt.stable:
             return felt
-        steps = max(demand.traffic.osl - 1.0, 1.0)
+        steps = max(demand.osl.mean - 1.0, 1.0)
         late = felt.means["ttft"] + self.transfer
         tpot = felt.means["tpot"] + late / steps
         inner = felt.times
@@ -111,7 +111,7 @@ def link_seconds(prefill: Replica, demand: Demand) -> float:
     accelerator = prefill.resolved.plan.system.accelerator
     bandwidth = float(accelerator.nic_bandwidth or accelerator.pcie_bandwidth) * prefill.gpus
     each = prefill.predictor.memory.kv_bytes_per_token
-    return demand.traffic.isl * each / bandwidth if bandwidth else math.inf
+    return demand.isl.mean * each / bandwidth if bandwidth else math.inf
 
 
 def pool_ability(pool: PrefillPool | DecodePool, demand: Demand, slo: tuple[Objective, ...]) -> Ability:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from rooflinekit.traffic.closed_form import Loaded, Times
 from rooflinekit.traffic.curve import tabulate
 from rooflinekit.traffic.mixing import slots
 from rooflinekit.traffic.question import LoadAnswer, answer_load
+from rooflinekit.types.engine import EngineSettings
 from rooflinekit.types.errors import DoesNotFitError
 
 __all__ = ["Ability", "Replica", "ability", "bears", "feel", "first_violation", "lay_out", "retuned"]
@@ -74,7 +75,7 @@ def retuned(replica: Replica, setting: dict[str, int], demand: Demand) -> Replic
     Raises DoesNotFitError where the cache then has no room.
     """
     plan = replica.resolved.plan
-    chosen = replace(plan.deployment.settings, **setting)
+    chosen = EngineSettings.read(asdict(plan.deployment.settings) | setting)
     plan = replace(plan, deployment=replace(plan.deployment, settings=chosen))
     predictor = Predictor.of(plan)
     resolved = replace(replica.resolved, predictor=predictor)
@@ -87,7 +88,7 @@ def retuned(replica: Replica, setting: dict[str, int], demand: Demand) -> Replic
 
 def _tabulated(scenario: dict[str, Any], resolved: Resolved, demand: Demand) -> Replica:
     room = _room(resolved.predictor, demand)
-    curve = tabulate(resolved.predictor, demand.traffic.isl, demand.traffic.osl, room)
+    curve = tabulate(resolved.predictor, demand.isl.mean, demand.osl.mean, room)
     return Replica(scenario, resolved, curve, room)
 
 
@@ -113,9 +114,11 @@ def feel(answer: LoadAnswer) -> Felt:
 
 @dataclass(frozen=True)
 class Ability:
-    """What a replica bears: `load` (requests/s or users; 0 if the objectives fail even without waiting), and why not
-    more: objectives that fail just above, or the knee. regained: a heavier load would meet them again, which nobody
-    should plan for."""
+    """What a replica bears within the objectives.
+
+    load: requests/s or users; 0 if the objectives fail even without waiting. binds: objectives that fail just above, or
+    the knee. regained: a heavier load would meet them again, which nobody should plan for.
+    """
 
     load: float
     binds: tuple[str, ...]

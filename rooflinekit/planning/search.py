@@ -219,9 +219,7 @@ def _disaggregated(question: Question, laid_out: list[Replica], found: Found) ->
             found.options.append(option)
 
 
-def _cheapest_pool(
-    question: Question, pools: list[tuple[Replica, PrefillPool | DecodePool]], role: str
-) -> Part | None:
+def _cheapest_pool(question: Question, pools: list[tuple[Replica, PrefillPool | DecodePool]], role: str) -> Part | None:
     """The pool of fewest accelerators; of equals the one with more to spare."""
     parts = []
     for replica, pool in pools:

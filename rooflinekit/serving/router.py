@@ -57,7 +57,8 @@ ROUTERS: dict[str, Callable[[Sequence[Replica]], Route]] = {
     "prefix-affinity": _prefix_affinity,
     "shared": _shared,
 }
-"""round-robin: in turn. random: as a balancer without memory does, drawn from a fixed seed. least-loaded: the fewest requests. prefix-affinity: the longest cached prefix among replicas
+"""round-robin: in turn. random: drawn from a fixed seed, as by a balancer without memory. least-loaded: the fewest
+requests. prefix-affinity: the longest cached prefix among replicas
 that are not much busier than the least loaded. shared: one queue in front of all, from which a replica takes a request
 when it has a place."""
 

@@ -81,7 +81,8 @@ class Loaded:
 def closed_loop(predictor: Predictor, users: Numeric, traffic: Traffic, known: Times | None = None) -> Loaded:
     """`users` requests in flight at any time; each that ends is followed by the next. Scalars or arrays.
 
-    `known`: times that are tabulated; by default each is worked out. Where the memory model has no room for one sequence, all are taken to run: what was measured did.
+    `known`: times that are tabulated; by default each is worked out. Where the memory model has no room for one
+    sequence, all are taken to run: what was measured did.
     """
     room = slots(predictor, traffic.isl, traffic.osl, traffic.most)
     running = minimum(users, where(room >= 1.0, room, users))
