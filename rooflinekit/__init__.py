@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from rooflinekit.facts import kv_cache_bytes, max_context, parameters
     from rooflinekit.frames import estimate_frame
     from rooflinekit.parameter_count import ParameterCount
+    from rooflinekit.planning.answer import PlanAnswer
+    from rooflinekit.planning.front import plan
+    from rooflinekit.planning.inverse import largest
+    from rooflinekit.planning.required import break_even_prices, fewest_gpus, required_bandwidth
     from rooflinekit.results import Estimate
     from rooflinekit.serving.front import simulate
     from rooflinekit.serving.predict import predict_step
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
         DeploymentError,
         DoesNotFitError,
         DtypeError,
+        InfeasibleError,
         InputError,
         RooflinekitError,
         SpecError,
@@ -46,6 +51,12 @@ _HOME = {
     "parameters": "rooflinekit.facts",
     "estimate_frame": "rooflinekit.frames",
     "ParameterCount": "rooflinekit.parameter_count",
+    "PlanAnswer": "rooflinekit.planning.answer",
+    "plan": "rooflinekit.planning.front",
+    "largest": "rooflinekit.planning.inverse",
+    "break_even_prices": "rooflinekit.planning.required",
+    "fewest_gpus": "rooflinekit.planning.required",
+    "required_bandwidth": "rooflinekit.planning.required",
     "Estimate": "rooflinekit.results",
     "predict_step": "rooflinekit.serving.predict",
     "simulate": "rooflinekit.serving.front",
@@ -58,6 +69,7 @@ _HOME = {
     "DeploymentError": "rooflinekit.types.errors",
     "DoesNotFitError": "rooflinekit.types.errors",
     "DtypeError": "rooflinekit.types.errors",
+    "InfeasibleError": "rooflinekit.types.errors",
     "InputError": "rooflinekit.types.errors",
     "RooflinekitError": "rooflinekit.types.errors",
     "SpecError": "rooflinekit.types.errors",
@@ -73,20 +85,27 @@ __all__ = [
     "Dtype",
     "DtypeError",
     "Estimate",
+    "InfeasibleError",
     "InputError",
     "ParameterCount",
+    "PlanAnswer",
     "RooflinekitError",
     "SpecError",
     "UnknownNameError",
     "WorkloadError",
+    "break_even_prices",
     "estimate",
     "estimate_frame",
+    "fewest_gpus",
     "kv_cache_bytes",
+    "largest",
     "load_accelerator",
     "load_model",
     "max_context",
     "parameters",
+    "plan",
     "predict_step",
+    "required_bandwidth",
     "simulate",
     "step_table",
 ]

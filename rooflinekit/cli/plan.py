@@ -198,9 +198,7 @@ def _pairs(texts: list[str], what: str) -> dict[str, float]:
         except ValueError:
             sign, number = "", 0.0
         if not sign or not name or name in found:
-            raise InputError(
-                f"{what} {text!r} is not a new name=number; write it like h100-sxm={'2.10' if what == 'price' else 16}"
-            )
+            raise InputError(f"{what} {text!r} is not a new name=number; write it like h100-sxm=16")
         found[name] = number
     return found
 

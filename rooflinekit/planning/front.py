@@ -55,8 +55,7 @@ def plan(
             are valid, formats only the checkpoint's), max_gpus of one replica, disaggregated, mixed (False leaves them
             out), memory_fraction, activations; money: prices {gpu: USD an hour}, pue, load_gbps [GB/s]; reserve:
             headroom (share of what a replica bears), redundancy (replicas that may fail), limits {gpu: how many there
-            are}; calibration; confirm (candidates that are simulated, 3), seed; by (what is least: cost, the default, or
-            gpus).
+            are}; calibration; confirm (candidates that are simulated, 3), seed; by: what is to be least, cost or gpus.
 
     Returns:
         A `PlanAnswer`: `answer` in words, `best`, `candidates` by cost, `pareto`, `refused`.

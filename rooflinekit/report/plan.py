@@ -146,15 +146,10 @@ def _more(answer: PlanAnswer) -> list[str]:
 
 def _latencies(best: Candidate) -> list[str]:
     """The best candidate at the peak, by formula and by simulation."""
-    tables = [("formula", best.predicted), ("simulated", best.simulated)]
-    head = [
-        "at the peak",
-        *(f"{kind[:7]} {name}" for kind, table in tables if table for name in ("mean", "p95", "p99")),
-    ]
-    rows = [
-        [label, *(_time(table[key][name]) for _, table in tables if table for name in ("mean", "p95", "p99"))]
-        for label, key in _METRICS.items()
-    ]
+    tables = [("", best.predicted), ("sim. ", best.simulated)]
+    shown = [(start, table, name) for start, table in tables if table for name in ("mean", "p95", "p99")]
+    head = ["at the peak", *(f"{start}{name}" for start, _, name in shown)]
+    rows = [[label, *(_time(table[key][name]) for _, table, name in shown)] for label, key in _METRICS.items()]
     return aligned(head, rows)
 
 
@@ -182,14 +177,12 @@ def _facts(best: Candidate) -> Iterator[str]:
 def _fleet(fleet: Fleet) -> Iterator[str]:
     label = {"serve": "replica", "prefill": "prefill", "decode": "decode"}[fleet.role]
     knee = f", knee {fleet.knee:.3g}" if fleet.knee is not None else ""
-    told = {
-        key: fleet.scenario[key] for key in ("token_budget", "max_num_seqs", "max_model_len") if key in fleet.scenario
-    }
+    settings = ("token_budget", "max_num_seqs", "max_model_len")
+    words = [f"{key} {fleet.scenario[key]}" for key in settings if key in fleet.scenario]
     yield (
         f"{label:<9} {fleet.load:.3g} of {fleet.capacity:.3g} it bears{knee}; binds: {', '.join(fleet.binds)}; "
         f"{fleet.headroom:.0%} headroom"
     )
-    words = [f"{key} {value}" for key, value in told.items()]
     yield f"          {', '.join([*words, f'cold start {fleet.cold_start_s:.0f} s'])}"
 
 
