@@ -19,7 +19,7 @@ from rooflinekit.planning.objective import parse_objectives
 from rooflinekit.planning.option import Option, Part, Reserve
 from rooflinekit.planning.pareto import points
 from rooflinekit.planning.pools import DecodePool, PrefillPool
-from rooflinekit.planning.search import Found, Question, search
+from rooflinekit.planning.search import Found, Question, Refusal, search
 from rooflinekit.planning.space import Space
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.types.batch import whole_number
@@ -71,10 +71,13 @@ def plan(
     question = read_question(model, gpus, slo, scenario)
     confirm = whole_number(scenario.get("confirm", 3), "confirm", 0)
     seed = whole_number(scenario.get("seed", 0), "seed", 0)
+    question = replace(question, confirm=confirm)
     found = search(question)
     if not found.options:
         raise _nothing(question, found)
-    ranked = _ranked(question, found.options, confirm, seed)
+    ranked = _ranked(question, found, seed)
+    if not ranked:
+        raise _nothing(question, found)
     candidates = [_candidate(question, *entry) for entry in ranked]
     best = candidates[0]
     lost = [replace(each, lost=lost_in_words(each, best, question.demand)) for each in candidates[1:]]
@@ -182,15 +185,13 @@ def _nothing(question: Question, found: Found) -> DoesNotFitError | InfeasibleEr
     return DoesNotFitError(f"no deployment holds {question.model}; {tried or 'nothing was left to try'}")
 
 
-def _ranked(
-    question: Question, options: list[Option], confirm: int, seed: int
-) -> list[tuple[Option, Played | None, int]]:
+def _ranked(question: Question, found: Found, seed: int) -> list[tuple[Option, Played | None, int]]:
     """Options by cost, those confirmed first; a refuted one goes on with one more replica until it is confirmed.
 
     The cheapest is simulated until as many as asked are confirmed, so none that is left could be cheaper than they.
     """
-    tie, rank = count(), question.tariff.rank
-    heap = [(rank(option), next(tie), option, option.gpus) for option in options]
+    tie, rank, confirm = count(), question.tariff.rank, question.confirm
+    heap = [(rank(option), next(tie), option, option.gpus) for option in found.options]
     heapq.heapify(heap)
     kept: list[tuple[Option, Played | None, int]] = []
     runs = confirm + _RUNS if confirm else 0
@@ -204,6 +205,9 @@ def _ranked(
         more = option.grown(max(1, option.parts[0].working // 20))
         if all(part.gpus <= question.reserve.limit(part.replica.gpu) for part in more.parts):
             heapq.heappush(heap, (rank(more), next(tie), more, formula))
+        else:
+            name = ", ".join(f"{part.replicas} x {part.replica.gpu}" for part in option.parts)
+            found.refused.append(Refusal(name, "the simulation refutes it, and more are not to be had"))
     rest = [(option, None, formula) for _, _, option, formula in sorted(heap)]
     return [*kept, *rest]
 
@@ -283,8 +287,19 @@ def _warnings(question: Question, found: Found, ranked: list[tuple[Option, Playe
     if not question.demand.closed:
         notes.append("requests reach replicas at random; a balancer that evens them out does better")
     best, played, _ = ranked[0]
+    if played is None and question.confirm:
+        notes.append("no candidate was confirmed: each that was simulated missed an objective, with replicas added too")
     if played is not None and played.felt.stable:
         notes += _disagreements(question, best, played)
+    told = [
+        (key, part.replica.scenario[key])
+        for part in best.parts
+        for key in ("weights", "kv", "activations")
+        if key in part.replica.scenario
+    ]
+    notes += [
+        f"{key} {value} as asked: what that does to the answers' quality is not in the plan" for key, value in told
+    ]
     notes += [note for part in best.parts for note in part.replica.resolved.warnings]
     return notes
 

@@ -22,6 +22,7 @@ from rooflinekit.types.model import Model
 __all__ = ["Able", "Found", "Question", "Refusal", "search"]
 
 _TRIES = 64  # replicas that are added where an objective of the whole request fails though those of its parts hold
+_ANSWER = 2.0  # tokens from which there is something to decode
 _LONG = 256  # tokens to which the longest admitted sequence is rounded up
 
 
@@ -36,6 +37,7 @@ class Question:
     reserve: Reserve
     tariff: Tariff
     calibration: str | None = None
+    confirm: int = 0  #: candidates to simulate
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def search(question: Question) -> Found:
         laid_out = list(_replicas(question, model, gpu, longest, found))
         for replica in laid_out:
             _aggregated(question, replica, found)
-        if question.space.disaggregated and not question.demand.closed:
+        if question.space.disaggregated and not question.demand.closed and question.demand.osl.mean >= _ANSWER:
             _disaggregated(question, laid_out, found)
     if question.space.mixed:
         found.options += _cheaper(_mixed(question, found.able), found.options, question.tariff)
@@ -258,16 +260,26 @@ def _mixed(question: Question, able: list[Able]) -> list[Option]:
 
 
 def _pair(question: Question, first: Able, second: Able) -> Option | None:
+    """The cheapest fleet of both kinds; exact while one of them is at most 64 replicas beyond none or the most."""
     reserve, peak = question.reserve, question.demand.peak_load
     bears = [each.ability.load * (1.0 - reserve.headroom) for each in (first, second)]
+    price = [each.replica.gpus * (question.tariff.price(each.replica.gpu) or 0.0) for each in (first, second)]
     limits = [reserve.limit(each.replica.gpu) // each.replica.gpus for each in (first, second)]
-    lost = reserve.redundancy * max(bears)  # the largest replicas fail
-    options = []
-    for count in range(1, int(min(math.ceil((peak + lost) / bears[0]), limits[0])) + 1):
-        other = math.ceil((peak + lost - count * bears[0]) / bears[1] - 1e-9)
+    needed = peak + reserve.redundancy * max(bears)  # the largest replicas fail
+    most = int(min(math.ceil(needed / bears[0]), limits[0]))
+    found = []
+    for count in {*range(1, min(most, _MIXED) + 1), *range(max(most - _MIXED, 1), most + 1)}:
+        other = math.ceil((needed - count * bears[0]) / bears[1] - 1e-9)
         if 1 <= other <= limits[1]:
-            options.append(_fleet(question, (first, count), (second, other)))
-    return min(options, key=question.tariff.rank, default=None)
+            gpus = count * first.replica.gpus + other * second.replica.gpus
+            found.append((count * price[0] + other * price[1], gpus, count, other))
+    if not found:
+        return None
+    _, _, count, other = min(found, key=lambda mix: (mix[1], mix[0]) if question.tariff.by_gpus else mix[:2])
+    return _fleet(question, (first, count), (second, other))
+
+
+_MIXED = 64  # replicas of one kind in a mixed fleet, from none up and from the most down
 
 
 def _fleet(question: Question, *kinds: tuple[Able, int]) -> Option:

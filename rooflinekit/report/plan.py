@@ -16,6 +16,7 @@ from rooflinekit.types.units import format_time
 __all__ = ["break_even_text", "plan_markdown", "plan_rows", "plan_text", "solution_row", "solution_text"]
 
 _SHOWN, _EXPLAINED, _POINTS = 8, 5, 7
+_LEAST = 4  # columns of the candidates that are always shown
 _STATISTICS = ("mean", "p50", "p95", "p99")
 _METRICS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2EL": "e2el_ms"}
 
@@ -26,7 +27,7 @@ def plan_text(answer: PlanAnswer) -> str:
     blocks = [
         [*_wrap(f"{answer.model}: {answer.question}"), *_wrap(", ".join(answer.slo))],
         _wrap(answer.answer),
-        aligned(head, rows, left=(0, 1, 2), gap=2) + _more(answer),
+        [*_narrow(head, rows), *_more(answer)],
         _latencies(answer.best),
         [line for text in _facts(answer.best) for line in _wrap(text, "          ")],
         ["why the others lost", *_lost(answer)] if answer.candidates[1:] else [],
@@ -96,15 +97,25 @@ def _wrap(text: str, indent: str = "  ") -> list[str]:
 
 def _candidates(answer: PlanAnswer) -> tuple[list[str], list[list[str]]]:
     named = [name.rpartition(" <= ")[0] for name in answer.slo][:2]
+    several = len({fleet.scenario["engine"] for each in answer.candidates for fleet in each.fleets}) > 1
     head = ["", "gpu", "replicas", "GPUs", "$/h", "$/Mtok", *named, "load"]
     rows = [
         [
-            f"{rank}{_mark(each)}", _gpus(each), _plan(each), str(each.gpus), _dollars(each.cost.usd_per_hour),
-            _dollars(each.cost.million_tokens_usd), *(_statistic(each, name) for name in named), _busy(each),
+            f"{rank}{_mark(each)}", _gpus(each), _plan(each) + (f" {_engine(each)}" if several else ""),
+            str(each.gpus), _dollars(each.cost.usd_per_hour), _small(each.cost.million_tokens_usd), *(_statistic(each, name) for name in named), _busy(each),
         ]
         for rank, each in enumerate(answer.candidates[:_SHOWN], 1)
     ]  # fmt: skip
     return head, rows
+
+
+def _narrow(head: list[str], rows: list[list[str]]) -> list[str]:
+    """The table without its last columns, as far as the terminal has no room for them."""
+    lines = aligned(head, rows, left=(0, 1, 2))
+    while max(map(len, lines)) > WIDTH and len(head) > _LEAST:
+        head, rows = head[:-1], [row[:-1] for row in rows]
+        lines = aligned(head, rows, left=(0, 1, 2))
+    return lines
 
 
 def _mark(candidate: Candidate) -> str:
@@ -113,6 +124,10 @@ def _mark(candidate: Candidate) -> str:
 
 def _gpus(candidate: Candidate) -> str:
     return "+".join(dict.fromkeys(str(fleet.scenario["gpu"]) for fleet in candidate.fleets))
+
+
+def _engine(candidate: Candidate) -> str:
+    return "+".join(dict.fromkeys(str(fleet.scenario["engine"]) for fleet in candidate.fleets))
 
 
 def _plan(candidate: Candidate) -> str:
@@ -204,7 +219,7 @@ def _front(points: Sequence[Point]) -> list[str]:
         [
             point.scenario["gpu"], split_name(point.scenario), f"{point.load:.3g}", f"{point.tok_s_per_user:.0f}",
             f"{point.tok_s_per_gpu:.0f}", _time(point.ttft_ms), _time(point.e2el_ms),
-            _dollars(point.usd_per_million_tokens),
+            _small(point.usd_per_million_tokens),
         ]
         for point in speed
     ]  # fmt: skip
@@ -229,7 +244,10 @@ def _dollars(value: float | None) -> str:
 
 
 def _small(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+    return "-" if value is None else f"{value:,.0f}" if value >= _WHOLE else f"{value:.3g}"
+
+
+_WHOLE = 999.5  # from which nobody wants decimals
 
 
 def _number(value: int | None) -> str:
