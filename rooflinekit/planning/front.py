@@ -23,6 +23,7 @@ from rooflinekit.planning.search import Found, Question, Refusal, search
 from rooflinekit.planning.space import Space
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.types.batch import whole_number
+from rooflinekit.types.dtype import parse_dtype
 from rooflinekit.types.errors import DoesNotFitError, InfeasibleError, InputError, WorkloadError, nearest
 
 __all__ = ["DEFAULT_SLO", "DEMAND_KEYS", "PLAN_KEYS", "plan", "read_question"]
@@ -153,6 +154,9 @@ def _listed(key: str, value: Any) -> tuple[Any, ...]:
     several = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not several:
         raise WorkloadError(f"{key} is an empty list; leave it out to search all")
+    if key in ("weights", "kv"):
+        for each in several:
+            parse_dtype(each)  # a format that nobody knows is no candidate's fault
     counted = key not in ("engines", "weights", "kv")
     return tuple(dict.fromkeys(whole_number(each, key) if counted else str(each) for each in several))
 
