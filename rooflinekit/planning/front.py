@@ -295,17 +295,16 @@ def _warnings(question: Question, found: Found, ranked: list[tuple[Option, Playe
         notes.append("no candidate was confirmed: each that was simulated missed an objective, with replicas added too")
     if played is not None and played.felt.stable:
         notes += _disagreements(question, best, played)
-    told = [
-        (key, part.replica.scenario[key])
-        for part in best.parts
-        for key in ("weights", "kv", "activations")
-        if key in part.replica.scenario
-    ]
-    notes += [
-        f"{key} {value} as asked: what that does to the answers' quality is not in the plan" for key, value in told
-    ]
+    notes += _formats(best)
     notes += [note for part in best.parts for note in part.replica.resolved.warnings]
     return notes
+
+
+def _formats(option: Option) -> list[str]:
+    """Formats that were asked for change what the model says."""
+    scenarios = [part.replica.scenario for part in option.parts]
+    told = {(key, each[key]): None for each in scenarios for key in ("weights", "kv", "activations") if key in each}
+    return [f"{key} {value} as asked: what that does to the quality of answers is not weighed" for key, value in told]
 
 
 def _disagreements(question: Question, option: Option, played: Played) -> list[str]:

@@ -99,13 +99,12 @@ def _candidates(answer: PlanAnswer) -> tuple[list[str], list[list[str]]]:
     named = [name.rpartition(" <= ")[0] for name in answer.slo][:2]
     several = len({fleet.scenario["engine"] for each in answer.candidates for fleet in each.fleets}) > 1
     head = ["", "gpu", "replicas", "GPUs", "$/h", "$/Mtok", *named, "load"]
-    rows = [
-        [
-            f"{rank}{_mark(each)}", _gpus(each), _plan(each) + (f" {_engine(each)}" if several else ""),
-            str(each.gpus), _dollars(each.cost.usd_per_hour), _small(each.cost.million_tokens_usd), *(_statistic(each, name) for name in named), _busy(each),
-        ]
-        for rank, each in enumerate(answer.candidates[:_SHOWN], 1)
-    ]  # fmt: skip
+    rows = []
+    for rank, each in enumerate(answer.candidates[:_SHOWN], 1):
+        plan = f"{_plan(each)} {_engine(each)}" if several else _plan(each)
+        money = [_dollars(each.cost.usd_per_hour), _small(each.cost.million_tokens_usd)]
+        latencies = [_statistic(each, name) for name in named]
+        rows.append([f"{rank}{_mark(each)}", _gpus(each), plan, str(each.gpus), *money, *latencies, _busy(each)])
     return head, rows
 
 
