@@ -141,7 +141,7 @@ def _one_deployment(
     ours = ("isl", "osl", "cv", "batch", "cached", "activations", "memory_fraction", "calibration")
     given = {key: asked[key] for key in ours} | single
     _refuse(
-        {key: asked[key] for key in ("rate", "users", "trace", "peak")}, "is what --max and --find search or ignore"
+        {key: asked[key] for key in ("rate", "users", "trace", "peak")}, "has no part in --max and --find bandwidth"
     )
     objectives = _objectives(slo, asked["subject_to"]) or ""
     given = {key: value for key, value in given.items() if value is not None}

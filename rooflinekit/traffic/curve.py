@@ -13,6 +13,7 @@ from rooflinekit.types.numeric import Array, Numeric
 __all__ = ["SharedCurve", "tabulate"]
 
 _DENSE = 1024  # sequences up to here stand one by one
+_BEYOND = 1e-6  # kernels jump where one more token begins another tile: just beyond a whole number
 _RATIO = 1.01  # of neighbouring numbers beyond
 _PARTS = ("time", "bound", "low", "high")
 _KINDS = ("step", "share", "first")
@@ -20,7 +21,7 @@ _KINDS = ("step", "share", "first")
 
 @dataclass(frozen=True)
 class SharedCurve:
-    """Shared times at whole numbers of sequences, straight lines between; called like `shared_times`.
+    """Shared times at whole numbers of sequences and just beyond each, straight lines between.
 
     grid: sequences in flight, ascending from 1; rows: the twelve times at each (step, share, first; time, bound, low,
     high) [s].
@@ -54,7 +55,8 @@ def tabulate(predictor: Predictor, isl: float, osl: float, most: float) -> Share
     """
     import numpy as np  # noqa: PLC0415 - one operating point does without
 
-    grid = [float(count) for count in range(1, int(min(most, _DENSE)) + 1)]
+    grid = [at for count in range(1, int(min(most, _DENSE))) for at in (float(count), count + _BEYOND)]
+    grid.append(float(int(min(most, _DENSE))))
     while grid[-1] < most:
         grid.append(float(min(max(grid[-1] + 1.0, round(grid[-1] * _RATIO)), most)))
     times = shared_times(predictor, InFlight(np.array(grid), isl, osl))
