@@ -135,7 +135,7 @@ def test_no_solution_is_explained(what: str, asked: dict[str, Any], error: type[
 
 
 def test_a_model_that_does_not_fit_has_no_largest_batch() -> None:
-    with pytest.raises(DoesNotFitError, match="no room for 1 sequence of .* weights take 141"):
+    with pytest.raises(DoesNotFitError, match=r"no room for 1 sequence of .* \(weights take 141"):
         largest("batch", "llama-3.3-70b", isl=1000, osl=100)
     with pytest.raises(InputError, match="at least two gpus"):
         break_even_prices("llama-3-8b", "h100-sxm", rate=1)

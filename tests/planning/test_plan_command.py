@@ -104,10 +104,7 @@ def test_inverse_answers_as_data() -> None:
 
 def test_a_trace_is_planned_for_and_replayed(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
-    rows = [
-        f"{number * 0.1 + 0.05 * (number % 3)},{200 + 37 * (number % 9)},{20 + 7 * (number % 5)}"
-        for number in range(400)
-    ]
+    rows = [f"{i / 10 + i % 3 / 100:.3f},{200 + 37 * (i % 9)},{20 + 7 * (i % 5)}" for i in range(400)]
     path.write_text("\n".join(["time_s,isl,osl", *rows]) + "\n")
     data = json.loads(run("plan", "llama-3-8b", "--trace", str(path), "--tp", "1", "--format", "json")[1])
     assert data["traffic"]["trace"]
