@@ -38,6 +38,7 @@ class Question:
     tariff: Tariff
     calibration: str | None = None
     confirm: int = 0  #: candidates to simulate
+    seed: int = 0
 
 
 @dataclass(frozen=True)

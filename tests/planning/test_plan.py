@@ -11,7 +11,7 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.estimator import read_deployment, resolve
-from rooflinekit.planning import front
+from rooflinekit.planning import ranking
 from rooflinekit.planning.answer import PlanAnswer
 from rooflinekit.planning.confirm import Played
 from rooflinekit.planning.demand import Demand, read_demand
@@ -19,6 +19,7 @@ from rooflinekit.planning.objective import Objective, parse_objectives
 from rooflinekit.planning.option import Option
 from rooflinekit.planning.pareto import front as pareto_front
 from rooflinekit.planning.pools import PrefillPool
+from rooflinekit.planning.reading import read_question
 from rooflinekit.planning.replica import ability, lay_out
 from rooflinekit.planning.search import search
 from rooflinekit.traffic.curve import tabulate
@@ -163,14 +164,14 @@ def test_the_confirmed_meet_every_objective_in_the_simulation(whole: PlanAnswer)
 
 def test_a_refuted_plan_grows_until_it_is_confirmed(monkeypatch: pytest.MonkeyPatch, quick: PlanAnswer) -> None:
     (fleet,) = quick.best.fleets
-    real = front.play
+    real = ranking.play
 
     def strict(option: Option, demand: Demand, slo: tuple[Objective, ...], seed: int = 0) -> Played:
         played = real(option, demand, slo, seed)
         small = option.parts[0].replica.scenario == fleet.scenario and option.parts[0].working < fleet.replicas + 2
         return Played(played.felt, played.requests, slo if small else ())
 
-    monkeypatch.setattr(front, "play", strict)
+    monkeypatch.setattr(ranking, "play", strict)
     answer = _plan(confirm=20)
     (grown,) = [c for c in answer.candidates if c.fleets[0].scenario == fleet.scenario]
     assert grown.replicas == fleet.replicas + 2
@@ -205,7 +206,7 @@ def test_a_prefill_pool_is_a_queue_with_one_server() -> None:
 def test_the_cheapest_mix_of_two_kinds_by_brute_force() -> None:
     slo, kinds = "p95 tpot<60ms", {"tp": [1], "max_num_seqs": [256], "token_budgets": [8192]}
     options = {**QUICK, **kinds, "rate": 23, "mixed": True, "prices": {"h100-sxm": 3.0, "l40s": 0.62}}
-    question = front.read_question(MODEL, GPUS, slo, options)
+    question = read_question(MODEL, GPUS, slo, options)
     found = search(question)
     bears = {able.replica.gpu: able.ability.load for able in found.able}
     mixes = [
