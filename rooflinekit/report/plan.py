@@ -42,7 +42,7 @@ def plan_markdown(answer: PlanAnswer) -> str:
     head, rows = _candidates(answer)
     lines = [f"## {answer.model}: {answer.question}", "", ", ".join(answer.slo), "", answer.answer, ""]
     lines += [*markdown(head, rows, left=(0, 1, 2)), *_more(answer), ""]
-    lines += [f"- {text}" for text in _facts(answer.best)]
+    lines += [f"- {' '.join(text.split())}" for text in _facts(answer.best)]
     lines += ["", *(f"{number}. {other.lost}" for number, other in enumerate(answer.candidates[1:], 2))]
     return "\n".join([*lines, "", *(f"- {note}" for note in _notes(answer))])
 
