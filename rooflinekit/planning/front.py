@@ -136,7 +136,7 @@ def _knee(part: Part, demand: Demand) -> float | None:
     if demand.closed:
         return None
     if part.role == "prefill":
-        return PrefillPool(part.replica).knee(demand)
+        return PrefillPool.of(part.replica, demand).knee(demand)
     if part.role == "decode":
         return DecodePool(part.replica, 0.0).knee(demand)
     return float(part.replica.answer(demand, 1e-9).loaded.knee)

@@ -88,7 +88,7 @@ class Option:
         """Latencies at the peak; of a mixed fleet those of the slower kind."""
         if self.kind == "disaggregated":
             first, after = self.parts
-            prefill = PrefillPool(first.replica).feel(first.seen(demand), first.load(demand))
+            prefill = PrefillPool.of(first.replica, demand).feel(first.seen(demand), first.load(demand))
             decode = DecodePool(after.replica, link_seconds(first.replica, demand))
             return joined(prefill, decode.feel(after.seen(demand), after.load(demand)))
         return slowest([feel(part.replica.answer(part.seen(demand), part.load(demand))) for part in self.parts])

@@ -33,21 +33,23 @@ _FULL = 1.0 - 1e-4  # of the knee
 
 @dataclass(frozen=True)
 class PrefillPool:
-    """Replicas that compute prompts and give out the first token."""
+    """Replicas that compute prompts and give out the first token; `prompt` is the time of one by itself [s]."""
 
     replica: Replica
+    prompt: Interval
 
-    def prompt(self, demand: Demand) -> Interval:
-        """One prompt by itself [s]."""
-        return Interval.of(self.replica.predictor.plan.time(Batch.prefill(1.0, demand.traffic.isl)))
+    @classmethod
+    def of(cls, replica: Replica, demand: Demand) -> PrefillPool:
+        """Time the mean prompt."""
+        return cls(replica, Interval.of(replica.predictor.plan.time(Batch.prefill(1.0, demand.isl.mean))))
 
     def knee(self, demand: Demand) -> float:
         """Prompts a second at most, one after the other."""
-        return 1.0 / float(self.prompt(demand).time)
+        return 1.0 / float(self.prompt.time)
 
     def feel(self, demand: Demand, rate: float) -> Felt:
         """Latencies up to the first token, at this rate on each replica; TPOT is 0."""
-        alone, traffic = self.prompt(demand), demand.traffic
+        alone, traffic = self.prompt, demand.traffic
         request = self.replica.predictor.plan.costs.request
         busy = rate * float(alone.time)
         if busy >= 1.0:

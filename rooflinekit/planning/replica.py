@@ -23,6 +23,7 @@ __all__ = ["Ability", "Replica", "ability", "bears", "feel", "first_violation", 
 
 _GRID = 16  # loads between which the first violation is looked for
 _CLOSE = 1e-4  # relative: a bisection of a rate ends
+_REACH = 1.05  # of the room: lower limits of sequences leave a little more of it
 _LIGHT = 1e-3  # of the knee: a load at which nobody waits
 
 
@@ -30,13 +31,14 @@ _LIGHT = 1e-3  # of the knee: a load at which nobody waits
 class Replica:
     """A deployment, as keywords and resolved, with its shared times tabulated.
 
-    room: sequences that run at once.
+    room: sequences that run at once; reach: of the table, a little more.
     """
 
     scenario: dict[str, Any]
     resolved: Resolved
     times: Times
     room: float
+    reach: float
 
     @property
     def predictor(self) -> Predictor:
@@ -81,15 +83,16 @@ def retuned(replica: Replica, setting: dict[str, int], demand: Demand) -> Replic
     resolved = replace(replica.resolved, predictor=predictor)
     same = plan.token_budget == replica.resolved.plan.token_budget
     room = _room(predictor, demand)
-    if same and room <= replica.room:  # the table reaches as far
-        return Replica(replica.scenario | setting, resolved, replica.times, room)
+    if same and room <= replica.reach:
+        return replace(replica, scenario=replica.scenario | setting, resolved=resolved, room=room)
     return _tabulated(replica.scenario | setting, resolved, demand)
 
 
 def _tabulated(scenario: dict[str, Any], resolved: Resolved, demand: Demand) -> Replica:
     room = _room(resolved.predictor, demand)
-    curve = tabulate(resolved.predictor, demand.isl.mean, demand.osl.mean, room)
-    return Replica(scenario, resolved, curve, room)
+    reach = math.ceil(_REACH * room)
+    curve = tabulate(resolved.predictor, demand.isl.mean, demand.osl.mean, reach)
+    return Replica(scenario, resolved, curve, room, reach)
 
 
 def _room(predictor: Predictor, demand: Demand) -> float:

@@ -149,12 +149,15 @@ def _name(gpu: str, scenario: dict[str, Any]) -> str:
 def _aggregated(question: Question, base: Replica, found: Found) -> None:
     """Try all settings of a split; the one that bears most stands, the engine's defaults where nothing is better."""
     best: Able | None = None
+    tables: dict[int | None, Replica] = {}  # by token budget: what limits of sequences share
     for setting in settings(question.space):
         found.tried += 1
+        budget = setting.get("token_budget")
         try:
-            replica = retuned(base, setting, question.demand) if setting else base
+            replica = retuned(tables.get(budget, base), setting, question.demand) if setting else base
         except DoesNotFitError:
             continue
+        tables.setdefault(budget, replica)
         if best is not None and not bears(replica, best.ability.load * _BETTER, question.demand, question.slo):
             continue
         able = Able(replica, ability(replica, question.demand, question.slo))
@@ -206,7 +209,7 @@ def _disaggregated(question: Question, laid_out: list[Replica], found: Found) ->
     kinds = {(r.scenario["engine"], r.scenario.get("weights"), r.scenario.get("kv")): None for r in laid_out}
     for kind in kinds:
         own = [r for r in laid_out if (r.scenario["engine"], r.scenario.get("weights"), r.scenario.get("kv")) == kind]
-        prefill = _cheapest_pool(question, [(r, PrefillPool(r)) for r in own], "prefill")
+        prefill = _cheapest_pool(question, [(r, PrefillPool.of(r, question.demand)) for r in own], "prefill")
         if prefill is None:
             continue
         late = link_seconds(prefill.replica, question.demand)

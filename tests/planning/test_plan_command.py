@@ -12,7 +12,21 @@ from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
 
-QUICK = ["--isl", "1000", "--osl", "100", "--tp", "1", "--aggregated-only", "--confirm", "0"]
+QUICK = [
+    "--isl",
+    "1000",
+    "--osl",
+    "100",
+    "--tp",
+    "1",
+    "--aggregated-only",
+    "--confirm",
+    "0",
+    "--token-budget",
+    "8192",
+    "--max-num-seqs",
+    "256",
+]
 ASK = [
     "plan",
     "llama-3-8b",
