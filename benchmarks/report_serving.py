@@ -17,17 +17,22 @@ from pathlib import Path
 import fit_engines
 import pandas as pd
 from report_page import Block, insert, markdown, percent, table, web
-from report_serving_text import EXPLAINED, METHOD, RULES
-from serving_errors import WAYS, errors, predicted_rows
+from report_serving_text import EXPLAINED, LOADS, METHOD, RULES
+from serving_errors import WAYS, errors, predicted_rows, under_load
 
 from rooflinekit import __version__
 
 NAMES = {
-    "model_out": "model left out", "source_out": "source left out", "shipped": "as shipped*",
+    "model_out": "model left out", "gpu_out": "GPU left out", "source_out": "source left out",
+    "shipped": "as shipped*", "simulated": "simulated*",
     "bound": "datasheet bound", "textbook": "textbook", "derated": "hand derates",
 }  # fmt: skip
 PARTS = {"source_key": "source", "model": "model", "gpu": "GPU", "engine": "engine", "metric": "metric", "gpus": "GPUs"}
 TARGETS = {"model_out": 0.12, "source_out": 0.18}
+LOADED = {
+    ("closed loop, TPOT", "dense"): 0.12, ("closed loop, TPOT", "MoE"): 0.16, ("closed loop, TTFT", "all"): 0.30,
+    ("saturated", "all"): 0.15,
+}  # fmt: skip
 LARGEST, ANSWERED, SPLIT_RATIO = 0.40, 0.98, 1.5
 _SHORT = ("model_out", "source_out", "bound", "textbook", "derated")
 
@@ -39,13 +44,14 @@ class Data:
     groups: pd.DataFrame
     league: pd.DataFrame
     coverage: pd.DataFrame
+    loaded: pd.DataFrame
     unanswered: dict[str, int]
 
     @classmethod
     def of(cls, rows: pd.DataFrame, unanswered: Counter[str]) -> Data:
         rows = rows.assign(gpus=(rows[["tp", "pp", "ep", "dp"]].astype(float) > 1).any(axis=1).map(_several))
         league = pd.concat([_league(rows, by) for by in PARTS])
-        return cls(errors(rows), league, _coverage(rows), dict(unanswered))
+        return cls(errors(rows), league, _coverage(rows), under_load(rows), dict(unanswered))
 
     def medians(self, kind: str, tier: str) -> pd.Series:
         own = self.groups[(self.groups["kind"] == kind) & (self.groups["tier"] == tier)]
@@ -111,6 +117,27 @@ def targets(data: Data) -> list[Block]:
         f"answered: {percent(share)} of {total:,} rows (target ≥ {100 * ANSWERED:.0f} %, {_met(share >= ANSWERED)})"
     )
     return [Block("li", text[0].upper() + text[1:] + ".") for text in said]
+
+
+def under_load_table(data: Data) -> Block:
+    rows = [
+        [line.kind, line.experts, f"{line.n:,} {line.over}", *(percent(getattr(line, way)) for way in WAYS)]
+        for line in data.loaded.itertuples() if line.kind != "closed loop, other"
+    ]  # fmt: skip
+    return table(["rows", "models", "median over", *(NAMES[way] for way in WAYS)], rows)
+
+
+def under_load_targets(data: Data) -> list[Block]:
+    said = []
+    for (kind, experts), aim in LOADED.items():
+        own = data.loaded[(data.loaded["kind"] == kind) & (data.loaded["experts"] == experts)]
+        for line in own.itertuples():
+            words = ", ".join(
+                f"{NAMES[way]} {percent(getattr(line, way))} ({_met(getattr(line, way) <= aim)})"
+                for way in ("model_out", "gpu_out")
+            )
+            said.append(f"{kind}, {experts} models, over {line.over} (target ≤ {100 * aim:.0f} %): {words}.")
+    return [Block("li", text) for text in said]
 
 
 def _part(data: Data, by: str, part: str) -> pd.Series:
@@ -179,6 +206,7 @@ def page(data: Data) -> list[Block]:
               Block("h2", "Errors, and simpler rules on the same rows"),
               Block("p", "Median over groups of the median |predicted / measured − 1|."), overview(data),
               Block("p", RULES), Block("h2", "Targets for static rows of tier A"), *targets(data)]  # fmt: skip
+    blocks += [Block("h2", "Under load"), Block("p", LOADS), under_load_table(data), *under_load_targets(data)]
     blocks += [Block("h2", "Worst groups"), Block("p", "Groups above 25 % with the model left out."), *worst(data)]
     for reason, count in data.unanswered.items():
         blocks.append(Block("li", f"**{count} rows not answered**: {reason}."))
@@ -214,6 +242,7 @@ def main() -> None:
     data = Data.of(rows, unanswered)
     folder = arguments.out / "data"
     data.groups.to_csv(folder / "accuracy-serving.csv", index=False, float_format="%.4g")
+    data.loaded.to_csv(folder / "accuracy-serving-loaded.csv", index=False, float_format="%.4g")
     data.league.to_csv(folder / "accuracy-serving-league.csv", index=False, float_format="%.4g")
     blocks = page(data)
     (arguments.out / "accuracy-serving.md").write_text(markdown(blocks), encoding="utf-8")

@@ -1,8 +1,9 @@
 """Every row of serving tables, predicted in several ways, and the errors by group.
 
-Ours, with the engine costs that ship (`shipped`), and with costs from fits that have not seen the row's model or its
-source (`model_out`, `source_out`; benchmarks/fit_engines.py); the datasheet bound; two rules of thumb
-(benchmarks/textbook.py). The interval is that of the prediction with the model left out.
+Ours, with the engine costs that ship (`shipped`), and with costs from fits that have not seen the row's model, its
+accelerator or its source (`model_out`, `gpu_out`, `source_out`; benchmarks/fit_engines.py); closed loops simulated
+(`simulated`; benchmarks/simulated_rows.py); the datasheet bound; two rules of thumb (benchmarks/textbook.py). The
+interval is that of the prediction with the model left out.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from pathlib import Path
 import fit_engines
 import numpy as np
 import pandas as pd
+from simulated_rows import simulated
 from textbook import derated, textbook
 
 from rooflinekit.accuracy_serving import Answer, predict_group
 from rooflinekit.operating_point import Predictor
 from rooflinekit.serving_table import ServedGroup, read_serving_table, served_groups
+from rooflinekit.types.model import MixtureOfExperts
 
-WAYS = ("model_out", "source_out", "shipped", "bound", "textbook", "derated")
+WAYS = ("model_out", "gpu_out", "source_out", "shipped", "simulated", "bound", "textbook", "derated")
+_FOLDS = {"model_out": "model", "gpu_out": "gpu", "source_out": "source_key"}
 GROUP = ["kind", "tier", "source_key", "model", "gpu", "metric"]
 _KINDS = {"ttft_ms": "closed loop, TTFT", "tpot_ms": "closed loop, TPOT"}
 _FEW = 5  # rows; smaller groups of a source and an accelerator are merged
@@ -29,9 +33,11 @@ _FEW = 5  # rows; smaller groups of a source and an accelerator are merged
 
 def predicted_rows(paths: list[Path], fitted: fit_engines.Rows) -> tuple[pd.DataFrame, Counter[str]]:
     """All rows with a column for each way, and why rows could not be answered."""
-    unseen = {key: _folds(fitted, key) for key in ("model", "source_key")}
+    unseen = {way: _folds(fitted, key) for way, key in _FOLDS.items()}
     unanswered: Counter[str] = Counter()
-    parts = [_ours(group, unseen, unanswered) for group in _groups(paths, None, unanswered)]
+    groups = _groups(paths, None, unanswered)
+    played = simulated(groups)
+    parts = [_ours(group, unseen, unanswered).assign(simulated=own) for group, own in zip(groups, played, strict=True)]
     simple = [_simple(group) for group in _groups(paths, "none", Counter())]
     rows = pd.concat(parts).join(pd.concat(simple))
     closed = rows["metric"].map(_KINDS).fillna("closed loop, other")
@@ -44,7 +50,7 @@ def _groups(paths: list[Path], calibration: str | None, unanswered: Counter[str]
 
 
 def _folds(rows: fit_engines.Rows, key: str) -> dict[str, dict[str, np.ndarray]]:
-    """Costs by engine range from all rows but those of one model or source, for each of them; "" is from all rows."""
+    """Costs by engine range without one model, accelerator or source, for each of them; "" is from all rows."""
     values = rows.table[key].to_numpy()
     return {"": fit_engines.fit(rows)} | {
         name: fit_engines.fit(rows.where(values != name)) for name in np.unique(values)
@@ -54,19 +60,21 @@ def _folds(rows: fit_engines.Rows, key: str) -> dict[str, dict[str, np.ndarray]]
 def _ours(
     group: ServedGroup, unseen: dict[str, dict[str, dict[str, np.ndarray]]], unanswered: Counter[str]
 ) -> pd.DataFrame:
-    shipped = predict_group(group)
+    shipped, layers = predict_group(group), group.resolved.plan.model.layers
     unanswered.update(shipped.reason[shipped.reason != ""].tolist())
     table = group.table.assign(shipped=shipped.value, engine_range=fit_engines.engine_range(group))
     table["calibration"] = group.resolved.plan.calibration.name
+    table["experts"] = "MoE" if any(isinstance(layer.ffn, MixtureOfExperts) for layer in layers) else "dense"
     table["reason"] = shipped.reason
-    model = str(table["model"].iloc[0])
-    whole = _with(group, unseen["model"].get(model, unseen["model"][""]))
-    table["model_out"], table["low"], table["high"] = whole.value, whole.low, whole.high
-    table["source_out"] = np.nan
-    for source, own in table.groupby("source_key"):
-        fits = unseen["source_key"].get(str(source), unseen["source_key"][""])
-        part = ServedGroup(group.resolved, group.table.loc[own.index])
-        table.loc[own.index, "source_out"] = _with(part, fits).value
+    for way, key in _FOLDS.items():
+        table[way] = np.nan
+        for name, own in table.groupby(key):
+            fits = unseen[way].get(str(name), unseen[way][""])
+            part = _with(replace(group, table=group.table.loc[own.index]), fits)
+            table.loc[own.index, way] = part.value
+            if way == "model_out":
+                table.loc[own.index, "low"] = part.low
+                table.loc[own.index, "high"] = part.high
     return table
 
 
@@ -78,7 +86,7 @@ def _with(group: ServedGroup, fits: dict[str, np.ndarray]) -> Answer:
         plan.engine, costs=replace(plan.engine.costs, **dict(zip(fit_engines.COSTS, map(float, costs), strict=True)))
     )
     predictor = Predictor(replace(plan, engine=engine), group.resolved.predictor.memory)
-    return predict_group(ServedGroup(replace(group.resolved, predictor=predictor), group.table))
+    return predict_group(replace(group, resolved=replace(group.resolved, predictor=predictor)))
 
 
 def _simple(group: ServedGroup) -> pd.DataFrame:
@@ -108,3 +116,18 @@ def errors(rows: pd.DataFrame, by: list[str] | None = None) -> pd.DataFrame:
     for way in WAYS:
         out[way] = found[f"e_{way}"].median()
     return out.reset_index()
+
+
+def under_load(rows: pd.DataFrame) -> pd.DataFrame:
+    """Median error of each way over rows, and over groups of a source, model and accelerator, by kind of load."""
+    table = rows[rows["load"] != "static"].copy()
+    for way in WAYS:
+        table[way] = (table[way] / table["value"] - 1.0).abs()
+    both = [table, table.assign(experts="all")]
+    found = []
+    for (kind, experts), own in pd.concat(both).groupby(["kind", "experts"]):
+        groups = own.groupby(GROUP[2:])[list(WAYS)].median()
+        for over, medians in (("rows", own[list(WAYS)].median()), ("groups", groups.median())):
+            number = len(own) if over == "rows" else len(groups)
+            found.append({"kind": kind, "experts": experts, "over": over, "n": number, **medians})
+    return pd.DataFrame(found)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rooflinekit.estimator import estimate
     from rooflinekit.facts import kv_cache_bytes, max_context, parameters
     from rooflinekit.frames import estimate_frame
+    from rooflinekit.launching.front import launch
+    from rooflinekit.launching.result import Launch
     from rooflinekit.parameter_count import ParameterCount
     from rooflinekit.planning.answer import PlanAnswer
     from rooflinekit.planning.front import plan
@@ -50,6 +52,8 @@ _HOME = {
     "max_context": "rooflinekit.facts",
     "parameters": "rooflinekit.facts",
     "estimate_frame": "rooflinekit.frames",
+    "launch": "rooflinekit.launching.front",
+    "Launch": "rooflinekit.launching.result",
     "ParameterCount": "rooflinekit.parameter_count",
     "PlanAnswer": "rooflinekit.planning.answer",
     "plan": "rooflinekit.planning.front",
@@ -87,6 +91,7 @@ __all__ = [
     "Estimate",
     "InfeasibleError",
     "InputError",
+    "Launch",
     "ParameterCount",
     "PlanAnswer",
     "RooflinekitError",
@@ -99,6 +104,7 @@ __all__ = [
     "fewest_gpus",
     "kv_cache_bytes",
     "largest",
+    "launch",
     "load_accelerator",
     "load_model",
     "max_context",

@@ -13,9 +13,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rooflinekit.accuracy import Accuracy, Score, score, signature
-from rooflinekit.serving_table import ServedGroup, read_serving_table, served_groups
+from rooflinekit.serving_table import ServedGroup, read_serving_table, served_groups, server_settings
 from rooflinekit.traffic.closed_form import Loaded, Traffic, closed_loop
 from rooflinekit.traffic.mixing import InFlight, StaticRun, static_run
+from rooflinekit.types.client import Client
 from rooflinekit.types.numeric import Array
 
 __all__ = ["Answer", "predict_group", "serving_accuracy"]
@@ -145,10 +146,7 @@ def _saturated(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> No
 
 def _loaded(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, users: Array) -> None:
     """Continuous batching under the client that each source used."""
-    clients = np.array([_client_of(name) for name in group.table["source_key"].to_numpy()[rows]])
-    for key in np.unique(clients):
-        own = clients == key
-        _under_client(group, rows[own], answer, users[own], _CLIENTS[key])
+    _under_client(group, rows, answer, users, group.client)
 
 
 def _under_client(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, users: Array, client: Client) -> None:
@@ -156,33 +154,11 @@ def _under_client(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, us
     traffic = Traffic(
         client.mean_length * group.column("isl")[rows], client.mean_length * osl,
         isl_cv=client.cv, osl_cv=client.cv, requests=client.requests,
+        **server_settings(group, rows, users),
     )  # fmt: skip
     loaded = closed_loop(group.resolved.predictor, users, traffic)
     for part in ("time", "low", "high"):
         _fill(group, rows, answer, part, _loaded_values(loaded, part, users, traffic))
-
-
-@dataclass(frozen=True)
-class Client:
-    """How a source's load generator works.
-
-    mean_length: over the nominal one; cv: variation of the lengths; requests: that each user sends, all users at once
-    at first.
-    """
-
-    mean_length: float = 1.0
-    cv: float = 0.0
-    requests: float = 10.0
-
-
-# InferenceX draws lengths evenly from 0.8 to 1.0 of the nominal one (mean 0.9, deviation 0.2/√12), and sends 10
-# requests for each user. Other sources do not say: 10 requests of equal lengths are the usual benchmark, and 5 % is
-# an assumption for how far apart their ends drift.
-_CLIENTS = {"": Client(cv=0.05), "infx": Client(0.9, 0.2 / math.sqrt(12.0) / 0.9, 10.0)}
-
-
-def _client_of(source: object) -> str:
-    return next((key for key in _CLIENTS if key and str(source).startswith(key)), "")
 
 
 def _loaded_values(loaded: Loaded, part: str, users: Array, traffic: Traffic) -> dict[str, Array]:

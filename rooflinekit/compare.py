@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rooflinekit import __version__
-from rooflinekit.estimator import Resolved, read_deployment, resolve
+from rooflinekit.benchmark_runs import Given, known_facts, pose, resolve_facts, room_of
+from rooflinekit.estimator import Resolved
 from rooflinekit.gap import Gap, attribute
 from rooflinekit.measured import Facts, Measurement, StartUp, read_measurements
 from rooflinekit.operating_point import Predictor
-from rooflinekit.serving.interference import Interference, LoadPoint, LoadPrediction, LoadPredictor
-from rooflinekit.serving.spelling import at_least
-from rooflinekit.specs import load_model
-from rooflinekit.types.batch import whole_number
-from rooflinekit.types.errors import InputError, RooflinekitError
+from rooflinekit.serving.interference import Interference, LoadPrediction, LoadPredictor
+from rooflinekit.types.errors import RooflinekitError
 
-__all__ = ["Comparison", "Given", "Metric", "Run", "checked_facts", "compare"]
-
-_OPTIONS = {"model": "--model", "gpu": "--gpu", "tp": "--tp", "isl": "--isl", "osl": "--osl"}
+__all__ = ["Comparison", "Given", "Metric", "Run", "compare"]
 
 
-@dataclass(frozen=True)
-class Given:
-    """What the user says: facts that go before those of a file, and the rest of the deployment.
-
-    replicas: independent copies of the deployment that shared the load evenly.
-    """
-
-    facts: Facts = field(default_factory=Facts)
-    deployment: Mapping[str, Any] = field(default_factory=dict)
-    calibration: str | None = None
-    replicas: int = 1
+_EQUAL = (
+    "the file does not say how output lengths vary; equal ones are taken, whose users start every turn together, and a "
+    "small --osl-cv shortens TTFT much"
+)
 
 
 @dataclass(frozen=True)
@@ -84,21 +73,6 @@ class Comparison:
         return {"runs": [run.to_dict() for run in self.runs], "failed": dict(self.failed)}
 
 
-def checked_facts(**said: Any) -> Facts:
-    """Facts that a user typed.
-
-    Raises WorkloadError for a count below 1 or a rate that is not above 0, InputError for both kinds of load.
-    """
-    for name in ("tp", "isl", "osl", "concurrency"):
-        if said.get(name) is not None:
-            whole_number(said[name], name)
-    if said.get("rate") is not None:
-        at_least(said["rate"], 0, "rate")
-        if said.get("concurrency") is not None:
-            raise InputError("--concurrency is a closed loop and --rate an open one; give one of them")
-    return Facts(**said)
-
-
 def compare(
     files: Sequence[Path],
     given: Given,
@@ -119,7 +93,7 @@ def compare(
         RooflinekitError: (one of its kinds) if no run can be compared; otherwise failures are listed.
     """
     entries, failures = _read(files)
-    room = min((entry.kv_tokens for entry in entries if isinstance(entry, StartUp) and entry.kv_tokens), default=None)
+    room = room_of(entries)
     runs = []
     for entry in entries:
         if progress is not None:
@@ -144,48 +118,19 @@ def _read(files: Sequence[Path]) -> tuple[list[Measurement | StartUp], dict[str,
     return entries, failures
 
 
-def _facts(source: str, read: Facts, given: Facts, needed: Sequence[str]) -> Facts:
-    """Facts of the file under those of the user.
-
-    Raises InputError naming the options for all that is still missing.
-    """
-    own = {entry.name: getattr(given, entry.name) for entry in fields(Facts) if entry.name != "cv"}
-    known = replace(read, **{name: value for name, value in own.items() if value is not None})
-    if given.rate is not None or given.concurrency is not None:
-        known = replace(known, rate=given.rate, concurrency=given.concurrency)
-    missing = [option for name, option in _OPTIONS.items() if name in needed and not getattr(known, name)]
-    if "isl" in needed and known.rate is None and known.concurrency is None:
-        missing.append("--concurrency or --rate")
-    if missing:
-        raise InputError(f"{source} does not say how it was run; add {', '.join(missing)}")
-    return replace(known, engine=known.engine or "vllm")
-
-
-def _resolved(facts: Facts, given: Given) -> Resolved:
-    deployment = read_deployment({**given.deployment, "tp": facts.tp, "engine": facts.engine})
-    if given.facts.model is None:  # a server may call its model whatever it likes
-        try:
-            load_model(str(facts.model))
-        except InputError as error:
-            raise InputError(f"the file calls its model {facts.model!r}, and that is {error}; add --model") from None
-    return resolve(str(facts.model), str(facts.gpu), deployment, given.calibration)
-
-
 def _run(run: Measurement, given: Given, predictor: Callable[[Predictor], LoadPredictor], room: int | None) -> Run:
-    facts = _facts(run.source, run.facts, given.facts, tuple(_OPTIONS))
-    isl, osl = (max(round(length or 1.0), 1) for length in (facts.isl, facts.osl))
-    facts = replace(facts, isl=isl, osl=osl)
-    most = None if room is None else max(room // (isl + osl), 1)
-    resolved = _resolved(facts, given)
-    load = _share(LoadPoint(isl, osl, facts.concurrency, facts.rate, facts.requests, most), given.replicas)
+    posed = pose(run, given, room)
+    resolved, load = posed.resolved, posed.load
     one = predictor(resolved.predictor).predict(load)
     expected = replace(one, output_tok_s=one.output_tok_s * given.replicas)
     notes = [*run.notes, *([expected.note] if expected.note else []), *resolved.warnings]
+    if posed.facts.osl_cv is None and load.rate is None and (load.users or 1) > 1:
+        notes.append(_EQUAL)
     gap = attribute(run, expected, load)
     return Run(
         run.source,
         run.tool,
-        replace(facts, model=resolved.plan.model.name, gpu=resolved.plan.system.accelerator.name),
+        replace(posed.facts, model=resolved.plan.model.name, gpu=resolved.plan.system.accelerator.name),
         tuple(_metrics(run, expected)),
         gap,
         tuple(notes + list(gap.notes if gap else ())),
@@ -198,14 +143,6 @@ def _calibration(resolved: Resolved) -> dict[str, str] | None:
     return {"name": used.name, "hash": used.hash} if used else None
 
 
-def _share(load: LoadPoint, replicas: int) -> LoadPoint:
-    """The load of one of several replicas."""
-    if replicas == 1:
-        return load
-    users, requests = (None if count is None else -(-count // replicas) for count in (load.users, load.requests))
-    return replace(load, users=users, requests=requests, rate=load.rate / replicas if load.rate else None)
-
-
 def _metrics(run: Measurement, expected: LoadPrediction) -> list[Metric]:
     spreads = {
         "ttft_ms": (run.ttft, expected.ttft_ms),
@@ -214,7 +151,7 @@ def _metrics(run: Measurement, expected: LoadPrediction) -> list[Metric]:
     }
     found = []
     for name, (spread, predicted) in spreads.items():
-        statistic, measured = ("mean", spread.mean) if spread.mean else ("median", spread.p50)
+        statistic, measured = spread.middle
         if measured:
             found.append(Metric(name, statistic, measured, predicted))
     if run.output_tok_s:
@@ -224,8 +161,8 @@ def _metrics(run: Measurement, expected: LoadPrediction) -> list[Metric]:
 
 def _memory(log: StartUp, given: Given) -> Run:
     """A start-up log: weights, and cache a token, of one accelerator."""
-    facts = _facts(log.source, Facts(), given.facts, ("model", "gpu", "tp"))
-    resolved = _resolved(facts, given)
+    facts = known_facts(log.source, Facts(), given.facts, ("model", "gpu", "tp"))
+    resolved = resolve_facts(facts, given)
     memory = resolved.predictor.memory
     short, long = (memory.evaluate(1.0, tokens, 1.0) for tokens in (8192.0, 16384.0))
     a_token = float(long.kv_bytes - short.kv_bytes) / 8192.0

@@ -13,7 +13,7 @@ from rooflinekit.notes import context_notes, format_notes, load_notes, memory_no
 from rooflinekit.operating_point import Predictor
 from rooflinekit.results import Estimate, MemoryResult, SpeculationResult, StepResult
 from rooflinekit.specs import Loaded, load_accelerator, load_model, load_system
-from rooflinekit.specs.engines import load_engine, split_version
+from rooflinekit.specs.engines import load_engine, split_version, step_range
 from rooflinekit.speculation import speculate
 from rooflinekit.step import Plan, make_plan
 from rooflinekit.timing import parameters
@@ -22,7 +22,7 @@ from rooflinekit.traffic.question import LOAD_KEYS, LoadQuestion, LoadResult, an
 from rooflinekit.types.batch import Batch, whole_number
 from rooflinekit.types.deployment import ALL_REDUCE, ENGINES, Deployment
 from rooflinekit.types.dtype import Dtype, parse_dtype
-from rooflinekit.types.engine import EngineSettings
+from rooflinekit.types.engine import Engine, EngineSettings
 from rooflinekit.types.errors import (
     DoesNotFitError,
     InputError,
@@ -164,8 +164,9 @@ def resolve(
             raise InputError(f"{kind} must be a name or a path, not {name!r}")
     loaded_model, loaded_gpu = load_model(model), load_accelerator(gpu)
     chosen, notes = _calibration(loaded_gpu.value, deployment.engine, calibration)
-    engine = load_engine(deployment.engine, deployment.engine_version)
     accelerator = loaded_gpu.value
+    engine, served_notes = _engine(deployment, accelerator, chosen)
+    notes += served_notes
     if deployment.power_cap is not None:
         accelerator, note = capped(accelerator, deployment.power_cap)
         notes.append(note)
@@ -205,7 +206,24 @@ def _calibration(gpu: Accelerator, engine: str, asked: str | None) -> tuple[Cali
         chosen, note = choose_calibration(gpu, engine)
         return for_serving(chosen), [note] if note else []
     chosen, note = stand_in(load_calibration(asked), gpu, engine)
-    return chosen, [note] if note else []
+    shipped = chosen.served is not None and chosen.served.shipped
+    return for_serving(chosen) if shipped else chosen, [note] if note else []
+
+
+def _engine(deployment: Deployment, gpu: Accelerator, calibration: Calibration | None) -> tuple[Engine, list[str]]:
+    """The engine, with the costs that benchmark files of this accelerator and engine showed, if there are such."""
+    engine = load_engine(deployment.engine, deployment.engine_version)
+    served = calibration.served if calibration else None
+    if served is None or calibration is None:
+        return engine, []
+    here = (gpu.name, deployment.engine, step_range(deployment.engine, deployment.engine_version))
+    if here != (served.accelerator, served.engine, served.since):
+        where = f"{served.engine} {served.since}".strip()
+        return engine, [f"engine costs of {calibration.name} are of {where} on {served.accelerator} and are not used"]
+    own = engine.costs
+    costs = replace(served.costs, graphs=own.graphs, mixes=own.mixes)
+    memory = tuple(entry for entry in engine.provenance if entry.quantity.startswith("engine.memory."))
+    return replace(engine, costs=costs, provenance=(*memory, *served.provenance)), []
 
 
 def _under_load(resolved: Resolved, work: Workload, question: LoadQuestion, given: dict[str, Any]) -> Estimate:

@@ -57,6 +57,8 @@ def run_by(costs: StepCosts, kernels: StepTime, iteration: Iteration, whole: Ste
 
 def _changed(timed: KernelTime, costs: StepCosts) -> KernelTime:
     """One kernel among its neighbours: its launch partly hidden, a collective later, grouped heads read again."""
+    if costs.memory != 1.0 or costs.compute != 1.0:
+        timed = _slower(timed, costs)
     kernel, bound = timed.kernel, timed.bound
     shift = (kernel.count * costs.collective if kernel.gpus > 1 else 0.0) - costs.hidden * timed.overhead
     if costs.grouped and kernel.family == "attention_decode":
@@ -65,6 +67,21 @@ def _changed(timed: KernelTime, costs: StepCosts) -> KernelTime:
         return timed
     time, low, high = (maximum(end + shift, bound) for end in (timed.time, timed.low, timed.high))
     return replace(timed, overhead=timed.overhead + shift, time=time, low=low, high=high)
+
+
+def _slower(timed: KernelTime, costs: StepCosts) -> KernelTime:
+    """What a kernel takes beyond its launch, times memory^s · compute^(1 − s), s memory's part of the two times.
+
+    Collectives stay: `collective` is theirs.
+    """
+    if timed.kernel.gpus > 1:
+        return timed
+    share = timed.memory / maximum(timed.memory + timed.compute, 1e-30)
+    factor = costs.memory**share * costs.compute ** (1.0 - share)
+    ratio = 1.0 + (factor - 1.0) * maximum(timed.time - timed.overhead, 0.0) / maximum(timed.time, 1e-30)
+    time, low, high = (maximum(ratio * end, timed.bound) for end in (timed.time, timed.low, timed.high))
+    memory, compute = timed.memory * costs.memory, timed.compute * costs.compute
+    return replace(timed, memory=memory, compute=compute, time=time, low=low, high=high)
 
 
 def _repeated(timed: KernelTime, times: Numeric) -> KernelTime:

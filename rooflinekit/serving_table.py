@@ -6,23 +6,35 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from rooflinekit.estimator import Resolved, read_deployment, resolve
 from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs.clients import client_of
 from rooflinekit.specs.engines import engine_names, engine_version_of
 from rooflinekit.types.batch import whole_number
+from rooflinekit.types.client import Client, Conditions
 from rooflinekit.types.deployment import ENGINES
 from rooflinekit.types.dtype import Dtype, parse_dtype
 from rooflinekit.types.errors import RooflinekitError, SpecError, UnknownNameError, WorkloadError
 from rooflinekit.types.numeric import Array
 
-__all__ = ["LOADS", "METRICS", "ServedGroup", "published_table", "read_serving_table", "served_groups"]
+__all__ = [
+    "LOADS",
+    "METRICS",
+    "ServedGroup",
+    "published_table",
+    "read_serving_table",
+    "served_groups",
+    "server_settings",
+]
 
 METRICS = (
     "ttft_ms", "tpot_ms", "e2e_ms", "output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user",
@@ -40,10 +52,11 @@ _OPTIONAL: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class ServedGroup:
-    """Rows that one deployment produced, as columns; `resolved` predicts them."""
+    """Rows that one deployment produced under one client, as columns; `resolved` predicts them."""
 
     resolved: Resolved
     table: pd.DataFrame
+    client: Client
 
     def column(self, name: str) -> Array:
         """A column of numbers."""
@@ -85,14 +98,51 @@ def served_groups(table: pd.DataFrame, calibration: str | None, unanswered: Coun
     known = table["metric"].isin(METRICS) & table["load"].isin(LOADS)
     for row in table[~known].itertuples():
         unanswered[f"metric {row.metric!r} under load {row.load!r} is not known"] += 1
-    for key, rows in table[known].groupby(list(_SETUP), sort=False, dropna=False):
-        setup = dict(zip(_SETUP, key, strict=True))
+    for key, rows in table[known].groupby(
+        [*_SETUP, table["source_key"].map(lambda name: client_of(name).source_key)[known]], sort=False, dropna=False
+    ):
+        setup = dict(zip(_SETUP, key[:-1], strict=True))
         try:
+            client = _client(str(key[-1]), setup)
+            setup["kv_dtype"] = setup["kv_dtype"] or next((server.kv for server in client.servers), "")
             resolved = _resolve(setup, str(rows["source"].iloc[0]), calibration)
         except RooflinekitError as error:
             unanswered[str(error)] += len(rows)
             continue
-        yield ServedGroup(resolved, rows)
+        yield ServedGroup(resolved, rows, client)
+
+
+def server_settings(group: ServedGroup, rows: NDArray[np.intp], users: Array) -> dict[str, Any]:
+    """What the servers of some rows were told about waiting, as fields of `Traffic`; the first rule counts."""
+    told = {"receive_interval": np.ones(len(rows)), "batch_wait": np.zeros(len(rows))}
+    isl, osl, free = group.column("isl")[rows], group.column("osl")[rows], np.ones(len(rows), dtype=bool)
+    for server in group.client.servers:
+        when = server.when
+        own = free & (users >= when.users_from)
+        own &= (isl == (when.isl or isl)) & (osl == (when.osl or osl))
+        for name, values in told.items():
+            values[own] = getattr(server, name)
+        free &= ~own
+    return told
+
+
+def _client(source_key: str, setup: dict[str, Any]) -> Client:
+    """The client of a source, with the server rules for one deployment alone."""
+    client = client_of(source_key)
+    if not client.servers:
+        return client
+    facts = {
+        "engine": str(setup["engine"]).lower(), "model": load_model(setup["model"]).value.name,
+        "weights": str(parse_dtype(setup["weight_dtype"])) if setup["weight_dtype"] else "",
+    }  # fmt: skip
+    gpu, tp = load_accelerator(str(setup["gpu"])).value.name, whole_number(_degree(setup["tp"]), "tp")
+    rules = [server for server in client.servers if _runs(server.when, facts, gpu, tp)]
+    return replace(client, servers=tuple(rules))
+
+
+def _runs(when: Conditions, facts: dict[str, str], gpu: str, tp: int) -> bool:
+    named = all(getattr(when, key) in ("", value) for key, value in facts.items())
+    return named and (not when.gpus or gpu.startswith(when.gpus)) and (not when.tp_below or tp < when.tp_below)
 
 
 def _resolve(setup: dict[str, Any], source: str, calibration: str | None) -> Resolved:

@@ -230,6 +230,31 @@ def test_mlperf_nanoseconds_in_both_spellings(file, spelling):
     assert invalid.notes == ("LoadGen calls the run INVALID",)
 
 
+def test_how_output_lengths_vary_is_read(file):
+    """Two lengths of 100 and 300: 0.5. Uniform from half to all: (1 − 0.5)/(√3·1.5)."""
+    assert only(file("vllm.json")).facts.osl_cv is None
+    each = only(file("a.json", json.dumps(VLLM | {"output_lens": [100, 300]})))
+    assert each.facts.osl_cv == pytest.approx(0.5)
+    drawn = only(file("b.json", json.dumps(SGLANG | {"random_range_ratio": 0.5})))
+    assert drawn.facts.osl_cv == pytest.approx(0.5 / (3**0.5 * 1.5))
+    assert only(file("c.json", json.dumps(SGLANG | {"dataset_name": "sharegpt"}))).facts.osl_cv is None
+    lengths = AIPERF["output_sequence_length"] | {"std": 25.0}
+    assert only(file("d.json", json.dumps(AIPERF | {"output_sequence_length": lengths}))).facts.osl_cv == 0.1
+
+
+def test_users_that_drift_apart_wait_less_and_equal_ones_are_said(file):
+    path = file("vllm.json")
+    given = Given(Facts(gpu="h100-sxm", tp=1))
+    (equal,), (varied,) = (compare([path], replace(given, facts=replace(given.facts, osl_cv=cv))).runs
+                           for cv in (None, 0.2))  # fmt: skip
+    ttft = [run.metrics[0].predicted for run in (equal, varied)]
+    assert ttft[1] < 0.9 * ttft[0]
+    assert any("--osl-cv" in note for note in equal.notes)
+    assert not any("--osl-cv" in note for note in varied.notes)
+    result = CliRunner().invoke(app, ["compare", str(path), "--gpu", "h100-sxm", "--tp", "1", "--osl-cv", "-1"])
+    assert (result.exit_code, "--osl-cv must be from 0" in result.stderr) == (2, True)
+
+
 def test_the_start_up_log_of_old_and_new_versions(file):
     new = only(file("start-up.log"))
     assert new == StartUp("start-up.log", 54.3 * 2**30, 444_800, 14.99 * 2**30, 8192, 54.3)

@@ -8,13 +8,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.calibration.served import KEY, read_served
 from rooflinekit.specs.locate import read_text, read_yaml, spec_dir
 from rooflinekit.timing import AXES, FORMS, Axis, PlainTime, Surface, TimeForm, parameters
 from rooflinekit.timing.calibrated import Beyond, Calibration, FamilyFit, Regimes
 from rooflinekit.types.errors import SpecError, UnknownNameError, nearest
 from rooflinekit.types.kernel import FAMILIES
 
-__all__ = ["FORM", "calibration_names", "load_calibration", "read_calibration"]
+__all__ = ["FORM", "calibration_names", "calibration_path", "load_calibration", "read_calibration"]
 
 FORM = "physical-1"
 """Name of the set of time forms that a file's parameters belong to."""
@@ -38,13 +39,21 @@ def load_calibration(name: str) -> Calibration:
 
     Raises UnknownNameError for a name nobody knows, SpecError for a file that cannot be trusted.
     """
+    return read_calibration(calibration_path(name))
+
+
+def calibration_path(name: str) -> Path:
+    """The file of a calibration, by name or path.
+
+    Raises UnknownNameError for a name nobody knows.
+    """
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or path.is_file():
-        return read_calibration(path)
+        return path
     shipped = spec_dir("accelerator") / "calibrations" / f"{name}.yaml"
     if not shipped.is_file():
         raise UnknownNameError("calibration", name, [*calibration_names(), "none"])
-    return read_calibration(shipped)
+    return shipped
 
 
 def read_calibration(path: Path) -> Calibration:
@@ -53,9 +62,11 @@ def read_calibration(path: Path) -> Calibration:
     Raises SpecError naming file, key and value: unknown or missing key, parameter outside its physical bounds.
     """
     text, data = read_text(path), read_yaml(path)
-    _check_keys(path, "", data, _TOP)
+    _check_keys(path, "", {key: value for key, value in data.items() if key != KEY} if KEY in data else data, _TOP)
     try:
         return _read(path, text, data)
+    except SpecError:
+        raise
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise SpecError(f"{path.name}: an entry has the wrong shape: {' '.join(str(error).split())[:120]}") from None
 
@@ -84,6 +95,7 @@ def _read(path: Path, text: str, data: dict[str, Any]) -> Calibration:
         source=str(data["source"]),
         date=str(data["date"]),
         defaults=frozenset(data["defaults"]),
+        served=read_served(path, data) if KEY in data else None,
     )
 
 

@@ -14,6 +14,7 @@ from rooflinekit.cli.catalogue import gpus, models, show
 from rooflinekit.cli.compare import compare
 from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.group import CommandGroup
+from rooflinekit.cli.launch import launch
 from rooflinekit.cli.plan import plan
 from rooflinekit.cli.simulate import simulate
 from rooflinekit.cli.validate import validate
@@ -37,6 +38,7 @@ app.command()(show)
 app.command()(validate)
 app.command()(calibrate)
 app.command()(compare)
+app.command()(launch)
 app.add_typer(accuracy, name="accuracy")
 
 

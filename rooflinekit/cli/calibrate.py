@@ -4,12 +4,35 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooflinekit.cli.output import emit
+from rooflinekit.cli.benchmark_options import (
+    Concurrency,
+    InputLength,
+    MaybeTensorParallel,
+    OutputLength,
+    OutputVariation,
+    Rate,
+    Replicas,
+    ServedBy,
+    ServedModel,
+    ServedOn,
+    given_of,
+)
+from rooflinekit.cli.options import (
+    Activations,
+    Cache,
+    Calibration,
+    DataParallel,
+    ExpertParallel,
+    PipelineParallel,
+    Weights,
+)
+from rooflinekit.cli.output import check_free, emit
 from rooflinekit.cli.progress import counting
+from rooflinekit.types.errors import InputError
 
 if TYPE_CHECKING:
     from rooflinekit.calibration.build import Built
@@ -18,24 +41,83 @@ __all__ = ["calibrate"]
 
 
 def calibrate(
-    files: Annotated[list[Path], typer.Argument(help="Measurement files (.jsonl), or kernel tables (CSV, Parquet).")],
-    gpu: Annotated[str, typer.Option(help="Accelerator: a name, or a path to its file.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Measurement files (.jsonl), kernel tables (CSV, Parquet), or benchmark results."),
+    ],
     out: Annotated[Path, typer.Option(help="The calibration file to write (YAML).")],
-    engine: Annotated[str, typer.Option(help="Engine whose kernels were measured.")] = "vllm",
+    model: ServedModel = None,
+    gpu: ServedOn = None,
+    tp: MaybeTensorParallel = None,
+    pp: PipelineParallel = 1,
+    ep: ExpertParallel = 1,
+    dp: DataParallel = 1,
+    replicas: Replicas = 1,
+    isl: InputLength = None,
+    osl: OutputLength = None,
+    osl_cv: OutputVariation = None,
+    concurrency: Concurrency = None,
+    rate: Rate = None,
+    weights: Weights = None,
+    activations: Activations = None,
+    kv: Cache = None,
+    engine: ServedBy = None,
+    calibration: Calibration = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Fit a calibration to measured kernels; use it with --calibration FILE."""
-    from rooflinekit.calibration.build import build_calibration
-    from rooflinekit.cli.output import check_free
-    from rooflinekit.specs import load_accelerator
+    """Fit a calibration to measured kernels, or to benchmark results; use it with --calibration FILE."""
+    said = dict(locals())
+    from rooflinekit.measured.read import is_benchmark
 
     check_free(out, force)
-    accelerator = load_accelerator(gpu).value
+    served = [path for path in files if is_benchmark(path)]
+    if served and len(served) < len(files):
+        other = next(path for path in files if path not in served)
+        raise InputError(
+            f"{other.name} holds kernels and {served[0].name} is of a benchmark; calibrate on the kernels first, then "
+            f"on the benchmark with --calibration and the file that was written"
+        )
+    (_from_benchmarks if served else _from_kernels)(said)
+
+
+def _from_benchmarks(said: dict[str, Any]) -> None:
+    from rooflinekit.engine_fit import fit_engine
+    from rooflinekit.report.engine_fit import fit_text
+
+    given = given_of(said)
     with counting("fitting") as progress:
-        built = build_calibration(files, accelerator, engine.lower(), f"{datetime.now(UTC):%Y-%m-%d}", progress)
-    emit(built.text, out, force)
+        fit = fit_engine(said["files"], given, f"{datetime.now(UTC):%Y-%m-%d}", progress)
+    emit(fit.text, said["out"], said["force"])
+    emit(f"wrote {said['out']}\n\n{fit_text(fit)}")
+    if fit.failed:
+        raise typer.Exit(4)
+
+
+def _from_kernels(said: dict[str, Any]) -> None:
+    from rooflinekit.calibration.build import build_calibration
+    from rooflinekit.specs import load_accelerator
+
+    _check_kernel_options(said)
+    files, out = said["files"], said["out"]
+    accelerator = load_accelerator(said["gpu"]).value
+    engine, today = (said["engine"] or "vllm").lower(), f"{datetime.now(UTC):%Y-%m-%d}"
+    with counting("fitting") as progress:
+        built = build_calibration(files, accelerator, engine, today, progress)
+    emit(built.text, out, said["force"])
     emit(_summary(built, out))
-    _show_models(files, gpu, out)
+    _show_models(files, said["gpu"], out)
+
+
+_OWN = ("files", "out", "gpu", "engine", "force")
+
+
+def _check_kernel_options(said: dict[str, Any]) -> None:
+    """Kernels are of one accelerator that has to be named, and nothing else says how they ran."""
+    if said["gpu"] is None:
+        raise InputError("kernels are of one accelerator; name it with --gpu")
+    for name, value in said.items():
+        if name not in _OWN and value not in (None, 1):
+            raise InputError(f"--{name} says how a benchmark was run, and these files hold kernels; leave it out")
 
 
 def _show_models(files: list[Path], gpu: str, out: Path) -> None:

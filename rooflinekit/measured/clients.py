@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from statistics import fmean, pstdev
 from typing import Any
 
 from rooflinekit.measured.fields import Fields
@@ -76,6 +77,7 @@ def _facts(fields: Fields) -> dict[str, Any]:
         "rate": _rate(fields),
         "cv": 1.0 / math.sqrt(burstiness) if burstiness else 1.0,  # its burstiness is the shape of the gamma law
         "requests": done,
+        "osl_cv": _variation(fields),
         **{name: total / done if total and done else None for name, total in tokens.items()},
     }
 
@@ -86,6 +88,21 @@ def _rate(fields: Fields) -> float | None:
     if given is None or given == math.inf or (isinstance(given, str) and given.strip().lower() == "inf"):
         return None
     return fields.number("request_rate") or None
+
+
+def _variation(fields: Fields) -> float | None:
+    """How output lengths vary: of every request where the file keeps them, else of the range that SGLang draws from.
+
+    Uniform from r·L to L: (1 − r) / (√3·(1 + r)).
+    """
+    each = fields.data.get("output_lens")
+    lengths = [float(n) for n in each if isinstance(n, int) and n > 0] if isinstance(each, list) else []
+    if len(lengths) > 1:
+        return pstdev(lengths) / fmean(lengths)
+    if "random_output_len" not in fields.data or not (fields.text("dataset_name") or "").startswith("random"):
+        return None
+    ratio = fields.number("random_range_ratio")
+    return None if ratio is None or ratio > 1 else (1.0 - ratio) / (math.sqrt(3.0) * (1.0 + ratio))
 
 
 def _lowest(fields: Fields, found: Spread) -> Spread:

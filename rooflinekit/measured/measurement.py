@@ -22,6 +22,11 @@ class Spread:
         """Whether there is any figure."""
         return self.mean is not None or self.p50 is not None
 
+    @property
+    def middle(self) -> tuple[str, float | None]:
+        """The mean, or else the median, and which of them it is."""
+        return ("mean", self.mean) if self.mean else ("median", self.p50)
+
 
 NOTHING = Spread()
 
@@ -44,6 +49,7 @@ class Facts:
     rate: float | None = None
     cv: float = 1.0  #: of the gaps between arrivals
     requests: int | None = None
+    osl_cv: float | None = None  #: standard deviation of the output lengths over their mean
 
 
 @dataclass(frozen=True)

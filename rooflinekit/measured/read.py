@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from rooflinekit.measured.mlperf import is_mlperf, read_mlperf
 from rooflinekit.measured.startup import StartUp, is_startup, read_startup
 from rooflinekit.types.errors import SpecError
 
-__all__ = ["TOOLS", "read_measurements"]
+__all__ = ["TOOLS", "is_benchmark", "read_measurements"]
 
 TOOLS = (
     "vllm bench serve (JSON)",
@@ -47,6 +48,23 @@ def read_measurements(path: Path) -> list[Measurement | StartUp]:
     if not found:
         raise SpecError(f"{path}: nothing that is known wrote this; known: {', '.join(TOOLS)}")
     return found
+
+
+def is_benchmark(path: Path) -> bool:
+    """Whether a file is none of kernels: JSON that no harness of ours wrote, or text that a client or engine did.
+
+    False for what cannot be read as text.
+    """
+    try:
+        text = _text(path)
+    except SpecError:
+        return path.suffix in (".json", ".log", ".txt")
+    if text.lstrip()[:1] in ("{", "["):
+        return not _HEADER.match(text)
+    return is_aiperf_csv(text) or is_mlperf(text) or is_startup(text) or path.suffix in (".json", ".log", ".txt")
+
+
+_HEADER = re.compile(r'\s*\{"type": *"header"')
 
 
 def _from_json(source: str, data: Mapping[str, Any]) -> Iterator[Measurement | StartUp]:

@@ -57,7 +57,7 @@ class PrefillPool:
         variation = (traffic.arrival_cv**2 + traffic.isl_cv**2) / 2.0
         wait = busy / (1.0 - busy) * variation * float(alone.time)
         ttft = float(alone.time) + request + wait
-        shared = Shared(_NOTHING, alone, alone, request)
+        shared = Shared(_NOTHING, alone, alone, request, mixes=False)
         first = replace(alone, time=ttft)
         loaded = Loaded(first, _NOTHING, ttft, 1.0, rate, 1.0 / float(alone.time), wait, busy, 1.0, 0.0, shared)
         return Felt({"ttft": ttft, "tpot": 0.0, "e2el": ttft}, spread(loaded, traffic, closed=False))
@@ -77,7 +77,7 @@ class DecodePool:
     def times(self, running: Numeric) -> Shared:
         """Shared times without prompts."""
         shared = self.replica.times(running)
-        return Shared(shared.step, _NOTHING, _NOTHING, 0.0)
+        return Shared(shared.step, _NOTHING, _NOTHING, 0.0, shared.mixes)
 
     def answer(self, demand: Demand, rate: float) -> LoadAnswer:
         """The closed form without prompts."""

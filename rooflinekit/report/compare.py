@@ -7,7 +7,7 @@ from typing import Any
 from rooflinekit import __version__
 from rooflinekit.compare import Comparison, Metric, Run
 from rooflinekit.gap import CAUSES, Gap
-from rooflinekit.report.table import WIDTH, aligned, markdown
+from rooflinekit.report.table import aligned, markdown, wrapped
 from rooflinekit.types.units import format_bytes, format_time
 
 __all__ = ["compare_rows", "compare_text"]
@@ -39,11 +39,11 @@ def compare_text(found: Comparison, markdown_style: bool = False) -> str:
         lines += [*_head(run), "", *_table(run, markdown_style)]
         if run.gap is not None:
             lines += ["", *_gap(run, run.gap, markdown_style)]
-        lines += [piece for note in run.notes for piece in _wrapped(f"note: {note}")]
+        lines += [piece for note in run.notes for piece in wrapped(f"note: {note}")]
         used = f"calibration {run.calibration['name']} ({run.calibration['hash']}); " if run.calibration else ""
         lines += [f"{used}rooflinekit {__version__}", ""]
     for source, reason in found.failed.items():
-        lines += _wrapped(f"not compared: {source}: {reason}")
+        lines += wrapped(f"not compared: {source}: {reason}")
     return "\n".join(lines)
 
 
@@ -54,7 +54,7 @@ def _head(run: Run) -> list[str]:
     if facts.isl:
         parts.append(f"{facts.isl:.0f} tokens in, {facts.osl:.0f} out")
         parts.append(f"{facts.rate:g} requests/s" if facts.rate else f"{facts.concurrency} in flight")
-    return [f"{run.source}  ({run.tool})", *_wrapped("; ".join(parts))]
+    return [f"{run.source}  ({run.tool})", *wrapped("; ".join(parts))]
 
 
 def _table(run: Run, markdown_style: bool) -> list[str]:
@@ -84,15 +84,3 @@ def _gap(run: Run, gap: Gap, markdown_style: bool) -> list[str]:
 
 def _signed(milliseconds: float) -> str:
     return f"{'+' if milliseconds >= 0 else '−'}{format_time(abs(milliseconds) / 1e3)}"
-
-
-def _wrapped(text: str) -> list[str]:
-    """Words in lines of a terminal."""
-    lines, line = [], ""
-    for word in text.split():
-        if line and len(line) + 1 + len(word) > WIDTH:
-            lines.append(line)
-            line = f"  {word}"
-        else:
-            line = f"{line} {word}" if line else word
-    return [*lines, line] if line else lines

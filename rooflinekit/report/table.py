@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-__all__ = ["WIDTH", "aligned", "markdown"]
+__all__ = ["WIDTH", "aligned", "markdown", "wrapped"]
 
 WIDTH = 80
 
@@ -43,3 +43,15 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: Collect
     marks = [":--" if column in left else "--:" for column in range(len(header))]
     lines = ["| " + " | ".join(header) + " |", "|" + "|".join(marks) + "|"]
     return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+
+
+def wrapped(text: str) -> list[str]:
+    """Words in lines of a terminal."""
+    lines, line = [], ""
+    for word in text.split():
+        if line and len(line) + 1 + len(word) > WIDTH:
+            lines.append(line)
+            line = f"  {word}"
+        else:
+            line = f"{line} {word}" if line else word
+    return [*lines, line] if line else lines

@@ -21,7 +21,7 @@ class LoadPoint:
 
     isl, osl: mean tokens a request; users: requests in flight (closed loop), or None for an open loop at `rate`
     requests a second; requests: how many there are in all (None: a steady state); most: most sequences that run at
-    once, where that is known.
+    once, where that is known; osl_cv: standard deviation of the output lengths over their mean.
     """
 
     isl: float
@@ -30,6 +30,7 @@ class LoadPoint:
     rate: float | None = None
     requests: int | None = None
     most: int | None = None
+    osl_cv: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Interference:
         """
         most = math.inf if point.most is None else float(point.most)
         share = math.inf if point.requests is None or not point.users else point.requests / point.users
-        traffic = Traffic(point.isl, point.osl, requests=max(share, 1.0), most=most)
+        traffic = Traffic(point.isl, point.osl, osl_cv=point.osl_cv, requests=max(share, 1.0), most=most)
         room = float(slots(self.predictor, traffic.isl, traffic.osl, most))
         if room < 1.0:
             name = self.predictor.plan.model.name

@@ -12,7 +12,8 @@ from rooflinekit.types.units import parse_quantity
 
 __all__ = ["read_step_costs"]
 
-_SHARES = {"hidden": 1.0, "grouped": 20.0}  # shares and factors, with the most that makes sense
+_SHARES = {"hidden": 1.0, "grouped": 20.0, "memory": 10.0, "compute": 10.0}
+"""Shares and factors, with the most that makes sense."""
 _FLAGS = ("graphs", "mixes")
 _TIMES = tuple(f.name for f in fields(StepCosts) if f.name not in (*_SHARES, *_FLAGS, "interval", "spread"))
 

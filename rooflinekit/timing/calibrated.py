@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from rooflinekit.timing.parameter import Duration, TimeForm
 from rooflinekit.timing.surface import AXES, Surface
+from rooflinekit.types.engine import ServedCosts
 from rooflinekit.types.hardware import System
 from rooflinekit.types.kernel import Kernel
 from rooflinekit.types.numeric import Numeric, minimum, where
@@ -110,6 +111,9 @@ class Calibration:
     defaults: Collection[str] = ()  #: families whose entry without a number format is that of another
     widening: Mapping[str, float] = field(default_factory=dict)
     """Power of the interval's factor by family, where the calibration stands in for another accelerator or engine."""
+
+    served: ServedCosts | None = None
+    """What benchmark files of one deployment added: the engine's costs there."""
 
     untuned: Mapping[str, str] = field(default_factory=dict)
     """Fits by "family/dtype" that another format's stand in for, because the measured kernels ran without tuning."""

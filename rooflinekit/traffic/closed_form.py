@@ -12,9 +12,9 @@ of the others (`prefill_share`), λ prompts a second.
 
 In a closed loop a request meets each other prompt once a turn, in its decode steps or before: the wait is at most (C
 − 1)·s/N. A closed loop that starts with all users at once makes each of them wait for (C − 1)/2 prompts on average,
-once in the `requests` that each sends. Users beyond the room for sequences wait for a slot: a full turn each. In an
-open loop C = 1 + λ·(N − 1)·TPOT by Little's law, and the wait for a slot from Sakasegawa's approximation of
-the M/M/c queue (doi:10.1007/BF02480951).
+once in the `requests` that each sends: beside decoding sequences the prompts end one by one, and so do the answers.
+Users beyond the room for sequences wait for a slot: a full turn each. In an open loop C = 1 + λ·(N − 1)·TPOT by
+Little's law, and the wait for a slot from Sakasegawa's approximation of the M/M/c queue (doi:10.1007/BF02480951).
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ class Traffic:
 
     isl, osl: mean tokens; cached: of each prompt, already in the cache; isl_cv, osl_cv: standard deviation over mean;
     arrival_cv: of the gaps between arrivals (1 Poisson, 0 clockwork, more is bursty); requests: that each user of a
-    closed loop sends, the first of all users at once (infinite: the start is long over).
+    closed loop sends, the first of all users at once (infinite: the start is long over); most: sequences that run at
+    once at the most. receive_interval: decode steps between two looks at new requests (SGLang's
+    --scheduler-recv-interval); batch_wait: decode steps for which prompts are held back, so that several are computed
+    together (TensorRT-LLM's batch_wait_timeout_iters).
     """
 
     isl: Numeric
@@ -53,6 +56,8 @@ class Traffic:
     arrival_cv: float = 1.0
     requests: Numeric = math.inf
     most: Numeric = math.inf
+    receive_interval: Numeric = 1.0
+    batch_wait: Numeric = 0.0
 
 
 @dataclass(frozen=True)
@@ -91,12 +96,12 @@ def closed_loop(predictor: Predictor, users: Numeric, traffic: Traffic, known: T
     tpot = times.step.plus(times.share, (running - 1.0) / traffic.osl)
     first = times.first.plus(tpot, 0.5 * others)
     decode = (traffic.osl - 1.0) * tpot.time
-    together = _together(traffic, running * times.share.time, decode)
+    together = 1.0 / traffic.requests if times.mixes else _together(traffic, running * times.share.time, decode)
     burst = together * ((running - 1.0) / 2.0 * times.share.time)
     rate = running / (first.time + burst + decode)
     rho = minimum(others * rate * times.share.time, _FULL)
     ahead = minimum(_kingman(rho, times.share.time, 1.0, traffic), (running - 1.0) / traffic.osl * times.share.time)
-    wait = burst + ahead
+    wait = burst + ahead + others * held_back(traffic, running / traffic.osl) * tpot.time
     request = times.request + first.time + wait + decode
     slot = maximum(users / running - 1.0, 0.0) * request * (1.0 - 0.5 / traffic.requests)
     ttft = _shifted(first, times.request + wait + slot)
@@ -104,8 +109,24 @@ def closed_loop(predictor: Predictor, users: Numeric, traffic: Traffic, known: T
     return Loaded(ttft, tpot, request + slot, running, rate, rate, wait + slot, rho, 1.0 + 0.0 * rate, together, times)
 
 
+def held_back(traffic: Traffic, prompts: Numeric) -> Numeric:
+    """Decode steps that a prompt waits because of the engine's settings; `prompts` come with each step.
+
+    It comes anywhere between two looks at the queue, (n − 1)/2 steps before the next on average. Of those that are
+    gathered the first waits all w steps and the w·p that come meanwhile half of them: w·(1 + w·p/2)/(1 + w·p).
+
+    >>> held_back(Traffic(1024.0, 256.0, receive_interval=31.0), 0.1)
+    15.0
+    >>> held_back(Traffic(1024.0, 256.0, batch_wait=20.0), 0.0), held_back(Traffic(1024.0, 256.0, batch_wait=20.0), 0.1)
+    (20.0, 13.333)
+    """
+    meanwhile = traffic.batch_wait * prompts
+    gathered = traffic.batch_wait * (1.0 + meanwhile / 2.0) / (1.0 + meanwhile)
+    return (traffic.receive_interval - 1.0) / 2.0 + gathered
+
+
 def _together(traffic: Traffic, prompts: Numeric, turn: Numeric) -> Numeric:
-    """Share of the requests of a closed loop whose prompts come all at once.
+    """Share of the requests of a closed loop whose prompts come all at once, where prompts have steps of their own.
 
     The first turn starts together; after j turns the users have drifted apart by √j·cv of a turn, as if evenly over
     √12 times that, and once this is more than the `prompts` of all take, they no longer meet. Equal answers never

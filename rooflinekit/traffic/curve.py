@@ -30,6 +30,7 @@ class SharedCurve:
     grid: list[float]
     rows: list[tuple[float, ...]]
     request: float
+    mixes: bool
 
     def __call__(self, running: Numeric) -> Shared:
         """The times of `running` sequences in flight (at least 1; beyond the table those of its end)."""
@@ -40,7 +41,7 @@ class SharedCurve:
         share = (count - self.grid[below]) / span if span else 0.0
         times = [a + share * (b - a) for a, b in zip(self.rows[below], self.rows[at], strict=True)]
         step, prompt, first = (Interval(*times[start : start + 4]) for start in (0, 4, 8))
-        return Shared(step, prompt, first, self.request)
+        return Shared(step, prompt, first, self.request, self.mixes)
 
 
 def tabulate(predictor: Predictor, isl: float, osl: float, most: float) -> SharedCurve:
@@ -62,4 +63,4 @@ def tabulate(predictor: Predictor, isl: float, osl: float, most: float) -> Share
     times = shared_times(predictor, InFlight(np.array(grid), isl, osl))
     columns: list[Any] = [getattr(getattr(times, kind), part) for kind in _KINDS for part in _PARTS]
     table: Array = np.stack([np.broadcast_to(np.asarray(column, float), len(grid)) for column in columns])
-    return SharedCurve(grid, [tuple(row) for row in table.T.tolist()], times.request)
+    return SharedCurve(grid, [tuple(row) for row in table.T.tolist()], times.request, times.mixes)

@@ -53,13 +53,15 @@ class Shared:
     """Times that requests in flight share [s].
 
     step: a decode step of all of them; share: what one prompt adds to the steps of the others; first: the steps that
-    hold the own prompt, by itself or beside the others; request: front end of one request (HTTP, tokeniser).
+    hold the own prompt, by itself or beside the others; request: front end of one request (HTTP, tokeniser); mixes:
+    prompts and decodes share steps.
     """
 
     step: Interval
     share: Interval
     first: Interval
     request: float
+    mixes: bool
 
 
 def slots(predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math.inf) -> Numeric:
@@ -80,9 +82,10 @@ def shared_times(predictor: Predictor, load: InFlight) -> Shared:
     share, costs = prefill_share(predictor, load), predictor.plan.costs
     alone = Interval.of(predictor.plan.time(Batch.prefill(1.0, load.isl, load.cached)))
     if not costs.mixes:
-        return Shared(step, share, alone, costs.request)
+        return Shared(step, share, alone, costs.request, False)
     mixed = share.plus(step, _chunks(predictor, load))
-    return Shared(step, share, alone.plus(mixed.plus(alone, -1.0), 1.0 - 1.0 / load.users), costs.request)
+    first = alone.plus(mixed.plus(alone, -1.0), 1.0 - 1.0 / load.users)
+    return Shared(step, share, first, costs.request, True)
 
 
 def _chunks(predictor: Predictor, load: InFlight) -> Numeric:

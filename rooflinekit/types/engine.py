@@ -11,7 +11,7 @@ from rooflinekit.types.batch import whole_number
 from rooflinekit.types.errors import WorkloadError
 from rooflinekit.types.hardware import Accelerator, Provenance
 
-__all__ = ["DEFAULTS", "IDEAL", "Budget", "Engine", "EngineSettings", "MemoryRule", "Pair", "StepCosts"]
+__all__ = ["DEFAULTS", "IDEAL", "Budget", "Engine", "EngineSettings", "MemoryRule", "Pair", "ServedCosts", "StepCosts"]
 
 Budget = Literal["total", "static", "free", "none"]
 """What the memory fraction is a share of: all memory (vLLM), what is free before the weights (SGLang), what is free
@@ -104,8 +104,9 @@ class MemoryRule:
 class StepCosts:
     """What a step of an engine takes beside its kernels; times in seconds, everything at least 0.
 
-    Fitted to published end-to-end times with the kernel times fixed (benchmarks/fit_engines.py); `spread` holds one
-    standard error of each.
+    Fitted to published end-to-end times with the kernel times fixed (benchmarks/fit_engines.py), or on from there to
+    one deployment's benchmark files (docs/fit-back.md); `spread` holds one standard error of each (of the logarithm of
+    `memory` and `compute`).
     """
 
     step: float = 0.0  #: host work of a step that the accelerator waits for: schedule, inputs, sampling, detokenising
@@ -118,12 +119,33 @@ class StepCosts:
     grouped: float = (
         0.0  #: decode attention takes 1 + grouped·(1 − K/H) times as long: keys are read for each query head
     )
+    memory: float = 1.0  #: memory-bound kernels take this much longer than alone (fitted to a deployment's own runs)
+    compute: float = 1.0  #: compute-bound ones
     launch: float = 0.0  #: host time to launch what the model counts as one kernel, without a CUDA graph
     request: float = 0.0  #: front end of a request before its first token: HTTP, tokeniser, first answer
     graphs: bool = True  #: decode steps replay CUDA graphs; prefill is launched kernel by kernel
     mixes: bool = True  #: prompts are computed in the same steps as decoding sequences; False: in steps of their own
     interval: float = 1.0  #: 90 % of the measured step times lie within this factor, either way
     spread: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class ServedCosts:
+    """Step costs of one deployment, from benchmark files; they hold for this accelerator and range of versions alone.
+
+    since: first version of that range. errors: one standard error of each cost after the fit, which the files' next fit
+    starts from; the spread in `costs`, for intervals, is never more than the shipped one. shipped: the kernels' fits
+    are those of a shipped calibration. hashes: of the files that have been used.
+    """
+
+    accelerator: str
+    engine: str
+    since: str
+    costs: StepCosts
+    errors: Mapping[str, float]
+    provenance: tuple[Provenance, ...]
+    shipped: bool
+    hashes: tuple[str, ...]
 
 
 @dataclass(frozen=True)

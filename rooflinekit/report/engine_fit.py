@@ -1,0 +1,56 @@
+"""A fit to benchmark files as text."""
+
+from __future__ import annotations
+
+from rooflinekit.calibration.served import UNITLESS
+from rooflinekit.engine_fit.outcome import EngineFit, Outcome
+from rooflinekit.report.table import aligned, wrapped
+from rooflinekit.types.units import format_time
+
+__all__ = ["fit_text"]
+
+_NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "output_tok_s": "output"}
+
+
+def fit_text(fit: EngineFit) -> str:
+    """Costs before and after, errors by file and metric, and what to doubt."""
+    rows = [_outcome(each) for each in fit.outcomes]
+    lines = aligned(["engine cost", "before", "after", "data", ""], rows, left=(0, 4))
+    lines += ["", *_errors(fit), ""]
+    noise = ", ".join(f"{_NAMES[name]} {size:.1%}" for name, size in fit.noise.items())
+    lines += wrapped(f"what the costs do not explain, one standard deviation: {noise}")
+    if fit.alike:
+        pairs = ", ".join(f"{first} and {second}" for first, second in fit.alike)
+        lines += wrapped(f"note: the files tell these apart only by what was believed before: {pairs}")
+    lines += [piece for note in fit.notes for piece in wrapped(f"note: {note}")]
+    lines += [piece for name, why in fit.failed.items() for piece in wrapped(f"not used: {name}: {why}")]
+    return "\n".join(lines)
+
+
+def _outcome(each: Outcome) -> list[str]:
+    name, prior = each.prior.name, each.prior
+    before, after = _number(name, prior.value, prior.spread), _number(name, each.value, each.spread)
+    at = {"most": "at the most", "least": "at the least"}.get(each.at, "")
+    return [name, before, after, f"{each.data:.0%}", at]
+
+
+def _number(name: str, value: float, spread: float) -> str:
+    if name in UNITLESS:
+        return f"{value:.3f} ± {spread:.3f}"
+    return f"{format_time(value)} ± {format_time(spread)}"
+
+
+def _errors(fit: EngineFit) -> list[str]:
+    def cells(name: str, rows: int, figures: tuple[float, float, float | None]) -> list[str]:
+        return [name, str(rows), *("" if figure is None else f"{figure:.1%}" for figure in figures)]
+
+    table = [cells(_short(file.name), file.rows, (file.before, file.after, file.unseen)) for file in fit.files]
+    table += [
+        cells(f"all, {_NAMES[name]}", error.rows, (error.before, error.after, error.unseen))
+        for name, error in fit.errors.items()
+    ]
+    return aligned(["mean error", "figures", "before", "after", "left out"], table)
+
+
+def _short(name: str, most: int = 40) -> str:
+    return name if len(name) <= most else f"…{name[1 - most :]}"

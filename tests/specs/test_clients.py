@@ -1,0 +1,113 @@
+"""What is known about published benchmarks: the file is read strictly, and its rules reach the rows they are about."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rooflinekit.serving_table import read_serving_table, served_groups, server_settings
+from rooflinekit.specs.clients import client_of, read_clients
+from rooflinekit.types.dtype import Dtype
+from rooflinekit.types.errors import SpecError
+
+ROW = {
+    "model": "llama-3.1-70b", "gpu": "h200-sxm", "engine": "trtllm", "load": "concurrency", "isl": 1024, "osl": 1024,
+    "concurrency": 8, "metric": "ttft_ms", "value": 300.0, "tp": 4, "weight_dtype": "fp8", "source_key": "infx",
+}  # fmt: skip
+FILE = """sources: {scripts: {title: a, url: "https://b", read: true}}
+clients:
+  - source_key: one
+    lengths: [0.5, 1.5]
+    requests: 4
+    source: [scripts]
+    servers:
+      - {when: {engine: vllm}, kv: fp8, source: [scripts]}
+"""
+
+
+def groups_of(tmp_path, *rows):
+    path = tmp_path / "rows.csv"
+    pd.DataFrame([ROW | row for row in rows or ({},)]).to_csv(path, index=False)
+    unanswered = Counter()
+    found = list(served_groups(read_serving_table(path), "none", unanswered))
+    assert not unanswered
+    return found
+
+
+def waits(group):
+    told = server_settings(group, np.arange(len(group.table)), group.column("concurrency"))
+    return told["receive_interval"].tolist(), told["batch_wait"].tolist()
+
+
+def test_a_source_without_an_entry_is_the_usual_benchmark():
+    assert client_of("somebody").servers == ()
+    assert client_of("").requests == 10
+
+
+def test_lengths_give_mean_and_variation():
+    client = client_of("infx")
+    assert client.mean_length == pytest.approx(0.9)
+    assert client.cv == pytest.approx(0.2 / 12**0.5 / 0.9)
+
+
+def test_a_rule_holds_for_the_lengths_and_degrees_it_names(tmp_path):
+    """TensorRT-LLM gathered prompts for 20 steps at 1,024 in and out on fewer than eight accelerators."""
+    (some,) = groups_of(tmp_path, {}, {"osl": 8192}, {"isl": 8192})
+    assert waits(some) == ([1, 1, 1], [20, 0, 0])
+    (all_eight,) = groups_of(tmp_path, {"tp": 8})
+    assert waits(all_eight) == ([1], [0])
+
+
+def test_a_rule_may_depend_on_the_users(tmp_path):
+    row = {"model": "deepseek-r1", "gpu": "b200-sxm", "engine": "sglang", "tp": 8, "weight_dtype": "fp8_block"}
+    (group,) = groups_of(tmp_path, row | {"concurrency": 8}, row | {"concurrency": 16})
+    assert waits(group) == ([10, 30], [0, 0])
+
+
+def test_the_cache_has_the_format_that_the_server_was_given(tmp_path):
+    formats = {}
+    for gpu in ("b200-sxm", "h200-sxm"):
+        row = {"model": "gpt-oss-120b", "gpu": gpu, "weight_dtype": "mxfp4", "tp": 1}
+        (group,) = groups_of(tmp_path, row)
+        formats[gpu] = group.resolved.plan.precision.kv
+    assert formats == {"b200-sxm": Dtype.FP8, "h200-sxm": Dtype.BF16}
+
+
+def test_a_stated_format_of_the_cache_counts_more(tmp_path):
+    (group,) = groups_of(tmp_path, {"kv_dtype": "bf16"})
+    assert group.resolved.plan.precision.kv is Dtype.BF16
+
+
+def test_rows_of_different_clients_are_different_groups(tmp_path):
+    one, other = groups_of(tmp_path, {}, {"source_key": "somebody"})
+    assert {one.client.source_key, other.client.source_key} == {"infx", ""}
+
+
+def test_a_file_of_ones_own(tmp_path):
+    path = tmp_path / "clients.yaml"
+    path.write_text(FILE)
+    (client,) = read_clients(path)
+    assert (client.mean_length, client.requests, client.servers[0].kv) == (1.0, 4.0, "fp8")
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "said"),
+    [
+        ("requests: 4", "request: 4", "nearest: requests"),
+        ("requests: 4", "requests: 0", "not a whole number above 0"),
+        ("[0.5, 1.5]", "[1.5, 0.5]", "not a pair of shares"),
+        ("[0.5, 1.5]", "[a, b]", "not a pair of shares"),
+        ("{engine: vllm}", "{engines: vllm}", "nearest: engine"),
+        ("kv: fp8, source: [scripts]", "kv: fp8, source: [nobody]", "'nobody' is not under `sources`"),
+        ("clients:\n  - ", "clients:\n  a: ", "not"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path, good, bad, said):
+    assert good in FILE
+    path = tmp_path / "clients.yaml"
+    path.write_text(FILE.replace(good, bad, 1))
+    with pytest.raises(SpecError, match=said):
+        read_clients(path)
