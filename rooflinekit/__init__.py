@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rooflinekit.economics.front import cost
     from rooflinekit.estimator import estimate
     from rooflinekit.facts import kv_cache_bytes, max_context, parameters
     from rooflinekit.frames import estimate_frame
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rooflinekit.planning.inverse import largest
     from rooflinekit.planning.required import break_even_prices, fewest_gpus, required_bandwidth
     from rooflinekit.results import Estimate
+    from rooflinekit.sensitivity.front import levers
     from rooflinekit.serving.front import simulate
     from rooflinekit.serving.predict import predict_step
     from rooflinekit.serving.tabulate import step_table
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
+    "cost": "rooflinekit.economics.front",
     "estimate": "rooflinekit.estimator",
     "kv_cache_bytes": "rooflinekit.facts",
     "max_context": "rooflinekit.facts",
@@ -62,6 +65,7 @@ _HOME = {
     "fewest_gpus": "rooflinekit.planning.required",
     "required_bandwidth": "rooflinekit.planning.required",
     "Estimate": "rooflinekit.results",
+    "levers": "rooflinekit.sensitivity.front",
     "predict_step": "rooflinekit.serving.predict",
     "simulate": "rooflinekit.serving.front",
     "step_table": "rooflinekit.serving.tabulate",
@@ -99,12 +103,14 @@ __all__ = [
     "UnknownNameError",
     "WorkloadError",
     "break_even_prices",
+    "cost",
     "estimate",
     "estimate_frame",
     "fewest_gpus",
     "kv_cache_bytes",
     "largest",
     "launch",
+    "levers",
     "load_accelerator",
     "load_model",
     "max_context",

@@ -25,8 +25,8 @@ LAYERS = (
     "types", "engines", "specs", "kernels", "layers", "timing", "roofline", "execution", "step", "cache",
     "parameter_count", "footprint", "memory", "operating_point", "speculation", "traffic", "calibration", "accuracy",
     "memory_table", "accuracy_memory", "results", "notes", "estimator", "serving_table", "accuracy_serving", "serving",
-    "measured", "gap", "benchmark_runs", "engine_fit", "compare", "facts", "economics", "launching", "frames",
-    "planning", "report", "cli",
+    "measured", "gap", "benchmark_runs", "engine_fit", "compare", "facts", "economics", "launching", "sensitivity",
+    "frames", "planning", "report", "cli",
 )  # fmt: skip
 OUTSIDE = ("__init__", "__main__")  # the lazy front door, and the module that runs the command line
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -12,9 +12,11 @@ from rooflinekit.cli.accuracy import accuracy
 from rooflinekit.cli.calibrate import calibrate
 from rooflinekit.cli.catalogue import gpus, models, show
 from rooflinekit.cli.compare import compare
+from rooflinekit.cli.cost import cost
 from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.group import CommandGroup
 from rooflinekit.cli.launch import launch
+from rooflinekit.cli.levers import levers
 from rooflinekit.cli.plan import plan
 from rooflinekit.cli.simulate import simulate
 from rooflinekit.cli.validate import validate
@@ -31,6 +33,8 @@ app = typer.Typer(
 )
 app.command()(estimate)
 app.command()(simulate)
+app.command()(levers)
+app.command()(cost)
 app.command()(plan)
 app.command()(models)
 app.command()(gpus)

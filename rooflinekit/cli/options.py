@@ -24,12 +24,17 @@ __all__ = [
     "Microbatches",
     "PipelineParallel",
     "PowerCap",
+    "PowerPrice",
+    "Price",
+    "Pue",
+    "Purchase",
     "RedundantExperts",
     "SequenceParallel",
     "Skew",
     "System",
     "TensorParallel",
     "Weights",
+    "Years",
 ]
 
 
@@ -68,3 +73,10 @@ CachePolicy: TypeAlias = Annotated[str, typer.Option(help="full, window:N, sink:
 Engine: TypeAlias = Annotated[str, typer.Option(help="vllm, sglang, trtllm, gpt-fast or ideal; or vllm@0.8.5.")]
 MemoryFraction: TypeAlias = Annotated[float | None, typer.Option(help="Share of memory the engine may use.")]
 Calibration: TypeAlias = Annotated[str | None, typer.Option(help="A calibration, or 'none' for the datasheet bound.")]
+
+# What an accelerator hour costs, for every command that speaks of money.
+Price: TypeAlias = Annotated[float | None, typer.Option(help="USD of one GPU hour (default: the GPU file's quote).")]
+Purchase: TypeAlias = Annotated[float | None, typer.Option(help="USD of one GPU with its share of the host, bought.")]
+Years: TypeAlias = Annotated[float | None, typer.Option(help="Years over which a purchase is spread.")]
+PowerPrice: TypeAlias = Annotated[float | None, typer.Option(help="USD of one kWh, beside a purchase.")]
+Pue: TypeAlias = Annotated[float | None, typer.Option(help="Power of the building over power of the GPUs.")]

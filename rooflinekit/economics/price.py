@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 from rooflinekit.types.errors import InputError, WorkloadError
 from rooflinekit.types.hardware import Accelerator
 from rooflinekit.types.numeric import Numeric
 
-__all__ = ["HOURS_PER_YEAR", "Capex", "HourlyPrice", "hourly_price", "positive", "quoted_price"]
+__all__ = [
+    "HOURS_PER_YEAR",
+    "PRICE_KEYS",
+    "Capex",
+    "HourlyPrice",
+    "hourly_price",
+    "positive",
+    "quoted_price",
+    "read_price",
+]
+
+PRICE_KEYS = ("price", "purchase", "years", "power_price", "pue")
+"""USD of an accelerator hour; or USD of a purchase, its years, USD of a kWh, and PUE."""
 
 HOURS_PER_YEAR = 8760.0
 """365 days of 24 hours."""
@@ -45,13 +59,13 @@ class Capex:
     def checked(cls, purchase: object, years: object, usd_per_kwh: object = 0.0, pue: object = 1.0) -> Capex:
         """Read user input.
 
-        Raises WorkloadError for a price that is negative, no years, or a PUE below 1.
+        Raises WorkloadError for a price that is not above 0, no years, or a PUE below 1.
         """
         overhead = positive(pue, "pue")
         if overhead < 1.0:
             raise WorkloadError(f"pue is power of the building over power of the machines, at least 1, not {pue!r}")
         return cls(
-            positive(purchase, "purchase", zero=True),
+            positive(purchase, "purchase"),
             positive(years, "years"),
             positive(usd_per_kwh, "power_price", zero=True),
             overhead,
@@ -98,7 +112,8 @@ def quoted_price(accelerator: Accelerator) -> HourlyPrice | None:
     quote = accelerator.price
     if quote is None:
         return None
-    return HourlyPrice(quote.usd_per_hour, f"{quote.source} ({quote.date})", quote.low, quote.high)
+    source = quote.source if quote.date in quote.source else f"{quote.source} ({quote.date})"
+    return HourlyPrice(quote.usd_per_hour, source, quote.low, quote.high)
 
 
 def hourly_price(accelerator: Accelerator, price: object = None, capex: Capex | None = None) -> HourlyPrice:
@@ -123,7 +138,7 @@ def hourly_price(accelerator: Accelerator, price: object = None, capex: Capex | 
     if price is not None and capex is not None:
         raise InputError("price and purchase exclude each other: rent by the hour, or a purchase over its years")
     if price is not None:
-        return HourlyPrice(positive(price, "price", zero=True), "given")
+        return HourlyPrice(positive(price, "price"), "given")
     if capex is not None:
         return _bought(accelerator, capex)
     quote = quoted_price(accelerator)
@@ -132,6 +147,23 @@ def hourly_price(accelerator: Accelerator, price: object = None, capex: Capex | 
             f"{accelerator.name} has no price in its file; give price (USD for one GPU hour), or purchase and years"
         )
     return quote
+
+
+def read_price(accelerator: Accelerator, given: Mapping[str, Any]) -> HourlyPrice:
+    """Read the `PRICE_KEYS` of a scenario; without any, the quote in the accelerator's file.
+
+    Raises what `hourly_price` does; InputError for a purchase without its years, or electricity without a purchase.
+    """
+    asked = {key: given[key] for key in PRICE_KEYS if given.get(key) is not None}
+    if "purchase" not in asked:
+        for key in ("years", "power_price"):
+            if key in asked:
+                raise InputError(f"{key} belongs to a purchase; add purchase (USD for one accelerator and its host)")
+        return hourly_price(accelerator, asked.get("price"))
+    if "years" not in asked:
+        raise InputError("purchase needs years: over how many years it is spread")
+    capex = Capex.checked(asked["purchase"], asked["years"], asked.get("power_price", 0.0), asked.get("pue", 1.0))
+    return hourly_price(accelerator, asked.get("price"), capex)
 
 
 def _bought(accelerator: Accelerator, capex: Capex) -> HourlyPrice:

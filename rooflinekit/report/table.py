@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Collection, Sequence
 
-__all__ = ["WIDTH", "aligned", "markdown", "wrapped"]
+__all__ = ["WIDTH", "aligned", "bullets", "markdown", "sentences", "wrapped"]
 
 WIDTH = 80
 
@@ -55,3 +56,23 @@ def wrapped(text: str) -> list[str]:
         else:
             line = f"{line} {word}" if line else word
     return [*lines, line] if line else lines
+
+
+def sentences(lines: Sequence[str], indent: str = "") -> list[str]:
+    """Sentences as lines of a terminal's width, each on a new one; a percent sign stays with its number.
+
+    >>> sentences(["one"], "  ")
+    ['one']
+    """
+    kept = [line.replace(" %", "\u00a0%") for line in lines]
+    parts = [part for line in kept for part in textwrap.wrap(line, WIDTH, subsequent_indent=indent)]
+    return [part.replace("\u00a0", " ") for part in parts]
+
+
+def bullets(lines: Sequence[str], marked: bool) -> list[str]:
+    """Sentences of which each stands by itself: with a hanging indent, or, `marked`, as a Markdown list.
+
+    >>> bullets(["one", "two"], marked=True)
+    ['- one', '- two']
+    """
+    return sentences([f"- {line}" for line in lines] if marked else lines, "  ")

@@ -58,6 +58,7 @@ class Traffic:
     most: Numeric = math.inf
     receive_interval: Numeric = 1.0
     batch_wait: Numeric = 0.0
+    cached: Numeric = 0.0
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ _FULL = 0.98  # of the time that prompts may take before Kingman's formula loses
 
 
 def _worked_out(predictor: Predictor, traffic: Traffic) -> Times:
-    return lambda running: shared_times(predictor, InFlight(running, traffic.isl, traffic.osl))
+    return lambda running: shared_times(predictor, InFlight(running, traffic.isl, traffic.osl, traffic.cached))
 
 
 def open_loop(predictor: Predictor, rate: float, traffic: Traffic, known: Times | None = None) -> Loaded:

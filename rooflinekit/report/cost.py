@@ -1,0 +1,160 @@
+"""Costs as text and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rooflinekit.economics.results import ContextCost, Cost, DialogueCost
+from rooflinekit.report.table import aligned, bullets, markdown, sentences
+from rooflinekit.types.units import format_bytes, format_count, format_time
+
+__all__ = ["cost_text"]
+
+_SMALL = 0.01
+
+Table = Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]]
+
+
+def cost_text(found: Cost, markdown_style: bool = False) -> str:
+    """The whole answer: prices, why, dialogues, a long context, and what caching and paging save."""
+    table: Table = markdown if markdown_style else aligned
+    parts = [
+        ("", [*sentences([_hour(found)]), "", *table(*_prices(found))]),
+        ("why output costs more than input", [*sentences([found.reason.sentence]), "", *table(*_work(found))]),
+        ("conversations and agents", [*table(*_dialogues(found)), "", *bullets(_assumed(found), markdown_style)]),
+        ("a long context", [*table(*_contexts(found)), "", *sentences(_displaced(found))]),
+        ("memory and recomputing", bullets(list(_facts(found)), markdown_style)),
+        ("", bullets(_footer(found), markdown_style)),
+    ]
+    lines = _head(found, markdown_style)
+    for title, body in parts:
+        heading = [f"### {title[0].upper()}{title[1:]}", ""] if markdown_style and title else [title] if title else []
+        lines += ["", *heading, *body]
+    return "\n".join(lines)
+
+
+def _head(found: Cost, heading: bool) -> list[str]:
+    i, p = found.inputs, found.prices
+    split = " ".join(f"{key}{i[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if i[key] > 1)
+    machine = f"{p.gpus} x {found.gpu} ({split})" if p.gpus > 1 else found.gpu
+    first = f"cost of {found.model} on {machine}, {found.engine}"
+    cached = f" ({i['cached']} cached)" if i["cached"] else ""
+    at_once = f"{p.running:.0f} sequences at once" + ("" if i["concurrency"] else " (as many as fit)")
+    second = f"{i['isl']} tokens in{cached}, {i['osl']} out, {at_once}; weights {i['weights']}, kv {i['kv']}"
+    return [f"## {first[0].upper()}{first[1:]}", "", second] if heading else [*sentences([first, second])]
+
+
+def _hour(found: Cost) -> str:
+    p = found.prices
+    busy = "busy all the time" if p.utilisation == 1.0 else f"working {p.utilisation:.0%} of the time"
+    busy += f"; one request {p.request_usd:.3g} USD"
+    return f"{_usd(p.replica_usd_per_hour)} USD an hour: {p.gpus} x {_usd(p.usd_per_gpu_hour)} ({p.source}), {busy}"
+
+
+def _prices(found: Cost) -> tuple[list[str], list[list[str]]]:
+    p = found.prices
+    spans = p.interval or {}
+    rows = []
+    for kind in ("cached", "input", "output"):
+        name = f"{kind}_usd_per_million"
+        ends = " – ".join(_usd(end) for end in spans[name]) if name in spans else "-"
+        energy = getattr(p, f"joules_per_{kind}_token")
+        rows.append([f"{kind} token", _usd(getattr(p, name)), ends, "-" if energy is None else f"{energy:.3g}"])
+    return ["", "USD/million", "90 %", "J/token at most"], rows
+
+
+def _work(found: Cost) -> tuple[list[str], list[list[str]]]:
+    rows = [
+        [name, format_count(w.flops), format_bytes(w.weight_bytes), format_bytes(w.kv_bytes), format_time(w.seconds)]
+        for name, w in (("input token", found.reason.input), ("output token", found.reason.output))
+    ]
+    return ["each GPU", "FLOP", "weights", "cache", "time of the replica"], rows
+
+
+def _dialogues(found: Cost) -> tuple[list[str], list[list[str]]]:
+    header = ["", "turns", "USD", "without cache", "saved", "last turn", "without"]
+    rows = [_dialogue("conversation", found.conversation), _dialogue("agent", found.agent)]
+    return header, [row for row in rows if row]
+
+
+def _dialogue(name: str, cost: DialogueCost | None) -> list[str]:
+    if cost is None:
+        return []
+    money = (cost.usd, cost.usd_without_cache)
+    last = (cost.last_turn_usd, cost.last_turn_usd_without_cache)
+    cells = [f"{value:.3g}" for value in money]
+    return [name, str(cost.turns), *cells, f"{cost.saving:.0%}", *(f"{value:.3g}" for value in last)]
+
+
+def _assumed(found: Cost) -> list[str]:
+    """The lengths that the dialogues have, and what they add up to."""
+    return [
+        f"{name}: {cost.system_tokens} tokens of system prompt, {cost.asked_tokens} in and {cost.answered_tokens} out "
+        f"a turn; {cost.sent_tokens:,.0f} prompt tokens are sent, {cost.computed_tokens:,.0f} computed with the cache"
+        for name, cost in (("conversation", found.conversation), ("agent", found.agent))
+        if cost is not None
+    ]
+
+
+def _contexts(found: Cost) -> tuple[list[str], list[list[str]]]:
+    header = ["context", "TTFT alone", "first token USD", "each further", "USD/million", "fit", "KV per GPU"]
+    return header, [_context(cost) for cost in (found.ordinary_context, found.long_context) if cost is not None]
+
+
+def _context(cost: ContextCost) -> list[str]:
+    times = format_time(cost.ttft_ms / 1e3)
+    money = [f"{cost.prompt_usd:.3g}", f"{cost.token_usd:.3g}", _usd(cost.output_usd_per_million)]
+    return [f"{cost.context:,}", times, *money, str(cost.slots), format_bytes(cost.kv_bytes)]
+
+
+def _displaced(found: Cost) -> list[str]:
+    far = found.long_context
+    if far is None:
+        return []
+    return [
+        f"a sequence of {far.context:,} tokens takes the place of {far.displaced:.0f} ordinary ones; its output "
+        f"tokens cost {far.output_usd_per_million / found.ordinary_context.output_usd_per_million:.0f} x as much",
+    ]
+
+
+def _facts(found: Cost) -> Sequence[str]:
+    r, w, p = found.recompute, found.waste, found.prices
+    lines = [
+        f"without a KV cache one request takes {r.flops_ratio:,.0f} x the FLOP and {r.time_ratio:.1f} x the time "
+        f"({format_time(r.naive_ms / 1e3)} in place of {format_time(r.cached_ms / 1e3)}): each token runs the sequence "
+        "again, but at the speed of arithmetic",
+        f"room reserved for {w.reserved_tokens:,.0f} tokens holds content in {_share(w.reserved_used)} of it, for the "
+        f"final length in {_share(w.final_used)}, in blocks of {w.block} in {_share(w.paged_used)}: "
+        f"{w.reserved_sequences}, {w.final_sequences} and {w.paged_sequences} sequences fit",
+        f"a full pool: holding a million tokens costs {_usd(p.holding_usd_per_million_hours)} USD an hour; a cached "
+        f"token is worth its place if it is used again within {format_time(p.break_even_hold_s)}",
+    ]
+    return [*lines, *_eviction(found)]
+
+
+def _eviction(found: Cost) -> list[str]:
+    e = found.eviction
+    if e is None:
+        return []
+    crossings = " and ".join(f"{tokens:,.0f}" for tokens in e.crossings)
+    where = f"they cross at {crossings} tokens" if e.crossings else f"and at every length up to {e.longest:,}"
+    return [
+        f"evicting {e.length:,} tokens ({format_bytes(e.kv_bytes)} a GPU): swap {format_time(e.swap_ms / 1e3)} out and "
+        f"in, recompute {format_time(e.recompute_ms / 1e3)}; {e.choice} is faster here, {where}; equal at a host link "
+        f"of {e.break_even_link_gb_s:.3g} GB/s"
+    ]
+
+
+def _footer(found: Cost) -> list[str]:
+    level = (
+        "level bound: datasheet roofline" if found.calibration is None else f"calibration {found.calibration['name']}"
+    )
+    return [f"{level}; rooflinekit {found.version}", *(f"note: {warning}" for warning in found.warnings)]
+
+
+def _share(value: float) -> str:
+    return f"{value * 100:.1f} %"
+
+
+def _usd(value: float) -> str:
+    return f"{value:.2g}" if abs(value) < _SMALL else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"

@@ -1,0 +1,187 @@
+"""`rk.cost` and `rooflinekit cost`: parts that add up, orders that hold, input that is refused, output that fits."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import rooflinekit as rk
+from rooflinekit.cli.app import app
+from rooflinekit.economics.results import Cost
+
+CASE: dict[str, Any] = {"isl": 2000, "osl": 300, "concurrency": 64}
+
+
+@pytest.fixture(scope="module")
+def found() -> Cost:
+    return rk.cost("llama-3.1-8b", price=3.6, **CASE)
+
+
+class TestParts:
+    def test_a_request_is_its_tokens(self, found: Cost) -> None:
+        p = found.prices
+        tokens = 2000 * p.input_usd_per_million + 300 * p.output_usd_per_million
+        assert p.request_usd == pytest.approx(tokens / 1e6)
+
+    def test_the_replica_earns_its_hour(self, found: Cost) -> None:
+        """Requests at the knee of 64 sequences, each paid, make 3.6 USD an hour."""
+        p = found.prices
+        users = rk.estimate("llama-3.1-8b", **CASE)
+        assert users.load is not None
+        per_hour = users.load.rate * 3600.0 * p.request_usd
+        assert per_hour == pytest.approx(3.6, rel=0.05)  # a closed loop of 64 waits a little for its own prompts
+
+    def test_orders(self, found: Cost) -> None:
+        p = found.prices
+        assert p.cached_usd_per_million < p.input_usd_per_million < p.output_usd_per_million
+        assert p.interval is not None
+        for name, (low, high) in p.interval.items():
+            assert low < getattr(p, name) < high
+
+    def test_energy_is_power_times_the_same_time(self, found: Cost) -> None:
+        """700 W for what 3.6 USD buy in an hour: a million tokens at x USD take x/3.6 · 3600 s · 700 W."""
+        p = found.prices
+        assert p.joules_per_output_token == pytest.approx(p.output_usd_per_million / 3.6 * 3600 * 700 / 1e6)
+
+    def test_half_used_costs_twice(self, found: Cost) -> None:
+        half = rk.cost("llama-3.1-8b", price=3.6, utilisation=0.5, **CASE)
+        assert half.prices.request_usd == pytest.approx(2 * found.prices.request_usd)
+        assert half.conversation is not None
+        assert found.conversation is not None
+        assert half.conversation.usd == pytest.approx(2 * found.conversation.usd)
+
+    def test_a_purchase_is_an_hourly_price(self, found: Cost) -> None:
+        """3.6 USD/h are 126,144 USD over 4 years of 8,760 hours."""
+        bought = rk.cost("llama-3.1-8b", purchase=126_144, years=4, **CASE)
+        assert bought.prices.request_usd == pytest.approx(found.prices.request_usd)
+        powered = rk.cost("llama-3.1-8b", purchase=126_144, years=4, power_price=0.1, pue=1.5, **CASE)
+        assert powered.prices.usd_per_gpu_hour == pytest.approx(3.6 + 0.7 * 1.5 * 0.1)
+        assert powered.prices.watts == 1050.0
+
+    def test_a_pue_alone_is_about_energy(self, found: Cost) -> None:
+        cooled = rk.cost("llama-3.1-8b", price=3.6, pue=2.0, **CASE)
+        assert cooled.prices.request_usd == found.prices.request_usd
+        assert cooled.prices.watts == 1400.0
+
+    def test_a_bound_has_no_interval(self) -> None:
+        bound = rk.cost("llama-3.1-8b", price=3.6, calibration="none", **CASE)
+        assert bound.prices.interval is None
+        assert bound.level == "bound"
+
+    def test_long_contexts(self, found: Cost) -> None:
+        far, near = found.long_context, found.ordinary_context
+        assert far is not None
+        assert (near.context, far.context) == (2300, 131_072)
+        assert far.token_usd > near.token_usd
+        assert far.displaced * far.slots == pytest.approx(
+            rk.cost("llama-3.1-8b", price=1.0, isl=2000, osl=300).prices.running
+        )
+        longer = [rk.cost("llama-3.1-8b", price=3.6, long_context=n, **CASE).long_context for n in (8000, 32_000)]
+        assert longer[0] is not None
+        assert longer[1] is not None
+        assert longer[0].prompt_usd < longer[1].prompt_usd < far.prompt_usd
+
+    def test_a_model_with_a_short_context_says_so(self) -> None:
+        short = rk.cost("llama-3-8b", price=1.0)
+        assert short.long_context is not None
+        assert short.long_context.context == 8192
+        assert any("maximum is 8192" in warning for warning in short.warnings)
+
+    def test_a_shared_prompt_is_cheaper(self) -> None:
+        own, shared = (rk.cost("llama-3-8b", price=1.0, calls=2, shared_prompt=both).agent for both in (False, True))
+        assert own is not None
+        assert shared is not None
+        assert shared.usd < own.usd
+        assert own.computed_tokens - shared.computed_tokens == 4000
+
+    def test_more_than_fit_is_said(self) -> None:
+        many = rk.cost("llama-3-8b", price=1.0, concurrency=5000)
+        assert many.warnings[
+            0
+        ] == f"{many.prices.running:.0f} of 5000 sequences fit at a time; prices are those of " + (
+            f"{many.prices.running:.0f}"
+        )
+
+    def test_distributions_have_their_mean(self) -> None:
+        spread = rk.cost("llama-3-8b", price=1.0, isl="uniform:500-1500", osl="uniform:100-300", concurrency=8)
+        fixed = rk.cost("llama-3-8b", price=1.0, isl=1000, osl=200, concurrency=8)
+        assert spread.prices.request_usd == fixed.prices.request_usd
+        assert spread.waste.held_tokens > fixed.waste.held_tokens  # long answers are there longer
+
+
+@pytest.mark.parametrize(
+    ("scenario", "message"),
+    [
+        ({"gpu": "l40s"}, "l40s has no price in its file; give price"),
+        ({"price": "cheap"}, "price must be a number"),
+        ({"price": 0}, "price must be a number above 0"),
+        ({"purchase": 0, "years": 3}, "purchase must be a number above 0"),
+        ({"utilisation": 1.5}, "above 0 and at most 1"),
+        ({"utilisation": 0}, "utilisation must be a number above 0"),
+        ({"isl": "often"}, "length"),
+        ({"isl": 0}, "at least 1"),
+        ({"cached": 1024}, "leaves nothing of isl"),
+        ({"turns": 0}, "turns must be a whole number"),
+        ({"turns": 10**9}, "turns must be at most"),
+        ({"tool_call": 10**9}, "tool_call must be at most"),
+        ({"reserve": 5}, "holds no mean request"),
+        ({"pue": 0.5}, "pue is power of the building"),
+        ({"price": 1, "purchase": 2, "years": 3}, "exclude each other"),
+        ({"turn": 3}, "unknown option 'turn'; nearest: turns"),
+        ({"batch": 3}, "unknown option 'batch'"),
+        ({"long_context": 1}, "long_context must be"),
+    ],
+)
+def test_bad_input_is_one_line(scenario: dict[str, Any], message: str) -> None:
+    with pytest.raises(rk.InputError, match=message) as error:
+        rk.cost("llama-3-8b", **scenario)
+    assert "\n" not in str(error.value)
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, ["cost", "llama-3-8b", "--calibration", "none", *words])
+
+
+class TestCommand:
+    @pytest.mark.parametrize("words", [("llama-3-8b",), ("deepseek-v3", "--gpu", "h200-sxm", "--tp", "8")])
+    def test_the_table_fits_a_terminal(self, words: tuple[str, ...]) -> None:
+        result = CliRunner().invoke(app, ["cost", *words])
+        assert result.exit_code == 0
+        assert max(map(len, result.stdout.splitlines())) <= 80
+
+    def test_formats_agree(self) -> None:
+        data = json.loads(run("--format", "json").stdout)
+        rows = list(csv.DictReader(io.StringIO(run("--format", "csv").stdout)))
+        value = next(row["value"] for row in rows if row["name"] == "output_usd_per_million")
+        assert float(value) == data["prices"]["output_usd_per_million"]
+        assert "### Why output costs more than input" in run("--format", "md").stdout
+
+    def test_a_file_is_not_overwritten(self, tmp_path: Path) -> None:
+        out = tmp_path / "cost.json"
+        assert run("--format", "json", "--out", str(out)).exit_code == 0
+        again = run("--out", str(out))
+        assert again.exit_code == 2
+        assert "add --force" in again.stderr
+
+    def test_it_does_not_fit(self) -> None:
+        assert CliRunner().invoke(app, ["cost", "llama-3-70b"]).exit_code == 3
+        with pytest.raises(rk.DoesNotFitError, match=r"would fit: --tp 2, or --weights fp8$"):
+            rk.cost("llama-3-70b")
+
+
+def test_every_key_is_in_the_nomenclature() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "nomenclature.md").read_text(encoding="utf-8")
+    plain = rk.cost("llama-3-8b").to_dict() | rk.levers("llama-3-8b", gpus=[]).to_dict()
+
+    def keys(value: object) -> set[str]:
+        if isinstance(value, dict):
+            return set(value) | {key for inner in value.values() for key in keys(inner)}
+        return {key for inner in value for key in keys(inner)} if isinstance(value, list) else set()
+
+    assert {key for key in keys(plain) if f"`{key}`" not in text} == set()
