@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from rooflinekit.launching.front import launch
     from rooflinekit.launching.result import Launch
     from rooflinekit.parameter_count import ParameterCount
+    from rooflinekit.planning.answer import PlanAnswer
+    from rooflinekit.planning.front import plan
+    from rooflinekit.planning.inverse import largest
+    from rooflinekit.planning.required import break_even_prices, fewest_gpus, required_bandwidth
     from rooflinekit.results import Estimate
     from rooflinekit.sensitivity.front import levers
     from rooflinekit.serving.front import simulate
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
         DeploymentError,
         DoesNotFitError,
         DtypeError,
+        InfeasibleError,
         InputError,
         RooflinekitError,
         SpecError,
@@ -58,6 +63,12 @@ _HOME = {
     "launch": "rooflinekit.launching.front",
     "Launch": "rooflinekit.launching.result",
     "ParameterCount": "rooflinekit.parameter_count",
+    "PlanAnswer": "rooflinekit.planning.answer",
+    "plan": "rooflinekit.planning.front",
+    "largest": "rooflinekit.planning.inverse",
+    "break_even_prices": "rooflinekit.planning.required",
+    "fewest_gpus": "rooflinekit.planning.required",
+    "required_bandwidth": "rooflinekit.planning.required",
     "Estimate": "rooflinekit.results",
     "levers": "rooflinekit.sensitivity.front",
     "predict_step": "rooflinekit.serving.predict",
@@ -73,6 +84,7 @@ _HOME = {
     "DeploymentError": "rooflinekit.types.errors",
     "DoesNotFitError": "rooflinekit.types.errors",
     "DtypeError": "rooflinekit.types.errors",
+    "InfeasibleError": "rooflinekit.types.errors",
     "InputError": "rooflinekit.types.errors",
     "RooflinekitError": "rooflinekit.types.errors",
     "SpecError": "rooflinekit.types.errors",
@@ -89,25 +101,32 @@ __all__ = [
     "Dtype",
     "DtypeError",
     "Estimate",
+    "InfeasibleError",
     "InputError",
     "Launch",
     "ParameterCount",
+    "PlanAnswer",
     "RooflinekitError",
     "SpecError",
     "UnknownNameError",
     "WorkloadError",
+    "break_even_prices",
     "cost",
     "estimate",
     "estimate_frame",
     "explain",
+    "fewest_gpus",
     "kv_cache_bytes",
+    "largest",
     "launch",
     "levers",
     "load_accelerator",
     "load_model",
     "max_context",
     "parameters",
+    "plan",
     "predict_step",
+    "required_bandwidth",
     "shapes",
     "simulate",
     "step_table",

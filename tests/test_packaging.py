@@ -26,7 +26,7 @@ LAYERS = (
     "parameter_count", "footprint", "memory", "operating_point", "coefficients", "speculation", "traffic",
     "calibration", "accuracy", "memory_table", "accuracy_memory", "results", "notes", "estimator", "serving_table",
     "accuracy_serving", "serving", "measured", "gap", "benchmark_runs", "engine_fit", "compare", "facts", "economics",
-    "sensitivity", "launching", "walk", "derivation", "claims", "frames", "sweeping", "report", "cli",
+    "sensitivity", "launching", "walk", "derivation", "claims", "frames", "sweeping", "planning", "report", "cli",
 )  # fmt: skip
 OUTSIDE = ("__init__", "__main__")  # the lazy front door, and the module that runs the command line
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -18,6 +18,7 @@ from rooflinekit.cli.explain import explain
 from rooflinekit.cli.group import CommandGroup
 from rooflinekit.cli.launch import launch
 from rooflinekit.cli.levers import levers
+from rooflinekit.cli.plan import plan
 from rooflinekit.cli.shapes import shapes
 from rooflinekit.cli.simulate import simulate
 from rooflinekit.cli.sweep import sweep
@@ -41,6 +42,7 @@ app.command()(shapes)
 app.command()(levers)
 app.command()(cost)
 app.command()(sweep)
+app.command()(plan)
 app.command()(models)
 app.command()(gpus)
 app.command()(show)

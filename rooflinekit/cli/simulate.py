@@ -109,7 +109,9 @@ def simulate(
     acceptance: Annotated[float, typer.Option(help="Probability that a drafted token is accepted.")] = 0.0,
     draft_ms: Annotated[float, typer.Option(help="Time to draft one token, in ms.")] = 0.0,
     replicas: Annotated[int, Count("Replicas of the deployment (those that decode, if others prefill).")] = 1,
-    router: Annotated[str, typer.Option(help="round-robin, least-loaded, prefix-affinity or shared.")] = "round-robin",
+    router: Annotated[
+        str, typer.Option(help="round-robin, random, least-loaded, prefix-affinity or shared.")
+    ] = "round-robin",
     prefill_replicas: Annotated[int, Count("Replicas that only compute prompts: disaggregation.")] = 0,
     link_gb_s: Annotated[float | None, typer.Option(help="Prefill to decode, in GB/s (default: the NICs).")] = None,
     link_ms: Annotated[float, typer.Option(help="Latency of a transfer, in ms.")] = 0.0,

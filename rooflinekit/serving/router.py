@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import cycle
+from random import Random
 
 from rooflinekit.serving.replica import Replica
 from rooflinekit.serving.request import Job
@@ -21,6 +22,11 @@ IMBALANCE = 16
 def _round_robin(replicas: Sequence[Replica]) -> Route:
     turn = cycle(replicas)
     return lambda job: next(turn)
+
+
+def _random(replicas: Sequence[Replica]) -> Route:
+    draw = Random(0)
+    return lambda job: draw.choice(replicas)
 
 
 def _least_loaded(replicas: Sequence[Replica]) -> Route:
@@ -46,11 +52,13 @@ def _shared(replicas: Sequence[Replica]) -> Route:
 
 ROUTERS: dict[str, Callable[[Sequence[Replica]], Route]] = {
     "round-robin": _round_robin,
+    "random": _random,
     "least-loaded": _least_loaded,
     "prefix-affinity": _prefix_affinity,
     "shared": _shared,
 }
-"""round-robin: in turn. least-loaded: the fewest requests. prefix-affinity: the longest cached prefix among replicas
+"""round-robin: in turn. random: drawn from a fixed seed, as by a balancer without memory. least-loaded: the fewest
+requests. prefix-affinity: the longest cached prefix among replicas
 that are not much busier than the least loaded. shared: one queue in front of all, from which a replica takes a request
 when it has a place."""
 

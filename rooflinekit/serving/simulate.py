@@ -89,6 +89,7 @@ def serve(
     load: Load,
     setup: Setup | None = None,
     watch: Watch | None = None,
+    prefill: Resolved | None = None,
 ) -> Outcome:
     """Serve a load on replicas of a deployment.
 
@@ -97,6 +98,7 @@ def serve(
         load: requests, and how long to go on.
         setup: scheduler, replicas, caches.
         watch: sees every step, such as a `ChromeTrace`.
+        prefill: the deployment of the prefill replicas, if it is another one; of the same model and cache format.
 
     Raises:
         InputError: (and its kinds) for settings that make no sense; DoesNotFitError if the cache holds no request.
@@ -111,42 +113,50 @@ def serve(
     """
     setup = setup or Setup()
     timeline, ledger = Timeline(), Ledger(load.objective)
-    fleet = _fleet(resolved.predictor, load, setup, ledger)
+    fleet = _fleet(resolved.predictor, (prefill or resolved).predictor, load, setup, ledger)
     if load.users is None:
         source: OpenSource | ClosedSource = OpenSource(load.arrivals, load.warmup)
     else:
         source = ClosedSource(load.arrivals, load.users, load.warmup)
     run = Simulation(fleet, source, ledger, load.duration, both(timeline, watch))
     run.run()
-    gpus = resolved.plan.deployment.gpus * len(fleet.all)
+    first = (prefill or resolved).plan.deployment.gpus
+    gpus = resolved.plan.deployment.gpus * len(fleet.replicas) + first * len(fleet.prefills)
     return summarise(
         run, _about(resolved, setup, fleet), gpus, warnings=(*resolved.warnings, *_notes(run)), timeline=timeline.rows()
     )
 
 
-def _fleet(predictor: Predictor, load: Load, setup: Setup, ledger: Ledger) -> Fleet:
-    """Lay out the replicas; they share one step table."""
+def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, ledger: Ledger) -> Fleet:
+    """Lay out the replicas; those of one deployment share one step table. `first` is that of the prefill replicas."""
     if min(setup.replicas, setup.block_size or 1, setup.staging) < 1 or setup.prefill_replicas < 0:
         raise WorkloadError("replicas, block_size and staging must be at least 1, prefill_replicas at least 0")
-    limits = _limits(predictor, setup.scheduler)
-    tokens = setup.kv_tokens or kv_capacity_tokens(predictor, load.typical, limits.max_num_seqs)
     drafted = setup.scheduler.draft_tokens
-    longest = min(load.longest, limits.max_model_len or _LONGEST, _LONGEST)
-    clock: Clock = build_table(predictor.plan, limits.max_num_seqs, longest, drafted + 1)
-    prompts: Clock = clock if not drafted else build_table(predictor.plan, limits.max_num_seqs, longest)
-    if setup.scheduler.draft_ms:
-        clock = _Drafting(clock, drafted * setup.scheduler.draft_ms / 1e3, drafted + 1)
+    clock = _clock(predictor, load, setup, drafted + 1)
+    prompts = clock if first is predictor and not drafted else _clock(first, load, setup, 1)
 
-    def replica(number: int, clock: Clock) -> Replica:
-        pool = _pool(predictor, setup, tokens)
+    def replica(number: int, own: Predictor, clock: Clock) -> Replica:
+        limits = _limits(own, setup.scheduler)
+        tokens = setup.kv_tokens or kv_capacity_tokens(own, load.typical, limits.max_num_seqs)
+        pool = _pool(own, setup, tokens)
         decoding = Lockstep(pool)
         if drafted:
             decoding = Speculative(pool, drafted, setup.scheduler.acceptance, setup.seed + number)
-        return Replica(limits, clock, decoding, ledger, _host(predictor, setup))
+        return Replica(limits, clock, decoding, ledger, _host(own, setup))
 
-    replicas = [replica(number, clock) for number in range(setup.replicas)]
-    prefills = [replica(setup.replicas + number, prompts) for number in range(setup.prefill_replicas)]
-    return Fleet(replicas, setup.router, prefills, _link(predictor, setup), predictor.plan.costs.request)
+    replicas = [replica(number, predictor, clock) for number in range(setup.replicas)]
+    prefills = [replica(setup.replicas + number, first, prompts) for number in range(setup.prefill_replicas)]
+    return Fleet(replicas, setup.router, prefills, _link(first, setup), predictor.plan.costs.request)
+
+
+def _clock(predictor: Predictor, load: Load, setup: Setup, width: int) -> Clock:
+    """Step times of a deployment whose steps verify `width` tokens of each sequence."""
+    limits, scheduler = _limits(predictor, setup.scheduler), setup.scheduler
+    longest = min(load.longest, limits.max_model_len or _LONGEST, _LONGEST)
+    clock = build_table(predictor.plan, limits.max_num_seqs, longest, width)
+    if scheduler.draft_ms and width > 1:
+        return _Drafting(clock, scheduler.draft_tokens * scheduler.draft_ms / 1e3, width)
+    return clock
 
 
 def _limits(predictor: Predictor, chosen: Scheduler) -> Limits:

@@ -20,6 +20,7 @@ Little's law, and the wait for a slot from Sakasegawa's approximation of the M/M
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rooflinekit.operating_point import Interval, Predictor
@@ -27,7 +28,10 @@ from rooflinekit.traffic.mixing import InFlight, Shared, shared_times, slots
 from rooflinekit.types.errors import DoesNotFitError
 from rooflinekit.types.numeric import Numeric, maximum, minimum, where
 
-__all__ = ["Loaded", "Traffic", "closed_loop", "largest_rate", "open_loop"]
+__all__ = ["Loaded", "Times", "Traffic", "closed_loop", "largest_rate", "open_loop"]
+
+Times = Callable[[Numeric], Shared]
+"""The shared times of a number of sequences in flight, where they are known already (`traffic.curve`)."""
 
 _SETTLED = 1e-6  # relative: two rounds of the fixed point agree
 _ROUNDS = 200
@@ -80,14 +84,15 @@ class Loaded:
     shared: Shared  #: the times it is made of
 
 
-def closed_loop(predictor: Predictor, users: Numeric, traffic: Traffic) -> Loaded:
+def closed_loop(predictor: Predictor, users: Numeric, traffic: Traffic, known: Times | None = None) -> Loaded:
     """`users` requests in flight at any time; each that ends is followed by the next. Scalars or arrays.
 
-    Where the memory model has no room for one sequence, all are taken to run: what was measured did.
+    `known`: times that are tabulated; by default each is worked out. Where the memory model has no room for one
+    sequence, all are taken to run: what was measured did.
     """
     room = slots(predictor, traffic.isl, traffic.osl, traffic.most)
     running = minimum(users, where(room >= 1.0, room, users))
-    times = shared_times(predictor, InFlight(running, traffic.isl, traffic.osl, traffic.cached))
+    times = (known or _worked_out(predictor, traffic))(running)
     others = 1.0 - 1.0 / running
     tpot = times.step.plus(times.share, (running - 1.0) / traffic.osl)
     first = times.first.plus(tpot, 0.5 * others)
@@ -144,11 +149,15 @@ _TURNS = 64  # after which users that drift at all have drifted apart, or the av
 _FULL = 0.98  # of the time that prompts may take before Kingman's formula loses its meaning in a finite loop
 
 
-def open_loop(predictor: Predictor, rate: float, traffic: Traffic) -> Loaded:
+def _worked_out(predictor: Predictor, traffic: Traffic) -> Times:
+    return lambda running: shared_times(predictor, InFlight(running, traffic.isl, traffic.osl, traffic.cached))
+
+
+def open_loop(predictor: Predictor, rate: float, traffic: Traffic, known: Times | None = None) -> Loaded:
     """`rate` requests a second arrive, whether or not others have ended.
 
     Above the knee there is no steady state: `stable` is 0, and times are those of the full deployment, to which the
-    ever-growing queue comes on top (infinite).
+    ever-growing queue comes on top (infinite). `known`: times that are tabulated; by default each is worked out.
 
     Raises DoesNotFitError if not one such request fits.
     """
@@ -157,35 +166,34 @@ def open_loop(predictor: Predictor, rate: float, traffic: Traffic) -> Loaded:
         raise DoesNotFitError(
             f"{predictor.plan.model.name}: not one request of {traffic.isl + traffic.osl:.0f} tokens fits in memory"
         )
-    knee = largest_rate(predictor, traffic, room)
+    times = known or _worked_out(predictor, traffic)
+    knee = largest_rate(predictor, traffic, room, times)
     if rate >= knee:
-        full = closed_loop(predictor, room, traffic)
+        full = closed_loop(predictor, room, traffic, times)
         endless = replace(full, ttft=_shifted(full.ttft, math.inf), e2e=math.inf, queue=math.inf)
         return replace(endless, rate=rate, knee=knee, stable=0.0)
-    return _steady(predictor, rate, traffic, room, knee)
+    return _steady(times, rate, traffic, room, knee)
 
 
-def largest_rate(predictor: Predictor, traffic: Traffic, room: float) -> float:
+def largest_rate(predictor: Predictor, traffic: Traffic, room: float, known: Times | None = None) -> float:
     """Requests a second of a full batch: C/(N·t_d(C) + C·s), the knee [1/s].
 
     It grows with C, so the full batch gives the largest.
     """
-    times = shared_times(predictor, InFlight(room, traffic.isl, traffic.osl, traffic.cached))
+    times = (known or _worked_out(predictor, traffic))(room)
     return room / float(traffic.osl * times.step.time + room * times.share.time)
 
 
-def _steady(predictor: Predictor, rate: float, traffic: Traffic, room: float, knee: float) -> Loaded:
+def _steady(known: Times, rate: float, traffic: Traffic, room: float, knee: float) -> Loaded:
     """The fixed point of C = 1 + λ·(N − 1)·TPOT(C); TPOT grows with C, so bisection finds it."""
     low, high = 1.0, room
     for _ in range(_ROUNDS):
         middle = (low + high) / 2.0
-        wanted = _demand(
-            shared_times(predictor, InFlight(middle, traffic.isl, traffic.osl, traffic.cached)), rate, traffic
-        )
+        wanted = _demand(known(middle), rate, traffic)
         low, high = (middle, high) if wanted > middle else (low, middle)
         if high - low <= _SETTLED * high:
             break
-    times = shared_times(predictor, InFlight(high, traffic.isl, traffic.osl, traffic.cached))
+    times = known(high)
     busy = min(rate * float(times.share.time), _FULL)
     tpot = times.step.plus(times.share, _behind(busy, traffic)).scaled(1.0 / (1.0 - busy))
     decode = (traffic.osl - 1.0) * tpot.time

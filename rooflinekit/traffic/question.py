@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from rooflinekit.operating_point import Predictor
-from rooflinekit.traffic.closed_form import Loaded, Traffic, closed_loop, open_loop
+from rooflinekit.traffic.closed_form import Loaded, Times, Traffic, closed_loop, open_loop
 from rooflinekit.traffic.mixing import slots
 from rooflinekit.traffic.percentiles import QUANTILES, Spread, goodput, spread
 from rooflinekit.types.batch import whole_number
@@ -94,8 +94,8 @@ class LoadAnswer:
     question: LoadQuestion
 
 
-def answer_load(predictor: Predictor, question: LoadQuestion) -> LoadAnswer:
-    """Evaluate the closed form.
+def answer_load(predictor: Predictor, question: LoadQuestion, known: Times | None = None) -> LoadAnswer:
+    """Evaluate the closed form; `known` are shared times that are tabulated.
 
     Raises DoesNotFitError if not one such request fits.
     """
@@ -104,9 +104,9 @@ def answer_load(predictor: Predictor, question: LoadQuestion) -> LoadAnswer:
         name = predictor.plan.model.name
         raise DoesNotFitError(f"{name}: not one request of {traffic.isl + traffic.osl:.0f} tokens fits in memory")
     if question.users is not None:
-        loaded = closed_loop(predictor, question.users, traffic)
+        loaded = closed_loop(predictor, question.users, traffic, known)
     else:
-        loaded = open_loop(predictor, float(question.rate or 0.0), traffic)
+        loaded = open_loop(predictor, float(question.rate or 0.0), traffic, known)
     return LoadAnswer(loaded, spread(loaded, traffic, closed), question)
 
 

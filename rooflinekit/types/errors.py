@@ -12,6 +12,7 @@
     │   ├── WorkloadError           a batch, length or context that makes no sense
     │   └── MissingExtraError       an optional dependency is not installed
     ├── DoesNotFitError             exit code 3: the deployment needs more memory than there is
+    ├── InfeasibleError             exit code 3: no deployment that was tried does what is asked; how near one comes
     └── InterruptedRunError         exit code 130: stopped half-way; says what is kept and where
 """
 
@@ -25,6 +26,7 @@ __all__ = [
     "DeploymentError",
     "DoesNotFitError",
     "DtypeError",
+    "InfeasibleError",
     "InputError",
     "InterruptedRunError",
     "MissingExtraError",
@@ -90,6 +92,12 @@ class MissingExtraError(InputError):
 
 class DoesNotFitError(RooflinekitError):
     """The deployment needs more memory than the accelerators have."""
+
+    exit_code = 3
+
+
+class InfeasibleError(RooflinekitError):
+    """No deployment that was tried does what is asked."""
 
     exit_code = 3
 

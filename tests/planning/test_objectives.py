@@ -1,0 +1,123 @@
+"""What users write: objectives, traffic, spaces."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rooflinekit.planning.demand import read_demand
+from rooflinekit.planning.objective import METRICS, parse_objectives
+from rooflinekit.planning.space import Space, splits
+from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.types.errors import InputError, WorkloadError
+from rooflinekit.types.hardware import System
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "share", "limit"),
+    [
+        ("p95 ttft<1s", "ttft", 0.95, 1.0),
+        ("P99.9 TPOT <= 40 ms", "tpot", 0.999, 0.04),
+        ("tpot<40ms", "tpot", None, 0.04),
+        ("mean e2e ≤ 2min", "e2el", None, 120.0),
+        ("p50 e2el<1500us", "e2el", 0.5, 0.0015),
+    ],
+)
+def test_objectives_as_they_are_written(text: str, metric: str, share: float | None, limit: float) -> None:
+    (objective,) = parse_objectives(text)
+    assert (objective.metric, objective.share) == (metric, share)
+    assert objective.limit == pytest.approx(limit, rel=1e-12)
+
+
+@given(st.sampled_from(METRICS), st.integers(50, 99), st.floats(0.001, 900.0))
+def test_an_objective_reads_back_from_what_it_prints(metric: str, percent: int, limit_s: float) -> None:
+    (objective,) = parse_objectives(f"p{percent} {metric}<{limit_s:.6f}s")
+    (again,) = parse_objectives(str(objective).replace("<=", "<"))
+    assert (again.metric, again.share) == (objective.metric, objective.share)
+    assert again.limit == pytest.approx(objective.limit, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no objective"),
+        ("ttft", "not an objective"),
+        ("ttft>1s", "not an objective"),
+        ("p95 ttft<1", "no unit"),
+        ("p95 ttft<1h", "unknown unit 'h'"),
+        ("p95 itl<1s", "unknown latency 'itl'"),
+        ("p95 tpt<1s", "nearest: tpot"),
+        ("p10 ttft<1s", "p50 to p99.9"),
+        ("p100 ttft<1s", "p50 to p99.9"),
+        ("ttft<0s", "above 0"),
+        ("ttft<1s, mean ttft<2s", "twice"),
+    ],
+)
+def test_bad_objectives_are_refused_by_name(text: str, says: str) -> None:
+    with pytest.raises(WorkloadError, match=says):
+        parse_objectives(text)
+
+
+def test_the_peak_is_what_the_fleet_is_made_for() -> None:
+    assert read_demand({"rate": 50, "peak": 1.5}).peak_load == 75.0
+    assert read_demand({"users": 5, "peak": 1.5}).peak_load == 8.0  # whole users
+
+
+@given(st.floats(0.0, 20.0), st.integers(1, 1000))
+def test_requests_drawn_at_random_come_ever_more_like_poisson(cv: float, replicas: int) -> None:
+    thinned = read_demand({"rate": 1.0, "cv": cv}).thinned(float(replicas))
+    assert abs(thinned.arrival_cv**2 - 1.0) == pytest.approx(abs(cv**2 - 1.0) / replicas, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({}, "how much traffic"),
+        ({"rate": 1, "users": 1}, "exclude each other"),
+        ({"rate": 0}, "above 0"),
+        ({"rate": "5"}, "above 0"),
+        ({"rate": math.nan}, "above 0"),
+        ({"rate": 1e9}, "at most 1e"),
+        ({"users": 2.5}, "users"),
+        ({"rate": 1, "peak": 0.5}, "at least 1"),
+        ({"rate": 1, "isl": "uniform:9-1"}, "backwards"),
+        ({"rate": 1, "isl": None}, "a length"),
+        ({"rate": 1, "cv": -1}, "cv"),
+    ],
+)
+def test_traffic_that_makes_no_sense(asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        read_demand(asked)
+
+
+def test_a_trace_brings_its_rate_lengths_and_bursts(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("time_s,isl,osl\n0,100,10\n1,200,20\n4,300,30\n")
+    demand = read_demand({"trace": path})
+    assert (demand.rate, demand.isl.mean, demand.osl.mean, demand.arrival_cv) == (0.5, 200.0, 20.0, 0.5)
+    assert read_demand({"trace": path, "rate": 7}).rate == 7.0
+    with pytest.raises(InputError, match="isl and trace"):
+        read_demand({"trace": path, "isl": 100})
+
+
+def _splits(model: str, **space: Any) -> list[tuple[int, ...]]:
+    system = System.of(load_accelerator("h100-sxm").value)
+    found = splits(load_model(model).value, system, Space(("h100-sxm",), **space))
+    return [(each["tp"], each["pp"], each["dp"], each["ep"]) for each in found]
+
+
+def test_a_dense_model_is_split_by_tensors_alone() -> None:
+    assert _splits("llama-3-8b") == [(1, 1, 1, 1), (2, 1, 1, 1), (4, 1, 1, 1), (8, 1, 1, 1)]
+    assert _splits("llama-3-8b", tp=(2,), pp=(1, 2)) == [(2, 1, 1, 1), (2, 2, 1, 1)]
+
+
+def test_experts_are_also_split_whole_and_attention_replicated() -> None:
+    found = _splits("mixtral-8x7b", max_gpus=8)
+    assert {(8, 1, 1, 1), (8, 1, 1, 8), (4, 1, 2, 8), (1, 1, 8, 8)} <= set(found)
+    assert all(tp * pp * dp <= 8 for tp, pp, dp, _ in found)
+    assert len(found) == len(set(found))

@@ -1,0 +1,340 @@
+"""Plans: nothing cheaper by brute force, costs that add up, monotone answers, confirmation, scenarios that run."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import product
+from typing import Any
+
+import pytest
+
+import rooflinekit as rk
+from rooflinekit.estimator import read_deployment, resolve
+from rooflinekit.planning import ranking
+from rooflinekit.planning.answer import PlanAnswer
+from rooflinekit.planning.confirm import Played
+from rooflinekit.planning.demand import Demand, read_demand
+from rooflinekit.planning.objective import Objective, parse_objectives
+from rooflinekit.planning.option import Option
+from rooflinekit.planning.pareto import front as pareto_front
+from rooflinekit.planning.pools import PrefillPool
+from rooflinekit.planning.reading import read_question
+from rooflinekit.planning.replica import ability, lay_out
+from rooflinekit.planning.search import search
+from rooflinekit.traffic.curve import tabulate
+from rooflinekit.traffic.mixing import InFlight, shared_times, slots
+from rooflinekit.traffic.question import LoadQuestion, answer_load
+from rooflinekit.types.errors import DoesNotFitError, InfeasibleError, InputError
+
+PRICES = {"h100-sxm": 3.0, "l40s": 1.0}
+GPUS = ["h100-sxm", "l40s"]
+SLO = "p95 ttft<1s, p90 tpot<30ms"
+SMALL: dict[str, Any] = {
+    "isl": 1000, "osl": 150, "prices": PRICES, "tp": [1, 2], "token_budgets": [2048, 8192], "max_num_seqs": [64, 256],
+}  # fmt: skip
+QUICK = SMALL | {"disaggregated": False, "mixed": False, "confirm": 0}
+MODEL = "llama-3-8b"
+
+
+def _plan(**more: Any) -> PlanAnswer:
+    return rk.plan(MODEL, GPUS, SLO, **(QUICK | {"rate": 40} | more))
+
+
+@pytest.fixture(scope="module")
+def quick() -> PlanAnswer:
+    """Rate 40 on either accelerator, by the formula alone."""
+    return _plan()
+
+
+@pytest.fixture(scope="module")
+def whole() -> PlanAnswer:
+    """The same with pools, mixed fleets, spares and simulation."""
+    return rk.plan(MODEL, GPUS, SLO, **(SMALL | {"rate": 40, "redundancy": 1, "headroom": 0.1, "confirm": 2}))
+
+
+def _feasible(scenario: dict[str, Any], gpu: str, rate: float, slo: tuple[Objective, ...]) -> bool:
+    """By the closed form itself, without tables."""
+    predictor = resolve(MODEL, gpu, read_deployment(scenario), None).predictor
+    traffic = read_demand({"rate": rate, "isl": 1000, "osl": 150}).traffic
+    answer = answer_load(predictor, LoadQuestion(None, rate, traffic, None, None))
+    times = {"ttft": answer.times.ttft, "tpot": answer.times.tpot}
+    return bool(answer.loaded.stable) and all(times[o.metric](o.share or 0.0) <= o.limit for o in slo)
+
+
+def test_brute_force_finds_nothing_cheaper(quick: PlanAnswer) -> None:
+    slo, cheapest = parse_objectives(SLO), math.inf
+    for gpu, tp, budget, most in product(GPUS, (1, 2), (2048, 8192), (64, 256)):
+        scenario = {"tp": tp, "token_budget": budget, "max_num_seqs": most, "max_model_len": 1280}
+        for replicas in range(1, 60):
+            cost = replicas * tp * PRICES[gpu]
+            if cost >= cheapest:
+                break
+            if _feasible(scenario, gpu, 40.0 / replicas, slo):
+                cheapest = cost
+    assert quick.best.cost.usd_per_hour == cheapest
+
+
+def test_what_a_replica_bears_is_the_largest_load_within_the_objectives(quick: PlanAnswer) -> None:
+    slo = parse_objectives(SLO)
+    for candidate in quick.candidates:
+        (fleet,) = candidate.fleets
+        scenario = {key: value for key, value in fleet.scenario.items() if key not in ("model", "gpu")}
+        assert _feasible(scenario, fleet.scenario["gpu"], 0.999 * fleet.capacity, slo)
+        assert not _feasible(scenario, fleet.scenario["gpu"], 1.001 * fleet.capacity, slo)
+
+
+def test_every_scenario_is_one_of_estimate_with_the_predicted_latencies(quick: PlanAnswer) -> None:
+    for candidate in quick.candidates:
+        (fleet,) = candidate.fleets
+        estimate = rk.estimate(**fleet.scenario, isl=1000, osl=150, rate=fleet.load)
+        assert estimate.load is not None
+        assert estimate.tpot_ms == pytest.approx(candidate.predicted["tpot_ms"]["mean"], rel=1e-3)
+        assert estimate.load.percentiles["ttft_ms"]["p99"] == pytest.approx(
+            candidate.predicted["ttft_ms"]["p99"], rel=2e-3
+        )
+        assert fleet.knee == pytest.approx(estimate.load.knee_rate, rel=1e-3)
+
+
+def _check_arithmetic(answer: PlanAnswer, rate: float) -> None:
+    for candidate in answer.candidates:
+        cost = candidate.cost
+        priced = sum(fleet.gpus * PRICES[fleet.scenario["gpu"]] for fleet in candidate.fleets)
+        assert cost.usd_per_hour == pytest.approx(priced)
+        assert cost.input_usd is not None
+        assert cost.output_usd is not None
+        sold = rate * 3600 * (1000 * cost.input_usd + 150 * cost.output_usd) / 1e6
+        assert sold == pytest.approx(priced, rel=1e-6)
+        assert cost.million_tokens_usd == pytest.approx(priced / (rate * 3600 * 1150 / 1e6))
+        assert 0.0 <= (cost.cached_input_usd or 0.0) <= cost.input_usd
+        assert sum(f.share for f in candidate.fleets if f.role != "decode") == pytest.approx(1.0)
+
+
+def test_tokens_sold_pay_for_the_fleet(quick: PlanAnswer, whole: PlanAnswer) -> None:
+    _check_arithmetic(quick, 40.0)
+    _check_arithmetic(whole, 40.0)
+
+
+def test_power_is_that_of_all_accelerators(quick: PlanAnswer) -> None:
+    warm = _plan(pue=1.5)
+    for cool, hot in zip(quick.candidates, warm.candidates, strict=True):
+        tdp = {"h100-sxm": 700.0, "l40s": 350.0}[cool.fleets[0].scenario["gpu"]]
+        assert cool.cost.watts == cool.gpus * tdp
+        assert hot.cost.watts == pytest.approx(1.5 * (cool.cost.watts or 0.0))
+        assert cool.cost.joules_per_output_token == pytest.approx(cool.gpus * tdp / (40 * 150))
+
+
+def test_a_replica_starts_as_fast_as_its_weights_come(quick: PlanAnswer) -> None:
+    slow = _plan(load_gbps=1.0)
+    for told, usual in zip(slow.candidates, quick.candidates, strict=True):
+        assert told.fleets[0].cold_start_s == pytest.approx(5.0 * usual.fleets[0].cold_start_s)
+        assert told.fleets[0].cold_start_s == pytest.approx(16.1, rel=0.08)  # 8.03 G parameters of two bytes
+
+
+@pytest.mark.parametrize(
+    "harder",
+    [{"rate": 80}, {"peak": 1.7}, {"headroom": 0.3}, {"redundancy": 2}, {"osl": 300}, {"limits": {"h100-sxm": 3}}],
+)
+def test_asking_for_more_never_costs_less(harder: dict[str, Any], quick: PlanAnswer) -> None:
+    costs = [answer.best.cost.usd_per_hour for answer in (quick, _plan(**harder))]
+    assert costs[0] is not None
+    assert costs[1] is not None
+    assert costs[0] <= costs[1]
+
+
+def test_spares_and_headroom_are_kept(whole: PlanAnswer) -> None:
+    for candidate in whole.candidates:
+        if candidate.kind != "mixed":
+            assert all(fleet.spare == 1 for fleet in candidate.fleets)
+        for fleet in candidate.fleets:
+            assert fleet.load <= 0.9 * fleet.capacity * (1.0 + 1e-9)
+
+
+def test_the_confirmed_meet_every_objective_in_the_simulation(whole: PlanAnswer) -> None:
+    confirmed = [candidate for candidate in whole.candidates if candidate.confirmed]
+    assert len(confirmed) == 2
+    for candidate in confirmed:
+        assert candidate.simulated is not None
+        assert (candidate.simulated["ttft_ms"]["p95"] or math.inf) <= 1000.0
+        assert (candidate.simulated["tpot_ms"]["p90"] or math.inf) <= 30.0
+        assert candidate.simulated_requests > 1000
+    rest = [c.cost.usd_per_hour or 0.0 for c in whole.candidates if not c.confirmed]
+    assert max(c.cost.usd_per_hour or 0.0 for c in confirmed) <= min(rest, default=math.inf)
+
+
+def test_a_refuted_plan_grows_until_it_is_confirmed(monkeypatch: pytest.MonkeyPatch, quick: PlanAnswer) -> None:
+    (fleet,) = quick.best.fleets
+    real = ranking.play
+
+    def strict(option: Option, demand: Demand, slo: tuple[Objective, ...], seed: int = 0) -> Played:
+        played = real(option, demand, slo, seed)
+        small = option.parts[0].replica.scenario == fleet.scenario and option.parts[0].working < fleet.replicas + 2
+        return Played(played.felt, played.requests, slo if small else ())
+
+    monkeypatch.setattr(ranking, "play", strict)
+    answer = _plan(confirm=20)
+    (grown,) = [c for c in answer.candidates if c.fleets[0].scenario == fleet.scenario]
+    assert grown.replicas == fleet.replicas + 2
+    assert grown.formula_gpus == quick.best.gpus
+    assert "refutes" not in quick.answer
+
+
+def test_pools_are_joined_and_each_binds_its_own_objective() -> None:
+    answer = _plan(disaggregated=True)
+    pools = [candidate for candidate in answer.candidates if candidate.kind == "disaggregated"]
+    assert pools
+    for candidate in pools:
+        prefill, decode = candidate.fleets
+        assert (prefill.role, decode.role) == ("prefill", "decode")
+        assert not any("TPOT" in what for what in prefill.binds)
+        assert not any("TTFT" in what for what in decode.binds)
+        data = candidate.to_dict()
+        assert "scenario" not in data
+        assert rk.estimate(**data["prefill"]["scenario"], isl=1000, osl=150).memory.fits
+
+
+def test_a_prefill_pool_is_a_queue_with_one_server() -> None:
+    """M/D/1 at half load waits half a service time (Pollaczek and Khinchine)."""
+    demand = read_demand({"rate": 1.0, "isl": 1000, "osl": 150})
+    pool = PrefillPool.of(lay_out(MODEL, "h100-sxm", {}, demand, None), demand)
+    service = float(pool.prompt.time)
+    felt = pool.feel(demand, 0.5 / service)
+    request = pool.replica.predictor.plan.costs.request
+    assert felt.means["ttft"] == pytest.approx(service + request + service / 2.0)
+
+
+def test_the_cheapest_mix_of_two_kinds_by_brute_force() -> None:
+    slo, kinds = "p95 tpot<60ms", {"tp": [1], "max_num_seqs": [256], "token_budgets": [8192]}
+    options = {**QUICK, **kinds, "rate": 23, "mixed": True, "prices": {"h100-sxm": 3.0, "l40s": 0.62}}
+    question = read_question(MODEL, GPUS, slo, options)
+    found = search(question)
+    bears = {able.replica.gpu: able.ability.load for able in found.able}
+    mixes = [
+        3.0 * first + 0.62 * second
+        for first in range(30) for second in range(200)
+        if first * bears["h100-sxm"] + second * bears["l40s"] >= 23.0
+    ]  # fmt: skip
+    best = min(question.tariff.per_hour(option) or math.inf for option in found.options)
+    assert best == pytest.approx(min(mixes))
+
+
+def test_limits_force_a_mixed_fleet() -> None:
+    alone = _plan(rate=100)
+    gpu = alone.best.fleets[0].scenario["gpu"]
+    answer = _plan(rate=100, mixed=True, limits={gpu: alone.best.gpus - 1})
+    used = {fleet.scenario["gpu"]: fleet.gpus for fleet in answer.best.fleets}
+    assert used.get(gpu, 0) < alone.best.gpus
+    assert (answer.best.cost.usd_per_hour or 0.0) >= (alone.best.cost.usd_per_hour or math.inf)
+    shares = [fleet.share for fleet in answer.best.fleets]
+    assert sum(shares) == pytest.approx(1.0)
+
+
+def test_users_get_whole_shares_and_all_are_served() -> None:
+    answer = rk.plan(MODEL, GPUS, SLO, **(QUICK | {"users": 301}))
+    for candidate in answer.candidates:
+        (fleet,) = candidate.fleets
+        assert fleet.load == math.ceil(301 / fleet.replicas)
+        assert fleet.load <= fleet.capacity
+        assert fleet.replicas == math.ceil(301 / fleet.capacity)
+
+
+def test_without_a_price_accelerators_count() -> None:
+    answer = rk.plan(MODEL, ["l40s"], SLO, **{key: value for key, value in QUICK.items() if key != "prices"}, rate=20)
+    assert answer.best.cost.usd_per_hour is None
+    assert answer.best.gpus == min(candidate.gpus for candidate in answer.candidates)
+    assert any("no price is known for l40s" in warning for warning in answer.warnings)
+    fewest = rk.fewest_gpus(MODEL, GPUS, SLO, **QUICK, rate=40)
+    assert fewest.best.gpus == min(candidate.gpus for candidate in _plan().candidates)
+
+
+def test_formats_are_never_changed_unless_asked(quick: PlanAnswer) -> None:
+    assert all("weights" not in f.scenario and "kv" not in f.scenario for c in quick.candidates for f in c.fleets)
+    asked = _plan(weights=["bf16", "fp8"])
+    assert {f.scenario["weights"] for c in asked.candidates for f in c.fleets} == {"bf16", "fp8"}
+    refused = rk.plan(MODEL, ["a100-sxm-80gb"], SLO, **(QUICK | {"rate": 5, "prices": {}, "weights": ["bf16", "fp8"]}))
+    assert any("fp8" in each.what and "no fp8" in each.why for each in refused.refused)
+
+
+def test_points_on_the_front_are_beaten_by_none(quick: PlanAnswer) -> None:
+    speed = [point for point in quick.pareto if "speed" in point.on]
+    assert speed
+    for one, other in product(speed, speed):
+        faster = other.tok_s_per_user > one.tok_s_per_user and other.tok_s_per_gpu >= one.tok_s_per_gpu
+        assert not faster or other is one
+    assert pareto_front([(1, 1), (1, 1), (2, 0), (0, 2), (3, 3)], lambda item: item) == [(0, 2), (1, 1), (2, 0)]
+
+
+def test_the_table_of_shared_times_is_the_closed_form_s(quick: PlanAnswer) -> None:
+    predictor = resolve(MODEL, "h100-sxm", read_deployment({}), None).predictor
+    room = float(slots(predictor, 1000.0, 150.0))
+    curve = tabulate(predictor, 1000.0, 150.0, room)
+    for running in (1.0, 1.5, 17.25, 64.0, room):
+        known, worked = curve(running), shared_times(predictor, InFlight(running, 1000.0, 150.0))
+        for kind in ("step", "share", "first"):
+            for part in ("time", "bound", "low", "high"):
+                values = [float(getattr(getattr(times, kind), part)) for times in (known, worked)]
+                assert values[0] == pytest.approx(values[1], rel=5e-3)
+
+
+def test_the_ability_is_below_the_first_violation_and_says_what_binds() -> None:
+    demand = read_demand({"rate": 1000.0, "isl": 1000, "osl": 150})
+    replica = lay_out(MODEL, "h100-sxm", {}, demand, None)
+    free = ability(replica, demand, ())
+    assert free.binds == ("knee",)
+    assert free.load == pytest.approx(float(replica.answer(demand, 1e-9).loaded.knee), rel=1e-3)
+    tight = ability(replica, demand, parse_objectives("tpot<1ms"))
+    assert (tight.load, tight.binds) == (0.0, ("mean TPOT <= 1 ms",))
+
+
+def test_the_json_has_its_shape(whole: PlanAnswer) -> None:
+    data = json.loads(json.dumps(whole.to_dict(), allow_nan=False))
+    keys = {"version", "model", "traffic", "slo", "answer", "best", "candidates", "pareto", "refused", "warnings"}
+    assert keys <= set(data)
+    for candidate in data["candidates"]:
+        parts = {"aggregated": [candidate], "mixed": candidate.get("fleet"),
+                 "disaggregated": [candidate.get("prefill"), candidate.get("decode")]}[candidate["kind"]]  # fmt: skip
+        assert sum(part["replicas"] * part["gpus_per_replica"] for part in parts) == candidate["gpus"]
+        assert all(None not in part["scenario"].values() for part in parts)
+    assert data["candidates"][0] == data["best"]
+    assert data["best"]["lost"] is None
+    assert all(candidate["lost"] for candidate in data["candidates"][1:])
+
+
+def test_nothing_feasible_says_how_near_the_best_comes() -> None:
+    with pytest.raises(InfeasibleError, match=r"nearest is h100-sxm tp2 vllm: p90 TPOT <= 1 ms is missed with \d"):
+        rk.plan(MODEL, ["h100-sxm"], "p90 tpot<1ms", **(QUICK | {"rate": 5, "prices": {}}))
+    with pytest.raises(DoesNotFitError, match=r"no deployment holds llama-3\.3-70b; h100-sxm tp1"):
+        rk.plan("llama-3.3-70b", ["h100-sxm"], SLO, rate=1, tp=[1], confirm=0)
+    with pytest.raises(InfeasibleError, match="2 h100-sxm do not carry"):
+        rk.plan(MODEL, ["h100-sxm"], SLO, **(QUICK | {"rate": 500, "prices": {}, "limits": {"h100-sxm": 2}}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"rte": 5}, "unknown option 'rte'; nearest: rate"),
+        ({"rate": 5, "headroom": 1.0}, "headroom"),
+        ({"rate": 5, "headroom": "much"}, "headroom"),
+        ({"rate": 5, "redundancy": -1}, "redundancy"),
+        ({"rate": 5, "prices": {"b200-sxm": 3}}, "not among"),
+        ({"rate": 5, "prices": {"h100-sxm": -3}}, "price"),
+        ({"rate": 5, "limits": {"b200-sxm": 3}}, "not among"),
+        ({"rate": 5, "pue": 0.5}, "pue"),
+        ({"rate": 5, "load_gbps": 0}, "load_gbps"),
+        ({"rate": 5, "tp": []}, "tp is an empty list"),
+        ({"rate": 5, "tp": [1.5]}, "tp"),
+        ({"rate": 5, "weights": ["fp9"]}, "fp9"),
+        ({"rate": 5, "engines": ["vlm"]}, "vllm"),
+        ({"rate": 5, "isl": 9000}, "maximum context is 8,192"),
+        ({"rate": 5, "confirm": -1}, "confirm"),
+        ({"rate": 5, "by": "colour"}, "by must be"),
+    ],
+)
+def test_bad_questions_are_refused(asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        rk.plan(MODEL, ["h100-sxm"], SLO, **asked)
+
+
+def test_one_accelerator_under_two_names_is_refused() -> None:
+    with pytest.raises(InputError, match="same accelerator"):
+        rk.plan(MODEL, ["h100", "h100-sxm"], SLO, rate=5)

@@ -1,0 +1,126 @@
+"""`rooflinekit plan` on the command line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rooflinekit.cli.app import app
+
+QUICK = [
+    "--isl",
+    "1000",
+    "--osl",
+    "100",
+    "--tp",
+    "1",
+    "--aggregated-only",
+    "--confirm",
+    "0",
+    "--token-budget",
+    "8192",
+    "--max-num-seqs",
+    "256",
+]
+ASK = [
+    "plan",
+    "llama-3-8b",
+    "--rate",
+    "20",
+    *QUICK,
+    "--gpu",
+    "h100,a100-sxm-80gb",
+    "--slo",
+    "p95 ttft<1s,p95 tpot<50ms",
+]
+
+
+def run(*args: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, list(args))
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_the_terminal_shows_the_answer_within_80_columns() -> None:
+    code, out, _ = run(*ASK, "--headroom", "0.1", "--redundancy", "1", "--peak", "1.5")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert "GPUs = " in out
+    assert "30 requests/s" not in out.splitlines()[1]
+    assert "in the busiest hour" in out
+    assert "more may fail" in out
+    assert "why the others lost" in out
+    assert "a GPU-hour (" in out  # the source of the price
+
+
+def test_json_csv_and_markdown_say_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    assert run(*ASK, "--format", "json", "--out", str(path))[0] == 0
+    data = json.loads(path.read_text())
+    rows = list(csv.DictReader(io.StringIO(run(*ASK, "--format", "csv")[1])))
+    assert [int(row["gpus"]) for row in rows] == [candidate["gpus"] for candidate in data["candidates"]]
+    assert data["answer"] in run(*ASK, "--format", "md")[1]
+    code, _, error = run(*ASK, "--out", str(path))
+    assert code == 2
+    assert "--force" in error
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (["--max", "batch", "--subject-to", "tpot<10ms", "--isl", "2048"], 0, "The largest batch is"),
+        (["--max", "users", "--subject-to", "p95 tpot<20ms"], 0, "The largest users is"),
+        (["--find", "bandwidth", "--subject-to", "tpot<5ms"], 0, "of memory bandwidth"),
+        (["--find", "gpus", "--rate", "20", *QUICK], 0, "GPU"),
+        (["--find", "price", "--rate", "9", *QUICK, "--gpu", "h100,l40s"], 0, "break-even"),
+        (["--max", "batch", "--subject-to", "tpot<1ms"], 3, "no solution"),
+        (["--rate", "5", "--slo", "p95 tpot<1ms", *QUICK], 3, "the nearest is h100-sxm"),
+        ([], 2, "how much traffic"),
+        (["--rate", "5", "--users", "5"], 2, "exclude each other"),
+        (["--rate", "5", "--slo", "p95 tpot<1"], 2, "no unit"),
+        (["--rate", "5", "--price", "h100"], 2, "not a new name=number"),
+        (["--rate", "5", "--price", "h100=1", "--price", "h100=2"], 2, "not a new name=number"),
+        (["--rate", "5", "--limit", "h100=1.5"], 2, "limit"),
+        (["--rate", "5", "--tp", "two"], 2, "whole numbers"),
+        (["--rate", "5", "--batch", "4"], 2, "--batch needs --max or --find"),
+        (["--rate", "5", "--subject-to", "tpot<9ms"], 2, "--subject-to needs --max or --find"),
+        (["--max", "cake"], 2, "unknown quantity"),
+        (["--find", "cake", "--rate", "5"], 2, "unknown --find"),
+        (["--max", "batch", "--find", "gpus"], 2, "exclude each other"),
+        (["--max", "batch", "--tp", "1,2"], 2, "one deployment"),
+        (["--max", "batch", "--gpu", "h100,l40s"], 2, "one deployment"),
+        (["--max", "rate", "--rate", "5"], 2, "no part in --max"),
+        (["--max", "batch", "--slo", "tpot<9ms", "--subject-to", "tpot<9ms"], 2, "give one"),
+        (["--max", "batch", "--isl", "lognormal:mean=5,cv=1"], 2, "whole numbers"),
+        (["--gpu", "h1000", "--rate", "5"], 2, "h100"),
+    ],
+)
+def test_questions_and_their_exit_codes(args: list[str], code: int, says: str) -> None:
+    got, out, error = run("plan", "llama-3-8b", *args)
+    assert (got, says in (out if code == 0 else error)) == (code, True), (out, error)
+    if code:
+        assert error.startswith("rooflinekit: ")
+        assert len(error.strip().splitlines()) == 1
+
+
+def test_inverse_answers_as_data() -> None:
+    data = json.loads(run("plan", "llama-3-8b", "--max", "batch", "--subject-to", "tpot<10ms", "--format", "json")[1])
+    assert data["what"] == "batch"
+    assert data["at"]["tpot_ms"] <= 10.0
+    assert data["binds"] == ["mean TPOT <= 10 ms"]
+    (row,) = csv.DictReader(io.StringIO(run("plan", "llama-3-8b", "--max", "batch", "--format", "csv")[1]))
+    assert row["binds"] == "memory"
+
+
+def test_a_trace_is_planned_for_and_replayed(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    rows = [f"{i / 10 + i % 3 / 100:.3f},{200 + 37 * (i % 9)},{20 + 7 * (i % 5)}" for i in range(400)]
+    path.write_text("\n".join(["time_s,isl,osl", *rows]) + "\n")
+    data = json.loads(run("plan", "llama-3-8b", "--trace", str(path), "--tp", "1", "--format", "json")[1])
+    assert data["traffic"]["trace"]
+    assert data["best"]["confirmed"]
+    assert data["best"]["simulated_requests"] == 400
