@@ -48,6 +48,7 @@ _MOST = np.array([most for _, _, most in COSTS.values()])
 # A cost one prior spread away from the pooled fit weighs like one row that is off by this. Chosen among 0.05, 0.1, 0.2
 # and 0.4 with models left out: weaker priors fail where an engine then has few rows, stronger ones cost static rows.
 _PRIOR_ERROR = 0.2
+_WEAK_PRIOR = 0.05  # for standard errors: what the rows themselves say, not what the prior lets them say
 _ROBUST = 0.03  # errors below count squared, above by their size
 # Programmatic dependent launch came to these engines' kernels later: nothing of a launch is hidden before.
 _NO_OVERLAP = ("vllm@0.1", "trtllm@0.5", "sglang@0.1")
@@ -111,13 +112,13 @@ def engine_range(group: ServedGroup) -> str:
     return f"{deployment.engine}@{step_range(deployment.engine, deployment.engine_version)}"
 
 
-def solve(rows: Rows, prior: np.ndarray) -> np.ndarray:
+def solve(rows: Rows, prior: np.ndarray, pull: float = _PRIOR_ERROR) -> np.ndarray:
     """Costs by iterated least squares on (predicted − measured)/measured, with the prior as further rows."""
     size = rows.table.groupby(_GROUP)["value"].transform("size").to_numpy()
     # a source's own wobble is shared by its rows: a large group counts as a few
     weight = 1.0 / np.sqrt(size)
     relative, target = rows.slopes / rows.time[:, None], 1.0 - rows.bare / rows.time
-    ridge = np.diag(_PRIOR_ERROR / _SCALE)
+    ridge = np.diag(pull / _SCALE)
     robust = np.ones(len(target))
     for _ in range(12):
         w = np.sqrt(weight * robust)
@@ -214,7 +215,7 @@ def spreads(rows: Rows, fits: dict[str, np.ndarray], draws: int = 20) -> dict[st
             index = np.concatenate([np.flatnonzero(place == one) for one in chosen])
             part = Rows(own.table.iloc[index], own.time[index], own.bare[index], own.slopes[index])
             waits = first_tokens(part)
-            drawn.append(_with_request(part.where(waits), solve(part.where(~waits), fits[""])))
+            drawn.append(_with_request(part.where(waits), solve(part.where(~waits), fits[""], _WEAK_PRIOR)))
         out[name] = np.std(drawn, axis=0)
     return out
 

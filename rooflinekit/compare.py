@@ -124,7 +124,8 @@ def _run(run: Measurement, given: Given, predictor: Callable[[Predictor], LoadPr
     one = predictor(resolved.predictor).predict(load)
     expected = replace(one, output_tok_s=one.output_tok_s * given.replicas)
     notes = [*run.notes, *([expected.note] if expected.note else []), *resolved.warnings]
-    if posed.facts.osl_cv is None and load.rate is None and (load.users or 1) > 1:
+    together = not resolved.plan.costs.mixes and load.rate is None and (load.users or 1) > 1
+    if together and posed.facts.osl_cv is None:
         notes.append(_EQUAL)
     gap = attribute(run, expected, load)
     return Run(

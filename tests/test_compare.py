@@ -243,13 +243,15 @@ def test_how_output_lengths_vary_is_read(file):
 
 
 def test_users_that_drift_apart_wait_less_and_equal_ones_are_said(file):
-    path = file("vllm.json")
+    path = file("one.json", json.dumps(SGLANG | {"dataset_name": "sharegpt"}))
     given = Given(Facts(gpu="h100-sxm", tp=1))
     (equal,), (varied,) = (compare([path], replace(given, facts=replace(given.facts, osl_cv=cv))).runs
                            for cv in (None, 0.2))  # fmt: skip
     ttft = [run.metrics[0].predicted for run in (equal, varied)]
     assert ttft[1] < 0.9 * ttft[0]
     assert any("--osl-cv" in note for note in equal.notes)
+    (mixing,) = compare([file("vllm.json")], given).runs  # prompts beside decoding end one by one, whatever the lengths
+    assert not any("--osl-cv" in note for note in mixing.notes)
     assert not any("--osl-cv" in note for note in varied.notes)
     result = CliRunner().invoke(app, ["compare", str(path), "--gpu", "h100-sxm", "--tp", "1", "--osl-cv", "-1"])
     assert (result.exit_code, "--osl-cv must be from 0" in result.stderr) == (2, True)

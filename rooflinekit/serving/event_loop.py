@@ -125,6 +125,7 @@ class Simulation:
 
     def _admit(self, job: Job) -> None:
         self._coming.pop(job, None)
+        job.queued = self.now
         replica = None if self._held else self.fleet.route(job)
         if self.fleet.refuses(job, replica or self.fleet.all[0]):
             self._leave(job, "rejected")

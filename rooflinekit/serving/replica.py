@@ -273,7 +273,7 @@ class Replica:
             job.target, job.computed, job.cached = self._tokens(job), 0, 0
             self._stall += pool.place(job) * self.host.block_s
             if job.first < 0.0 and job.measured:
-                self.ledger.queued.add(now - job.arrived)
+                self.ledger.queued.add(now - job.queued)
         return True
 
     def _enter(self, job: Job) -> None:

@@ -29,12 +29,13 @@ class Job:
 
     __slots__ = (
         "arrived", "blocks", "cached", "computed", "due", "first", "hashes", "held", "home", "isl", "joined", "last",
-        "made", "measured", "number", "offset", "osl", "priority", "samples", "swapped", "target",
+        "made", "measured", "number", "offset", "osl", "priority", "queued", "samples", "swapped", "target",
     )  # fmt: skip
 
     def __init__(self, number: int, arrival: Arrival, measured: bool = True) -> None:
         self.number = number  #: order of arrival
         self.arrived, self.isl, self.osl, self.hashes, self.priority, self.samples = arrival
+        self.queued = self.arrived  #: when the front end handed it on [s]
         self.measured = measured  #: whether it counts in the statistics (not one of the warm-up)
         self.target = self.isl  #: tokens that a prefill must have in the cache before the next token comes out
         self.computed = 0  #: of them, how many are
