@@ -1,0 +1,85 @@
+"""Words beside what they name, without lying on each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.transforms import Bbox
+
+__all__ = ["Label", "end_labels", "place"]
+
+_AROUND = tuple((dx, dy) for far in (7, 14, 24, 36, 50) for dx, dy in (
+    (far, 0), (-far, 0), (0, far), (0, -far), (far, far), (-far, far), (far, -far), (-far, -far)
+))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Label:
+    """Words, the point in data coordinates that they belong to, and their colour."""
+
+    text: str
+    x: float
+    y: float
+    color: str
+    size: float = 7.0
+
+
+def place(axes: Axes, labels: Sequence[Label], taken: Sequence[Label] = ()) -> None:
+    """Put each label at the nearest place around its point that is free; the first ones choose first.
+
+    `taken` are points that words must not cover. A label that finds no place is left out.
+    """
+    figure = axes.get_figure(root=True)
+    if figure is None:
+        return
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer, inside = canvas.get_renderer(), axes.get_window_extent()
+    points = [axes.transData.transform((mark.x, mark.y)) for mark in (*labels, *taken)]
+    boxes = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in points]
+    boxes += [text.get_window_extent(renderer) for text in axes.texts]
+    for label in labels:
+        for dx, dy in _AROUND:
+            note = _note(axes, label, dx, dy)
+            box = note.get_window_extent(renderer).padded(1.5)
+            if inside.containsx(box.x0) and inside.containsx(box.x1) and _free(box, inside, boxes):
+                boxes.append(box)
+                break
+            note.remove()
+
+
+def _note(axes: Axes, label: Label, dx: float, dy: float):  # type: ignore[no-untyped-def]
+    across = "left" if dx > 0 else "right" if dx < 0 else "center"
+    up = "bottom" if dy > 0 else "top" if dy < 0 else "center"
+    thin = {"arrowstyle": "-", "lw": 0.5, "color": label.color, "shrinkA": 0.0, "shrinkB": 2.0}
+    return axes.annotate(
+        label.text, (label.x, label.y), (dx, dy), textcoords="offset points", ha=across, va=up, fontsize=label.size,
+        color=label.color, arrowprops=thin if abs(dx) + abs(dy) > 20 else None, annotation_clip=False,
+    )  # fmt: skip
+
+
+def _free(box: Bbox, inside: Bbox, boxes: Sequence[Bbox]) -> bool:
+    fits = inside.y0 <= box.y0 and box.y1 <= inside.y1
+    return fits and not any(box.overlaps(other) for other in boxes)
+
+
+def end_labels(axes: Axes, labels: Sequence[Label], gap: float = 10.0) -> None:
+    """Name lines at their right ends, moved apart up and down to `gap` points."""
+    figure = axes.get_figure(root=True)
+    if figure is None:
+        return
+    FigureCanvasAgg(figure).draw()
+    scale = figure.dpi / 72.0
+    ordered = sorted(labels, key=lambda label: label.y)
+    heights = [float(axes.transData.transform((label.x, label.y))[1]) / scale for label in ordered]
+    placed: list[float] = []
+    for height in heights:
+        placed.append(max(height, placed[-1] + gap) if placed else height)
+    for label, own, height in zip(ordered, heights, placed, strict=True):
+        axes.annotate(
+            label.text, (label.x, label.y), (6, height - own), textcoords="offset points", va="center",
+            fontsize=label.size, color=label.color, annotation_clip=False,
+        )  # fmt: skip
