@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from rooflinekit.report.plots.labels import Label, end_labels
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.roofline import Roofs
-from rooflinekit.report.plots.style import SERIES, Frame, Theme, decades, powers_of_two
+from rooflinekit.report.plots.style import CLASSES, SERIES, Frame, Theme, decades, powers_of_two
 from rooflinekit.report.plots.words import scale_text, source_of
 from rooflinekit.results import Estimate
 from rooflinekit.types.errors import InputError
@@ -37,12 +37,16 @@ def intensity(estimates: Sequence[Estimate], theme: Theme) -> Picture:
     frame = Frame("Decode: arithmetic per byte over the batch", subject, source_of(first), theme)
     figure, (axes,) = frame.panels(7.2, 4.2)
     ends = []
-    lines = [(f"context {context:,.0f}", [e for e in estimates if e.inputs["context"] == context]) for context in contexts]
-    for (label, own), color in zip(lines, SERIES[1:], strict=False):
+    lines = [
+        (f"context {context:,.0f}", [e for e in estimates if e.inputs["context"] == context]) for context in contexts
+    ]
+    for (label, own), color in zip(lines, SERIES, strict=False):
         own = sorted(own, key=lambda each: each.inputs["batch"])
         ends.append(_line(axes, [(e.inputs["batch"], e.decode.intensity, e.memory.fits) for e in own], label, color))
     shortest = sorted(lines[0][1], key=lambda each: each.inputs["batch"])
-    ends.append(_line(axes, [(e.inputs["batch"], matrices(e), True) for e in shortest], "matrices alone", SERIES[0]))
+    ends.append(
+        _line(axes, [(e.inputs["batch"], matrices(e), True) for e in shortest], "matrices alone", CLASSES["weights"])
+    )
     axes.axhline(ridge, color=theme.ink, lw=1.2, ls=(0, (4, 3)), gid="ridge")
     axes.set(xscale="log", yscale="log", xlabel="sequences in the batch", ylabel="decode step [FLOP/B]")
     _finish(axes, sorted({float(e.inputs["batch"]) for e in estimates}))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 
-__all__ = ["Label", "end_labels", "place"]
+__all__ = ["Label", "along", "end_labels", "place"]
 
 _AROUND = tuple((dx, dy) for far in (7, 14, 24, 36, 50) for dx, dy in (
     (far, 0), (-far, 0), (0, far), (0, -far), (far, far), (-far, far), (far, -far), (-far, -far)
@@ -41,6 +45,7 @@ def place(axes: Axes, labels: Sequence[Label], taken: Sequence[Label] = ()) -> N
     points = [axes.transData.transform((mark.x, mark.y)) for mark in (*labels, *taken)]
     boxes = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in points]
     boxes += [text.get_window_extent(renderer) for text in axes.texts]
+    boxes += [Bbox.from_bounds(x - 1, y - 1, 2, 2) for x, y in _along_lines(axes)]
     for label in labels:
         for dx, dy in _AROUND:
             note = _note(axes, label, dx, dy)
@@ -51,7 +56,34 @@ def place(axes: Axes, labels: Sequence[Label], taken: Sequence[Label] = ()) -> N
             note.remove()
 
 
-def _note(axes: Axes, label: Label, dx: float, dy: float):  # type: ignore[no-untyped-def]
+def _along_lines(axes: Axes) -> Iterator[tuple[float, float]]:
+    """Places a few pixels apart on every line of the drawing."""
+    for line in axes.lines:
+        ends = (
+            line.get_transform().transform(np.asarray(line.get_xydata(), float))
+            if line.get_linestyle() != "None"
+            else ()
+        )
+        for (x0, y0), (x1, y1) in pairwise(ends):
+            steps = max(int(max(abs(x1 - x0), abs(y1 - y0)) // 5), 1)
+            yield from zip(np.linspace(x0, x1, steps), np.linspace(y0, y1, steps), strict=True)
+
+
+def along(axes: Axes, label: Label, other: tuple[float, float]) -> None:
+    """Write above a line from the label's point on, turned as the line is; `other` is a point further on it."""
+    figure = axes.get_figure(root=True)
+    if figure is None:
+        return
+    FigureCanvasAgg(figure).draw()
+    (x0, y0), (x1, y1) = axes.transData.transform([(label.x, label.y), other])
+    angle = math.degrees(math.atan2(y1 - y0, x1 - x0))
+    axes.annotate(
+        label.text, (label.x, label.y), (-2, 3), textcoords="offset points", rotation=angle, rotation_mode="anchor",
+        fontsize=label.size, color=label.color, va="bottom", ha="left",
+    )  # fmt: skip
+
+
+def _note(axes: Axes, label: Label, dx: float, dy: float) -> Annotation:
     across = "left" if dx > 0 else "right" if dx < 0 else "center"
     up = "bottom" if dy > 0 else "top" if dy < 0 else "center"
     thin = {"arrowstyle": "-", "lw": 0.5, "color": label.color, "shrinkA": 0.0, "shrinkB": 2.0}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from rooflinekit.report.plots.labels import Label, place
+from rooflinekit.report.plots.labels import Label, along, place
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import CAUSES, Frame, Theme, decades
 from rooflinekit.report.plots.words import headed, scale_text
@@ -86,7 +86,7 @@ def roofline(estimate: Estimate, theme: Theme) -> Picture:
     _axes(axes, marks, roofs, max(peaks))
     _draw_roofs(axes, roofs, peaks, frame)
     for mark in marks:
-        axes.scatter(mark.intensity, mark.rate, s=14 + 420 * mark.share, marker=_SHAPES[mark.step],
+        axes.scatter(mark.intensity, mark.rate, s=12 + 300 * mark.share, marker=_SHAPES[mark.step],
                      color=CAUSES[mark.cause], edgecolors=theme.ink, linewidths=0.6, zorder=3,
                      gid=f"{mark.step}-{mark.name}")  # fmt: skip
     _whole_steps(axes, estimate, roofs, theme)
@@ -97,7 +97,7 @@ def roofline(estimate: Estimate, theme: Theme) -> Picture:
 
 def _peak_of(dtype: str, peaks: dict[str, float]) -> float:
     """The unit that a format computes on: block formats run on that of their elements."""
-    return next((peaks[name] for name in (dtype, dtype.split("_")[0]) if name in peaks), 0.0)
+    return next((peaks[name] for name in (dtype, dtype.split("_", maxsplit=1)[0]) if name in peaks), 0.0)
 
 
 def _axes(axes: Axes, marks: Sequence[Point], roofs: Roofs, peak: float) -> None:
@@ -107,7 +107,7 @@ def _axes(axes: Axes, marks: Sequence[Point], roofs: Roofs, peak: float) -> None
     bottom = 10 ** math.floor(math.log10(min([m.rate for m in marks] + [left * roofs.memory])) - 0.1)
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom, 4 * max(roofs.peaks.values())))
     decades(axes.xaxis, scale_text)
-    decades(axes.yaxis, lambda value: format_rate(value, "").strip())
+    decades(axes.yaxis, scale_text)
     axes.set_xlabel("arithmetic per byte of memory traffic [FLOP/B]")
     axes.set_ylabel("rate of arithmetic [FLOP/s]")
 
@@ -131,7 +131,7 @@ def _draw_roofs(axes: Axes, roofs: Roofs, used: set[float], frame: Frame) -> Non
         _slope(axes, roofs.cache, top, f"last cache, fitted {format_rate(roofs.cache, 'B/s')}", soft, 0.5)
     ridge = top / roofs.memory
     axes.plot([ridge, ridge], [axes.get_ylim()[0], top], color=soft, lw=0.8, ls=(0, (4, 3)), gid="ridge")
-    axes.text(ridge * 1.08, axes.get_ylim()[0] * 1.15, f"ridge {ridge:.0f} FLOP/B", fontsize=7, color=soft, va="bottom")
+    axes.text(ridge / 1.1, axes.get_ylim()[0] * 1.3, f"ridge {ridge:.0f} FLOP/B", fontsize=7, color=soft, ha="right")
 
 
 def _slope(axes: Axes, rate: float, top: float, words: str, color: str, width: float = 1.4) -> None:
@@ -139,8 +139,7 @@ def _slope(axes: Axes, rate: float, top: float, words: str, color: str, width: f
     left = axes.get_xlim()[0]
     axes.plot([left, top / rate], [left * rate, top], color=color, lw=width, gid="slope")
     start = left * 1.25
-    axes.text(start, start * rate * 1.12, words, fontsize=6.5, color=color, rotation=45, rotation_mode="anchor",
-              transform_rotates_text=True, va="bottom")  # fmt: skip
+    along(axes, Label(words, start, start * rate, color, 6.5), (10 * start, 10 * start * rate))
 
 
 def _whole_steps(axes: Axes, estimate: Estimate, roofs: Roofs, theme: Theme) -> None:

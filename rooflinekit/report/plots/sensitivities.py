@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rooflinekit.report.plots.picture import Picture
-from rooflinekit.report.plots.style import SERIES, Theme, label_ticks, legend
+from rooflinekit.report.plots.style import ACCENT, SERIES, Theme, label_ticks, legend
 from rooflinekit.report.plots.words import headed
 from rooflinekit.sensitivity.results import Levers
 
@@ -45,17 +45,27 @@ def moves(levers: Levers, theme: Theme) -> Picture:
     for place, move in enumerate(tried):
         change = (move.ratio[metric] or 1.0) - 1.0
         good = change < 0 if metric in _LOWER else change > 0
-        color = SERIES[0] if good else theme.soft
+        color = ACCENT if good else theme.soft
         axes.barh(place, 100 * change, color=color, height=0.65, gid=f"move {move.move}")
         side = -3 if change < 0 else 3
-        axes.annotate(f"{100 * change:+.0f} %", (100 * change, place), (side, 0), textcoords="offset points",
+        axes.annotate(_percent(change), (100 * change, place), (side, 0), textcoords="offset points",
                       va="center", ha="right" if change < 0 else "left", fontsize=6.5, color=theme.soft)  # fmt: skip
     axes.axvline(0, color=theme.soft, lw=0.8)
     label_ticks(axes.yaxis, [move.move for move in tried])
     axes.invert_yaxis()
     axes.margins(x=0.12)
     axes.grid(False, axis="y")
-    axes.set_xlabel(f"change of the {_NAMES[metric]} [%]; blue: better")
-    best = f"{tried[0].move} ({100 * (tried[0].ratio[metric] or 1.0) - 100:+.0f} %)" if tried else "none"
+    axes.set_xlabel(f"change of the {_NAMES[metric]} [%]; green: better")
+    best = f"{tried[0].move} ({_percent((tried[0].ratio[metric] or 1.0) - 1.0)})" if tried else "none"
     words = f"{len(tried)} moves for {levers.model} on {levers.gpu} by {_NAMES[metric]}; first: {best}."
     return Picture("moves", frame.title, words, figure, theme)
+
+
+def _percent(change: float) -> str:
+    """As text, without a sign before zero.
+
+    >>> _percent(-0.256), _percent(-0.001)
+    ('-26 %', '0 %')
+    """
+    whole = round(100 * change)
+    return f"{whole:+d} %" if whole else "0 %"

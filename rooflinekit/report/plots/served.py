@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import CLASSES, SERIES, Theme, decades, label_ticks
@@ -26,10 +27,10 @@ def percentiles(outcome: Outcome, theme: Theme) -> Picture:
     spreads = {name: spread for name, spread in spreads.items() if spread.n}
     for place, (name, spread) in enumerate(spreads.items()):
         values = {mark: max(getattr(spread, mark), _LEAST) for mark in _MARKS}
-        axes.plot([values["p50"], values["max"]], [place, place], color=SERIES[0], lw=1.2, alpha=0.5)
+        axes.plot([values["p50"], values["max"]], [place, place], color=theme.ink, lw=1.2, alpha=0.5)
         for mark, shape in _MARKS.items():
-            axes.plot(values[mark], place, marker=shape, ms=7, color=SERIES[0], ls="", mec=theme.paper if shape != "|"
-                      else SERIES[0], label=mark if place == 0 else None, gid=f"{name} {mark}")  # fmt: skip
+            axes.plot(values[mark], place, marker=shape, ms=7, color=theme.ink, ls="", mec=theme.paper if shape != "|"
+                      else theme.ink, label=mark if place == 0 else None, gid=f"{name} {mark}")  # fmt: skip
         words = f"{format_time(spread.p50 / 1e3)} · {format_time(spread.p99 / 1e3)}"
         axes.annotate(words, (values["p50"], place), (0, 7), textcoords="offset points", fontsize=6.5, color=theme.soft)
     label_ticks(axes.yaxis, list(spreads))
@@ -52,7 +53,7 @@ def timeline(outcome: Outcome, theme: Theme) -> Picture:
     frame = headed("The run over time", outcome, theme)
     figure, panels = frame.panels(7.2, 4.2, 3, ncols=1)
     rows = pd.DataFrame(outcome.timeline, columns=["time_s", "replica", "queue", "batch", "prompts", "kv_use"])
-    shown = {"queue": ("requests\nwaiting", theme.ink), "batch": ("sequences\ndecoding", CLASSES["activations"]),
+    shown = {"queue": ("requests\nwaiting", theme.ink), "batch": ("sequences\ndecoding", theme.ink),
              "kv_use": ("cache\nin use", CLASSES["KV"])}  # fmt: skip
     replicas = list(rows.groupby("replica"))
     for panel, (column, (title, color)) in zip(panels, shown.items(), strict=True):
@@ -62,7 +63,7 @@ def timeline(outcome: Outcome, theme: Theme) -> Picture:
                        drawstyle="steps-post", gid=f"{column} {replica:g}", label=f"replica {replica:g}")  # fmt: skip
         panel.set_ylabel(title)
         panel.set_ylim(0, max(float(rows[column].max()) * 1.08 if len(rows) else 1.0, 1e-9) or 1.0)
-        panel.yaxis.set_major_locator(_few_ticks())
+        panel.yaxis.set_major_locator(MaxNLocator(4))
         panel.set_xlim(0, max(outcome.duration_s, 1e-9))
         panel.tick_params(labelbottom=panel is panels[-1])
     panels[-1].yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
@@ -73,9 +74,3 @@ def timeline(outcome: Outcome, theme: Theme) -> Picture:
     words = (f"{outcome.duration_s:.3g} s of {outcome.model} on {outcome.gpu}: at most {peak['queue']:.0f} requests "
              f"wait, {peak['batch']:.0f} sequences decode, {peak['kv_use']:.0%} of the cache is in use.")  # fmt: skip
     return Picture("timeline", frame.title, words, figure, theme)
-
-
-def _few_ticks():  # type: ignore[no-untyped-def]
-    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
-
-    return MaxNLocator(4)

@@ -10,7 +10,7 @@ from matplotlib.gridspec import GridSpec
 from matplotlib.patches import Patch
 
 from rooflinekit.report.plots.picture import Picture
-from rooflinekit.report.plots.style import CAUSES, CLASSES, Theme, label_ticks, legend, shortened
+from rooflinekit.report.plots.style import CAUSES, CLASSES, Theme, label_ticks, shortened
 from rooflinekit.report.plots.words import headed
 from rooflinekit.results import Estimate, KernelResult, StepResult
 from rooflinekit.types.units import format_bytes, format_time
@@ -110,7 +110,7 @@ def bytes_by_class(step: StepResult) -> dict[str, float]:
 def bytes_read(estimate: Estimate, theme: Theme) -> Picture:
     """Bytes that cross the memory in a step: weights, keys and values, activations; and what is sent."""
     frame = headed("Bytes of one step on one GPU", estimate, theme)
-    figure, axes = frame.panels(7.2, 3.0, 2, ncols=1)
+    figure, axes = frame.panels(7.2, 3.2, 2, ncols=1)
     said = []
     for panel, (name, step) in zip(axes, (("prefill", estimate.prefill), ("decode", estimate.decode)), strict=True):
         parts = {kind: amount for kind, amount in bytes_by_class(step).items() if amount}
@@ -119,9 +119,16 @@ def bytes_read(estimate: Estimate, theme: Theme) -> Picture:
         panel.set_xlim(0, sum(parts.values()) / 1e9 * 1.02)
         said.append(f"{name}: " + ", ".join(f"{kind} {format_bytes(amount)}" for kind, amount in parts.items()))
     axes[1].set_xlabel("bytes in a step [GB]")
-    handles = [Patch(color=CLASSES[kind], label=kind) for kind in CLASSES if any(
-        kind in bytes_by_class(step) and bytes_by_class(step)[kind] for step in (estimate.prefill, estimate.decode))]
-    legend(axes[1], handles=handles)
+    axes[0].set_title(f"{shortened(frame.subject)}\n\n{said[0]}")
+    axes[1].set_title(said[1])
+    handles = [
+        Patch(color=CLASSES[kind], label=kind)
+        for kind in CLASSES
+        if any(
+            kind in bytes_by_class(step) and bytes_by_class(step)[kind] for step in (estimate.prefill, estimate.decode)
+        )
+    ]
+    figure.legend(handles=handles, loc="outside lower left", ncols=4, handlelength=1.0)
     words = f"Bytes of a step of {estimate.model} on {estimate.gpu}. {'; '.join(said)}."
     return Picture("bytes", frame.title, words, figure, theme)
 
@@ -144,7 +151,7 @@ def _stack(axes: Axes, parts: dict[str, float], theme: Theme) -> None:
 def memory(estimate: Estimate, theme: Theme) -> Picture:
     """What fills one accelerator, what is left for more sequences, and where it ends."""
     frame = headed("Memory of one GPU", estimate, theme)
-    figure, (axes,) = frame.panels(7.2, 2.4)
+    figure, (axes,) = frame.panels(7.2, 2.7)
     m = estimate.memory
     parts = {"weights": m.weight_bytes, "KV": m.kv_bytes, "activations": m.activation_bytes, "engine": m.overhead_bytes}
     _stack(axes, parts, theme)
@@ -158,10 +165,10 @@ def memory(estimate: Estimate, theme: Theme) -> Picture:
             words = f"free for KV\n{format_bytes(free)}"
             axes.text((m.total_bytes + free / 2) / 1e9, 0, words, ha="center", va="center", fontsize=7, bbox=box)
     axes.axvline(m.capacity_bytes / 1e9, color=theme.ink, lw=1.4, gid="capacity")
-    axes.text(m.capacity_bytes / 1e9, 0.46, f"capacity {format_bytes(m.capacity_bytes)} ", ha="right", fontsize=7)
-    axes.set(xlim=(0, end * 1.03), xlabel="memory [GB]", yticks=[])
-    legend(axes, handles=[Patch(color=CLASSES[kind], label=f"{kind} {format_bytes(size)}")
-                          for kind, size in parts.items()], bbox_to_anchor=(0, -0.75), loc="lower left")  # fmt: skip
+    axes.text(m.capacity_bytes / 1e9, 0.42, f"capacity {format_bytes(m.capacity_bytes)} ", ha="right", fontsize=7)
+    axes.set(xlim=(0, end * 1.03), ylim=(-0.45, 0.62), xlabel="memory [GB]", yticks=[])
+    entries = [Patch(color=CLASSES[kind], label=f"{kind} {format_bytes(size)}") for kind, size in parts.items()]
+    figure.legend(handles=entries, loc="outside lower left", ncols=4, handlelength=1.0)
     verdict = f"room for batch {m.max_batch} at this length" if m.fits else "DOES NOT FIT"
     axes.set_title(f"{shortened(frame.subject)}\n{format_bytes(m.total_bytes)} taken: {verdict}")
     words = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in parts.items())

@@ -15,11 +15,11 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 __all__ = [
-    "CAUSES", "CLASSES", "SERIES", "THEMES", "Frame", "Theme", "decades", "label_ticks", "legend", "powers_of_two",
-    "shortened", "styled",
+    "ACCENT", "CAUSES", "CLASSES", "SERIES", "THEMES", "Frame", "Theme", "decades", "label_ticks", "legend",
+    "powers_of_two", "shortened", "styled",
 ]  # fmt: skip
 
 CLASSES = {"weights": "#0072B2", "KV": "#D55E00", "activations": "#009E73", "network": "#E69F00", "engine": "#999999"}
@@ -28,8 +28,12 @@ CLASSES = {"weights": "#0072B2", "KV": "#D55E00", "activations": "#009E73", "net
 CAUSES = {"memory": "#56B4E9", "compute": "#CC79A7", "network": "#E69F00", "overhead": "#999999"}
 """What time is spent on."""
 
-SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
+ACCENT = "#009E73"
+SERIES = ("#CC79A7", "#009E73", "#56B4E9", "#E69F00", "#8C6D31", "#999999")
+"""Lines of a table: never the colours of weights and of keys and values."""
+
 _TITLE = 96  # characters of a heading
+_FEW_DECADES = 2.2  # on an axis of fewer, 2 and 5 are written too
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ def styled(theme: Theme) -> Iterator[None]:
         "axes.labelcolor": theme.ink, "axes.linewidth": 0.7, "axes.spines.top": False, "axes.spines.right": False,
         "axes.titlesize": 8.0, "axes.titlelocation": "left", "axes.titlecolor": theme.soft, "axes.grid": True,
         "axes.axisbelow": True, "grid.color": theme.grid, "grid.linewidth": 0.5, "xtick.color": theme.soft,
-        "ytick.color": theme.soft, "xtick.labelcolor": theme.ink, "ytick.labelcolor": theme.ink,
+        "ytick.color": theme.soft,
+        "xtick.minor.size": 1.5, "ytick.minor.size": 1.5, "xtick.labelcolor": theme.ink, "ytick.labelcolor": theme.ink,
         "lines.linewidth": 1.6, "legend.frameon": False, "legend.fontsize": 7.5, "svg.fonttype": "path",
         "hatch.linewidth": 0.5,
     }  # fmt: skip
@@ -82,7 +87,7 @@ class Frame:
         figure = Figure(figsize=(width, height), layout="constrained")
         figure.suptitle(self.title, x=0.01, horizontalalignment="left")
         figure.supxlabel(self.source, x=0.99, horizontalalignment="right", fontsize=6.0, color=self.theme.soft)
-        figure.get_layout_engine().set(w_pad=0.06, h_pad=0.06, wspace=0.04)  # type: ignore[union-attr]
+        figure.get_layout_engine().set(w_pad=0.06, h_pad=0.06, wspace=0.04)
         return figure
 
     def panels(self, width: float, height: float, count: int = 1, **grid: Any) -> tuple[Figure, list[Axes]]:
@@ -110,7 +115,9 @@ def decades(axis: Axis, text: Callable[[float], str]) -> None:
     axis.set_major_locator(LogLocator(10.0, numticks=20))
     axis.set_minor_locator(LogLocator(10.0, subs=tuple(range(2, 10)), numticks=20))
     axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
-    axis.set_minor_formatter(NullFormatter())
+    low, high = axis.get_view_interval()
+    few = high < low * 10**_FEW_DECADES
+    axis.set_minor_formatter(FuncFormatter(lambda value, _: text(value) if few and f"{value:e}"[0] in "25" else ""))
 
 
 def powers_of_two(axis: Axis, values: Sequence[float]) -> None:
@@ -128,6 +135,6 @@ def label_ticks(axis: Axis, names: Sequence[str]) -> None:
 
 
 def legend(axes: Axes, **where: Any) -> None:
-    """Names of what is drawn, in one line above the drawing unless said otherwise."""
+    """Names of what is drawn, in one line above the drawing."""
     place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.2, "columnspacing": 1.2}
     axes.legend(**(place | {"ncols": 6, "handlelength": 1.0, "handletextpad": 0.4} | where))

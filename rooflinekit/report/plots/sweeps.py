@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from rooflinekit.frames import INPUT_COLUMNS
 from rooflinekit.report.plots.labels import Label, end_labels, place
 from rooflinekit.report.plots.picture import Picture
-from rooflinekit.report.plots.style import SERIES, Frame, Theme, decades, powers_of_two
+from rooflinekit.report.plots.style import ACCENT, SERIES, Frame, Theme, decades, powers_of_two
 from rooflinekit.report.plots.words import scale_text
-from rooflinekit.sweeping.pareto import parse_goals, pareto_front
+from rooflinekit.sweeping.pareto import pareto_front, parse_goals
 from rooflinekit.types.errors import InputError
 
 __all__ = ["batch_sweep", "context_sweep", "curves", "kinds_of", "pareto"]
@@ -104,7 +104,8 @@ def _frame(title: str, table: pd.DataFrame, theme: Theme) -> Frame:
     kept = [name for name in fixed if pd.notna(table[name].iloc[0]) and str(table[name].iloc[0])]
     levels = " and ".join(map(str, answered(table)["level"].unique())) if "level" in table else ""
     version = table["version"].dropna().iloc[0] if "version" in table and table["version"].notna().any() else ""
-    return Frame(title, _words(table.iloc[0], kept), f"rooflinekit {version}, level {levels}", theme)
+    marks = "; dashed: datasheet bound, shaded: 90 % interval" if "expected" in levels else ""
+    return Frame(title, _words(table.iloc[0], kept), f"rooflinekit {version}, level {levels}{marks}", theme)
 
 
 def _over(table: pd.DataFrame, axis: str, name: str, frame: Frame, shown: Sequence[str]) -> Picture:
@@ -117,7 +118,7 @@ def _over(table: pd.DataFrame, axis: str, name: str, frame: Frame, shown: Sequen
         for line, color in zip(lines, colors, strict=False):
             _draw(panel, line, axis, column, color)
         panel.set_ylim(bottom=0)
-        end_labels(panel, list(_ends(lines, axis, column, frame.theme, colors)))
+        end_labels(panel, list(_ends(lines, axis, column, frame.theme)))
     return Picture(name, frame.title, _description(lines, axis, shown), figure, frame.theme)
 
 
@@ -143,16 +144,16 @@ def _draw(axes: Axes, line: Curve, axis: str, column: str, color: str) -> None:
     if not fits.all():
         axes.plot(x[~fits], rows[column][~fits], ls="", marker="o", ms=4.5, mfc=axes.get_facecolor(), mec=color,
                   gid=f"misfit {line.label}")  # fmt: skip
+        axes.annotate("rings: do not fit in memory", (1.0, 0.0), (-4, 4), xycoords="axes fraction", fontsize=6.5,
+                      textcoords="offset points", ha="right")  # fmt: skip
 
 
-def _ends(lines: Sequence[Curve], axis: str, column: str, theme: Theme, colors: Sequence[str]) -> Iterator[Label]:
-    for line, color in zip(lines, colors, strict=False):
+def _ends(lines: Sequence[Curve], axis: str, column: str, theme: Theme) -> Iterator[Label]:
+    for line in lines:
         last, stem = line.rows.iloc[-1], column.removesuffix("_ms")
         timed = f"{stem}_bound_ms" in line.rows and last["level"] == "expected"
         words = line.label or ("expected" if timed else "")
-        if "fits" in line.rows and not bool(pd.Series([last["fits"]]).fillna(True).iloc[0]):
-            words = f"{words} (rings:\ndo not fit)".strip()
-        yield Label(words, float(last[axis]), float(last[column]), color if line.label else theme.ink)
+        yield Label(words, float(last[axis]), float(last[column]), theme.ink)
         if timed and len(lines) == 1:
             yield Label("bound", float(last[axis]), float(last[f"{stem}_bound_ms"]), theme.soft)
 
@@ -177,11 +178,15 @@ def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
     front = pareto_front(rows, goals).sort_values(x)
     figure, (axes,) = frame.panels(7.2, 4.6)
     axes.plot(rows[x], rows[y], ls="", marker="o", ms=3, color=theme.soft, alpha=0.45, mew=0, gid="rows")
-    axes.plot(front[x], front[y], color=SERIES[0], marker="o", ms=5, drawstyle="steps-pre", gid="front")
+    axes.plot(front[x], front[y], color=ACCENT, lw=0.8, marker="o", ms=5, gid="front")
     axes.set(xscale="log", yscale="log", xlabel="output of one user [tok/s]", ylabel="output of one GPU [tok/s]")
     for axis in (axes.xaxis, axes.yaxis):
         decades(axis, scale_text)
-    names = varying(rows)
+    names = varying(front) or varying(rows)
+    shared = [name for name in varying(rows) if name not in names]
+    axes.set_title(
+        f"{axes.get_title(loc='left')}; green: the front{', ' if shared else ''}{_words(front.iloc[0], shared)}"
+    )
     step = -(-len(front) // _LABELLED) if len(front) else 1
     place(axes, [Label(_words(row, names), float(row[x]), float(row[y]), theme.ink, 6.5)
                  for _, row in front.iloc[::step].iterrows()])  # fmt: skip

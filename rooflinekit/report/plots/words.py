@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import TypeAlias
 
 from rooflinekit.report.plots.style import Frame, Theme
 from rooflinekit.results import Estimate
 from rooflinekit.sensitivity.results import Levers
 from rooflinekit.serving.outcome import Outcome
-from rooflinekit.types.units import format_count
 
 __all__ = ["Answer", "headed", "scale_text", "source_of", "subject_of"]
+
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+_LONG, _LARGEST = 1e4, 1e21  # from here on with a prefix, from there on with an exponent
 
 Answer: TypeAlias = Estimate | Outcome | Levers
 
@@ -21,7 +24,10 @@ def scale_text(value: float) -> str:
     >>> scale_text(0.1), scale_text(100.0), scale_text(1e4)
     ('0.1', '100', '10 k')
     """
-    return f"{value:g}" if value < 1e4 else format_count(value).replace(".0", "")
+    if not _LONG <= value < _LARGEST:
+        return f"{value:g}"
+    thousands = min(int(math.log10(value) // 3), len(_PREFIXES) - 1)
+    return f"{value / 1000.0**thousands:g} {_PREFIXES[thousands]}"
 
 
 def headed(title: str, answer: Answer, theme: Theme) -> Frame:
