@@ -30,7 +30,8 @@ def intensity(estimates: Sequence[Estimate], theme: Theme) -> Picture:
     """
     if len({(each.model, each.gpu, each.inputs["weights"]) for each in estimates}) != 1:
         raise InputError("intensity takes estimates of one model on one accelerator, in one format")
-    first, contexts = estimates[0], sorted({each.inputs["context"] for each in estimates})
+    first, estimates = estimates[0], sorted(estimates, key=lambda each: each.inputs["batch"])
+    contexts = sorted({each.inputs["context"] for each in estimates})
     peak = max(Roofs.of(first).peaks[name] for name in {k.dtype for k in first.decode.kernels if k.flops})
     ridge = peak / Roofs.of(first).memory
     subject = f"{first.model} on {first.gpu}, weights {first.inputs['weights']}, kv {first.inputs['kv']}"
@@ -41,11 +42,9 @@ def intensity(estimates: Sequence[Estimate], theme: Theme) -> Picture:
         (f"context {context:,.0f}", [e for e in estimates if e.inputs["context"] == context]) for context in contexts
     ]
     for (label, own), color in zip(lines, SERIES, strict=False):
-        own = sorted(own, key=lambda each: each.inputs["batch"])
         ends.append(_line(axes, [(e.inputs["batch"], e.decode.intensity, e.memory.fits) for e in own], label, color))
-    shortest = sorted(lines[0][1], key=lambda each: each.inputs["batch"])
     ends.append(
-        _line(axes, [(e.inputs["batch"], matrices(e), True) for e in shortest], "matrices alone", CLASSES["weights"])
+        _line(axes, [(e.inputs["batch"], matrices(e), True) for e in lines[0][1]], "matrices alone", CLASSES["weights"])
     )
     axes.axhline(ridge, color=theme.ink, lw=1.2, ls=(0, (4, 3)), gid="ridge")
     axes.set(xscale="log", yscale="log", xlabel="sequences in the batch", ylabel="decode step [FLOP/B]")
@@ -63,7 +62,7 @@ def _line(axes: Axes, points: Sequence[tuple[int, float, bool]], label: str, col
     axes.plot(batches, values, color=color, gid=f"line {label}")
     for batch, value, fits in points:
         axes.plot(batch, value, ls="", marker="o", ms=4, mec=color, mfc=color if fits else axes.get_facecolor())
-    return Label(label, batches[-1], values[-1], color)
+    return Label(label, batches[-1], values[-1], axes.xaxis.label.get_color())
 
 
 def _finish(axes: Axes, batches: Sequence[float]) -> None:

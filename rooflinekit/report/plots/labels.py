@@ -15,7 +15,7 @@ from matplotlib.transforms import Bbox
 
 __all__ = ["Label", "along", "end_labels", "place"]
 
-_AROUND = tuple((dx, dy) for far in (7, 14, 24, 36, 50) for dx, dy in (
+_AROUND = tuple((dx, dy) for far in (7, 14, 24, 36, 50, 66) for dx, dy in (
     (far, 0), (-far, 0), (0, far), (0, -far), (far, far), (-far, far), (far, -far), (-far, -far)
 ))  # fmt: skip
 
@@ -59,11 +59,9 @@ def place(axes: Axes, labels: Sequence[Label], taken: Sequence[Label] = ()) -> N
 def _along_lines(axes: Axes) -> Iterator[tuple[float, float]]:
     """Places a few pixels apart on every line of the drawing."""
     for line in axes.lines:
-        ends = (
-            line.get_transform().transform(np.asarray(line.get_xydata(), float))
-            if line.get_linestyle() != "None"
-            else ()
-        )
+        if line.get_linestyle() == "None":
+            continue
+        ends = line.get_transform().transform(np.asarray(line.get_xydata(), float))
         for (x0, y0), (x1, y1) in pairwise(ends):
             steps = max(int(max(abs(x1 - x0), abs(y1 - y0)) // 5), 1)
             yield from zip(np.linspace(x0, x1, steps), np.linspace(y0, y1, steps), strict=True)

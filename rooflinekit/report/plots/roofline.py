@@ -89,8 +89,8 @@ def roofline(estimate: Estimate, theme: Theme) -> Picture:
         axes.scatter(mark.intensity, mark.rate, s=12 + 300 * mark.share, marker=_SHAPES[mark.step],
                      color=CAUSES[mark.cause], edgecolors=theme.ink, linewidths=0.6, zorder=3,
                      gid=f"{mark.step}-{mark.name}")  # fmt: skip
-    _whole_steps(axes, estimate, roofs, theme)
-    place(axes, list(_names(marks, theme)), [Label("", m.intensity, m.rate, "") for m in marks])
+    whole = _whole_steps(axes, estimate, roofs, theme)
+    place(axes, [*_names(marks, theme), *whole], [Label("", m.intensity, m.rate, "") for m in marks])
     _legend(axes, {mark.cause for mark in marks}, theme)
     return Picture("roofline", frame.title, _description(estimate, ridge), figure, theme)
 
@@ -114,7 +114,7 @@ def _axes(axes: Axes, marks: Sequence[Point], roofs: Roofs, peak: float) -> None
 
 def _draw_roofs(axes: Axes, roofs: Roofs, used: set[float], frame: Frame) -> None:
     """Roofs at datasheet rates; those that no kernel here works under are thin."""
-    left, right = axes.get_xlim()
+    right = axes.get_xlim()[1]
     ink, soft, top = frame.theme.ink, frame.theme.soft, max(used)
     for rate in sorted(set(roofs.peaks.values())):
         names = "/".join(name for name, peak in roofs.peaks.items() if peak == rate)
@@ -124,31 +124,46 @@ def _draw_roofs(axes: Axes, roofs: Roofs, used: set[float], frame: Frame) -> Non
             axes.text(right, rate * 1.06, f"{names} {format_rate(rate, 'FLOP/s')}", ha="right", va="bottom",
                       fontsize=6.5, color=ink if strong else soft)  # fmt: skip
     highest = max(roofs.peaks.values())
-    _slope(axes, roofs.memory, top, f"HBM {format_rate(roofs.memory, 'B/s')}", ink)
+    _slope(axes, _Slope("HBM", roofs.memory, ink, 1.4), top)
     if highest > top:
         axes.plot([top / roofs.memory, highest / roofs.memory], [top, highest], color=soft, lw=0.5)
     if roofs.cache:
-        _slope(axes, roofs.cache, top, f"last cache, fitted {format_rate(roofs.cache, 'B/s')}", soft, 0.5)
+        _slope(axes, _Slope("last cache, fitted", roofs.cache, soft, 0.5), top)
     ridge = top / roofs.memory
     axes.plot([ridge, ridge], [axes.get_ylim()[0], top], color=soft, lw=0.8, ls=(0, (4, 3)), gid="ridge")
     axes.text(ridge / 1.1, axes.get_ylim()[0] * 1.3, f"ridge {ridge:.0f} FLOP/B", fontsize=7, color=soft, ha="right")
 
 
-def _slope(axes: Axes, rate: float, top: float, words: str, color: str, width: float = 1.4) -> None:
-    """A roof that rises with the intensity, and its name along it."""
-    left = axes.get_xlim()[0]
-    axes.plot([left, top / rate], [left * rate, top], color=color, lw=width, gid="slope")
+@dataclass(frozen=True)
+class _Slope:
+    """A roof that rises with the intensity: bytes a second, and how it is drawn."""
+
+    name: str
+    rate: float
+    color: str
+    width: float
+
+
+def _slope(axes: Axes, roof: _Slope, top: float) -> None:
+    """Draw it up to the rate `top`, with its name along it."""
+    left, rate = axes.get_xlim()[0], roof.rate
+    axes.plot([left, top / rate], [left * rate, top], color=roof.color, lw=roof.width, gid=f"slope {roof.name}")
     start = left * 1.25
-    along(axes, Label(words, start, start * rate, color, 6.5), (10 * start, 10 * start * rate))
+    along(
+        axes,
+        Label(f"{roof.name} {format_rate(rate, 'B/s')}", start, start * rate, roof.color, 6.5),
+        (10 * start, 10 * start * rate),
+    )
 
 
-def _whole_steps(axes: Axes, estimate: Estimate, roofs: Roofs, theme: Theme) -> None:
+def _whole_steps(axes: Axes, estimate: Estimate, roofs: Roofs, theme: Theme) -> list[Label]:
     """Each step as one point; with a network, also over the bytes it sends, under the roof of the links."""
-    sends = False
+    sends, named = False, []
     for name, step in _steps(estimate):
         rate = step.flops / step.time_ms * 1e3
         axes.plot(step.intensity, rate, marker="*", ms=10, mfc=theme.paper, mec=theme.ink, mew=0.9, ls="", zorder=4,
                   gid=f"{name}-step")  # fmt: skip
+        named.append(Label(f"{name} step", step.intensity, rate, theme.ink, 7.5))
         sent = sum(kernel.network_bytes for kernel in step.kernels)
         if sent and axes.get_xlim()[0] < step.flops / sent < axes.get_xlim()[1]:
             sends = True
@@ -156,7 +171,8 @@ def _whole_steps(axes: Axes, estimate: Estimate, roofs: Roofs, theme: Theme) -> 
                       zorder=4, gid=f"{name}-sent")  # fmt: skip
     if sends and roofs.links:
         peak = max(roofs.peaks.values())
-        _slope(axes, roofs.links, peak, f"links {format_rate(roofs.links, 'B/s')}, per byte sent", CAUSES["network"], 1)
+        _slope(axes, _Slope("per byte sent: links", roofs.links, CAUSES["network"], 1.0), peak)
+    return named
 
 
 def _names(marks: Sequence[Point], theme: Theme) -> Iterator[Label]:

@@ -10,7 +10,7 @@ from matplotlib.gridspec import GridSpec
 from matplotlib.patches import Patch
 
 from rooflinekit.report.plots.picture import Picture
-from rooflinekit.report.plots.style import CAUSES, CLASSES, Theme, label_ticks, shortened
+from rooflinekit.report.plots.style import CAUSES, CLASSES, Theme, label_ticks, legend, shortened
 from rooflinekit.report.plots.words import headed
 from rooflinekit.results import Estimate, KernelResult, StepResult
 from rooflinekit.types.units import format_bytes, format_time
@@ -119,7 +119,7 @@ def bytes_read(estimate: Estimate, theme: Theme) -> Picture:
         panel.set_xlim(0, sum(parts.values()) / 1e9 * 1.02)
         said.append(f"{name}: " + ", ".join(f"{kind} {format_bytes(amount)}" for kind, amount in parts.items()))
     axes[1].set_xlabel("bytes in a step [GB]")
-    axes[0].set_title(f"{shortened(frame.subject)}\n\n{said[0]}")
+    axes[0].set_title(f"{shortened(frame.subject)}\n\n{said[0]}", pad=18)
     axes[1].set_title(said[1])
     handles = [
         Patch(color=CLASSES[kind], label=kind)
@@ -128,7 +128,7 @@ def bytes_read(estimate: Estimate, theme: Theme) -> Picture:
             kind in bytes_by_class(step) and bytes_by_class(step)[kind] for step in (estimate.prefill, estimate.decode)
         )
     ]
-    figure.legend(handles=handles, loc="outside lower left", ncols=4, handlelength=1.0)
+    legend(axes[0], handles=handles)
     words = f"Bytes of a step of {estimate.model} on {estimate.gpu}. {'; '.join(said)}."
     return Picture("bytes", frame.title, words, figure, theme)
 
@@ -168,9 +168,9 @@ def memory(estimate: Estimate, theme: Theme) -> Picture:
     axes.text(m.capacity_bytes / 1e9, 0.42, f"capacity {format_bytes(m.capacity_bytes)} ", ha="right", fontsize=7)
     axes.set(xlim=(0, end * 1.03), ylim=(-0.45, 0.62), xlabel="memory [GB]", yticks=[])
     entries = [Patch(color=CLASSES[kind], label=f"{kind} {format_bytes(size)}") for kind, size in parts.items()]
-    figure.legend(handles=entries, loc="outside lower left", ncols=4, handlelength=1.0)
+    legend(axes, handles=entries)
     verdict = f"room for batch {m.max_batch} at this length" if m.fits else "DOES NOT FIT"
-    axes.set_title(f"{shortened(frame.subject)}\n{format_bytes(m.total_bytes)} taken: {verdict}")
+    axes.set_title(f"{shortened(frame.subject)}\n{format_bytes(m.total_bytes)} taken: {verdict}", pad=18)
     words = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in parts.items())
     return Picture("memory", frame.title, f"Memory of {estimate.model} on {estimate.gpu}: {words}, of "
                    f"{format_bytes(m.capacity_bytes)}; {verdict}.", figure, theme)  # fmt: skip

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 __all__ = [
@@ -84,10 +85,10 @@ class Frame:
 
     def sheet(self, width: float, height: float) -> Figure:
         """An empty figure [inch] with the words on it."""
-        figure = Figure(figsize=(width, height), layout="constrained")
+        room = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.04)
+        figure = Figure(figsize=(width, height), layout=room)
         figure.suptitle(self.title, x=0.01, horizontalalignment="left")
         figure.supxlabel(self.source, x=0.99, horizontalalignment="right", fontsize=6.0, color=self.theme.soft)
-        figure.get_layout_engine().set(w_pad=0.06, h_pad=0.06, wspace=0.04)
         return figure
 
     def panels(self, width: float, height: float, count: int = 1, **grid: Any) -> tuple[Figure, list[Axes]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -104,12 +104,13 @@ def _frame(title: str, table: pd.DataFrame, theme: Theme) -> Frame:
     kept = [name for name in fixed if pd.notna(table[name].iloc[0]) and str(table[name].iloc[0])]
     levels = " and ".join(map(str, answered(table)["level"].unique())) if "level" in table else ""
     version = table["version"].dropna().iloc[0] if "version" in table and table["version"].notna().any() else ""
-    marks = "; dashed: datasheet bound, shaded: 90 % interval" if "expected" in levels else ""
-    return Frame(title, _words(table.iloc[0], kept), f"rooflinekit {version}, level {levels}{marks}", theme)
+    return Frame(title, _words(table.iloc[0], kept), f"rooflinekit {version}, level {levels}", theme)
 
 
 def _over(table: pd.DataFrame, axis: str, name: str, frame: Frame, shown: Sequence[str]) -> Picture:
     lines = curves(table, axis)
+    if (answered(table)["level"] == "expected").any():
+        frame = replace(frame, source=f"dashed: datasheet bound; shaded: 90 % interval; {frame.source}")
     figure, panels = frame.panels(7.2, 3.6, len(shown))
     colors = SERIES if len(lines) > 1 else (frame.theme.ink,)
     for panel, column in zip(panels, shown, strict=True):
