@@ -1,48 +1,28 @@
-"""The front door of pictures: a result in, pictures out."""
+"""The front door of pictures: a result in, pictures out. matplotlib is loaded when something is drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+from rooflinekit.types.errors import InputError, MissingExtraError
 
-from rooflinekit.report.plots import intensity, roofline, sensitivities, served, steps, sweeps
-from rooflinekit.report.plots.picture import FORMATS, Picture
-from rooflinekit.report.plots.style import THEMES, Theme, styled
-from rooflinekit.results import Estimate
-from rooflinekit.sensitivity.results import Levers
-from rooflinekit.serving.outcome import Outcome
-from rooflinekit.types.errors import InputError, UnknownNameError
+if TYPE_CHECKING:
+    from rooflinekit.report.plots.picture import Picture
 
-__all__ = ["KINDS", "check_folder", "kinds_of", "plot", "write_plots"]
+__all__ = ["FORMATS", "PICTURES", "check_plots", "plot", "write_plots"]
 
-KINDS: dict[type, dict[str, Callable[[Any, Theme], Picture]]] = {
-    Estimate: {"roofline": roofline.roofline, "time": steps.time_spent, "bytes": steps.bytes_read,
-               "memory": steps.memory},
-    pd.DataFrame: {"batch": sweeps.batch_sweep, "context": sweeps.context_sweep, "pareto": sweeps.pareto},
-    Outcome: {"percentiles": served.percentiles, "timeline": served.timeline},
-    Levers: {"elasticities": sensitivities.elasticities, "moves": sensitivities.moves},
-    tuple: {"intensity": intensity.intensity},
-}  # fmt: skip
-"""Pictures of each kind of result; a tuple is several estimates."""
-
-
-def kinds_of(result: Any) -> Mapping[str, Callable[[Any, Theme], Picture]]:
-    """The pictures that a result has.
-
-    Raises InputError for what is no result, or a table without anything to draw.
-    """
-    drawn = next((kinds for kind, kinds in KINDS.items() if isinstance(result, kind)), None)
-    if drawn is None:
-        known = "an Estimate, a table of estimates, an Outcome of simulate, or Levers"
-        raise InputError(f"cannot draw a {type(result).__name__}; give {known}")
-    if isinstance(result, pd.DataFrame):
-        drawn = {name: drawn[name] for name in sweeps.kinds_of(result)}
-        if not drawn:
-            raise InputError("nothing to draw: the table needs answered rows that differ in batch, isl or context")
-    return drawn
+FORMATS = ("svg", "png")
+PICTURES = {
+    "estimate": ("roofline", "time", "bytes", "memory"),
+    "table": ("batch", "context", "pareto"),
+    "simulation": ("percentiles", "timeline"),
+    "levers": ("elasticities", "moves"),
+    "estimates": ("intensity",),
+}
+"""Names of the pictures, and of their files, by what they are of."""
 
 
 def plot(result: Any, kind: str | None = None, theme: str = "light") -> Picture:
@@ -50,8 +30,8 @@ def plot(result: Any, kind: str | None = None, theme: str = "light") -> Picture:
 
     Args:
         result: an `Estimate` (roofline, time, bytes, memory), a table of `sweep` or `estimate_frame` (batch, context,
-            pareto), an `Outcome` of `simulate` (percentiles, timeline), `Levers` (elasticities, moves), or several
-            estimates (intensity).
+            pareto), an `Outcome` of `simulate` (percentiles, timeline), `Levers` (elasticities, moves), or a list of
+            estimates of one model (intensity).
         kind: which picture; the first of those by default.
         theme: light or dark.
 
@@ -59,30 +39,25 @@ def plot(result: Any, kind: str | None = None, theme: str = "light") -> Picture:
         A `Picture`: a notebook shows it, `save("roofline.svg")` writes it, `figure` is matplotlib's.
 
     Raises:
-        InputError: what cannot be drawn; UnknownNameError: a kind or theme that is none.
+        InputError: what cannot be drawn, and a kind or theme that is none; MissingExtraError without matplotlib.
 
     >>> import rooflinekit as rk
     >>> picture = plot(rk.estimate("llama-3-8b", isl=2048, calibration="none"), "roofline")
     >>> picture.description.split(": ")[1].split(".")[0]
     'the ridge is at 295 FLOP per byte'
     """
-    result = tuple(result) if isinstance(result, list) else result
-    kinds = kinds_of(result)
-    chosen = next(iter(kinds)) if kind is None else kind
-    if chosen not in kinds:
-        raise UnknownNameError("picture", chosen, kinds)
-    if theme not in THEMES:
-        raise UnknownNameError("theme", theme, THEMES)
-    with styled(THEMES[theme]):
-        return kinds[chosen](result, THEMES[theme])
+    _check_extra()
+    from rooflinekit.report.plots.kinds import draw  # noqa: PLC0415 - matplotlib is an extra
+
+    return draw(tuple(result) if isinstance(result, list) else result, kind, theme)
 
 
 def write_plots(results: Any, folder: str | Path, force: bool = False, theme: str = "light") -> list[Path]:
     """Write every picture of some results as SVG and PNG.
 
     Args:
-        results: a result as `plot` takes it, or a sequence of different kinds of them.
-        folder: where; made if only its parent exists. Nothing is written elsewhere.
+        results: a result as `plot` takes it, or a list of results of different types.
+        folder: where; it is made if its parent exists. Nothing is written elsewhere.
         force: overwrite files that are there.
         theme: light or dark.
 
@@ -90,28 +65,39 @@ def write_plots(results: Any, folder: str | Path, force: bool = False, theme: st
         The files, two a picture.
 
     Raises:
-        InputError: what cannot be drawn, two results of one kind, a folder that cannot be made, a file that is there.
+        InputError: what cannot be drawn, two results of one type, a folder that cannot be made, a file that is there;
+            MissingExtraError without matplotlib.
     """
-    folder, every = Path(folder), list(results) if isinstance(results, Sequence) else [results]
-    names = [kind for result in every for kind in kinds_of(result)]
+    _check_extra()
+    from rooflinekit.report.plots.kinds import drawable  # noqa: PLC0415 - as above
+
+    folder, every = Path(folder), results if isinstance(results, list) else [results]
+    pairs = [(result, kind) for result in every for kind in drawable(result)]
+    names = [kind for _, kind in pairs]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"two results have a picture {twice[0]!r}; write them into two folders")
-    check_folder(folder, names, force)
+    check_plots(folder, names, force)
+    drawn = [plot(result, kind, theme) for result, kind in pairs]
     folder.mkdir(exist_ok=True)
-    drawn = [plot(result, kind, theme) for result in every for kind in kinds_of(result)]
     return [picture.save(folder / f"{picture.name}.{suffix}", force) for picture in drawn for suffix in FORMATS]
 
 
-def check_folder(folder: Path, names: Sequence[str], force: bool) -> None:
-    """Refuse a folder that cannot be made, or that holds one of the files, before work is done.
+def check_plots(folder: Path, names: Sequence[str], force: bool) -> None:
+    """Refuse what would stop `write_plots`, before the work is done.
 
-    Raises InputError.
+    Raises InputError for a folder that cannot be made or that holds one of the files, MissingExtraError without
+    matplotlib.
     """
+    _check_extra()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; name a folder for the pictures")
     if not folder.parent.is_dir():
         raise InputError(f"{folder.parent} is not a folder; make it first")
-    for name in names:
-        for suffix in FORMATS:
-            if (path := folder / f"{name}.{suffix}").exists() and not force:
-                raise InputError(f"{path} exists; add --force to overwrite it")
+    for path in (folder / f"{name}.{suffix}" for name in names for suffix in FORMATS):
+        if path.exists() and not force:
+            raise InputError(f"{path} exists; add --force to overwrite it")
+
+
+def _check_extra() -> None:
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError("a picture", "plots")

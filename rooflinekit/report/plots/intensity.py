@@ -32,8 +32,8 @@ def intensity(estimates: Sequence[Estimate], theme: Theme) -> Picture:
         raise InputError("intensity takes estimates of one model on one accelerator, in one format")
     first, estimates = estimates[0], sorted(estimates, key=lambda each: each.inputs["batch"])
     contexts = sorted({each.inputs["context"] for each in estimates})
-    peak = max(Roofs.of(first).peaks[name] for name in {k.dtype for k in first.decode.kernels if k.flops})
-    ridge = peak / Roofs.of(first).memory
+    roofs = Roofs.of(first)
+    ridge = max(roofs.peak(kernel.dtype) for kernel in first.decode.kernels if kernel.flops) / roofs.memory
     subject = f"{first.model} on {first.gpu}, weights {first.inputs['weights']}, kv {first.inputs['kv']}"
     frame = Frame("Decode: arithmetic per byte over the batch", subject, source_of(first), theme)
     figure, (axes,) = frame.panels(7.2, 4.2)

@@ -10,14 +10,19 @@ from itertools import pairwise
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.patheffects import AbstractPathEffect, withStroke
 from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 
 __all__ = ["Label", "along", "end_labels", "place"]
 
-_AROUND = tuple((dx, dy) for far in (7, 14, 24, 36, 50, 66) for dx, dy in (
+_AROUND = tuple((dx, dy) for far in (7, 14, 24, 36, 50, 66, 90) for dx, dy in (
     (far, 0), (-far, 0), (0, far), (0, -far), (far, far), (-far, far), (far, -far), (-far, -far)
 ))  # fmt: skip
+
+
+_FAR = 20  # points: from here on a line leads to the words
+_THICK = 0.7  # points: words may cross thinner lines
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ def place(axes: Axes, labels: Sequence[Label], taken: Sequence[Label] = ()) -> N
 def _along_lines(axes: Axes) -> Iterator[tuple[float, float]]:
     """Places a few pixels apart on every line of the drawing."""
     for line in axes.lines:
-        if line.get_linestyle() == "None":
+        if line.get_linestyle() == "None" or line.get_linewidth() < _THICK:
             continue
         ends = line.get_transform().transform(np.asarray(line.get_xydata(), float))
         for (x0, y0), (x1, y1) in pairwise(ends):
@@ -81,13 +86,19 @@ def along(axes: Axes, label: Label, other: tuple[float, float]) -> None:
     )  # fmt: skip
 
 
+def _halo(axes: Axes) -> list[AbstractPathEffect]:
+    """Paper around letters, so that they can be read across lines."""
+    return [withStroke(linewidth=2.0, foreground=axes.get_facecolor())]
+
+
 def _note(axes: Axes, label: Label, dx: float, dy: float) -> Annotation:
     across = "left" if dx > 0 else "right" if dx < 0 else "center"
     up = "bottom" if dy > 0 else "top" if dy < 0 else "center"
     thin = {"arrowstyle": "-", "lw": 0.5, "color": label.color, "shrinkA": 0.0, "shrinkB": 2.0}
     return axes.annotate(
         label.text, (label.x, label.y), (dx, dy), textcoords="offset points", ha=across, va=up, fontsize=label.size,
-        color=label.color, arrowprops=thin if abs(dx) + abs(dy) > 20 else None, annotation_clip=False,
+        color=label.color, path_effects=_halo(axes), annotation_clip=False,
+        arrowprops=thin if abs(dx) + abs(dy) > _FAR else None,
     )  # fmt: skip
 
 

@@ -15,9 +15,8 @@ from matplotlib.figure import Figure
 from rooflinekit.report.plots.style import Theme, styled
 from rooflinekit.types.errors import InputError
 
-__all__ = ["FORMATS", "Picture"]
+__all__ = ["Picture"]
 
-FORMATS = ("svg", "png")
 _DPI = 200
 _SILENT = ("Date", "Creator", "Format", "Type")  # metadata that would change from day to day
 
@@ -64,7 +63,7 @@ class Picture:
         if path.suffix not in (".svg", ".png"):
             raise InputError(f"{path}: a picture is written as .svg or .png")
         if path.exists() and not force:
-            raise InputError(f"{path} exists; force overwrites it")
+            raise InputError(f"{path} exists; save with force=True to overwrite it")
         if not path.parent.is_dir():
             raise InputError(f"{path.parent} is not a folder; make it first")
         data = self.png() if path.suffix == ".png" else self.svg().encode()

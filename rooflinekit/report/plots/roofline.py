@@ -14,6 +14,7 @@ from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import CAUSES, Frame, Theme, decades
 from rooflinekit.report.plots.words import headed, scale_text
 from rooflinekit.results import Estimate, KernelResult, StepResult
+from rooflinekit.types.dtype import parse_dtype
 from rooflinekit.types.units import format_rate
 
 __all__ = ["Point", "Roofs", "points", "roofline"]
@@ -57,6 +58,10 @@ class Roofs:
         memory = known["memory.bandwidth"]
         return cls(peaks, memory, None if speed is None else speed * memory, known.get("links.bandwidth"))
 
+    def peak(self, dtype: str) -> float:
+        """Of the units that compute in a format [FLOP/s]."""
+        return self.peaks[parse_dtype(dtype).unit.value]
+
 
 def points(estimate: Estimate) -> list[Point]:
     """Kernels that do arithmetic and take at least half a percent of their step's time, largest first."""
@@ -81,7 +86,7 @@ def roofline(estimate: Estimate, theme: Theme) -> Picture:
     figure, (axes,) = frame.panels(7.2, 4.6)
     roofs, marks = Roofs.of(estimate), points(estimate)
     used = {kernel.dtype for _, step in _steps(estimate) for kernel in step.kernels if kernel.flops}
-    peaks = {_peak_of(name, roofs.peaks) for name in used} - {0.0}
+    peaks = {roofs.peak(name) for name in used}
     ridge = max(peaks) / roofs.memory
     _axes(axes, marks, roofs, max(peaks))
     _draw_roofs(axes, roofs, peaks, frame)
@@ -90,14 +95,9 @@ def roofline(estimate: Estimate, theme: Theme) -> Picture:
                      color=CAUSES[mark.cause], edgecolors=theme.ink, linewidths=0.6, zorder=3,
                      gid=f"{mark.step}-{mark.name}")  # fmt: skip
     whole = _whole_steps(axes, estimate, roofs, theme)
-    place(axes, [*_names(marks, theme), *whole], [Label("", m.intensity, m.rate, "") for m in marks])
+    place(axes, [*whole, *_names(marks, theme)], [Label("", m.intensity, m.rate, "") for m in marks])
     _legend(axes, {mark.cause for mark in marks}, theme)
     return Picture("roofline", frame.title, _description(estimate, ridge), figure, theme)
-
-
-def _peak_of(dtype: str, peaks: dict[str, float]) -> float:
-    """The unit that a format computes on: block formats run on that of their elements."""
-    return next((peaks[name] for name in (dtype, dtype.split("_", maxsplit=1)[0]) if name in peaks), 0.0)
 
 
 def _axes(axes: Axes, marks: Sequence[Point], roofs: Roofs, peak: float) -> None:
@@ -121,8 +121,8 @@ def _draw_roofs(axes: Axes, roofs: Roofs, used: set[float], frame: Frame) -> Non
         strong, start = rate in used, rate / roofs.memory
         axes.plot([start, right], [rate, rate], color=ink if strong else soft, lw=1.4 if strong else 0.5, gid="peak")
         if strong or rate > top or not used & {rate}:
-            axes.text(right, rate * 1.06, f"{names} {format_rate(rate, 'FLOP/s')}", ha="right", va="bottom",
-                      fontsize=6.5, color=ink if strong else soft)  # fmt: skip
+            axes.annotate(f"{names} {format_rate(rate, 'FLOP/s')}", (right, rate), (3, 0), va="center", fontsize=6.5,
+                          textcoords="offset points", color=ink if strong else soft, annotation_clip=False)  # fmt: skip
     highest = max(roofs.peaks.values())
     _slope(axes, _Slope("HBM", roofs.memory, ink, 1.4), top)
     if highest > top:
@@ -148,7 +148,7 @@ def _slope(axes: Axes, roof: _Slope, top: float) -> None:
     """Draw it up to the rate `top`, with its name along it."""
     left, rate = axes.get_xlim()[0], roof.rate
     axes.plot([left, top / rate], [left * rate, top], color=roof.color, lw=roof.width, gid=f"slope {roof.name}")
-    start = left * 1.25
+    start = 1.25 * max(left, axes.get_ylim()[0] / rate)
     along(
         axes,
         Label(f"{roof.name} {format_rate(rate, 'B/s')}", start, start * rate, roof.color, 6.5),
@@ -197,6 +197,8 @@ def _legend(axes: Axes, causes: set[str], theme: Theme) -> None:
 
     entries = [mark("s", theme.paper, "prefill kernel"), mark("o", theme.paper, "decode kernel")]
     entries += [mark("*", theme.paper, "whole step", 9)]
+    if any(str(line.get_gid()).endswith("-sent") for line in axes.lines):
+        entries += [mark("D", CAUSES["network"], "whole step, per byte sent", 5)]
     entries += [mark("o", color, f"limited by {cause}") for cause, color in CAUSES.items() if cause in causes]
     axes.legend(handles=entries, loc="lower right", fontsize=6.5, handletextpad=0.2, title="area: share of the step",
                 title_fontsize=6.5, labelspacing=0.35, alignment="left")  # fmt: skip

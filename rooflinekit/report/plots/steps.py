@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 from matplotlib.patches import Patch
 
@@ -31,9 +32,10 @@ def time_spent(estimate: Estimate, theme: Theme) -> Picture:
     for column, (name, step) in enumerate(steps):
         strip = figure.add_subplot(grid[0, column])
         _strip(strip, step.shares, CAUSES, theme)
-        words = f"{name}: {format_time(step.time_ms / 1e3)}, at least {format_time(step.bound_ms / 1e3)}"
+        words = f"{name}: {format_time(step.time_ms / 1e3)} (bound {format_time(step.bound_ms / 1e3)})"
         strip.set_title(f"{shortened(frame.subject)}\n\n{words}" if column == 0 else words)
         _kernel_bars(figure.add_subplot(grid[1, column]), step, theme)
+    _causes_legend(figure, [step for _, step in steps], theme)
     return Picture("time", frame.title, _time_words(estimate, steps), figure, theme)
 
 
@@ -77,11 +79,16 @@ def _kernel_bars(axes: Axes, step: StepResult, theme: Theme) -> None:
     axes.set_xlim(0, max(kernel.time_us for kernel in shown) / 1e3 * 1.22)
     axes.grid(False, axis="y")
     axes.set_xlabel("time of all launches in a step [ms]")
-    causes = [cause for cause in CAUSES if any(kernel.bound == cause for kernel in step.kernels)]
+    axes.tick_params("y", labelsize=7)
+
+
+def _causes_legend(figure: Figure, steps: Sequence[StepResult], theme: Theme) -> None:
+    """What colours mean, once for both phases."""
+    causes = [cause for cause in CAUSES if any(kernel.bound == cause for step in steps for kernel in step.kernels)]
     handles = [Patch(color=CAUSES[cause], label=cause) for cause in causes]
-    if step.time_ms > step.bound_ms * 1.001:
-        handles.append(Patch(facecolor=theme.soft, alpha=0.35, label="pale: above the datasheet bound"))
-    axes.legend(handles=handles, loc="lower right", fontsize=6.5, handlelength=1.0)
+    if any(step.time_ms > step.bound_ms * 1.001 for step in steps):
+        handles.append(Patch(facecolor=theme.soft, alpha=0.4, label="pale: above the datasheet bound"))
+    figure.legend(handles=handles, loc="outside upper right", ncols=5, fontsize=7, handlelength=1.0, columnspacing=1.2)
 
 
 def _bar(axes: Axes, place: int, kernel: KernelResult, theme: Theme) -> None:

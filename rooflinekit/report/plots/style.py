@@ -33,7 +33,7 @@ ACCENT = "#009E73"
 SERIES = ("#CC79A7", "#009E73", "#56B4E9", "#E69F00", "#8C6D31", "#999999")
 """Lines of a table: never the colours of weights and of keys and values."""
 
-_TITLE = 96  # characters of a heading
+_TITLE = 112  # characters of a heading
 _FEW_DECADES = 2.2  # on an axis of fewer, 2 and 5 are written too
 
 

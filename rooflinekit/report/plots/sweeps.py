@@ -39,9 +39,31 @@ class Curve:
 def kinds_of(table: pd.DataFrame) -> list[str]:
     """What can be drawn of a table: one picture for each count that takes several values, and the front."""
     counts = {"batch": ("batch", "concurrency"), "context": ("isl", "context")}
-    kinds = [kind for kind, names in counts.items() if any(_several(table, name) for name in names)]
+    kinds = [kind for kind, names in counts.items() if any(_drawable(table, name) for name in names)]
     both = {"output_tok_s_per_user", "output_tok_s_per_gpu"} <= set(table.columns)
     return [*kinds, "pareto"] if both and len(answered(table)) > 1 else kinds
+
+
+def _drawable(table: pd.DataFrame, axis: str) -> bool:
+    return _several(table, axis) and len(_groups(answered(table), axis)) <= _MOST
+
+
+def _axis_of(table: pd.DataFrame, names: Sequence[str]) -> str:
+    """The first of these inputs that differs between rows.
+
+    Raises InputError if none does.
+    """
+    for name in names:
+        if _several(table, name):
+            return name
+    raise InputError(f"nothing to draw: the table has no answered rows that differ in {' or '.join(names)}")
+
+
+def _groups(rows: pd.DataFrame, axis: str) -> list[tuple[str, pd.DataFrame]]:
+    """Rows that differ in one input alone, with what tells them from the others."""
+    others = varying(rows, axis)
+    parts = rows.groupby(others, dropna=False, sort=False) if others else [((), rows)]
+    return [(_words(part.iloc[0], others), part) for _, part in parts]
 
 
 def _several(table: pd.DataFrame, name: str) -> bool:
@@ -64,13 +86,11 @@ def curves(table: pd.DataFrame, axis: str) -> list[Curve]:
 
     Raises InputError if they are more than can be told apart.
     """
-    rows = answered(table)
-    others = varying(rows, axis)
-    groups = rows.groupby(others, dropna=False, sort=False) if others else [("", rows)]
-    found = [Curve(_words(part.iloc[0], others), part.sort_values(axis)) for _, part in groups]
+    found = _groups(answered(table), axis)
     if len(found) > _MOST:
-        raise InputError(f"{len(found)} lines cannot be told apart; at most {_MOST}: filter the table by {others[0]!r}")
-    return found
+        first = varying(answered(table), axis)[0]
+        raise InputError(f"{len(found)} lines cannot be told apart; at most {_MOST}: filter the table by {first!r}")
+    return [Curve(label, part.sort_values(axis)) for label, part in found]
 
 
 def _words(row: pd.Series, names: Sequence[str]) -> str:
@@ -86,14 +106,14 @@ def _words(row: pd.Series, names: Sequence[str]) -> str:
 
 def batch_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
     """Time per token and throughput of a GPU over the batch, or over users."""
-    axis = "batch" if _several(table, "batch") else "concurrency"
+    axis = _axis_of(table, ("batch", "concurrency"))
     frame = _frame("What a larger batch does", table, theme)
     return _over(table, axis, "batch", frame, ("tpot_ms", "output_tok_s_per_gpu"))
 
 
 def context_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
     """Times over the prompt length, or over the context of the decode step."""
-    axis = "isl" if _several(table, "isl") else "context"
+    axis = _axis_of(table, ("isl", "context"))
     shown = ("ttft_ms", "tpot_ms") if axis == "isl" else ("tpot_ms", "output_tok_s_per_gpu")
     return _over(table, axis, "context", _frame("What a longer context does", table, theme), shown)
 

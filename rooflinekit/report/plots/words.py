@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TypeAlias
 
-from rooflinekit.report.plots.style import Frame, Theme
+from rooflinekit.report.plots.style import Frame, Theme, shortened
 from rooflinekit.results import Estimate
 from rooflinekit.sensitivity.results import Levers
 from rooflinekit.serving.outcome import Outcome
@@ -13,6 +13,7 @@ from rooflinekit.serving.outcome import Outcome
 __all__ = ["Answer", "headed", "scale_text", "source_of", "subject_of"]
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+_NAME = 40  # characters of a model, which may be a path
 _LONG, _LARGEST = 1e4, 1e21  # from here on with a prefix, from there on with an exponent
 
 Answer: TypeAlias = Estimate | Outcome | Levers
@@ -39,7 +40,7 @@ def subject_of(answer: Answer) -> str:
     """What runs where, and what is asked of it."""
     i = answer.inputs
     split = " ".join(f"{key}{i[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if i.get(key, 1) > 1)
-    where = f"{answer.model} on {answer.gpu}{f' ({split})' if split else ''}, {answer.engine}"
+    where = f"{shortened(answer.model, _NAME)} on {answer.gpu}{f' ({split})' if split else ''}, {answer.engine}"
     if isinstance(answer, Outcome):
         return f"{where}; {answer.requests.arrived} requests"
     load = next((f"{key} {i[key]:g}" for key in ("concurrency", "rate") if i.get(key)), f"batch {i.get('batch')}")
