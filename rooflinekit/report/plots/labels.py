@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.patheffects import AbstractPathEffect, withStroke
 from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 
@@ -86,9 +86,9 @@ def along(axes: Axes, label: Label, other: tuple[float, float]) -> None:
     )  # fmt: skip
 
 
-def _halo(axes: Axes) -> list[AbstractPathEffect]:
-    """Paper around letters, so that they can be read across lines."""
-    return [withStroke(linewidth=2.0, foreground=axes.get_facecolor())]
+def _halo(axes: Axes) -> dict[str, Any]:
+    """Paper behind words, so that they can be read across lines."""
+    return {"facecolor": axes.get_facecolor(), "alpha": 0.75, "edgecolor": "none", "pad": 0.6}
 
 
 def _note(axes: Axes, label: Label, dx: float, dy: float) -> Annotation:
@@ -97,7 +97,7 @@ def _note(axes: Axes, label: Label, dx: float, dy: float) -> Annotation:
     thin = {"arrowstyle": "-", "lw": 0.5, "color": label.color, "shrinkA": 0.0, "shrinkB": 2.0}
     return axes.annotate(
         label.text, (label.x, label.y), (dx, dy), textcoords="offset points", ha=across, va=up, fontsize=label.size,
-        color=label.color, path_effects=_halo(axes), annotation_clip=False,
+        color=label.color, bbox=_halo(axes), annotation_clip=False,
         arrowprops=thin if abs(dx) + abs(dy) > _FAR else None,
     )  # fmt: skip
 
