@@ -110,7 +110,7 @@ def _kind(line: str) -> str:
 def _block(lines: Sequence[str]) -> str:
     if lines[0].startswith("```"):
         return f"<pre>{escape(chr(10).join(lines[1:-1]))}</pre>"
-    if lines[0].startswith("|"):
+    if lines[0].startswith("|") and len(lines) > 1:
         return _table(lines)
     if lines[0].lstrip().startswith("- "):
         return _list(lines)
