@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 
@@ -44,8 +45,8 @@ def place(axes: Axes, labels: Sequence[Label], taken: Sequence[Label] = ()) -> N
     figure = axes.get_figure(root=True)
     if figure is None:
         return
+    _settle(figure)
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()
     renderer, inside = canvas.get_renderer(), axes.get_window_extent()
     points = [axes.transData.transform((mark.x, mark.y)) for mark in (*labels, *taken)]
     boxes = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in points]
@@ -59,6 +60,14 @@ def place(axes: Axes, labels: Sequence[Label], taken: Sequence[Label] = ()) -> N
                 boxes.append(box)
                 break
             note.remove()
+
+
+def _settle(figure: Figure) -> None:
+    """Lay the figure out once and for all: what is written inside the axes from now on needs no more room."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine("none")
 
 
 def _along_lines(axes: Axes) -> Iterator[tuple[float, float]]:
@@ -77,7 +86,7 @@ def along(axes: Axes, label: Label, other: tuple[float, float]) -> None:
     figure = axes.get_figure(root=True)
     if figure is None:
         return
-    FigureCanvasAgg(figure).draw()
+    _settle(figure)
     (x0, y0), (x1, y1) = axes.transData.transform([(label.x, label.y), other])
     angle = math.degrees(math.atan2(y1 - y0, x1 - x0))
     axes.annotate(
@@ -97,7 +106,7 @@ def _note(axes: Axes, label: Label, dx: float, dy: float) -> Annotation:
     thin = {"arrowstyle": "-", "lw": 0.5, "color": label.color, "shrinkA": 0.0, "shrinkB": 2.0}
     return axes.annotate(
         label.text, (label.x, label.y), (dx, dy), textcoords="offset points", ha=across, va=up, fontsize=label.size,
-        color=label.color, bbox=_halo(axes), annotation_clip=False,
+        color=label.color, bbox=_halo(axes), annotation_clip=False, zorder=2.9,
         arrowprops=thin if abs(dx) + abs(dy) > _FAR else None,
     )  # fmt: skip
 
@@ -112,7 +121,7 @@ def end_labels(axes: Axes, labels: Sequence[Label], gap: float = 10.0) -> None:
     figure = axes.get_figure(root=True)
     if figure is None:
         return
-    FigureCanvasAgg(figure).draw()
+    figure.draw_without_rendering()
     scale = figure.dpi / 72.0
     ordered = sorted(labels, key=lambda label: label.y)
     heights = [float(axes.transData.transform((label.x, label.y))[1]) / scale for label in ordered]
