@@ -67,9 +67,10 @@ catalogue: $(VENV)/core.stamp  ## rewrite docs/catalogue.md and docs/engines.md 
 	$(BIN)/python -m rooflinekit.report.catalogue_page > docs/catalogue.md
 	$(BIN)/python -m rooflinekit.report.engines_page > docs/engines.md
 
-docs: catalogue $(VENV)/test.stamp  ## refresh what the docs take from the code: catalogue, schema, claims, pasted outputs
+docs: catalogue $(VENV)/test.stamp  ## refresh what the docs take from the code: catalogue, schema, claims, pictures, pasted outputs
 	$(BIN)/python -m rooflinekit.report.claims > docs/claims.md.new && mv docs/claims.md.new docs/claims.md
 	$(BIN)/python -m rooflinekit.report.schema docs/schema/estimate.schema.json
+	$(BIN)/python -m rooflinekit.report.plots.why_decode docs/images
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/test_docs.py
 
 clean:  ## remove everything that was made

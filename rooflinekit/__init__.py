@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rooflinekit.planning.front import plan
     from rooflinekit.planning.inverse import largest
     from rooflinekit.planning.required import break_even_prices, fewest_gpus, required_bandwidth
+    from rooflinekit.report.plots.front import plot, write_plots
     from rooflinekit.results import Estimate
     from rooflinekit.sensitivity.front import levers
     from rooflinekit.serving.front import simulate
@@ -69,6 +70,8 @@ _HOME = {
     "break_even_prices": "rooflinekit.planning.required",
     "fewest_gpus": "rooflinekit.planning.required",
     "required_bandwidth": "rooflinekit.planning.required",
+    "plot": "rooflinekit.report.plots.front",
+    "write_plots": "rooflinekit.report.plots.front",
     "Estimate": "rooflinekit.results",
     "levers": "rooflinekit.sensitivity.front",
     "predict_step": "rooflinekit.serving.predict",
@@ -125,12 +128,14 @@ __all__ = [
     "max_context",
     "parameters",
     "plan",
+    "plot",
     "predict_step",
     "required_bandwidth",
     "shapes",
     "simulate",
     "step_table",
     "sweep",
+    "write_plots",
 ]
 
 

@@ -50,6 +50,11 @@ class ParameterCount:
         """Without embedding and head (GLM-4.5, MiniMax count so)."""
         return self.active - self.embedding - self.lm_head
 
+    def _repr_html_(self) -> str:
+        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
+
+        return html_of(self)
+
 
 def count_parameters(model: Model) -> ParameterCount:
     """Count every weight of the model, from the same operations that are costed.

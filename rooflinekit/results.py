@@ -257,3 +257,8 @@ class Estimate:
 
         steps = (("prefill", self.prefill), ("decode", self.decode))
         return pd.DataFrame([{"step": name, **asdict(kernel)} for name, step in steps for kernel in step.kernels])
+
+    def _repr_html_(self) -> str:
+        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
+
+        return html_of(self)

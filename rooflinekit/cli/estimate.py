@@ -24,6 +24,7 @@ from rooflinekit.cli.options import (
     MemoryFraction,
     Microbatches,
     PipelineParallel,
+    Plots,
     PowerCap,
     RedundantExperts,
     SequenceParallel,
@@ -33,6 +34,7 @@ from rooflinekit.cli.options import (
     Weights,
 )
 from rooflinekit.cli.output import Format, emit, to_csv, to_json
+from rooflinekit.cli.pictures import check_pictures, write_pictures
 
 if TYPE_CHECKING:
     from rooflinekit.results import Estimate
@@ -88,6 +90,7 @@ def estimate(
     block_size: Annotated[int | None, Count("Tokens of one block of the cache.")] = None,
     eager: Annotated[bool, typer.Option("--eager", help="Without CUDA graphs.")] = False,
     calibration: Calibration = None,
+    plots: Plots = None,
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.table,
     out: Annotated[Path | None, typer.Option(help="Write to this file instead.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
@@ -96,6 +99,8 @@ def estimate(
     """Predict TTFT, TPOT, throughput and memory of a static batch, or under load, kernel by kernel."""
     from rooflinekit.estimator import estimate as predict
 
+    if plots is not None:
+        check_pictures(plots, "estimate", force)
     answer = predict(
         model, gpu, batch=batch, isl=isl, osl=osl, cached=cached, context=context, concurrency=concurrency, rate=rate,
         requests=requests, burstiness=burstiness, isl_cv=isl_cv, osl_cv=osl_cv, ttft=ttft, tpot=tpot,
@@ -108,6 +113,8 @@ def estimate(
         memory_fraction=memory_fraction, token_budget=token_budget, max_num_seqs=max_num_seqs,
         max_model_len=max_model_len, block_size=block_size, eager=eager, calibration=calibration, allow_oom=allow_oom,
     )  # fmt: skip
+    if plots is not None:
+        write_pictures(answer, plots, force)
     emit(_render(answer, format), out, force)
 
 

@@ -15,7 +15,7 @@ from rooflinekit.types.errors import WorkloadError
 __all__ = ["explain"]
 
 
-@with_options_of(estimate)
+@with_options_of(estimate, "plots")
 def explain(
     model: Annotated[str, typer.Argument(help="As in estimate.")],
     metric: Annotated[str, typer.Argument(help="tpot, ttft, memory, decode.attention, decode.flops, ridge ...")],

@@ -24,6 +24,7 @@ from rooflinekit.cli.options import (
     MemoryFraction,
     Microbatches,
     PipelineParallel,
+    Plots,
     PowerCap,
     PowerPrice,
     Price,
@@ -38,6 +39,7 @@ from rooflinekit.cli.options import (
     Years,
 )
 from rooflinekit.cli.output import Format, check_free, emit, to_csv, to_json
+from rooflinekit.cli.pictures import check_pictures, write_pictures
 
 if TYPE_CHECKING:
     from rooflinekit.sensitivity.results import Levers
@@ -93,6 +95,7 @@ def levers(
     block_size: Annotated[int | None, Count("Tokens of one block of the cache.")] = None,
     eager: Annotated[bool, typer.Option("--eager", help="Without CUDA graphs.")] = False,
     calibration: Calibration = None,
+    plots: Plots = None,
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.table,
     out: Annotated[Path | None, typer.Option(help="Write to this file instead.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
@@ -102,6 +105,8 @@ def levers(
 
     if out is not None:
         check_free(out, force)
+    if plots is not None:
+        check_pictures(plots, "levers", force)
     found = found_levers(
         model, gpu, batch=batch, concurrency=concurrency, isl=isl, osl=osl, cached=cached, context=context, by=by,
         price=price, purchase=purchase, years=years, power_price=power_price, pue=pue, gpus=gpus, models=models,
@@ -113,6 +118,8 @@ def levers(
         token_budget=token_budget, max_num_seqs=max_num_seqs, max_model_len=max_model_len, block_size=block_size,
         eager=eager, calibration=calibration,
     )  # fmt: skip
+    if plots is not None:
+        write_pictures(found, plots, force)
     emit(_render(found, format), out, force)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import typer
@@ -25,6 +26,7 @@ __all__ = [
     "MemoryFraction",
     "Microbatches",
     "PipelineParallel",
+    "Plots",
     "PowerCap",
     "PowerPrice",
     "Price",
@@ -76,6 +78,11 @@ CachePolicy: TypeAlias = Annotated[str, typer.Option(help="full, window:N, sink:
 Engine: TypeAlias = Annotated[str, typer.Option(help="vllm, sglang, trtllm, gpt-fast or ideal; or vllm@0.8.5.")]
 MemoryFraction: TypeAlias = Annotated[float | None, typer.Option(help="Share of memory the engine may use.")]
 Calibration: TypeAlias = Annotated[str | None, typer.Option(help="A calibration, or 'none' for the datasheet bound.")]
+
+# Pictures of what a command answers.
+Plots: TypeAlias = Annotated[
+    Path | None, typer.Option(help="Write pictures into this folder, as SVG and PNG.", metavar="DIR")
+]
 
 # What an accelerator hour costs, for every command that speaks of money.
 Price: TypeAlias = Annotated[float | None, typer.Option(help="USD of one GPU hour (default: the GPU file's quote).")]

@@ -28,6 +28,7 @@ from rooflinekit.cli.options import (
     MemoryFraction,
     Microbatches,
     PipelineParallel,
+    Plots,
     PowerCap,
     RedundantExperts,
     SequenceParallel,
@@ -37,6 +38,7 @@ from rooflinekit.cli.options import (
     Weights,
 )
 from rooflinekit.cli.output import Format, check_free, emit, to_csv, to_json
+from rooflinekit.cli.pictures import check_pictures, write_pictures
 from rooflinekit.cli.progress import counting
 
 if TYPE_CHECKING:
@@ -121,6 +123,7 @@ def simulate(
     seed: Annotated[int, Count("Seed of everything that is drawn.")] = 0,
     timeline: Annotated[Path | None, typer.Option(help="Write queue, batch and cache over time to this CSV.")] = None,
     chrome_trace: Annotated[Path | None, typer.Option(help="Write every step to this file for a trace viewer.")] = None,
+    plots: Plots = None,
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.table,
     out: Annotated[Path | None, typer.Option(help="Write to this file instead.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
@@ -132,6 +135,8 @@ def simulate(
     for path in (out, timeline, chrome_trace):
         if path is not None:
             check_free(path, force)
+    if plots is not None:
+        check_pictures(plots, "simulation", force)
     events = ChromeTrace() if chrome_trace else None
     with _progress(requests) as progress:
         outcome = run(
@@ -153,6 +158,8 @@ def simulate(
         emit(to_csv(outcome.timeline or [dict.fromkeys(TIMELINE)]), timeline, force)
     if chrome_trace is not None and events is not None:
         emit(to_json(events.to_dict()), chrome_trace, force)
+    if plots is not None:
+        write_pictures(outcome, plots, force)
     emit(_render(outcome, format), out, force)
     return INTERRUPTED if outcome.interrupted else 0
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from rooflinekit.cli.options import Count
+from rooflinekit.cli.options import Count, Plots
 from rooflinekit.cli.output import Format, check_free, emit, to_json
+from rooflinekit.cli.pictures import check_pictures, write_pictures
 from rooflinekit.cli.progress import counting
 from rooflinekit.types.errors import InputError
 
@@ -63,6 +64,7 @@ def sweep(
     scheduler: Annotated[str | None, typer.Option(help="A dask cluster, such as tcp://10.0.0.1:8786.")] = None,
     shard: Annotated[str, typer.Option(help="Answer only part i of n: i/n.")] = "1/1",
     resume: Annotated[bool, typer.Option("--resume", help="Keep finished pieces beside --out, and use them.")] = False,
+    plots: Plots = None,
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.table,
     out: Annotated[Path | None, typer.Option(help="Write a table here: .csv, .parquet or .xlsx.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
@@ -80,6 +82,8 @@ def sweep(
             "kv": kv, "engine": engine, "calibration": calibration}  # fmt: skip
     if out is not None:
         check_free(out, force)
+    if plots is not None:
+        check_pictures(plots, "table", force)
     job = Job(simulate, check_price(price))
     source, asked = _source(model, {key: text for key, text in axes.items() if text is not None}, also, sheet, job)
     goals = () if pareto is None else parse_goals(pareto)
@@ -87,7 +91,11 @@ def sweep(
     means = Means(whole_number(workers, "workers"), scheduler, Shard.parse(shard), kept)
     tally = Tally()
     answers = _watched(tally.counting(run(source, job, means)), source, job, means)
+    drawn: list[pd.DataFrame] = []
+    answers = answers if plots is None else _collected(answers, drawn)
     _deliver(_best(answers, goals), source, format, (out, kept, bool(goals)))
+    if plots is not None:
+        _draw(drawn, plots, force)
     for line in [*getattr(source, "notes", ()), *tally.words()]:
         print(f"rooflinekit: {line}", file=sys.stderr)  # noqa: T201 - this is the edge
     return 4 if tally.failed else 0
@@ -134,6 +142,19 @@ def _watched(answers: Iterable[pd.DataFrame], source: Grid | Table, job: Job, me
         for part in answers:
             yield part
             step("")
+
+
+def _collected(answers: Iterable[pd.DataFrame], drawn: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """Keep what passes."""
+    for part in answers:
+        drawn.append(part)
+        yield part
+
+
+def _draw(parts: list[pd.DataFrame], folder: Path, force: bool) -> None:
+    import pandas as pd
+
+    write_pictures(pd.concat(parts, ignore_index=True), folder, force)
 
 
 def _best(answers: Iterable[pd.DataFrame], goals: Any) -> Iterable[pd.DataFrame]:

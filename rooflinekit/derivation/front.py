@@ -98,6 +98,11 @@ class Derivation:
             "warnings": list(e.warnings),
         }
 
+    def _repr_html_(self) -> str:
+        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
+
+        return html_of(self)
+
 
 def explain(
     model: str | PathLike[str], metric: str, gpu: str | PathLike[str] = "h100-sxm", **scenario: Any

@@ -188,6 +188,11 @@ class Cost:
 
         return pd.DataFrame(self.to_rows())
 
+    def _repr_html_(self) -> str:
+        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
+
+        return html_of(self)
+
 
 def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Nested names joined by a dot, lists by semicolons."""

@@ -136,6 +136,11 @@ class Launch:
         servers = [_server_dict(server) for server in self.servers]
         return {"servers": servers, "files": self.files, "notes": list(self.notes), "warnings": list(self.warnings)}
 
+    def _repr_html_(self) -> str:
+        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
+
+        return html_of(self)
+
 
 def _server_dict(server: Server) -> dict[str, Any]:
     fields = Prediction.__dataclass_fields__

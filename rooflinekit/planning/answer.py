@@ -131,3 +131,8 @@ class PlanAnswer:
             "refused": [refusal.to_dict() for refusal in self.refused],
             "tried": self.tried, "prices": self.prices, "warnings": list(self.warnings),
         }  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
+
+        return html_of(self)

@@ -91,3 +91,8 @@ class Levers:
         import pandas as pd  # noqa: PLC0415 - only where it is asked for
 
         return pd.DataFrame(self.to_rows())
+
+    def _repr_html_(self) -> str:
+        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
+
+        return html_of(self)

@@ -131,6 +131,11 @@ class Outcome:
 
         return pd.DataFrame(self.timeline)
 
+    def _repr_html_(self) -> str:
+        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
+
+        return html_of(self)
+
 
 def summarise(simulation: Simulation, about: dict[str, Any], gpus: int, **more: Any) -> Outcome:
     """Turn the books of a finished run into an answer; `about` names what ran, `gpus` counts the whole fleet's."""

@@ -189,6 +189,11 @@ class Walk:
             for first, tensor in enumerate(stop.outputs)
         ]  # fmt: skip
 
+    def _repr_html_(self) -> str:
+        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
+
+        return html_of(self)
+
 
 def _section(section: Section) -> dict[str, Any]:
     return {

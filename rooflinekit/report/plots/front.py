@@ -1,0 +1,103 @@
+"""The front door of pictures: a result in, pictures out. matplotlib is loaded when something is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.types.errors import InputError, MissingExtraError
+
+if TYPE_CHECKING:
+    from rooflinekit.report.plots.picture import Picture
+
+__all__ = ["FORMATS", "PICTURES", "check_plots", "plot", "write_plots"]
+
+FORMATS = ("svg", "png")
+PICTURES = {
+    "estimate": ("roofline", "time", "bytes", "memory"),
+    "table": ("batch", "context", "pareto"),
+    "simulation": ("percentiles", "timeline"),
+    "levers": ("elasticities", "moves"),
+    "estimates": ("intensity",),
+}
+"""Names of the pictures, and of their files, by what they are of."""
+
+
+def plot(result: Any, kind: str | None = None, theme: str = "light") -> Picture:
+    """Draw a result.
+
+    Args:
+        result: an `Estimate` (roofline, time, bytes, memory), a table of `sweep` or `estimate_frame` (batch, context,
+            pareto), an `Outcome` of `simulate` (percentiles, timeline), `Levers` (elasticities, moves), or a list of
+            estimates of one model (intensity).
+        kind: which picture; the first of those by default.
+        theme: light or dark.
+
+    Returns:
+        A `Picture`: a notebook shows it, `save("roofline.svg")` writes it, `figure` is matplotlib's.
+
+    Raises:
+        InputError: what cannot be drawn, and a kind or theme that is none; MissingExtraError without matplotlib.
+
+    >>> import rooflinekit as rk
+    >>> picture = plot(rk.estimate("llama-3-8b", isl=2048, calibration="none"), "roofline")
+    >>> picture.description.split(": ")[1].split(".")[0]
+    'the ridge is at 295 FLOP per byte'
+    """
+    _check_extra()
+    from rooflinekit.report.plots.kinds import draw  # noqa: PLC0415 - matplotlib is an extra
+
+    return draw(tuple(result) if isinstance(result, list) else result, kind, theme)
+
+
+def write_plots(results: Any, folder: str | Path, force: bool = False, theme: str = "light") -> list[Path]:
+    """Write every picture of some results as SVG and PNG.
+
+    Args:
+        results: a result as `plot` takes it, or a list of results of different types.
+        folder: where; it is made if its parent exists. Nothing is written elsewhere.
+        force: overwrite files that are there.
+        theme: light or dark.
+
+    Returns:
+        The files, two a picture.
+
+    Raises:
+        InputError: what cannot be drawn, two results of one type, a folder that cannot be made, a file that is there;
+            MissingExtraError without matplotlib.
+    """
+    _check_extra()
+    from rooflinekit.report.plots.kinds import drawable  # noqa: PLC0415 - as above
+
+    folder, every = Path(folder), results if isinstance(results, list) else [results]
+    pairs = [(result, kind) for result in every for kind in drawable(result)]
+    names = [kind for _, kind in pairs]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"two results have a picture {twice[0]!r}; write them into two folders")
+    check_plots(folder, names, force)
+    drawn = [plot(result, kind, theme) for result, kind in pairs]
+    folder.mkdir(exist_ok=True)
+    return [picture.save(folder / f"{picture.name}.{suffix}", force) for picture in drawn for suffix in FORMATS]
+
+
+def check_plots(folder: Path, names: Sequence[str], force: bool) -> None:
+    """Refuse what would stop `write_plots`, before the work is done.
+
+    Raises InputError for a folder that cannot be made or that holds one of the files, MissingExtraError without
+    matplotlib.
+    """
+    _check_extra()
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; name a folder for the pictures")
+    if not folder.parent.is_dir():
+        raise InputError(f"{folder.parent} is not a folder; make it first")
+    for path in (folder / f"{name}.{suffix}" for name in names for suffix in FORMATS):
+        if path.exists() and not force:
+            raise InputError(f"{path} exists; add --force to overwrite it")
+
+
+def _check_extra() -> None:
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError("a picture", "plots")

@@ -1,0 +1,212 @@
+"""The roofline: kernels of both phases below what the accelerator can do (Williams et al. 2009)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from rooflinekit.report.plots.labels import Label, along, place
+from rooflinekit.report.plots.picture import Picture
+from rooflinekit.report.plots.style import CAUSES, Frame, Theme, decades
+from rooflinekit.report.plots.words import headed, scale_text
+from rooflinekit.results import Estimate, KernelResult, StepResult
+from rooflinekit.types.dtype import parse_dtype
+from rooflinekit.types.units import format_rate
+
+__all__ = ["Point", "Roofs", "points", "roofline"]
+
+_SMALL = 0.005  # of a step's time: less is not drawn
+_NAMED = 0.03
+_NEAR = 0.14  # decades within which points share a label
+_SHAPES = {"prefill": "s", "decode": "o"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A kernel: FLOP per byte, FLOP per second, share of its step's time."""
+
+    step: str
+    name: str
+    intensity: float
+    rate: float
+    share: float
+    cause: str
+
+
+@dataclass(frozen=True)
+class Roofs:
+    """Rates of the accelerator as the answer's provenance has them [FLOP/s, B/s]."""
+
+    peaks: dict[str, float]
+    memory: float
+    cache: float | None  #: fitted, where the calibration has it
+    links: float | None
+
+    @classmethod
+    def of(cls, estimate: Estimate) -> Roofs:
+        """Read them. Peaks are those under the power cap, if there is one."""
+        known = {entry.quantity: entry.value for entry in estimate.provenance}
+        clock = known.get("power cap: clock over the clock at rated power", 1.0)
+        dense = "compute.dense."
+        peaks = {key.removeprefix(dense): clock * value for key, value in known.items() if key.startswith(dense)}
+        form = f"calibration.attention_decode/{estimate.inputs['activations']}/{estimate.inputs['kv']}.cache_speed"
+        speed = next((e.value for e in estimate.provenance if e.quantity.split(" ±")[0] == form), None)
+        memory = known["memory.bandwidth"]
+        return cls(peaks, memory, None if speed is None else speed * memory, known.get("links.bandwidth"))
+
+    def peak(self, dtype: str) -> float:
+        """Of the units that compute in a format [FLOP/s]."""
+        return self.peaks[parse_dtype(dtype).unit.value]
+
+
+def points(estimate: Estimate) -> list[Point]:
+    """Kernels that do arithmetic and take at least half a percent of their step's time, largest first."""
+    found = [_point(name, kernel, step) for name, step in _steps(estimate) for kernel in step.kernels
+             if kernel.intensity and kernel.time_us > _SMALL * step.time_ms * 1e3]  # fmt: skip
+    return sorted(found, key=lambda point: -point.share)
+
+
+def _steps(estimate: Estimate) -> tuple[tuple[str, StepResult], ...]:
+    return ("prefill", estimate.prefill), ("decode", estimate.decode)
+
+
+def _point(name: str, kernel: KernelResult, step: StepResult) -> Point:
+    share = kernel.time_us / 1e3 / step.time_ms
+    rate = kernel.flops / kernel.time_us * 1e6
+    return Point(name, kernel.name, kernel.intensity or 0.0, rate, share, kernel.bound)
+
+
+def roofline(estimate: Estimate, theme: Theme) -> Picture:
+    """FLOP/s over FLOP/B, log-log; area is share of the step's time, colour what limits it."""
+    frame = headed("Roofline: what limits each kernel", estimate, theme)
+    figure, (axes,) = frame.panels(7.2, 4.6)
+    roofs, marks = Roofs.of(estimate), points(estimate)
+    used = {kernel.dtype for _, step in _steps(estimate) for kernel in step.kernels if kernel.flops}
+    peaks = {roofs.peak(name) for name in used}
+    ridge = max(peaks) / roofs.memory
+    _axes(axes, marks, roofs, max(peaks))
+    _draw_roofs(axes, roofs, peaks, frame)
+    for mark in marks:
+        axes.scatter(mark.intensity, mark.rate, s=12 + 300 * mark.share, marker=_SHAPES[mark.step],
+                     color=CAUSES[mark.cause], edgecolors=theme.ink, linewidths=0.6, zorder=3,
+                     gid=f"{mark.step}-{mark.name}")  # fmt: skip
+    whole = _whole_steps(axes, estimate, roofs, theme)
+    place(axes, [*whole, *_names(marks, theme)], [Label("", m.intensity, m.rate, "") for m in marks])
+    _legend(axes, {mark.cause for mark in marks}, theme)
+    return Picture("roofline", frame.title, _description(estimate, ridge), figure, theme)
+
+
+def _axes(axes: Axes, marks: Sequence[Point], roofs: Roofs, peak: float) -> None:
+    ridge = peak / roofs.memory
+    low, high = min([m.intensity for m in marks] + [0.5]), max([m.intensity for m in marks] + [10 * ridge])
+    left, right = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high) + 0.05)
+    bottom = 10 ** math.floor(math.log10(min([m.rate for m in marks] + [left * roofs.memory])) - 0.1)
+    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom, 4 * max(roofs.peaks.values())))
+    decades(axes.xaxis, scale_text)
+    decades(axes.yaxis, scale_text)
+    axes.set_xlabel("arithmetic per byte of memory traffic [FLOP/B]")
+    axes.set_ylabel("rate of arithmetic [FLOP/s]")
+
+
+def _draw_roofs(axes: Axes, roofs: Roofs, used: set[float], frame: Frame) -> None:
+    """Roofs at datasheet rates; those that no kernel here works under are thin."""
+    right = axes.get_xlim()[1]
+    ink, soft, top = frame.theme.ink, frame.theme.soft, max(used)
+    for rate in sorted(set(roofs.peaks.values())):
+        names = "/".join(name for name, peak in roofs.peaks.items() if peak == rate)
+        strong, start = rate in used, rate / roofs.memory
+        axes.plot([start, right], [rate, rate], color=ink if strong else soft, lw=1.4 if strong else 0.5, gid="peak")
+        if strong or rate > top or not used & {rate}:
+            axes.annotate(f"{names} {format_rate(rate, 'FLOP/s')}", (right, rate), (3, 0), va="center", fontsize=6.5,
+                          textcoords="offset points", color=ink if strong else soft, annotation_clip=False)  # fmt: skip
+    highest = max(roofs.peaks.values())
+    _slope(axes, _Slope("HBM", roofs.memory, ink, 1.4), top)
+    if highest > top:
+        axes.plot([top / roofs.memory, highest / roofs.memory], [top, highest], color=soft, lw=0.5)
+    if roofs.cache:
+        _slope(axes, _Slope("last cache, fitted", roofs.cache, soft, 0.5), top)
+    ridge = top / roofs.memory
+    axes.plot([ridge, ridge], [axes.get_ylim()[0], top], color=soft, lw=0.8, ls=(0, (4, 3)), gid="ridge")
+    axes.text(ridge / 1.1, axes.get_ylim()[0] * 1.3, f"ridge {ridge:.0f} FLOP/B", fontsize=7, color=soft, ha="right")
+
+
+@dataclass(frozen=True)
+class _Slope:
+    """A roof that rises with the intensity: bytes a second, and how it is drawn."""
+
+    name: str
+    rate: float
+    color: str
+    width: float
+
+
+def _slope(axes: Axes, roof: _Slope, top: float) -> None:
+    """Draw it up to the rate `top`, with its name along it."""
+    left, rate = axes.get_xlim()[0], roof.rate
+    axes.plot([left, top / rate], [left * rate, top], color=roof.color, lw=roof.width, gid=f"slope {roof.name}")
+    start = 1.25 * max(left, axes.get_ylim()[0] / rate)
+    along(
+        axes,
+        Label(f"{roof.name} {format_rate(rate, 'B/s')}", start, start * rate, roof.color, 6.5),
+        (10 * start, 10 * start * rate),
+    )
+
+
+def _whole_steps(axes: Axes, estimate: Estimate, roofs: Roofs, theme: Theme) -> list[Label]:
+    """Each step as one point; with a network, also over the bytes it sends, under the roof of the links."""
+    sends, named = False, []
+    for name, step in _steps(estimate):
+        rate = step.flops / step.time_ms * 1e3
+        axes.plot(step.intensity, rate, marker="*", ms=10, mfc=theme.paper, mec=theme.ink, mew=0.9, ls="", zorder=4,
+                  gid=f"{name}-step")  # fmt: skip
+        named.append(Label(f"{name} step", step.intensity, rate, theme.ink, 7.5))
+        sent = sum(kernel.network_bytes for kernel in step.kernels)
+        if sent and axes.get_xlim()[0] < step.flops / sent < axes.get_xlim()[1]:
+            sends = True
+            axes.plot(step.flops / sent, rate, marker="D", ms=5, mfc=CAUSES["network"], mec=theme.ink, mew=0.6, ls="",
+                      zorder=4, gid=f"{name}-sent")  # fmt: skip
+    if sends and roofs.links:
+        peak = max(roofs.peaks.values())
+        _slope(axes, _Slope("per byte sent: links", roofs.links, CAUSES["network"], 1.0), peak)
+    return named
+
+
+def _names(marks: Sequence[Point], theme: Theme) -> Iterator[Label]:
+    """One label for kernels that lie together; the largest speaks for them."""
+    left = [mark for mark in marks if mark.share >= _NAMED]
+    while left:
+        first = left[0]
+        near = [mark for mark in left if mark.step == first.step and _apart(mark, first) < _NEAR]
+        left = [mark for mark in left if mark not in near]
+        others = f" and {len(near) - 2} more" if len(near) > 2 else ""
+        words = ", ".join(mark.name for mark in near[:2]) + others
+        yield Label(words, first.intensity, first.rate, theme.ink, 6.5)
+
+
+def _apart(one: Point, other: Point) -> float:
+    return max(abs(math.log10(one.intensity / other.intensity)), abs(math.log10(one.rate / other.rate)))
+
+
+def _legend(axes: Axes, causes: set[str], theme: Theme) -> None:
+    def mark(shape: str, fill: str, words: str, size: float = 6) -> Line2D:
+        return Line2D([], [], ls="", marker=shape, ms=size, mfc=fill, mec=theme.ink, mew=0.6, label=words)
+
+    entries = [mark("s", theme.paper, "prefill kernel"), mark("o", theme.paper, "decode kernel")]
+    entries += [mark("*", theme.paper, "whole step", 9)]
+    if any(str(line.get_gid()).endswith("-sent") for line in axes.lines):
+        entries += [mark("D", CAUSES["network"], "whole step, per byte sent", 5)]
+    entries += [mark("o", color, f"limited by {cause}") for cause, color in CAUSES.items() if cause in causes]
+    axes.legend(handles=entries, loc="lower right", fontsize=6.5, handletextpad=0.2, title="area: share of the step",
+                title_fontsize=6.5, labelspacing=0.35, alignment="left")  # fmt: skip
+
+
+def _description(estimate: Estimate, ridge: float) -> str:
+    steps = " ".join(
+        f"The {name} step does {step.intensity:.3g} FLOP per byte and is limited by {step.bound}."
+        for name, step in _steps(estimate)
+    )
+    return f"Roofline of {estimate.model} on {estimate.gpu}: the ridge is at {ridge:.0f} FLOP per byte. {steps}"

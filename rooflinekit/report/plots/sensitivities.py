@@ -1,0 +1,71 @@
+"""Pictures of what would help: elasticities, and moves by what they gain."""
+
+from __future__ import annotations
+
+from rooflinekit.report.plots.picture import Picture
+from rooflinekit.report.plots.style import ACCENT, SERIES, Theme, label_ticks, legend
+from rooflinekit.report.plots.words import headed
+from rooflinekit.sensitivity.results import Levers
+
+__all__ = ["elasticities", "moves"]
+
+_METRICS = {"TTFT": ("ttft", "s"), "TPOT": ("tpot", "o"), "throughput": ("throughput", "^")}
+_LOWER = ("ttft", "tpot", "cost")
+_NAMES = {"cost": "cost of a token", "tpot": "time per output token", "ttft": "time to first token",
+          "throughput": "throughput of a GPU"}  # fmt: skip
+
+
+def elasticities(levers: Levers, theme: Theme) -> Picture:
+    """By how many percent each answer changes when a parameter grows by one percent."""
+    frame = headed("What the answer follows: change for 1 % more of each", levers, theme)
+    figure, (axes,) = frame.panels(7.2, 3.4)
+    names = [entry.parameter for entry in levers.elasticities]
+    for number, (label, (key, shape)) in enumerate(_METRICS.items()):
+        values = [getattr(entry, key) for entry in levers.elasticities]
+        places = [place + (number - 1) * 0.22 for place in range(len(names))]
+        axes.hlines(places, 0, values, color=SERIES[number], lw=1.2, alpha=0.6)
+        axes.plot(values, places, ls="", marker=shape, ms=5.5, color=SERIES[number], label=label, gid=f"slope {key}")
+    axes.axvline(0, color=theme.soft, lw=0.8)
+    label_ticks(axes.yaxis, names)
+    axes.invert_yaxis()
+    axes.set_xlabel("elasticity [% change for 1 % more]; times: left is faster, throughput: right is more")
+    axes.set_title(frame.subject, pad=18)
+    legend(axes)
+    first = max(levers.elasticities, key=lambda entry: abs(entry.tpot))
+    words = f"Elasticities of {levers.model} on {levers.gpu}. TPOT follows {first.parameter} most: {first.tpot:+.2f}."
+    return Picture("elasticities", frame.title, words, figure, theme)
+
+
+def moves(levers: Levers, theme: Theme) -> Picture:
+    """What each possible move makes of the metric that ranks them, the best on top."""
+    metric = levers.by
+    tried = [move for move in levers.moves if move.possible and move.ratio.get(metric)]
+    frame = headed(f"Moves by what they make of the {_NAMES[metric]}", levers, theme)
+    figure, (axes,) = frame.panels(7.2, 1.3 + 0.21 * len(tried))
+    for place, move in enumerate(tried):
+        change = (move.ratio[metric] or 1.0) - 1.0
+        good = change < 0 if metric in _LOWER else change > 0
+        color = ACCENT if good else theme.soft
+        axes.barh(place, 100 * change, color=color, height=0.65, gid=f"move {move.move}")
+        side = -3 if change < 0 else 3
+        axes.annotate(_percent(change), (100 * change, place), (side, 0), textcoords="offset points",
+                      va="center", ha="right" if change < 0 else "left", fontsize=6.5, color=theme.soft)  # fmt: skip
+    axes.axvline(0, color=theme.soft, lw=0.8)
+    label_ticks(axes.yaxis, [move.move for move in tried])
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.grid(False, axis="y")
+    axes.set_xlabel(f"change of the {_NAMES[metric]} [%]; green: better")
+    best = f"{tried[0].move} ({_percent((tried[0].ratio[metric] or 1.0) - 1.0)})" if tried else "none"
+    words = f"{len(tried)} moves for {levers.model} on {levers.gpu} by {_NAMES[metric]}; first: {best}."
+    return Picture("moves", frame.title, words, figure, theme)
+
+
+def _percent(change: float) -> str:
+    """As text, without a sign before zero.
+
+    >>> _percent(-0.256), _percent(-0.001)
+    ('-26 %', '0 %')
+    """
+    whole = round(100 * change)
+    return f"{whole:+d} %" if whole else "0 %"

@@ -1,0 +1,215 @@
+"""Pictures of tables: answers over the batch, over the context, and the front of speed against throughput."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from rooflinekit.frames import INPUT_COLUMNS
+from rooflinekit.report.plots.labels import Label, end_labels, place
+from rooflinekit.report.plots.picture import Picture
+from rooflinekit.report.plots.style import ACCENT, SERIES, Frame, Theme, decades, powers_of_two
+from rooflinekit.report.plots.words import scale_text
+from rooflinekit.sweeping.pareto import pareto_front, parse_goals
+from rooflinekit.types.errors import InputError
+
+__all__ = ["batch_sweep", "context_sweep", "curves", "kinds_of", "pareto"]
+
+_AXES = ("batch", "isl", "context", "concurrency")
+_MOST = len(SERIES)  # lines that can be told apart
+_LABELLED = 14  # points of a front with their words
+_UNITS = {"batch": "sequences in the batch", "concurrency": "users", "isl": "prompt length [tokens]",
+          "context": "context of the decode step [tokens]"}  # fmt: skip
+_TITLES = {"tpot_ms": "time per output token [ms]", "ttft_ms": "time to first token [ms]",
+           "output_tok_s_per_gpu": "output of one GPU [tok/s]"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Rows that differ in one input alone, in its order."""
+
+    label: str
+    rows: pd.DataFrame
+
+
+def kinds_of(table: pd.DataFrame) -> list[str]:
+    """What can be drawn of a table: one picture for each count that takes several values, and the front."""
+    counts = {"batch": ("batch", "concurrency"), "context": ("isl", "context")}
+    kinds = [kind for kind, names in counts.items() if any(_drawable(table, name) for name in names)]
+    both = {"output_tok_s_per_user", "output_tok_s_per_gpu"} <= set(table.columns)
+    return [*kinds, "pareto"] if both and len(answered(table)) > 1 else kinds
+
+
+def _drawable(table: pd.DataFrame, axis: str) -> bool:
+    return _several(table, axis) and len(_groups(answered(table), axis)) <= _MOST
+
+
+def _axis_of(table: pd.DataFrame, names: Sequence[str]) -> str:
+    """The first of these inputs that differs between rows.
+
+    Raises InputError if none does.
+    """
+    for name in names:
+        if _several(table, name):
+            return name
+    raise InputError(f"nothing to draw: the table has no answered rows that differ in {' or '.join(names)}")
+
+
+def _groups(rows: pd.DataFrame, axis: str) -> list[tuple[str, pd.DataFrame]]:
+    """Rows that differ in one input alone, with what tells them from the others."""
+    others = varying(rows, axis)
+    parts = rows.groupby(others, dropna=False, sort=False) if others else [((), rows)]
+    return [(_words(part.iloc[0], others), part) for _, part in parts]
+
+
+def _several(table: pd.DataFrame, name: str) -> bool:
+    return name in table and answered(table)[name].nunique() > 1
+
+
+def answered(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows with an answer."""
+    rows = table[table["tpot_ms"].notna()] if "tpot_ms" in table else table.iloc[:0]
+    return rows[rows["error"].fillna("") == ""] if "error" in rows else rows
+
+
+def varying(table: pd.DataFrame, but: str = "") -> list[str]:
+    """Inputs that differ between rows."""
+    return [name for name in table if name in INPUT_COLUMNS and name != but and table[name].nunique(dropna=False) > 1]
+
+
+def curves(table: pd.DataFrame, axis: str) -> list[Curve]:
+    """The table as lines over one input.
+
+    Raises InputError if they are more than can be told apart.
+    """
+    found = _groups(answered(table), axis)
+    if len(found) > _MOST:
+        first = varying(answered(table), axis)[0]
+        raise InputError(f"{len(found)} lines cannot be told apart; at most {_MOST}: filter the table by {first!r}")
+    return [Curve(label, part.sort_values(axis)) for label, part in found]
+
+
+def _words(row: pd.Series, names: Sequence[str]) -> str:
+    """What tells a row from others.
+
+    >>> _words(pd.Series({"gpu": "l40s", "tp": 2, "batch": 8.0}), ["gpu", "tp", "batch"])
+    'l40s, tp 2, batch 8'
+    """
+    texts = (f"{row[name]:g}" if isinstance(row[name], (int, float, np.number)) else str(row[name]) for name in names)
+    pairs = zip(names, texts, strict=True)
+    return ", ".join(text if name in ("model", "gpu", "engine") else f"{name} {text}" for name, text in pairs)
+
+
+def batch_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
+    """Time per token and throughput of a GPU over the batch, or over users."""
+    axis = _axis_of(table, ("batch", "concurrency"))
+    frame = _frame("What a larger batch does", table, theme)
+    return _over(table, axis, "batch", frame, ("tpot_ms", "output_tok_s_per_gpu"))
+
+
+def context_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
+    """Times over the prompt length, or over the context of the decode step."""
+    axis = _axis_of(table, ("isl", "context"))
+    shown = ("ttft_ms", "tpot_ms") if axis == "isl" else ("tpot_ms", "output_tok_s_per_gpu")
+    return _over(table, axis, "context", _frame("What a longer context does", table, theme), shown)
+
+
+def _frame(title: str, table: pd.DataFrame, theme: Theme) -> Frame:
+    """Inputs that all rows share stand above, as does the version below."""
+    fixed = [name for name in table if name in INPUT_COLUMNS and table[name].nunique(dropna=False) == 1]
+    kept = [name for name in fixed if pd.notna(table[name].iloc[0]) and str(table[name].iloc[0])]
+    levels = " and ".join(map(str, answered(table)["level"].unique())) if "level" in table else ""
+    version = table["version"].dropna().iloc[0] if "version" in table and table["version"].notna().any() else ""
+    return Frame(title, _words(table.iloc[0], kept), f"rooflinekit {version}, level {levels}", theme)
+
+
+def _over(table: pd.DataFrame, axis: str, name: str, frame: Frame, shown: Sequence[str]) -> Picture:
+    lines = curves(table, axis)
+    if (answered(table)["level"] == "expected").any():
+        frame = replace(frame, source=f"dashed: datasheet bound; shaded: 90 % interval; {frame.source}")
+    figure, panels = frame.panels(7.2, 3.6, len(shown))
+    colors = SERIES if len(lines) > 1 else (frame.theme.ink,)
+    for panel, column in zip(panels, shown, strict=True):
+        _panel(panel, axis, sorted({float(v) for line in lines for v in line.rows[axis]}))
+        panel.set_ylabel(_TITLES[column])
+        for line, color in zip(lines, colors, strict=False):
+            _draw(panel, line, axis, column, color)
+        panel.set_ylim(bottom=0)
+        end_labels(panel, list(_ends(lines, axis, column, frame.theme)))
+    return Picture(name, frame.title, _description(lines, axis, shown), figure, frame.theme)
+
+
+def _panel(axes: Axes, axis: str, values: Sequence[float]) -> None:
+    axes.set_xscale("log", base=2)
+    powers_of_two(axes.xaxis, values)
+    axes.set_xlabel(_UNITS[axis])
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}")
+
+
+def _draw(axes: Axes, line: Curve, axis: str, column: str, color: str) -> None:
+    """Expected with its interval, the bound dashed; rows that do not fit in memory as rings."""
+    rows, x = line.rows, line.rows[axis].astype(float)
+    stem = column.removesuffix("_ms")
+    if {f"{stem}_low_ms", f"{stem}_high_ms"} <= set(rows) and rows[f"{stem}_low_ms"].notna().any():
+        low, high = rows[f"{stem}_low_ms"].astype(float), rows[f"{stem}_high_ms"].astype(float)
+        axes.fill_between(x, low, high, color=color, alpha=0.13, lw=0, gid=f"interval {line.label}")
+    if f"{stem}_bound_ms" in rows and (rows["level"] == "expected").any():
+        axes.plot(x, rows[f"{stem}_bound_ms"], color=color, lw=1.0, ls=(0, (4, 2)), gid=f"bound {line.label}")
+    axes.plot(x, rows[column], color=color, gid=f"line {line.label}")
+    fits = rows["fits"].fillna(True).astype(bool).to_numpy() if "fits" in rows else np.ones(len(rows), bool)
+    axes.plot(x[fits], rows[column][fits], ls="", marker="o", ms=3.5, color=color, gid=f"fits {line.label}")
+    if not fits.all():
+        axes.plot(x[~fits], rows[column][~fits], ls="", marker="o", ms=4.5, mfc=axes.get_facecolor(), mec=color,
+                  gid=f"misfit {line.label}")  # fmt: skip
+        axes.annotate("rings: do not fit in memory", (1.0, 0.0), (-4, 4), xycoords="axes fraction", fontsize=6.5,
+                      textcoords="offset points", ha="right")  # fmt: skip
+
+
+def _ends(lines: Sequence[Curve], axis: str, column: str, theme: Theme) -> Iterator[Label]:
+    for line in lines:
+        last, stem = line.rows.iloc[-1], column.removesuffix("_ms")
+        timed = f"{stem}_bound_ms" in line.rows and last["level"] == "expected"
+        words = line.label or ("expected" if timed else "")
+        yield Label(words, float(last[axis]), float(last[column]), theme.ink)
+        if timed and len(lines) == 1:
+            yield Label("bound", float(last[axis]), float(last[f"{stem}_bound_ms"]), theme.soft)
+
+
+def _description(lines: Sequence[Curve], axis: str, shown: Sequence[str]) -> str:
+    parts = []
+    for line in lines:
+        first, last = line.rows.iloc[0], line.rows.iloc[-1]
+        changes = ", ".join(f"{_TITLES[name].split(' [')[0]} goes from {first[name]:.3g} to {last[name]:.3g} "
+                            f"{_TITLES[name].split('[')[1].rstrip(']')}" for name in shown)  # fmt: skip
+        parts.append(f"{line.label}{': ' if line.label else ''}{changes}")
+    span = f"From {lines[0].rows[axis].iloc[0]:g} to {lines[0].rows[axis].iloc[-1]:g} ({_UNITS[axis]}): "
+    return span + "; ".join(parts) + "."
+
+
+def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
+    """Speed of a user against throughput of a GPU; the front is what nothing else beats in both."""
+    frame = _frame("Speed for a user against throughput of a GPU", table, theme)
+    goals = parse_goals("tok_s_user:tok_s_gpu")
+    x, y = (goal.column for goal in goals)
+    rows = answered(table)
+    front = pareto_front(rows, goals).sort_values(x)
+    figure, (axes,) = frame.panels(7.2, 4.6)
+    axes.plot(rows[x], rows[y], ls="", marker="o", ms=3, color=theme.soft, alpha=0.45, mew=0, gid="rows")
+    axes.plot(front[x], front[y], color=ACCENT, lw=0.8, marker="o", ms=5, gid="front")
+    axes.set(xscale="log", yscale="log", xlabel="output of one user [tok/s]", ylabel="output of one GPU [tok/s]")
+    for axis in (axes.xaxis, axes.yaxis):
+        decades(axis, scale_text)
+    names = varying(front) or varying(rows)
+    shared = [name for name in varying(rows) if name not in names]
+    axes.set_title(
+        f"{axes.get_title(loc='left')}; green: the front{', ' if shared else ''}{_words(front.iloc[0], shared)}"
+    )
+    step = -(-len(front) // _LABELLED) if len(front) else 1
+    place(axes, [Label(_words(row, names), float(row[x]), float(row[y]), theme.ink, 6.5)
+                 for _, row in front.iloc[::step].iterrows()])  # fmt: skip
+    words = f"{len(front)} of {len(rows)} rows are on the front of {_TITLES[y]} and speed of a user."
+    return Picture("pareto", frame.title, words, figure, theme)

@@ -1,0 +1,41 @@
+"""The pictures of docs/why-decode.md: `python -m rooflinekit.report.plots.why_decode docs/images` draws them again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from rooflinekit.estimator import estimate
+from rooflinekit.report.plots.kinds import draw
+from rooflinekit.report.plots.picture import Picture
+from rooflinekit.sensitivity.front import levers
+from rooflinekit.sweeping.front import sweep
+
+__all__ = ["pictures", "write_pictures"]
+
+_MODEL, _GPU = "llama3-8b", "h100-sxm"
+_CONTEXTS = (128, 512, 2048, 8064)
+_BATCHES = tuple(2**power for power in range(11))
+
+
+def pictures() -> Iterator[Picture]:
+    """Each picture of the page, in its order; those of the bound do not change when a calibration does."""
+    yield draw(estimate(_MODEL, _GPU, isl=2048), "roofline", "light")
+    points = [estimate(_MODEL, _GPU, batch=batch, isl=128, context=context, calibration="none", allow_oom=True)
+              for context in _CONTEXTS for batch in _BATCHES]  # fmt: skip
+    yield draw(tuple(points), "intensity", "light")
+    yield draw(sweep(_MODEL, gpu=_GPU, batch=list(_BATCHES[:9]), isl=2048), "batch", "light")
+    yield draw(sweep(_MODEL, gpu=_GPU, batch=32, isl=[256, 512, 1024, 2048, 4096, 7936]), "context", "light")
+    found = levers(_MODEL, _GPU, batch=32, isl=2048, calibration="none", price=3, gpus={"h200-sxm": 3.8}, by="tpot")
+    yield draw(found, "elasticities", "light")
+    yield draw(found, "moves", "light")
+
+
+def write_pictures(folder: Path) -> list[Path]:
+    """Write them all as SVG, over those that are there."""
+    return [picture.save(folder / f"decode-{picture.name}.svg", force=True) for picture in pictures()]
+
+
+if __name__ == "__main__":
+    write_pictures(Path(sys.argv[1]))
