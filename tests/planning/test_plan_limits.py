@@ -6,6 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
+from rooflinekit.planning.demand import read_demand
+from rooflinekit.planning.pools import PrefillPool
+from rooflinekit.planning.replica import lay_out
 
 RUN = CliRunner()
 QUICK = ["--tp", "1", "--aggregated-only", "--confirm", "0", "--format", "json"]
@@ -47,3 +50,14 @@ def test_answers_of_one_token_need_no_more_than_their_prompts():
     answer = json.loads(RUN.invoke(app, ["plan", "llama-3-8b", *options]).stdout)
     assert answer["best"]["gpus"] == 1
     assert answer["best"]["confirmed"]
+
+
+def test_a_prefill_pool_of_attention_replicas_computes_a_prompt_on_each():
+    demand = read_demand({"rate": 1.0, "isl": 2000, "osl": 100})
+    scenario = {"engine": "vllm", "dp": 4}
+    four = PrefillPool.of(lay_out("llama-3-8b", "h100-sxm", scenario, demand, None), demand)
+    one = PrefillPool.of(lay_out("llama-3-8b", "h100-sxm", {"engine": "vllm"}, demand, None), demand)
+    assert four.knee(demand) == pytest.approx(4 * one.knee(demand), rel=0.01)
+    light, heavy = (four.feel(demand, share * four.knee(demand)).means["ttft"] for share in (0.01, 0.9))
+    assert one.feel(demand, 0.01 * one.knee(demand)).means["ttft"] == pytest.approx(light, rel=0.02)
+    assert heavy > light
