@@ -60,13 +60,17 @@ class Plan:
         cpu = self.system.accelerator.is_cpu
         return StepCosts(graphs=own.graphs, mixes=own.mixes, interval=own.interval) if cpu else own
 
+    def seen(self, batch: Batch) -> Step:
+        """A step as one accelerator of the fullest attention replica sees it."""
+        dp, cp = self.deployment.dp, self.deployment.cp
+        return Step(batch, self.precision.stream, self.precision.kv, dp * cp * batch.filled, cp)
+
     def kernels(self, batch: Batch, grows: bool | None = None) -> list[Kernel]:
         """The launches of one step on one accelerator; `batch` is the sequences of one attention replica.
 
         `grows` picks the operations whose decode work depends on the context, or those whose work does not.
         """
-        dp, cp = self.deployment.dp, self.deployment.cp
-        step = Step(batch, self.precision.stream, self.precision.kv, dp * cp, cp)
+        step = self.seen(batch)
         chosen = [(op, n) for op, n in self.operations.items() if grows is None or op.grows is grows]
         return [kernel for op, count in chosen for kernel in op.kernels(step, count)]
 

@@ -3,6 +3,7 @@
 import math
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 import rooflinekit as rk
 from rooflinekit.estimator import read_deployment, resolve
 from rooflinekit.traffic.closed_form import Traffic, closed_loop, largest_rate, open_loop
-from rooflinekit.traffic.mixing import InFlight, prefill_share, shared_times, slots
+from rooflinekit.traffic.mixing import InFlight, lone_prompt, mixed_step, prefill_share, shared_times, slots
 from rooflinekit.traffic.percentiles import spread
+from rooflinekit.traffic.side_by_side import side_by_side
 from rooflinekit.types.batch import Batch
 from rooflinekit.types.errors import DoesNotFitError, InputError, WorkloadError
 
@@ -126,3 +128,49 @@ def test_an_overload_is_said_loudly():
 def test_senseless_traffic_is_refused(scenario, error, words):
     with pytest.raises(error, match=words):
         rk.estimate("llama-3-8b", **scenario)
+
+
+# --- attention replicas ---------------------------------------------------------------------------------------------
+
+
+def test_prompts_side_by_side_are_a_poisson_law_spread_evenly():
+    rng = np.random.default_rng(1)
+    for chunks, replicas in ((0.3, 8), (2.0, 2), (6.0, 4), (20.0, 8), (60.0, 8)):
+        fullest = np.ceil(rng.poisson(chunks, 400_000) / replicas).mean()
+        assert side_by_side(chunks, replicas) == pytest.approx(chunks / fullest, rel=0.01)
+    both = side_by_side(np.array([0.3, 60.0]), 8)
+    assert both == pytest.approx([side_by_side(0.3, 8), side_by_side(60.0, 8)])
+
+
+@settings(deadline=None, max_examples=50)
+@given(chunks=st.floats(1e-9, 1e6), replicas=st.integers(1, 64))
+def test_at_least_one_prompt_and_at_most_one_a_replica_share_the_time(chunks, replicas):
+    assert 1.0 <= side_by_side(chunks, replicas) <= replicas
+    assert side_by_side(chunks, replicas) <= side_by_side(2.0 * chunks, replicas) * (1 + 1e-6)
+
+
+def test_replicas_of_a_dense_model_bear_nearly_as_much_as_as_many_servers():
+    """They share nothing but the clock of the step: between 0.75 and 1 of four servers' knee."""
+    four = resolve("llama-3-8b", "h100-sxm", read_deployment({"dp": 4}), "none").predictor
+    one = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
+    knees = [largest_rate(each, TRAFFIC, float(slots(each, 1024.0, 256.0))) for each in (four, one)]
+    assert 0.75 * 4 * knees[1] < knees[0] <= 4 * knees[1]
+
+
+def test_experts_see_the_tokens_that_there_are():
+    """One prompt among eight attention replicas: the experts compute its tokens, not eight times as many."""
+    plan = resolve("deepseek-v3", "h200-sxm", read_deployment({"dp": 8, "ep": 8}), "none").plan
+    lone = lone_prompt(InFlight(1.0, 1000.0, 100.0), 1.0 / 8)
+    tokens = {kernel.dims["tokens"] for kernel in plan.kernels(lone) if kernel.name == "experts"}
+    assert tokens == {1000.0}
+    assert float(plan.time(lone).time) < float(plan.time(Batch.prefill(1.0, 1000.0)).time)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_the_mean_step_of_attention_replicas_holds_each_sequence_once(engine):
+    found = resolve("deepseek-v3", "h200-sxm", read_deployment({"dp": 8, "ep": 8, "engine": engine}), None).predictor
+    load = InFlight(256.0, 1000.0, 100.0)
+    _, beside, step = mixed_step(found, load)
+    assert step.decoding.count == 256 / 8
+    tokens = 8 * float(step.filled) * float(step.tokens)  # of all replicas
+    assert tokens == pytest.approx(256 + float(beside) * float(step.prefilling.new))

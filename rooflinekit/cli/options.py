@@ -43,9 +43,9 @@ __all__ = [
 ]
 
 
-def Count(help: str) -> Any:
+def Count(help: str, *names: str) -> Any:
     """An option that takes a whole number, and says so in words when it gets something else."""
-    return typer.Option(help=help, parser=_whole, metavar="N")
+    return typer.Option(*names, help=help, parser=_whole, metavar="N")
 
 
 def _whole(text: str | int) -> int:

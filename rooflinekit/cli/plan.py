@@ -18,15 +18,27 @@ if TYPE_CHECKING:
 __all__ = ["plan"]
 
 _DEGREES = ("tp", "pp", "ep", "dp")
-_INVERSE = ("batch", "cached", "subject_to")
+_INVERSE = ("batch", "cached")
+_OF_FLEETS = (
+    "rate", "users", "trace", "peak", "clean", "max_gpus", "prices", "limits", "headroom", "redundancy", "load_gbps",
+)  # fmt: skip
 
 
 def plan(
     model: Annotated[str, typer.Argument(help="Name, Hugging Face id, or path to a config.json or its folder.")],
     gpu: Annotated[str, typer.Option(help="Accelerators to choose from, comma between them.")] = "h100-sxm",
     slo: Annotated[str | None, typer.Option(help="Objectives, such as 'p95 ttft<1s, p95 tpot<40ms'.")] = None,
+    ttft: Annotated[
+        float | None, typer.Option(help="In place of --slo: 95th percentile of TTFT at most, in ms.")
+    ] = None,
+    tpot: Annotated[
+        float | None, typer.Option(help="In place of --slo: 95th percentile of TPOT at most, in ms.")
+    ] = None,
     rate: Annotated[float | None, typer.Option(help="Requests a second in the mean.")] = None,
-    users: Annotated[int | None, Count("Users who each wait for their answer, in place of a rate.")] = None,
+    users: Annotated[
+        int | None,
+        Count("Users who each wait for their answer, in place of a rate.", "--users", "--concurrency"),
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="A trace of requests: rate, lengths and bursts come from it.")
     ] = None,
@@ -88,10 +100,13 @@ def plan(
         "limits": _limited(limit or []), "headroom": headroom, "redundancy": redundancy, "pue": pue,
         "load_gbps": load_gbps, "confirm": confirm, "seed": seed, "calibration": calibration,
     }  # fmt: skip
-    static = {"batch": batch, "cached": cached, "subject_to": subject_to}
+    static = {"batch": batch, "cached": cached}
     if max is None and find is None:
-        _refuse(static, "needs --max or --find")
-    emit(_render(_answered(model, _names(gpu) or [], slo, (max, find), asked | static), format), out, force)
+        _refuse(static | {"subject_to": subject_to}, "needs --max or --find")
+    objectives = _objectives(
+        slo, subject_to, {"ttft": ttft, "tpot": tpot}, max in ("batch", "context") or find == "bandwidth"
+    )
+    emit(_render(_answered(model, _names(gpu) or [], objectives, (max, find), asked | static), format), out, force)
 
 
 def _answered(
@@ -106,9 +121,10 @@ def _answered(
         raise typer.BadParameter("--max and --find exclude each other")
     if largest is not None or least == "bandwidth":
         return _one_deployment(model, gpus, largest, slo, asked)
-    objectives = _objectives(slo, asked.pop("subject_to"))
+    if least is not None:
+        _refuse({key: asked[key] for key in _INVERSE}, f"has no part in --find {least}")
     fleet = {key: value for key, value in asked.items() if key not in _INVERSE}
-    chosen = {} if objectives is None else {"slo": objectives}
+    chosen = {} if slo is None else {"slo": slo}
     match least:
         case None:
             return run(model, gpus, **chosen, **fleet)
@@ -140,24 +156,25 @@ def _one_deployment(
         raise InputError("--max and --find bandwidth ask about one deployment; give one --gpu")
     ours = ("isl", "osl", "cv", "batch", "cached", "activations", "memory_fraction", "calibration")
     given = {key: asked[key] for key in ours} | single
-    _refuse(
-        {key: asked[key] for key in ("rate", "users", "trace", "peak")}, "has no part in --max and --find bandwidth"
-    )
-    objectives = _objectives(slo, asked["subject_to"]) or ""
+    _refuse({key: asked[key] or None for key in _OF_FLEETS}, "has no part in --max and --find bandwidth")
     given = {key: value for key, value in given.items() if value is not None}
     if largest not in ("rate", "users"):
         given |= {key: _whole(given[key], key) for key in ("isl", "osl") if key in given}
     if largest is None:
-        return required_bandwidth(model, gpus[0], objectives, **given)
-    return inverse.largest(largest, model, gpus[0], objectives, **given)
+        return required_bandwidth(model, gpus[0], slo or "", **given)
+    return inverse.largest(largest, model, gpus[0], slo or "", **given)
 
 
-def _objectives(slo: str | None, subject_to: str | None) -> str | None:
+def _objectives(slo: str | None, subject_to: str | None, limits: dict[str, float | None], static: bool) -> str | None:
+    """Said in one of three ways; `limits` in ms are 95th percentiles, or of a static batch the mean."""
     from rooflinekit.types.errors import InputError
 
-    if slo is not None and subject_to is not None:
-        raise InputError("--slo and --subject-to say the same thing; give one")
-    return slo if slo is not None else subject_to
+    statistic = "" if static else "p95 "
+    listed = [f"{statistic}{metric}<{limit:.12g}ms" for metric, limit in limits.items() if limit is not None]
+    said = [each for each in (slo, subject_to, ", ".join(listed) or None) if each is not None]
+    if len(said) > 1:
+        raise InputError("--slo, --subject-to, and --ttft with --tpot say the same thing; give one")
+    return said[0] if said else None
 
 
 def _refuse(given: dict[str, Any], why: str) -> None:
@@ -165,7 +182,9 @@ def _refuse(given: dict[str, Any], why: str) -> None:
 
     for key, value in given.items():
         if value is not None:
-            raise InputError(f"--{key.replace('_', '-')} {why}")
+            raise InputError(
+                f"--{key.removesuffix('s') if key in ('prices', 'limits') else key.replace('_', '-')} {why}"
+            )
 
 
 def _names(text: str | None) -> list[str] | None:

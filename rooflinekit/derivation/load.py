@@ -9,9 +9,11 @@ from rooflinekit.derivation.node import Node, branch, given
 from rooflinekit.derivation.scene import Scene
 from rooflinekit.operating_point import Predictor
 from rooflinekit.traffic.closed_form import Loaded, Traffic
-from rooflinekit.traffic.mixing import InFlight, Shared, mixed_step, slots
+from rooflinekit.traffic.mixing import InFlight, Shared, lone_prompt, mixed_step, slots
 from rooflinekit.traffic.question import LoadQuestion, answer_load
+from rooflinekit.traffic.side_by_side import side_by_side
 from rooflinekit.types.batch import Batch
+from rooflinekit.types.numeric import Numeric
 from rooflinekit.types.workload import Workload
 
 __all__ = ["FORM", "LoadCase"]
@@ -101,35 +103,38 @@ class LoadCase:
             float(times.share.time),
             "what one prompt adds to the steps of the others",
         )
+        load = self.in_flight(users)
         if not plan.costs.mixes:
-            alone = step_node(
-                "alone",
-                "a prefill by itself: the engine does not mix",
-                [Scene(plan, Batch.prefill(1.0, self.traffic.isl))],
-            )
-            return branch("s", title, value, "s", ("alone", [alone]))
-        chunks, mixed = mixed_step(self.predictor, self.in_flight(users))
+            beside = side_by_side(users / self.traffic.osl, plan.deployment.dp)
+            prompt = lone_prompt(load, beside / plan.deployment.dp)
+            alone = step_node("alone", "a prefill by itself: the engine does not mix", [Scene(plan, prompt)])
+            return branch("s", title, value, "s", ("alone" + self._over, [alone, *_beside(beside)]))
+        chunks, beside, mixed = mixed_step(self.predictor, load)
         both = step_node("both", "a step with a chunk of a prompt", [Scene(plan, mixed)])
         one = step_node("one", "the same step without it", [Scene(plan, Batch(None, mixed.decoding))])
         count = given("chunks", "steps that a prompt takes, by the token budget", float(chunks), "", FORM)
-        return branch("s", title, value, "s", ("chunks*max(both - one, 0)", [count, both, one]))
+        formula = "chunks*max(both - one, 0)" + self._over
+        return branch("s", title, value, "s", (formula, [count, both, one, *_beside(beside)]))
+
+    @property
+    def _over(self) -> str:
+        """Attention replicas wait once for the prompts that they compute side by side."""
+        return "/beside" if self.predictor.plan.deployment.dp > 1 else ""
 
     def first(self) -> Node:
         """The steps that hold the own prompt [s]."""
         plan, times, users = self.predictor.plan, self.loaded.shared, float(self.loaded.running)
-        alone = step_node("alone", "the prompt by itself", [Scene(plan, Batch.prefill(1.0, self.traffic.isl))])
+        prompt = lone_prompt(self.in_flight(users), 1.0 / plan.deployment.dp)
+        alone = step_node("alone", "the prompt by itself", [Scene(plan, prompt)])
         value, title = float(times.first.time), "the steps that hold the own prompt"
         if not plan.costs.mixes:
             return branch("first", title, value, "s", ("alone", [alone]))
-        chunks = given(
-            "chunks",
-            "steps that a prompt takes",
-            float(mixed_step(self.predictor, self.in_flight(users))[0]),
-            "",
-            FORM,
-        )
-        formula = "alone + (1 - 1/C)*(chunks*step + s - alone)"
-        return branch("first", title, value, "s", (formula, [alone, self.running, chunks, *self.shared()]))
+        count, beside, _ = mixed_step(self.predictor, self.in_flight(users))
+        chunks = given("chunks", "steps that a prompt takes", float(count), "", FORM)
+        added = "s*beside" if self._over else "s"
+        formula = f"alone + (1 - 1/C)*(chunks*step + {added} - alone)"
+        parts = [alone, self.running, chunks, *self.shared(), *_beside(beside)]
+        return branch("first", title, value, "s", (formula, parts))
 
     def shared(self) -> list[Node]:
         """Step and share of what runs, without what is below them: they stand in TPOT."""
@@ -138,3 +143,8 @@ class LoadCase:
             given("step", "a decode step of all that run", float(times.step.time), "s", "explain MODEL tpot"),
             given("s", "what one prompt adds", float(times.share.time), "s", "explain MODEL tpot"),
         ]
+
+
+def _beside(count: Numeric) -> list[Node]:
+    """Prompts that share the time; asked for where there are attention replicas."""
+    return [given("beside", "chunks that attention replicas compute side by side", float(count), "", FORM)]

@@ -49,9 +49,7 @@ class Scene:
     @property
     def step(self) -> Step:
         """The step as one accelerator sees it."""
-        deployment, precision = self.plan.deployment, self.plan.precision
-        ranks = deployment.dp * deployment.cp
-        return Step(self.batch, precision.stream, precision.kv, ranks, deployment.cp)
+        return self.plan.seen(self.batch)
 
     @cached_property
     def launched(self) -> tuple[Launched, ...]:

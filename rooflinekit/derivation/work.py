@@ -190,7 +190,9 @@ def _collective(scene: Scene, op: Collective, kernel: Kernel) -> Formulas:
         scene.model("D", "elements a row", op.width),
         element("b", scene.plan.precision.stream, "activations"),
     )
-    groups = scene.asked("groups", "attention replicas whose rows it joins", scene.step.replicas if op.replicas else 1)
+    groups = scene.asked(
+        "groups", "attention replicas whose rows it joins", float(scene.step.replicas) if op.replicas else 1
+    )
     payload = branch(
         "payload",
         "what is summed or gathered",

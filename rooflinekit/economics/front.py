@@ -75,9 +75,7 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
 
 
 def _crowded(served: Served) -> Iterator[str]:
-    """Say that fewer run than were asked for, and what a prompt is charged with where replicas attend apart."""
-    if served.predictor.plan.deployment.dp > 1:
-        yield "dp > 1: a prompt is charged with the time of all replicas, so that input prices are upper limits"
+    """Say that fewer run than were asked for."""
     wanted = served.asked.concurrency
     if wanted is not None and wanted > served.room:
         yield f"{served.room:.0f} of {wanted} sequences fit at a time; prices are those of {served.room:.0f}"

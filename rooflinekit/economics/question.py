@@ -74,7 +74,7 @@ class CostQuestion:
             positive(1.0 if scenario.get("pue") is None else scenario["pue"], "pue"),
             Dialogue(turns, count["system_prompt"], count["question"], max(round(osl.mean), 1), shared),
             Dialogue(calls, count["agent_prompt"], count["tool_result"], count["tool_call"], shared),
-            _count(given | {"long_context": given["long_context"] or _LONG}, "long_context", 2),
+            _count({"long_context": _LONG} | {k: v for k, v in given.items() if v is not None}, "long_context", 2),
             given["long_context"] is not None,
             None if given["reserve"] is None else _count(given, "reserve"),
         )  # fmt: skip

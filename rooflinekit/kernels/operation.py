@@ -23,14 +23,15 @@ class Step:
     """One engine step as one accelerator sees it.
 
     `batch` holds the sequences of this accelerator's attention replica, whose tokens `context_ranks` (cp) share;
-    `replicas` groups with tokens of their own (dp x cp) run side by side and share the experts. `stream` is the format
+    `replicas` groups with tokens of their own (dp x cp) run side by side and share the experts; where the others have
+    fewer tokens, as many as would have those of all. `stream` is the format
     of activations between kernels, `kv` that of the cache.
     """
 
     batch: Batch
     stream: Dtype
     kv: Dtype
-    replicas: int = 1
+    replicas: Numeric = 1
     context_ranks: int = 1
 
     @cached_property

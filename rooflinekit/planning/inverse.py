@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.estimator import DEPLOYMENT_KEYS, Resolved
 from rooflinekit.planning.demand import Demand, read_demand
-from rooflinekit.planning.objective import Objective, parse_objectives
+from rooflinekit.planning.objective import Objective, parse_objectives, refuse_undecoded
 from rooflinekit.planning.replica import ability, feel, lay_out
 from rooflinekit.planning.solution import (
     STATIC_KEYS,
@@ -162,6 +162,7 @@ def _no_solution(resolved: Resolved, where: str, work: Workload, slo: tuple[Obje
 def _under_load(what: str, model: str, gpu: str, slo: tuple[Objective, ...], given: dict[str, Any]) -> Solution:
     lengths = part_of(given, _LOAD)
     probe = read_demand({"rate": 1.0, **lengths} if what == "rate" else {"users": 1, **part_of(given, ("isl", "osl"))})
+    refuse_undecoded(slo, probe.osl.mean)
     replica = lay_out(model, gpu, part_of(given, DEPLOYMENT_KEYS), probe, given.get("calibration"))
     demand = probe if what == "rate" else _many(probe, replica.room, slo)
     able = ability(replica, demand, slo)
@@ -174,7 +175,8 @@ def _under_load(what: str, model: str, gpu: str, slo: tuple[Objective, ...], giv
     at |= {f"{each.statistic}_{each.metric}_ms": each.value(felt) * 1e3 for each in slo if each.share is not None}
     stops = tuple("places: no more run at once" if why == "users" else why for why in able.binds)
     number = f"{able.load:,.0f}" if demand.closed else f"{able.load:,.4g}"
-    answer = f"The largest {what} is {number} {demand.unit}: {' and '.join(stops)} stops more."
+    named = f"number of users is {number}" if demand.closed else f"rate is {number} {demand.unit}"
+    answer = f"The largest {named}: {' and '.join(stops)} stops more."
     found = make_solution(replica.resolved, (what, able.load, demand.unit, answer), slo, (stops, at, able.regained))
     return replace(found, scenario={"model": model, "gpu": gpu, **given})
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rooflinekit.traffic.percentiles import Spread
 from rooflinekit.types.errors import WorkloadError, nearest
 
-__all__ = ["METRICS", "Felt", "Objective", "parse_objectives", "slowest"]
+__all__ = ["METRICS", "Felt", "Objective", "parse_objectives", "refuse_undecoded", "slowest"]
 
 METRICS = ("ttft", "tpot", "e2el")
 _ALIASES = {"e2e": "e2el", "latency": "e2el"}
@@ -93,6 +93,13 @@ def slowest(felts: Sequence[Felt]) -> Felt:
         lambda share: max(felt.times.e2e(share) for felt in felts),
     )
     return Felt(means, times, all(felt.stable for felt in felts))
+
+
+def refuse_undecoded(slo: Sequence[Objective], osl: float) -> None:
+    """Raise WorkloadError for a TPOT objective where answers have one token (`osl` is their mean)."""
+    for each in slo:
+        if each.metric == "tpot" and osl <= 1.0:
+            raise WorkloadError(f"answers of one token have no TPOT; leave {each} out, as in --slo 'p95 ttft<1s'")
 
 
 def parse_objectives(text: str) -> tuple[Objective, ...]:

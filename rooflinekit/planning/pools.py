@@ -19,10 +19,9 @@ from rooflinekit.planning.demand import Demand
 from rooflinekit.planning.objective import Felt, Objective
 from rooflinekit.planning.replica import Ability, Replica, feel, first_violation
 from rooflinekit.traffic.closed_form import Loaded
-from rooflinekit.traffic.mixing import Shared
+from rooflinekit.traffic.mixing import InFlight, Shared, lone_prompt
 from rooflinekit.traffic.percentiles import Spread, spread
 from rooflinekit.traffic.question import LoadAnswer, answer_load
-from rooflinekit.types.batch import Batch
 from rooflinekit.types.numeric import Numeric
 
 __all__ = ["DecodePool", "PrefillPool", "joined", "link_seconds", "pool_ability"]
@@ -33,33 +32,43 @@ _FULL = 1.0 - 1e-4  # of the knee
 
 @dataclass(frozen=True)
 class PrefillPool:
-    """Replicas that compute prompts and give out the first token; `prompt` is the time of one by itself [s]."""
+    """Replicas that compute prompts and give out the first token.
+
+    prompt: time of one by itself; together: of one on each of the `lanes` attention replicas, which start together [s].
+    """
 
     replica: Replica
     prompt: Interval
+    together: float
+    lanes: int = 1
 
     @classmethod
     def of(cls, replica: Replica, demand: Demand) -> PrefillPool:
         """Time the mean prompt."""
-        return cls(replica, Interval.of(replica.predictor.plan.time(Batch.prefill(1.0, demand.isl.mean))))
+        plan, load = replica.predictor.plan, InFlight(1.0, demand.isl.mean, demand.osl.mean)
+        lanes = plan.deployment.dp
+        alone, full = (Interval.of(plan.time(lone_prompt(load, filled))) for filled in (1.0 / lanes, 1.0))
+        return cls(replica, alone, float(full.time), lanes)
 
     def knee(self, demand: Demand) -> float:
-        """Prompts a second at most, one after the other."""
-        return 1.0 / float(self.prompt.time)
+        """Prompts a second at most: one after the other on each attention replica."""
+        return self.lanes / self.together
 
     def feel(self, demand: Demand, rate: float) -> Felt:
         """Latencies up to the first token, at this rate on each replica; TPOT is 0."""
         alone, traffic = self.prompt, demand.traffic
         request = self.replica.predictor.plan.costs.request
-        busy = rate * float(alone.time)
+        busy = rate / self.knee(demand)
         if busy >= 1.0:
             return Felt({}, Spread(_never, _never, _never), stable=False)
         variation = (traffic.arrival_cv**2 + traffic.isl_cv**2) / 2.0
-        wait = busy / (1.0 - busy) * variation * float(alone.time)
-        ttft = float(alone.time) + request + wait
+        wait = busy / (1.0 - busy) * variation / self.knee(demand)
+        wait += (1.0 - 1.0 / self.lanes) * min(rate * self.together, 1.0) * self.together / 2.0  # the pass under way
+        own = float(alone.time) + busy * (self.together - float(alone.time))
+        ttft = own + request + wait
         shared = Shared(_NOTHING, alone, alone, request, mixes=False)
         first = replace(alone, time=ttft)
-        loaded = Loaded(first, _NOTHING, ttft, 1.0, rate, 1.0 / float(alone.time), wait, busy, 1.0, 0.0, shared)
+        loaded = Loaded(first, _NOTHING, ttft, 1.0, rate, self.knee(demand), wait, busy, 1.0, 0.0, shared)
         return Felt({"ttft": ttft, "tpot": 0.0, "e2el": ttft}, spread(loaded, traffic, closed=False))
 
 

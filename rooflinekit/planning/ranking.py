@@ -60,6 +60,8 @@ def warnings(question: Question, found: Found, order: list[Ranked]) -> list[str]
     if played is not None and played.felt.stable:
         notes += _disagreements(question, best, played)
     notes += _formats(best)
+    if question.space.weights == question.space.kv == (None,):
+        notes.append("weights and cache are in the checkpoint's formats; others, such as fp8, are tried if asked for")
     notes += [note for part in best.parts for note in part.replica.resolved.warnings]
     return notes
 

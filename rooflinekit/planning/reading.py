@@ -9,7 +9,7 @@ from typing import Any
 
 from rooflinekit.planning.cost import Tariff, read_tariff
 from rooflinekit.planning.demand import read_demand
-from rooflinekit.planning.objective import parse_objectives
+from rooflinekit.planning.objective import parse_objectives, refuse_undecoded
 from rooflinekit.planning.option import Reserve
 from rooflinekit.planning.search import Question
 from rooflinekit.planning.space import Space
@@ -42,10 +42,12 @@ def read_question(
     given = {key: value for key, value in scenario.items() if value is not None}
     names = tuple(dict.fromkeys(_gpu_names((gpus,) if isinstance(gpus, str) else tuple(gpus))))
     load_model(model)
+    demand, objectives = read_demand({key: given[key] for key in _DEMAND if key in given}), parse_objectives(slo)
+    refuse_undecoded(objectives, demand.osl.mean)
     return Question(
         model=str(model),
-        demand=read_demand({key: given[key] for key in _DEMAND if key in given}),
-        slo=parse_objectives(slo),
+        demand=demand,
+        slo=objectives,
         space=_space(names, given),
         reserve=_reserve(names, given),
         tariff=_tariff(names, given),

@@ -54,10 +54,11 @@ def policy_named(name: str) -> Policy:
 class Limits:
     """What the scheduler of one replica may do.
 
-    token_budget: tokens of one step. max_num_seqs: sequences that run at once. queue_limit: waiting requests beyond
-    which new ones are rejected. by_class: the queue is ordered by priority class, else by arrival. swap: a preempted
-    request goes to host memory, else it is computed again. longest_run: decode steps that are taken together when
-    nothing can happen between them (the result is the same for any).
+    engines: attention replicas that step together. token_budget: tokens of one step of one of them. max_num_seqs:
+    sequences that run at once, in all. queue_limit: waiting requests beyond which new ones are rejected. by_class: the
+    queue is ordered by priority class, else by arrival. swap: a preempted request goes to host memory, else it is
+    computed again. longest_run: decode steps that are taken together when nothing can happen between them (the result
+    is the same for any).
     """
 
     policy: Policy = POLICIES["chunked"]
@@ -68,12 +69,13 @@ class Limits:
     by_class: bool = False
     swap: bool = False
     longest_run: int = 1 << 30
+    engines: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("token_budget", "max_num_seqs", "longest_run"):
+        for name in ("token_budget", "max_num_seqs", "longest_run", "engines"):
             if getattr(self, name) < 1:
                 raise WorkloadError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.policy.chunks and self.policy.mixes and self.token_budget <= self.max_num_seqs:
+        if self.policy.chunks and self.policy.mixes and self.token_budget * self.engines <= self.max_num_seqs:
             raise WorkloadError(
                 f"token_budget={self.token_budget} leaves no room for prompts beside max_num_seqs={self.max_num_seqs} "
                 "decoding sequences; use a larger budget or fewer sequences"

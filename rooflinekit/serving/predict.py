@@ -111,6 +111,8 @@ def _quick(batch: Batch, table: StepTable) -> float | None:
     """From the table: whole numbers of sequences with one new token each, and at most one chunk."""
     decoding, chunk = batch.decoding, batch.prefilling
     count = context = new = past = firsts = 0
+    if not isinstance(batch.filled, (int, float)) or batch.filled != 1.0:
+        return None
     if decoding is not None:
         if not _plain(decoding) or decoding.new != 1 or decoding.sampled != 1 or not decoding.count <= _MOST:
             return None

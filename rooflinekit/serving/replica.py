@@ -218,11 +218,12 @@ class Replica:
     def _prompts(self, now: float, short: bool) -> list[Chunk]:
         """Choose the prompts of this step: those begun before, then new ones in order while there is room."""
         limits, policy = self.limits, self.limits.policy
-        budget = limits.token_budget - (self.decoding.width * self._width if policy.mixes else 0)
+        most = limits.token_budget  # of one engine, and so of one prompt
+        budget = most * limits.engines - (self.decoding.width * self._width if policy.mixes else 0)
         chunks: list[Chunk] = []
         self._firsts = 0
         for job in self.partial:
-            if (take := min(job.target - job.computed, budget)) <= 0:
+            if (take := min(job.target - job.computed, budget, most)) <= 0:
                 break
             budget -= self._take(job, take, chunks)
         while not short and len(self.queue) and (budget > 0 or not (chunks or policy.chunks)):
@@ -232,7 +233,7 @@ class Replica:
             if not self._admit(job, now):
                 break
             if job.target > job.computed:  # else its blocks came back, or are on their way
-                take = min(job.target - job.computed, budget) if policy.chunks else job.target - job.computed
+                take = min(job.target - job.computed, budget, most) if policy.chunks else job.target - job.computed
                 if take < job.target - job.computed:
                     self.partial.append(job)
                 budget -= self._take(job, take, chunks)

@@ -153,7 +153,7 @@ def _clock(predictor: Predictor, load: Load, setup: Setup, width: int) -> Clock:
     """Step times of a deployment whose steps verify `width` tokens of each sequence."""
     limits, scheduler = _limits(predictor, setup.scheduler), setup.scheduler
     longest = min(load.longest, limits.max_model_len or _LONGEST, _LONGEST)
-    clock = build_table(predictor.plan, limits.max_num_seqs, longest, width)
+    clock = build_table(predictor.plan, limits.max_num_seqs // limits.engines, longest, width)
     if scheduler.draft_ms and width > 1:
         return _Drafting(clock, scheduler.draft_tokens * scheduler.draft_ms / 1e3, width)
     return clock
@@ -171,11 +171,12 @@ def _limits(predictor: Predictor, chosen: Scheduler) -> Limits:
     return Limits(
         policy=policy_named(chosen.policy or _usual(plan)),
         token_budget=budget or int(plan.token_budget),
-        max_num_seqs=sequences or int(predictor.memory.rows),
+        max_num_seqs=(sequences or int(predictor.memory.rows)) * plan.deployment.dp,
         max_model_len=chosen.max_model_len or plan.deployment.settings.max_model_len or plan.model.max_context,
         queue_limit=chosen.queue_limit,
         by_class=chosen.by_class,
         swap=chosen.swap,
+        engines=plan.deployment.dp,
     )
 
 

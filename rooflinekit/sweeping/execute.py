@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,7 @@ __all__ = ["execute"]
 
 _AHEAD = 2  # pieces under way for each worker: one is answered, one waits
 _DEATHS = 3  # workers that may die one after the other without an answer in between
+_ADDRESS = re.compile(r"[a-z]+://\S+|\S+:\d+")  # of a scheduler: dask tries anything else for long
 _PATIENCE = "10s"  # for a scheduler to answer
 
 Answers = Iterator[pd.DataFrame]
@@ -129,6 +131,8 @@ def _client(address: str) -> Any:
         from distributed import Client  # noqa: PLC0415 - optional
     except ImportError:
         raise MissingExtraError("a dask scheduler", "cluster") from None
+    if not _ADDRESS.fullmatch(address):
+        raise InputError(f"--scheduler {address!r} is no address; write it like tcp://10.0.0.1:8786")
     try:
         return Client(address, timeout=_PATIENCE, set_as_default=False)  # type: ignore[no-untyped-call,unused-ignore]
     except (OSError, ValueError, TimeoutError) as error:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rooflinekit.operating_point import Interval, Predictor
+from rooflinekit.traffic.side_by_side import side_by_side
 from rooflinekit.types.batch import Batch, Sequences
 from rooflinekit.types.numeric import Numeric, ceil_div, maximum, minimum, where
 from rooflinekit.types.workload import Workload
 
-__all__ = ["InFlight", "Shared", "StaticRun", "mixed_step", "prefill_share", "shared_times", "slots", "static_run"]
+__all__ = [
+    "InFlight",
+    "Shared",
+    "StaticRun",
+    "lone_prompt",
+    "mixed_step",
+    "prefill_share",
+    "shared_times",
+    "slots",
+    "static_run",
+]
 
 
 @dataclass(frozen=True)
@@ -79,27 +90,46 @@ def slots(predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math
 def shared_times(predictor: Predictor, load: InFlight) -> Shared:
     """The times of `load.users` requests in flight."""
     step = predictor.tpot(Workload(load.users, load.isl, load.osl))
-    share, costs = prefill_share(predictor, load), predictor.plan.costs
-    alone = Interval.of(predictor.plan.time(Batch.prefill(1.0, load.isl, load.cached)))
+    costs, replicas = predictor.plan.costs, predictor.plan.deployment.dp
+    added, beside = _added(predictor, load)
+    share = added.times(1.0 / beside, 1.0 / beside)
+    alone = Interval.of(predictor.plan.time(lone_prompt(load, 1.0 / replicas)))
     if not costs.mixes:
         return Shared(step, share, alone, costs.request, False)
-    mixed = share.plus(step, _chunks(predictor, load))
+    mixed = added.plus(step, _chunks(predictor, load))
     first = alone.plus(mixed.plus(alone, -1.0), 1.0 - 1.0 / load.users)
     return Shared(step, share, first, costs.request, True)
 
 
+def lone_prompt(load: InFlight, filled: Numeric) -> Batch:
+    """A prompt by itself in a step; `filled` of the attention replicas compute one."""
+    return replace(Batch.prefill(1.0, load.isl, load.cached), filled=filled)
+
+
 def _chunks(predictor: Predictor, load: InFlight) -> Numeric:
-    """Steps that a prompt takes beside the decoding sequences."""
+    """Steps that a prompt takes beside the decoding sequences of its attention replica."""
     budget = predictor.plan.token_budget
-    return ceil_div(load.isl - load.cached, maximum(budget - load.users, budget / 2.0))
+    return ceil_div(load.isl - load.cached, maximum(budget - _own(predictor, load), budget / 2.0))
 
 
-def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Batch]:
-    """Chunks of one prompt, and the mean step that holds one of them beside the decoding sequences."""
-    chunks = _chunks(predictor, load)
+def _own(predictor: Predictor, load: InFlight) -> Numeric:
+    """Decoding sequences of the fullest attention replica."""
+    replicas = predictor.plan.deployment.dp
+    return load.users if replicas == 1 else ceil_div(load.users, float(replicas))
+
+
+def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric, Batch]:
+    """Chunks of one prompt; how many stand beside each other; and the mean step that holds them and the decodes.
+
+    Of C sequences that run C/N are replaced in every step, so C/N·chunks stand in it on average.
+    """
+    chunks, own, replicas = _chunks(predictor, load), _own(predictor, load), predictor.plan.deployment.dp
     new = (load.isl - load.cached) / chunks
-    decoding = Sequences(load.users, 1.0, load.isl + load.osl / 2)
-    return chunks, Batch(Sequences(1.0, new, (load.cached + load.isl - new) / 2, 1.0 / chunks), decoding)
+    beside = side_by_side(load.users / load.osl * chunks, replicas)
+    filled = 1.0 if replicas == 1 else (own + beside / replicas * new) / (own + new)
+    decoding = Sequences(own, 1.0, load.isl + load.osl / 2)
+    prompt = Sequences(1.0, new, (load.cached + load.isl - new) / 2, 1.0 / chunks)
+    return chunks, beside, Batch(prompt, decoding, filled)
 
 
 def prefill_share(predictor: Predictor, load: InFlight) -> Interval:
@@ -107,14 +137,22 @@ def prefill_share(predictor: Predictor, load: InFlight) -> Interval:
 
     Chunked prefill puts at most the token budget into one step, beside the decoding sequences: the added time is
     Σ over chunks of t(chunk and decodes) − t(decodes), less than a prefill by itself, because weights are read and
-    kernels launched for both. An engine that does not mix phases runs the prefill alone.
+    kernels launched for both. An engine that does not mix phases runs the prefill alone. Attention replicas (dp)
+    compute a prompt each, where there are as many (`side_by_side`): the step waits once for all of them.
     """
+    added, beside = _added(predictor, load)
+    return added.times(1.0 / beside, 1.0 / beside)
+
+
+def _added(predictor: Predictor, load: InFlight) -> tuple[Interval, Numeric]:
+    """What the chunks of a prompt, and those that stand beside them, add to their steps [s]; and how many those are."""
     plan = predictor.plan
     if not plan.costs.mixes:
-        return Interval.of(plan.time(Batch.prefill(1.0, load.isl, load.cached)))
-    chunks, mixed = mixed_step(predictor, load)
+        beside = side_by_side(load.users / load.osl, plan.deployment.dp)
+        return Interval.of(plan.time(lone_prompt(load, beside / plan.deployment.dp))), beside
+    chunks, beside, mixed = mixed_step(predictor, load)
     both, one = plan.time(mixed), plan.time(Batch(None, mixed.decoding))
     added = [
         chunks * maximum(getattr(both, part) - getattr(one, part), 0.0) for part in ("time", "bound", "low", "high")
     ]
-    return Interval(*added)
+    return Interval(*added), beside

@@ -154,10 +154,15 @@ class Sequences:
 
 @dataclass(frozen=True)
 class Batch:
-    """The sequences of one engine step, by phase: attention runs a different kernel for each."""
+    """The sequences of one engine step, by phase: attention runs a different kernel for each.
+
+    filled: with attention replicas, tokens of a replica in the mean over those of the fullest, whose sequences these
+    are; experts and their exchange see the mean.
+    """
 
     prefilling: Sequences | None = None
     decoding: Sequences | None = None
+    filled: Numeric = 1.0
 
     @classmethod
     def prefill(cls, batch: Numeric, isl: Numeric, cached: Numeric = 0.0) -> Batch:

@@ -165,3 +165,11 @@ def test_an_interrupt_keeps_what_is_done():
     assert err == "rooflinekit: interrupted\n"
     assert "INTERRUPTED" in out
     assert "cut by an interrupt" in " ".join(out.split())
+
+
+def test_each_attention_replica_has_its_own_budget_and_sequences():
+    """Eight prompts of a whole budget each, at once: eight replicas compute them in one step, one in eight."""
+    kwargs = {"isl": 8192, "osl": 2, "arrivals": "burst:size=8", "requests": 8, "token_budget": 8192}
+    eight, one = (rk.simulate("llama-3.1-8b", dp=dp, **kwargs) for dp in (8, 1))
+    assert eight.ttft_ms.max < 0.2 * one.ttft_ms.max
+    assert eight.inputs["max_num_seqs"] == 8 * one.inputs["max_num_seqs"]

@@ -1,0 +1,63 @@
+"""What a plan refuses, and objectives said in milliseconds."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from rooflinekit.cli.app import app
+from rooflinekit.planning.demand import read_demand
+from rooflinekit.planning.pools import PrefillPool
+from rooflinekit.planning.replica import lay_out
+
+RUN = CliRunner()
+QUICK = ["--tp", "1", "--aggregated-only", "--confirm", "0", "--format", "json"]
+
+REFUSED = [
+    (["--rate", "1", "--osl", "1"], "answers of one token have no TPOT"),
+    (["--max", "users", "--osl", "1", "--tpot", "10"], "answers of one token have no TPOT"),
+    (["--max", "batch", "--tpot", "30", "--headroom", "0.3"], "--headroom has no part"),
+    (["--max", "batch", "--tpot", "30", "--price", "h100-sxm=3"], "--price has no part"),
+    (["--max", "batch", "--tpot", "30", "--redundancy", "2"], "--redundancy has no part"),
+    (["--find", "gpus", "--rate", "2", "--batch", "3"], "--batch has no part in --find gpus"),
+    (["--rate", "2", "--ttft", "500", "--slo", "ttft<1s"], "say the same thing"),
+    (["--rate", "2", "--ttft", "nan"], "is not an objective"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), REFUSED)
+def test_nothing_is_dropped_silently(options, words):
+    answer = RUN.invoke(app, ["plan", "llama-3-8b", *options])
+    assert answer.exit_code == 2
+    assert words in answer.stderr
+    assert answer.stderr.count("\n") == 1
+
+
+def test_milliseconds_are_95th_percentiles_and_users_go_by_two_names():
+    written = RUN.invoke(app, ["plan", "llama-3-8b", "--users", "9", "--slo", "p95 ttft<0.5s,p95 tpot<20ms", *QUICK])
+    short = RUN.invoke(app, ["plan", "llama-3-8b", "--concurrency", "9", "--ttft", "500", "--tpot", "20", *QUICK])
+    assert json.loads(short.stdout) == json.loads(written.stdout)
+    assert json.loads(short.stdout)["slo"] == ["p95 TTFT <= 500 ms", "p95 TPOT <= 20 ms"]
+
+
+def test_a_static_batch_takes_them_as_means():
+    answer = RUN.invoke(app, ["plan", "llama-3-8b", "--max", "batch", "--tpot", "12", "--format", "json"])
+    assert json.loads(answer.stdout)["subject_to"] == ["mean TPOT <= 12 ms"]
+
+
+def test_answers_of_one_token_need_no_more_than_their_prompts():
+    options = ["--rate", "1", "--osl", "1", "--slo", "p95 ttft<1s", *QUICK[:-4], "--confirm", "1", "--format", "json"]
+    answer = json.loads(RUN.invoke(app, ["plan", "llama-3-8b", *options]).stdout)
+    assert answer["best"]["gpus"] == 1
+    assert answer["best"]["confirmed"]
+
+
+def test_a_prefill_pool_of_attention_replicas_computes_a_prompt_on_each():
+    demand = read_demand({"rate": 1.0, "isl": 2000, "osl": 100})
+    scenario = {"engine": "vllm", "dp": 4}
+    four = PrefillPool.of(lay_out("llama-3-8b", "h100-sxm", scenario, demand, None), demand)
+    one = PrefillPool.of(lay_out("llama-3-8b", "h100-sxm", {"engine": "vllm"}, demand, None), demand)
+    assert four.knee(demand) == pytest.approx(4 * one.knee(demand), rel=0.01)
+    light, heavy = (four.feel(demand, share * four.knee(demand)).means["ttft"] for share in (0.01, 0.9))
+    assert one.feel(demand, 0.01 * one.knee(demand)).means["ttft"] == pytest.approx(light, rel=0.02)
+    assert heavy > light
