@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import numpy as np
+
 from rooflinekit.planning.cost import Tariff
 from rooflinekit.planning.demand import Demand
 from rooflinekit.planning.replica import Replica, feel
+from rooflinekit.sweeping.pareto import on_front
 from rooflinekit.types.numeric import Numeric
 
 __all__ = ["Point", "front", "points"]
@@ -72,15 +75,15 @@ def _loads(replica: Replica, demand: Demand, tariff: Tariff) -> list[Point]:
 
 
 def front(items: Sequence[T], costs: Callable[[T], tuple[float, float]]) -> list[T]:
-    """Items that no other is better than in both costs (of equal ones the first).
+    """Items that no other beats (`sweeping.pareto.on_front`), the first cost rising; of equal ones the first.
 
     >>> front([(1, 5), (2, 2), (3, 3), (4, 1)], lambda item: item)
     [(1, 5), (2, 2), (4, 1)]
     """
-    kept: list[T] = []
-    least = float("inf")
-    for item in sorted(items, key=costs):
-        if costs(item)[1] < least:
-            kept.append(item)
-            least = costs(item)[1]
-    return kept
+    distinct: dict[tuple[float, float], T] = {}
+    for item in items:
+        distinct.setdefault(costs(item), item)
+    if not distinct:
+        return []
+    best = on_front(np.array(list(distinct)))
+    return [distinct[each] for each, stands in sorted(zip(distinct, best, strict=True)) if stands]
