@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from rooflinekit.economics.price import usd_per_million
 from rooflinekit.planning.cost import Tariff
 from rooflinekit.planning.demand import Demand
 from rooflinekit.planning.replica import Replica, feel
@@ -18,7 +19,6 @@ __all__ = ["Point", "front", "points"]
 
 T = TypeVar("T")
 _SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of the knee at which a replica is looked at
-_HOUR, _MILLION = 3600.0, 1e6
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ def _loads(replica: Replica, demand: Demand, tariff: Tariff) -> list[Point]:
         felt, rate = feel(answer), float(answer.loaded.rate)
         tokens: Numeric = rate * demand.traffic.osl
         price = tariff.price(replica.gpu)
-        whole = rate * (demand.traffic.isl + demand.traffic.osl) * _HOUR / _MILLION
+        whole = rate * (demand.traffic.isl + demand.traffic.osl)
         found.append(
             Point(
                 replica.scenario, replica.gpus, load, 1.0 / felt.means["tpot"], float(tokens) / replica.gpus,
                 felt.means["ttft"] * 1e3, felt.means["e2el"] * 1e3,
-                None if price is None else price * replica.gpus / float(whole),
+                None if price is None else float(usd_per_million(price * replica.gpus, whole)),
             )
         )  # fmt: skip
     return found
