@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooflinekit.cli.options import (
-    Activations,
-    AllReduce,
-    AttentionWeights,
-    Cache,
-    CachePolicy,
-    Calibration,
-    ContextParallel,
-    Count,
-    DataParallel,
-    Dispatch,
-    Engine,
-    ExpertParallel,
-    LmHead,
-    MemoryFraction,
-    Microbatches,
-    PipelineParallel,
-    PowerCap,
-    RedundantExperts,
-    SequenceParallel,
-    Skew,
-    System,
-    TensorParallel,
-    Weights,
-)
+from rooflinekit.cli.estimate import estimate
+from rooflinekit.cli.options import Count, with_options_of
 from rooflinekit.cli.output import Format, check_free, emit, to_csv, to_json
 from rooflinekit.types.errors import InputError
 
@@ -41,8 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["launch"]
 
 _SCRIPT = "launch.sh"
+_WITHOUT = ("requests", "burstiness", "isl_cv", "osl_cv", "ttft", "tpot", "allow_oom", "plots")
 
 
+@with_options_of(estimate, *_WITHOUT)
 def launch(
     context: typer.Context,
     model: Annotated[str | None, typer.Argument(help="Name, Hugging Face id, or path; or use --plan.")] = None,
@@ -50,63 +29,22 @@ def launch(
     candidate: Annotated[int | None, Count("Which candidate of the plan, from 1 (default: its best).")] = None,
     replicas: Annotated[int, Count("Copies of the deployment.")] = 1,
     host_gpus: Annotated[int, Count("Accelerators of one host.")] = 8,
-    gpu: Annotated[str, typer.Option(help="Accelerator: a name, or a path to its file.")] = "h100-sxm",
-    batch: Annotated[int | None, Count("Sequences in the batch of the prediction.")] = None,
-    isl: Annotated[int | None, Count("Prompt length in tokens (default: 1024).")] = None,
-    osl: Annotated[int | None, Count("Output length in tokens (default: 256).")] = None,
-    cached: Annotated[int | None, Count("Prompt tokens that are already in the cache.")] = None,
-    concurrency: Annotated[int | None, Count("Users in a closed loop; excludes --batch.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Requests a second that arrive; excludes --batch.")] = None,
-    tp: TensorParallel = 1,
-    pp: PipelineParallel = 1,
-    ep: ExpertParallel = 1,
-    dp: DataParallel = 1,
-    cp: ContextParallel = 1,
-    microbatches: Microbatches = 1,
-    sequence_parallel: SequenceParallel = False,
-    all_reduce: AllReduce = "auto",
-    system: System = None,
-    dispatch: Dispatch = None,
-    redundant_experts: RedundantExperts = 0,
-    skew: Skew = 0.0,
-    power_cap: PowerCap = None,
-    weights: Weights = None,
-    attention_weights: AttentionWeights = None,
-    lm_head: LmHead = None,
-    activations: Activations = None,
-    kv: Cache = None,
-    kv_policy: CachePolicy = "full",
-    draft: Annotated[str | None, typer.Option(help="Draft: a model, medusa, eagle, eagle3, mtp or ngram.")] = None,
-    draft_tokens: Annotated[int | None, Count("Tokens drafted in a row.")] = None,
-    acceptance: Annotated[str | None, typer.Option(help="Share of drafted tokens accepted; a,b,c by place.")] = None,
-    draft_tree: Annotated[int | None, Count("Drafted tokens verified at once, if more than in a row.")] = None,
-    draft_tp: Annotated[int | None, Count("Tensor parallel degree of the draft model.")] = None,
-    engine: Engine = "vllm",
-    memory_fraction: MemoryFraction = None,
-    token_budget: Annotated[int | None, Count("Tokens of one prefill step.")] = None,
-    max_num_seqs: Annotated[int | None, Count("Sequences that the engine runs at once.")] = None,
-    max_model_len: Annotated[int | None, Count("Longest sequence that the engine admits.")] = None,
-    block_size: Annotated[int | None, Count("Tokens of one block of the cache.")] = None,
-    eager: Annotated[bool, typer.Option("--eager", help="Without CUDA graphs.")] = False,
-    calibration: Calibration = None,
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.table,
     out: Annotated[Path | None, typer.Option(help="Write to this file, or the files into this folder.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+    **scenario: Any,
 ) -> None:
     """Write a deployment or a plan as commands and configuration of vLLM, SGLang or TensorRT-LLM."""
     from rooflinekit.launching.front import launch as export
 
-    scenario = {key: value for key, value in context.params.items() if key not in _NO_SCENARIO and _said(context, key)}
-    if plan is not None and _said(context, "gpu"):
+    said = {key: value for key, value in scenario.items() if _said(context, key)}
+    if plan is not None and "gpu" in said:
         raise InputError("a plan has its own accelerators; leave --gpu out")
-    made = export(model, gpu, plan=plan, candidate=candidate, replicas=replicas, host_gpus=host_gpus, **scenario)
+    made = export(model, plan=plan, candidate=candidate, replicas=replicas, host_gpus=host_gpus, **said)
     if out is not None and _is_folder(out):
         _write(made, out, format, force)
     else:
         emit(_render(made, format), out, force)
-
-
-_NO_SCENARIO = ("model", "plan", "candidate", "replicas", "host_gpus", "gpu", "format", "out", "force")
 
 
 def _said(context: typer.Context, key: str) -> bool:

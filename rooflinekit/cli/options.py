@@ -92,10 +92,10 @@ PowerPrice: TypeAlias = Annotated[float | None, typer.Option(help="USD of one kW
 Pue: TypeAlias = Annotated[float | None, typer.Option(help="Power of the building over power of the GPUs.")]
 
 
-def with_options_of(other: Callable[..., Any], *leave: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_options_of(other: Callable[..., Any], *leave: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command that ends in `**scenario` the options of another, but those in `leave`, as keywords."""
 
-    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         own = [p for p in inspect.signature(command).parameters.values() if p.kind is not p.VAR_KEYWORD]
         taken = {parameter.name for parameter in own} | set(leave)
         shared = [p for p in inspect.signature(other).parameters.values() if p.name not in taken]

@@ -6,37 +6,13 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.group import INTERRUPTED
-from rooflinekit.cli.options import (
-    Activations,
-    AllReduce,
-    AttentionWeights,
-    Cache,
-    CachePolicy,
-    Calibration,
-    ContextParallel,
-    Count,
-    DataParallel,
-    Dispatch,
-    Engine,
-    ExpertParallel,
-    LmHead,
-    MemoryFraction,
-    Microbatches,
-    PipelineParallel,
-    Plots,
-    PowerCap,
-    RedundantExperts,
-    SequenceParallel,
-    Skew,
-    System,
-    TensorParallel,
-    Weights,
-)
+from rooflinekit.cli.options import Count, Plots, with_options_of
 from rooflinekit.cli.output import Format, check_free, emit, to_csv, to_json
 from rooflinekit.cli.pictures import check_pictures, write_pictures
 from rooflinekit.cli.progress import counting
@@ -48,12 +24,15 @@ if TYPE_CHECKING:
 
 __all__ = ["simulate"]
 
+_WITHOUT = (
+    "batch", "cached", "context", "burstiness", "isl_cv", "osl_cv", "draft", "draft_tree", "draft_tp", "allow_oom",
+)  # fmt: skip
 _EVERY = 1000  # requests between two moves of the progress bar
 
 
+@with_options_of(estimate, *_WITHOUT)
 def simulate(
     model: Annotated[str, typer.Argument(help="Name, Hugging Face id, or path to a config.json or its folder.")],
-    gpu: Annotated[str, typer.Option(help="Accelerator: a name, or a path to its file.")] = "h100-sxm",
     rate: Annotated[float | None, typer.Option(help="Requests a second, in an open loop.")] = None,
     cv: Annotated[float, typer.Option(help="Variation of the gaps at --rate: 1 is Poisson, above it bursts.")] = 1.0,
     concurrency: Annotated[int | None, Count("Users who each wait for their answer: a closed loop.")] = None,
@@ -70,28 +49,6 @@ def simulate(
     shared_prefix: Annotated[int, Count("Leading prompt tokens that requests have in common.")] = 0,
     prefix_groups: Annotated[int, Count("Different shared prefixes.")] = 1,
     classes: Annotated[str | None, typer.Option(help="Shares of priority classes, such as 0.2,0.8.")] = None,
-    tp: TensorParallel = 1,
-    pp: PipelineParallel = 1,
-    ep: ExpertParallel = 1,
-    dp: DataParallel = 1,
-    cp: ContextParallel = 1,
-    microbatches: Microbatches = 1,
-    sequence_parallel: SequenceParallel = False,
-    all_reduce: AllReduce = "auto",
-    system: System = None,
-    dispatch: Dispatch = None,
-    redundant_experts: RedundantExperts = 0,
-    skew: Skew = 0.0,
-    power_cap: PowerCap = None,
-    weights: Weights = None,
-    attention_weights: AttentionWeights = None,
-    lm_head: LmHead = None,
-    activations: Activations = None,
-    kv: Cache = None,
-    kv_policy: CachePolicy = "full",
-    engine: Engine = "vllm",
-    memory_fraction: MemoryFraction = None,
-    calibration: Calibration = None,
     policy: Annotated[
         str | None,
         typer.Option(help="chunked, continuous, prefill-priority, decode-priority or static (default: the engine's)."),
@@ -103,7 +60,6 @@ def simulate(
     order: Annotated[str, typer.Option(help="Order of the queue: fcfs or priority.")] = "fcfs",
     swap: Annotated[bool, typer.Option("--swap", help="Preempt to host memory instead of computing again.")] = False,
     block_size: Annotated[int | None, Count("Tokens of one block of the cache (default: the engine's).")] = None,
-    eager: Annotated[bool, typer.Option("--eager", help="Without CUDA graphs.")] = False,
     kv_tokens: Annotated[int | None, Count("Tokens of cache (default: what memory leaves).")] = None,
     prefix_cache: Annotated[bool, typer.Option("--prefix-cache", help="Keep and share prompt prefixes.")] = False,
     host_gib: Annotated[float, typer.Option(help="Host memory for cache blocks, per replica, in GiB.")] = 0.0,
@@ -127,6 +83,7 @@ def simulate(
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.table,
     out: Annotated[Path | None, typer.Option(help="Write to this file instead.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    **deployment: Any,
 ) -> int:
     """Serve requests step by step, and say what users feel: percentiles of TTFT, TPOT and latency under load."""
     from rooflinekit.serving.front import simulate as run
@@ -140,19 +97,15 @@ def simulate(
     events = ChromeTrace() if chrome_trace else None
     with _progress(requests) as progress:
         outcome = run(
-            model, gpu, both(progress, events), rate=rate, cv=cv, concurrency=concurrency, arrivals=arrivals,
+            model, watch=both(progress, events), rate=rate, cv=cv, concurrency=concurrency, arrivals=arrivals,
             trace=trace, speed=speed, clean=clean, isl=isl, osl=osl, requests=requests, warmup=warmup,
             duration=duration, samples=samples, shared_prefix=shared_prefix, prefix_groups=prefix_groups,
-            classes=_shares(classes), ttft_ms=ttft, tpot_ms=tpot, tp=tp, pp=pp, ep=ep, dp=dp, cp=cp,
-            microbatches=microbatches, sequence_parallel=sequence_parallel, all_reduce=all_reduce, system=system,
-            dispatch=dispatch, redundant_experts=redundant_experts, skew=skew, kv_policy=kv_policy, eager=eager,
-            weights=weights, attention_weights=attention_weights, lm_head=lm_head, activations=activations, kv=kv,
-            power_cap=power_cap, engine=engine, memory_fraction=memory_fraction, calibration=calibration,
-            policy=policy, token_budget=token_budget, max_num_seqs=max_num_seqs,
-            max_model_len=max_model_len, queue_limit=queue_limit, by_class=_by_class(order), swap=swap,
-            block_size=block_size, kv_tokens=kv_tokens, prefix_cache=prefix_cache, host_gib=host_gib,
-            draft_tokens=draft_tokens, acceptance=acceptance, draft_ms=draft_ms, replicas=replicas, router=router,
-            prefill_replicas=prefill_replicas, link_gb_s=link_gb_s, link_ms=link_ms, staging=staging, seed=seed,
+            classes=_shares(classes), ttft_ms=ttft, tpot_ms=tpot, policy=policy, token_budget=token_budget,
+            max_num_seqs=max_num_seqs, max_model_len=max_model_len, queue_limit=queue_limit,
+            by_class=_by_class(order), swap=swap, block_size=block_size, kv_tokens=kv_tokens,
+            prefix_cache=prefix_cache, host_gib=host_gib, draft_tokens=draft_tokens, acceptance=acceptance,
+            draft_ms=draft_ms, replicas=replicas, router=router, prefill_replicas=prefill_replicas,
+            link_gb_s=link_gb_s, link_ms=link_ms, staging=staging, seed=seed, **deployment,
         )  # fmt: skip
     if timeline is not None:
         emit(to_csv(outcome.timeline or [dict.fromkeys(TIMELINE)]), timeline, force)

@@ -20,6 +20,7 @@ __all__ = [
     "positive",
     "quoted_price",
     "read_price",
+    "usd_per_million",
 ]
 
 PRICE_KEYS = ("price", "purchase", "years", "power_price", "pue")
@@ -29,6 +30,15 @@ HOURS_PER_YEAR = 8760.0
 """365 days of 24 hours."""
 
 _MOST = 1e12  # no price, wattage or number of years that a user may give is larger
+
+
+def usd_per_million(usd_per_hour: Numeric, tokens_per_second: Numeric) -> Numeric:
+    """What a million tokens cost where that many come out all the time: usd/h over millions of tokens an hour [USD].
+
+    >>> usd_per_million(7.2, 1000.0)  # 3.6 million tokens an hour
+    2.0
+    """
+    return usd_per_hour / (tokens_per_second * (3600.0 / 1e6))
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,9 @@ def _pools(option: Option, demand: Demand, seed: int) -> _Window:
 def _run(part: Part, load: Load, setup: Setup, warm: float, prefill: Part | None = None) -> _Window:
     window = _Window(warm)
     watch: Watch = window
-    serve(part.replica.resolved, load, setup, watch, None if prefill is None else prefill.replica.resolved)
+    first = None if prefill is None else prefill.replica.resolved
+    if serve(part.replica.resolved, load, setup, watch, first).interrupted:  # half a run confirms nothing
+        raise KeyboardInterrupt
     return window
 
 

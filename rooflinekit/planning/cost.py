@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rooflinekit.economics.energy import POWER_ASSUMPTION, deployment_watts
-from rooflinekit.economics.price import HourlyPrice, hourly_price, quoted_price
+from rooflinekit.economics.price import HourlyPrice, hourly_price, quoted_price, usd_per_million
 from rooflinekit.economics.token_prices import MILLION, token_times
 from rooflinekit.planning.demand import Demand
 from rooflinekit.planning.option import Option, Part
@@ -107,7 +107,7 @@ def cost_of(option: Option, demand: Demand, tariff: Tariff) -> Cost:
     if hour is not None:
         pieces = [_pieces(part, demand, tariff) for part in option.parts]
         cached, new, made = (sum(kind) / rate / _HOUR for kind in zip(*pieces, strict=True))
-        whole = hour * MILLION / (rate * _HOUR * (isl + osl))
+        whole = float(usd_per_million(hour, rate * (isl + osl)))
     joules = None if watts is None else watts / (rate * osl)
     return Cost(hour, cached, new, made, whole, watts, joules, rate * osl)
 

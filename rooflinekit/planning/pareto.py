@@ -6,16 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import numpy as np
+
+from rooflinekit.economics.price import usd_per_million
 from rooflinekit.planning.cost import Tariff
 from rooflinekit.planning.demand import Demand
 from rooflinekit.planning.replica import Replica, feel
+from rooflinekit.sweeping.pareto import on_front
 from rooflinekit.types.numeric import Numeric
 
 __all__ = ["Point", "front", "points"]
 
 T = TypeVar("T")
 _SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of the knee at which a replica is looked at
-_HOUR, _MILLION = 3600.0, 1e6
 
 
 @dataclass(frozen=True)
@@ -60,27 +63,27 @@ def _loads(replica: Replica, demand: Demand, tariff: Tariff) -> list[Point]:
         felt, rate = feel(answer), float(answer.loaded.rate)
         tokens: Numeric = rate * demand.traffic.osl
         price = tariff.price(replica.gpu)
-        whole = rate * (demand.traffic.isl + demand.traffic.osl) * _HOUR / _MILLION
+        whole = rate * (demand.traffic.isl + demand.traffic.osl)
         found.append(
             Point(
                 replica.scenario, replica.gpus, load, 1.0 / felt.means["tpot"], float(tokens) / replica.gpus,
                 felt.means["ttft"] * 1e3, felt.means["e2el"] * 1e3,
-                None if price is None else price * replica.gpus / float(whole),
+                None if price is None else float(usd_per_million(price * replica.gpus, whole)),
             )
         )  # fmt: skip
     return found
 
 
 def front(items: Sequence[T], costs: Callable[[T], tuple[float, float]]) -> list[T]:
-    """Items that no other is better than in both costs (of equal ones the first).
+    """Items that no other beats (`sweeping.pareto.on_front`), the first cost rising; of equal ones the first.
 
     >>> front([(1, 5), (2, 2), (3, 3), (4, 1)], lambda item: item)
     [(1, 5), (2, 2), (4, 1)]
     """
-    kept: list[T] = []
-    least = float("inf")
-    for item in sorted(items, key=costs):
-        if costs(item)[1] < least:
-            kept.append(item)
-            least = costs(item)[1]
-    return kept
+    distinct: dict[tuple[float, float], T] = {}
+    for item in items:
+        distinct.setdefault(costs(item), item)
+    if not distinct:
+        return []
+    best = on_front(np.array(list(distinct)))
+    return [distinct[each] for each, stands in sorted(zip(distinct, best, strict=True)) if stands]

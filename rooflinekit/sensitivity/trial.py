@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rooflinekit.economics.price import usd_per_million
 from rooflinekit.operating_point import Predictor
 from rooflinekit.sensitivity.moves import Move
 from rooflinekit.sensitivity.results import MoveResult, Operating
@@ -26,7 +27,7 @@ def operate(setting: Setting, predictor: Predictor) -> Operating:
     """Ask the question, and price the answer where the price of an hour is known."""
     answer, gpus = setting.question.ask(predictor), predictor.plan.deployment.gpus
     hour = setting.usd_per_gpu_hour
-    cost = None if hour is None else hour / 3600.0 * answer.gpu_seconds * 1e6
+    cost = None if hour is None else float(usd_per_million(hour, answer.tok_s_per_gpu))
     return Operating(
         answer.ttft * 1e3, answer.tpot * 1e3, answer.tok_s_per_gpu * gpus, answer.tok_s_per_gpu, gpus, answer.batch,
         predictor.memory.kv_bytes_per_token, answer.gpu_seconds, cost,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
+from rooflinekit.serving.interrupt import asking_to_stop
 from rooflinekit.serving.ledger import Ledger
 from rooflinekit.serving.replica import Replica
 from rooflinekit.serving.request import Arrival, Job
@@ -59,6 +60,11 @@ class Fleet:
         """Whether the request cannot be served: not there, or with prefill replicas not anywhere after it."""
         return replica.refuses(job) or (bool(self.prefills) and all(other.refuses(job) for other in self.replicas))
 
+    def full(self, waiting: int) -> bool:
+        """Whether the queue in front of all replicas takes no more: it is as long as that of one replica may be."""
+        limit = self.all[0].limits.queue_limit
+        return limit is not None and waiting >= limit
+
 
 class Simulation:
     """One run of requests from a source through a fleet; `run` may be called once."""
@@ -84,26 +90,43 @@ class Simulation:
     def run(self) -> None:
         """Run until nothing is left, the horizon, or an interrupt; what is left then is cut, and counted as such."""
         try:
-            self._loop()
+            with asking_to_stop(self.stop):
+                self._loop()
+                self._halt()
         except KeyboardInterrupt:
             self.interrupted = True
         self._cut_rest()
+
+    def stop(self) -> None:
+        """End the run before its next event."""
+        self.interrupted = True
 
     def _loop(self) -> None:
         heap, idle = self._heap, self._idle
         for arrival, measured in self.source.start():
             self._expect(arrival, measured)
-        while heap:
+        while heap and not self.interrupted:
             if heap[0][0] > self.horizon:
                 self.now = self.horizon
                 return
             self.now = now = heap[0][0]
-            while heap and heap[0][0] == now:
+            while heap and heap[0][0] == now and not self.interrupted:
                 _, _, act, what = heappop(heap)
                 act(what)
             for replica in idle:
                 self._start(replica)
             idle.clear()
+
+    def _halt(self) -> None:
+        """Book the decode steps that are over by now, of runs that are under way."""
+        for replica in self.fleet.all:
+            if replica.halt(self.now):
+                self._book(replica, replica.until)
+
+    def _book(self, replica: Replica, now: float) -> list[Job]:
+        if self.watch:
+            self.watch(self._index[replica], replica, now)
+        return replica.end(now)
 
     def _push(self, time: float, act: Callable[[Any], None], what: object) -> None:
         self._order += 1
@@ -127,7 +150,8 @@ class Simulation:
         self._coming.pop(job, None)
         job.queued = self.now
         replica = None if self._held else self.fleet.route(job)
-        if self.fleet.refuses(job, replica or self.fleet.all[0]):
+        full = replica is None and self.fleet.full(len(self._held))
+        if full or self.fleet.refuses(job, replica or self.fleet.all[0]):
             self._leave(job, "rejected")
         elif replica is None:
             self._held.append(job)
@@ -152,9 +176,7 @@ class Simulation:
     def _step_ends(self, replica: Replica) -> None:
         if replica.until != self.now:  # the run was cut, and this was its former end
             return
-        if self.watch:
-            self.watch(self._index[replica], replica, self.now)
-        for job in replica.end(self.now):
+        for job in self._book(replica, self.now):
             self._leave(job, "finished")
         replica.until = -1.0
         self._idle[replica] = None

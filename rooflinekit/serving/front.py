@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 from numbers import Real
 from os import PathLike
@@ -66,11 +67,13 @@ def simulate(
 
 
 def _checked(key: str, value: Any) -> Any:
-    """Refuse a count that is not whole or too small, and a number below 0 or none at all."""
+    """Refuse a count that is not whole or too small, and a number below 0 or infinite; a run alone may have no end."""
     if key in _COUNTS:
         return whole_number(value, key, _COUNTS[key])
     if key in _NUMBERS and (isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0):
         raise WorkloadError(f"{key} must be a number of at least 0, not {value!r}")
+    if key in _NUMBERS and key != "duration" and math.isinf(value):
+        raise WorkloadError(f"{key} must be a finite number, not {value!r}")
     return value
 
 

@@ -93,6 +93,15 @@ class Replica:
             self.until = self.began + self._span(self.steps)
         return self.until
 
+    def halt(self, now: float) -> bool:
+        """The run of the simulation ends: keep the steps under way that are over by `now`; False if none is."""
+        if self.steps < 2 or self.until <= now:
+            return False
+        steps = self._steps_until(now)
+        self.steps = steps if self._span(steps) <= now - self.began else steps - 1
+        self.until = self.began + self._span(self.steps)
+        return self.steps > 0
+
     def _may_admit(self) -> bool:
         limits = self.limits
         blocked = len(self.queue) > 1 and not limits.by_class  # who was there before could not be placed either

@@ -123,7 +123,11 @@ def serve(
     first = (prefill or resolved).plan.deployment.gpus
     gpus = resolved.plan.deployment.gpus * len(fleet.replicas) + first * len(fleet.prefills)
     return summarise(
-        run, _about(resolved, setup, fleet), gpus, warnings=(*resolved.warnings, *_notes(run)), timeline=timeline.rows()
+        run,
+        _about(resolved, setup, fleet),
+        gpus,
+        warnings=(*resolved.warnings, *_notes(run, setup)),
+        timeline=timeline.rows(),
     )
 
 
@@ -229,7 +233,8 @@ def _link(predictor: Predictor, setup: Setup) -> Link:
     own = float(accelerator.nic_bandwidth or accelerator.pcie_bandwidth) * gpus
     bandwidth = own if setup.link_gb_s is None else setup.link_gb_s * GB
     if bandwidth <= 0:
-        raise WorkloadError(f"link_gb_s must be above 0; {accelerator.name} gives no bandwidth to take instead")
+        missing = f": the file of {accelerator.name} gives no bandwidth to take instead"
+        raise WorkloadError(f"link_gb_s must be above 0{missing if setup.link_gb_s is None else ''}")
     return Link(setup.link_ms / 1e3, predictor.memory.kv_bytes_per_token / bandwidth, setup.staging)
 
 
@@ -268,8 +273,12 @@ def _about(resolved: Resolved, setup: Setup, fleet: Fleet) -> dict[str, Any]:
     }
 
 
-def _notes(run: Simulation) -> Iterator[str]:
+def _notes(run: Simulation, setup: Setup) -> Iterator[str]:
     ledger = run.ledger
+    if setup.scheduler.swap and not setup.host_gib:
+        yield "swap has no host memory: preempted requests were computed again; host_gib gives it some"
+    if ledger.finished and not ledger.measured:
+        yield f"all {ledger.finished} finished requests were of the warm-up; nothing was measured"
     if ledger.cut:
         reason = "an interrupt" if run.interrupted else "the end of the run"
         yield f"{ledger.cut} of {ledger.arrived} requests were cut by {reason} and are in no statistic of latency"

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from rooflinekit.economics.price import positive, quoted_price
+from rooflinekit.economics.price import positive, quoted_price, usd_per_million
 from rooflinekit.specs import load_accelerator
 from rooflinekit.types.errors import RooflinekitError
 from rooflinekit.types.numeric import Array
@@ -15,7 +15,6 @@ from rooflinekit.types.numeric import Array
 __all__ = ["COST_COLUMNS", "check_price", "with_costs"]
 
 COST_COLUMNS = ("usd_per_hour", "usd_per_million_output_tokens", "price_source")
-_TOKENS_PER_HOUR = 3600.0 / 1e6  # millions of tokens in an hour, of one a second
 
 
 def check_price(price: object) -> float | None:
@@ -43,7 +42,7 @@ def with_costs(answers: pd.DataFrame, price: float | None) -> pd.DataFrame:
     sources = pd.Series([source for source, _ in quotes], dtype="object").astype("str").array.take(codes)
     hourly = each * answers["gpus"].to_numpy(dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
-        million = hourly / (answers["output_tok_s"].to_numpy(dtype=float) * _TOKENS_PER_HOUR)
+        million = usd_per_million(hourly, answers["output_tok_s"].to_numpy(dtype=float))
     added = dict(zip(COST_COLUMNS, (hourly, million, sources), strict=True))
     return pd.concat([answers, pd.DataFrame(added, index=answers.index)], axis=1)
 

@@ -67,6 +67,8 @@ def _row(scenario: dict[Any, Any]) -> dict[str, Any]:
         outcome = simulate(str(given["model"]), str(given.get("gpu", "h100-sxm")), **known)
     except RooflinekitError as error:
         return empty | {"error": str(error)}
+    if outcome.interrupted:  # the sweep is, with this row unanswered
+        raise KeyboardInterrupt
     return empty | _numbers(outcome)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+from itertools import count
 from random import Random
 
 import pytest
@@ -268,7 +271,41 @@ def test_the_horizon_cuts_and_says_so():
     run, ends = serve([Arrival(0.0, 8, 100), Arrival(0.0, 8, 3)], horizon=10.5)
     assert run.now == 10.5
     assert (run.ledger.finished, run.ledger.cut) == (1, 1)
-    assert ends[1][1:4] == (10.5, "cut", 3)  # brought up to date at the last end of a run
+    assert ends[1][1:4] == (10.5, "cut", 10)  # steps of 1 s, the last of which ends at 10 s, in a run that would go on
+
+
+def test_the_horizon_books_only_steps_that_are_over():
+    run, _ = serve([Arrival(0.0, 8, 100)], Growing(), horizon=10.5)
+    single, _ = serve([Arrival(0.0, 8, 100)], Growing(), horizon=10.5, longest_run=1)
+    (together,), (alone,) = run.fleet.replicas, single.fleet.replicas
+    assert together.work.steps == alone.work.steps > 2
+    assert together.work.busy == pytest.approx(alone.work.busy)
+    assert together.work.busy <= 10.5
+
+
+def test_the_queue_in_front_of_all_replicas_has_the_limit_too():
+    _, ends = serve([Arrival(0.0, 8, 2)] * 9, router="shared", replicas=2, max_num_seqs=1, queue_limit=3)
+    assert [ends[number][2] for number in sorted(ends)] == ["finished"] * 5 + ["rejected"] * 4
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.parametrize("after", [0.004, 0.011, 0.017, 0.023, 0.031])
+def test_a_signal_loses_no_request(after):
+    """Whatever the program does when Ctrl-C comes, it stops where each request is in one place."""
+    before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # runners in parallel have another
+    signal.setitimer(signal.ITIMER_REAL, after)
+    try:
+        run, ends = serve((Arrival(0.01 * i, 8, 3) for i in count()), replicas=2, horizon=1e5)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+        left = signal.signal(signal.SIGINT, usual)
+    assert run.interrupted
+    assert left is signal.default_int_handler
+    assert run.ledger.arrived == len(ends) == run.ledger.finished + run.ledger.cut
+    assert run.ledger.present == 0
+    assert run.ledger.area == pytest.approx(run.ledger.sojourn)
 
 
 def test_what_can_never_run_is_rejected():

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from itertools import pairwise
 
 import pytest
@@ -127,6 +126,8 @@ def test_what_is_cut_and_rejected_is_said():
     (["llama-3-8b", "--rate", "1", "--replicas", "0"], "replicas"),
     (["llama-3-8b", "--rate", "1", "--acceptance", "2"], "acceptance"),
     (["llama-3-8b", "--rate", "1", "--duration", "0"], "duration"),
+    (["llama-3-8b", "--rate", "1", "--swap", "--host-gib", "inf"], "host_gib must be a finite number"),
+    (["llama-3-8b", "--rate", "1", "--prefill-replicas", "1", "--link-gb-s", "0"], "link_gb_s must be above 0"),
     (["llama-3-8b", "--rate", "1", "--token-budget", "100"], "token_budget=100"),
     (["llama-3-8b", "--concurrency", "0"], "concurrency"),
     (["llama-3-8b", "--rate", "1", "--requests", "-3"], "requests"),
@@ -143,6 +144,11 @@ def test_what_does_not_fit_ends_with_3():
     assert "no room for one request" in result.stderr
 
 
+def test_what_has_no_effect_is_said():
+    assert "swap has no host memory" in " ".join(run(*SMALL, "--swap").stdout.split())
+    assert "nothing was measured" in " ".join(run(*SMALL, "--warmup", "60").stdout.split())
+
+
 def test_python_takes_the_same_keywords():
     outcome = rk.simulate("llama-3-8b", rate=8.0, requests=60, isl=256, osl="uniform:10-40")
     assert isinstance(outcome, Outcome)
@@ -154,15 +160,36 @@ def test_python_takes_the_same_keywords():
         rk.simulate("llama-3-8b", concurency=3)
 
 
+TOLD = """
+import sys
+from rooflinekit.cli import main
+from rooflinekit.serving.event_loop import Simulation
+
+leave = Simulation._leave
+
+def told(self, job, how):
+    leave(self, job, how)
+    if self.ledger.finished == 1:
+        print("one is done", file=sys.stderr, flush=True)
+
+Simulation._leave = told
+main()
+"""
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_an_interrupt_keeps_what_is_done():
-    command = [sys.executable, "-m", "rooflinekit", "simulate", "llama-3-8b", "--rate", "100", "--requests", "10000000"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(4)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    command = [sys.executable, "-c", TOLD, "simulate", "llama-3-8b", "--rate", "100", "--requests", "10000000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            said = process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert said == "one is done\n"
     assert process.returncode == 130
-    assert err == "rooflinekit: interrupted\n"
+    assert err.splitlines()[-1] == "rooflinekit: interrupted"
     assert "INTERRUPTED" in out
     assert "cut by an interrupt" in " ".join(out.split())
 

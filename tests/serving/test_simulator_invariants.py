@@ -78,6 +78,7 @@ settings_of_runs = st.fixed_dictionaries(
         "horizon": st.one_of(st.just(math.inf), st.floats(0.01, 4)),
         "fails_at": st.one_of(st.just(math.inf), st.integers(1, 60)),
         "longest_run": st.sampled_from([1, 7, 1 << 30]),
+        "front_end": st.sampled_from([0.0, 0.013, 5.0]),
     }
 )
 
@@ -130,7 +131,7 @@ def build(asked, ledger):
 
     replicas = [replica(number) for number in range(asked["replicas"])]
     prefills = [replica(10 + number) for number in range(asked["prefills"])]
-    return Fleet(replicas, asked["router"], prefills, Link(0.01, 0.001, asked["staging"]))
+    return Fleet(replicas, asked["router"], prefills, Link(0.01, 0.001, asked["staging"]), asked["front_end"])
 
 
 def simulate(requests, asked):
