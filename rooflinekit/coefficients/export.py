@@ -59,7 +59,7 @@ def _kernel(
         first.name, first.family, first.count, shape, work.flops, streamed, work.activations,
         links / float(system.link_bandwidth) if joined and system.domain_size > 1 else Linear(),
         nics / float(system.nic_bandwidth) if joined and nics.each else Linear(),
-        work.peak, work.bandwidth, float(accelerator.l2_bytes), _timing(plan, work, shape),
+        work.peak, work.bandwidth, float(accelerator.l2_bytes), terms["weight_bytes"], _timing(plan, work, shape),
     )  # fmt: skip
 
 

@@ -116,6 +116,7 @@ def _prefill(form: PrefillTime, work: Work) -> TimeCoefficients:
         farthest=form.longest * (4.0 * _TILE * work.cores) * depth / rate,
         memory=(work.activations + work.cache) / (form.memory * work.bandwidth),
         beside=work.cache * (form.cache / work.bandwidth),
+        of_memory=True,
         sharpness=form.sharpness,
     )
 
@@ -135,6 +136,7 @@ def _latent_decode(form: LatentDecodeTime, work: Work) -> TimeCoefficients:
         compute=work.flops * (max(heads, _LEAST_ROWS) / heads / (form.compute * work.peak)) + tile,
         memory=(work.cache + work.activations) / (form.memory * work.bandwidth),
         beside=work.cache * (form.passes / work.bandwidth),
+        of_memory=True,
         sharpness=form.sharpness,
     )
 
@@ -150,6 +152,7 @@ def _latent_prefill(form: LatentPrefillTime, work: Work) -> TimeCoefficients:
         farthest=form.longest * (2.0 * _TILE * _LATENT_WIDTH * work.cores) / rate,
         memory=work.activations / (form.memory * work.bandwidth),
         beside=work.cache * (form.passes / work.bandwidth),
+        of_memory=True,
         sharpness=form.sharpness,
     )
 
@@ -173,6 +176,7 @@ def _collective(form: CollectiveTime, work: Work) -> TimeCoefficients:
     return TimeCoefficients(
         launch=Linear(form.launch + hops),
         beside=rows * (work.transfer / form.network),
+        of_links=True,
         root=form.ramp * math.sqrt(work.sent / 1e6),
         sharpness=0,
     )

@@ -41,6 +41,8 @@ class TimeCoefficients:
     farthest: float = 0.0
     memory: Linear = _NOTHING
     beside: Linear = _NOTHING
+    of_memory: bool = False  #: `beside` is memory traffic
+    of_links: bool = False  #: `beside` and `root` are what the links take
     root: float = 0.0
     sharpness: int = 0
     ratio: SurfaceSlice | float = 1.0
@@ -56,8 +58,8 @@ class TimeCoefficients:
         latency += self.log * math.log2(1.0 + self.log_keys * features.keys + self.log_tokens * state.tokens)
         return latency + self.tiles * state.sequences * math.ceil(state.new / _TILE)
 
-    def one(self, features: Features, tile: float) -> float:
-        """One launch, corrected [s]."""
+    def computed(self, features: Features, tile: float) -> float:
+        """What arithmetic of one launch takes at realised rates [s]."""
         compute = self.compute.at(*features.basis) + self.rows * math.ceil(features.rows / tile) * tile
         if self.tail:
             waves = math.ceil(features.rows / _TILE) * self.columns / self.cores
@@ -65,8 +67,16 @@ class TimeCoefficients:
         if self.farthest:
             new = features.state.new
             compute += self.farthest * min(features.pairs / new + new / 2.0, features.keys)
-        busy = _joined(compute, self.memory.at(*features.basis), self.sharpness)
-        busy += self.beside.at(*features.basis) + self.root * math.sqrt(features.rows)
+        return compute
+
+    def besides(self, features: Features) -> float:
+        """What comes on top of arithmetic and memory [s]."""
+        return self.beside.at(*features.basis) + self.root * math.sqrt(features.rows)
+
+    def one(self, features: Features, tile: float) -> float:
+        """One launch, corrected [s]."""
+        busy = _joined(self.computed(features, tile), self.memory.at(*features.basis), self.sharpness)
+        busy += self.besides(features)
         ratio = self.ratio.at(features) if isinstance(self.ratio, SurfaceSlice) else self.ratio
         return (self.launched(features) + busy) * ratio
 
@@ -91,8 +101,9 @@ class KernelSpan:
 class KernelCoefficients:
     """One kernel of a step on one accelerator, launched `count` times.
 
-    flops [FLOP], streamed (weights and cache) and activations [B] of one launch; links, nics: seconds on either tier;
-    peak [FLOP/s], bandwidth [B/s], cache [B]: the roofs. `timing` is None without a calibration.
+    flops [FLOP], streamed (weights and cache) and activations [B] of one launch, and of streamed the weights alone;
+    links, nics: seconds on either tier; peak [FLOP/s], bandwidth [B/s], cache [B]: the roofs. `timing` is None without
+    a calibration.
     """
 
     name: str
@@ -107,14 +118,20 @@ class KernelCoefficients:
     peak: float
     bandwidth: float
     cache: float
+    weights: Linear = _NOTHING
     timing: TimeCoefficients | None = None
 
     def bound(self, state: State) -> float:
         """Datasheet bound of all launches [s]: the slowest of arithmetic, memory and the two network tiers."""
         basis = self.shape.at(state).basis
+        return self.count * max(self.needed(*basis))
+
+    def needed(self, sequences: float, tokens: float, pairs: float, experts: float) -> tuple[float, float, float]:
+        """What arithmetic, memory and network of one launch take at datasheet rates [s]."""
+        basis = sequences, tokens, pairs, experts
         moved = self.streamed.at(*basis) + max(self.activations.at(*basis) - self.cache, 0.0)
-        slowest = max(self.flops.at(*basis) / self.peak, moved / self.bandwidth)
-        return self.count * max(slowest, self.links.at(*basis), self.nics.at(*basis))
+        network = max(self.links.at(*basis), self.nics.at(*basis))
+        return self.flops.at(*basis) / self.peak, moved / self.bandwidth, network
 
     def at(self, state: State) -> KernelSpan:
         """Bound, expected time and interval in a step."""

@@ -50,14 +50,17 @@ class HostCoefficients:
 
     def added(self, passes: float, sequences: float, busy: tuple[float, float] | None) -> KernelSpan:
         """Host work and gaps; `busy` is the number of launches and the time of their kernels, if they run eagerly."""
+        return _sum(self.pieces(passes, sequences, busy))
+
+    def pieces(self, passes: float, sequences: float, busy: tuple[float, float] | None) -> list[KernelSpan]:
+        """Host work, the gaps between kernels of layers, and what launches take beyond their kernels."""
         host = passes * self.step + sequences * self.sequence
         doubt = passes * self.step_error + sequences * self.sequence_error
         pieces = [(host, doubt), (passes * self.layers, passes * self.layers_error)]
         if busy is not None:
             gaps = max(passes * (busy[0] * self.launch) - busy[1], 0.0)
             pieces.append((gaps, self.launch_error * busy[0] if gaps > 0.0 else 0.0))
-        low = sum(max(time - _SIGMAS * doubt, 0.0) for time, doubt in pieces)
-        return KernelSpan(0.0, sum(t for t, _ in pieces), low, sum(t + _SIGMAS * d for t, d in pieces))
+        return [KernelSpan(0.0, t, max(t - _SIGMAS * d, 0.0), t + _SIGMAS * d) for t, d in pieces]
 
 
 @dataclass(frozen=True)
