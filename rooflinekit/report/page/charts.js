@@ -1,0 +1,185 @@
+// What each chart shows of an answer of Evaluate (or of one that Python gave in the same form).
+"use strict";
+const CAUSE_TITLES = { compute: "arithmetic", memory: "memory", network: "network", overhead: "launches and host" };
+const CLASSES = [["weights", "weights"], ["cache", "KV cache"], ["activations", "activations"]];
+const STEPS = ["prefill", "decode"];
+const moved = (part) => part.weights + part.cache + part.activations;
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+const causeOf = (part) => Evaluate.CAUSES[[1, 0, 2, 3].reduce((best, place) => (part.needs[place] > part.needs[best] ? place : best), 1)];
+const dtypeOf = (gpu, peak) => Object.entries(gpu.peaks).filter(([, rate]) => Math.abs(rate / peak - 1) < 1e-9).map(([name]) => name).join(", ");
+
+// ---- roofline
+function rooflinePoints(view, step) {
+  const parts = view[step].filter((part) => part.flops > 0 && moved(part) > 0), time = sum(view[step].map((part) => part.time));
+  return parts.map((part) => ({
+    value: [part.flops / moved(part), part.flops / part.time], part, share: part.time / time,
+    symbolSize: 5 + 34 * Math.sqrt(part.time / time), name: part.name,
+  }));
+}
+
+function roofLines(view, gpu, from, to) {
+  const used = [...new Set(STEPS.flatMap((step) => view[step].map((part) => part.peak)).filter((peak) => peak > 0))];
+  const speed = view.at.speed, memory = gpu.bandwidth * speed, top = Math.max(...used);
+  const diagonal = (rate, name, more) => ({ name, rate, points: [[from, rate * from], [Math.min(top / rate, to), Math.min(top, rate * to)]], ...more });
+  const lines = [diagonal(memory, `HBM ${prefixed(memory, "B/s")}`, { main: true })];
+  if (gpu.l2 && gpu.l2 > 1.5 * gpu.bandwidth) lines.push(diagonal(gpu.l2, `L2 ${prefixed(gpu.l2, "B/s")} (fitted)`, {}));
+  if (gpu.link && view.gpus > 1) lines.push(diagonal(gpu.link, `${gpu.link_kind || "link"} ${prefixed(gpu.link, "B/s")}, per byte sent`, {}));
+  for (const peak of used) lines.push({ name: `${dtypeOf(gpu, peak)} ${prefixed(peak, "FLOP/s")}`, points: [[peak / memory, peak], [to, peak]], main: true, ridge: peak / memory });
+  return lines;
+}
+
+function rooflineOption(view, gpu, reference) {
+  const points = STEPS.map((step) => rooflinePoints(view, step)), all = points.flat().map((point) => point.value);
+  const from = 10 ** Math.floor(Math.log10(Math.min(0.5, ...all.map((v) => v[0])))), to = 10 ** Math.ceil(Math.log10(Math.max(3000, ...all.map((v) => v[0]))));
+  const lines = roofLines(view, gpu, from, to), peak = Math.max(...lines.map((line) => line.points[1][1]));
+  const low = 10 ** Math.floor(Math.log10(Math.max(peak * 1e-7, Math.min(peak / 1e3, ...all.map((v) => v[1])))));
+  const colourOf = (step) => (view.memory.fits ? colour(step) : colour("bad"));
+  const option = base();
+  const roof = (line) => ({
+    type: "line", data: line.points, symbol: "none", silent: true, z: 1,
+    lineStyle: { color: colour(line.main ? "ink" : "soft"), width: line.main ? 1.6 : 1.1, type: line.main ? "solid" : "dashed" },
+    markLine: {
+      symbol: "none", silent: true, lineStyle: { opacity: 0 },
+      label: { show: true, formatter: line.name, position: line.ridge ? "insideEndTop" : small() ? "insideMiddleTop" : "insideMiddleTop", ...text(12.5), color: colour("ink"), distance: 5 },
+      data: [[{ coord: line.ridge ? line.points[0] : clipped(line, low) }, { coord: line.points[1] }]],
+    },
+  });
+  const ridge = lines.filter((line) => line.ridge).map((line) => ({
+    type: "line", data: [[line.ridge, low], [line.ridge, line.points[0][1]]], symbol: "none", silent: true, z: 1,
+    lineStyle: { color: colour("soft"), width: 1, type: "dotted" },
+    markLine: { symbol: "none", silent: true, lineStyle: { opacity: 0 }, data: [[{ coord: [line.ridge, low] }, { coord: [line.ridge, line.points[0][1]] }]],
+      label: { show: true, formatter: `ridge ${three(line.ridge)} FLOP/B`, position: "insideStartBottom", ...text(12), distance: 4 } },
+  }));
+  const dots = STEPS.map((step, place) => ({
+    type: "scatter", name: step, data: points[place], symbol: step === "prefill" ? "diamond" : "circle", z: 4,
+    itemStyle: { color: view.memory.fits ? colourOf(step) : "transparent", opacity: view.memory.fits ? 0.78 : 1, borderColor: view.memory.fits ? colour("card") : colourOf(step), borderWidth: view.memory.fits ? 1 : 2 },
+    label: { show: true, position: "bottom", distance: 3, ...text(12), formatter: ({ data }) => (data.share > (small() ? 0.12 : 0.05) ? data.name : ""), color: colourOf(step) },
+    labelLayout: { hideOverlap: true, moveOverlap: "shiftY" },
+  }));
+  const shadow = reference ? STEPS.map((step) => ({
+    type: "scatter", data: rooflinePoints(reference, step), symbol: step === "prefill" ? "diamond" : "circle", z: 2,
+    itemStyle: { color: "transparent", borderColor: colour("soft"), borderWidth: 1.2 },
+  })) : [];
+  option.grid = { ...option.grid, left: small() ? 74 : 92, right: 22, top: 24 };
+  option.tooltip.formatter = ({ data }) => (data?.part ? pointText(data) : "");
+  return {
+    ...option, xAxis: logarithmic("FLOP per byte of memory traffic", "", { axis: { min: from, max: to } }),
+    yAxis: logarithmic("", "FLOP/s", { axis: { min: low, max: 10 ** Math.ceil(Math.log10(peak * 1.2)) } }), series: [...lines.map(roof), ...ridge, ...shadow, ...dots],
+  };
+}
+
+function clipped(line, low) {  // start of a diagonal inside the frame
+  const [[x, y], end] = line.points;
+  return y >= low ? [x, y] : [x * low / y, low].map((value, place) => Math.min(value, end[place]));
+}
+
+const pointText = ({ part, share, value }) => [
+  `${part.name} × ${part.count}`, `${asTime(part.time)} (${asShare(share)}), bound ${asTime(part.bound)}`,
+  `${prefixed(part.flops, "FLOP")}, ${asBytes(moved(part))}: ${three(value[0])} FLOP/B`, `${prefixed(value[1], "FLOP/s")}; waits for ${CAUSE_TITLES[causeOf(part)]}`,
+].join("\n");
+
+const kernelRows = (view) => [
+  ["step", "kernel", "launches", "FLOP", "weights [B]", "KV [B]", "activations [B]", "time [ms]", "bound [ms]", "waits for"],
+  ...STEPS.flatMap((step) => view[step].map((p) => [step, p.name, p.count, p.flops, p.weights, p.cache, p.activations, p.time * 1e3, p.bound * 1e3, CAUSE_TITLES[causeOf(p)]])),
+];
+
+// ---- where the time goes
+function timeOption(view, step) {
+  const whole = sum(view[step].map((part) => part.time)), parts = [...view[step]].sort((a, b) => a.time - b.time);
+  const kept = parts.filter((part) => part.time > 0), option = base();
+  option.grid = { left: small() ? 112 : 150, right: small() ? 78 : 120, top: 6, bottom: 46 };
+  option.tooltip.formatter = ({ data }) => `${data.part.name} × ${data.part.count}\n${asTime(data.part.time)} (${asTime(data.part.low)} to ${asTime(data.part.high)})\nbound ${asTime(data.part.bound)}; waits for ${CAUSE_TITLES[causeOf(data.part)]}`;
+  const bars = (value, more) => ({ type: "bar", barWidth: "62%", data: kept.map((part) => ({ value: value(part), part, itemStyle: { color: colour(causeOf(part)) } })), ...more });
+  return {
+    ...option, xAxis: along("ms of one step", { label: { formatter: three } }),
+    yAxis: { ...along("", { axis: { type: "category", data: kept.map((part) => part.name) }, label: { color: colour("ink"), width: small() ? 100 : 138, overflow: "truncate" } }), splitLine: { show: false } },
+    series: [
+      bars((part) => part.bound * 1e3, { stack: "time", itemStyle: { opacity: 1 } }),
+      bars((part) => (part.time - part.bound) * 1e3, { stack: "time", itemStyle: { opacity: 0.42 }, label: { show: true, position: "right", ...text(), formatter: ({ data }) => `${asTime(data.part.time)}  ${asShare(data.part.time / whole)}` } }),
+    ].map((series, place) => ({ ...series, data: series.data.map((d) => ({ ...d, itemStyle: { ...d.itemStyle, opacity: place ? 0.42 : 1 } })) })),
+  };
+}
+
+// ---- stacked bars: causes of time, classes of bytes, memory
+function stackOption(rows, parts, format, more = {}) {  // rows: [title, {part: value}], drawn from the top
+  const option = base(), shown = [...rows].reverse();
+  option.grid = { left: small() ? 84 : 112, right: more.right ?? 24, top: more.top ?? 6, bottom: 40 };
+  option.tooltip.formatter = ({ seriesName, value, name }) => `${name}: ${seriesName}\n${format(value)}`;
+  const whole = shown.map(([, values]) => sum(parts.map(([key]) => values[key])));
+  const most = Math.max(...whole, more.most ?? 0);
+  return {
+    ...option, xAxis: along(more.name ?? "", { axis: { max: more.max, nameGap: 26 }, label: { formatter: (value) => format(value, true) } }),
+    yAxis: { ...along("", { axis: { type: "category", data: shown.map(([title]) => title) }, label: { color: colour("ink"), width: small() ? 74 : 102, overflow: "break" } }), splitLine: { show: false } },
+    series: parts.map(([key, title], place) => ({
+      type: "bar", name: title, stack: "all", barWidth: "58%", data: shown.map(([, values]) => values[key]), itemStyle: { color: colour(key) },
+      label: { show: true, ...text(12.5), color: colour("card"), fontWeight: 600, formatter: ({ value }) => (value > (small() ? 0.2 : 0.1) * most ? `${title}\n${format(value)}` : "") },
+      markLine: place === 0 && more.lines ? more.lines : undefined,
+    })),
+  };
+}
+
+const bytesRows = (views) => views.flatMap(([title, view]) => STEPS.map((step) => [`${step}${title}`, Evaluate.bytes(view[step])]).reverse());
+const causeRows = (views) => views.flatMap(([title, view]) => STEPS.map((step) => [`${step}${title}`, shares(Evaluate.causes(view[step]))]).reverse());
+function shares(values) {
+  const whole = sum(Object.values(values)) || 1;
+  return Object.fromEntries(Object.entries(values).map(([key, value]) => [key, value / whole]));
+}
+const memoryParts = [["weights", "weights"], ["cache", "KV cache"], ["activations", "activations"], ["engine", "engine"]];
+const memoryRow = ({ memory }) => ({ weights: memory.weights, cache: memory.kv, activations: memory.activations, engine: memory.outside });
+
+function memoryOption(views) {
+  const most = Math.max(...views.map(([, { memory }]) => Math.max(memory.total, memory.capacity))), { memory } = views[0][1];
+  const line = (value, title, tint) => ({ xAxis: value, lineStyle: { color: colour(tint), type: "solid", width: 1.6 }, label: { formatter: title, position: "end", ...text(12.5), color: colour(tint) } });
+  return stackOption(views.map(([title, view]) => [title, memoryRow(view)]), memoryParts, (value) => asBytes(value), {
+    most, max: most * 1.06, top: 26, lines: { symbol: "none", silent: true, data: [line(memory.capacity, `${asBytes(memory.capacity)} there`, memory.fits ? "ink" : "bad")] },
+  });
+}
+
+// ---- sweeps
+function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, high, bound] of one
+  const option = base(), at = (view, place) => [x(view), y(view)[place]];
+  const fits = rows.filter((view) => view.memory.fits), not = rows.filter((view) => !view.memory.fits);
+  const line = (data, place, style, extra = {}) => ({ type: "line", data: data.map((view) => at(view, place)), symbol: "none", silent: true, lineStyle: style, ...extra });
+  const main = colour(more.tint ?? "decode");
+  option.tooltip = { ...option.tooltip, trigger: "item", formatter: ({ data }) => data.said ?? "" };
+  option.grid = { ...option.grid, right: 54, left: small() ? 56 : 64 };
+  const dots = (data, style) => ({ type: "scatter", data: data.map((view) => ({ value: at(view, 1), said: more.say(view) })), symbolSize: 8, itemStyle: style, z: 5 });
+  const end = (formatter) => ({ endLabel: { show: true, formatter, ...text(12), distance: 4 }, labelLayout: { moveOverlap: "shiftY" } });
+  const band = fits.length && more.band ? [
+    line(fits, 0, { opacity: 0 }, { stack: "band" }),
+    { ...line(fits, 2, { opacity: 0 }), data: fits.map((view) => [x(view), y(view)[2] - y(view)[0]]), stack: "band", areaStyle: { color: main, opacity: 0.16 } },
+  ] : [];
+  const reference = more.reference ? [line(more.reference, 1, { color: colour("soft"), width: 1.4, type: "dashed" }, end(more.referenceName))] : [];
+  const here = more.here ? [{ type: "scatter", silent: true, data: [at(more.here, 1)], symbolSize: 17, itemStyle: { color: "transparent", borderColor: colour(more.here.memory.fits ? "ink" : "bad"), borderWidth: 2 }, z: 6 }] : [];
+  return {
+    ...option, xAxis: doublings(more.xName), yAxis: more.log === false ? along("", { label: { formatter: more.label } }) : axis({ axis: { type: "log", min: "dataMin" }, label: { formatter: more.label } }),
+    series: [
+      ...band, ...reference, ...(more.bound ? [line(rows, 3, { color: colour("soft"), width: 1.2, type: "dotted" }, end("bound"))] : []),
+      line(rows, 1, { color: main, width: 2 }, more.bound ? end("expected") : {}),
+      dots(fits, { color: main }), dots(not, { color: colour("card"), borderColor: colour("bad"), borderWidth: 2 }), ...here,
+    ],
+  };
+}
+
+// ---- a cloud of points: Pareto fronts and sweeps
+function frontOf(points) {  // what nothing else beats in both, more being better
+  const front = [];
+  let best = -Infinity;
+  for (const point of [...points].sort((a, b) => b.value[0] - a.value[0] || b.value[1] - a.value[1]))
+    if (point.value[1] > best) { front.push(point); best = point.value[1]; }
+  return front.reverse();
+}
+
+const TINTS = ["decode", "weights", "cache", "prefill", "network", "engine", "activations"];
+function cloudOption(points, names, more) {  // points: {value, group, fits, said}
+  const option = base(), front = frontOf(points.filter((point) => point.fits));
+  option.tooltip.formatter = ({ data }) => data.said ?? "";
+  option.grid = { ...option.grid, right: 26, left: small() ? 60 : 76 };
+  const dots = (data, group, style) => ({ type: "scatter", name: group, data, symbolSize: more.size ?? 7, itemStyle: style, z: 3, progressive: 0 });
+  const tint = (group) => colour(TINTS[names.indexOf(group) % TINTS.length]);
+  const fitting = names.map((group) => dots(points.filter((point) => point.fits && point.group === group), group, { color: tint(group), opacity: more.opacity ?? 0.6 }));
+  const others = dots(points.filter((point) => !point.fits), "does not fit", { color: "transparent", borderColor: colour("bad"), borderWidth: 1.5, opacity: 0.7 });
+  const line = { type: "line", step: "end", data: front.map((point) => point.value), symbol: "none", silent: true, lineStyle: { color: colour("ink"), width: 1.6 }, z: 4 };
+  const here = more.here ? [{ type: "scatter", silent: true, data: [more.here], symbolSize: 18, itemStyle: { color: "transparent", borderColor: colour("ink"), borderWidth: 2 }, z: 6 }] : [];
+  return { ...option, xAxis: more.x, yAxis: more.y, series: [others, ...fitting, line, ...here] };
+}

@@ -1,0 +1,132 @@
+// Numbers as text, elements, and charts with a description and a table; knows nothing of what is drawn.
+"use strict";
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const byId = (id) => document.getElementById(id);
+
+function make(kind, text, attributes = {}, ...children) {
+  const node = document.createElement(kind);
+  if (text !== undefined && text !== null && text !== "") node.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+const three = (value) => {
+  if (!Number.isFinite(value)) return "–";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 99.95) return Math.round(value).toLocaleString("en-US");
+  return size < 0.001 ? value.toExponential(1) : Number(value.toPrecision(3)).toString();
+};
+const PREFIXES = [["E", 1e18], ["P", 1e15], ["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]];
+function prefixed(value, unit) {
+  for (const [prefix, scale] of PREFIXES) if (Math.abs(value) >= 0.9995 * scale) return `${three(value / scale)} ${prefix}${unit}`;
+  return `${three(value)} ${unit}`;
+}
+const asBytes = (value) => prefixed(value, "B");
+const asTime = (seconds) => {
+  const size = Math.abs(seconds);
+  if (size === 0) return "0 s";
+  return size >= 0.9995 ? `${three(seconds)} s` : size >= 0.9995e-3 ? `${three(seconds * 1e3)} ms` : `${three(seconds * 1e6)} µs`;
+};
+const asShare = (share) => (share > 0 && share < 0.001 ? "<0.1 %" : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`);
+const decade = (value, unit) => {  // labels of a logarithmic axis: decades alone
+  const power = Math.log10(value);
+  return Math.abs(power - Math.round(power)) < 1e-6 ? prefixed(value, unit) : "";
+};
+const powerOfTwo = (value) => (Number.isInteger(Math.round(1e6 * Math.log2(value)) / 1e6) ? (value >= 1024 && value % 1024 === 0 ? `${value / 1024}k` : `${value}`) : "");
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const small = () => document.documentElement.clientWidth < 600;
+const text = (size = 12.5) => ({ color: colour("soft"), fontSize: size, fontFamily: "system-ui, sans-serif" });
+
+function axis(more) {
+  return {
+    nameLocation: "middle", nameTextStyle: text(13), axisLabel: { ...text(), hideOverlap: true, ...more.label },
+    axisLine: { lineStyle: { color: colour("line") } }, axisTick: { show: false }, minorTick: { show: false },
+    splitLine: { show: true, lineStyle: { color: colour("grid") } }, ...more.axis,
+  };
+}
+const along = (name, more = {}) => axis({ axis: { type: "value", name, nameGap: 30, ...more.axis }, label: more.label });
+const logarithmic = (name, unit, more = {}) => axis({
+  axis: { type: "log", name, nameGap: 30, ...more.axis }, label: { formatter: (value) => decade(value, unit), ...more.label },
+});
+const doublings = (name, more = {}) => axis({
+  axis: { type: "log", logBase: 2, name, nameGap: 30, ...more.axis }, label: { formatter: powerOfTwo, ...more.label },
+});
+
+const base = () => ({
+  animation: false, textStyle: text(), backgroundColor: "transparent",
+  grid: { left: small() ? 52 : 66, right: 18, top: 14, bottom: 46 },
+  tooltip: {
+    renderMode: "richText", confine: true, trigger: "item", backgroundColor: colour("card"), borderColor: colour("line"),
+    textStyle: { ...text(13), color: colour("ink") }, axisPointer: { lineStyle: { color: colour("soft") } },
+  },
+});
+
+const CHARTS = new Map();
+
+// A chart that is drawn when it is near the window, and whose table is written when it is opened.
+class Chart {
+  constructor(id, height, renderer = "svg") {
+    this.box = byId(id);
+    if (!this.box) return;
+    this.height = height;
+    this.renderer = renderer;
+    this.box.style.height = `${height()}px`;
+    this.box.setAttribute("role", "img");
+    this.data = make("details", "", {}, make("summary", "Numbers of this chart"));
+    this.box.after(this.data);
+    this.data.addEventListener("toggle", () => this.tabulate());
+    this.seen = !("IntersectionObserver" in window);
+    new IntersectionObserver((entries) => {
+      this.seen = entries[entries.length - 1].isIntersecting;
+      if (this.seen && this.stale) this.paint();
+    }, { rootMargin: "400px" }).observe(this.box);
+    CHARTS.set(id, this);
+  }
+
+  show(said, option, rows) {  // option and rows are functions: neither is needed until someone looks
+    if (!this.box) return;
+    Object.assign(this, { option, rows, stale: true });
+    this.box.setAttribute("aria-label", said);
+    if (this.seen) this.paint();
+    this.tabulate();
+  }
+
+  paint() {
+    if (!this.option) return;
+    this.box.style.height = `${this.height()}px`;
+    this.chart ??= echarts.init(this.box, null, { renderer: this.renderer });
+    this.chart.resize();
+    this.chart.setOption({ ...base(), ...this.option() }, { notMerge: true });
+    this.stale = false;
+  }
+
+  tabulate() {
+    this.data.querySelector(".wide")?.remove();
+    if (!this.data.open || !this.rows) return;
+    this.data.append(asTable(this.rows()));
+  }
+}
+
+function asTable([head, ...rows]) {
+  const numeric = (value) => (typeof value === "number" ? { class: "n" } : {});
+  const top = make("tr", "", {}, ...head.map((name) => make("th", name, { scope: "col" })));
+  const lines = rows.map((row) => make("tr", "", {}, ...row.map((value) => make("td", typeof value === "number" ? three(value) : value, numeric(value)))));
+  const body = make("div", "", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table" });
+  body.append(make("table", "", {}, make("thead", "", {}, top), make("tbody", "", {}, ...lines)));
+  return body;
+}
+
+function redraw() {
+  for (const chart of CHARTS.values()) if (chart.option) chart.seen ? chart.paint() : (chart.stale = true);
+}
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+let resizing = 0;
+addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(redraw, 80); });
+addEventListener("beforeprint", () => {  // on paper everything is drawn, light, at the width of the paper
+  document.documentElement.classList.add("paper");
+  for (const chart of CHARTS.values()) if (chart.option) chart.paint();
+});
+addEventListener("afterprint", () => { document.documentElement.classList.remove("paper"); redraw(); });

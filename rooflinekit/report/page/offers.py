@@ -1,0 +1,175 @@
+"""Which deployments the sliders of a page reach: combinations of models, accelerators, degrees and formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from rooflinekit.coefficients import plan_coefficients
+from rooflinekit.estimator import Resolved, read_deployment, resolve
+from rooflinekit.operating_point import Predictor
+from rooflinekit.report.page.packing import Pool
+from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.step import Plan, make_plan
+from rooflinekit.types.dtype import parse_dtype
+from rooflinekit.types.errors import RooflinekitError
+from rooflinekit.types.hardware import Accelerator
+
+__all__ = ["OTHER_GPUS", "OTHER_MODELS", "OWN", "Asked", "Offers", "make_offers", "own_formats", "roofs"]
+
+OWN = "own"
+"""The checkpoint's format, and the cache format that goes with it."""
+
+OTHER_GPUS = ("h100-sxm", "h200-sxm", "b200-sxm")
+OTHER_MODELS = ("llama-3.1-8b", "qwen3-30b-a3b")
+"""What is offered beside the deployment that was asked for; these models in their own formats alone."""
+
+_DEGREES = (1, 2, 4, 8)
+_ON_SLIDERS = ("tp", "weights", "kv")
+_PROBE = (64.0, 32.0)  # context and prompt of the request that a deployment must hold to be offered
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A deployment by the words in which it was asked for, and what they came to."""
+
+    model: str
+    gpu: str
+    scenario: Mapping[str, Any]  #: of the deployment, without workload
+    calibration: str | None
+    resolved: Resolved
+
+    @classmethod
+    def of(cls, model: str, gpu: str, scenario: Mapping[str, Any], calibration: str | None) -> Asked:
+        """Resolve it."""
+        given = {key: value for key, value in scenario.items() if value is not None}
+        return cls(model, gpu, given, calibration, resolve(model, gpu, read_deployment(dict(given)), calibration))
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What the sliders start with."""
+        plan, formats = self.resolved.plan, {name: self.scenario.get(name) for name in ("weights", "kv")}
+        told = {name: OWN if text is None else parse_dtype(text).value for name, text in formats.items()}
+        return {"model": plan.model.name, "gpu": plan.system.accelerator.name, "tp": plan.deployment.tp, **told}
+
+
+@dataclass
+class Offers:
+    """Plans by combination ("model|gpu|tp|weights|kv"), the kernels that they share, and why others are missing."""
+
+    pool: Pool = field(default_factory=Pool)
+    plans: dict[str, dict[str, Any]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    models: dict[str, int | None] = field(default_factory=dict)  #: longest context by name
+    gpus: dict[str, Plan] = field(default_factory=dict)  #: a plan on each, for its roofs
+    formats: dict[str, str] = field(default_factory=dict)  #: what "own" is by model, weights and cache
+
+
+def make_offers(asked: Asked, models: Iterable[str] | None, gpus: Iterable[str] | None) -> Offers:
+    """Export the deployment that was asked for and its neighbours.
+
+    Raises InputError for unknown names.
+    """
+    offers = Offers()
+    others = OTHER_MODELS if models is None else tuple(models)
+    chips = _accelerators([asked.gpu, *(OTHER_GPUS if gpus is None else gpus)])
+    degrees = sorted({*_DEGREES, asked.resolved.plan.deployment.tp})
+    key = asked.key
+    for model in _models([asked.model, *others]):
+        own = model == asked.model
+        weights, kv = (
+            list(dict.fromkeys((key[name], OWN, "fp8"))) if own or models is not None else [OWN]
+            for name in ("weights", "kv")
+        )
+        for gpu, tp, weight, cache in product(chips, degrees, weights, kv):
+            _offer(offers, asked, (model, gpu), {"tp": tp, "weights": weight, "kv": cache})
+    return offers
+
+
+def _accelerators(names: list[str]) -> list[str]:
+    found: dict[str, str] = {}
+    for name in names:
+        found.setdefault(load_accelerator(name).value.name, name)
+    return list(found.values())
+
+
+def _models(names: list[str]) -> Iterator[str]:
+    known = set()
+    for name in names:
+        title = load_model(name).value.name
+        if title not in known:
+            known.add(title)
+            yield name
+
+
+def _offer(offers: Offers, asked: Asked, names: tuple[str, str], chosen: dict[str, Any]) -> None:
+    """Export one combination, or say why it is missing."""
+    model, chip = (load(name).value.name for load, name in zip((load_model, load_accelerator), names, strict=True))
+    label = "|".join(str(part) for part in (model, chip, *chosen.values()))
+    try:
+        plan = _plan(offers, asked, names, chosen)
+        predictor = Predictor.of(plan)
+        offers.models.setdefault(plan.model.name, plan.model.max_context)
+        if float(predictor.memory.max_batch(*_PROBE)) < 1.0:
+            weights = predictor.memory.stages[0].weight_bytes
+            offers.missing[label] = f"does not fit: {weights / 1e9:.3g} GB of weights on each accelerator"
+            return
+        offers.plans[label] = offers.pool.place(plan_coefficients(predictor))
+    except RooflinekitError as error:
+        offers.missing[label] = str(error)
+
+
+def _plan(offers: Offers, asked: Asked, names: tuple[str, str], chosen: dict[str, Any]) -> Plan:
+    """A plan, with system, calibration and engine of the first on its accelerator."""
+    rest = {key: value for key, value in asked.scenario.items() if key not in _ON_SLIDERS}
+    formats = {key: value for key, value in chosen.items() if value != OWN}
+    deployment = read_deployment({**rest, **formats})
+    chip = load_accelerator(names[1]).value.name
+    if chip not in offers.gpus:
+        offers.gpus[chip] = resolve(names[0], names[1], deployment, _calibration(asked, chip)).plan
+    near = offers.gpus[chip]
+    return make_plan(load_model(names[0]).value, deployment, near.system, near.calibration, near.engine)
+
+
+def _calibration(asked: Asked, chip: str) -> str | None:
+    """That which was asked for belongs to its accelerator; others take what `estimate` would."""
+    same = chip == asked.resolved.plan.system.accelerator.name
+    return asked.calibration if same or asked.calibration == "none" else None
+
+
+def own_formats(plan: Plan) -> dict[str, str]:
+    """What the formats of a plan came to."""
+    blocks = getattr(plan.precision.formats, plan.model.matrices[-1])
+    return {"weights": blocks.value, "kv": plan.precision.kv.value}
+
+
+def roofs(plan: Plan) -> dict[str, Any]:
+    """An accelerator's roofs [FLOP/s, B/s], and what is said of it."""
+    gpu: Accelerator = plan.system.accelerator
+    price = gpu.price
+    return {
+        "title": gpu.title,
+        "bandwidth": float(gpu.memory_bandwidth),
+        "peaks": {dtype.value: float(peak) for dtype, peak in gpu.peaks.items()},
+        "link": float(plan.system.link_bandwidth) if plan.system.domain_size > 1 else 0.0,
+        "link_kind": gpu.link_kind,
+        "l2": _cache_rate(plan),
+        "price": None if price is None else [price.usd_per_hour, price.date, price.source],
+        "calibration": plan.calibration.name if plan.calibration else None,
+    }
+
+
+def _cache_rate(plan: Plan) -> float | None:
+    """Rate of the last cache that the calibration found [B/s]; None where benchmarks could not tell it."""
+    calibration = plan.calibration
+    fits = [fit for key, fit in calibration.families.items() if key.startswith("gemm")] if calibration else []
+    told = [fit for fit in fits if getattr(fit.form, "cache_speed", 1.0) > 1.0 and "cache_speed" not in fit.frozen]
+    if not told:
+        return None
+    widest = max(told, key=lambda fit: fit.rows)
+    return float(plan.system.accelerator.memory_bandwidth) * float(getattr(widest.form, "cache_speed", 1.0))
+
+
+

@@ -1,0 +1,53 @@
+"""The answer of a report in sentences, before anything is drawn."""
+
+from __future__ import annotations
+
+from rooflinekit.results import Estimate
+from rooflinekit.types.units import format_bytes, format_time
+
+__all__ = ["answer_sentence", "facts", "title"]
+
+
+def title(answer: Estimate) -> str:
+    """What runs where."""
+    inputs = answer.inputs
+    split = " ".join(f"{key}{inputs[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if inputs[key] > 1)
+    machine = f"{inputs['gpus']} x {answer.gpu} ({split})" if inputs["gpus"] > 1 else answer.gpu
+    return f"{answer.model} on {machine}, {answer.engine}"
+
+
+def answer_sentence(answer: Estimate) -> str:
+    """TTFT and TPOT with their intervals, throughput, and whether it fits."""
+    first = "never, the queue has no end" if answer.ttft_ms is None else _time(answer, "ttft_ms")
+    speed = f"{answer.output_tok_s_per_user:.3g} tokens/s for each user, {answer.output_tok_s_per_gpu:.4g} for each GPU"
+    told = f"First token after {first}, then {_time(answer, 'tpot_ms')} a token: {speed}."
+    return told if answer.memory.fits else f"It does not fit in memory. If it did: {told[0].lower()}{told[1:]}"
+
+
+def facts(answer: Estimate) -> list[str]:
+    """What was asked, which level the numbers are, and the memory."""
+    inputs, memory = answer.inputs, answer.memory
+    asked = answer.load.arrivals if answer.load else f"batch {inputs['batch']}"
+    cached = f" ({inputs['cached']} of them cached)" if inputs["cached"] else ""
+    formats = f"weights {inputs['weights']}, activations {inputs['activations']}, KV cache {inputs['kv']}"
+    share = memory.total_bytes / memory.capacity_bytes
+    return [
+        f"{asked}, {inputs['isl']} tokens in{cached}, {inputs['osl']} out; {formats}.",
+        f"Memory: {format_bytes(memory.total_bytes)} of {format_bytes(memory.capacity_bytes)} on the busiest GPU "
+        f"({share:.0%}); room for a batch of {memory.max_batch}. {_level(answer)}",
+    ]
+
+
+def _level(answer: Estimate) -> str:
+    if answer.calibration is None:
+        return "These are datasheet bounds: nothing can be faster, and no real system is as fast."
+    ends = "; ".join(
+        f"{name} {format_time(answer.bound[key] / 1e3)}" for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"))
+    )
+    return f"Times are expected values with 90 % intervals; the datasheet bound is {ends}."
+
+
+def _time(answer: Estimate, key: str) -> str:
+    value = format_time(getattr(answer, key) / 1e3)
+    ends = (answer.interval or {}).get(key)
+    return value if ends is None else f"{value} ({' to '.join(format_time(end / 1e3) for end in ends)})"
