@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rooflinekit.planning.inverse import largest
     from rooflinekit.planning.required import break_even_prices, fewest_gpus, required_bandwidth
     from rooflinekit.report.plots.front import plot, write_plots
+    from rooflinekit.report.page.front import Report, write_report
     from rooflinekit.results import Estimate
     from rooflinekit.sensitivity.front import levers
     from rooflinekit.serving.front import simulate
@@ -75,12 +76,14 @@ _HOME = {
     "Estimate": "rooflinekit.results",
     "levers": "rooflinekit.sensitivity.front",
     "predict_step": "rooflinekit.serving.predict",
+    "Report": "rooflinekit.report.page.front",
     "shapes": "rooflinekit.walk.front",
     "simulate": "rooflinekit.serving.front",
     "step_table": "rooflinekit.serving.tabulate",
     "load_accelerator": "rooflinekit.specs",
     "load_model": "rooflinekit.specs",
     "sweep": "rooflinekit.sweeping.front",
+    "write_report": "rooflinekit.report.page.front",
     "Batch": "rooflinekit.types.batch",
     "Deployment": "rooflinekit.types.deployment",
     "Dtype": "rooflinekit.types.dtype",
@@ -109,6 +112,7 @@ __all__ = [
     "Launch",
     "ParameterCount",
     "PlanAnswer",
+    "Report",
     "RooflinekitError",
     "SpecError",
     "UnknownNameError",
@@ -136,6 +140,7 @@ __all__ = [
     "step_table",
     "sweep",
     "write_plots",
+    "write_report",
 ]
 
 

@@ -19,6 +19,7 @@ from rooflinekit.cli.group import CommandGroup
 from rooflinekit.cli.launch import launch
 from rooflinekit.cli.levers import levers
 from rooflinekit.cli.plan import plan
+from rooflinekit.cli.report import report
 from rooflinekit.cli.shapes import shapes
 from rooflinekit.cli.simulate import simulate
 from rooflinekit.cli.sweep import sweep
@@ -51,6 +52,7 @@ app.command()(calibrate)
 app.command()(compare)
 app.command()(launch)
 app.command()(workbook)
+app.command()(report)
 app.add_typer(accuracy, name="accuracy")
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,7 +15,7 @@ from rooflinekit.frames import INPUT_COLUMNS, input_names
 from rooflinekit.sweeping.kept import need_parquet
 from rooflinekit.types.errors import InputError
 
-__all__ = ["FrameRows", "Headers", "ParquetTable", "TextTable", "as_inputs"]
+__all__ = ["FrameRows", "Headers", "ParquetTable", "TextTable", "as_inputs", "read_answers"]
 
 _STEP = 262_144  # rows read at once
 
@@ -182,3 +183,22 @@ def _pieces(parts: Iterator[pd.DataFrame], headers: Headers, size: int, span: tu
             break
     if len(left):
         yield FrameRows(as_inputs(left, headers))
+
+
+def read_answers(name: str) -> pd.DataFrame:
+    """A table that a sweep wrote, CSV or Parquet, with its numbers as numbers.
+
+    Raises InputError for a file that is not there, of another kind, or that cannot be read.
+    """
+    path = Path(name)
+    if not path.is_file():
+        raise InputError(f"{name}: no such file")
+    try:
+        if path.suffix.lower() == ".parquet":
+            need_parquet("a Parquet file")
+            return pd.read_parquet(path)
+        if path.suffix.lower() == ".csv":
+            return pd.read_csv(path, low_memory=False)
+    except (OSError, ValueError) as error:  # pandas' parser errors are ValueErrors
+        raise InputError(f"{name} cannot be read: {str(error).splitlines()[0]}") from None
+    raise InputError(f"{name} is neither .csv nor .parquet")

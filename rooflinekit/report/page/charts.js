@@ -8,13 +8,20 @@ const sum = (values) => values.reduce((total, value) => total + value, 0);
 const causeOf = (part) => Evaluate.CAUSES[[1, 0, 2, 3].reduce((best, place) => (part.needs[place] > part.needs[best] ? place : best), 1)];
 const dtypeOf = (gpu, peak) => Object.entries(gpu.peaks).filter(([, rate]) => Math.abs(rate / peak - 1) < 1e-9).map(([name]) => name).join(", ");
 
+const outlined = () => ({ textBorderColor: colour("card"), textBorderWidth: 3 });
+
 // ---- roofline
 function rooflinePoints(view, step) {
   const parts = view[step].filter((part) => part.flops > 0 && moved(part) > 0), time = sum(view[step].map((part) => part.time));
-  return parts.map((part) => ({
-    value: [part.flops / moved(part), part.flops / part.time], part, share: part.time / time,
-    symbolSize: 5 + 34 * Math.sqrt(part.time / time), name: part.name,
-  }));
+  const points = parts.map((part) => ({
+    value: [part.flops / moved(part), part.flops / part.time], part, share: part.time / time, symbolSize: 5 + 34 * Math.sqrt(part.time / time),
+  })).sort((a, b) => b.share - a.share), told = [];
+  for (const point of points) {  // of points that lie together the largest is named, with the number of others
+    const near = told.find(({ value }) => [0, 1].every((place) => Math.abs(Math.log10(value[place] / point.value[place])) < (place ? 0.3 : 0.45)));
+    if (near) near.others++;
+    else told.push(Object.assign(point, { told: true, others: 0 }));
+  }
+  return points;
 }
 
 function roofLines(view, gpu, from, to) {
@@ -39,28 +46,28 @@ function rooflineOption(view, gpu, reference) {
     type: "line", data: line.points, symbol: "none", silent: true, z: 1,
     lineStyle: { color: colour(line.main ? "ink" : "soft"), width: line.main ? 1.6 : 1.1, type: line.main ? "solid" : "dashed" },
     markLine: {
-      symbol: "none", silent: true, lineStyle: { opacity: 0 },
-      label: { show: true, formatter: line.name, position: line.ridge ? "insideEndTop" : small() ? "insideMiddleTop" : "insideMiddleTop", ...text(12.5), color: colour("ink"), distance: 5 },
+      symbol: "none", silent: true, lineStyle: { color: "transparent" },
+      label: { show: true, formatter: line.name, position: line.ridge ? "insideEndTop" : "insideMiddleTop", ...text(12.5), color: colour("ink"), distance: 5, ...outlined() },
       data: [[{ coord: line.ridge ? line.points[0] : clipped(line, low) }, { coord: line.points[1] }]],
     },
   });
   const ridge = lines.filter((line) => line.ridge).map((line) => ({
     type: "line", data: [[line.ridge, low], [line.ridge, line.points[0][1]]], symbol: "none", silent: true, z: 1,
     lineStyle: { color: colour("soft"), width: 1, type: "dotted" },
-    markLine: { symbol: "none", silent: true, lineStyle: { opacity: 0 }, data: [[{ coord: [line.ridge, low] }, { coord: [line.ridge, line.points[0][1]] }]],
+    markLine: { symbol: "none", silent: true, lineStyle: { color: "transparent" }, data: [[{ coord: [line.ridge, low] }, { coord: [line.ridge, line.points[0][1]] }]],
       label: { show: true, formatter: `ridge ${three(line.ridge)} FLOP/B`, position: "insideStartBottom", ...text(12), distance: 4 } },
   }));
   const dots = STEPS.map((step, place) => ({
     type: "scatter", name: step, data: points[place], symbol: step === "prefill" ? "diamond" : "circle", z: 4,
     itemStyle: { color: view.memory.fits ? colourOf(step) : "transparent", opacity: view.memory.fits ? 0.78 : 1, borderColor: view.memory.fits ? colour("card") : colourOf(step), borderWidth: view.memory.fits ? 1 : 2 },
-    label: { show: true, position: "bottom", distance: 3, ...text(12), formatter: ({ data }) => (data.share > (small() ? 0.12 : 0.05) ? data.name : ""), color: colourOf(step) },
-    labelLayout: { hideOverlap: true, moveOverlap: "shiftY" },
+    label: { show: true, position: "bottom", distance: 3, ...text(12), color: colourOf(step), ...outlined(),
+      formatter: ({ data }) => (data.told && data.share > 0.02 ? `${data.part.name}${data.others ? ` + ${data.others}` : ""}` : "") },
   }));
   const shadow = reference ? STEPS.map((step) => ({
     type: "scatter", data: rooflinePoints(reference, step), symbol: step === "prefill" ? "diamond" : "circle", z: 2,
     itemStyle: { color: "transparent", borderColor: colour("soft"), borderWidth: 1.2 },
   })) : [];
-  option.grid = { ...option.grid, left: small() ? 74 : 92, right: 22, top: 24 };
+  option.grid = { ...option.grid, left: small() ? 84 : 92, right: 22, top: 24 };
   option.tooltip.formatter = ({ data }) => (data?.part ? pointText(data) : "");
   return {
     ...option, xAxis: logarithmic("FLOP per byte of memory traffic", "", { axis: { min: from, max: to } }),
@@ -87,38 +94,44 @@ const kernelRows = (view) => [
 function timeOption(view, step) {
   const whole = sum(view[step].map((part) => part.time)), parts = [...view[step]].sort((a, b) => a.time - b.time);
   const kept = parts.filter((part) => part.time > 0), option = base();
-  option.grid = { left: small() ? 112 : 150, right: small() ? 78 : 120, top: 6, bottom: 46 };
+  option.grid = { left: small() ? 106 : 150, right: small() ? 100 : 120, top: 6, bottom: 46 };
   option.tooltip.formatter = ({ data }) => `${data.part.name} × ${data.part.count}\n${asTime(data.part.time)} (${asTime(data.part.low)} to ${asTime(data.part.high)})\nbound ${asTime(data.part.bound)}; waits for ${CAUSE_TITLES[causeOf(data.part)]}`;
-  const bars = (value, more) => ({ type: "bar", barWidth: "62%", data: kept.map((part) => ({ value: value(part), part, itemStyle: { color: colour(causeOf(part)) } })), ...more });
+  const bars = (value, opacity, more) => ({
+    type: "bar", stack: "time", barWidth: "62%", ...more,
+    data: kept.map((part) => ({ value: value(part), part, itemStyle: { color: colour(causeOf(part)), opacity } })),
+  });
   return {
     ...option, xAxis: along("ms of one step", { label: { formatter: three } }),
-    yAxis: { ...along("", { axis: { type: "category", data: kept.map((part) => part.name) }, label: { color: colour("ink"), width: small() ? 100 : 138, overflow: "truncate" } }), splitLine: { show: false } },
+    yAxis: { ...along("", { axis: { type: "category", data: kept.map((part) => part.name) }, label: { color: colour("ink"), width: small() ? 94 : 138, overflow: "truncate" } }), splitLine: { show: false } },
     series: [
-      bars((part) => part.bound * 1e3, { stack: "time", itemStyle: { opacity: 1 } }),
-      bars((part) => (part.time - part.bound) * 1e3, { stack: "time", itemStyle: { opacity: 0.42 }, label: { show: true, position: "right", ...text(), formatter: ({ data }) => `${asTime(data.part.time)}  ${asShare(data.part.time / whole)}` } }),
-    ].map((series, place) => ({ ...series, data: series.data.map((d) => ({ ...d, itemStyle: { ...d.itemStyle, opacity: place ? 0.42 : 1 } })) })),
+      bars((part) => part.bound * 1e3, 1, {}),
+      bars((part) => (part.time - part.bound) * 1e3, 0.4, { label: { show: true, position: "right", opacity: 1, ...text(), formatter: ({ data }) => `${asTime(data.part.time)}  ${asShare(data.part.time / whole)}` } }),
+    ],
   };
 }
 
 // ---- stacked bars: causes of time, classes of bytes, memory
-function stackOption(rows, parts, format, more = {}) {  // rows: [title, {part: value}], drawn from the top
+function stackOption(rows, parts, format, more = {}) {  // rows: [title, {part: value}, whole if shares are drawn], from the top
   const option = base(), shown = [...rows].reverse();
   option.grid = { left: small() ? 84 : 112, right: more.right ?? 24, top: more.top ?? 6, bottom: 40 };
-  option.tooltip.formatter = ({ seriesName, value, name }) => `${name}: ${seriesName}\n${format(value)}`;
-  const whole = shown.map(([, values]) => sum(parts.map(([key]) => values[key])));
-  const most = Math.max(...whole, more.most ?? 0);
+  option.tooltip.formatter = ({ seriesName, data, name }) => `${name}: ${seriesName}\n${format(data.told ?? data.value)}`;
+  const most = more.most ?? Math.max(...shown.map(([, values]) => sum(parts.map(([key]) => values[key]))));
   return {
-    ...option, xAxis: along(more.name ?? "", { axis: { max: more.max, nameGap: 26 }, label: { formatter: (value) => format(value, true) } }),
-    yAxis: { ...along("", { axis: { type: "category", data: shown.map(([title]) => title) }, label: { color: colour("ink"), width: small() ? 74 : 102, overflow: "break" } }), splitLine: { show: false } },
+    ...option, xAxis: along(more.name ?? "", { axis: { max: more.max, nameGap: 26 }, label: { formatter: more.scale ?? format, showMaxLabel: !more.lines } }),
+    yAxis: { ...along("", { axis: { type: "category", data: shown.map(([title]) => title) }, label: { color: colour("ink"), lineHeight: 16 } }), splitLine: { show: false } },
     series: parts.map(([key, title], place) => ({
-      type: "bar", name: title, stack: "all", barWidth: "58%", data: shown.map(([, values]) => values[key]), itemStyle: { color: colour(key) },
-      label: { show: true, ...text(12.5), color: colour("card"), fontWeight: 600, formatter: ({ value }) => (value > (small() ? 0.2 : 0.1) * most ? `${title}\n${format(value)}` : "") },
+      type: "bar", name: title, stack: "all", barWidth: "58%", itemStyle: { color: colour(key), borderColor: colour("card"), borderWidth: 0.5 },
+      data: shown.map(([, values, whole]) => (whole ? { value: values[key] / whole, told: values[key] } : { value: values[key] })),
+      label: { show: true, ...text(12.5), color: colour("card"), textBorderWidth: 0, formatter: ({ value, data }) => (value > (small() ? 0.17 : 0.08) * most ? format(data.told ?? value) : "") },
       markLine: place === 0 && more.lines ? more.lines : undefined,
     })),
   };
 }
 
-const bytesRows = (views) => views.flatMap(([title, view]) => STEPS.map((step) => [`${step}${title}`, Evaluate.bytes(view[step])]).reverse());
+const bytesRows = (views) => views.flatMap(([title, view]) => STEPS.map((step) => {
+  const values = Evaluate.bytes(view[step]), whole = sum(Object.values(values));
+  return [`${step}${title}\n${asBytes(whole)}`, values, whole];
+}).reverse());
 const causeRows = (views) => views.flatMap(([title, view]) => STEPS.map((step) => [`${step}${title}`, shares(Evaluate.causes(view[step]))]).reverse());
 function shares(values) {
   const whole = sum(Object.values(values)) || 1;
@@ -129,33 +142,45 @@ const memoryRow = ({ memory }) => ({ weights: memory.weights, cache: memory.kv, 
 
 function memoryOption(views) {
   const most = Math.max(...views.map(([, { memory }]) => Math.max(memory.total, memory.capacity))), { memory } = views[0][1];
-  const line = (value, title, tint) => ({ xAxis: value, lineStyle: { color: colour(tint), type: "solid", width: 1.6 }, label: { formatter: title, position: "end", ...text(12.5), color: colour(tint) } });
+  const line = (value, title, tint) => ({ xAxis: value, lineStyle: { color: colour(tint), type: "solid", width: 1.6 }, label: { formatter: title, position: "end", align: "right", offset: [10, 0], ...text(12.5), color: colour(tint) } });
   return stackOption(views.map(([title, view]) => [title, memoryRow(view)]), memoryParts, (value) => asBytes(value), {
     most, max: most * 1.06, top: 26, lines: { symbol: "none", silent: true, data: [line(memory.capacity, `${asBytes(memory.capacity)} there`, memory.fits ? "ink" : "bad")] },
   });
 }
 
 // ---- sweeps
+const leading = (value) => value / 10 ** Math.floor(Math.log10(value) + 1e-9);  // 1, 2 or 5 where an axis may end
+const nice = (value, up) => {
+  const scale = 10 ** Math.floor(Math.log10(value)), steps = up ? [1, 2, 5, 10] : [10, 5, 2, 1];
+  return scale * steps.find((step) => (up ? step * scale >= value * 0.999 : step * scale <= value * 1.001));
+};
+function around(values) {
+  const found = values.filter((value) => value > 0);
+  return { min: nice(Math.min(...found), false), max: nice(Math.max(...found), true) };
+}
+const niceLog = (value, label) => ([1, 2, 5].some((step) => Math.abs(leading(value) - step) < 1e-6) ? label(Number(value.toPrecision(3))) : "");
+
 function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, high, bound] of one
   const option = base(), at = (view, place) => [x(view), y(view)[place]];
   const fits = rows.filter((view) => view.memory.fits), not = rows.filter((view) => !view.memory.fits);
   const line = (data, place, style, extra = {}) => ({ type: "line", data: data.map((view) => at(view, place)), symbol: "none", silent: true, lineStyle: style, ...extra });
   const main = colour(more.tint ?? "decode");
   option.tooltip = { ...option.tooltip, trigger: "item", formatter: ({ data }) => data.said ?? "" };
-  option.grid = { ...option.grid, right: 54, left: small() ? 56 : 64 };
+  option.grid = { ...option.grid, right: 68, left: small() ? 50 : 58 };
   const dots = (data, style) => ({ type: "scatter", data: data.map((view) => ({ value: at(view, 1), said: more.say(view) })), symbolSize: 8, itemStyle: style, z: 5 });
-  const end = (formatter) => ({ endLabel: { show: true, formatter, ...text(12), distance: 4 }, labelLayout: { moveOverlap: "shiftY" } });
-  const band = fits.length && more.band ? [
-    line(fits, 0, { opacity: 0 }, { stack: "band" }),
-    { ...line(fits, 2, { opacity: 0 }), data: fits.map((view) => [x(view), y(view)[2] - y(view)[0]]), stack: "band", areaStyle: { color: main, opacity: 0.16 } },
-  ] : [];
-  const reference = more.reference ? [line(more.reference, 1, { color: colour("soft"), width: 1.4, type: "dashed" }, end(more.referenceName))] : [];
+  const end = (formatter, down) => ({ endLabel: { show: true, formatter, ...text(12), offset: [0, down] } });
+  const edge = (api) => [...rows.map((view) => api.coord(at(view, 0))), ...rows.map((view) => api.coord(at(view, 2))).reverse()];
+  const band = more.band ? [{
+    type: "custom", silent: true, z: 1, data: [at(rows[0], 1)],
+    renderItem: (_, api) => ({ type: "polygon", shape: { points: edge(api) }, style: { fill: main, opacity: 0.16 } }),
+  }] : [];
+  const reference = more.reference ? [line(more.reference, 1, { color: colour("soft"), width: 1.4, type: "dashed" }, end(more.referenceName, 0))] : [];
   const here = more.here ? [{ type: "scatter", silent: true, data: [at(more.here, 1)], symbolSize: 17, itemStyle: { color: "transparent", borderColor: colour(more.here.memory.fits ? "ink" : "bad"), borderWidth: 2 }, z: 6 }] : [];
   return {
-    ...option, xAxis: doublings(more.xName), yAxis: more.log === false ? along("", { label: { formatter: more.label } }) : axis({ axis: { type: "log", min: "dataMin" }, label: { formatter: more.label } }),
+    ...option, xAxis: doublings(more.xName, { axis: { min: x(rows[0]), max: x(rows[rows.length - 1]) } }), yAxis: axis({ axis: { type: "log", ...around(rows.flatMap(y)) }, label: { formatter: (value) => niceLog(value, more.label) } }),
     series: [
-      ...band, ...reference, ...(more.bound ? [line(rows, 3, { color: colour("soft"), width: 1.2, type: "dotted" }, end("bound"))] : []),
-      line(rows, 1, { color: main, width: 2 }, more.bound ? end("expected") : {}),
+      ...band, ...reference, ...(more.bound ? [line(rows, 3, { color: colour("soft"), width: 1.2, type: "dotted" }, end("bound", 9))] : []),
+      line(rows, 1, { color: main, width: 2 }, more.bound ? end("expected", -7) : {}),
       dots(fits, { color: main }), dots(not, { color: colour("card"), borderColor: colour("bad"), borderWidth: 2 }), ...here,
     ],
   };

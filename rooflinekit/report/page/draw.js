@@ -20,16 +20,18 @@ const three = (value) => {
 };
 const PREFIXES = [["E", 1e18], ["P", 1e15], ["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]];
 function prefixed(value, unit) {
-  for (const [prefix, scale] of PREFIXES) if (Math.abs(value) >= 0.9995 * scale) return `${three(value / scale)} ${prefix}${unit}`;
-  return `${three(value)} ${unit}`;
+  for (const [prefix, scale] of PREFIXES) if (Math.abs(value) >= 0.9995 * scale) return `${three(value / scale)}\u00a0${prefix}${unit}`;
+  return `${three(value)}\u00a0${unit}`;
 }
+const plain = (value) => prefixed(value, "").replace("\u00a0", " ").trim();
 const asBytes = (value) => prefixed(value, "B");
 const asTime = (seconds) => {
   const size = Math.abs(seconds);
-  if (size === 0) return "0 s";
-  return size >= 0.9995 ? `${three(seconds)} s` : size >= 0.9995e-3 ? `${three(seconds * 1e3)} ms` : `${three(seconds * 1e6)} µs`;
+  if (size === 0) return "0\u00a0s";
+  return size >= 0.9995 ? `${three(seconds)}\u00a0s` : size >= 0.9995e-3 ? `${three(seconds * 1e3)}\u00a0ms` : `${three(seconds * 1e6)}\u00a0µs`;
 };
-const asShare = (share) => (share > 0 && share < 0.001 ? "<0.1 %" : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`);
+const asShare = (share) => (share > 0 && share < 0.001 ? "<0.1\u00a0%" : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}\u00a0%`);
+const asPercent = (share) => `${Math.round(100 * share)} %`;
 const decade = (value, unit) => {  // labels of a logarithmic axis: decades alone
   const power = Math.log10(value);
   return Math.abs(power - Math.round(power)) < 1e-6 ? prefixed(value, unit) : "";
@@ -52,7 +54,7 @@ const logarithmic = (name, unit, more = {}) => axis({
   axis: { type: "log", name, nameGap: 30, ...more.axis }, label: { formatter: (value) => decade(value, unit), ...more.label },
 });
 const doublings = (name, more = {}) => axis({
-  axis: { type: "log", logBase: 2, name, nameGap: 30, ...more.axis }, label: { formatter: powerOfTwo, ...more.label },
+  axis: { type: "log", logBase: 2, splitNumber: 12, name, nameGap: 30, ...more.axis }, label: { formatter: powerOfTwo, ...more.label },
 });
 
 const base = () => ({

@@ -166,7 +166,7 @@ function moves(view) {
   const options = [
     ["weights in fp8", { weights: "fp8" }], ["KV cache in fp8", { kv: "fp8" }], ["twice the GPUs", { tp: state.tp * 2 }], ["half the GPUs", { tp: state.tp / 2 }],
     ["twice the batch", { batch: state.batch * 2 }], ["half the batch", { batch: Math.max(1, Math.floor(state.batch / 2)) }], ["half the prompt", { isl: Math.max(1, Math.floor(state.isl / 2)) }],
-    ["10 % more bandwidth", { speed: state.speed * 1.1 }], ...Object.keys(OFFERS.gpus).map((gpu) => [gpu, { gpu }]),
+    ["10 % more bandwidth", { speed: state.speed * 1.1 }], ...Object.keys(OFFERS.gpus).map((gpu) => [`on ${gpu}`, { gpu }]),
   ];
   const rows = [];
   for (const [title, parts] of options) {
@@ -178,7 +178,7 @@ function moves(view) {
   }
   return rows.sort((a, b) => b[4] - a[4] || a[1] - b[1]);
 }
-const signed = (ratio) => `${ratio > 0 ? "+" : ratio < 0 ? "−" : ""}${Math.abs(100 * ratio).toFixed(Math.abs(ratio) < 0.0995 ? 1 : 0)} %`;
+const signed = (ratio) => `${ratio > 0 ? "+" : ratio < 0 ? "−" : ""}${Math.abs(100 * ratio).toFixed(Math.abs(ratio) < 0.0995 ? 1 : 0)}\u00a0%`;
 function showMoves(view) {
   const rows = moves(view), box = byId("moves");
   const table = asTable([["change", "TPOT", "TTFT", "tokens/s each GPU", ""], ...rows.map(([title, tpot, ttft, rate, fits]) => [title, signed(tpot), signed(ttft), signed(rate), fits ? "" : "does not fit"])]);
@@ -217,14 +217,15 @@ function compared(view, reference, name) {
 }
 
 function drawAll(view, reference, name) {
+  key("roofline-key", [["prefill", "prefill"], ["decode", "decode"], ["does not fit", "bad", true], ...(reference ? [[`the other, under roofs of its own`, "soft", true]] : [])]);
   const gpu = OFFERS.gpus[state.gpu], views = [["", view], ...(reference ? [[" (other)", reference]] : [])];
   const slowest = [...view[step]].sort((a, b) => b.time - a.time).slice(0, 3).map((part) => `${part.name} ${asTime(part.time)}`).join(", ");
   C.roofline.show(`Roofline of ${titleOf(state)}: every kernel by intensity and achieved rate.`, () => rooflineOption(view, gpu, reference), () => kernelRows(view));
-  C.causes.show(`Share of the time of prefill and decode by cause.`, () => stackOption(causeRows(views), Evaluate.CAUSES.map((key) => [key, CAUSE_TITLES[key]]), asShare, { max: 1, most: 1 }),
+  C.causes.show(`Share of the time of prefill and decode by cause.`, () => stackOption(causeRows(views), Evaluate.CAUSES.map((key) => [key, CAUSE_TITLES[key]]), asShare, { max: 1, most: 1, scale: asPercent }),
     () => [["step", ...Evaluate.CAUSES.map((key) => CAUSE_TITLES[key])], ...causeRows(views).map(([title, values]) => [title, ...Evaluate.CAUSES.map((key) => values[key])])]);
   C.time.show(`Time of each kernel of ${step}; the longest: ${slowest}.`, () => timeOption(view, step), () => kernelRows(view).filter((row, place) => !place || row[0] === step));
-  C.bytes.show(`Bytes that a step moves: weights, KV cache, activations.`, () => stackOption(bytesRows(views), CLASSES, (value) => asBytes(value), {}),
-    () => [["step", "weights [B]", "KV cache [B]", "activations [B]"], ...bytesRows(views).map(([title, b]) => [title, b.weights, b.cache, b.activations])]);
+  C.bytes.show(`Bytes that a step moves: weights, KV cache, activations.`, () => stackOption(bytesRows(views), CLASSES, asBytes, { max: 1, most: 1, scale: asPercent }),
+    () => [["step", "weights [B]", "KV cache [B]", "activations [B]"], ...bytesRows(views).map(([title, b]) => [title.split("\n")[0], b.weights, b.cache, b.activations])]);
   C.memory.show(`Memory of one GPU: ${asBytes(view.memory.total)} of ${asBytes(view.memory.capacity)}, ${view.memory.fits ? "fits" : "does not fit"}.`, () => memoryOption(views.map(([title, each]) => [title ? "other" : "here", each])),
     () => [["", ...memoryParts.map(([, title]) => `${title} [B]`), "capacity [B]"], ...views.map(([title, each]) => [title || "here", ...memoryParts.map(([key]) => memoryRow(each)[key]), each.memory.capacity])]);
   drawSweeps(view, reference ? [pinned ?? DATA.reference?.at, reference] : null);
@@ -239,7 +240,7 @@ function drawSweeps(view, other) {
   const own = { band: true, bound: true, here: view, say, label: (value) => three(value), referenceName: "other" };
   const rate = (each) => [0, each.rateEach, 0, 0];
   C.batch.show("TPOT against batch.", () => sweepOption(batches, (each) => each.at.batch, span("tpot"), { ...own, xName: "batch", reference: against("batch") }), () => rows(batches));
-  C.rate.show("Output tokens a second of one GPU against batch.", () => sweepOption(batches, (each) => each.at.batch, rate, { ...own, band: false, bound: false, xName: "batch", tint: "cache", label: (value) => prefixed(value, "").trim(), reference: against("batch") }), () => rows(batches));
+  C.rate.show("Output tokens a second of one GPU against batch.", () => sweepOption(batches, (each) => each.at.batch, rate, { ...own, band: false, bound: false, xName: "batch", tint: "cache", label: plain, reference: against("batch") }), () => rows(batches));
   C.context.show("TPOT against prompt length.", () => sweepOption(contexts, (each) => each.at.isl, span("tpot"), { ...own, xName: "prompt tokens", reference: against("isl") }), () => rows(contexts));
   C.reads.show("Bytes of a decode step against prompt length: weights and KV cache.", () => readsOption(contexts), () => [["prompt", "weights [B]", "KV cache [B]"], ...contexts.map((each) => [each.at.isl, readOf(each).weights, readOf(each).cache])]);
 }
@@ -248,7 +249,7 @@ function readsOption(rows) {
   const option = base(), line = (key, title) => ({ type: "line", name: title, data: rows.map((each) => [each.at.isl, readOf(each)[key] || null]), symbol: "circle", symbolSize: 6, lineStyle: { width: 2, color: colour(key) }, itemStyle: { color: colour(key) }, endLabel: { show: true, formatter: title, ...text(12.5), color: colour(key) }, labelLayout: { moveOverlap: "shiftY" } });
   option.tooltip.formatter = ({ seriesName, value }) => `${three(value[0])} tokens in\n${seriesName}: ${asBytes(value[1])}`;
   option.grid = { ...option.grid, right: 62, left: small() ? 56 : 64 };
-  return { ...option, xAxis: doublings("prompt tokens"), yAxis: logarithmic("", "B", {}), series: [line("weights", "weights"), line("cache", "KV")] };
+  return { ...option, xAxis: doublings("prompt tokens", { axis: { min: rows[0].at.isl, max: rows[rows.length - 1].at.isl } }), yAxis: logarithmic("", "B", {}), series: [line("weights", "weights"), line("cache", "KV")] };
 }
 
 // ---- the front over everything that is embedded: after the rest, because it takes longest
@@ -256,7 +257,7 @@ let waiting = 0;
 function later(view) {
   clearTimeout(waiting);
   waiting = setTimeout(() => {
-    const points = [], groups = Object.keys(OFFERS.gpus);
+    const points = [];
     for (const label of Object.keys(OFFERS.plans)) {
       const [model, gpu, tp, weights, kv] = label.split("|");
       if (model !== state.model) continue;
@@ -267,7 +268,9 @@ function later(view) {
         points.push({ value: [found.rateUser, found.rateEach], group: gpu, fits: found.memory.fits, said });
       }
     }
-    const x = axis({ axis: { type: "log", name: "tokens/s each user", nameGap: 30 }, label: { formatter: three } }), y = axis({ axis: { type: "log" }, label: { formatter: (value) => prefixed(value, "").trim() } });
+    const groups = Object.keys(OFFERS.gpus).filter((gpu) => points.some((point) => point.group === gpu));
+    const within = (place, name, label) => axis({ axis: { type: "log", name, nameGap: 30, ...around(points.map((point) => point.value[place])) }, label: { formatter: (value) => niceLog(value, label) } });
+    const x = within(0, "tokens/s each user", three), y = within(1, "", plain);
     C.pareto.show("Tokens a second of each user against those of each GPU, over all deployments in this page.", () => cloudOption(points, groups, { x: x, y: y, here: [view.rateUser, view.rateEach] }),
       () => [["deployment", "tokens/s each user", "tokens/s each GPU"], ...frontOf(points.filter((point) => point.fits)).map((point) => [point.said.split("\n").slice(0, 2).join("; "), ...point.value])]);
     key("pareto-key", [...groups.map((group, place) => [group, TINTS[place % TINTS.length]]), ["does not fit", "bad", true]]);
@@ -296,7 +299,6 @@ function begin() {
     change({});
   });
   const tints = (names, titles) => names.map((name) => [titles[name] ?? name, name]);
-  key("roofline-key", [["prefill", "prefill"], ["decode", "decode"], ["does not fit", "bad", true]]);
   for (const id of ["causes-key", "time-key"]) key(id, tints(Evaluate.CAUSES, CAUSE_TITLES));
   key("bytes-key", tints(["weights", "cache", "activations"], { cache: "KV cache" }));
   key("memory-key", tints(["weights", "cache", "activations", "engine"], { cache: "KV cache" }));
@@ -304,7 +306,7 @@ function begin() {
   addEventListener("hashchange", () => { state = read(); update(); });
   update();
 }
-if (OFFERS) {
+if (OFFERS) {  // absent from a page on a sweep
   const surfaces = OFFERS.surfaces;
   for (const kernel of OFFERS.kernels) if (kernel.timing && typeof kernel.timing.ratio === "object") kernel.timing.ratio = surfaces[kernel.timing.ratio.surface];
   byId("layout").hidden = false;

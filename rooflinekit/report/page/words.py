@@ -50,4 +50,8 @@ def _level(answer: Estimate) -> str:
 def _time(answer: Estimate, key: str) -> str:
     value = format_time(getattr(answer, key) / 1e3)
     ends = (answer.interval or {}).get(key)
-    return value if ends is None else f"{value} ({' to '.join(format_time(end / 1e3) for end in ends)})"
+    if ends is None:
+        return value
+    low, high = (format_time(end / 1e3) for end in ends)
+    number, unit = low.split(" ")
+    return f"{value} ({number if high.endswith(f' {unit}') else low} to {high})"

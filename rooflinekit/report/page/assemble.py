@@ -1,0 +1,121 @@
+"""Pages of one deployment, of a plan, of a sweep: sections in order, and the data behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from rooflinekit import __version__
+from rooflinekit.report.page.deployment import Deployed, accountant, foot_notes, kernel_tables, lead, slider_data
+from rooflinekit.report.page.offers import make_offers
+from rooflinekit.report.page.plan import best_scenario, check_plan, plan_cards, plan_data, plan_lead
+from rooflinekit.report.page.render import Page, card, paragraphs, render
+from rooflinekit.report.page.rows import rows_card, rows_data
+from rooflinekit.report.page.sections import (
+    accuracy_card,
+    provenance_card,
+    simulation_card,
+    simulation_data,
+    walk_card,
+)
+from rooflinekit.report.page.words import title
+from rooflinekit.report.walk_page import walk_page
+from rooflinekit.types.errors import RooflinekitError
+from rooflinekit.walk.front import shapes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from rooflinekit.serving.outcome import Outcome
+
+__all__ = ["deployment_page", "plan_page", "table_page"]
+
+Offered: TypeAlias = tuple[Sequence[str] | None, Sequence[str] | None]
+"""Models and accelerators that the sliders offer besides; None: the usual ones."""
+
+_NOTHING: Offered = (None, None)
+_WALK_KEYS = ("tp", "weights", "attention_weights", "lm_head", "activations", "kv")
+_TOKENS = 6  # of the walk's prompt
+
+
+def deployment_page(
+    model: str,
+    gpu: str,
+    scenario: dict[str, Any],
+    against: dict[str, Any] | None = None,
+    extras: tuple[Outcome | None, bool, Offered] = (None, True, _NOTHING),
+) -> tuple[str, str]:
+    """Title and page of one deployment; extras: a simulation, whether the walk is in it, what sliders offer."""
+    outcome, walk, offered = extras
+    deployed, other = Deployed.of(model, gpu, scenario), None
+    if against is not None:
+        changed = scenario | against
+        other = Deployed.of(str(changed.pop("model", model)), str(changed.pop("gpu", gpu)), changed)
+    framed = _walk(deployed) if walk else ""
+    data = slider_data(deployed, make_offers(deployed.asked, *offered), other) | {"walk": framed or None}
+    before = ""
+    if outcome is not None:
+        before, data["simulation"] = f'<div class="wrap">{simulation_card(outcome)}</div>', simulation_data(outcome)
+    named = title(deployed.answer) + (f", against {title(other.answer)}" if other else "")
+    page = Page(named, lead(deployed) + _other(other), before, accountant(deployed), _after(deployed, bool(framed)),
+                foot_notes(deployed.answer), data, (framed,) if framed else ())  # fmt: skip
+    return named, render(page)
+
+
+def plan_page(plan: Mapping[str, Any], offered: Offered = _NOTHING) -> tuple[str, str]:
+    """Title and page of a plan, with the accountant on the deployment that it chose.
+
+    Raises InputError for what is no plan.
+    """
+    told = check_plan(plan)
+    named, data, parts, inside = f"Plan for {told['model']}", {"plan": plan_data(told)}, ("", "", ""), ()
+    try:
+        deployed = Deployed.of(*best_scenario(told))
+    except RooflinekitError as error:  # a model or a file that is not on this machine
+        parts = "", paragraphs([f"The chosen deployment cannot be looked into here: {error}"]), _foot(told["version"])
+    else:
+        data |= slider_data(deployed, make_offers(deployed.asked, *offered), None)
+        heading = f"<h1>One replica at its load: {escape(title(deployed.answer))}</h1>"
+        told_of = f'<div class="wrap">{heading}{lead(deployed)}</div>'
+        parts = told_of + accountant(deployed), _after(deployed, False), foot_notes(deployed.answer)
+    middle, after, foot = parts
+    return named, render(Page(named, plan_lead(told), plan_cards(told), middle, after, foot, data, inside))
+
+
+def table_page(table: pd.DataFrame, name: str) -> tuple[str, str]:
+    """Title and page of a sweep's rows.
+
+    Raises InputError where no column is an answer.
+    """
+    data = rows_data(table)
+    named = f"Sweep of {data['total']:,} rows"
+    words = [f"{data['rows']:,} deployments from {name}: choose what stands across and up, and what colours mean."]
+    page = Page(named, paragraphs(words, "answer"), rows_card(data, name), foot=_foot(__version__), data={"table": data})
+    return named, render(page)
+
+
+def _foot(version: str) -> str:
+    return paragraphs([f"rooflinekit {version}. This page loads and sends nothing."])
+
+
+def _other(other: Deployed | None) -> str:
+    if other is None:
+        return ""
+    return f"<h1>Against {escape(title(other.answer))}</h1>{lead(other)}"
+
+
+def _after(deployed: Deployed, walk: bool) -> str:
+    tables = f"<details><summary>Both steps as tables</summary>{kernel_tables(deployed.answer)}</details>"
+    parts = [walk_card() if walk else "", accuracy_card(deployed.asked.resolved), card("Kernels", tables),
+             provenance_card(deployed.answer)]  # fmt: skip
+    return f'<div class="wrap">{"".join(parts)}</div>'
+
+
+def _walk(deployed: Deployed) -> str:
+    """The step-through page of shapes; empty where the walk does not know this model."""
+    given = {key: deployed.asked.scenario[key] for key in _WALK_KEYS if key in deployed.asked.scenario}
+    try:
+        return walk_page(shapes(deployed.asked.model, deployed.asked.gpu, tokens=_TOKENS, **given))
+    except RooflinekitError:
+        return ""

@@ -1,0 +1,110 @@
+"""A plan as sections of a page: the candidates by cost, latencies by formula and simulated, the fronts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rooflinekit.report.page.render import card, paragraphs, table
+from rooflinekit.types.errors import InputError
+
+__all__ = ["best_scenario", "check_plan", "plan_cards", "plan_data", "plan_lead"]
+
+_METRICS = (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("e2el_ms", "whole request"))
+_KEYS = ("version", "model", "traffic", "slo", "answer", "candidates", "pareto", "warnings")
+_LIMITS = ("max_model_len", "max_num_seqs", "model", "gpu")
+
+
+def check_plan(plan: object) -> dict[str, Any]:
+    """The plan if it is one.
+
+    Raises InputError otherwise.
+    """
+    missing = [key for key in _KEYS if not isinstance(plan, Mapping) or key not in plan]
+    if missing or not isinstance(plan, Mapping):
+        raise InputError(f"this is no plan of `rooflinekit plan --format json`: it has no {', '.join(missing)}")
+    if not plan["candidates"]:
+        raise InputError("this plan has no candidate: there is nothing to report")
+    return dict(plan)
+
+
+def best_scenario(plan: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    """Model, accelerator and scenario of the best candidate's deployment (the pool that decodes) under its load."""
+    best, traffic = plan["candidates"][0], plan["traffic"]
+    fleet = _fleets(best)[-1]
+    given = dict(fleet["scenario"])
+    load = {"rate": fleet["load"]} if traffic.get("rate") else {"concurrency": max(round(fleet["load"]), 1)}
+    kept = {key: value for key, value in given.items() if key not in _LIMITS}
+    lengths = {"isl": round(traffic["isl_mean"]), "osl": round(traffic["osl_mean"])}
+    return str(given.get("model", plan["model"])), str(given["gpu"]), kept | lengths | load
+
+
+def plan_lead(plan: Mapping[str, Any]) -> str:
+    """The answer, the traffic and the objectives."""
+    traffic = plan["traffic"]
+    asked = f"{traffic['rate']:g} requests/s" if traffic.get("rate") else f"{traffic.get('users')} users"
+    told = [
+        f"{asked} in the mean, peak {traffic.get('peak', 1):g} times that; {traffic['isl_mean']:g} tokens in, "
+        f"{traffic['osl_mean']:g} out; {', '.join(plan['slo'])}.",
+        f"{plan.get('tried', 0):,} deployments tried, {len(plan['candidates'])} can serve the traffic.",
+    ]
+    body = paragraphs([plan["answer"]], "answer") + paragraphs(told)
+    return body + paragraphs([f"Note: {warning}" for warning in plan["warnings"]])
+
+
+def plan_cards(plan: Mapping[str, Any]) -> str:
+    """Places for charts, and why the others lost."""
+    rows = [(row["title"], row["gpus"], row["usd"], row["million"], row["verdict"]) for row in _candidates(plan)]
+    head = ("candidate", "GPUs", "USD/h", "USD a million tokens", "verdict")
+    refused = "".join(paragraphs([f"{entry.get('what', '')} {entry.get('why', entry)}"]) for entry in plan.get("refused", [])[:0])
+    costs = card("Candidates", '<div class="chart" id="plan-cost"></div>' + table(head, rows) + refused, "plan")
+    latency = card("Latencies of the answer at its peak", '<div class="chart" id="plan-spread"></div>', short=True)
+    boxes = "".join(_front(name, heading) for name, heading in (("plan-speed", "Tokens/s each GPU"), ("plan-price", "USD a million tokens")))
+    return f'<div class="wrap">{costs}{latency}{card("What cannot be improved in one respect alone", f"<div class=two>{boxes}</div>")}</div>'
+
+
+def _front(name: str, heading: str) -> str:
+    return f'<div class="figure"><h3>{heading}</h3><ul class="key" id="{name}-key"></ul><div class="chart" id="{name}"></div></div>'
+
+
+def plan_data(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What the charts show."""
+    best = plan["candidates"][0]
+    spreads = [(f"{title}, {source}", best[key][metric], hollow)
+               for metric, title in _METRICS for key, source, hollow in (("predicted", "formula", True), ("simulated", "simulated", False))
+               if best.get(key) and best[key].get(metric)]  # fmt: skip
+    points = [{"title": _deployment(point["scenario"]), "gpu": point["scenario"]["gpu"], "user": point["tok_s_per_user"],
+               "gpu_rate": point["tok_s_per_gpu"], "e2e": point["e2el_ms"], "usd": point["usd_per_million_tokens"],
+               "on": list(point["on"])} for point in plan["pareto"]]  # fmt: skip
+    return {"candidates": _candidates(plan), "spreads": spreads, "points": points}
+
+
+def _candidates(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [_candidate(row, place) for place, row in enumerate(plan["candidates"])]
+
+
+def _candidate(row: Mapping[str, Any], place: int) -> dict[str, Any]:
+    confirmed = {True: "confirmed by simulation", False: "refuted by simulation", None: "by formula"}[row.get("confirmed")]
+    title = " + ".join(f"{fleet['replicas']} x {_role(fleet)}{_deployment(fleet['scenario'])}" for fleet in _fleets(row))
+    million = (row.get("usd_per_million_tokens") or {}).get("all")
+    verdict = row.get("lost") or ("the answer, " + confirmed if place == 0 else confirmed)
+    return {"title": title, "gpus": row["gpus"], "usd": row.get("usd_per_hour"), "million": million, "verdict": verdict}
+
+
+def _role(fleet: Mapping[str, Any]) -> str:
+    return f"{fleet['role']} " if fleet.get("role") in ("prefill", "decode") else ""
+
+
+def _fleets(candidate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Its fleets, the one that decodes last."""
+    if "fleet" in candidate:
+        return list(candidate["fleet"])
+    if "scenario" in candidate:
+        return [candidate]
+    return [candidate[name] for name in ("prefill", "decode") if name in candidate]
+
+
+def _deployment(scenario: Mapping[str, Any]) -> str:
+    split = " ".join(f"{key}{scenario[key]}" for key in ("tp", "pp", "ep", "dp") if scenario.get(key, 1) != 1)
+    formats = " ".join(str(scenario[key]) for key in ("weights",) if scenario.get(key))
+    return " ".join(part for part in (str(scenario["gpu"]), split, formats) if part)

@@ -1,0 +1,104 @@
+"""Sections of a page beside the accountant: a simulation, the calibration's accuracy, provenance, the walk."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rooflinekit.estimator import Resolved
+from rooflinekit.report.page.render import card, paragraphs, table
+from rooflinekit.results import Estimate
+from rooflinekit.serving.outcome import Outcome
+from rooflinekit.types.batch import Batch
+
+__all__ = ["accuracy_card", "provenance_card", "simulation_card", "simulation_data", "walk_card"]
+
+_BINS = 400  # of a timeline: more cannot be told apart on a screen
+_METRICS = (("ttft_ms", "first token (TTFT)"), ("tpot_ms", "a token (TPOT)"), ("itl_ms", "between tokens (ITL)"),
+            ("e2e_ms", "whole request"), ("queue_ms", "waiting"))  # fmt: skip
+
+
+def simulation_card(outcome: Outcome) -> str:
+    """Counts, and places for three charts."""
+    counts = outcome.requests
+    words = [
+        f"{counts.measured:,} requests counted of {counts.finished:,} finished, {counts.rejected:,} rejected, "
+        f"{counts.cut:,} cut by the end, {counts.preemptions:,} preemptions, in {outcome.duration_s:.4g} s: "
+        f"{outcome.request_rate or 0.0:.4g} requests/s, {outcome.output_tok_s or 0.0:.4g} tokens/s.",
+        *outcome.warnings,
+    ]
+    charts = (("sim-spread", "Percentiles"), ("sim-line", "Requests over time"), ("sim-kv", "Cache in use"))
+    boxes = "".join(_figure(name, heading) for name, heading in charts)
+    return card("Simulated, request by request", paragraphs(words, "facts") + boxes, "simulation")
+
+
+def _figure(name: str, heading: str) -> str:
+    return f'<div class="figure"><h3>{heading}</h3><div class="chart" id="{name}"></div></div>'
+
+
+def simulation_data(outcome: Outcome) -> dict[str, Any]:
+    """Percentiles [ms], and the timeline of all replicas together in a few hundred steps."""
+    spreads = [(title, asdict(getattr(outcome, name)), False) for name, title in _METRICS if getattr(outcome, name).n]
+    return {"spreads": spreads, "line": _line(outcome.timeline)}
+
+
+def _line(rows: tuple[dict[str, float], ...]) -> dict[str, list[float]]:
+    """Sums over replicas of queue and batch, mean of the cache's use, at the ends of equal spans of time."""
+    line: dict[str, list[float]] = {"time": [], "queue": [], "batch": [], "kv": []}
+    if not rows:
+        return line
+    width = max(rows[-1]["time_s"] / _BINS, 1e-9)
+    latest: dict[float, dict[str, float]] = {}
+    end = width
+    for row in rows:
+        while row["time_s"] > end and latest:
+            _record(line, end, latest)
+            end += width
+        latest[row["replica"]] = row
+    _record(line, rows[-1]["time_s"], latest)
+    return line
+
+
+def _record(line: dict[str, list[float]], time: float, latest: dict[float, dict[str, float]]) -> None:
+    line["time"].append(round(time, 6))
+    line["queue"].append(sum(row["queue"] for row in latest.values()))
+    line["batch"].append(sum(row["batch"] for row in latest.values()))
+    line["kv"].append(round(sum(row["kv_use"] for row in latest.values()) / len(latest), 5))
+
+
+def accuracy_card(resolved: Resolved) -> str:
+    """What the fits behind these times got wrong on kernels that they had not seen."""
+    plan = resolved.plan
+    calibration = plan.calibration
+    if calibration is None:
+        return card("Accuracy", paragraphs(["No calibration: these are datasheet bounds, which no kernel beats."]))
+    fits: dict[int, tuple[str, str, Any]] = {}
+    for batch in (Batch.prefill(1.0, 128.0), Batch.decode(1.0, 128.0)):
+        for kernel in plan.kernels(batch):
+            fit = calibration.fit(kernel)
+            fits.setdefault(id(fit), (kernel.family, kernel.dtype.value, fit))
+    rows = [
+        (family, dtype, fit.rows, f"{fit.error:.1%}", f"{max(fit.regimes.width):.2f} x", fit.source)
+        for family, dtype, fit in fits.values()
+    ]
+    said = (
+        f"Calibration {calibration.name}: mean error on groups of shapes that each fit had not seen, and the widest "
+        "factor of its 90 % interval. Engine costs have errors of their own, which the intervals hold."
+    )
+    head = ("kernels", "format", "measured", "error", "interval up to", "source")
+    return card("Accuracy of the calibration", paragraphs([said], "facts") + table(head, rows), "accuracy")
+
+
+def provenance_card(answer: Estimate) -> str:
+    """Every number with its source."""
+    rows = [(p.quantity, p.value, p.unit, p.confidence, p.source) for p in answer.provenance]
+    inside = table(("quantity", "value", "unit", "confidence", "source"), rows)
+    summary = f"<details><summary>{len(rows)} numbers with their sources</summary>{inside}</details>"
+    return card("Where the numbers come from", summary, "provenance")
+
+
+def walk_card() -> str:
+    """A place for the step-through page of shapes."""
+    said = "Every tensor of a prompt of six tokens, through prefill and one decode step; arrow keys step."
+    body = f'{paragraphs([said])}<details id="walk"><summary>Step through</summary></details>'
+    return f'<div class="walk">{card("Shapes", body)}</div>'
