@@ -82,8 +82,8 @@ def lead(deployed: Deployed) -> str:
     if not answer.memory.fits:
         notes.insert(0, '<li class="bad">This deployment does not fit in memory; its times are what they would be.</li>')
     if answer.load is not None:
-        batch = answer.inputs["batch"]
-        notes.append(f"<li>Charts show the steps at the {batch} sequences that this load keeps running.</li>")
+        notes.append(f"<li>Below, a static batch of the {answer.inputs['batch']} sequences that this load keeps running: "
+                     "its prompts are computed together, so its first token comes later than under load.</li>")  # fmt: skip
     body = paragraphs([answer_sentence(answer)], "answer") + paragraphs(facts(answer))
     return body + (f'<ul class="notes">{"".join(notes)}</ul>' if notes else "")
 

@@ -273,7 +273,7 @@ function later(view) {
     const x = within(0, "tokens/s each user", three), y = within(1, "", plain);
     C.pareto.show("Tokens a second of each user against those of each GPU, over all deployments in this page.", () => cloudOption(points, groups, { x: x, y: y, here: [view.rateUser, view.rateEach] }),
       () => [["deployment", "tokens/s each user", "tokens/s each GPU"], ...frontOf(points.filter((point) => point.fits)).map((point) => [point.said.split("\n").slice(0, 2).join("; "), ...point.value])]);
-    key("pareto-key", [...groups.map((group, place) => [group, TINTS[place % TINTS.length]]), ["does not fit", "bad", true]]);
+    key("pareto-key", [...groups.map((group, place) => [group, TINTS[place % TINTS.length]]), ...(points.every((point) => point.fits) ? [] : [["does not fit", "bad", true]])]);
   }, 60);
 }
 function key(id, entries) {

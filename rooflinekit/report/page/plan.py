@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from html import escape
 from typing import Any
 
 from rooflinekit.report.page.render import card, paragraphs, table
@@ -48,15 +49,24 @@ def plan_lead(plan: Mapping[str, Any]) -> str:
         f"{traffic['osl_mean']:g} out; {', '.join(plan['slo'])}.",
         f"{plan.get('tried', 0):,} deployments tried, {len(plan['candidates'])} can serve the traffic.",
     ]
-    body = paragraphs([plan["answer"]], "answer") + paragraphs(told)
-    return body + paragraphs([f"Note: {warning}" for warning in plan["warnings"]])
+    first, rest = _first_sentence(str(plan["answer"]))
+    body = paragraphs([first], "answer") + paragraphs([rest] if rest else []) + paragraphs(told)
+    notes = "".join(f"<li>{escape(str(warning))}</li>" for warning in plan["warnings"])
+    return body + (f'<ul class="notes">{notes}</ul>' if notes else "")
+
+
+def _first_sentence(text: str) -> tuple[str, str]:
+    """The sentence that is the answer, and those that explain it."""
+    first, stop, rest = text.partition(". ")
+    return (first + ".", rest) if stop else (text, "")
 
 
 def plan_cards(plan: Mapping[str, Any]) -> str:
     """Places for charts, and why the others lost."""
     rows = [(row["title"], row["gpus"], row["usd"], row["million"], row["verdict"]) for row in _candidates(plan)]
     head = ("candidate", "GPUs", "USD/h", "USD a million tokens", "verdict")
-    refused = "".join(paragraphs([f"{entry.get('what', '')} {entry.get('why', entry)}"]) for entry in plan.get("refused", [])[:0])
+    losses = table(("not a candidate", "why"), [(entry["what"], entry["why"]) for entry in plan.get("refused", ())])
+    refused = f"<details><summary>What cannot serve the traffic</summary>{losses}</details>"
     costs = card("Candidates", '<div class="chart" id="plan-cost"></div>' + table(head, rows) + refused, "plan")
     latency = card("Latencies of the answer at its peak", '<div class="chart" id="plan-spread"></div>', short=True)
     boxes = "".join(_front(name, heading) for name, heading in (("plan-speed", "Tokens/s each GPU"), ("plan-price", "USD a million tokens")))

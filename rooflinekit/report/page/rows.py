@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_CELLS", "rows_card", "rows_data"]
 
-MOST_CELLS = 180_000
+MOST_CELLS = 300_000
 """Cells that a page holds: about 1.3 MB."""
 
 _KNOWN = ("model", "gpu", "engine", "tp", "pp", "ep", "dp", "weights", "kv", "batch", "concurrency", "rate", "isl", "osl",
@@ -79,5 +79,5 @@ def rows_card(data: dict[str, Any], name: str) -> str:
     if data["rows"] < data["total"] - data["unanswered"]:
         told += "; the rest is left out evenly, the front is whole"
     words = paragraphs([f"{told}. The line is what nothing else beats in both; its rows stand in the table below."])
-    body = f'{words}<div class="two" id="sweep-controls"></div><ul class="key" id="sweep-key"></ul><div class="chart" id="sweep"></div>'
+    body = f'{words}<div class="three" id="sweep-controls"></div><ul class="key" id="sweep-key"></ul><div class="chart" id="sweep"></div>'
     return f'<div class="wrap">{card("Sweep", body, "sweep-card")}</div>'

@@ -4,18 +4,21 @@ const MARKS = ["p50", "p90", "p95", "p99"];
 
 function spreadOption(rows) {  // rows: [title, {p50, p90, ... [ms]}, hollow]
   const option = base(), shown = [...rows].reverse(), names = shown.map(([title]) => title);
-  const values = shown.flatMap(([, spread]) => MARKS.map((mark) => spread[mark])).filter((value) => value > 0);
+  const values = shown.flatMap(([, spread]) => MARKS.map((mark) => spread[mark])).filter((value) => value > 0).flatMap((value) => [value / (small() ? 3 : 1.6), value]);
   option.grid = { ...option.grid, left: small() ? 118 : 170, right: 40 };
   option.tooltip.formatter = ({ data }) => data.said ?? "";
   const tint = (hollow) => colour(hollow ? "soft" : "decode");
   const bars = shown.map(([title, spread, hollow]) => ({ type: "line", symbol: "none", silent: true, z: 2, lineStyle: { color: tint(hollow), width: 2, opacity: 0.5 }, data: MARKS.filter((mark) => spread[mark] > 0).map((mark) => [spread[mark], title]) }));
+  const ends = { p50: ["left", "P50"], p99: ["right", "P99"] };  // of four marks the outer two are named
   const dots = shown.map(([title, spread, hollow]) => ({
-    type: "scatter", symbolSize: 11, z: 4, itemStyle: { color: hollow ? colour("card") : tint(hollow), borderColor: tint(hollow), borderWidth: 2 },
-    label: { show: true, position: "top", distance: 3, ...text(11.5), formatter: ({ data }) => data.mark, ...outlined() },
-    data: MARKS.filter((mark) => spread[mark] > 0).map((mark) => ({ value: [spread[mark], title], mark: mark.toUpperCase(), said: `${title}\n${mark.toUpperCase()} ${asTime(spread[mark] / 1e3)}` })),
+    type: "scatter", symbolSize: 10, z: 4, itemStyle: { color: hollow ? colour("card") : tint(hollow), borderColor: tint(hollow), borderWidth: 2 },
+    data: MARKS.filter((mark) => spread[mark] > 0).map((mark) => ({
+      value: [spread[mark], title], said: `${title}\n${mark.toUpperCase()} ${asTime(spread[mark] / 1e3)}`,
+      label: mark in ends ? { show: true, position: ends[mark][0], distance: 5, ...text(11.5), formatter: `${ends[mark][1]} ${asTime(spread[mark] / 1e3)}`, ...outlined() } : undefined,
+    })),
   }));
   const x = axis({ axis: { type: "log", ...around(values.length ? values : [1, 10]) }, label: { formatter: (value) => niceLog(value, (ms) => asTime(ms / 1e3)) } });
-  return { ...option, xAxis: x, yAxis: { ...along("", { axis: { type: "category", data: names }, label: { color: colour("ink"), width: small() ? 108 : 158, overflow: "break", lineHeight: 15 } }), splitLine: { show: true, lineStyle: { color: colour("grid") } } }, series: [...bars, ...dots] };
+  return { ...option, grid: { ...option.grid, right: small() ? 56 : 84 }, xAxis: x, yAxis: { ...along("", { axis: { type: "category", data: names }, label: { color: colour("ink"), width: small() ? 108 : 158, overflow: "break", lineHeight: 15 } }), splitLine: { show: true, lineStyle: { color: colour("grid") } } }, series: [...bars, ...dots] };
 }
 const spreadRows = (rows) => [["", "mean [ms]", "P50", "P90", "P95", "P99"], ...rows.map(([title, spread]) => [title, ...["mean", ...MARKS].map((mark) => spread[mark] ?? "")])];
 
@@ -54,7 +57,7 @@ function candidateOption(shown, worth, unit, best) {
   return {
     ...option, xAxis: along(unit, { label: { formatter: three } }),
     yAxis: { ...along("", { axis: { type: "category", data: shown.map((each) => each.title) }, label: { color: colour("ink"), width: small() ? 118 : 238, overflow: "break", lineHeight: 14 } }), splitLine: { show: false } },
-    series: [{ type: "bar", barWidth: "60%", data: shown.map((each) => ({ value: worth(each), each, itemStyle: { color: colour(each === best ? "decode" : "engine") } })), label: { show: true, position: "right", ...text(), formatter: ({ value }) => three(value) } }],
+    series: [{ type: "bar", barWidth: "60%", data: shown.map((each) => ({ value: worth(each), each, itemStyle: { color: colour(each === best ? "decode" : "engine") } })), label: { show: true, position: "right", ...text(), formatter: ({ value, data }) => (unit === "USD/h" && data.each.usd === null ? `no price; ${data.each.gpus} GPUs` : three(value)) } }],
   };
 }
 function front(id, points, [x, xName], [y, yName], said) {
@@ -93,7 +96,7 @@ function sweepTable({ columns, rows }) {
     }
     const groups = [...new Set(points.map((point) => point.group))], said = `${points.length.toLocaleString("en-US")} rows: ${chosen.y} against ${chosen.x}.`;
     const front = () => frontOf(points.filter((point) => point.fits)).map((point) => point.row);
-    key("sweep-key", [...groups.map((group, place) => [group, TINTS[place % TINTS.length]]), ["does not fit", "bad", true]]);
+    key("sweep-key", [...groups.map((group, place) => [group, TINTS[place % TINTS.length]]), ...(points.every((point) => point.fits) ? [] : [["does not fit", "bad", true]])]);
     chart.show(said, () => sweepCloud(points, groups, chosen, (row) => Object.keys(columns).map((name) => `${name} ${cell(name, row) ?? ""}`).join("\n")),
       () => [Object.keys(columns), ...front().map((row) => Object.keys(columns).map((name) => cell(name, row) ?? ""))]);
     document.documentElement.dataset.updateMs = (performance.now() - start).toFixed(1);
