@@ -1,0 +1,229 @@
+"""Pages in headless Chromium: silent, self-contained, live, in reach of a keyboard, inside the window, printable."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import rooflinekit as rk
+from rooflinekit.coefficients import plan_coefficients
+from rooflinekit.coefficients.breakdown import with_bandwidth
+from rooflinekit.estimator import read_deployment, resolve
+
+from .browser import CHROMIUM, Browser
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+LIGHT, DARK = ([{"name": "prefers-color-scheme", "value": value}] for value in ("light", "dark"))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One page of each kind."""
+    folder = tmp_path_factory.mktemp("pages")
+    outcome = rk.simulate("llama-3-8b", rate=8.0, requests=60, isl="512", osl="uniform:20-80")
+    columns = pd.DataFrame({"model": "m", "gpu": ["a", "b"] * 5000, "batch": range(10_000),
+                            "tpot_ms": [1.0 + place / 7 for place in range(10_000)],
+                            "output_tok_s_per_user": [900.0 / (1 + place % 97) for place in range(10_000)],
+                            "output_tok_s_per_gpu": [30.0 * (1 + place % 89) for place in range(10_000)],
+                            "fits": [place % 9 > 0 for place in range(10_000)]})  # fmt: skip
+    few: dict[str, Any] = {"models": ["qwen3-30b-a3b"], "gpus": ["h200-sxm"]}
+    made = {
+        "deployment": rk.write_report(folder / "a.html", "llama-3-8b", batch=16, **few),
+        "against": rk.write_report(folder / "b.html", "llama-3-8b", rate=8.0, isl=512, osl=50, against="h200-sxm",
+                                   simulation=outcome, models=[], gpus=[]),
+        "fixed": rk.write_report(folder / "c.html", "mixtral-8x7b", tp=2, ep=2, models=[], gpus=[], walk=False),
+        "sweep": rk.write_report(folder / "d.html", sweep=columns),
+    }  # fmt: skip
+    return {name: report.path for name, report in made.items()}
+
+
+KINDS = ("deployment", "against", "fixed", "sweep")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_silent_and_asks_for_nothing(browser: Browser, pages: dict[str, Path], kind: str) -> None:
+    browser.errors.clear()
+    browser.requests.clear()
+    browser.size(1280, 20_000)  # everything is in the window, so everything is drawn
+    browser.open(pages[kind])
+    if kind == "deployment":
+        browser.value("document.getElementById('walk').open = true")
+        browser.settle()
+    drawn = browser.value("[...document.querySelectorAll('.chart')].map((box) => box.querySelectorAll('svg, canvas').length)")
+    assert drawn
+    assert min(drawn) == 1
+    assert browser.errors == []
+    outside = [url for url in browser.requests if not url.startswith(("data:", "about:")) and url != pages[kind].as_uri()]
+    assert outside == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_overflows(browser: Browser, pages: dict[str, Path], kind: str, width: int) -> None:
+    browser.size(width, 20_000)
+    browser.open(pages[kind])
+    browser.value("document.querySelectorAll('main details:not(#walk)').forEach((each) => { each.open = true; })")
+    browser.settle()
+    wide = browser.value(
+        "[...document.querySelectorAll('body *')].filter((each) => !each.closest('.wide, svg, .skip') &&"
+        f" each.getBoundingClientRect().right > {width} + 0.5).map((each) => each.outerHTML.slice(0, 80))"
+    )
+    assert wide == []
+    assert browser.value("document.documentElement.scrollWidth") <= width
+    cut = browser.value(
+        "[...document.querySelectorAll('.chart svg text')].filter((each) => { const own = each.getBoundingClientRect(),"
+        " box = each.closest('.chart').getBoundingClientRect(); return own.left < box.left - 1 || own.right > box.right + 1; })"
+        ".map((each) => `${each.closest('.chart').id}: ${each.textContent}`)"
+    )
+    assert cut == []
+
+
+def random_states(count: int) -> list[dict[str, Any]]:
+    draw = random.Random(4)
+    return [{"model": draw.choice(("llama-3-8b", "qwen3-30b-a3b")), "gpu": draw.choice(("h100-sxm", "h200-sxm")),
+             "tp": draw.choice((1, 2, 4)), "kv": draw.choice(("own", "fp8")), "weights": draw.choice(("own", "fp8")),
+             "batch": draw.randint(1, 600), "isl": int(2 ** draw.uniform(0, 13)), "osl": int(2 ** draw.uniform(0, 11)),
+             "speed": draw.choice((1, 1, 1.5))} for _ in range(count)]  # fmt: skip
+
+
+def hash_of(state: dict[str, Any]) -> str:
+    short = {"model": "m", "gpu": "g", "tp": "tp", "weights": "w", "kv": "kv", "batch": "b", "isl": "i", "osl": "o",
+             "speed": "bw"}  # fmt: skip
+    return "#" + "&".join(f"{short[name]}={value}" for name, value in state.items())
+
+
+def expected(state: dict[str, Any]) -> list[float]:
+    """TTFT, TPOT [s], tokens/s of a GPU and memory by `estimate`, and through coefficients on another bandwidth."""
+    formats = {name: state[name] for name in ("weights", "kv") if state[name] != "own"}
+    keys = {"tp": state["tp"], **formats}
+    work = {name: state[name] for name in ("batch", "isl", "osl")}
+    if state["speed"] == 1:
+        told = rk.estimate(state["model"], state["gpu"], allow_oom=True, **work, **keys)
+        return [told.ttft_ms / 1e3, told.tpot_ms / 1e3, told.output_tok_s_per_gpu, told.memory.total_bytes]
+    plain = plan_coefficients(resolve(state["model"], state["gpu"], read_deployment(dict(keys)), None).predictor)
+    plan = with_bandwidth(plain, state["speed"])
+    ttft, tpot = plan.ttft(work["batch"], work["isl"]).time, plan.tpot(*work.values()).time
+    rate = work["batch"] * work["osl"] / (ttft + (work["osl"] - 1) * tpot) / state["tp"]
+    return [ttft, tpot, rate, plan.memory.at(work["batch"], work["isl"] + work["osl"], work["isl"]).total]
+
+
+def test_the_address_is_the_state_and_numbers_are_pythons(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.size(1280, 900)
+    browser.open(pages["deployment"])
+    states = [state for state in random_states(220) if state["model"] == "llama-3-8b" or state["weights"] == "own"]
+    script = """(hashes) => hashes.map((hash) => { history.replaceState(null, "", hash); state = read(); update();
+      const view = answer(state); return view && [view.ttft.time, view.tpot.time, view.rateEach, view.memory.total,
+        document.getElementById("tiles").textContent.includes(asTime(view.tpot.time)) ? 1 : 0]; })"""
+    answers = browser.value(f"({script})({json.dumps([hash_of(state) for state in states])})")
+    found = 0
+    for state, told in zip(states, answers, strict=True):
+        if told is not None:
+            found += 1
+            assert told == pytest.approx([*expected(state), 1], rel=1e-9), state
+    assert found >= 120
+
+
+def test_a_slider_changes_the_numbers_and_the_address(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.size(1280, 900)
+    browser.open(pages["deployment"])
+    before = browser.value("document.getElementById('tiles').textContent")
+    browser.value("{ const slider = document.getElementById('in-batch'); slider.focus(); slider.value = 300;"
+                  " slider.dispatchEvent(new Event('input', { bubbles: true })); }")  # fmt: skip
+    browser.settle()
+    after, batch = browser.value("document.getElementById('tiles').textContent"), browser.value("state.batch")
+    assert batch == 512
+    assert after != before
+    assert browser.value("location.hash") == "#b=512"
+    browser.value("document.getElementById('pin').click()")
+    browser.value("document.getElementById('in-tp').value = '2'; document.getElementById('in-tp').dispatchEvent(new Event('change'))")
+    browser.settle()
+    assert "Against the other" in browser.value("document.getElementById('compared').textContent")
+    again = browser.value("location.hash")
+    told = browser.value("document.getElementById('compared').textContent")
+    browser.open(pages["deployment"], again)
+    assert browser.value("document.getElementById('compared').textContent") == told
+    browser.value("document.getElementById('reset').click()")
+    browser.settle()
+    assert browser.value("document.getElementById('tiles').textContent") == before
+
+
+@pytest.mark.parametrize("state", ["#b=0", "#b=-3&i=1e99", "#m=nothing&tp=x", "#vs=a|b", "#b=%3Cimg%20src=x%3E&w=", "#g=__proto__"])
+def test_a_broken_address_is_mended(browser: Browser, pages: dict[str, Path], state: str) -> None:
+    browser.errors.clear()
+    browser.open(pages["deployment"], state)
+    assert browser.value("document.getElementById('tiles').children.length") == 5
+    assert browser.errors == []
+
+
+def test_what_is_not_in_the_page_says_so(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["fixed"])
+    assert browser.value("document.getElementById('tiles').children.length") == 5
+    browser.open(pages["deployment"], "#m=qwen3-30b-a3b&w=fp8")
+    assert browser.value("document.getElementById('charts').hidden || document.getElementById('tiles').children.length === 5")
+
+
+def test_a_keyboard_reaches_everything(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.size(1280, 900)
+    browser.open(pages["deployment"])
+    browser.value("document.activeElement.blur()")
+    wanted = set(browser.value(
+        "[...document.querySelectorAll('select, input, button:not(:disabled), summary, a[href]')].map((each, place) =>"
+        " { each.dataset.place = place; return String(place); })"))  # fmt: skip
+    reached = set()
+    for _ in range(len(wanted) + 20):
+        browser.press("Tab")
+        reached.add(browser.value("document.activeElement.dataset.place ?? ''"))
+    assert wanted <= reached
+
+
+def test_pictures_have_words_and_tables(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.size(1280, 900)
+    browser.open(pages["against"])
+    charts = browser.value("[...document.querySelectorAll('.chart')].map((box) => [box.getAttribute('role'), box.getAttribute('aria-label'), box.nextSibling.tagName])")
+    assert charts
+    assert all(role == "img" and words and table == "DETAILS" for role, words, table in charts)
+    browser.value("document.querySelectorAll('main details:not(#walk)').forEach((each) => { each.open = true; })")
+    browser.settle()
+    rows = browser.value("[...document.querySelectorAll('.chart')].map((box) => box.nextSibling.querySelectorAll('tbody tr').length)")
+    assert min(rows) >= 1
+    unnamed = browser.value("[...document.querySelectorAll('select, input')].filter((each) => !each.labels.length && !each.ariaLabel).map((each) => each.id)")
+    assert unnamed == []
+
+
+def test_paper_splits_no_chart(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.size(1280, 900)
+    browser.open(pages["deployment"])
+    browser.send("Emulation.setEmulatedMedia", media="print", features=DARK)
+    browser.size(690, 900)  # about the width of A4 between its margins
+    browser.value("dispatchEvent(new Event('beforeprint'))")
+    boxes = browser.value("[...document.querySelectorAll('.chart')].map((box) => [getComputedStyle(box).breakInside, box.offsetHeight, box.querySelectorAll('svg, canvas').length])")
+    assert {inside for inside, _, _ in boxes} == {"avoid"}
+    assert max(height for _, height, _ in boxes) < 900
+    assert min(drawn for _, _, drawn in boxes) == 1
+    assert browser.value("getComputedStyle(document.querySelector('.controls')).display") == "none"
+    paper = browser.send("Page.printToPDF", printBackground=True)
+    assert len(paper["data"]) > 10_000
+    browser.send("Emulation.setEmulatedMedia", media="", features=LIGHT)
+
+
+def test_ten_thousand_rows_stay_quick_to_redraw(browser: Browser, pages: dict[str, Path]) -> None:
+    """All rows are there, and another axis shows them all again."""
+    browser.size(1280, 900)
+    browser.open(pages["sweep"])
+    assert browser.value("DATA.table.rows") == 10_000
+    browser.value("{ const axis = document.getElementById('sweep-x'); axis.value = 'tpot_ms'; axis.dispatchEvent(new Event('change')); }")
+    browser.settle()
+    assert "10,000 rows: output_tok_s_per_gpu against tpot_ms" in browser.value("document.getElementById('sweep').ariaLabel")
