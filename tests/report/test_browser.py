@@ -64,7 +64,7 @@ def test_it_is_silent_and_asks_for_nothing(browser: Browser, pages: dict[str, Pa
         browser.settle()
     drawn = browser.value("[...document.querySelectorAll('.chart')].map((box) => box.querySelectorAll('svg, canvas').length)")
     assert drawn
-    assert min(drawn) == 1
+    assert min(drawn) >= 1
     assert browser.errors == []
     outside = [url for url in browser.requests if not url.startswith(("data:", "about:")) and url != pages[kind].as_uri()]
     assert outside == []
@@ -212,7 +212,7 @@ def test_paper_splits_no_chart(browser: Browser, pages: dict[str, Path]) -> None
     boxes = browser.value("[...document.querySelectorAll('.chart')].map((box) => [getComputedStyle(box).breakInside, box.offsetHeight, box.querySelectorAll('svg, canvas').length])")
     assert {inside for inside, _, _ in boxes} == {"avoid"}
     assert max(height for _, height, _ in boxes) < 900
-    assert min(drawn for _, _, drawn in boxes) == 1
+    assert min(drawn for _, _, drawn in boxes) >= 1
     assert browser.value("getComputedStyle(document.querySelector('.controls')).display") == "none"
     paper = browser.send("Page.printToPDF", printBackground=True)
     assert len(paper["data"]) > 10_000

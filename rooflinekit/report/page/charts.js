@@ -10,6 +10,17 @@ const dtypeOf = (gpu, peak) => Object.entries(gpu.peaks).filter(([, rate]) => Ma
 
 const outlined = () => ({ textBorderColor: colour("card"), textBorderWidth: 3 });
 
+
+function luminance(tint) {  // relative, of #rrggbb (WCAG 2.1)
+  const [r, g, b] = [1, 3, 5].map((at) => parseInt(tint.slice(at, at + 2), 16) / 255).map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+function readable(fill) {  // the better of two colours for text on a fill
+  const [ground, card, ink] = [fill, "card", "ink"].map((name) => luminance(colour(name)) + 0.05);
+  const contrast = (other) => Math.max(ground, other) / Math.min(ground, other);
+  return colour(contrast(card) >= contrast(ink) ? "card" : "ink");
+}
+
 // ---- roofline
 function rooflinePoints(view, step) {
   const parts = view[step].filter((part) => part.flops > 0 && moved(part) > 0), time = sum(view[step].map((part) => part.time));
@@ -58,7 +69,8 @@ function rooflineOption(view, gpu, reference) {
       label: { show: true, formatter: `ridge ${three(line.ridge)} FLOP/B`, position: "insideStartBottom", ...text(12), distance: 4 } },
   }));
   const dots = STEPS.map((step, place) => ({
-    type: "scatter", name: step, data: points[place], symbol: step === "prefill" ? "diamond" : "circle", z: 4,
+    type: "scatter", name: step, symbol: step === "prefill" ? "diamond" : "circle", z: 4,
+    data: points[place].map((point) => (point.value[0] > to / 60 ? { ...point, label: { align: "right", offset: [24, 0] } } : point)),
     itemStyle: { color: view.memory.fits ? colourOf(step) : "transparent", opacity: view.memory.fits ? 0.78 : 1, borderColor: view.memory.fits ? colour("card") : colourOf(step), borderWidth: view.memory.fits ? 1 : 2 },
     label: { show: true, position: "bottom", distance: 3, ...text(12), color: colourOf(step), ...outlined(),
       formatter: ({ data }) => (data.told && data.share > 0.02 ? `${data.part.name}${data.others ? ` + ${data.others}` : ""}` : "") },
@@ -67,7 +79,7 @@ function rooflineOption(view, gpu, reference) {
     type: "scatter", data: rooflinePoints(reference, step), symbol: step === "prefill" ? "diamond" : "circle", z: 2,
     itemStyle: { color: "transparent", borderColor: colour("soft"), borderWidth: 1.2 },
   })) : [];
-  option.grid = { ...option.grid, left: small() ? 84 : 92, right: 22, top: 24 };
+  option.grid = { ...option.grid, left: small() ? 98 : 100, right: 24, top: 24 };
   option.tooltip.formatter = ({ data }) => (data?.part ? pointText(data) : "");
   return {
     ...option, xAxis: logarithmic("FLOP per byte of memory traffic", "", { axis: { min: from, max: to } }),
@@ -113,7 +125,7 @@ function timeOption(view, step) {
 // ---- stacked bars: causes of time, classes of bytes, memory
 function stackOption(rows, parts, format, more = {}) {  // rows: [title, {part: value}, whole if shares are drawn], from the top
   const option = base(), shown = [...rows].reverse();
-  option.grid = { left: small() ? 84 : 112, right: more.right ?? 24, top: more.top ?? 6, bottom: 40 };
+  option.grid = { left: small() ? 104 : 120, right: more.right ?? 24, top: more.top ?? 6, bottom: 40 };
   option.tooltip.formatter = ({ seriesName, data, name }) => `${name}: ${seriesName}\n${format(data.told ?? data.value)}`;
   const most = more.most ?? Math.max(...shown.map(([, values]) => sum(parts.map(([key]) => values[key]))));
   return {
@@ -122,7 +134,7 @@ function stackOption(rows, parts, format, more = {}) {  // rows: [title, {part: 
     series: parts.map(([key, title], place) => ({
       type: "bar", name: title, stack: "all", barWidth: "58%", itemStyle: { color: colour(key), borderColor: colour("card"), borderWidth: 0.5 },
       data: shown.map(([, values, whole]) => (whole ? { value: values[key] / whole, told: values[key] } : { value: values[key] })),
-      label: { show: true, ...text(12.5), color: colour("card"), textBorderWidth: 0, formatter: ({ value, data }) => (value > (small() ? 0.17 : 0.08) * most ? format(data.told ?? value) : "") },
+      label: { show: true, ...text(12.5), color: readable(key), textBorderWidth: 0, formatter: ({ value, data }) => (value > (small() ? 0.17 : 0.08) * most ? format(data.told ?? value) : "") },
       markLine: place === 0 && more.lines ? more.lines : undefined,
     })),
   };

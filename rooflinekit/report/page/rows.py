@@ -35,6 +35,8 @@ def rows_data(table: pd.DataFrame) -> dict[str, Any]:
                          f"{', '.join(map(str, table.columns[:12])) or 'none'}")  # fmt: skip
     kept = kept[[name for name in kept if name in _ANSWERS or kept[name].astype(str).nunique() > 1 or name == "gpu"]]
     total, answered = len(kept), kept[kept[[name for name in _ANSWERS if name in kept]].notna().any(axis=1)]
+    if answered.empty:
+        raise InputError("no row has an answer: there is nothing to report")
     shown = _thinned(answered, MOST_CELLS // max(len(kept.columns), 1))
     columns = {name: column for name in shown if (column := _column(shown[name])) is not None}
     return {"columns": columns, "rows": len(shown), "total": total, "unanswered": total - len(answered)}

@@ -31,6 +31,8 @@ def fixed_view(predictor: Predictor, work: Workload) -> dict[str, Any]:
 def _sweep(predictor: Predictor, work: Workload, name: str, values: Sequence[int]) -> list[dict[str, Any]]:
     rows = []
     for value in values:
+        if name == "isl" and value <= float(work.cached):
+            continue
         own: dict[str, Any] = {name: float(value)}
         there = replace(work, **own, context=None)
         try:

@@ -1,0 +1,318 @@
+"""Pages as files: complete, self-contained, small, never markup from names, and readable in both themes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import rooflinekit as rk
+from rooflinekit.cli.app import app
+from rooflinekit.report.page.front import read_against
+from rooflinekit.report.page.render import LIMIT_BYTES
+
+PAGE = Path(rk.__file__).parent / "report" / "page"
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`&{{data}}\u2028"
+FEW: dict[str, Any] = {"models": [], "gpus": [], "walk": False}
+
+
+class Tags(HTMLParser):
+    """Every element with its attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    @property
+    def names(self) -> list[str]:
+        return [tag for tag, _ in self.elements]
+
+
+def data_of(page: str) -> Any:
+    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert text is not None
+    return json.loads(text[1])
+
+
+def page_of(tmp_path: Path, *arguments: Any, **more: Any) -> str:
+    return rk.write_report(tmp_path / "page.html", *arguments, force=True, **more).path.read_text(encoding="utf-8")
+
+
+def plan() -> dict[str, Any]:
+    found = rk.plan("llama-3-8b", ["h100-sxm"], "p95 ttft<1s, p95 tpot<40ms", rate=20, isl=1000, osl=200, tp=[1, 2],
+                    disaggregated=False, confirm=0)  # fmt: skip
+    return found.to_dict()
+
+
+@pytest.fixture(scope="module")
+def made_plan() -> dict[str, Any]:
+    return plan()
+
+
+def table() -> pd.DataFrame:
+    return rk.sweep(model="llama-3-8b", gpu=["h100-sxm", "l40s"], batch=[1, 64, 1024], isl=[512], osl=[64])
+
+
+class TestContent:
+    def test_a_deployment_is_complete(self, tmp_path: Path) -> None:
+        page = page_of(tmp_path, "llama-3-8b", batch=16, isl=1000)
+        answer = rk.estimate("llama-3-8b", batch=16, isl=1000)
+        data, offers = data_of(page), data_of(page)["offers"]
+        for name in ("roofline", "causes", "time", "bytes", "memory", "batch", "rate", "context", "reads", "pareto"):
+            assert page.count(f'id="{name}"') == 1, name
+        assert data["asked"] == {"model": "llama-3-8b", "gpu": "h100-sxm", "tp": 1, "weights": "own", "kv": "own",
+                                 "batch": 16, "isl": 1000, "osl": 256, "speed": 1}  # fmt: skip
+        assert "llama-3-8b|h100-sxm|1|own|own" in offers["plans"]
+        assert {label.split("|")[1] for label in offers["plans"]} == {"h100-sxm", "h200-sxm", "b200-sxm"}
+        assert data["fixed"] is None
+        assert f"{answer.tpot_ms:.2f} ms" in page
+        assert answer.calibration is not None
+        assert answer.calibration["hash"] in page
+        assert all(kernel.name in page for kernel in answer.decode.kernels)
+        assert "Accuracy of the calibration" in page
+        assert page.count("<tr>") > len(answer.provenance)
+
+    def test_a_comparison_names_both(self, tmp_path: Path) -> None:
+        page = page_of(tmp_path, "llama-3-8b", against="gpu=h200-sxm,batch=4", **FEW)
+        other = data_of(page)["reference"]
+        assert (other["at"]["gpu"], other["at"]["batch"]) == ("h200-sxm", 4)
+        expected = rk.estimate("llama-3-8b", "h200-sxm", batch=4)
+        assert other["view"]["tpot"]["time"] == pytest.approx(expected.tpot_ms / 1e3)
+        assert "against llama-3-8b on h200-sxm" in page
+
+    @pytest.mark.parametrize("keys", [
+        {"tp": 2, "ep": 2}, {"tp": 2, "cached": 500}, {"tp": 2, "context": 3000}, {"tp": 2, "kv_policy": "window:512"},
+        {"tp": 1, "pp": 2, "microbatches": 4}, {"tp": 2, "max_model_len": 4096},
+    ])  # fmt: skip
+    def test_what_sliders_cannot_express_is_drawn_all_the_same(self, tmp_path: Path, keys: dict[str, Any]) -> None:
+        page = page_of(tmp_path, "mixtral-8x7b", batch=8, **keys, **FEW)
+        view, answer = data_of(page)["fixed"], rk.estimate("mixtral-8x7b", batch=8, **keys)
+        assert view["ttft"]["time"] * 1e3 == pytest.approx(answer.ttft_ms)
+        assert view["tpot"]["time"] * 1e3 == pytest.approx(answer.tpot_ms)
+        assert view["rateEach"] == pytest.approx(answer.output_tok_s_per_gpu)
+        assert view["memory"]["total"] == pytest.approx(answer.memory.total_bytes)
+        assert sum(part["time"] for part in view["decode"]) * 1e3 == pytest.approx(answer.decode.time_ms)
+        assert len(view["sweeps"]["batch"]) > 5
+        assert "leaves it for one of plain tensor parallelism" in page
+
+    def test_what_does_not_fit_says_so_first(self, tmp_path: Path) -> None:
+        page = page_of(tmp_path, "llama-3-70b", **FEW)
+        assert "It does not fit in memory" in page
+        assert data_of(page)["fixed"]["memory"]["fits"] is False
+
+    def test_a_simulation_is_in_it(self, tmp_path: Path) -> None:
+        outcome = rk.simulate("llama-3-8b", rate=8.0, requests=80, isl="256", osl="32")
+        data = data_of(page_of(tmp_path, "llama-3-8b", rate=8.0, isl=256, osl=32, simulation=outcome, **FEW))
+        titles = {title: spread for title, spread, _ in data["simulation"]["spreads"]}
+        assert titles["first token (TTFT)"]["p99"] == outcome.ttft_ms.p99
+        line = data["simulation"]["line"]
+        assert len(line["time"]) == len(line["kv"]) <= 401
+        assert line["time"] == sorted(line["time"])
+        assert max(line["kv"]) <= 1.0
+
+    def test_a_plan_is_in_it(self, tmp_path: Path, made_plan: dict[str, Any]) -> None:
+        page = page_of(tmp_path, plan=made_plan, models=[], gpus=[])
+        data = data_of(page)
+        assert len(data["plan"]["candidates"]) == len(made_plan["candidates"])
+        assert data["plan"]["candidates"][0]["usd"] == made_plan["best"]["usd_per_hour"]
+        assert data["asked"]["isl"] == 1000
+        assert made_plan["answer"].split(". ")[0] in page
+
+    def test_rows_of_a_sweep_are_all_in_it(self, tmp_path: Path) -> None:
+        rows = table()
+        data = data_of(page_of(tmp_path, sweep=rows))["table"]
+        assert data["rows"] == len(rows) == 6
+        assert data["columns"]["tpot_ms"]["values"] == pytest.approx(rows["tpot_ms"].tolist(), rel=1e-5)
+        written = tmp_path / "rows.csv"
+        rows.to_csv(written, index=False)
+        assert data_of(page_of(tmp_path, sweep=written))["table"]["columns"]["tpot_ms"] == data["columns"]["tpot_ms"]
+
+    def test_too_many_rows_are_thinned_and_the_front_stays(self, tmp_path: Path) -> None:
+        count = 120_000
+        rows = pd.DataFrame({"gpu": "x", "tpot_ms": [1.5] * count, "output_tok_s_per_user": [1.0 + place for place in range(count)],
+                             "output_tok_s_per_gpu": [float((place * 7919) % 10_007) for place in range(count)]})  # fmt: skip
+        rows.loc[777, ["output_tok_s_per_user", "output_tok_s_per_gpu"]] = [5e6, 5e6]
+        report = rk.write_report(tmp_path / "page.html", sweep=rows)
+        data = data_of(report.path.read_text(encoding="utf-8"))["table"]
+        assert data["total"] == count > data["rows"]
+        assert 5e6 in data["columns"]["output_tok_s_per_gpu"]["values"]
+        assert report.bytes <= LIMIT_BYTES
+
+
+class TestSelfContained:
+    @pytest.mark.parametrize("kind", ["model", "sweep"])
+    def test_nothing_is_fetched(self, tmp_path: Path, kind: str) -> None:
+        page = page_of(tmp_path, "llama-3-8b") if kind == "model" else page_of(tmp_path, sweep=table())
+        for tag, attributes in Tags(page).elements:
+            assert not attributes.get("src"), tag
+            assert (attributes.get("href") or "#").startswith(("#", "data:")), tag
+            assert not any(name.startswith("on") for name in attributes), tag
+        policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)
+        assert policy is not None
+        assert policy[1].startswith("default-src 'none';")
+        assert "script-src 'sha256-" in policy[1]
+        assert "unsafe-inline" not in policy[1].split("script-src")[1]
+        assert len(page.encode()) <= LIMIT_BYTES
+
+    def test_the_same_twice(self, tmp_path: Path) -> None:
+        assert page_of(tmp_path, "llama-3-8b", **FEW) == page_of(tmp_path, "llama-3-8b", **FEW)
+
+    def test_the_library_is_the_one_that_is_named(self) -> None:
+        told = (PAGE / "vendor" / "README.md").read_text(encoding="utf-8")
+        assert hashlib.sha256((PAGE / "vendor" / "echarts.min.js").read_bytes()).hexdigest() in told
+        assert "Apache License" in (PAGE / "vendor" / "LICENSE.txt").read_text(encoding="utf-8")
+
+
+class TestMarkup:
+    def test_a_folders_name_cannot_become_markup(self, tmp_path: Path) -> None:
+        folder = tmp_path / "<img src=x onerror=alert(1)>&{{data}}"
+        plain = tmp_path / "plain"
+        for path in (folder, plain):
+            path.mkdir()
+            (path / "config.json").write_text(json.dumps({
+                "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "num_hidden_layers": 4,
+                "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 2048, "vocab_size": 32000,
+                "max_position_embeddings": 4096, "torch_dtype": "bfloat16", "hidden_act": "silu",
+                "tie_word_embeddings": False}), encoding="utf-8")  # fmt: skip
+        pages = [page_of(tmp_path, path, **(FEW | {"walk": True})) for path in (folder, plain)]
+        assert Tags(pages[0]).names == Tags(pages[1]).names
+        assert "<img" not in pages[0]
+
+    def test_a_plans_texts_cannot_become_markup(self, tmp_path: Path, made_plan: dict[str, Any]) -> None:
+        bad = json.loads(json.dumps(made_plan))
+        bad |= {"answer": HOSTILE, "warnings": [HOSTILE], "model": HOSTILE, "slo": [HOSTILE], "version": HOSTILE}
+        bad["refused"] = [{"what": HOSTILE, "why": HOSTILE}]
+        bad["candidates"][0] |= {"lost": HOSTILE}
+        for row in bad["candidates"]:
+            row["scenario"]["gpu"] = HOSTILE
+        bad["candidates"][0]["scenario"]["model"] = HOSTILE
+        page = page_of(tmp_path, plan=bad)
+        assert "<img" not in page
+        assert page.count("<script") == len(Tags(page).elements and re.findall(r"<script[ >]", page)) == 7
+        assert data_of(page)["plan"]["candidates"][0]["verdict"] == HOSTILE
+
+    def test_cells_and_file_names_cannot_become_markup(self, tmp_path: Path) -> None:
+        rows = table().assign(gpu=HOSTILE)
+        path = tmp_path / "<img src=x>.csv"
+        rows.to_csv(path, index=False)
+        page = page_of(tmp_path, sweep=path)
+        assert "<img" not in page
+        assert data_of(page)["table"]["columns"]["gpu"]["words"] == [HOSTILE]
+
+    def test_scripts_write_text_and_never_markup(self) -> None:
+        for name in ("draw.js", "charts.js", "page.js", "sections.js", "evaluate.js"):
+            source = (PAGE / name).read_text(encoding="utf-8")
+            assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\(|new Function", source), name
+            assert len(source.splitlines()) <= 400
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["report", *arguments])
+
+
+class TestCommand:
+    def test_a_page_is_written_once(self, tmp_path: Path) -> None:
+        out, small = tmp_path / "page.html", ("--models", "", "--gpus", "")
+        told = run("llama-3-8b", "--batch", "4", "--rate", "3", "--out", str(out), *small)
+        assert (told.exit_code, out.exists()) == (2, False)  # a batch and a rate
+        told = run("llama-3-8b", "--rate", "3", "--isl", "300", "--osl", "20", "--simulate", "40", "--out", str(out), *small)
+        assert told.exit_code == 0, told.output
+        first = out.read_bytes()
+        assert b"Simulated, request by request" in first
+        again = run("llama-3-8b", "--out", str(out), *small)
+        assert (again.exit_code, "add --force" in again.output) == (2, True)
+        assert out.read_bytes() == first
+        assert run("llama-3-8b", "--out", str(out), "--force", *small).exit_code == 0
+        assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+    def test_a_plan_and_a_sweep_from_files(self, tmp_path: Path, made_plan: dict[str, Any]) -> None:
+        (tmp_path / "plan.json").write_text(json.dumps(made_plan), encoding="utf-8")
+        table().to_csv(tmp_path / "rows.csv", index=False)
+        for option, name in (("--plan", "plan.json"), ("--sweep", "rows.csv")):
+            out = tmp_path / f"{name}.html"
+            told = run(option, str(tmp_path / name), "--out", str(out), *(("--gpus", "") if option == "--plan" else ()))
+            assert told.exit_code == 0, told.output
+            assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+    @pytest.mark.parametrize(("arguments", "what"), [
+        ((), "MODEL, --plan FILE or --sweep FILE"), (("lama3-8",), "nearest: llama-3-8b"),
+        (("llama-3-8b", "--gpu", "h1000"), "nearest"), (("llama-3-8b", "--against", "h1000"), "nearest"),
+        (("llama-3-8b", "--against", "tp"), "tp"), (("llama-3-8b", "--against", "tp=4,x"), "no key=value"),
+        (("llama-3-8b", "--against", "tpp=4"), "nearest: tp"), (("llama-3-8b", "--simulate", "5"), "--rate or --concurrency"),
+        (("llama-3-8b", "--plan", "x.json"), "leave it out"), (("--plan", "x.json"), "no such file"),
+        (("--plan", "x.json", "--sweep", "y.csv"), "plan and sweep"), (("--sweep", "y.csv"), "no such file"),
+        (("--sweep", "pyproject.toml"), "neither .csv nor .parquet"), (("llama-3-8b", "--out", "/nowhere/x.html"), "not a folder"),
+        (("llama-3-8b", "--models", "lama3-8"), "nearest"), (("llama-3-8b", "--batch", "0"), "batch"),
+    ])  # fmt: skip
+    def test_bad_input_is_one_line_and_exit_code_2(self, arguments: tuple[str, ...], what: str, tmp_path: Path) -> None:
+        extra = () if "--out" in arguments else ("--out", str(tmp_path / "page.html"))
+        told = run(*arguments, *extra)
+        assert (told.exit_code, told.output.count("\n")) == (2, 1), told.output
+        assert what in told.output
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("content", ["", "[]", "{}", "null", "{\"model\": 3}", "\x00\xff"])
+    def test_what_is_no_plan_is_refused(self, content: str, tmp_path: Path) -> None:
+        path = tmp_path / "plan.json"
+        path.write_text(content, encoding="latin-1")
+        told = run("--plan", str(path), "--out", str(tmp_path / "page.html"))
+        assert (told.exit_code, told.output.count("\n")) == (2, 1), told.output
+        assert "plan" in told.output
+
+    def test_a_table_without_answers_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "rows.csv"
+        for content in ("", "a,b\n1,2\n", "tpot_ms\n"):
+            path.write_text(content, encoding="utf-8")
+            told = run("--sweep", str(path), "--out", str(tmp_path / "page.html"))
+            assert (told.exit_code, told.output.count("\n")) == (2, 1), told.output
+
+    def test_a_full_disk_leaves_nothing_behind(self, tmp_path: Path) -> None:
+        folder = tmp_path / "gone"
+        folder.mkdir()
+        shutil.rmtree(folder)
+        assert run("llama-3-8b", "--out", str(folder / "x.html")).exit_code == 2
+
+
+def test_against_is_read_as_it_is_meant() -> None:
+    assert read_against("kv-policy=window:512,eager=true,skew=0.5") == {"kv_policy": "window:512", "eager": True, "skew": 0.5}
+    assert read_against({"tp": 2}) == {"tp": 2}
+    with pytest.raises(rk.InputError, match="needs an accelerator"):
+        read_against(" , ")
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    r, g, b = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def contrast(one: str, two: str) -> float:
+    high, low = sorted((luminance(one), luminance(two)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_contrast_passes_aa(theme: str) -> None:
+    """WCAG 2.1: 4.5 for text, 3 for what a chart is made of; labels in bars take the better of two colours."""
+    style = (PAGE / "page.css").read_text(encoding="utf-8")
+    blocks = re.findall(r":root(?::not\(\.paper\))? \{([^}]*--page[^}]*)\}", style)
+    colours = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6})", blocks[theme == "dark"]))
+    for ground in ("page", "card"):
+        for text in ("ink", "soft", "bad", "focus", "weights", "cache", "prefill", "decode"):
+            assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+    assert contrast(colours["ink"], colours["on"]) >= 4.5
+    for fill in ("weights", "cache", "activations", "engine", "compute", "memory", "network", "overhead"):
+        assert contrast(colours[fill], colours["card"]) >= 3.0, fill
+        assert max(contrast(colours[fill], colours[text]) for text in ("card", "ink")) >= 4.5, fill
