@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH  ?= torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long check lint types bench gpu calibration report-kernels report-serving predictions catalogue docs clean
+.PHONY: help run test test-long check lint types bench gpu calibration report-kernels report-serving predictions catalogue reports docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -68,6 +68,17 @@ catalogue: $(VENV)/core.stamp  ## rewrite docs/catalogue.md and docs/engines.md 
 	$(BIN)/python -m rooflinekit.report.engines_page > docs/engines.md
 
 docs: catalogue $(VENV)/test.stamp  ## refresh what the docs take from the code: catalogue, schema, claims, pictures, pasted outputs
+reports: $(VENV)/core.stamp  ## write the example pages in reports/ again
+	$(BIN)/rooflinekit report llama-3-8b --batch 32 --isl 2048 --force --out reports/llama-3-8b.html
+	$(BIN)/rooflinekit report mixtral-8x7b --tp 2 --rate 8 --simulate 1000 --force --out reports/mixtral-8x7b.html
+	$(BIN)/rooflinekit report deepseek-v3 --gpu h200-sxm --tp 8 --batch 64 --isl 4096 --against b200-sxm --force \
+		--out reports/deepseek-v3.html
+	scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && \
+	$(BIN)/rooflinekit plan llama-3.3-70b --gpu h100-sxm,h200-sxm,b200-sxm --rate 50 --isl 2000 --osl 300 \
+		--slo 'p95 ttft<1s, p95 tpot<40ms' --format json --out "$$scratch/plan.json" && \
+	$(BIN)/rooflinekit report --plan "$$scratch/plan.json" --force --out reports/plan-llama-3.3-70b.html
+
+docs: catalogue $(VENV)/test.stamp  ## refresh what the docs take from the code: catalogue, schema, claims, pasted outputs
 	$(BIN)/python -m rooflinekit.report.claims > docs/claims.md.new && mv docs/claims.md.new docs/claims.md
 	$(BIN)/python -m rooflinekit.report.schema docs/schema/estimate.schema.json
 	$(BIN)/python -m rooflinekit.report.plots.why_decode docs/images

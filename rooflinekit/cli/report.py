@@ -44,7 +44,9 @@ __all__ = ["report"]
 def report(
     model: Annotated[str | None, typer.Argument(help="Name, Hugging Face id, or path to a config.json.")] = None,
     plan: Annotated[Path | None, typer.Option(help="Report on what plan --format json wrote, not on MODEL.")] = None,
-    sweep: Annotated[Path | None, typer.Option(help="Report on rows of a sweep (.csv, .parquet), not on MODEL.")] = None,
+    sweep: Annotated[
+        Path | None, typer.Option(help="Report on rows of a sweep (.csv, .parquet), not on MODEL.")
+    ] = None,
     against: Annotated[str | None, typer.Option(help="Compare with another GPU, or with tp=4,weights=fp8.")] = None,
     simulate: Annotated[int | None, Count("Simulate so many requests of --rate or --concurrency too.")] = None,
     models: Annotated[str | None, typer.Option(help="Models that the sliders offer besides, comma between.")] = None,
@@ -91,7 +93,8 @@ def report(
     from rooflinekit.report.page import write_report
 
     check_free(out, force)
-    told = {name: None if text is None else _names(text) for name, text in (("models", models), ("gpus", gpus))}
+    offered = (("models", models), ("gpus", gpus))
+    told: dict[str, Any] = {name: None if text is None else _names(text) for name, text in offered}
     if plan is not None or sweep is not None:
         _alone(model, against, simulate)
         made = write_report(out, plan=plan, sweep=sweep, force=force, **told)
@@ -131,5 +134,5 @@ def _simulated(model: str, gpu: str, requests: int | None, scenario: dict[str, A
         return None
     if scenario["rate"] is None and scenario["concurrency"] is None:
         raise InputError("--simulate needs a load: add --rate or --concurrency")
-    lengths = {key: str(scenario[key]) for key in ("isl", "osl") if scenario[key] is not None}
+    lengths: dict[str, Any] = {key: str(scenario[key]) for key in ("isl", "osl") if scenario[key] is not None}
     return run(model, gpu, requests=requests, **{"isl": "1024", "osl": "256", **scenario, **lengths})

@@ -111,6 +111,8 @@ def _host(exported: PlanCoefficients, passes: float, batch: float, busy: tuple[f
     """What the engine adds, under the names of `rooflinekit.execution`."""
     return [
         Part(name, "host", 1, 0.0, 0.0, 0.0, 0.0, span, (0.0, 0.0, 0.0, span.time))
-        for name, span in zip(("host", "layer_gaps", "launch_gaps"), exported.host.pieces(passes, batch, busy), strict=False)
+        for name, span in zip(
+            ("host", "layer_gaps", "launch_gaps"), exported.host.pieces(passes, batch, busy), strict=False
+        )
         if span.time
     ]

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next((found for name in _NAMES if (found := shutil.which(name))), None)
 _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-port=0",
@@ -88,12 +89,14 @@ class Browser:
 
     def settle(self) -> None:
         """Wait for two frames and the front."""
-        self.value("new Promise((done) => setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(done)), 150))")
+        frames = "requestAnimationFrame(() => requestAnimationFrame(done))"
+        self.value(f"new Promise((done) => setTimeout(() => {frames}, 120))")
 
     def press(self, key: str) -> None:
         """Press a key."""
         for kind in ("keyDown", "keyUp"):
-            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode={"Tab": 9}.get(key, 39))
+            number = {"Tab": 9}.get(key, 39)
+            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=number)
 
     def screenshot(self, out: Path) -> None:
         """The window as a PNG file."""

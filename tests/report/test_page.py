@@ -214,7 +214,8 @@ class TestMarkup:
     def test_scripts_write_text_and_never_markup(self) -> None:
         for name in ("draw.js", "charts.js", "page.js", "sections.js", "evaluate.js"):
             source = (PAGE / name).read_text(encoding="utf-8")
-            assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\(|new Function", source), name
+            forbidden = r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\(|new Function"
+            assert not re.search(forbidden, source), name
             assert len(source.splitlines()) <= 400
 
 
@@ -227,7 +228,8 @@ class TestCommand:
         out, small = tmp_path / "page.html", ("--models", "", "--gpus", "")
         told = run("llama-3-8b", "--batch", "4", "--rate", "3", "--out", str(out), *small)
         assert (told.exit_code, out.exists()) == (2, False)  # a batch and a rate
-        told = run("llama-3-8b", "--rate", "3", "--isl", "300", "--osl", "20", "--simulate", "40", "--out", str(out), *small)
+        load = ("--rate", "3", "--isl", "300", "--osl", "20", "--simulate", "40")
+        told = run("llama-3-8b", *load, "--out", str(out), *small)
         assert told.exit_code == 0, told.output
         first = out.read_bytes()
         assert b"Simulated, request by request" in first
@@ -250,10 +252,12 @@ class TestCommand:
         ((), "MODEL, --plan FILE or --sweep FILE"), (("lama3-8",), "nearest: llama-3-8b"),
         (("llama-3-8b", "--gpu", "h1000"), "nearest"), (("llama-3-8b", "--against", "h1000"), "nearest"),
         (("llama-3-8b", "--against", "tp"), "tp"), (("llama-3-8b", "--against", "tp=4,x"), "no key=value"),
-        (("llama-3-8b", "--against", "tpp=4"), "nearest: tp"), (("llama-3-8b", "--simulate", "5"), "--rate or --concurrency"),
+        (("llama-3-8b", "--against", "tpp=4"), "nearest: tp"),
+        (("llama-3-8b", "--simulate", "5"), "--rate or --concurrency"),
         (("llama-3-8b", "--plan", "x.json"), "leave it out"), (("--plan", "x.json"), "no such file"),
         (("--plan", "x.json", "--sweep", "y.csv"), "plan and sweep"), (("--sweep", "y.csv"), "no such file"),
-        (("--sweep", "pyproject.toml"), "neither .csv nor .parquet"), (("llama-3-8b", "--out", "/nowhere/x.html"), "not a folder"),
+        (("--sweep", "pyproject.toml"), "neither .csv nor .parquet"),
+        (("llama-3-8b", "--out", "/nowhere/x.html"), "not a folder"),
         (("llama-3-8b", "--models", "lama3-8"), "nearest"), (("llama-3-8b", "--batch", "0"), "batch"),
     ])  # fmt: skip
     def test_bad_input_is_one_line_and_exit_code_2(self, arguments: tuple[str, ...], what: str, tmp_path: Path) -> None:
@@ -263,7 +267,7 @@ class TestCommand:
         assert what in told.output
         assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize("content", ["", "[]", "{}", "null", "{\"model\": 3}", "\x00\xff"])
+    @pytest.mark.parametrize("content", ["", "[]", "{}", "null", '{"model": 3}', "\x00\xff"])
     def test_what_is_no_plan_is_refused(self, content: str, tmp_path: Path) -> None:
         path = tmp_path / "plan.json"
         path.write_text(content, encoding="latin-1")
@@ -286,7 +290,8 @@ class TestCommand:
 
 
 def test_against_is_read_as_it_is_meant() -> None:
-    assert read_against("kv-policy=window:512,eager=true,skew=0.5") == {"kv_policy": "window:512", "eager": True, "skew": 0.5}
+    found = read_against("kv-policy=window:512,eager=true,skew=0.5")
+    assert found == {"kv_policy": "window:512", "eager": True, "skew": 0.5}
     assert read_against({"tp": 2}) == {"tp": 2}
     with pytest.raises(rk.InputError, match="needs an accelerator"):
         read_against(" , ")

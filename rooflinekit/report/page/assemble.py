@@ -91,7 +91,9 @@ def table_page(table: pd.DataFrame, name: str) -> tuple[str, str]:
     data = rows_data(table)
     named = f"Sweep of {data['total']:,} rows"
     words = [f"{data['rows']:,} deployments from {name}: choose what stands across and up, and what colours mean."]
-    page = Page(named, paragraphs(words, "answer"), rows_card(data, name), foot=_foot(__version__), data={"table": data})
+    page = Page(
+        named, paragraphs(words, "answer"), rows_card(data, name), foot=_foot(__version__), data={"table": data}
+    )
     return named, render(page)
 
 

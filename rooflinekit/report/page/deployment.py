@@ -80,7 +80,9 @@ def lead(deployed: Deployed) -> str:
     answer = deployed.answer
     notes = [f"<li>{escape(note)}</li>" for note in answer.warnings]
     if not answer.memory.fits:
-        notes.insert(0, '<li class="bad">This deployment does not fit in memory; its times are what they would be.</li>')
+        notes.insert(
+            0, '<li class="bad">This deployment does not fit in memory; its times are what they would be.</li>'
+        )
     if answer.load is not None:
         notes.append(f"<li>Below, a static batch of the {answer.inputs['batch']} sequences that this load keeps running: "
                      "its prompts are computed together, so its first token comes later than under load.</li>")  # fmt: skip
@@ -101,7 +103,8 @@ def slider_data(deployed: Deployed, offers: Offers, against: Deployed | None) ->
         "own": own_formats(plan),
         "offers": {
             "models": offers.models,
-            "gpus": {name: roofs(found) for name, found in offers.gpus.items()} | {plan.system.accelerator.name: roofs(plan)},
+            "gpus": {name: roofs(found) for name, found in offers.gpus.items()}
+            | {plan.system.accelerator.name: roofs(plan)},
             "plans": offers.plans,
             "missing": offers.missing,
             **offers.pool.to_dict(),
@@ -132,7 +135,9 @@ def _figure(name: str, heading: str, said: str) -> str:
 
 
 def _pair(*charts: tuple[str, str]) -> str:
-    return "".join(f'<div class="figure"><h3>{heading}</h3><div class="chart" id="{name}"></div></div>' for name, heading in charts)
+    return "".join(
+        f'<div class="figure"><h3>{heading}</h3><div class="chart" id="{name}"></div></div>' for name, heading in charts
+    )
 
 
 _SWEEPS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -16,6 +16,7 @@ from rooflinekit.step import Plan, make_plan
 from rooflinekit.types.dtype import parse_dtype
 from rooflinekit.types.errors import RooflinekitError
 from rooflinekit.types.hardware import Accelerator
+from rooflinekit.types.model import Model
 
 __all__ = ["OTHER_GPUS", "OTHER_MODELS", "OWN", "Asked", "Offers", "make_offers", "own_formats", "roofs"]
 
@@ -73,45 +74,34 @@ def make_offers(asked: Asked, models: Iterable[str] | None, gpus: Iterable[str] 
     Raises InputError for unknown names.
     """
     offers = Offers()
+    plan, key = asked.resolved.plan, asked.key
     others = OTHER_MODELS if models is None else tuple(models)
-    chips = _accelerators([asked.gpu, *(OTHER_GPUS if gpus is None else gpus)])
-    degrees = sorted({*_DEGREES, asked.resolved.plan.deployment.tp})
-    key = asked.key
-    for model in _models([asked.model, *others]):
-        own = model == asked.model
+    found = [plan.model, *(load_model(name).value for name in others)]
+    chips = {plan.system.accelerator.name: asked.gpu}
+    for name in OTHER_GPUS if gpus is None else gpus:
+        chips.setdefault(load_accelerator(name).value.name, name)
+    offers.gpus[plan.system.accelerator.name] = plan
+    degrees = sorted({*_DEGREES, plan.deployment.tp})
+    offers.models = {model.name: model.max_context for model in found}
+    for model in found:
+        own = model is plan.model
         weights, kv = (
             list(dict.fromkeys((key[name], OWN, "fp8"))) if own or models is not None else [OWN]
             for name in ("weights", "kv")
         )
-        for gpu, tp, weight, cache in product(chips, degrees, weights, kv):
-            _offer(offers, asked, (model, gpu), {"tp": tp, "weights": weight, "kv": cache})
+        for chip, tp, weight, cache in product(chips.items(), degrees, weights, kv):
+            _offer(offers, asked, model, (chip, {"tp": tp, "weights": weight, "kv": cache}))
     return offers
 
 
-def _accelerators(names: list[str]) -> list[str]:
-    found: dict[str, str] = {}
-    for name in names:
-        found.setdefault(load_accelerator(name).value.name, name)
-    return list(found.values())
-
-
-def _models(names: list[str]) -> Iterator[str]:
-    known = set()
-    for name in names:
-        title = load_model(name).value.name
-        if title not in known:
-            known.add(title)
-            yield name
-
-
-def _offer(offers: Offers, asked: Asked, names: tuple[str, str], chosen: dict[str, Any]) -> None:
-    """Export one combination, or say why it is missing."""
-    model, chip = (load(name).value.name for load, name in zip((load_model, load_accelerator), names, strict=True))
-    label = "|".join(str(part) for part in (model, chip, *chosen.values()))
+def _offer(offers: Offers, asked: Asked, model: Model, choice: tuple[tuple[str, str], dict[str, Any]]) -> None:
+    """Export one combination, or say why it is missing; `choice` is an accelerator (name, as asked for) and the rest."""
+    (chip, _), chosen = choice
+    label = "|".join(str(part) for part in (model.name, chip, *chosen.values()))
+    if label in offers.plans or label in offers.missing:
+        return
     try:
-        plan = _plan(offers, asked, names, chosen)
-        predictor = Predictor.of(plan)
-        offers.models.setdefault(plan.model.name, plan.model.max_context)
+        predictor = Predictor.of(_plan(offers, asked, model, choice))
         if float(predictor.memory.max_batch(*_PROBE)) < 1.0:
             weights = predictor.memory.stages[0].weight_bytes
             offers.missing[label] = f"does not fit: {weights / 1e9:.3g} GB of weights on each accelerator"
@@ -121,16 +111,16 @@ def _offer(offers: Offers, asked: Asked, names: tuple[str, str], chosen: dict[st
         offers.missing[label] = str(error)
 
 
-def _plan(offers: Offers, asked: Asked, names: tuple[str, str], chosen: dict[str, Any]) -> Plan:
+def _plan(offers: Offers, asked: Asked, model: Model, choice: tuple[tuple[str, str], dict[str, Any]]) -> Plan:
     """A plan, with system, calibration and engine of the first on its accelerator."""
+    (chip, name), chosen = choice
     rest = {key: value for key, value in asked.scenario.items() if key not in _ON_SLIDERS}
     formats = {key: value for key, value in chosen.items() if value != OWN}
     deployment = read_deployment({**rest, **formats})
-    chip = load_accelerator(names[1]).value.name
     if chip not in offers.gpus:
-        offers.gpus[chip] = resolve(names[0], names[1], deployment, _calibration(asked, chip)).plan
+        offers.gpus[chip] = resolve(asked.model, name, deployment, _calibration(asked, chip)).plan
     near = offers.gpus[chip]
-    return make_plan(load_model(names[0]).value, deployment, near.system, near.calibration, near.engine)
+    return make_plan(model, deployment, near.system, near.calibration, near.engine)
 
 
 def _calibration(asked: Asked, chip: str) -> str | None:
@@ -170,6 +160,3 @@ def _cache_rate(plan: Plan) -> float | None:
         return None
     widest = max(told, key=lambda fit: fit.rows)
     return float(plan.system.accelerator.memory_bandwidth) * float(getattr(widest.form, "cache_speed", 1.0))
-
-
-

@@ -69,7 +69,10 @@ def plan_cards(plan: Mapping[str, Any]) -> str:
     refused = f"<details><summary>What cannot serve the traffic</summary>{losses}</details>"
     costs = card("Candidates", '<div class="chart" id="plan-cost"></div>' + table(head, rows) + refused, "plan")
     latency = card("Latencies of the answer at its peak", '<div class="chart" id="plan-spread"></div>', short=True)
-    boxes = "".join(_front(name, heading) for name, heading in (("plan-speed", "Tokens/s each GPU"), ("plan-price", "USD a million tokens")))
+    boxes = "".join(
+        _front(name, heading)
+        for name, heading in (("plan-speed", "Tokens/s each GPU"), ("plan-price", "USD a million tokens"))
+    )
     return f'<div class="wrap">{costs}{latency}{card("What cannot be improved in one respect alone", f"<div class=two>{boxes}</div>")}</div>'
 
 
@@ -94,8 +97,12 @@ def _candidates(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _candidate(row: Mapping[str, Any], place: int) -> dict[str, Any]:
-    confirmed = {True: "confirmed by simulation", False: "refuted by simulation", None: "by formula"}[row.get("confirmed")]
-    title = " + ".join(f"{fleet['replicas']} x {_role(fleet)}{_deployment(fleet['scenario'])}" for fleet in _fleets(row))
+    confirmed = {True: "confirmed by simulation", False: "refuted by simulation", None: "by formula"}[
+        row.get("confirmed")
+    ]
+    title = " + ".join(
+        f"{fleet['replicas']} x {_role(fleet)}{_deployment(fleet['scenario'])}" for fleet in _fleets(row)
+    )
     million = (row.get("usd_per_million_tokens") or {}).get("all")
     verdict = row.get("lost") or ("the answer, " + confirmed if place == 0 else confirmed)
     return {"title": title, "gpus": row["gpus"], "usd": row.get("usd_per_hour"), "million": million, "verdict": verdict}
