@@ -103,14 +103,15 @@ def report(
     else:
         work = {"batch": batch, "isl": isl, "osl": osl, "cached": cached, "context": context}
         load = {"concurrency": concurrency, "rate": rate}
-        deployment = dict(
-            tp=tp, pp=pp, ep=ep, dp=dp, cp=cp, microbatches=microbatches, sequence_parallel=sequence_parallel,
-            all_reduce=all_reduce, system=system, dispatch=dispatch, redundant_experts=redundant_experts, skew=skew,
-            power_cap=power_cap, weights=weights, attention_weights=attention_weights, lm_head=lm_head,
-            activations=activations, kv=kv, kv_policy=kv_policy, engine=engine, memory_fraction=memory_fraction,
-            token_budget=token_budget, max_num_seqs=max_num_seqs, max_model_len=max_model_len, block_size=block_size,
-            eager=eager, calibration=calibration,
-        )  # fmt: skip
+        deployment = {
+            "tp": tp, "pp": pp, "ep": ep, "dp": dp, "cp": cp, "microbatches": microbatches, "sequence_parallel":
+            sequence_parallel, "all_reduce": all_reduce, "system": system, "dispatch": dispatch,
+            "redundant_experts": redundant_experts, "skew": skew, "power_cap": power_cap, "weights": weights,
+            "attention_weights": attention_weights, "lm_head": lm_head, "activations": activations, "kv": kv,
+            "kv_policy": kv_policy, "engine": engine, "memory_fraction": memory_fraction, "token_budget":
+            token_budget, "max_num_seqs": max_num_seqs, "max_model_len": max_model_len, "block_size": block_size,
+            "eager": eager, "calibration": calibration,
+        }  # fmt: skip
         outcome = _simulated(model, gpu, simulate, load | {"isl": isl, "osl": osl} | deployment)
         made = write_report(out, model, gpu, against=against, simulation=outcome, force=force, **told, **work, **load,
                             **deployment)  # fmt: skip

@@ -161,7 +161,7 @@ def test_a_slider_changes_the_numbers_and_the_address(browser: Browser, pages: d
     assert browser.value("location.hash") == "#b=512"
     browser.value("document.getElementById('pin').click()")
     browser.value(
-        "{ const degree = document.getElementById('in-tp'); degree.value = '2'; degree.dispatchEvent(new Event('change')); }"
+        "{ const box = document.getElementById('in-tp'); box.value = '2'; box.dispatchEvent(new Event('change')); }"
     )
     browser.settle()
     assert "Against the other" in browser.value("document.getElementById('compared').textContent")
@@ -245,7 +245,7 @@ def test_ten_thousand_rows_stay_quick_to_redraw(browser: Browser, pages: dict[st
     browser.open(pages["sweep"])
     assert browser.value("DATA.table.rows") == 10_000
     browser.value(
-        "{ const axis = document.getElementById('sweep-x'); axis.value = 'tpot_ms'; axis.dispatchEvent(new Event('change')); }"
+        "{ const box = document.getElementById('sweep-x'); box.value = 'tpot_ms'; box.dispatchEvent(new Event('change')); }"
     )
     browser.settle()
     assert "10,000 rows: output_tok_s_per_gpu against tpot_ms" in browser.value(

@@ -113,9 +113,9 @@ def test_a_step_is_the_estimates(plans: list[PlanCoefficients], case: int) -> No
     decode = decode_step(plans[case], 24, answer.inputs["context"])
     for parts, step in ((prefill_step(plans[case], 24, 777), answer.prefill), (decode, answer.decode)):
         kernels = sorted(step.kernels, key=lambda kernel: (kernel.name, kernel.time_us))
-        parts = sorted(parts, key=lambda part: (part.name, part.span.time))
-        assert [part.name for part in parts] == [kernel.name for kernel in kernels]
-        for part, kernel in zip(parts, kernels, strict=True):
+        ordered = sorted(parts, key=lambda part: (part.name, part.span.time))
+        assert [part.name for part in ordered] == [kernel.name for kernel in kernels]
+        for part, kernel in zip(ordered, kernels, strict=True):
             assert part.span.time * 1e6 == pytest.approx(kernel.time_us, rel=1e-9)
             assert (part.flops, part.weights) == pytest.approx((kernel.flops, kernel.weight_bytes), rel=1e-9)
             assert part.cache == pytest.approx(kernel.kv_read_bytes + kernel.kv_write_bytes, rel=1e-9, abs=1e-3)

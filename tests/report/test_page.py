@@ -141,8 +141,10 @@ class TestContent:
 
     def test_too_many_rows_are_thinned_and_the_front_stays(self, tmp_path: Path) -> None:
         count = 120_000
-        rows = pd.DataFrame({"gpu": "x", "tpot_ms": [1.5] * count, "output_tok_s_per_user": [1.0 + place for place in range(count)],
-                             "output_tok_s_per_gpu": [float((place * 7919) % 10_007) for place in range(count)]})  # fmt: skip
+        users, gpus = range(1, count + 1), [float((place * 7919) % 10_007) for place in range(count)]
+        rows = pd.DataFrame({"gpu": "x", "output_tok_s_per_user": users, "output_tok_s_per_gpu": gpus}).astype(
+            {"output_tok_s_per_user": float}
+        )
         rows.loc[777, ["output_tok_s_per_user", "output_tok_s_per_gpu"]] = [5e6, 5e6]
         report = rk.write_report(tmp_path / "page.html", sweep=rows)
         data = data_of(report.path.read_text(encoding="utf-8"))["table"]
@@ -182,8 +184,8 @@ class TestMarkup:
         for path in (folder, plain):
             path.mkdir()
             (path / "config.json").write_text(json.dumps({
-                "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "num_hidden_layers": 4,
-                "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 2048, "vocab_size": 32000,
+                "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 1024,
+                "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 2048, "vocab_size": 32000,
                 "max_position_embeddings": 4096, "torch_dtype": "bfloat16", "hidden_act": "silu",
                 "tie_word_embeddings": False}), encoding="utf-8")  # fmt: skip
         pages = [page_of(tmp_path, path, **(FEW | {"walk": True})) for path in (folder, plain)]

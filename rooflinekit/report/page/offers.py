@@ -95,7 +95,7 @@ def make_offers(asked: Asked, models: Iterable[str] | None, gpus: Iterable[str] 
 
 
 def _offer(offers: Offers, asked: Asked, model: Model, choice: tuple[tuple[str, str], dict[str, Any]]) -> None:
-    """Export one combination, or say why it is missing; `choice` is an accelerator (name, as asked for) and the rest."""
+    """Export one combination, or say why it is missing; `choice`: an accelerator (name, as asked for), and the rest."""
     (chip, _), chosen = choice
     label = "|".join(str(part) for part in (model.name, chip, *chosen.values()))
     if label in offers.plans or label in offers.missing:

@@ -1,4 +1,4 @@
-"""Exported coefficients as compact JSON: equal kernels and corrections stand once, zeros at the end of a sum nowhere."""
+"""Exported coefficients as compact JSON: equal kernels and corrections stand once."""
 
 from __future__ import annotations
 

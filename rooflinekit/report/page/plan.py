@@ -73,19 +73,25 @@ def plan_cards(plan: Mapping[str, Any]) -> str:
         _front(name, heading)
         for name, heading in (("plan-speed", "Tokens/s each GPU"), ("plan-price", "USD a million tokens"))
     )
-    return f'<div class="wrap">{costs}{latency}{card("What cannot be improved in one respect alone", f"<div class=two>{boxes}</div>")}</div>'
+    fronts = card("What cannot be improved in one respect alone", f'<div class="two">{boxes}</div>')
+    return f'<div class="wrap">{costs}{latency}{fronts}</div>'
 
 
 def _front(name: str, heading: str) -> str:
-    return f'<div class="figure"><h3>{heading}</h3><ul class="key" id="{name}-key"></ul><div class="chart" id="{name}"></div></div>'
+    inside = f'<ul class="key" id="{name}-key"></ul><div class="chart" id="{name}"></div>'
+    return f'<div class="figure"><h3>{heading}</h3>{inside}</div>'
 
 
 def plan_data(plan: Mapping[str, Any]) -> dict[str, Any]:
     """What the charts show."""
     best = plan["candidates"][0]
-    spreads = [(f"{title}, {source}", best[key][metric], hollow)
-               for metric, title in _METRICS for key, source, hollow in (("predicted", "formula", True), ("simulated", "simulated", False))
-               if best.get(key) and best[key].get(metric)]  # fmt: skip
+    sources = (("predicted", "formula", True), ("simulated", "simulated", False))
+    spreads = [
+        (f"{title}, {source}", best[key][metric], hollow)
+        for metric, title in _METRICS
+        for key, source, hollow in sources
+        if best.get(key) and best[key].get(metric)
+    ]
     points = [{"title": _deployment(point["scenario"]), "gpu": point["scenario"]["gpu"], "user": point["tok_s_per_user"],
                "gpu_rate": point["tok_s_per_gpu"], "e2e": point["e2el_ms"], "usd": point["usd_per_million_tokens"],
                "on": list(point["on"])} for point in plan["pareto"]]  # fmt: skip

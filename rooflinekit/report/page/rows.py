@@ -1,7 +1,8 @@
-"""Rows of a sweep as columns small enough for a page: words as numbers of a list, six digits, thinned if they are many."""
+"""Rows of a sweep as columns small enough for a page: words by number, six digits, thinned if they are many."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.report.page.render import card, paragraphs
@@ -15,7 +16,8 @@ __all__ = ["MOST_CELLS", "rows_card", "rows_data"]
 MOST_CELLS = 300_000
 """Cells that a page holds: about 1.3 MB."""
 
-_KNOWN = ("model", "gpu", "engine", "tp", "pp", "ep", "dp", "weights", "kv", "batch", "concurrency", "rate", "isl", "osl",
+_KNOWN = ("model", "gpu", "engine", "tp", "pp", "ep", "dp", "weights", "kv", "batch", "concurrency", "rate", "isl",
+          "osl",
           "ttft_ms", "tpot_ms", "e2e_ms", "output_tok_s", "output_tok_s_per_user", "output_tok_s_per_gpu",
           "usd_per_million_tokens", "usd_per_hour", "total_bytes", "fits")  # fmt: skip
 _ANSWERS = ("ttft_ms", "tpot_ms", "output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user")
@@ -67,7 +69,7 @@ def _column(column: pd.Series[Any]) -> dict[str, Any] | None:
 
 
 def _short(value: float) -> float | int | None:
-    if value != value:  # missing
+    if math.isnan(value):
         return None
     short = float(f"{value:.{_DIGITS}g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
@@ -81,5 +83,6 @@ def rows_card(data: dict[str, Any], name: str) -> str:
     if data["rows"] < data["total"] - data["unanswered"]:
         told += "; the rest is left out evenly, the front is whole"
     words = paragraphs([f"{told}. The line is what nothing else beats in both; its rows stand in the table below."])
-    body = f'{words}<div class="three" id="sweep-controls"></div><ul class="key" id="sweep-key"></ul><div class="chart" id="sweep"></div>'
+    boxes = '<div class="three" id="sweep-controls"></div><ul class="key" id="sweep-key"></ul>'
+    body = f'{words}{boxes}<div class="chart" id="sweep"></div>'
     return f'<div class="wrap">{card("Sweep", body, "sweep-card")}</div>'

@@ -1,4 +1,4 @@
-"""A deployment that no sliders reach, as the page draws it: steps kernel by kernel, memory, sweeps over batch and context."""
+"""A deployment that no sliders reach, as the page draws it: steps by kernel, memory, sweeps over batch and context."""
 
 from __future__ import annotations
 
