@@ -245,7 +245,8 @@ def test_ten_thousand_rows_stay_quick_to_redraw(browser: Browser, pages: dict[st
     browser.open(pages["sweep"])
     assert browser.value("DATA.table.rows") == 10_000
     browser.value(
-        "{ const box = document.getElementById('sweep-x'); box.value = 'tpot_ms'; box.dispatchEvent(new Event('change')); }"
+        "{ const box = document.getElementById('sweep-x'); box.value = 'tpot_ms';"
+        " box.dispatchEvent(new Event('change')); }"
     )
     browser.settle()
     assert "10,000 rows: output_tok_s_per_gpu against tpot_ms" in browser.value(

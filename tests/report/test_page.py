@@ -185,7 +185,8 @@ class TestMarkup:
             path.mkdir()
             (path / "config.json").write_text(json.dumps({
                 "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 1024,
-                "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 2048, "vocab_size": 32000,
+                "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 2048,
+                "vocab_size": 32000,
                 "max_position_embeddings": 4096, "torch_dtype": "bfloat16", "hidden_act": "silu",
                 "tie_word_embeddings": False}), encoding="utf-8")  # fmt: skip
         pages = [page_of(tmp_path, path, **(FEW | {"walk": True})) for path in (folder, plain)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rooflinekit import __version__
 from rooflinekit.report.page.deployment import Deployed, accountant, foot_notes, kernel_tables, lead, slider_data
+from rooflinekit.report.page.derivation import derivation_card
 from rooflinekit.report.page.offers import make_offers
 from rooflinekit.report.page.plan import best_scenario, check_plan, plan_cards, plan_data, plan_lead
 from rooflinekit.report.page.render import Page, card, paragraphs, render
@@ -109,8 +110,8 @@ def _other(other: Deployed | None) -> str:
 
 def _after(deployed: Deployed, walk: bool) -> str:
     tables = f"<details><summary>Both steps as tables</summary>{kernel_tables(deployed.answer)}</details>"
-    parts = [walk_card() if walk else "", accuracy_card(deployed.asked.resolved), card("Kernels", tables),
-             provenance_card(deployed.answer)]  # fmt: skip
+    parts = [walk_card() if walk else "", derivation_card(deployed), accuracy_card(deployed.asked.resolved),
+             card("Kernels", tables), provenance_card(deployed.answer)]  # fmt: skip
     return f'<div class="wrap">{"".join(parts)}</div>'
 
 

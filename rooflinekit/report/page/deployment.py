@@ -30,18 +30,20 @@ class Deployed:
     answer: Estimate
     work: Workload
     sliders: str
+    scenario: dict[str, Any]  #: keywords of `estimate`
 
     @classmethod
     def of(cls, model: str, gpu: str, scenario: dict[str, Any]) -> Deployed:
         """Answer it; what does not fit is answered too, and said."""
-        answer = estimate(model, gpu, **{**scenario, "allow_oom": True})
+        scenario = scenario | {"allow_oom": True}
+        answer = estimate(model, gpu, **scenario)
         deployment = {key: value for key, value in scenario.items() if key in DEPLOYMENT_KEYS}
         asked = Asked.of(model, gpu, deployment, scenario.get("calibration"))
         own = {key: value for key in WORKLOAD_KEYS if (value := scenario.get(key)) is not None}
         if answer.load is not None:
             own["batch"] = answer.inputs["batch"]
         work = Workload.checked(**(WORKLOAD_KEYS | own))
-        return cls(asked, answer, work, _unreachable(asked, work, answer))
+        return cls(asked, answer, work, _unreachable(asked, work, answer), scenario)
 
     @property
     def view(self) -> dict[str, Any]:
@@ -79,8 +81,8 @@ def lead(deployed: Deployed) -> str:
         )
     if answer.load is not None:
         batch = answer.inputs["batch"]
-        notes.append(f"<li>Below, a static batch of the {batch} sequences that this load keeps running: its prompts are "
-                     "computed together, so its first token comes later than under load.</li>")  # fmt: skip
+        notes.append(f"<li>Below, a static batch of the {batch} sequences that this load keeps running: its prompts "
+                     "are computed together, so its first token comes later than under load.</li>")  # fmt: skip
     body = paragraphs([answer_sentence(answer)], "answer") + paragraphs(facts(answer))
     return body + (f'<ul class="notes">{"".join(notes)}</ul>' if notes else "")
 

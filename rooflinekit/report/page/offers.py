@@ -29,6 +29,9 @@ OTHER_MODELS = ("llama-3.1-8b", "qwen3-30b-a3b")
 
 _DEGREES = (1, 2, 4, 8)
 _ON_SLIDERS = ("tp", "weights", "kv")
+_BEYOND = ("pp", "ep", "dp", "cp", "microbatches", "dispatch", "redundant_experts", "kv_policy", "max_model_len")
+"""What coefficients do not express, and offered deployments are without."""
+
 _PROBE = (64.0, 32.0)  # context and prompt of the request that a deployment must hold to be offered
 
 
@@ -114,7 +117,7 @@ def _offer(offers: Offers, asked: Asked, model: Model, choice: tuple[tuple[str, 
 def _plan(offers: Offers, asked: Asked, model: Model, choice: tuple[tuple[str, str], dict[str, Any]]) -> Plan:
     """A plan, with system, calibration and engine of the first on its accelerator."""
     (chip, name), chosen = choice
-    rest = {key: value for key, value in asked.scenario.items() if key not in _ON_SLIDERS}
+    rest = {key: value for key, value in asked.scenario.items() if key not in (*_ON_SLIDERS, *_BEYOND)}
     formats = {key: value for key, value in chosen.items() if value != OWN}
     deployment = read_deployment({**rest, **formats})
     if chip not in offers.gpus:

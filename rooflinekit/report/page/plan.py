@@ -92,7 +92,8 @@ def plan_data(plan: Mapping[str, Any]) -> dict[str, Any]:
         for key, source, hollow in sources
         if best.get(key) and best[key].get(metric)
     ]
-    points = [{"title": _deployment(point["scenario"]), "gpu": point["scenario"]["gpu"], "user": point["tok_s_per_user"],
+    points = [{"title": _deployment(point["scenario"]), "gpu": point["scenario"]["gpu"],
+               "user": point["tok_s_per_user"],
                "gpu_rate": point["tok_s_per_gpu"], "e2e": point["e2el_ms"], "usd": point["usd_per_million_tokens"],
                "on": list(point["on"])} for point in plan["pareto"]]  # fmt: skip
     return {"candidates": _candidates(plan), "spreads": spreads, "points": points}
