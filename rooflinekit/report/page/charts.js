@@ -173,7 +173,7 @@ function around(values) {
 const niceLog = (value, label) => ([1, 2, 5].some((step) => Math.abs(leading(value) - step) < 1e-6) ? label(Number(value.toPrecision(3))) : "");
 
 function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, high, bound] of one
-  const option = base(), at = (view, place) => [x(view), y(view)[place]];
+  const option = base(), at = (view, place) => [Math.log2(x(view)), y(view)[place]];
   const fits = rows.filter((view) => view.memory.fits), not = rows.filter((view) => !view.memory.fits);
   const line = (data, place, style, extra = {}) => ({ type: "line", data: data.map((view) => at(view, place)), symbol: "none", silent: true, lineStyle: style, ...extra });
   const main = colour(more.tint ?? "decode");
@@ -189,7 +189,7 @@ function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, hi
   const reference = more.reference ? [line(more.reference, 1, { color: colour("soft"), width: 1.4, type: "dashed" }, end(more.referenceName, 0))] : [];
   const here = more.here ? [{ type: "scatter", silent: true, data: [at(more.here, 1)], symbolSize: 17, itemStyle: { color: "transparent", borderColor: colour(more.here.memory.fits ? "ink" : "bad"), borderWidth: 2 }, z: 6 }] : [];
   return {
-    ...option, xAxis: doublings(more.xName, { axis: { min: x(rows[0]), max: x(rows[rows.length - 1]) } }), yAxis: axis({ axis: { type: "log", ...around(rows.flatMap(y)) }, label: { formatter: (value) => niceLog(value, more.label) } }),
+    ...option, xAxis: doublings(more.xName, rows.map(x)), yAxis: axis({ axis: { type: "log", ...around(rows.flatMap(y)) }, label: { formatter: (value) => niceLog(value, more.label) } }),
     series: [
       ...band, ...reference, ...(more.bound ? [line(rows, 3, { color: colour("soft"), width: 1.2, type: "dotted" }, end("bound", 9))] : []),
       line(rows, 1, { color: main, width: 2 }, more.bound ? end("expected", -7) : {}),

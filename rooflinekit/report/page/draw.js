@@ -53,8 +53,10 @@ const along = (name, more = {}) => axis({ axis: { type: "value", name, nameGap: 
 const logarithmic = (name, unit, more = {}) => axis({
   axis: { type: "log", name, nameGap: 30, ...more.axis }, label: { formatter: (value) => decade(value, unit), ...more.label },
 });
-const doublings = (name, more = {}) => axis({
-  axis: { type: "log", logBase: 2, splitNumber: 12, name, nameGap: 30, ...more.axis }, label: { formatter: powerOfTwo, ...more.label },
+// Doublings along an axis of log2: the library's own logarithmic axis of base 2 has too few ticks.
+const doublings = (name, values) => axis({
+  axis: { type: "value", name, nameGap: 30, min: Math.log2(values[0]), max: Math.log2(values[values.length - 1]), interval: 1 },
+  label: { formatter: (value) => powerOfTwo(2 ** value) },
 });
 
 const base = () => ({

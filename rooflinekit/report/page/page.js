@@ -246,10 +246,10 @@ function drawSweeps(view, other) {
 }
 const readOf = (each) => each.bytes ?? Evaluate.bytes(each.decode);
 function readsOption(rows) {
-  const option = base(), line = (key, title) => ({ type: "line", name: title, data: rows.map((each) => [each.at.isl, readOf(each)[key] || null]), symbol: "circle", symbolSize: 6, lineStyle: { width: 2, color: colour(key) }, itemStyle: { color: colour(key) }, endLabel: { show: true, formatter: title, ...text(12.5), color: colour(key) }, labelLayout: { moveOverlap: "shiftY" } });
-  option.tooltip.formatter = ({ seriesName, value }) => `${three(value[0])} tokens in\n${seriesName}: ${asBytes(value[1])}`;
+  const option = base(), line = (key, title) => ({ type: "line", name: title, data: rows.map((each) => [Math.log2(each.at.isl), readOf(each)[key] || null]), symbol: "circle", symbolSize: 6, lineStyle: { width: 2, color: colour(key) }, itemStyle: { color: colour(key) }, endLabel: { show: true, formatter: title, ...text(12.5), color: colour(key) }, labelLayout: { moveOverlap: "shiftY" } });
+  option.tooltip.formatter = ({ seriesName, value }) => `${three(2 ** value[0])} tokens in\n${seriesName}: ${asBytes(value[1])}`;
   option.grid = { ...option.grid, right: 62, left: small() ? 56 : 64 };
-  return { ...option, xAxis: doublings("prompt tokens", { axis: { min: rows[0].at.isl, max: rows[rows.length - 1].at.isl } }), yAxis: logarithmic("", "B", {}), series: [line("weights", "weights"), line("cache", "KV")] };
+  return { ...option, xAxis: doublings("prompt tokens", rows.map((each) => each.at.isl)), yAxis: logarithmic("", "B", {}), series: [line("weights", "weights"), line("cache", "KV")] };
 }
 
 // ---- the front over everything that is embedded: after the rest, because it takes longest

@@ -4,12 +4,12 @@ const MARKS = ["p50", "p90", "p95", "p99"];
 
 function spreadOption(rows) {  // rows: [title, {p50, p90, ... [ms]}, hollow]
   const option = base(), shown = [...rows].reverse(), names = shown.map(([title]) => title);
-  const values = shown.flatMap(([, spread]) => MARKS.map((mark) => spread[mark])).filter((value) => value > 0).flatMap((value) => [value / (small() ? 3 : 1.6), value]);
+  const values = shown.flatMap(([, spread]) => MARKS.map((mark) => spread[mark])).filter((value) => value > 0).flatMap((value) => [value / 1.6, value]);
   option.grid = { ...option.grid, left: small() ? 118 : 170, right: 40 };
   option.tooltip.formatter = ({ data }) => data.said ?? "";
   const tint = (hollow) => colour(hollow ? "soft" : "decode");
   const bars = shown.map(([title, spread, hollow]) => ({ type: "line", symbol: "none", silent: true, z: 2, lineStyle: { color: tint(hollow), width: 2, opacity: 0.5 }, data: MARKS.filter((mark) => spread[mark] > 0).map((mark) => [spread[mark], title]) }));
-  const ends = { p50: ["left", "P50"], p99: ["right", "P99"] };  // of four marks the outer two are named
+  const ends = small() ? { p99: ["right", "P99"] } : { p50: ["left", "P50"], p99: ["right", "P99"] };  // the outer two are named
   const dots = shown.map(([title, spread, hollow]) => ({
     type: "scatter", symbolSize: 10, z: 4, itemStyle: { color: hollow ? colour("card") : tint(hollow), borderColor: tint(hollow), borderWidth: 2 },
     data: MARKS.filter((mark) => spread[mark] > 0).map((mark) => ({

@@ -78,7 +78,7 @@ def accuracy_card(resolved: Resolved) -> str:
             fit = calibration.fit(kernel)
             fits.setdefault(id(fit), (kernel.family, kernel.dtype.value, fit))
     rows = [
-        (family, dtype, fit.rows, f"{fit.error:.1%}", f"{max(fit.regimes.width):.2f} x", fit.source)
+        (family, dtype, fit.rows, f"{fit.error:.1%}" if fit.rows else "", f"{max(fit.regimes.width):.2f} x", fit.source)
         for family, dtype, fit in fits.values()
     ]
     said = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rooflinekit.results import Estimate
 from rooflinekit.types.units import format_bytes, format_time
 
-__all__ = ["answer_sentence", "facts", "title"]
+__all__ = ["answer_sentence", "facts", "format_number", "title"]
 
 
 def title(answer: Estimate) -> str:
@@ -19,9 +19,19 @@ def title(answer: Estimate) -> str:
 def answer_sentence(answer: Estimate) -> str:
     """TTFT and TPOT with their intervals, throughput, and whether it fits."""
     first = "never, the queue has no end" if answer.ttft_ms is None else _time(answer, "ttft_ms")
-    speed = f"{answer.output_tok_s_per_user:.3g} tokens/s for each user, {answer.output_tok_s_per_gpu:.4g} for each GPU"
+    each, gpu = format_number(answer.output_tok_s_per_user), format_number(answer.output_tok_s_per_gpu)
+    speed = f"{each} tokens/s for each user, {gpu} for each GPU"
     told = f"First token after {first}, then {_time(answer, 'tpot_ms')} a token: {speed}."
     return told if answer.memory.fits else f"It does not fit in memory. If it did: {told[0].lower()}{told[1:]}"
+
+
+def format_number(value: float) -> str:
+    """Three digits, or a whole number with commas.
+
+    >>> format_number(2097.4), format_number(12.345)
+    ('2,097', '12.3')
+    """
+    return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}"
 
 
 def facts(answer: Estimate) -> list[str]:
