@@ -67,7 +67,6 @@ catalogue: $(VENV)/core.stamp  ## rewrite docs/catalogue.md and docs/engines.md 
 	$(BIN)/python -m rooflinekit.report.catalogue_page > docs/catalogue.md
 	$(BIN)/python -m rooflinekit.report.engines_page > docs/engines.md
 
-docs: catalogue $(VENV)/test.stamp  ## refresh what the docs take from the code: catalogue, schema, claims, pictures, pasted outputs
 reports: $(VENV)/core.stamp  ## write the example pages in reports/ again
 	$(BIN)/rooflinekit report llama-3-8b --batch 32 --isl 2048 --force --out reports/llama-3-8b.html
 	$(BIN)/rooflinekit report mixtral-8x7b --tp 2 --rate 8 --simulate 1000 --force --out reports/mixtral-8x7b.html
@@ -78,7 +77,7 @@ reports: $(VENV)/core.stamp  ## write the example pages in reports/ again
 		--slo 'p95 ttft<1s, p95 tpot<40ms' --format json --out "$$scratch/plan.json" && \
 	$(BIN)/rooflinekit report --plan "$$scratch/plan.json" --force --out reports/plan-llama-3.3-70b.html
 
-docs: catalogue $(VENV)/test.stamp  ## refresh what the docs take from the code: catalogue, schema, claims, pasted outputs
+docs: catalogue $(VENV)/test.stamp  ## refresh what the docs take from the code: catalogue, schema, claims, pictures, pasted outputs
 	$(BIN)/python -m rooflinekit.report.claims > docs/claims.md.new && mv docs/claims.md.new docs/claims.md
 	$(BIN)/python -m rooflinekit.report.schema docs/schema/estimate.schema.json
 	$(BIN)/python -m rooflinekit.report.plots.why_decode docs/images

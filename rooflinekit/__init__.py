@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from rooflinekit.planning.front import plan
     from rooflinekit.planning.inverse import largest
     from rooflinekit.planning.required import break_even_prices, fewest_gpus, required_bandwidth
-    from rooflinekit.report.plots.front import plot, write_plots
     from rooflinekit.report.page.front import Report, write_report
+    from rooflinekit.report.plots.front import plot, write_plots
     from rooflinekit.results import Estimate
     from rooflinekit.sensitivity.front import levers
     from rooflinekit.serving.front import simulate
