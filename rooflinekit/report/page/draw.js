@@ -94,7 +94,7 @@ class Chart {
     if (!this.box) return;
     Object.assign(this, { option, rows, stale: true });
     this.box.setAttribute("aria-label", said);
-    if (this.seen) this.paint();
+    if (this.seen || document.documentElement.classList.contains("paper")) this.paint();
     this.tabulate();
   }
 

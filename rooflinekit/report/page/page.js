@@ -253,10 +253,12 @@ function readsOption(rows) {
 }
 
 // ---- the front over everything that is embedded: after the rest, because it takes longest
-let waiting = 0;
+let waiting = 0, pending = null;
+addEventListener("beforeprint", () => pending?.());
 function later(view) {
   clearTimeout(waiting);
-  waiting = setTimeout(() => {
+  pending = () => {
+    pending = null;
     const points = [];
     for (const label of Object.keys(OFFERS.plans)) {
       const [model, gpu, tp, weights, kv] = label.split("|");
@@ -274,7 +276,8 @@ function later(view) {
     C.pareto.show("Tokens a second of each user against those of each GPU, over all deployments in this page.", () => cloudOption(points, groups, { x: x, y: y, here: [view.rateUser, view.rateEach] }),
       () => [["deployment", "tokens/s each user", "tokens/s each GPU"], ...frontOf(points.filter((point) => point.fits)).map((point) => [point.said.split("\n").slice(0, 2).join("; "), ...point.value])]);
     key("pareto-key", [...groups.map((group, place) => [group, TINTS[place % TINTS.length]]), ...(points.every((point) => point.fits) ? [] : [["does not fit", "bad", true]])]);
-  }, 60);
+  };
+  waiting = setTimeout(() => pending?.(), 60);
 }
 function key(id, entries) {
   const box = byId(id);

@@ -90,10 +90,9 @@ function sweepTable({ columns, rows }) {
   pick("x", "Across", numbers); pick("y", "Up", numbers); pick("by", "Coloured by", ["", ...few]);
   function draw() {
     const start = performance.now(), points = [];
-    for (let row = 0; row < rows; row++) {
-      const value = [cell(chosen.x, row), cell(chosen.y, row)];
-      if (value[0] > 0 && value[1] > 0) points.push({ value, row, group: chosen.by ? String(cell(chosen.by, row)) : "all", fits: columns.fits ? cell("fits", row) !== "False" : true });
-    }
+    const x = columns[chosen.x].values, y = columns[chosen.y].values;
+    for (let row = 0; row < rows; row++)
+      if (x[row] > 0 && y[row] > 0) points.push({ value: [x[row], y[row]], row, group: chosen.by ? String(cell(chosen.by, row)) : "all", fits: columns.fits ? cell("fits", row) !== "False" : true });
     const groups = [...new Set(points.map((point) => point.group))], said = `${points.length.toLocaleString("en-US")} rows: ${chosen.y} against ${chosen.x}.`;
     const front = () => frontOf(points.filter((point) => point.fits)).map((point) => point.row);
     key("sweep-key", [...groups.map((group, place) => [group, TINTS[place % TINTS.length]]), ...(points.every((point) => point.fits) ? [] : [["does not fit", "bad", true]])]);
@@ -106,8 +105,9 @@ function sweepTable({ columns, rows }) {
 function sweepCloud(points, groups, chosen, said) {
   const within = (place, name) => axis({ axis: { type: "log", name, nameGap: 30, ...around(points.map((point) => point.value[place])) }, label: { formatter: (value) => niceLog(value, three) } });
   if (!points.length) return {};
-  const option = cloudOption(points, groups, { x: within(0, chosen.x), y: within(1, ""), size: 5, opacity: 0.5 });
-  option.tooltip.formatter = ({ data }) => (data?.row === undefined ? "" : said(data.row));
+  const option = cloudOption(points, groups, { x: within(0, chosen.x), y: within(1, ""), size: 5, opacity: 0.5, many: true });
+  const series = new Map([["does not fit", points.filter((point) => !point.fits)], ...groups.map((group) => [group, points.filter((point) => point.fits && point.group === group)])]);
+  option.tooltip.formatter = ({ seriesName, dataIndex }) => (series.has(seriesName) ? said(series.get(seriesName)[dataIndex].row) : "");
   return option;
 }
 
