@@ -212,8 +212,8 @@ function cloudOption(points, names, more) {  // points: {value, group, fits, sai
   const option = base(), front = frontOf(points.filter((point) => point.fits));
   option.tooltip.formatter = ({ data }) => data.said ?? "";
   option.grid = { ...option.grid, right: 26, left: small() ? 60 : 76 };
-  const plainer = more.many ? { large: true, largeThreshold: 1 } : {};  // drawn as one path
-  const dots = (data, group, style) => ({ type: "scatter", name: group, data: more.many ? data.map((point) => point.value) : data, symbolSize: more.size ?? 7, itemStyle: style, z: 3, progressive: 0, ...plainer });
+  const plainer = more.many ? { large: true, largeThreshold: 1 } : {};  // one path a group, and squares below 4 pixels, which are drawn faster
+  const dots = (data, group, style) => ({ type: "scatter", name: group, data: more.many ? data.map((point) => point.value) : data, symbolSize: more.many && group !== "does not fit" ? 3.5 : more.size ?? 7, itemStyle: style, z: 3, progressive: 0, ...plainer });
   const tint = (group) => colour(TINTS[names.indexOf(group) % TINTS.length]);
   const fitting = names.map((group) => dots(points.filter((point) => point.fits && point.group === group), group, { color: tint(group), opacity: more.opacity ?? 0.6 }));
   const others = dots(points.filter((point) => !point.fits), "does not fit", { color: "transparent", borderColor: colour("bad"), borderWidth: 1.5, opacity: 0.7 });

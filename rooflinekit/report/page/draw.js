@@ -102,7 +102,7 @@ class Chart {
     if (!this.option) return;
     this.box.style.height = `${this.height()}px`;
     this.chart ??= echarts.init(this.box, null, { renderer: this.renderer });
-    this.chart.resize();
+    if (this.chart.getWidth() !== this.box.clientWidth || this.chart.getHeight() !== this.box.clientHeight) this.chart.resize();
     this.chart.setOption({ ...base(), ...this.option() }, { notMerge: true });
     this.stale = false;
   }
