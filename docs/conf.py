@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE / "_site")]
@@ -39,9 +40,23 @@ nitpick_ignore_regex = [(r"py:.*", r".*")]  # types in signatures that have no p
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
 highlight_language = "none"
+default_role = "code"
 html_theme = "furo"
 html_title = f"rooflinekit {version}"
 html_static_path = ["_site/static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
+
+
+def keep_colons(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Give back what napoleon takes for the type of an attribute: "None above the knee: the queue has no end"."""
+    kind = [line for line in lines if line.startswith(":type: ")]
+    if what == "attribute" and kind:
+        rest = " ".join(line for line in lines if line and line not in kind)
+        lines[:] = [f"{kind[0].removeprefix(':type: ')}: {rest}", ""]
+
+
+def setup(app: Any) -> None:
+    """After napoleon, which has priority 500."""
+    app.connect("autodoc-process-docstring", keep_colons, priority=600)
