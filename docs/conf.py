@@ -49,8 +49,9 @@ html_copy_source = False
 html_show_sourcelink = False
 
 
-def keep_colons(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+def keep_colons(*event: Any) -> None:
     """Give back what napoleon takes for the type of an attribute: "None above the knee: the queue has no end"."""
+    _, what, _, _, _, lines = event
     kind = [line for line in lines if line.startswith(":type: ")]
     if what == "attribute" and kind:
         rest = " ".join(line for line in lines if line and line not in kind)

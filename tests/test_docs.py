@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,8 +16,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from typer.main import get_command
 
 import rooflinekit as rk
+from rooflinekit.cli.app import app
 from rooflinekit.frames import INPUT_COLUMNS, RESULT_COLUMNS
 from rooflinekit.specs import names
 
@@ -24,7 +27,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FIGURES = (ROOT / "docs" / "figures.py").read_text(encoding="utf-8")
+
+BLOCK = re.compile(r"^```([\w{}-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)|^\[[^\]\n]+\]: (\S+)$", re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.+)$", re.MULTILINE)
 
@@ -80,6 +85,30 @@ def test_links_resolve(page: str) -> None:
         assert path.exists(), f"{page}: {target}"
         if anchor:
             assert anchor in anchors(path), f"{page}: {target}#{anchor}"
+
+
+@pytest.mark.parametrize(("page", "number", "block"), blocks("sh"))
+def test_commands_have_the_options_that_are_shown(page: str, number: int, block: str) -> None:
+    for line in block.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] != ["rooflinekit"]:
+            continue
+        command: Any = get_command(app)
+        while words[1:] and words[1] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(1)]
+        known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
+        assert {word for word in words[1:] if word.startswith("--")} <= known | {"--version"}, f"{page}: {line}"
+
+
+def test_the_python_page_has_every_public_name() -> None:
+    shown = re.findall(r"^\.\. auto\w+:: rooflinekit\.(\w+)$", TEXTS["docs/api.md"], re.MULTILINE)
+    assert sorted(shown) == rk.__all__
+
+
+def test_every_picture_is_shown_and_drawn() -> None:
+    drawn = {f"{name.replace('_', '-')}.svg" for name in re.findall(r"^def (\w+)\(\) -> Any", FIGURES, re.MULTILINE)}
+    shown = {name for text in TEXTS.values() for name in re.findall(r"\(\S*\bfigures/([\w-]+\.svg)\)", text)}
+    assert drawn == shown == {path.name for path in (ROOT / "docs" / "figures").iterdir()}
 
 
 def anchors(page: Path) -> set[str]:

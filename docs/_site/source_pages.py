@@ -70,6 +70,6 @@ def code(path: Path) -> str:
 
 def setup(app: Any) -> dict[str, bool]:
     """Two hooks of Sphinx."""
-    app.connect("doctree-read", collect)
+    app.connect("doctree-read", collect, priority=100)  # before Sphinx collects downloads
     app.connect("html-collect-pages", pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
