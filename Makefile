@@ -77,6 +77,7 @@ figures: $(VENV)/docs.stamp  ## draw docs/figures again
 	$(BIN)/python docs/figures.py
 
 site: $(VENV)/docs.stamp  ## the documentation as a site in build/site; a warning is an error
+	$(BIN)/python docs/figures.py --check
 	$(BIN)/python -m sphinx -b html -c docs -d build/doctrees -j 2 -n -q -W --keep-going . build/site
 	@echo "build/site/index.html"
 

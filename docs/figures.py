@@ -5,9 +5,11 @@ Equal inputs give equal files. Needs matplotlib (`pip install 'rooflinekit[docs]
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import matplotlib
@@ -21,6 +23,7 @@ import rooflinekit as rk
 from rooflinekit import Batch
 from rooflinekit.kernels.split_kv import split_kv
 
+FOLDER = Path(__file__).parent / "figures"
 BLUE, ORANGE, GREEN, GREY, RED, VIOLET = "#1f6fb4", "#d9730d", "#2e8b57", "#b8bec6", "#c2373c", "#7a5bb0"
 STYLE = {
     "svg.fonttype": "none",
@@ -252,5 +255,19 @@ def draw(folder: Path) -> None:
             path.write_text("\n".join(line.rstrip() for line in lines) + "\n", encoding="utf-8")
 
 
+def words(path: Path) -> list[str]:
+    """All text of a picture: titles, labels, and the numbers that are written out."""
+    return re.findall(r"<text[^>]*>([^<]+)</text>", path.read_text(encoding="utf-8"))
+
+
+def stale() -> list[str]:
+    """Pictures whose text is no longer what the library says; curves may still differ by less than a label."""
+    with TemporaryDirectory() as scratch:
+        draw(Path(scratch))
+        return [new.name for new in sorted(Path(scratch).iterdir()) if words(new) != words(FOLDER / new.name)]
+
+
 if __name__ == "__main__":
-    draw(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "figures")
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(f"draw them again with `make figures`: {names}" if (names := ", ".join(stale())) else 0)
+    draw(FOLDER)

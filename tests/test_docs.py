@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import shlex
@@ -30,6 +32,7 @@ TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page 
 FIGURES = (ROOT / "docs" / "figures.py").read_text(encoding="utf-8")
 
 BLOCK = re.compile(r"^```([\w{}-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN = re.compile(r"^```python\n([^`]*)^```\n\n```output\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)|^\[[^\]\n]+\]: (\S+)$", re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.+)$", re.MULTILINE)
 
@@ -68,6 +71,20 @@ def real(block: str) -> str:
 def test_python_blocks_run(page: str, number: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(code, f"{page}, block {number}", "exec"), {"__name__": "__main__"})
+
+
+def printed(code: str) -> str:
+    """What a Python block prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(compile(code, "a page", "exec"), {"__name__": "__main__"})
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("page", "code", "output"), [(page, *shown) for page, text in TEXTS.items() for shown in SHOWN.findall(text)]
+)
+def test_what_python_prints_is_real(page: str, code: str, output: str) -> None:
+    assert output == printed(code), f"{page}: run `make docs`"
 
 
 @pytest.mark.parametrize(("page", "number", "block"), blocks("console"))
@@ -183,6 +200,7 @@ def rules_count(rules: Mapping[str, Any]) -> list[int]:
 def _refresh() -> None:
     for page, text in TEXTS.items():
         fresh = BLOCK.sub(lambda hit: f"```console\n{real(hit[2])}```" if hit[1] == "console" else hit[0], text)
+        fresh = SHOWN.sub(lambda hit: f"```python\n{hit[1]}```\n\n```output\n{printed(hit[1])}```", fresh)
         (ROOT / page).write_text(fresh, encoding="utf-8")
 
 

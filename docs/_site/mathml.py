@@ -13,6 +13,7 @@ def mathml(latex: str, display: str) -> str:
     """LaTeX as MathML; what the converter cannot read must stop the build."""
     line = " ".join(latex.split())  # "\\ " at the end of a line is a space, too
     written = convert(re.sub(r"\b(begin|end)\{aligned\}", r"\1{align*}", line), display=display)
+    written = written.replace("\\_", "_")
     if "<mi>&</mi>" in written or re.search(r"<m[io]>\\", written):
         raise ValueError(f"latex2mathml does not know what is in {latex!r}")
     return written
