@@ -7,27 +7,29 @@ from typing import Any
 
 from docutils import nodes
 from latex2mathml.converter import convert
+from sphinx.util import logging
+
+logger = logging.getLogger(__name__)
 
 
-def mathml(latex: str, display: str) -> str:
-    """LaTeX as MathML; what the converter cannot read must stop the build."""
-    line = " ".join(latex.split())  # "\\ " at the end of a line is a space, too
-    written = convert(re.sub(r"\b(begin|end)\{aligned\}", r"\1{align*}", line), display=display)
-    written = written.replace("\\_", "_")
+def mathml(node: nodes.Element, display: str) -> str:
+    """LaTeX as MathML; a warning, which ends the build, for what the converter cannot read."""
+    latex = " ".join(node.astext().split())  # a backslash at the end of a line is a space, too
+    written = convert(re.sub(r"\b(begin|end)\{aligned\}", r"\1{align*}", latex), display=display).replace("\\_", "_")
     if "<mi>&</mi>" in written or re.search(r"<m[io]>\\", written):
-        raise ValueError(f"latex2mathml does not know what is in {latex!r}")
+        logger.warning("latex2mathml does not know what is in %r", latex, location=node)
     return written
 
 
 def visit_inline(writer: Any, node: nodes.math) -> None:
     """$ … $."""
-    writer.body.append(mathml(node.astext(), "inline"))
+    writer.body.append(mathml(node, "inline"))
     raise nodes.SkipNode
 
 
 def visit_block(writer: Any, node: nodes.math_block) -> None:
     """A fence of math; wide ones scroll."""
-    writer.body.append(f'<div class="equation">{mathml(node.astext(), "block")}</div>\n')
+    writer.body.append(f'<div class="equation">{mathml(node, "block")}</div>\n')
     raise nodes.SkipNode
 
 
