@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH  ?= torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long check lint types bench gpu calibration report-kernels report-serving predictions catalogue reports docs clean
+.PHONY: help run test test-long check lint types bench gpu calibration report-kernels report-serving predictions catalogue reports docs figures site clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -83,6 +83,14 @@ docs: catalogue $(VENV)/test.stamp  ## refresh what the docs take from the code:
 	$(BIN)/python -m rooflinekit.report.plots.why_decode docs/images
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/test_docs.py
 
+figures: $(VENV)/docs.stamp  ## draw docs/figures again
+	$(BIN)/python docs/figures.py
+
+site: $(VENV)/docs.stamp  ## the documentation as a site in build/site; a warning is an error
+	$(BIN)/python docs/figures.py --check
+	$(BIN)/python -m sphinx -b html -c docs -d build/doctrees -j 2 -n -q -W --keep-going . build/site
+	@echo "build/site/index.html"
+
 clean:  ## remove everything that was made
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -107,3 +115,7 @@ $(VENV)/dev.stamp: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --editable '.[dev]'
 	@test -z "$(TORCH)" || $(PIP) $(TORCH)
 	@touch $(VENV)/core.stamp $(VENV)/test.stamp $@
+
+$(VENV)/docs.stamp: pyproject.toml | $(VENV)/bin/python
+	$(PIP) --editable '.[docs]'
+	@touch $(VENV)/core.stamp $@

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,8 +18,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from typer.main import get_command
 
 import rooflinekit as rk
+from rooflinekit.cli.app import app
 from rooflinekit.frames import INPUT_COLUMNS, RESULT_COLUMNS
 from rooflinekit.specs import names
 
@@ -24,7 +29,10 @@ ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FIGURES = (ROOT / "docs" / "figures.py").read_text(encoding="utf-8")
+
+BLOCK = re.compile(r"^```([\w{}-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN = re.compile(r"^```python\n([^`]*)^```\n\n```output\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)|^\[[^\]\n]+\]: (\S+)$", re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.+)$", re.MULTILINE)
 
@@ -65,6 +73,20 @@ def test_python_blocks_run(page: str, number: int, code: str, tmp_path: Path, mo
     exec(compile(code, f"{page}, block {number}", "exec"), {"__name__": "__main__"})
 
 
+def printed(code: str) -> str:
+    """What a Python block prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(compile(code, "a page", "exec"), {"__name__": "__main__"})
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("page", "code", "output"), [(page, *shown) for page, text in TEXTS.items() for shown in SHOWN.findall(text)]
+)
+def test_what_python_prints_is_real(page: str, code: str, output: str) -> None:
+    assert output == printed(code), f"{page}: run `make docs`"
+
+
 @pytest.mark.parametrize(("page", "number", "block"), blocks("console"))
 def test_outputs_are_real(page: str, number: int, block: str) -> None:
     assert block == real(block), f"{page}, block {number}: run `make docs`"
@@ -80,6 +102,30 @@ def test_links_resolve(page: str) -> None:
         assert path.exists(), f"{page}: {target}"
         if anchor:
             assert anchor in anchors(path), f"{page}: {target}#{anchor}"
+
+
+@pytest.mark.parametrize(("page", "number", "block"), blocks("sh"))
+def test_commands_have_the_options_that_are_shown(page: str, number: int, block: str) -> None:
+    for line in block.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] != ["rooflinekit"]:
+            continue
+        command: Any = get_command(app)
+        while words[1:] and words[1] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(1)]
+        known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
+        assert {word for word in words[1:] if word.startswith("--")} <= known | {"--version"}, f"{page}: {line}"
+
+
+def test_the_python_page_has_every_public_name() -> None:
+    shown = re.findall(r"^\.\. auto\w+:: rooflinekit\.(\w+)$", TEXTS["docs/api.md"], re.MULTILINE)
+    assert sorted(shown) == rk.__all__
+
+
+def test_every_picture_is_shown_and_drawn() -> None:
+    drawn = {f"{name.replace('_', '-')}.svg" for name in re.findall(r"^def (\w+)\(\) -> Any", FIGURES, re.MULTILINE)}
+    shown = {name for text in TEXTS.values() for name in re.findall(r"\(\S*\bfigures/([\w-]+\.svg)\)", text)}
+    assert drawn == shown == {path.name for path in (ROOT / "docs" / "figures").iterdir()}
 
 
 def anchors(page: Path) -> set[str]:
@@ -154,6 +200,7 @@ def rules_count(rules: Mapping[str, Any]) -> list[int]:
 def _refresh() -> None:
     for page, text in TEXTS.items():
         fresh = BLOCK.sub(lambda hit: f"```console\n{real(hit[2])}```" if hit[1] == "console" else hit[0], text)
+        fresh = SHOWN.sub(lambda hit: f"```python\n{hit[1]}```\n\n```output\n{printed(hit[1])}```", fresh)
         (ROOT / page).write_text(fresh, encoding="utf-8")
 
 

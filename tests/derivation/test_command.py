@@ -22,8 +22,10 @@ def run(*arguments):
 
 def test_it_takes_the_options_of_estimate():
     own, shared = inspect.signature(explain).parameters, inspect.signature(estimate).parameters
-    assert set(own) == set(shared) | {"metric", "depth"}
-    assert {name: p.default for name, p in own.items() if name in shared} == {n: p.default for n, p in shared.items()}
+    assert set(own) == set(shared) - {"plots"} | {"metric", "depth"}
+    assert {name: p.default for name, p in own.items() if name in shared} == {
+        n: p.default for n, p in shared.items() if n != "plots"
+    }
 
 
 def test_shared_options_arrive_as_keywords():

@@ -1,0 +1,63 @@
+"""The site: `make site` builds it into build/site from the same pages that the repository shows.
+
+The source folder is the repository's root, so that links between docs/, reports/ and the files beside README.md are the
+same on the site and in the repository. Nothing is loaded from the network, neither when built nor when read.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE / "_site")]
+
+import rooflinekit  # noqa: E402 - needs the path above
+
+project = "rooflinekit"
+author = "The rooflinekit developers"
+project_copyright = "The rooflinekit developers, Apache License 2.0"
+release = version = rooflinekit.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml", "source_pages"]
+root_doc = "docs/index"
+include_patterns = ["docs/**", "reports/*.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+exclude_patterns = ["docs/_site"]
+html_extra_path = ["_site/index.html"]
+
+myst_enable_extensions = ["dollarmath", "amsmath"]
+myst_fence_as_directive = ["math"]
+myst_heading_anchors = 4
+suppress_warnings = ["myst.header"]  # a report may begin below its title
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"members": True}
+napoleon_google_docstring = True
+nitpick_ignore_regex = [(r"py:.*", r".*")]  # types in signatures that have no page of their own
+
+pygments_style = "friendly"
+pygments_dark_style = "monokai"
+highlight_language = "none"
+default_role = "code"
+html_theme = "furo"
+html_title = f"rooflinekit {version}"
+html_static_path = ["_site/static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+
+
+def keep_colons(*event: Any) -> None:
+    """Give back what napoleon takes for the type of an attribute: "None above the knee: the queue has no end"."""
+    _, what, _, _, _, lines = event
+    kind = [line for line in lines if line.startswith(":type: ")]
+    if what == "attribute" and kind:
+        rest = " ".join(line for line in lines if line and line not in kind)
+        lines[:] = [f"{kind[0].removeprefix(':type: ')}: {rest}", ""]
+
+
+def setup(app: Any) -> None:
+    """After napoleon, which has priority 500."""
+    app.connect("autodoc-process-docstring", keep_colons, priority=600)

@@ -1,0 +1,273 @@
+"""The pictures of the docs, drawn from the library at the datasheet bound: `make figures` writes docs/figures/*.svg.
+
+Equal inputs give equal files. Needs matplotlib (`pip install 'rooflinekit[docs]'`).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import rooflinekit as rk
+from rooflinekit import Batch
+from rooflinekit.kernels.split_kv import split_kv
+
+FOLDER = Path(__file__).parent / "figures"
+BLUE, ORANGE, GREEN, GREY, RED, VIOLET = "#1f6fb4", "#d9730d", "#2e8b57", "#b8bec6", "#c2373c", "#7a5bb0"
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "rooflinekit",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans"],
+    "font.size": 10.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "axes.grid": True,
+    "grid.color": "#e6e8eb",
+    "axes.axisbelow": True,
+}
+
+
+def canvas(width: float = 7.0, height: float = 3.4, **kinds: Any) -> tuple[Any, Any]:
+    """A figure and its axes."""
+    return plt.subplots(figsize=(width, height), layout="constrained", **kinds)
+
+
+def bound(model: str, **scenario: Any) -> rk.Estimate:
+    """An answer at the datasheet bound."""
+    return rk.estimate(model, calibration="none", **scenario)
+
+
+def roofline() -> Any:
+    """Kernels of one prompt and of one decode step, on the roofline of an H100."""
+    figure, axes = canvas(7.0, 3.9)
+    chip = rk.load_accelerator("h100-sxm").value
+    peak, width = 989.4e12, chip.memory_bandwidth
+    x = np.geomspace(0.3, 4000, 200)
+    axes.loglog(x, np.minimum(peak, x * width) / 1e12, color="#30363d", lw=1.6)
+    answer = bound("llama3-8b", batch=1, isl=1024, context=1024)
+    names = ("qkv_proj", "attention", "o_proj", "gate_up_proj", "down_proj", "lm_head")
+    for step, colour, label in ((answer.prefill, BLUE, "prefill, 1,024 tokens"), (answer.decode, ORANGE, "decode")):
+        kernels = [kernel for kernel in step.kernels if kernel.name in names]
+        spots = [(k.intensity, min(peak, k.intensity * width) / 1e12) for k in kernels]
+        axes.scatter(*zip(*spots, strict=True), color=colour, s=46, zorder=3, label=label)
+    axes.annotate("attention", (410, 989), (330, 260), arrowprops={"arrowstyle": "-", "color": BLUE}, color=BLUE)
+    axes.annotate("matrices", (800, 989), (1100, 420), arrowprops={"arrowstyle": "-", "color": BLUE}, color=BLUE)
+    axes.annotate(
+        "attention: H/K = 4", (4, 13.4), (6, 5), arrowprops={"arrowstyle": "-", "color": ORANGE}, color=ORANGE
+    )
+    axes.annotate("matrices: 1", (1, 3.35), (1.4, 1.3), arrowprops={"arrowstyle": "-", "color": ORANGE}, color=ORANGE)
+    axes.axvline(peak / width, color=GREY, lw=1, ls="--")
+    axes.text(peak / width * 0.92, 1.3, "ridge 295", ha="right", color="#57606a")
+    axes.set(xlabel="FLOP per byte", ylabel="TFLOP/s at most", ylim=(0.8, 2000))
+    axes.legend(loc="upper left")
+    return figure
+
+
+def kv_cache() -> Any:
+    """Bytes of one sequence against its length."""
+    figure, axes = canvas(7.0, 3.9)
+    tokens = np.geomspace(512, 131_072, 60).astype(int)
+    models = {
+        "llama-2-7b": ("Llama-2-7B, MHA", RED),
+        "llama-3-70b": ("Llama-3-70B, GQA", ORANGE),
+        "gemma-3-27b": ("Gemma-3-27B, windows", GREEN),
+        "deepseek-v3": ("DeepSeek-V3, MLA", BLUE),
+        "qwen3-next-80b-a3b": ("Qwen3-Next-80B, recurrent", VIOLET),
+        "falcon-7b": ("Falcon-7B, MQA", "#57606a"),
+    }
+    for name, (label, colour) in models.items():
+        axes.loglog(tokens, [rk.kv_cache_bytes(name, int(t)) / 1e9 for t in tokens], color=colour, label=label, lw=1.8)
+    axes.set(xlabel="tokens of the sequence", ylabel="cache [GB]")
+    axes.set_xticks([512, 2048, 8192, 32_768, 131_072], ["512", "2,048", "8,192", "32,768", "131,072"])
+    axes.minorticks_off()
+    axes.legend(fontsize=9, ncols=2, loc="upper left")
+    axes.set_ylim(top=2000)
+    return figure
+
+
+def paged_attention() -> Any:
+    """Eight sequences, reserved and in blocks of 16."""
+    figure, axes = canvas(7.0, 3.0)
+    lengths = np.array([1130, 240, 2600, 870, 1900, 410, 3300, 620])
+    rows = np.arange(len(lengths))
+    axes.barh(rows, 8192, color="#f0f2f4", edgecolor=GREY, height=0.72, label="reserved: 8,192 each")
+    axes.barh(rows, np.ceil(lengths / 16) * 16, color=BLUE, height=0.72, label="in blocks of 16")
+    axes.set(yticks=rows, yticklabels=[f"sequence {row + 1}" for row in rows])
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    share = lengths.sum() / (8192 * len(lengths))
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.18), ncols=2)
+    axes.set_xlabel(f"tokens; {share:.0%} of what is reserved holds content")
+    return figure
+
+
+def sliding_windows() -> Any:
+    """Who sees whom, for 10 tokens."""
+    figure, both = canvas(7.0, 3.3, ncols=2)
+    n, w = 10, 4
+    q, k = np.indices((n, n))
+    masks = {
+        f"full: {n * (n + 1) // 2} pairs": k <= q,
+        f"window of {w}: {int(((k <= q) & (k > q - w)).sum())} pairs": (k <= q) & (k > q - w),
+    }
+    for axes, (title, seen) in zip(both, masks.items(), strict=True):
+        axes.pcolormesh(
+            seen.astype(float),
+            cmap=matplotlib.colors.ListedColormap(["#f0f2f4", BLUE]),
+            edgecolors="white",
+            linewidth=0.8,
+        )
+        axes.set(title=title, xlabel="key", ylabel="query", xticks=[], yticks=[], aspect="equal")
+        axes.invert_yaxis()
+        axes.spines[:].set_visible(False)
+    return figure
+
+
+def quantisation() -> Any:
+    """Gain of narrow weights in a decode step, against the batch."""
+    figure, axes = canvas()
+    batches = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+    wide = [bound("llama-3-8b", batch=b, isl=256, osl=256, allow_oom=True).tpot_ms for b in batches]
+    for fmt, colour in (("int4", ORANGE), ("fp8", BLUE)):
+        narrow = [bound("llama-3-8b", batch=b, isl=256, osl=256, weights=fmt, allow_oom=True).tpot_ms for b in batches]
+        axes.semilogx(batches, np.divide(wide, narrow), color=colour, marker="o", ms=4, label=f"{fmt.upper()} weights")
+    axes.axhline(1, color=GREY, lw=1)
+    axes.set(xlabel="sequences", ylabel="times as fast as BF16", ylim=(0.8, 3.6))
+    axes.set_xticks(batches[::2], [f"{b:,}" for b in batches[::2]])
+    axes.minorticks_off()
+    axes.legend()
+    return figure
+
+
+def flash_attention() -> Any:
+    """One attention layer against the prompt, naive and flash."""
+    figure, axes = canvas()
+    prompts = [512, 1024, 2048, 4096, 8192, 16_384, 32_768]
+    H, d, b = 32, 128, 2
+    naive = [max(4 * H * S**2 * b / 3.35e12, 4 * H * d * S**2 / 989.4e12) * 1e3 for S in prompts]
+    flash = []
+    for S in prompts:
+        kernels = bound("llama-3.1-8b", isl=S).prefill.kernels
+        flash.append(next(k.bound_us for k in kernels if k.family == "attention_prefill") / 32e3)
+    axes.loglog(prompts, naive, color=ORANGE, marker="o", ms=4, label="naive: scores through the memory")
+    axes.loglog(prompts, flash, color=BLUE, marker="o", ms=4, label="flash")
+    axes.set(xlabel="tokens of the prompt", ylabel="one layer [ms]")
+    axes.set_xticks(prompts, [f"{S:,}" for S in prompts])
+    axes.minorticks_off()
+    axes.legend()
+    return figure
+
+
+def flash_decoding() -> Any:
+    """Share of the slots of an H100 at work, against the batch."""
+    figure, axes = canvas()
+    batches = range(1, 49)
+    choices = [split_kv(batch=b, heads=(32, 8, 128), context=8192, cores=132) for b in batches]
+    axes.plot(batches, [c.whole for c in choices], color=ORANGE, label="one tile a sequence and KV head")
+    axes.plot(batches, [c.occupancy for c in choices], color=BLUE, label="contexts cut into parts")
+    axes.set(xlabel="sequences", ylabel="share of slots at work", ylim=(0, 1.05))
+    axes.legend(loc="lower right")
+    return figure
+
+
+def chunked_prefill() -> Any:
+    """Steps of 64 decoding sequences while a prompt of 8,192 tokens is computed."""
+    figure, both = canvas(7.0, 2.9, nrows=2, sharex=True)
+    decoding = Batch.decode(64.0, 2048.0)
+    for axes, c in zip(both, (8192, 1024), strict=True):
+        steps: list[tuple[Batch, bool]] = [(decoding, False)] * 4
+        steps += [(Batch.chunk(1.0, float(c), float(p), p + c == 8192) | decoding, True) for p in range(0, 8192, c)]
+        now = 0.0
+        for batch, prompt in [*steps, *[(decoding, False)] * 8]:
+            took = 1e3 * rk.predict_step("llama-3.1-8b", "h100-sxm", rk.Deployment(), batch, calibration="none").time
+            axes.broken_barh([(now, took)], (0, 1), color=ORANGE if prompt else BLUE, edgecolor="white", lw=1)
+            now += took
+        axes.set(yticks=[], ylabel="whole" if c == 8192 else "chunks\nof 1,024", ylim=(0, 1))
+        axes.grid(visible=False)
+    both[1].set_xlabel("time [ms]; blue: 64 sequences decode; orange: the prompt of 8,192 tokens is in the step")
+    return figure
+
+
+def speculation() -> Any:
+    """Speed-up of three drafted tokens against the batch."""
+    figure, axes = canvas()
+    batches = [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    for acceptance, colour in ((0.9, GREEN), (0.7, BLUE), (0.5, ORANGE)):
+        draft = {"draft": "eagle", "draft_tokens": 3, "acceptance": acceptance}
+        gain = [bound("llama-3-8b", batch=b, **draft).speculation.speedup for b in batches]
+        axes.semilogx(batches, gain, color=colour, marker="o", ms=4, label=f"acceptance {acceptance}")
+    axes.axhline(1, color=GREY, lw=1)
+    axes.set(xlabel="sequences", ylabel="times as fast as without", ylim=(0.8, 3.2))
+    axes.set_xticks(batches, [str(b) for b in batches])
+    axes.minorticks_off()
+    axes.legend(ncols=3)
+    return figure
+
+
+def disaggregation() -> Any:
+    """Gaps between tokens at quantiles, together and apart."""
+    figure, axes = canvas()
+    load = {"rate": 16.0, "isl": 2048, "osl": 256, "requests": 400, "calibration": "none"}
+    runs = {
+        "two replicas that do both": (rk.simulate("llama-3-8b", replicas=2, **load), ORANGE),
+        "one prefills, one decodes": (rk.simulate("llama-3-8b", replicas=1, prefill_replicas=1, **load), BLUE),
+    }
+    names = ("p50", "p90", "p99")
+    for place, (label, (run, colour)) in enumerate(runs.items()):
+        gaps = [getattr(run.itl_ms, name) for name in names]
+        bars = axes.bar(np.arange(len(names)) + (place - 0.5) * 0.36, gaps, 0.34, color=colour, label=label)
+        axes.bar_label(bars, fmt="%.1f", fontsize=9, padding=2)
+    axes.set_xticks(range(len(names)), [name.upper() for name in names])
+    axes.set(ylabel="gap between tokens [ms]")
+    axes.grid(axis="x", visible=False)
+    axes.legend(loc="upper left")
+    return figure
+
+
+FIGURES: tuple[Callable[[], Any], ...] = (
+    roofline, kv_cache, paged_attention, sliding_windows, quantisation, flash_attention, flash_decoding,
+    chunked_prefill, speculation, disaggregation,
+)  # fmt: skip
+
+
+def draw(folder: Path) -> None:
+    """Write every picture into a folder."""
+    with matplotlib.rc_context(STYLE):
+        for figure in FIGURES:
+            path = folder / f"{figure.__name__.replace('_', '-')}.svg"
+            drawn = figure()
+            drawn.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+            plt.close(drawn)
+            lines = path.read_text(encoding="utf-8").splitlines()
+            path.write_text("\n".join(line.rstrip() for line in lines) + "\n", encoding="utf-8")
+
+
+def words(path: Path) -> list[str]:
+    """All text of a picture: titles, labels, and the numbers that are written out."""
+    return re.findall(r"<text[^>]*>([^<]+)</text>", path.read_text(encoding="utf-8"))
+
+
+def stale() -> list[str]:
+    """Pictures whose text is no longer what the library says; curves may still differ by less than a label."""
+    with TemporaryDirectory() as scratch:
+        draw(Path(scratch))
+        return [new.name for new in sorted(Path(scratch).iterdir()) if words(new) != words(FOLDER / new.name)]
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(f"draw them again with `make figures`: {names}" if (names := ", ".join(stale())) else 0)
+    draw(FOLDER)
