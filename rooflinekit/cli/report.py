@@ -24,6 +24,7 @@ from rooflinekit.cli.options import (
     MemoryFraction,
     Microbatches,
     PipelineParallel,
+    Plots,
     PowerCap,
     RedundantExperts,
     SequenceParallel,
@@ -33,6 +34,7 @@ from rooflinekit.cli.options import (
     Weights,
 )
 from rooflinekit.cli.output import check_free
+from rooflinekit.cli.pictures import check_pictures, write_pictures
 from rooflinekit.types.errors import InputError
 
 if TYPE_CHECKING:
@@ -86,17 +88,21 @@ def report(
     block_size: Annotated[int | None, Count("Tokens of one block of the cache.")] = None,
     eager: Annotated[bool, typer.Option("--eager", help="Without CUDA graphs.")] = False,
     calibration: Calibration = None,
+    plots: Plots = None,
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("report.html"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write one self-contained HTML page on a deployment, a comparison, a plan or a sweep, with live sliders."""
+    from rooflinekit.estimator import estimate as predict
     from rooflinekit.report.page import write_report
 
     check_free(out, force)
+    if plots is not None:
+        check_pictures(plots, "estimate", force)
     offered = (("models", models), ("gpus", gpus))
     told: dict[str, Any] = {name: None if text is None else _names(text) for name, text in offered}
     if plan is not None or sweep is not None:
-        _alone(model, against, simulate)
+        _alone(model, against, simulate, plots)
         made = write_report(out, plan=plan, sweep=sweep, force=force, **told)
     elif model is None:
         raise InputError("say what the report is on: MODEL, --plan FILE or --sweep FILE")
@@ -115,6 +121,10 @@ def report(
         outcome = _simulated(model, gpu, simulate, load | {"isl": isl, "osl": osl} | deployment)
         made = write_report(out, model, gpu, against=against, simulation=outcome, force=force, **told, **work, **load,
                             **deployment)  # fmt: skip
+        if plots is not None:
+            asked = {key: value for key, value in (work | load | deployment).items() if value is not None}
+            drawn = predict(model, gpu, allow_oom=True, **asked)
+            write_pictures(drawn if outcome is None else [drawn, outcome], plots, force)
     typer.echo(f"{made.path}: {made.title}, {made.bytes / 1e6:.2f} MB")
 
 
@@ -122,8 +132,8 @@ def _names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _alone(model: str | None, against: str | None, simulate: int | None) -> None:
-    for name, value in (("MODEL", model), ("--against", against), ("--simulate", simulate)):
+def _alone(model: str | None, against: str | None, simulate: int | None, plots: Path | None) -> None:
+    for name, value in (("MODEL", model), ("--against", against), ("--simulate", simulate), ("--plots", plots)):
         if value is not None:
             raise InputError(f"{name} belongs to a report on a model; leave it out beside --plan or --sweep")
 

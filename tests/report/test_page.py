@@ -292,6 +292,19 @@ class TestCommand:
         assert run("llama-3-8b", "--out", str(folder / "x.html")).exit_code == 2
 
 
+def test_pictures_are_written_beside_the_page(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need the extra plots")
+    page, folder = tmp_path / "report.html", tmp_path / "pictures"
+    found = run("llama3-8b", "--batch", "8", "--models", "", "--plots", str(folder), "--out", str(page))
+    assert found.exit_code == 0, found.stderr
+    assert {path.stem for path in folder.iterdir()} == {"roofline", "time", "bytes", "memory"}
+    again = run("--sweep", "rows.csv", "--plots", str(folder), "--out", str(tmp_path / "other.html"))
+    assert (again.exit_code, "--plots belongs to a report on a model" in again.stderr or "exists" in again.stderr) == (
+        2,
+        True,
+    )
+
+
 def test_against_is_read_as_it_is_meant() -> None:
     found = read_against("kv-policy=window:512,eager=true,skew=0.5")
     assert found == {"kv_policy": "window:512", "eager": True, "skew": 0.5}
