@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooflinekit.cli.estimate import estimate
-from rooflinekit.cli.options import Count, with_options_of
+from rooflinekit.cli.options import Count, said, with_options_of
 from rooflinekit.cli.output import Format, check_free, emit, to_csv, to_json
 from rooflinekit.types.errors import InputError
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 __all__ = ["launch"]
 
 _SCRIPT = "launch.sh"
-_WITHOUT = ("requests", "burstiness", "isl_cv", "osl_cv", "ttft", "tpot", "allow_oom", "plots")
+_WITHOUT = ("requests", "burstiness", "isl_cv", "osl_cv", "context", "ttft", "tpot", "allow_oom", "plots")
 
 
 @with_options_of(estimate, *_WITHOUT)
 def launch(
-    context: typer.Context,
+    call: typer.Context,
     model: Annotated[str | None, typer.Argument(help="Name, Hugging Face id, or path; or use --plan.")] = None,
     plan: Annotated[Path | None, typer.Option(help="What `rooflinekit plan --format json` wrote.")] = None,
     candidate: Annotated[int | None, Count("Which candidate of the plan, from 1 (default: its best).")] = None,
@@ -37,20 +37,14 @@ def launch(
     """Write a deployment or a plan as commands and configuration of vLLM, SGLang or TensorRT-LLM."""
     from rooflinekit.launching.front import launch as export
 
-    said = {key: value for key, value in scenario.items() if _said(context, key)}
-    if plan is not None and "gpu" in said:
+    given = {key: value for key, value in scenario.items() if said(call, key)}
+    if plan is not None and "gpu" in given:
         raise InputError("a plan has its own accelerators; leave --gpu out")
-    made = export(model, plan=plan, candidate=candidate, replicas=replicas, host_gpus=host_gpus, **said)
+    made = export(model, plan=plan, candidate=candidate, replicas=replicas, host_gpus=host_gpus, **given)
     if out is not None and _is_folder(out):
         _write(made, out, format, force)
     else:
         emit(_render(made, format), out, force)
-
-
-def _said(context: typer.Context, key: str) -> bool:
-    """Whether the user gave an option, or it is the default."""
-    source = context.get_parameter_source(key)
-    return source is not None and source.name != "DEFAULT"
 
 
 def _is_folder(out: Path) -> bool:

@@ -39,6 +39,7 @@ __all__ = [
     "TensorParallel",
     "Weights",
     "Years",
+    "said",
     "with_options_of",
 ]
 
@@ -106,3 +107,9 @@ def with_options_of(other: Callable[..., Any], *leave: str) -> Callable[[Callabl
         return command
 
     return decorated
+
+
+def said(context: typer.Context, key: str) -> bool:
+    """Whether the user gave an option, or it is the default."""
+    source = context.get_parameter_source(key)
+    return source is not None and source.name != "DEFAULT"

@@ -298,11 +298,16 @@ def test_pictures_are_written_beside_the_page(tmp_path: Path) -> None:
     found = run("llama3-8b", "--batch", "8", "--models", "", "--plots", str(folder), "--out", str(page))
     assert found.exit_code == 0, found.stderr
     assert {path.stem for path in folder.iterdir()} == {"roofline", "time", "bytes", "memory"}
-    again = run("--sweep", "rows.csv", "--plots", str(folder), "--out", str(tmp_path / "other.html"))
-    assert (again.exit_code, "--plots belongs to a report on a model" in again.stderr or "exists" in again.stderr) == (
-        2,
-        True,
-    )
+
+
+@pytest.mark.parametrize(
+    "given", [("llama3-8b",), ("--tp", "4"), ("--against", "l40s"), ("--plots", "pictures"), ("--context", "9")]
+)
+@pytest.mark.parametrize("source", ["--plan", "--sweep"])
+def test_a_plan_or_a_sweep_brings_its_own_deployments(source: str, given: tuple[str, ...], tmp_path: Path) -> None:
+    found = run(source, "rows.csv", *given, "--out", str(tmp_path / "report.html"))
+    assert found.exit_code == 2
+    assert f"{'MODEL' if len(given) == 1 else given[0]} belongs to a report on a model" in found.stderr
 
 
 def test_against_is_read_as_it_is_meant() -> None:

@@ -32,8 +32,8 @@ function sweep(at, name, values) {
 const whyNot = (at) => OFFERS.missing[labelOf(at)] ?? "this combination is not embedded in the page";
 
 // ---- the state in the URL
-function read() {
-  const found = { ...DATA.asked }, given = new URLSearchParams(location.hash.slice(1));
+function read(address = location.hash) {
+  const found = { ...DATA.asked }, given = new URLSearchParams(address.slice(1));
   for (const name of CHOICES) {
     const value = given.get(SHORT[name]);
     if (value !== null && optionsOf(name).some((option) => String(option) === value)) found[name] = name === "tp" ? Number(value) : value;
@@ -53,6 +53,11 @@ function revive(textual) {  // "model|gpu|tp|weights|kv|batch|isl|osl|speed"
   return answer(found) && Object.keys(NUMBERS).every((name) => found[name] > 0 && found[name] < 1e9) ? found : null;
 }
 const written = (at) => [...CHOICES, ...Object.keys(NUMBERS)].map((name) => at[name]).join("|");
+let writing = 0;
+function writeSoon() {  // browsers ignore or refuse addresses that change more than a few times a second
+  clearTimeout(writing);
+  writing = setTimeout(write, 80);
+}
 function write() {
   const told = new URLSearchParams();
   for (const [name, short] of Object.entries(SHORT)) if (name in state && state[name] !== DATA.asked[name]) told.set(short, state[name]);
@@ -129,7 +134,7 @@ function reflect() {
 }
 function change(parts) {
   state = { ...state, ...parts };
-  write();
+  writeSoon();
   cancelAnimationFrame(painted);
   painted = requestAnimationFrame(update);
 }
