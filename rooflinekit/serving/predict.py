@@ -7,7 +7,6 @@ table itself (`step_table`).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from os import PathLike
 
@@ -104,7 +103,7 @@ def predict_step(
 @lru_cache(maxsize=16)
 def _deployed(model: str, gpu: str, deployment: Deployment, calibration: str | None) -> tuple[Resolved, StepTable]:
     resolved = resolve(model, gpu, deployment, calibration)
-    return resolved, replace(build_table(resolved.plan, _MOST, _LONGEST), replicas=1)
+    return resolved, build_table(resolved.plan, _MOST, _LONGEST)
 
 
 def _quick(batch: Batch, table: StepTable) -> float | None:
@@ -123,7 +122,8 @@ def _quick(batch: Batch, table: StepTable) -> float | None:
         new, past, firsts = int(chunk.new), int(chunk.past), int(chunk.sampled)
     if max(context, new, past) >= _LONGEST:
         return None
-    return table.step(count, count * context, ((new, past),) if new else (), firsts)
+    every = table.replicas  # all attention replicas hold the same
+    return table.step(every * count, every * count * context, ((new, past),) * every if new else (), every * firsts)
 
 
 def _plain(phase: Sequences) -> bool:

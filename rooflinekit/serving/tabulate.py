@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from rooflinekit.estimator import resolve
 from rooflinekit.execution import host_times
 from rooflinekit.kernels import Operation
-from rooflinekit.serving.steps import StepTable
+from rooflinekit.serving.steps import StepTable, TokenTimes
 from rooflinekit.step import Plan
 from rooflinekit.types.batch import Batch, Sequences
 from rooflinekit.types.deployment import Deployment
@@ -68,15 +69,13 @@ def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1) ->
         raise WorkloadError(f"a step table needs sizes of at least 1, not {max_batch}, {max_context} and {width}")
     parts = _Parts(plan, width)
     tokens = max_batch * width + max_context
-    shared = parts.shared(min(tokens, _DENSE))
     sampled = parts.sampled(2 * max_batch * width)
     grid = [0.0, *_grid(float(max_context + width))]
     chunks = parts.prefill(grid)
-    tail = _grid(tokens + 1.0, float(len(shared) - 1))
     launches, per_sequence = parts.floor()
     return StepTable(
-        shared=shared,
-        tail=(tail, parts.shared_at(tail)),
+        shared=_by_tokens(parts.shared, tokens),
+        pooled=_by_tokens(parts.pooled, tokens * plan.deployment.dp) if parts.together else None,
         sampled=sampled,
         sequences=parts.sequences(2 * max_batch),
         grid=grid,
@@ -98,20 +97,24 @@ class _Parts:
     def __init__(self, plan: Plan, width: int) -> None:
         costs = plan.costs
         bare = replace(costs, step=0.0, ranks=0.0, sequence=0.0, sequence_ranks=0.0, layer=0.0, launch=0.0)
-        phased, sampling = _split(plan)
+        phased, sampling, self.together = _split(plan)
         self.plan, self.width = plan, width
-        self.calm = replace(plan, engine=replace(plan.engine, costs=replace(costs, launch=0.0)))
+        self.whole = replace(plan, engine=replace(plan.engine, costs=replace(costs, launch=0.0)))
+        own = {op: count for op, count in plan.operations.items() if op not in self.together}
+        self.calm = replace(self.whole, operations=own)
         self.by_phase = replace(plan, operations=phased, engine=replace(plan.engine, costs=bare))
         self.by_rows = replace(plan, operations=sampling, engine=replace(plan.engine, costs=bare))
 
-    def shared(self, most: int) -> list[float]:
-        """Of 0, 1, … tokens, with one sequence."""
-        return [0.0, *self.shared_at([float(tokens) for tokens in range(1, most + 1)])]
-
-    def shared_at(self, tokens: list[float]) -> list[float]:
-        """Of these numbers of tokens."""
+    def shared(self, tokens: list[float]) -> list[float]:
+        """Of these numbers of tokens, with one sequence."""
         one = Batch(prefilling=Sequences(1.0, _array(tokens), 0.0, 1.0))
         times: list[float] = self._rest(one).tolist()
+        return times
+
+    def pooled(self, tokens: list[float]) -> list[float]:
+        """What attention replicas do together, for these numbers of tokens on all of them."""
+        one = Batch(prefilling=Sequences(1.0, _array(tokens) / self.plan.deployment.dp, 0.0, 1.0))
+        times: list[float] = (_time(self.whole, one) - _time(self.calm, one)).tolist()
         return times
 
     def sampled(self, most: int) -> list[float]:
@@ -123,7 +126,7 @@ class _Parts:
         """What 0, 1, … sequences take beyond that: state, and the engine's work for each."""
         counts = _array([float(count) for count in range(1, most + 1)])
         each = self._rest(Batch.decode(counts, 1024.0 + self.width, float(self.width)))
-        known = self.shared_at([float(count * self.width) for count in range(1, most + 1)])
+        known = self.shared([float(count * self.width) for count in range(1, most + 1)])
         return [0.0, *(each - _array(known)).tolist()]
 
     def decode(self, most: int, contexts: list[float]) -> list[list[float]]:
@@ -152,6 +155,13 @@ class _Parts:
 
     def _rest(self, batch: Batch) -> Array:
         return _time(self.calm, batch) - _time(self.by_phase, batch) - _time(self.by_rows, batch)
+
+
+def _by_tokens(times: Callable[[list[float]], list[float]], most: int) -> TokenTimes:
+    """Of 0, 1, … tokens one by one, and up to `most` on a grid."""
+    dense = [float(tokens) for tokens in range(1, min(most, _DENSE) + 1)]
+    counts = _grid(most + 1.0, dense[-1])
+    return TokenTimes([0.0, *times(dense)], counts, times(counts))
 
 
 def _array(values: list[float]) -> Array:
@@ -191,8 +201,11 @@ def _grid(last: float, first: float = 1.0) -> list[float]:
     return points if len(points) > 1 else [first, first + 1.0]
 
 
-def _split(plan: Plan) -> tuple[dict[Operation, int], dict[Operation, int]]:
-    """The operations that run by phase, and those that work on sampled rows only; each as it shows in its launches."""
+def _split(plan: Plan) -> tuple[dict[Operation, int], dict[Operation, int], frozenset[Operation]]:
+    """The operations that run by phase, those that work on sampled rows only, and those that see all replicas' tokens.
+
+    Each as it shows in its launches; the last are none of the others.
+    """
     prompt, token = Sequences(1.0, 8.0, 8.0, 1.0), Sequences(2.0, 1.0, 8.0, 1.0)
 
     def launches(op: Operation, batch: Batch) -> list[Kernel]:
@@ -206,6 +219,10 @@ def _split(plan: Plan) -> tuple[dict[Operation, int], dict[Operation, int]]:
         same = launches(op, Batch(prompt)) == launches(op, Batch(replace(prompt, new=16.0)))
         return same and launches(op, Batch(prompt)) != launches(op, Batch(replace(prompt, sampled=2.0)))
 
+    def together(op: Operation) -> bool:
+        return plan.deployment.dp > 1 and launches(op, Batch(prompt)) != launches(op, Batch(prompt, filled=0.5))
+
     phased = {op: count for op, count in plan.operations.items() if by_phase(op)}
-    sampling = {op: count for op, count in plan.operations.items() if op not in phased and by_rows(op)}
-    return phased, sampling
+    others = {op: count for op, count in plan.operations.items() if op not in phased}
+    sampling = {op: count for op, count in others.items() if by_rows(op)}
+    return phased, sampling, frozenset(op for op in others if op not in sampling and together(op))

@@ -9,13 +9,15 @@ import rooflinekit as rk
 from rooflinekit.specs.engines import load_engine
 
 DEPLOYMENTS = (("llama-3-8b", 1), ("llama-3-70b", 4), ("mixtral-8x7b", 2), ("gpt-oss-120b", 1))
+CONTEXT = 8192  # tokens that all of them take
 FRONT_END_MS = 1e3 * load_engine("vllm").costs.request  # the same constant in both: errors are of the rest
 
 
 def scenario(draw: random.Random) -> dict[str, float]:
     """Errors of the closed form in one random scenario."""
     model, tp = draw.choice(DEPLOYMENTS)
-    work = {"tp": tp, "isl": int(2 ** draw.uniform(6, 13)), "osl": int(2 ** draw.uniform(4, 9))}
+    isl, osl = int(2 ** draw.uniform(6, 13)), int(2 ** draw.uniform(4, 9))
+    work = {"tp": tp, "isl": min(isl, CONTEXT - osl), "osl": osl}
     knee = rk.estimate(model, rate=1e-3, **work).load.knee_rate
     rate = knee * draw.uniform(0.05, 0.85)
     formula = rk.estimate(model, rate=rate, **work)

@@ -142,6 +142,21 @@ def test_attention_replicas_share_the_sequences(plan_of):
     assert table(57, 2048) == pytest.approx(exact, rel=0.005)  # the fullest has 8 too
 
 
+@pytest.mark.parametrize("decodes", [3, 57, 64])
+@pytest.mark.parametrize("new", [100, 2000])
+def test_replicas_that_have_no_prompt_leave_the_experts_less_to_do(plan_of, decodes, new):
+    """The fullest replica computes the prompt and its decodes; experts see the tokens that there are."""
+    plan = plan_of("deepseek-v3", "h200-sxm", "h200-sxm--vllm", tp=1, dp=8, ep=8)
+    table = build_table(plan, 128, 8192)
+    own = -(-decodes // 8)
+    filled = (decodes + new) / (8 * (own + new))
+    batch = Batch(Sequences(1.0, float(new), 0.0), Sequences(float(own), 1.0, 2047.0), filled)
+    exact = float(plan.time(batch).time)
+    assert table(decodes, 2048, new) == pytest.approx(exact, rel=0.01)
+    full = float(plan.time(replace(batch, filled=1.0)).time)
+    assert full > 1.02 * exact  # what the test tells apart
+
+
 def test_senseless_sizes_are_refused(plan_of):
     with pytest.raises(WorkloadError, match="at least 1"):
         build_table(plan_of("llama-3-8b"), 0, 100)
