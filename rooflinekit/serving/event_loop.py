@@ -15,7 +15,7 @@ from typing import Any
 
 from rooflinekit.serving.interrupt import asking_to_stop
 from rooflinekit.serving.ledger import Ledger
-from rooflinekit.serving.replica import Replica
+from rooflinekit.serving.replica import FULL, Replica
 from rooflinekit.serving.request import Arrival, Job
 from rooflinekit.serving.router import Route, router_named
 from rooflinekit.serving.source import Source
@@ -56,9 +56,12 @@ class Fleet:
         for replica in self.prefills:
             replica.staging = self.link.staging
 
-    def refuses(self, job: Job, replica: Replica) -> bool:
-        """Whether the request cannot be served: not there, or with prefill replicas not anywhere after it."""
-        return replica.refuses(job) or (bool(self.prefills) and all(other.refuses(job) for other in self.replicas))
+    def refusal(self, job: Job, replica: Replica) -> str:
+        """Why the request cannot be served: not there, or with prefill replicas not anywhere after it."""
+        if why := replica.refusal(job):
+            return why
+        after = [other.refusal(job) for other in self.replicas] if self.prefills else [""]
+        return after[0] if all(after) else ""
 
     def full(self, waiting: int) -> bool:
         """Whether the queue in front of all replicas takes no more: it is as long as that of one replica may be."""
@@ -151,7 +154,8 @@ class Simulation:
         job.queued = self.now
         replica = None if self._held else self.fleet.route(job)
         full = replica is None and self.fleet.full(len(self._held))
-        if full or self.fleet.refuses(job, replica or self.fleet.all[0]):
+        if why := FULL if full else self.fleet.refusal(job, replica or self.fleet.all[0]):
+            self.ledger.refusals[why] += 1
             self._leave(job, "rejected")
         elif replica is None:
             self._held.append(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ class Ledger:
         self.objective, self.keep = objective, keep
         self.ttft, self.tpot, self.itl, self.e2el, self.queued = Sketch(), Sketch(), Sketch(), Sketch(), Sketch()
         self.arrived = self.finished = self.rejected = self.cut = self.good = 0
+        self.refusals: Counter[str] = Counter()  #: rejected requests by reason
         self.preempted = self.measured = 0
         self.prompt_tokens = self.output_tokens = self.measured_tokens = 0  #: of requests that have ended
         self.present, self.area, self.sojourn = 0, 0.0, 0.0  #: for Little's law: ∫N dt against the sum of stays

@@ -13,7 +13,10 @@ from rooflinekit.serving.policies import ByClass, FirstCome, Limits, Queue
 from rooflinekit.serving.request import Job
 from rooflinekit.serving.steps import Chunk, Clock
 
-__all__ = ["HostTier", "Replica", "Work"]
+__all__ = ["FULL", "HostTier", "Replica", "Work"]
+
+FULL = "the queue was full"
+"""Why a replica, or the queue in front of all, takes no request now."""
 
 
 @dataclass
@@ -72,15 +75,18 @@ class Replica:
         """Requests here."""
         return len(self.queue) + len(self.admitted)
 
-    def refuses(self, job: Job) -> bool:
-        """Whether a request can never be served here, or finds the queue full."""
+    def refusal(self, job: Job) -> str:
+        """Why a request can never be served here, or finds the queue full; empty if it is taken."""
         limits, longest = self.limits, job.isl + (1 if self.exports else job.osl)
-        return (
-            job.samples > limits.max_num_seqs
-            or (limits.max_model_len is not None and longest > limits.max_model_len)
-            or self.pool.span(job, longest) > self.pool.total
-            or (limits.queue_limit is not None and len(self.queue) >= limits.queue_limit)
-        )
+        if limits.max_model_len is not None and longest > limits.max_model_len:
+            return f"longer than the {limits.max_model_len:,} tokens of the longest sequence that is admitted"
+        if self.pool.span(job, longest) > self.pool.total:
+            return f"larger than the cache of {self.pool.total * self.pool.size:,} tokens"
+        if job.samples > limits.max_num_seqs:
+            return f"of more samples than the {limits.max_num_seqs:,} sequences that run at once"
+        if limits.queue_limit is not None and len(self.queue) >= limits.queue_limit:
+            return FULL
+        return ""
 
     def submit(self, job: Job) -> None:
         """Queue a request."""

@@ -282,5 +282,5 @@ def _notes(run: Simulation, setup: Setup) -> Iterator[str]:
     if ledger.cut:
         reason = "an interrupt" if run.interrupted else "the end of the run"
         yield f"{ledger.cut} of {ledger.arrived} requests were cut by {reason} and are in no statistic of latency"
-    if ledger.rejected:
-        yield f"{ledger.rejected} requests were rejected: too long for the model or the cache, or the queue was full"
+    for why, count in ledger.refusals.most_common():
+        yield f"{count:,} request{'s were' if count > 1 else ' was'} rejected: {why}"

@@ -110,7 +110,14 @@ def test_what_is_cut_and_rejected_is_said():
     assert "were cut by the end of the run" in " ".join(result.stdout.split())
     result = run("llama-3-8b", "--rate", "5", "--requests", "4", "--isl", "9000")
     assert result.exit_code == 0
-    assert "4 requests were rejected" in result.stdout
+    told = " ".join(result.stdout.split())
+    assert "4 requests were rejected: longer than the 8,192 tokens of the longest sequence" in told
+    result = run("llama-3-8b", "--rate", "5", "--requests", "4", "--samples", "9", "--max-num-seqs", "8")
+    assert "4 requests were rejected: of more samples than the 8 sequences" in " ".join(result.stdout.split())
+    result = run("llama-3-8b", "--rate", "5", "--requests", "4", "--kv-tokens", "512")
+    assert "4 requests were rejected: larger than the cache of 512 tokens" in " ".join(result.stdout.split())
+    result = run("llama-3-8b", "--rate", "1000", "--requests", "30", "--queue-limit", "5")
+    assert "requests were rejected: the queue was full" in " ".join(result.stdout.split())
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
