@@ -10,6 +10,7 @@ from rooflinekit.operating_point import Predictor
 from rooflinekit.results import Estimate
 from rooflinekit.roofline import time_step
 from rooflinekit.step import Plan, make_plan
+from rooflinekit.timing.calibrated import Calibration
 from rooflinekit.traffic.question import LoadQuestion, LoadResult
 from rooflinekit.types.batch import Batch
 from rooflinekit.types.deployment import Deployment
@@ -23,7 +24,8 @@ from rooflinekit.types.workload import Workload
 __all__ = ["context_notes", "format_notes", "load_notes", "memory_notes", "misfit"]
 
 _BLOCK, _WHOLE_BLOCKS = 128, ("vllm", "sglang")  # rows and columns that share a scale; engines that do not cut them
-_SAMPLE, _SLOW = 64.0, 1.5  # batch at which number formats are compared, and the ratio that is worth a note
+_SAMPLE, _KEYS = 64.0, 4096.0  # batch and context at which number formats are compared
+_SLOW = 1.5  # the ratio that is worth a note
 
 
 def format_notes(plan: Plan) -> list[str]:
@@ -53,7 +55,7 @@ def format_notes(plan: Plan) -> list[str]:
         f"no measured {family} kernels in {formats}: the efficiency of another format stands in, its interval widened"
         for family, formats in absent
     ]
-    return [*notes, *_slow_formats(plan)]
+    return [*notes, *_slow_formats(plan), *_slow_caches(plan, plan.calibration)]
 
 
 def _arithmetic(kernel: Kernel) -> str:
@@ -96,6 +98,26 @@ def _slow_formats(plan: Plan) -> Iterable[str]:
             yield (
                 f"the measured {dtype} {family} kernels of {plan.deployment.engine} are slower than {stream} ones "
                 f"({float(slow / fast):.1f}x at batch {_SAMPLE:.0f}): probably a kernel without tuned settings"
+            )
+
+
+def _slow_caches(plan: Plan, calibration: Calibration) -> Iterable[str]:
+    """Say where measured decode attention is slower on a narrow cache than on a 16-bit one, which holds more bytes."""
+    stream = plan.precision.stream
+    kernels = [k for k in plan.kernels(Batch.decode(_SAMPLE, _KEYS)) if k.family in ("attention_decode", "mla_decode")]
+    for family, cache in dict.fromkeys((k.family, k.variant) for k in kernels):
+        own = [kernel for kernel in kernels if (kernel.family, kernel.variant) == (family, cache)]
+        narrow = parse_dtype(cache)
+        if narrow.is_wide:
+            continue
+        more = stream.bytes / narrow.bytes
+        wide = [replace(k, variant=stream.value, kv_read_bytes=k.kv_read_bytes * more) for k in own]
+        slow, fast = (time_step(timed, plan.system, calibration).time for timed in (own, wide))
+        if slow > _SLOW * fast:
+            yield (
+                f"{family} with a cache in {cache} takes {float(slow / fast):.1f}x as long as in {stream} (batch "
+                f"{_SAMPLE:.0f}, {_KEYS:.0f} keys), as measured ({calibration.fit(own[0]).source}); a newer engine "
+                "may have a better kernel"
             )
 
 

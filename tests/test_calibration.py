@@ -199,3 +199,15 @@ def test_untuned_kernels_do_not_serve(engine):
     narrow, wide = (rk.estimate("mixtral-8x7b", tp=2, batch=8, engine=engine, weights=w) for w in ("fp8", "bf16"))
     assert narrow.tpot_ms < wide.tpot_ms
     assert any("without tuned settings; those of fp8_block stand in" in warning for warning in narrow.warnings)
+
+
+@pytest.mark.parametrize(
+    ("engine", "kv", "slow"), [("sglang", "fp8", True), ("sglang", "bf16", False), ("trtllm", "fp8", False)]
+)
+def test_a_narrow_cache_that_is_read_slowly_is_said(engine, kv, slow):
+    """SGLang's decode of latents in FP8 took several times that of 16-bit ones; its note gives the rows."""
+    split = {"tp": 8, "batch": 64, "isl": 4096, "engine": engine}
+    found = rk.estimate("deepseek-v3", "h200-sxm", kv=kv, **split)
+    notes = [warning for warning in found.warnings if "as long as in bf16" in warning]
+    assert len(notes) == slow
+    assert all("mla_decode with a cache in fp8" in note and "rows of h200-sxm with sglang" in note for note in notes)
