@@ -34,8 +34,9 @@ class LoadQuestion:
     def arrivals(self) -> str:
         """In words."""
         if self.rate is None:
-            each = "" if math.isinf(float(self.traffic.requests)) else f", {self.traffic.requests:g} requests each"
-            return f"closed loop of {self.users:.0f} users{each}"
+            each, many = self.traffic.requests, "user" if self.users == 1.0 else "users"
+            sends = "" if math.isinf(float(each)) else f", {each:g} request{'' if each == 1.0 else 's'} each"
+            return f"closed loop of {self.users:.0f} {many}{sends}"
         cv = self.traffic.arrival_cv
         process = "Poisson" if cv == 1.0 else "evenly spaced" if cv == 0.0 else f"gamma, cv {cv:g}"
         return f"{self.rate:g} requests/s, {process}"
@@ -62,12 +63,14 @@ def read_load(given: dict[str, Any], isl: float, osl: float) -> LoadQuestion | N
     requests = whole_number(asked["requests"], "requests") if "requests" in asked else None
     if requests is not None and users is None:
         raise InputError("requests belongs to a closed loop; with a rate the answer is the steady state")
+    if requests is not None and users is not None and requests < users:
+        raise WorkloadError(f"requests must be at least concurrency ({users:.0f}), one for each user, not {requests}")
     traffic = Traffic(
         isl, osl,
         isl_cv=_number(asked, "isl_cv") or 0.0,
         osl_cv=_number(asked, "osl_cv") or 0.0,
         arrival_cv=1.0 if "burstiness" not in asked else _number(asked, "burstiness") or 0.0,
-        requests=math.inf if requests is None or users is None else max(requests / users, 1.0),
+        requests=math.inf if requests is None or users is None else requests / users,
     )  # fmt: skip
     goals = [None if (goal := _number(asked, key, above=0.0)) is None else goal / 1e3 for key in ("ttft", "tpot")]
     return LoadQuestion(users, rate, traffic, *goals)
