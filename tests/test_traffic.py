@@ -13,6 +13,7 @@ from rooflinekit.estimator import read_deployment, resolve
 from rooflinekit.traffic.closed_form import Traffic, closed_loop, largest_rate, open_loop
 from rooflinekit.traffic.mixing import InFlight, lone_prompt, mixed_step, prefill_share, shared_times, slots
 from rooflinekit.traffic.percentiles import spread
+from rooflinekit.traffic.root import root
 from rooflinekit.traffic.side_by_side import side_by_side
 from rooflinekit.types.batch import Batch
 from rooflinekit.types.errors import DoesNotFitError, InputError, WorkloadError
@@ -174,3 +175,28 @@ def test_the_mean_step_of_attention_replicas_holds_each_sequence_once(engine):
     assert step.decoding.count == 256 / 8
     tokens = 8 * float(step.filled) * float(step.tokens)  # of all replicas
     assert tokens == pytest.approx(256 + float(beside) * float(step.prefilling.new))
+
+
+@given(
+    at=st.floats(1.001, 999.0),
+    power=st.floats(0.2, 5.0),
+    jump=st.floats(0.0, 100.0),
+)
+def test_a_root_is_found_where_the_sign_changes(at, power, jump):
+    """Of falling functions, bent or with a jump at the root, in no more evaluations than twice those of bisection."""
+    asked = []
+
+    def excess(x):
+        asked.append(x)
+        smooth = at**power - x**power
+        return smooth + (jump if x < at else -jump)
+
+    found = root(excess, 1.0, 1000.0, 1e-6)
+    assert found == pytest.approx(at, rel=2e-6)
+    assert all(1.0 <= x <= 1000.0 for x in asked)
+    assert len(asked) <= 2 * 30
+
+
+def test_without_a_change_of_sign_the_nearer_end_is_taken():
+    assert root(lambda x: x - 5.0, 6.0, 9.0, 1e-6) == 6.0
+    assert root(lambda x: x - 5.0, 1.0, 4.0, 1e-6) == 4.0

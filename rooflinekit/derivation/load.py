@@ -63,7 +63,7 @@ class LoadCase:
         """Sequences that a decoding request finds in its steps, itself included."""
         value = float(self.loaded.running)
         if not self.closed and self.stable:
-            title = "sequences running, C = 1 + λ·(N − 1)·TPOT (Little's law), by bisection"
+            title = "sequences running, C = 1 + λ·(N − 1)·TPOT (Little's law), where both sides agree"
             return given("C", title, value, "", FORM)
         parts = [self.slots()]
         if not self.closed:

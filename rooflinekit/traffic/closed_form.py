@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 
 from rooflinekit.operating_point import Interval, Predictor
 from rooflinekit.traffic.mixing import InFlight, Shared, shared_times, slots
+from rooflinekit.traffic.root import root
 from rooflinekit.types.errors import DoesNotFitError
 from rooflinekit.types.numeric import Numeric, maximum, minimum, where
 
@@ -33,8 +34,7 @@ __all__ = ["Loaded", "Times", "Traffic", "closed_loop", "largest_rate", "open_lo
 Times = Callable[[Numeric], Shared]
 """The shared times of a number of sequences in flight, where they are known already (`traffic.curve`)."""
 
-_SETTLED = 1e-6  # relative: two rounds of the fixed point agree
-_ROUNDS = 200
+_SETTLED = 1e-6  # relative: neighbours of the fixed point agree
 
 
 @dataclass(frozen=True)
@@ -185,15 +185,9 @@ def largest_rate(predictor: Predictor, traffic: Traffic, room: float, known: Tim
 
 
 def _steady(known: Times, rate: float, traffic: Traffic, room: float, knee: float) -> Loaded:
-    """The fixed point of C = 1 + λ·(N − 1)·TPOT(C); TPOT grows with C, so bisection finds it."""
-    low, high = 1.0, room
-    for _ in range(_ROUNDS):
-        middle = (low + high) / 2.0
-        wanted = _demand(known(middle), rate, traffic)
-        low, high = (middle, high) if wanted > middle else (low, middle)
-        if high - low <= _SETTLED * high:
-            break
-    times = known(high)
+    """The fixed point of C = 1 + λ·(N − 1)·TPOT(C)."""
+    running = root(lambda count: _demand(known(count), rate, traffic) - count, 1.0, room, _SETTLED)
+    times = known(running)
     busy = min(rate * float(times.share.time), _FULL)
     tpot = times.step.plus(times.share, _behind(busy, traffic)).scaled(1.0 / (1.0 - busy))
     decode = (traffic.osl - 1.0) * tpot.time
@@ -202,7 +196,7 @@ def _steady(known: Times, rate: float, traffic: Traffic, room: float, knee: floa
     held = times.request + first.time + prompts + decode
     slot = _slot_wait(rate / knee, room, float(held), traffic)
     ttft = _shifted(first, times.request + prompts + slot)
-    return Loaded(ttft, tpot, held + slot, high, rate, knee, prompts + slot, busy, 1.0, 0.0, times)
+    return Loaded(ttft, tpot, held + slot, running, rate, knee, prompts + slot, busy, 1.0, 0.0, times)
 
 
 def _demand(times: Shared, rate: float, traffic: Traffic) -> float:
