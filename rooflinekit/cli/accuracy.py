@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rooflinekit.cli.output import Format, emit, to_csv, to_json
+from rooflinekit.cli.output import Format, emit, rendered
 from rooflinekit.cli.progress import counting
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ def kernels(
 
     with counting("scoring") as progress:
         found = kernel_accuracy(files, calibration, progress, gpu)
-    emit(_render(found, format), out, force)
-    if found.answered < found.rows:
-        raise typer.Exit(4)
+    _show(found, format, out, force)
 
 
 @accuracy.command()
@@ -54,9 +52,7 @@ def memory(
 
     with counting("scoring") as progress:
         found = memory_accuracy(files, progress)
-    emit(_render(found, format), out, force)
-    if found.answered < found.rows:
-        raise typer.Exit(4)
+    _show(found, format, out, force)
 
 
 @accuracy.command()
@@ -75,16 +71,12 @@ def serving(
 
     with counting("scoring") as progress:
         found = serving_accuracy(files or [published_table()], calibration, progress)
-    emit(_render(found, format), out, force)
-    if found.answered < found.rows:
-        raise typer.Exit(4)
+    _show(found, format, out, force)
 
 
-def _render(found: Accuracy, format: Format) -> str:
+def _show(found: Accuracy, format: Format, out: Path | None, force: bool) -> None:
     from rooflinekit.report.accuracy import accuracy_rows, accuracy_text
 
-    if format is Format.json:
-        return to_json(found.to_dict())
-    if format is Format.csv:
-        return to_csv(accuracy_rows(found))
-    return accuracy_text(found, markdown_style=format is Format.md)
+    emit(rendered(found, format, lambda: accuracy_rows(found), accuracy_text), out, force)
+    if found.answered < found.rows:
+        raise typer.Exit(4)

@@ -8,28 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooflinekit.cli.benchmark_options import (
-    Concurrency,
-    InputLength,
-    MaybeTensorParallel,
-    OutputLength,
-    OutputVariation,
-    Rate,
-    Replicas,
-    ServedBy,
-    ServedModel,
-    ServedOn,
-    given_of,
-)
-from rooflinekit.cli.options import (
-    Activations,
-    Cache,
-    Calibration,
-    DataParallel,
-    ExpertParallel,
-    PipelineParallel,
-    Weights,
-)
+from rooflinekit.cli.benchmark_options import given_of
+from rooflinekit.cli.compare import compare
+from rooflinekit.cli.options import with_options_of
 from rooflinekit.cli.output import check_free, emit
 from rooflinekit.cli.progress import counting
 from rooflinekit.types.errors import InputError
@@ -40,44 +21,29 @@ if TYPE_CHECKING:
 __all__ = ["calibrate"]
 
 
+@with_options_of(compare, "format")
 def calibrate(
     files: Annotated[
         list[Path],
         typer.Argument(help="Measurement files (.jsonl), kernel tables (CSV, Parquet), or benchmark results."),
     ],
     out: Annotated[Path, typer.Option(help="The calibration file to write (YAML).")],
-    model: ServedModel = None,
-    gpu: ServedOn = None,
-    tp: MaybeTensorParallel = None,
-    pp: PipelineParallel = 1,
-    ep: ExpertParallel = 1,
-    dp: DataParallel = 1,
-    replicas: Replicas = 1,
-    isl: InputLength = None,
-    osl: OutputLength = None,
-    osl_cv: OutputVariation = None,
-    concurrency: Concurrency = None,
-    rate: Rate = None,
-    weights: Weights = None,
-    activations: Activations = None,
-    kv: Cache = None,
-    engine: ServedBy = None,
-    calibration: Calibration = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    **served: Any,
 ) -> None:
     """Fit a calibration to measured kernels, or to benchmark results; use it with --calibration FILE."""
-    said = dict(locals())
     from rooflinekit.measured.read import is_benchmark
 
     check_free(out, force)
-    served = [path for path in files if is_benchmark(path)]
-    if served and len(served) < len(files):
-        other = next(path for path in files if path not in served)
+    benchmarks = [path for path in files if is_benchmark(path)]
+    if benchmarks and len(benchmarks) < len(files):
+        other = next(path for path in files if path not in benchmarks)
         raise InputError(
-            f"{other.name} holds kernels and {served[0].name} is of a benchmark; calibrate on the kernels first, then "
-            f"on the benchmark with --calibration and the file that was written"
+            f"{other.name} holds kernels and {benchmarks[0].name} is of a benchmark; calibrate on the kernels first, "
+            f"then on the benchmark with --calibration and the file that was written"
         )
-    (_from_benchmarks if served else _from_kernels)(said)
+    said = {"files": files, "out": out, "force": force, **served}
+    (_from_benchmarks if benchmarks else _from_kernels)(said)
 
 
 def _from_benchmarks(said: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -29,11 +29,8 @@ from rooflinekit.cli.options import (
     PipelineParallel,
     Weights,
 )
-from rooflinekit.cli.output import Format, emit, to_csv, to_json
+from rooflinekit.cli.output import Format, emit, rendered
 from rooflinekit.cli.progress import counting
-
-if TYPE_CHECKING:
-    from rooflinekit.compare import Comparison
 
 __all__ = ["compare"]
 
@@ -64,19 +61,10 @@ def compare(
     """Set measured benchmark files beside the prediction, and say what the gap is made of."""
     given = given_of(locals())
     from rooflinekit.compare import compare as compared
+    from rooflinekit.report.compare import compare_rows, compare_text
 
     with counting("comparing", len(files)) as progress:
         found = compared(files, given, progress=progress)
-    emit(_render(found, format), out, force)
+    emit(rendered(found, format, lambda: compare_rows(found), compare_text), out, force)
     if found.failed:
         raise typer.Exit(4)
-
-
-def _render(found: Comparison, format: Format) -> str:
-    from rooflinekit.report.compare import compare_rows, compare_text
-
-    if format is Format.json:
-        return to_json(found.to_dict())
-    if format is Format.csv:
-        return to_csv(compare_rows(found))
-    return compare_text(found, markdown_style=format is Format.md)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.options import Count, PowerPrice, Price, Pue, Purchase, Years, with_options_of
-from rooflinekit.cli.output import Format, check_free, emit, to_csv, to_json
-
-if TYPE_CHECKING:
-    from rooflinekit.economics.results import Cost
+from rooflinekit.cli.output import Format, check_free, emit, rendered
 
 __all__ = ["cost"]
 
@@ -53,6 +50,7 @@ def cost(
 ) -> None:
     """Price cached, input and output tokens, dialogues and long contexts, and say why output costs more."""
     from rooflinekit.economics.front import cost as found_cost
+    from rooflinekit.report.cost import cost_text
 
     if out is not None:
         check_free(out, force)
@@ -63,14 +61,4 @@ def cost(
         tool_result=tool_result, tool_call=tool_call, shared_prompt=shared_prompt, long_context=long_context,
         reserve=reserve, **scenario,
     )  # fmt: skip
-    emit(_render(found, format), out, force)
-
-
-def _render(found: Cost, format: Format) -> str:
-    from rooflinekit.report.cost import cost_text
-
-    if format is Format.json:
-        return to_json(found.to_dict())
-    if format is Format.csv:
-        return to_csv(found.to_rows())
-    return cost_text(found, markdown_style=format is Format.md)
+    emit(rendered(found, format, found.to_rows, cost_text), out, force)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.options import Plots, PowerPrice, Price, Pue, Purchase, Years, with_options_of
-from rooflinekit.cli.output import Format, check_free, emit, to_csv, to_json
+from rooflinekit.cli.output import Format, check_free, emit, rendered
 from rooflinekit.cli.pictures import check_pictures, write_pictures
-
-if TYPE_CHECKING:
-    from rooflinekit.sensitivity.results import Levers
 
 __all__ = ["levers"]
 
@@ -40,6 +37,7 @@ def levers(
     **scenario: Any,
 ) -> None:
     """Say what would help a deployment most: elasticities, weights or cache, and moves ranked by gain."""
+    from rooflinekit.report.levers import levers_text
     from rooflinekit.sensitivity.front import levers as found_levers
 
     if out is not None:
@@ -52,14 +50,4 @@ def levers(
     )  # fmt: skip
     if plots is not None:
         write_pictures(found, plots, force)
-    emit(_render(found, format), out, force)
-
-
-def _render(found: Levers, format: Format) -> str:
-    from rooflinekit.report.levers import levers_text
-
-    if format is Format.json:
-        return to_json(found.to_dict())
-    if format is Format.csv:
-        return to_csv(found.to_rows())
-    return levers_text(found, markdown_style=format is Format.md)
+    emit(rendered(found, format, found.to_rows, levers_text), out, force)

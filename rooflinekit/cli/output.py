@@ -7,14 +7,16 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from rooflinekit.types.errors import InputError
 
-__all__ = ["Format", "check_free", "emit", "to_csv", "to_json"]
+__all__ = ["Format", "check_free", "emit", "rendered", "to_csv", "to_json"]
+
+Row = Mapping[str, Any]
 
 
 class Format(StrEnum):
@@ -55,12 +57,23 @@ def check_free(out: Path, force: bool) -> None:
         raise InputError(f"{out.parent} is not a folder; make it first")
 
 
+def rendered(answer: Any, format: Format, rows: Callable[[], Sequence[Row]], text: Callable[[Any, bool], str]) -> str:
+    """An answer that has a `to_dict`, in the format asked for; `text` is told whether it is Markdown."""
+    match format:
+        case Format.json:
+            return to_json(answer.to_dict())
+        case Format.csv:
+            return to_csv(rows())
+        case _:
+            return text(answer, format is Format.md)
+
+
 def to_json(data: object) -> str:
     """Strict JSON (no NaN), two spaces deep."""
     return json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False)
 
 
-def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def to_csv(rows: Sequence[Row]) -> str:
     """Rows that share their keys as CSV with a header; nothing for no rows."""
     if not rows:
         return ""

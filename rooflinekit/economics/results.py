@@ -10,6 +10,7 @@ from rooflinekit.economics.asymmetry import TokenWork
 
 if TYPE_CHECKING:
     import pandas as pd
+from rooflinekit.economics.waste import Waste
 
 __all__ = [
     "ContextCost",
@@ -19,7 +20,6 @@ __all__ = [
     "PriceResult",
     "Reason",
     "RecomputeCost",
-    "WasteCost",
 ]
 
 
@@ -112,22 +112,6 @@ class RecomputeCost:
 
 
 @dataclass(frozen=True, slots=True)
-class WasteCost:
-    """Shares of the taken cache memory that hold content, and sequences that fit, by how memory is handed out."""
-
-    reserved_tokens: float
-    final_tokens: float
-    held_tokens: float
-    block: int
-    reserved_used: float
-    final_used: float
-    paged_used: float
-    reserved_sequences: int
-    final_sequences: int
-    paged_sequences: int
-
-
-@dataclass(frozen=True, slots=True)
 class EvictionCost:
     """Evicting one sequence: copied to the host and back, or computed again."""
 
@@ -160,7 +144,7 @@ class Cost:
     ordinary_context: ContextCost
     long_context: ContextCost | None
     recompute: RecomputeCost
-    waste: WasteCost
+    waste: Waste
     eviction: EvictionCost | None
     warnings: tuple[str, ...]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rooflinekit.economics.dialogue import Dialogue, dialogue_time
@@ -16,10 +16,9 @@ from rooflinekit.economics.results import (
     EvictionCost,
     PriceResult,
     RecomputeCost,
-    WasteCost,
 )
 from rooflinekit.economics.token_prices import MILLION, TokenPrices, TokenTimes, token_times
-from rooflinekit.economics.waste import memory_waste
+from rooflinekit.economics.waste import Waste, memory_waste
 from rooflinekit.operating_point import Interval, Predictor
 from rooflinekit.traffic.mixing import InFlight, slots
 from rooflinekit.types.errors import DoesNotFitError
@@ -166,14 +165,14 @@ def recompute_cost(served: Served) -> RecomputeCost:
     )
 
 
-def waste_cost(served: Served, notes: list[str]) -> WasteCost:
+def waste_cost(served: Served, notes: list[str]) -> Waste:
     """Reservations of the longest length against blocks."""
     asked, plan = served.asked, served.predictor.plan
     both = int(served.asked.prompt + served.asked.output)
     longest = asked.reserve or plan.deployment.settings.max_model_len or plan.model.max_context or both
     if longest < both:
         notes.append(f"reserved room: a request of {both} tokens is longer than the {longest} that are admitted")
-    return WasteCost(**asdict(memory_waste(served.predictor, asked.isl, asked.osl, max(longest, both))))
+    return memory_waste(served.predictor, asked.isl, asked.osl, max(longest, both))
 
 
 def eviction_cost(served: Served, notes: list[str]) -> EvictionCost | None:
