@@ -21,7 +21,7 @@ from rooflinekit.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.types.units import GB
 from rooflinekit.types.workload import Workload
 
-__all__ = ["context_notes", "format_notes", "load_notes", "memory_notes", "misfit"]
+__all__ = ["context_notes", "format_notes", "load_notes", "memory_notes", "misfit", "unstable_note", "waiting_note"]
 
 _BLOCK, _WHOLE_BLOCKS = 128, ("vllm", "sglang")  # rows and columns that share a scale; engines that do not cut them
 _SAMPLE, _KEYS = 64.0, 4096.0  # batch and context at which number formats are compared
@@ -124,12 +124,22 @@ def _slow_caches(plan: Plan, calibration: Calibration) -> Iterable[str]:
 def load_notes(load: LoadResult, question: LoadQuestion) -> Iterable[str]:
     """Say that the load cannot be sustained, or that users wait for a slot."""
     if not load.stable:
-        yield (
-            f"UNSTABLE: {load.rate:g} requests/s arrive and at most {load.knee_rate:.3g} can be served; the queue "
-            "grows without end, and TPOT is that of the full deployment"
-        )
+        yield unstable_note(load.rate, load.knee_rate)
     if question.users is not None and question.users > load.slots:
-        yield f"{load.slots} of {question.users:.0f} requests run at a time; the others wait for a slot"
+        yield waiting_note(load.slots, float(question.users))
+
+
+def unstable_note(rate: float, knee: float) -> str:
+    """More requests arrive than are served [1/s]."""
+    return (
+        f"UNSTABLE: {rate:g} requests/s arrive and at most {knee:.3g} can be served; the queue "
+        "grows without end, and TPOT is that of the full deployment"
+    )
+
+
+def waiting_note(slots: float, users: float) -> str:
+    """More users than run at once."""
+    return f"{slots:.0f} of {users:.0f} requests run at a time; the others wait for a slot"
 
 
 def context_notes(plan: Plan, work: Workload) -> Iterable[str]:

@@ -37,7 +37,7 @@ def test_every_row_is_what_estimate_says():
         for name in ("running", "slots", "knee_rate", "prompt_share", "queue_ms", "goodput"):
             value = getattr(load, name)
             assert row[name] == pytest.approx(math.nan if value is None else value, rel=1e-12, nan_ok=True), name
-        assert row["request_rate"] == load.rate
+        assert row["request_rate"] == pytest.approx(load.rate, rel=1e-12)
         for time, values in load.percentiles.items():
             for name, value in values.items():
                 column = f"{time.removesuffix('_ms')}_{name}_ms"
@@ -104,3 +104,46 @@ def test_a_setting_in_a_column_of_text_is_read(column, cell, value):
     assert got["tpot_ms"][0] == pytest.approx(expected.tpot_ms, rel=1e-12)
     assert column in got["error"][1]
     assert "bad" in got["error"][1]
+
+
+@pytest.fixture(scope="module")
+def many():
+    """Closed and open loops of all kinds, some above the knee."""
+    draw, rows = np.random.default_rng(0), 300
+    closed = draw.random(rows) < 0.5
+    table = pd.DataFrame({
+        "model": draw.choice(["llama-3-8b", "gpt-oss-120b"], rows),
+        "isl": draw.integers(100, 4000, rows),
+        "osl": draw.integers(2, 500, rows),
+        "isl_cv": draw.choice([0.0, 0.7], rows),
+        "osl_cv": draw.choice([0.0, 0.5], rows),
+        "concurrency": np.where(closed, draw.integers(1, 400, rows), np.nan),
+        "rate": np.where(closed, np.nan, np.exp(draw.uniform(-2.0, 3.5, rows))),
+        "requests": np.where(closed & (draw.random(rows) < 0.5), 4000.0, np.nan),
+        "ttft": np.where(draw.random(rows) < 0.3, 300.0, np.nan),
+    })  # fmt: skip
+    return table, rk.estimate_frame(table)
+
+
+def test_many_rows_at_once_are_what_estimate_says_of_each(many):
+    table, got = many
+    assert (got["error"] == "").all()
+    assert got["stable"].value_counts().min() > 20
+    for at in range(0, len(table), 7):
+        asked = table.loc[at].dropna().to_dict()
+        counts = {key: int(asked.pop(key)) for key in ("isl", "osl", "concurrency", "requests") if key in asked}
+        told = rk.estimate(asked.pop("model"), allow_oom=True, **counts, **asked)
+        for name in ("ttft_ms", "tpot_ms", "e2e_ms", "output_tok_s"):
+            value = getattr(told, name)
+            assert got[name][at] == pytest.approx(math.nan if value is None else value, rel=1e-12, nan_ok=True), name
+        p99 = told.load.percentiles["e2e_ms"]["p99"]
+        assert got["e2e_p99_ms"][at] == pytest.approx(math.nan if p99 is None else p99, rel=1e-12, nan_ok=True)
+        good = told.load.goodput
+        assert got["goodput"][at] == pytest.approx(math.nan if good is None else good, rel=1e-12, nan_ok=True)
+        assert got["warnings"][at] == "; ".join(told.warnings)
+
+
+def test_a_row_under_load_has_the_same_bits_alone(many):
+    table, got = many
+    for at in (0, 7, 101, 299):
+        pd.testing.assert_frame_equal(rk.estimate_frame(table.iloc[[at]]), got.iloc[[at]], check_exact=True)

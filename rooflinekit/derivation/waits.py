@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from rooflinekit.derivation.load import FORM, LoadCase
 from rooflinekit.derivation.node import Node, branch, given, reckoned
+from rooflinekit.types.numeric import Numeric
 
 __all__ = ["behind", "busy", "held", "queue"]
 
@@ -35,9 +36,10 @@ def busy(case: LoadCase) -> Node:
     )
 
 
-def _variation(case: LoadCase, other: float) -> Node:
+def _variation(case: LoadCase, lengths: Numeric) -> Node:
+    other, gaps = float(lengths), 1.0 if case.closed else float(case.traffic.arrival_cv)
     cv = [
-        case.asked("ca", "variation of the gaps between arrivals", case.traffic.arrival_cv if not case.closed else 1.0),
+        case.asked("ca", "variation of the gaps between arrivals", gaps),
         case.asked("cs", "variation of the lengths", other),
     ]
     value = (cv[0].value ** 2 + other**2) / 2.0

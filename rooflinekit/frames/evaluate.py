@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit import __version__
-from rooflinekit.estimator import WORKLOAD_KEYS, Resolved
+from rooflinekit.estimator import Resolved
 from rooflinekit.frames.cells import Group, Resolutions, groups, read_workloads
-from rooflinekit.frames.columns import LOAD_NUMBERS, MEMORY, NUMBERS, check_columns, is_loaded
-from rooflinekit.frames.loaded import LoadedRows, read_loads
+from rooflinekit.frames.columns import LOAD_NUMBERS, NUMBERS, check_columns, is_loaded
+from rooflinekit.frames.loaded import answer_loads, read_loads
 from rooflinekit.frames.texts import Rows, Texts
+from rooflinekit.frames.values import Times, values_of
 from rooflinekit.frames.warn import warn
-from rooflinekit.operating_point import OperatingPoint
 from rooflinekit.types.errors import RooflinekitError
 from rooflinekit.types.numeric import Array
 from rooflinekit.types.workload import Workload
@@ -103,10 +103,11 @@ class _Table:
 
     def _fill_loaded(self, group: Group, resolved: Resolved, loads: pd.DataFrame) -> None:
         rows = self.texts["error"].empty(group.rows)
-        answers = LoadedRows(resolved, self.texts["error"], self.texts["warnings"])
-        for row, load in zip(rows.tolist(), loads.iloc[rows].to_dict("records"), strict=True):
-            counts = {key: float(self.work[key][row]) for key in WORKLOAD_KEYS}
-            answers.fill(row, counts, {str(key): cell for key, cell in load.items()}, self.results)
+        for start in range(0, len(rows), _CHUNK):
+            part = rows[start : start + _CHUNK]
+            for answer in answer_loads(resolved, part, self.work, loads, self.texts):
+                for name, values in answer.values.items():
+                    self.results[name][answer.rows] = values
         self._say(self.texts["error"].empty(rows), resolved)
 
     def _say(self, rows: Rows, resolved: Resolved) -> None:
@@ -135,15 +136,6 @@ def _point(resolved: Resolved, work: dict[str, Array]) -> dict[str, Any]:
     context = work["context"]
     fixed = None if np.isnan(context).any() else context
     point = resolved.predictor.evaluate(Workload(work["batch"], work["isl"], work["osl"], work["cached"], fixed))
-    return _values(point, work, resolved.plan.deployment.gpus)
-
-
-def _values(point: OperatingPoint, work: dict[str, Array], gpus: int) -> dict[str, Any]:
-    values: dict[str, Any] = {"gpus": float(gpus)}
-    for name, time in (("ttft", point.ttft), ("tpot", point.tpot)):
-        values |= {f"{name}_ms": time.time * 1e3, f"{name}_low_ms": time.low * 1e3}
-        values |= {f"{name}_high_ms": time.high * 1e3, f"{name}_bound_ms": time.bound * 1e3}
     rate = point.output_rate(work["batch"], work["osl"])
-    values |= {"e2e_ms": point.e2e(work["osl"]) * 1e3, "output_tok_s": rate}
-    values |= {"output_tok_s_per_gpu": rate / gpus, "output_tok_s_per_user": 1.0 / point.tpot.time}
-    return values | {name: getattr(point.memory, name) for name in (*MEMORY, "max_batch", "max_context")}
+    times = Times(point.ttft, point.tpot, point.e2e(work["osl"]), rate)
+    return values_of(times, point.memory, resolved.plan.deployment.gpus)

@@ -1,24 +1,33 @@
-"""Rows under load: each is one question to the closed form, in the words of `estimate`."""
+"""Rows under load: the closed form for all rows of a deployment at once, in the words of `estimate`."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from rooflinekit.estimator import WORKLOAD_KEYS, Resolved, refuse_static, under_load
+from rooflinekit.estimator import WORKLOAD_KEYS, Resolved, refuse_static
 from rooflinekit.frames.cells import number
-from rooflinekit.frames.columns import LOAD_NUMBERS, NUMBERS
-from rooflinekit.frames.texts import Texts
-from rooflinekit.results import Estimate
-from rooflinekit.traffic.question import LOAD_KEYS, LoadResult, read_load
+from rooflinekit.frames.texts import Rows, Texts
+from rooflinekit.frames.values import Times, values_of
+from rooflinekit.frames.warn import warn_of_lengths
+from rooflinekit.notes import unstable_note, waiting_note
+from rooflinekit.traffic.closed_form import Traffic, largest_rate, no_room
+from rooflinekit.traffic.mixing import slots
+from rooflinekit.traffic.question import LOAD_KEYS, LoadQuestion, answer_load, read_load
 from rooflinekit.types.errors import RooflinekitError
-from rooflinekit.types.workload import Workload
+from rooflinekit.types.numeric import Array, Numeric
 
-__all__ = ["LoadedRows", "read_loads"]
+__all__ = ["LoadedRows", "answer_loads", "read_loads"]
+
+_TRAFFIC = ("isl", "osl", "isl_cv", "osl_cv", "arrival_cv", "requests")
+_ENDLESS = ("ttft_ms", "ttft_low_ms", "ttft_high_ms", "e2e_ms", "queue_ms", "ttft_p50_ms", "ttft_p90_ms",
+            "ttft_p99_ms", "e2e_p50_ms", "e2e_p90_ms", "e2e_p99_ms")  # fmt: skip
+"""Columns that are empty above the knee, where the queue grows without end."""
 
 
 def read_loads(scenarios: pd.DataFrame) -> pd.DataFrame:
@@ -35,49 +44,129 @@ def _cell(cell: object) -> object:
     return cell if math.isnan(value) else value
 
 
+@dataclass(frozen=True)
 class LoadedRows:
-    """Answers of one deployment; equal rows are asked once."""
+    """Rows of one kind, closed, sustained or not, and their numbers by column."""
 
-    def __init__(self, resolved: Resolved, errors: Texts, warnings: Texts) -> None:
-        self._resolved, self._errors, self._warnings = resolved, errors, warnings
-        self._known: dict[tuple[Any, ...], Estimate | RooflinekitError] = {}
+    rows: Rows
+    values: dict[str, Numeric]
 
-    def fill(self, row: int, counts: dict[str, float], load: dict[str, Any], results: dict[str, Any]) -> None:
-        """Answer one row; what cannot be answered is said in it."""
-        key = (*counts.values(), *load.values())
-        if key not in self._known:
-            self._known[key] = self._ask(counts, load)
-        answer = self._known[key]
-        at = np.array([row])
-        if isinstance(answer, RooflinekitError):
-            return self._errors.put(at, str(answer))
-        self._warnings.put(at, "; ".join(answer.warnings))
-        for name, value in _numbers(answer).items():
-            results[name][row] = math.nan if value is None else value
-        return None
 
-    def _ask(self, counts: dict[str, float], load: dict[str, Any]) -> Estimate | RooflinekitError:
-        work = {key: None if math.isnan(counts[key]) else counts[key] for key in WORKLOAD_KEYS}
+def answer_loads(
+    resolved: Resolved, rows: Rows, work: dict[str, Array], loads: pd.DataFrame, texts: dict[str, Texts]
+) -> Iterator[LoadedRows]:
+    """Answer these rows of one deployment; `work` and `loads` are of the whole table, `texts` take what is said."""
+    errors, warnings = texts["error"], texts["warnings"]
+    questions = _read(rows, work, loads.iloc[rows], errors)
+    there = errors.empty(rows)
+    if not len(there):
+        return
+    asked = _Asked.of(there, [question for question in questions if question is not None])
+    for part in _kinds(resolved, asked, errors):
+        answer = _answer(resolved, part)
+        _warn(warnings, resolved, part, answer.values)
+        yield answer
+    warn_of_lengths(warnings, errors.empty(there), resolved, work)
+
+
+def _read(rows: Rows, work: dict[str, Array], loads: pd.DataFrame, errors: Texts) -> list[LoadQuestion | None]:
+    """The question of every row; None where an error is said instead."""
+    counts, cells = ({key: work[key][rows].tolist() for key in WORKLOAD_KEYS}, loads.to_dict("list"))
+    questions: list[LoadQuestion | None] = []
+    for place, row in enumerate(rows):
+        load = {str(key): column[place] for key, column in cells.items()}
+        static = {key: None if math.isnan(column[place]) else column[place] for key, column in counts.items()}
         try:
-            question = read_load(load, counts["isl"], counts["osl"])
-            assert question is not None  # such a row has a concurrency or a rate
-            refuse_static(work)
-            return under_load(self._resolved, Workload(**work), question)  # type: ignore[arg-type]
+            question = read_load(load, counts["isl"][place], counts["osl"][place])
+            refuse_static(static)
         except RooflinekitError as error:
-            return error
+            errors.put(np.array([row]), str(error))
+            question = None
+        questions.append(question)
+    return questions
 
 
-def _numbers(answer: Estimate) -> dict[str, float | None]:
-    load = answer.load
-    assert load is not None  # the answer to a question about load
-    row = answer.to_row() | _load_numbers(load) | {"stable": float(load.stable), "gpus": answer.inputs["gpus"]}
-    row["max_context"] = math.inf if row["max_context"] is None else row["max_context"]
-    return {name: row[name] for name in (*NUMBERS, *LOAD_NUMBERS, "stable")}
+@dataclass(frozen=True)
+class _Asked:
+    """Questions of rows, as arrays: NaN for a load of the other kind, infinite objectives where there are none."""
+
+    rows: Rows
+    users: Array
+    rate: Array
+    traffic: dict[str, Array]
+    goals: tuple[Array, Array]
+
+    @classmethod
+    def of(cls, rows: Rows, questions: list[LoadQuestion]) -> _Asked:
+        def column(cells: Iterable[Numeric | None], empty: float) -> Array:
+            return np.array([empty if cell is None else cell for cell in cells], float)
+
+        return cls(
+            rows,
+            column((question.users for question in questions), math.nan),
+            column((question.rate for question in questions), math.nan),
+            {name: column((getattr(q.traffic, name) for q in questions), math.nan) for name in _TRAFFIC},
+            (column((q.ttft for q in questions), math.inf), column((q.tpot for q in questions), math.inf)),
+        )
+
+    def __getitem__(self, chosen: NDArray[np.bool_]) -> _Asked:
+        traffic = {name: column[chosen] for name, column in self.traffic.items()}
+        ttft, tpot = self.goals
+        return _Asked(self.rows[chosen], self.users[chosen], self.rate[chosen], traffic, (ttft[chosen], tpot[chosen]))
+
+    @property
+    def closed(self) -> NDArray[np.bool_]:
+        """Which rows are closed loops."""
+        return ~np.isnan(self.users)
+
+    @property
+    def question(self) -> LoadQuestion:
+        """All as one question: the rows are of one kind."""
+        closed, goals = bool(self.closed[0]), (goal if np.isfinite(goal).any() else None for goal in self.goals)
+        return LoadQuestion(
+            self.users if closed else None, None if closed else self.rate, Traffic(**self.traffic), *goals
+        )
 
 
-def _load_numbers(load: LoadResult) -> dict[str, float | None]:
-    plain = asdict(load)
-    row = {name: plain[name] for name in ("running", "slots", "knee_rate", "prompt_share", "queue_ms", "goodput")}
-    for time, values in load.percentiles.items():
-        row |= {f"{time.removesuffix('_ms')}_{name}_ms": value for name, value in values.items()}
-    return row | {"request_rate": load.rate}
+def _kinds(resolved: Resolved, asked: _Asked, errors: Texts) -> Iterator[_Asked]:
+    """Rows that fit, apart where they are closed loops, loads below the knee, and loads above it."""
+    predictor, lengths = resolved.predictor, asked.traffic
+    fits = np.asarray(slots(predictor, lengths["isl"], lengths["osl"]) >= 1.0)
+    for row, isl, osl in zip(asked.rows[~fits], lengths["isl"][~fits], lengths["osl"][~fits], strict=True):
+        errors.put(np.array([row]), str(no_room(predictor, Traffic(float(isl), float(osl)))))
+    asked = asked[fits]
+    opened = asked[~asked.closed]
+    over = np.zeros(len(opened.rows), bool)
+    if len(over):
+        traffic = opened.question.traffic
+        knee = largest_rate(predictor, traffic, slots(predictor, traffic.isl, traffic.osl))
+        over = np.asarray(opened.rate >= knee)
+    yield from (part for part in (asked[asked.closed], opened[~over], opened[over]) if len(part.rows))
+
+
+def _answer(resolved: Resolved, asked: _Asked) -> LoadedRows:
+    """What `estimate` says of one such row, of all of them."""
+    predictor, question, (isl, osl) = resolved.predictor, asked.question, (asked.traffic[n] for n in ("isl", "osl"))
+    found = answer_load(predictor, question)
+    loaded = found.loaded
+    held = predictor.memory.evaluate(np.maximum(np.round(loaded.running), 1.0), isl + osl / 2.0, isl)
+    times = Times(loaded.ttft, loaded.tpot, loaded.e2e, np.minimum(loaded.rate, loaded.knee) * osl)
+    values = values_of(times, held, resolved.plan.deployment.gpus) | {"stable": loaded.stable}
+    values |= {name: value for name, value in found.values(predictor).items() if value is not None}
+    wanted = np.isfinite(asked.goals[0]) | np.isfinite(asked.goals[1])
+    lasting = np.asarray(loaded.stable) == 1.0
+    values["goodput"] = np.where(wanted, np.where(lasting, values.get("goodput", np.nan), 0.0), np.nan)
+    values |= {name: np.where(lasting, values[name], np.nan) for name in _ENDLESS}
+    return LoadedRows(asked.rows, values | {"slots": np.floor(values["slots"])})
+
+
+def _warn(said: Texts, resolved: Resolved, asked: _Asked, values: dict[str, Numeric]) -> None:
+    """What `estimate` says of the load, and then of the deployment."""
+    room, rate, knee = (np.broadcast_to(values[n], len(asked.rows)) for n in ("slots", "request_rate", "knee_rate"))
+    over = np.broadcast_to(values["stable"], len(asked.rows)) == 0.0
+    said.append(asked.rows[over], [rate[over], knee[over]], lambda at: unstable_note(rate[over][at], knee[over][at]))
+    late = asked.users > room
+    facts = [room[late], asked.users[late]]
+    said.append(asked.rows[late], facts, lambda at: waiting_note(*(float(fact[at]) for fact in facts)))
+    if resolved.warnings:
+        said.append(asked.rows, [], lambda _: "; ".join(resolved.warnings))

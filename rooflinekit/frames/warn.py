@@ -9,12 +9,18 @@ from rooflinekit.frames.texts import Rows, Texts
 from rooflinekit.types.numeric import Array
 from rooflinekit.types.units import GB
 
-__all__ = ["warn"]
+__all__ = ["warn", "warn_of_lengths"]
 
 
 def warn(said: Texts, rows: Rows, resolved: Resolved, work: dict[str, Array], results: dict[str, Array]) -> None:
     """The warnings of the deployment, and those of each row."""
     said.put(rows, "; ".join(resolved.warnings))
+    warn_of_lengths(said, rows, resolved, work)
+    _misfits(said, rows, results)
+
+
+def warn_of_lengths(said: Texts, rows: Rows, resolved: Resolved, work: dict[str, Array]) -> None:
+    """The limits that the sequences of a row exceed."""
     tokens = np.fmax(work["context"][rows], work["isl"][rows] + work["osl"][rows])
     model, settings = resolved.plan.model, resolved.plan.deployment.settings
     if model.max_context is not None:
@@ -32,7 +38,6 @@ def warn(said: Texts, rows: Rows, resolved: Resolved, work: dict[str, Array], re
         turns = batch[over]
         words = f"max_num_seqs {sequences} would run a batch of "
         said.append(rows[over], [turns], lambda at: f"{words}{int(turns[at])} in turns")
-    _misfits(said, rows, results)
 
 
 def _over(said: Texts, rows: Rows, tokens: Array, limit: float, words: str) -> None:

@@ -61,7 +61,7 @@ class PrefillPool:
         busy = rate / self.knee(demand)
         if busy >= 1.0:
             return Felt({}, Spread(_never, _never, _never), stable=False)
-        variation = (traffic.arrival_cv**2 + traffic.isl_cv**2) / 2.0
+        variation = float(traffic.arrival_cv**2 + traffic.isl_cv**2) / 2.0
         wait = busy / (1.0 - busy) * variation / self.knee(demand)
         wait += (1.0 - 1.0 / self.lanes) * min(rate * self.together, 1.0) * self.together / 2.0  # the pass under way
         own = float(alone.time) + busy * (self.together - float(alone.time))
@@ -106,7 +106,7 @@ class DecodePool:
         tpot = felt.means["tpot"] + late / steps
         inner = felt.times
 
-        def later(share: float) -> float:
+        def later(share: float) -> Numeric:
             return inner.tpot(share) + (inner.ttft(share) + self.transfer) / steps
 
         after = felt.means["e2el"] + self.transfer

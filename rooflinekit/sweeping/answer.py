@@ -17,7 +17,7 @@ from rooflinekit.types.errors import InputError
 
 __all__ = ["Job", "Piece", "Scenarios", "answer"]
 
-_STATIC, _LOADED, _SIMULATED = 65_536, 256, 1  # rows of a piece: about a second of work
+_STATIC, _LOADED, _SIMULATED = 65_536, 8_192, 1  # rows of a piece: about a second of work
 
 
 class Scenarios(Protocol):

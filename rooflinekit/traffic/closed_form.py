@@ -27,9 +27,9 @@ from rooflinekit.operating_point import Interval, Predictor
 from rooflinekit.traffic.mixing import InFlight, Shared, shared_times, slots
 from rooflinekit.traffic.root import root
 from rooflinekit.types.errors import DoesNotFitError
-from rooflinekit.types.numeric import Numeric, maximum, minimum, where
+from rooflinekit.types.numeric import Numeric, every, largest, maximum, minimum, sqrt, where
 
-__all__ = ["Loaded", "Times", "Traffic", "closed_loop", "largest_rate", "open_loop"]
+__all__ = ["Loaded", "Times", "Traffic", "closed_loop", "largest_rate", "no_room", "open_loop"]
 
 Times = Callable[[Numeric], Shared]
 """The shared times of a number of sequences in flight, where they are known already (`traffic.curve`)."""
@@ -51,9 +51,9 @@ class Traffic:
 
     isl: Numeric
     osl: Numeric
-    isl_cv: float = 0.0
-    osl_cv: float = 0.0
-    arrival_cv: float = 1.0
+    isl_cv: Numeric = 0.0
+    osl_cv: Numeric = 0.0
+    arrival_cv: Numeric = 1.0
     requests: Numeric = math.inf
     most: Numeric = math.inf
     receive_interval: Numeric = 1.0
@@ -136,13 +136,11 @@ def _together(traffic: Traffic, prompts: Numeric, turn: Numeric) -> Numeric:
     turns = traffic.requests
     if isinstance(turns, float) and math.isinf(turns):
         return 0.0
-    if traffic.osl_cv == 0.0:
-        return 1.0 + 0.0 * prompts
     met: Numeric = 0.0
     for turn_number in range(_TURNS):
         window = math.sqrt(12.0 * turn_number) * traffic.osl_cv * turn
         met = met + where(turn_number < turns, maximum(1.0 - window / maximum(prompts, 1e-12), 0.0), 0.0)
-    return met / turns
+    return where((traffic.osl_cv == 0.0) & (turns < math.inf), 1.0, met / turns)
 
 
 _TURNS = 64  # after which users that drift at all have drifted apart, or the average has settled
@@ -153,78 +151,86 @@ def _worked_out(predictor: Predictor, traffic: Traffic) -> Times:
     return lambda running: shared_times(predictor, InFlight(running, traffic.isl, traffic.osl, traffic.cached))
 
 
-def open_loop(predictor: Predictor, rate: float, traffic: Traffic, known: Times | None = None) -> Loaded:
-    """`rate` requests a second arrive, whether or not others have ended.
+def open_loop(predictor: Predictor, rate: Numeric, traffic: Traffic, known: Times | None = None) -> Loaded:
+    """`rate` requests a second arrive, whether or not others have ended. Scalars or arrays.
 
     Above the knee there is no steady state: `stable` is 0, and times are those of the full deployment, to which the
     ever-growing queue comes on top (infinite). `known`: times that are tabulated; by default each is worked out.
 
-    Raises DoesNotFitError if not one such request fits.
+    Raises DoesNotFitError if not one such request fits, ValueError for arrays of which some lie above the knee and some
+    below (`largest_rate` tells them apart).
     """
-    room = float(slots(predictor, traffic.isl, traffic.osl, traffic.most))
-    if room < 1.0:
-        raise DoesNotFitError(
-            f"{predictor.plan.model.name}: not one request of {traffic.isl + traffic.osl:.0f} tokens fits in memory"
-        )
+    room = slots(predictor, traffic.isl, traffic.osl, traffic.most)
+    if not every(room >= 1.0):
+        raise no_room(predictor, traffic)
     times = known or _worked_out(predictor, traffic)
     knee = largest_rate(predictor, traffic, room, times)
-    if rate >= knee:
-        full = closed_loop(predictor, room, traffic, times)
-        endless = replace(full, ttft=_shifted(full.ttft, math.inf), e2e=math.inf, queue=math.inf)
-        return replace(endless, rate=rate, knee=knee, stable=0.0)
-    return _steady(times, rate, traffic, room, knee)
+    if every(rate < knee):
+        return _steady(times, rate, traffic, room, knee)
+    if not every(rate >= knee):
+        raise ValueError("some of these loads can be sustained and some cannot; ask for them apart")
+    full = closed_loop(predictor, room, traffic, times)
+    endless = replace(full, ttft=_shifted(full.ttft, math.inf), e2e=math.inf + 0.0 * rate, queue=math.inf + 0.0 * rate)
+    return replace(endless, rate=rate, knee=knee, stable=0.0 * rate)
 
 
-def largest_rate(predictor: Predictor, traffic: Traffic, room: float, known: Times | None = None) -> float:
+def largest_rate(predictor: Predictor, traffic: Traffic, room: Numeric, known: Times | None = None) -> Numeric:
     """Requests a second of a full batch: C/(N·t_d(C) + C·s), the knee [1/s].
 
     It grows with C, so the full batch gives the largest.
     """
     times = (known or _worked_out(predictor, traffic))(room)
-    return room / float(traffic.osl * times.step.time + room * times.share.time)
+    return room / (traffic.osl * times.step.time + room * times.share.time)
 
 
-def _steady(known: Times, rate: float, traffic: Traffic, room: float, knee: float) -> Loaded:
+def no_room(predictor: Predictor, traffic: Traffic) -> DoesNotFitError:
+    """The memory holds not one request; of arrays the longest is named."""
+    tokens = float(largest(traffic.isl + traffic.osl))
+    return DoesNotFitError(f"{predictor.plan.model.name}: not one request of {tokens:.0f} tokens fits in memory")
+
+
+def _steady(known: Times, rate: Numeric, traffic: Traffic, room: Numeric, knee: Numeric) -> Loaded:
     """The fixed point of C = 1 + λ·(N − 1)·TPOT(C)."""
-    running = root(lambda count: _demand(known(count), rate, traffic) - count, 1.0, room, _SETTLED)
+    running = root(lambda count: _demand(known(count), rate, traffic) - count, 1.0 + 0.0 * room, room, _SETTLED)
     times = known(running)
-    busy = min(rate * float(times.share.time), _FULL)
+    busy = minimum(rate * times.share.time, _FULL)
     tpot = times.step.plus(times.share, _behind(busy, traffic)).scaled(1.0 / (1.0 - busy))
     decode = (traffic.osl - 1.0) * tpot.time
     prompts = _kingman(busy, times.share.time, traffic.arrival_cv, traffic)
     first = times.first.plus(tpot, 0.5)
     held = times.request + first.time + prompts + decode
-    slot = _slot_wait(rate / knee, room, float(held), traffic)
+    slot = _slot_wait(rate / knee, room, held, traffic)
     ttft = _shifted(first, times.request + prompts + slot)
-    return Loaded(ttft, tpot, held + slot, running, rate, knee, prompts + slot, busy, 1.0, 0.0, times)
+    certain = 1.0 + 0.0 * rate
+    return Loaded(ttft, tpot, held + slot, running, rate, knee, prompts + slot, busy, certain, 0.0 * rate, times)
 
 
-def _demand(times: Shared, rate: float, traffic: Traffic) -> float:
+def _demand(times: Shared, rate: Numeric, traffic: Traffic) -> Numeric:
     """Sequences that a decoding request finds in its steps, itself included (Poisson arrivals see time averages)."""
-    busy = min(rate * float(times.share.time), _FULL)
-    step = float(times.step.time) + _behind(busy, traffic) * float(times.share.time)
-    return 1.0 + rate * float(traffic.osl - 1.0) * step / (1.0 - busy)
+    busy = minimum(rate * times.share.time, _FULL)
+    step = times.step.time + _behind(busy, traffic) * times.share.time
+    return 1.0 + rate * (traffic.osl - 1.0) * step / (1.0 - busy)
 
 
-def _behind(busy: float, traffic: Traffic) -> float:
+def _behind(busy: Numeric, traffic: Traffic) -> Numeric:
     """Prompts that stand behind a request when its decode begins, for each of its steps: they are computed beside it.
 
     In an M/G/1 queue as many as are there on average: ρ + ρ²·(c_a² + c_s²)/2/(1 − ρ) (Pollaczek and Khinchine).
     """
     variation = (traffic.arrival_cv**2 + traffic.isl_cv**2) / 2.0
     standing = busy + busy**2 * variation / (1.0 - busy)
-    return standing / max(float(traffic.osl) - 1.0, 1.0)
+    return standing / maximum(traffic.osl - 1.0, 1.0)
 
 
-def _kingman(rho: Numeric, service: Numeric, arrival_cv: float, traffic: Traffic) -> Numeric:
+def _kingman(rho: Numeric, service: Numeric, arrival_cv: Numeric, traffic: Traffic) -> Numeric:
     return rho / (1.0 - rho) * ((arrival_cv**2 + traffic.isl_cv**2) / 2.0) * service
 
 
-def _slot_wait(load: float, room: float, held: float, traffic: Traffic) -> float:
+def _slot_wait(load: Numeric, room: Numeric, held: Numeric, traffic: Traffic) -> Numeric:
     """Wait for one of `room` slots, each held for `held` seconds (Sakasegawa 1977)."""
-    load = min(load, _FULL)
+    load = minimum(load, _FULL)
     variation = (traffic.arrival_cv**2 + traffic.osl_cv**2) / 2.0
-    return variation * held / room * float(load ** (math.sqrt(2.0 * (room + 1.0)) - 1.0)) / (1.0 - load)
+    return variation * held / room * load ** (sqrt(2.0 * (room + 1.0)) - 1.0) / (1.0 - load)
 
 
 def _shifted(time: Interval, more: Numeric) -> Interval:

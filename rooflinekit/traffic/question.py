@@ -8,11 +8,12 @@ from numbers import Real
 from typing import Any
 
 from rooflinekit.operating_point import Predictor
-from rooflinekit.traffic.closed_form import Loaded, Times, Traffic, closed_loop, open_loop
+from rooflinekit.traffic.closed_form import Loaded, Times, Traffic, closed_loop, no_room, open_loop
 from rooflinekit.traffic.mixing import slots
 from rooflinekit.traffic.percentiles import QUANTILES, Spread, goodput, spread
 from rooflinekit.types.batch import whole_number
-from rooflinekit.types.errors import DoesNotFitError, InputError, WorkloadError
+from rooflinekit.types.errors import InputError, WorkloadError
+from rooflinekit.types.numeric import Numeric, every
 
 __all__ = ["LOAD_KEYS", "LoadAnswer", "LoadQuestion", "LoadResult", "answer_load", "read_load"]
 
@@ -24,11 +25,11 @@ _LARGEST = 1e9
 class LoadQuestion:
     """Users in a closed loop, or a rate of arrivals [1/s]; the traffic; objectives [s]."""
 
-    users: float | None
-    rate: float | None
+    users: Numeric | None
+    rate: Numeric | None
     traffic: Traffic
-    ttft: float | None
-    tpot: float | None
+    ttft: Numeric | None
+    tpot: Numeric | None
 
     @property
     def arrivals(self) -> str:
@@ -90,26 +91,44 @@ def _number(asked: dict[str, Any], key: str, above: float | None = None) -> floa
 
 @dataclass(frozen=True)
 class LoadAnswer:
-    """Means and percentiles of one question."""
+    """Means and percentiles of one question, or of arrays of them."""
 
     loaded: Loaded
     times: Spread
     question: LoadQuestion
 
+    def values(self, predictor: Predictor) -> dict[str, Numeric | None]:
+        """Plain numbers by name: times in ms, rates in requests a second; infinite waits where there is no limit."""
+        loaded, traffic, goals = self.loaded, self.question.traffic, (self.question.ttft, self.question.tpot)
+        functions = {"ttft": self.times.ttft, "tpot": self.times.tpot, "e2e": self.times.e2e}
+        values: dict[str, Numeric | None] = {
+            "running": loaded.running,
+            "slots": slots(predictor, traffic.isl, traffic.osl),
+            "request_rate": loaded.rate,
+            "knee_rate": loaded.knee,
+            "prompt_share": loaded.busy,
+            "queue_ms": 1e3 * loaded.queue,
+        }
+        ends = every(loaded.stable == 1.0)
+        for name, quantile in functions.items():
+            known = ends or name == "tpot"
+            values |= {f"{name}_p{100 * q:.0f}_ms": 1e3 * quantile(q) if known else math.inf for q in QUANTILES}
+        good = None if goals[0] is None and goals[1] is None else goodput(self.times, loaded.rate, *goals)
+        return values | {"goodput": good}
+
 
 def answer_load(predictor: Predictor, question: LoadQuestion, known: Times | None = None) -> LoadAnswer:
     """Evaluate the closed form; `known` are shared times that are tabulated.
 
-    Raises DoesNotFitError if not one such request fits.
+    Raises DoesNotFitError if not one such request fits; ValueError as `open_loop` does.
     """
     traffic, closed = question.traffic, question.rate is None
-    if float(slots(predictor, traffic.isl, traffic.osl)) < 1.0:
-        name = predictor.plan.model.name
-        raise DoesNotFitError(f"{name}: not one request of {traffic.isl + traffic.osl:.0f} tokens fits in memory")
+    if not every(slots(predictor, traffic.isl, traffic.osl) >= 1.0):
+        raise no_room(predictor, traffic)
     if question.users is not None:
         loaded = closed_loop(predictor, question.users, traffic, known)
     else:
-        loaded = open_loop(predictor, float(question.rate or 0.0), traffic, known)
+        loaded = open_loop(predictor, 0.0 if question.rate is None else question.rate, traffic, known)
     return LoadAnswer(loaded, spread(loaded, traffic, closed), question)
 
 
@@ -138,18 +157,18 @@ class LoadResult:
         """Read the scalars."""
         loaded, question = answer.loaded, answer.question
         stable = bool(loaded.stable)
-        functions = {"ttft_ms": answer.times.ttft, "tpot_ms": answer.times.tpot, "e2e_ms": answer.times.e2e}
+        values = {name: None if value is None else float(value) for name, value in answer.values(predictor).items()}
         endless = () if stable else ("ttft_ms", "e2e_ms")
         percentiles = {
-            key: {f"p{100 * q:.0f}": None if key in endless else 1e3 * quantile(q) for q in QUANTILES}
-            for key, quantile in functions.items()
+            f"{time}_ms": {f"p{100 * q:.0f}": values[f"{time}_p{100 * q:.0f}_ms"] for q in QUANTILES}
+            for time in ("ttft", "tpot", "e2e")
         }
-        goals = (question.ttft, question.tpot)
-        good = None if goals == (None, None) else goodput(answer.times, float(loaded.rate), *goals) if stable else 0.0
-        named = zip(("ttft_ms", "tpot_ms"), goals, strict=True)
-        slo = {key: None if goal is None else 1e3 * goal for key, goal in named}
-        room = float(slots(predictor, question.traffic.isl, question.traffic.osl))
+        for key in endless:
+            percentiles[key] = dict.fromkeys(percentiles[key])
+        named = zip(("ttft_ms", "tpot_ms"), (question.ttft, question.tpot), strict=True)
+        slo = {key: None if goal is None else 1e3 * float(goal) for key, goal in named}
+        good = values["goodput"] if stable or values["goodput"] is None else 0.0
         return cls(
-            question.arrivals, stable, float(loaded.running), int(room), float(loaded.rate), float(loaded.knee),
-            float(loaded.busy), 1e3 * float(loaded.queue) if stable else None, percentiles, slo, good,
+            question.arrivals, stable, float(loaded.running), int(values["slots"] or 0.0), float(loaded.rate),
+            float(loaded.knee), float(loaded.busy), values["queue_ms"] if stable else None, percentiles, slo, good,
         )  # fmt: skip

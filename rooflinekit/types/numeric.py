@@ -18,11 +18,15 @@ Numeric: TypeAlias = "float | Array"
 __all__ = [
     "Array",
     "Numeric",
+    "absolute",
     "ceil",
     "ceil_div",
     "distinct",
+    "every",
+    "exp",
     "floor_div",
     "largest",
+    "log",
     "log2",
     "maximum",
     "minimum",
@@ -70,6 +74,15 @@ def where(condition: object, yes: Numeric, no: Numeric) -> Numeric:
     import numpy as np  # noqa: PLC0415
 
     return cast("Array", np.where(cast("Array", condition), yes, no))
+
+
+def absolute(value: Numeric) -> Numeric:
+    """Without its sign.
+
+    >>> absolute(-2.0)
+    2.0
+    """
+    return cast("Numeric", abs(value))
 
 
 def ceil(value: Numeric) -> Numeric:
@@ -146,6 +159,41 @@ def sqrt(value: Numeric) -> Numeric:
     import numpy as np  # noqa: PLC0415
 
     return cast("Array", np.sqrt(value))
+
+
+def exp(value: Numeric) -> Numeric:
+    """Exponential.
+
+    >>> exp(0.0)
+    1.0
+    """
+    if isinstance(value, (int, float)):
+        return math.exp(value)
+    import numpy as np  # noqa: PLC0415
+
+    return cast("Array", np.exp(value))
+
+
+def log(value: Numeric) -> Numeric:
+    """Natural logarithm.
+
+    >>> log(1.0)
+    0.0
+    """
+    if isinstance(value, (int, float)):
+        return math.log(value)
+    import numpy as np  # noqa: PLC0415
+
+    return cast("Array", np.log(value))
+
+
+def every(condition: object) -> bool:
+    """Whether something holds for all scenarios.
+
+    >>> every(True)
+    True
+    """
+    return condition if isinstance(condition, bool) else bool(cast("Array", condition).all())
 
 
 def log2(value: Numeric) -> Numeric:
