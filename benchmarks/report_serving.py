@@ -241,6 +241,7 @@ def main() -> None:
             pd.to_pickle((rows, unanswered), arguments.cache)
     data = Data.of(rows, unanswered)
     folder = arguments.out / "data"
+    folder.mkdir(parents=True, exist_ok=True)
     data.groups.to_csv(folder / "accuracy-serving.csv", index=False, float_format="%.4g")
     data.loaded.to_csv(folder / "accuracy-serving-loaded.csv", index=False, float_format="%.4g")
     data.league.to_csv(folder / "accuracy-serving-league.csv", index=False, float_format="%.4g")
