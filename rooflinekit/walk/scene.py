@@ -60,7 +60,7 @@ class Scene:
     @property
     def step(self) -> Step:
         """The engine step, as kernels take it."""
-        return Step(self.prompts.batch(self.phase), self.plan.precision.stream, self.plan.precision.kv)
+        return self.plan.seen(self.prompts.batch(self.phase))
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -78,12 +78,12 @@ class Scene:
             return (*heads, "cells")
         return (*self.tokens[:-1], *heads, "S", "seen" if "seen" in self.values else "T")
 
-    def cut(self, letter: str) -> str:
-        """A rank's share of something that tensor parallelism divides, or that ranks hold copies of."""
-        tp, whole = self.plan.deployment.tp, int(self.values[letter])
-        if tp == 1:
+    def cut(self, letter: str, ranks: str = "tp") -> str:
+        """A rank's share of something that is divided over ranks, or that ranks hold copies of."""
+        count, whole = int(self.values[ranks]), int(self.values[letter])
+        if count == 1:
             return letter
-        return f"{letter}/tp" if whole % tp == 0 else str(max(1, whole // tp))
+        return f"{letter}/{ranks}" if whole % count == 0 else str(max(1, whole // count))
 
     def size(self, dtype: Dtype) -> str:
         """The letter for bytes of an element: b for the residual stream's format."""
@@ -126,7 +126,9 @@ def _of_step(scene: Scene) -> list[Symbol]:
     """Letters of the batch."""
     prompts, phase = scene.prompts, scene.sequences
     decode, tokens = scene.phase == "decode", float(phase.tokens)
-    symbols = [Symbol("B", prompts.sequences, "sequences")]
+    everywhere = float(tokens * scene.step.replicas)
+    symbols = [Symbol("B", prompts.sequences, "sequences"),
+               Symbol("Na", everywhere, "new tokens of all dp replicas, which share the experts")]  # fmt: skip
     if prompts.packed:
         symbols.append(Symbol("N", tokens, "new tokens of all sequences, packed"))
         cached = float(phase.total(phase.past + phase.new))
@@ -179,14 +181,17 @@ def _causal(scene: Scene) -> str:
 
 def _of_model(plan: Plan) -> list[Symbol]:
     """Letters of the whole model and of its split."""
-    model, stream = plan.model, plan.precision.stream
+    model, stream, split = plan.model, plan.precision.stream, plan.deployment
     symbols = [
         Symbol("L", model.depth, "layers"),
         Symbol("D", model.hidden, "residual width"),
         Symbol("V", model.vocab, "vocabulary"),
         Symbol("De", model.embedding_dim or model.hidden, "embedding width"),
         Symbol("positions", model.position_rows, "rows of the table of positions"),
-        Symbol("tp", plan.deployment.tp, "ranks that share each layer; this is one of them"),
+        Symbol("tp", split.tp, "ranks that share each layer; this is one of them"),
+        Symbol("dp", split.dp, "attention replicas, each with sequences of its own"),
+        Symbol("ep", split.ep, "groups of ranks, each with experts of its own"),
+        Symbol("te", split.expert_tp, "ranks that share each expert"),
         Symbol("b", stream.bytes, f"bytes of an element of the residual stream ({stream})"),
     ]
     return symbols + [

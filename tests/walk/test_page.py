@@ -65,10 +65,11 @@ class TestPage:
     def test_words_cannot_become_markup(self) -> None:
         prompt = "</script><script>alert(1)</script> <img/src=x> & \u2028 {{data}}"
         page = walk_page(rk.shapes("gpt2", prompt=prompt))
-        plain = walk_page(rk.shapes("gpt2", prompt="a b c d e"))
+        plain = walk_page(rk.shapes("gpt2", prompt="a " * 40))
         assert [tag for tag, _ in Tags(page).elements] == [tag for tag, _ in Tags(plain).elements]
-        assert data_of(page)["names"][2] == "&"
         assert "<img" not in page
+        short = data_of(walk_page(rk.shapes("gpt2", prompt="<b> & \u2028 x")))
+        assert short["names"] == ["<", "b", ">", "&", "x"]
 
     def test_the_mask_is_drawn_where_it_is_true(self) -> None:
         """A triangle for full attention; a window that is shorter than the prompt is not one."""

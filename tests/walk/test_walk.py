@@ -23,7 +23,7 @@ from rooflinekit.types.deployment import Deployment
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.errors import DeploymentError, DtypeError, InputError, RooflinekitError, WorkloadError
 from rooflinekit.types.hardware import System
-from rooflinekit.types.model import Attention, DenseFFN, Layer, Model, WeightFormats
+from rooflinekit.types.model import Attention, DenseFFN, Layer, MixtureOfExperts, Model, WeightFormats
 from rooflinekit.walk import build
 from rooflinekit.walk.build import layer_parts
 from rooflinekit.walk.formula import evaluate
@@ -113,12 +113,19 @@ class TestOneSourceOfTruth:
     @pytest.mark.parametrize(("name", "options"), [
         ("llama-3-8b", {}), ("mixtral-8x7b", {"tp": 2}), ("deepseek-v3", {"gpu": "h200-sxm", "tp": 8}),
         ("qwen3-next-80b-a3b", {"gpu": "b200-sxm"}), ("llama-3-8b", {"weights": "fp8", "kv": "fp8"}),
+        ("llama-3-8b", {"pp": 4, "tp": 2, "batch": 3}), ("llama-3-70b", {"gpu": "gb200", "tp": 8, "pp": 2, "dp": 2}),
+        ("mixtral-8x7b", {"tp": 2, "ep": 2}), ("mixtral-8x7b", {"tp": 4, "ep": 2}),
+        ("mixtral-8x7b", {"dp": 2, "batch": 5}), ("gpt-oss-120b", {"dp": 2, "ep": 2, "tp": 2, "batch": 4}),
+        ("deepseek-v3", {"gpu": "gb200", "dp": 32, "ep": 32, "batch": 640}),
+        ("nemotron-3-nano-30b-a3b", {"dp": 4, "ep": 4, "batch": 64}),
     ])  # fmt: skip
     def test_estimate_says_the_same(self, name: str, options: dict[str, object]) -> None:
         told = rk.estimate(name, isl=6, context=7, calibration="none", allow_oom=True, **options)
         found = rk.shapes(name, tokens=6, **options)
         for phase, step in zip(found.phases, (told.prefill, told.decode), strict=True):
-            assert (phase.work.flops, phase.work.bytes) == pytest.approx((step.flops, step.bytes))
+            sent = sum(kernel.network_bytes for kernel in step.kernels)
+            counted = (phase.work.flops, phase.work.bytes, phase.work.network_bytes)
+            assert counted == pytest.approx((step.flops, step.bytes, sent))
 
     def test_a_formula_that_disagrees_is_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def wrong(block: object, on: build.Scene, op: object) -> list[Stop]:
@@ -170,7 +177,7 @@ class TestByHand:
     def test_mla_keeps_576_elements_and_decodes_against_them(self) -> None:
         prefill, decode = rk.shapes("deepseek-v3", "h200-sxm", tokens=6, tp=8).phases
         assert stop_of(prefill.sections[1], "append to the cache").outputs[0].shape == (6, 576)
-        assert [tensor.shape for tensor in prefill.sections[1].stops[9].outputs] == [(6, 16, 192), (6, 16, 128)]
+        assert [tensor.shape for tensor in prefill.sections[1].stops[10].outputs] == [(6, 16, 192), (6, 16, 128)]
         assert stop_of(decode.sections[1], "join Q").outputs[0].shape == (1, 16, 576)
         assert stop_of(decode.sections[1], "scores").work.kv_read_bytes == 7 * 576 * 2
         assert not any(stop.kernel == "kv_b_proj" for stop in decode.sections[1].stops)
@@ -183,6 +190,68 @@ class TestByHand:
         assert rows[0].outputs[0].shape == (12, 2 * 14336)
         assert sum(stop.work.weight_bytes for stop in rows) == pytest.approx(touched * 3 * 4096 * 14336 * 2)
         assert sum(stop.work.flops for stop in rows) == 2 * 12 * 3 * 4096 * 14336
+
+    def test_the_order_is_that_of_the_forward_pass(self) -> None:
+        """Each block reads a normalised copy of the stream and adds to it: x + f(norm(x))."""
+        layer = rk.shapes("llama-3-8b", tokens=6).phases[0].sections[1]
+        assert [stop.name for stop in layer.stops] == [
+            "residual", "norm", "QKV projection", "split heads", "rotary positions", "append to the cache", "scores",
+            "causal mask", "softmax", "weighted sum", "concatenate heads", "output projection",
+            "residual", "norm", "gate and up", "activation", "down projection",
+        ]  # fmt: skip
+        add, norm = layer.stops[:2]
+        assert (add.work.flops, add.work.bytes) == (6 * 4096, 3 * 6 * 4096 * 2)  # two read, one written
+        assert (norm.work.flops, norm.work.bytes) == (4 * 6 * 4096, 6 * 4096 * 2 + 4096 * 2)
+
+    def test_norms_behind_a_block_come_before_its_addition(self) -> None:
+        """Gemma-2: x + norm(f(norm(x))); a parallel layer adds both blocks at once."""
+        prefill = rk.shapes("gemma-2-2b", tokens=6).phases[0]
+        names = [stop.name for stop in prefill.sections[1].stops]
+        assert names[0] == "norm"
+        assert names[-3:] == ["down projection", "norm", "residual"]
+        assert names.count("residual") == 2
+        assert prefill.sections[-1].stops[0].name == "final norm"
+        for parallel in ("command-r", "falcon-40b"):
+            names = [stop.name for stop in rk.shapes(parallel, tokens=6).phases[0].sections[1].stops]
+            assert names.count("residual") == 1
+
+    def test_experts_of_a_rank(self) -> None:
+        """Mixtral with ep=2: 4 of 8 experts here, whole with tp=2, halves with tp=4; 6 of 12 rows in the mean."""
+        whole, half = (rk.shapes("mixtral-8x7b", tokens=6, tp=tp, ep=2).phases[0].sections[1] for tp in (2, 4))
+        assert stop_of(whole, "expert gate and up").weights[0].shape == (4, 2 * 14336, 4096)
+        assert stop_of(half, "expert gate and up").weights[0].shape == (4, 14336, 4096)
+        assert stop_of(whole, "router").outputs[0].shape == (6, 8)  # every rank sees all tokens and all scores
+        rows = next(symbol.value for symbol in whole.symbols if symbol.name == "A")
+        assert 6 < rows < 12  # of the fullest rank: more than the mean's
+        assert stop_of(whole, "expert gate and up").outputs[0].shape == (math.ceil(rows), 2 * 14336)
+
+    def test_tokens_travel_to_the_experts_of_other_replicas(self) -> None:
+        """Two replicas of 6 tokens. ep=1 cuts each expert: all 12 are gathered. ep=2: 2 of 8 experts a token, of which
+        one is on the other rank with 1 - C(4,2)/C(8,2) = 11/14.
+        """
+        gathered, sent = (rk.shapes("mixtral-8x7b", tokens=6, batch=2, dp=2, ep=ep).phases[0].sections[1]
+                          for ep in (1, 2))  # fmt: skip
+        gather, back = stop_of(gathered, "gather tokens"), stop_of(gathered, "return tokens")
+        assert (gather.outputs[0].shape, back.outputs[0].shape) == ((12, 4096), (6, 4096))
+        assert gather.work.network_bytes == 12 * 4096 * 2 / 2
+        assert stop_of(gathered, "expert gate and up").outputs[0].shape == (24, 14336)
+        assert stop_of(sent, "dispatch").work.network_bytes == pytest.approx(6 * 11 / 14 * 4096 * 2)
+        assert stop_of(sent, "return tokens").work.network_bytes == pytest.approx(6 * 11 / 14 * 4096 * 2)
+        assert stop_of(sent, "expert gate and up").weights[0].shape == (4, 2 * 14336, 4096)
+
+    def test_stages_hand_the_stream_on(self) -> None:
+        """pp=4, tp=2: three times, each rank its half of the columns."""
+        for phase, tokens in zip(rk.shapes("llama-3-8b", tokens=6, pp=4, tp=2).phases, (6, 1), strict=True):
+            between = next(section for section in phase.sections if "stages" in section.title)
+            assert between.title == "between the stages of layers 0–7 | 8–15 | 16–23 | 24–31"
+            assert (between.count, between.stops[0].outputs[0].shape) == (3, (tokens, 2048))
+            assert between.work.network_bytes == tokens * 2048 * 2
+
+    def test_a_replica_has_its_share_of_the_prompts(self) -> None:
+        """5 prompts over 2 replicas: the fuller one has 3."""
+        prefill = rk.shapes("llama-3-8b", tokens=6, batch=5, dp=2).phases[0]
+        assert stop_of(prefill.sections[1], "split heads").outputs[0].shape == (3, 6, 32, 128)
+        assert prefill.cu_seqlens_q == (0, 6, 12, 18)
 
     def test_packed_prompts(self) -> None:
         """6, 3 and 9 tokens: 21 + 6 + 45 pairs in 36 + 9 + 81 cells; padded, 27 tokens instead of 18."""
@@ -227,8 +296,12 @@ class TestFormulas:
     )
     def test_what_is_printed_can_be_computed(self, name: str) -> None:
         """The formula, and the formula with numbers in it, give the work that stands beside them."""
-        for tp, prompts in ((1, Prompts((6,))), (2, Prompts((9000,), 2, 100)), (1, Prompts((6, 9000)))):
-            for phase in walk(split_of(name, tp), prompts).phases:
+        cases = [(split_of(name, tp), prompts) for tp, prompts in
+                 ((1, Prompts((6,))), (2, Prompts((9000,), 2, 100)), (1, Prompts((6, 9000))))]  # fmt: skip
+        ep = 2 if any(isinstance(layer.ffn, MixtureOfExperts) for layer in cases[0][0].model.layers) else 1
+        split = Deployment(tp=2, pp=2, dp=2, ep=ep)
+        for plan, prompts in (*cases, (make_plan(cases[0][0].model, split, FAST, None), Prompts((9,), 5))):
+            for phase in walk(plan, prompts).phases:
                 for section in phase.sections:
                     values = {symbol.name: symbol.value for symbol in section.symbols}
                     for stop in section.stops:
@@ -251,17 +324,20 @@ class TestWords:
     def test_the_default_prompt_has_six_words_and_says_what_they_are(self) -> None:
         found = rk.shapes("gpt2")
         assert found.words == ("The", "cat", "sat", "on", "the", "mat")
-        assert any("stand in for tokens" in warning for warning in found.warnings)
+        assert any("stand in for tokens" in warning and "in front" in warning for warning in found.warnings)
         assert rk.shapes("gpt2", tokens=6).words == ()
 
     def test_the_picture_is_a_triangle_or_blocks(self) -> None:
-        assert attention_picture(rk.shapes("gpt2", prompt="a bb c"))[1:] == [
-            "  a   ■ · ·",
-            "  bb  ■ ■ ·",
-            "  c   ■ ■ ■",
+        assert attention_picture(rk.shapes("gpt2", prompt="a bb 猫"))[1:] == [
+            "  a       ■ · ·",
+            "  bb      ■ ■ ·",
+            "  猫      ■ ■ ■",  # two columns of a terminal
+            "  decode  ■ ■ ■ ■",
         ]
         assert attention_picture(rk.shapes("gpt2", tokens="2,1"))[1:] == ["  1  ■ · ·", "  2  ■ ■ ·", "  3  · · ■"]
-        assert attention_picture(rk.shapes("gpt2", tokens=3, cached=1))[1:] == ["  2  ■ ■ ·", "  3  ■ ■ ■"]
+        assert [line.split() for line in attention_picture(rk.shapes("gpt2", tokens=3, cached=1))[1:]] == [
+            ["2", "■", "■", "·"], ["3", "■", "■", "■"], ["decode", "■", "■", "■", "■"],
+        ]  # fmt: skip
         assert attention_picture(rk.shapes("gpt2", tokens=1000)) == []
 
     @pytest.mark.parametrize("name", [*MODELS[::6], "deepseek-v3.2", "jamba-v0.1", "qwen3-next-80b-a3b"])
@@ -269,6 +345,19 @@ class TestWords:
         for prompts in (Prompts((6,)), Prompts((6, 3, 900_000)), Prompts((10**18,))):
             lines = walk_text(walk(split_of(name, 8), prompts)).splitlines()
             assert max(map(len, lines)) <= 80
+
+    def test_long_titles_are_wrapped(self) -> None:
+        lines = walk_text(rk.shapes("gpt2", tokens=6, batch=100)).splitlines()
+        assert max(map(len, lines)) <= 80
+
+    @pytest.mark.parametrize(("prompt", "words"), [
+        ("Don't sit, cat!", ("Don't", "sit", ",", "cat", "!")),
+        ("猫が座る ok", ("猫", "が", "座", "る", "ok")),
+        ("cafe\u0301 हिंदी", ("cafe\u0301", "हिंदी")),
+        ("❤\ufe0f 3.14", ("❤\ufe0f", "3", ".", "14")),
+    ])  # fmt: skip
+    def test_a_prompt_is_parted_at_words_and_marks(self, prompt: str, words: tuple[str, ...]) -> None:
+        assert rk.shapes("gpt2", prompt=prompt).words == words
 
     def test_letters_are_explained_before_they_are_used(self) -> None:
         text = walk_text(rk.shapes("deepseek-v3", "h200-sxm", tokens=6, tp=8))
@@ -287,7 +376,7 @@ class TestWords:
         assert prefill["total"]["flops"] == pytest.approx(
             sum(part["count"] * step["flops"] for part in prefill["sections"] for step in part["steps"])
         )
-        assert prefill["sections"][1]["steps"][1]["weights"][0]["shape"] == [6144, 4096]
+        assert prefill["sections"][1]["steps"][2]["weights"][0]["shape"] == [6144, 4096]
 
 
 class TestRefusals:
@@ -305,7 +394,10 @@ class TestRefusals:
         ({"tokens": "6,3", "batch": 2}, WorkloadError, "leave batch out"),
         ({"tokens": "6,3", "cached": 3}, WorkloadError, "leaves nothing of 3"),
         ({"batch": 0}, WorkloadError, "batch"),
-        ({"pp": 2}, InputError, "nearest: tp"),
+        ({"cp": 2}, InputError, "nearest: tp"),
+        ({"ep": 2}, DeploymentError, "no experts"),
+        ({"pp": 64}, DeploymentError, "32 layers"),
+        ({"tokens": "6,3", "dp": 2}, WorkloadError, "one length"),
         ({"tp": 3}, DeploymentError, "does not divide"),
         ({"kv": "fp7"}, DtypeError, "fp7"),
     ])  # fmt: skip
