@@ -43,6 +43,10 @@ class Form:
         """A shape of the kernel."""
         return given(symbol, title, float(self.kernel.dims[name]))
 
+    def counted(self, symbol: str, of: str) -> Node:
+        """A number that the work `of` a launch was counted from."""
+        return next(node for node in self.work[of].walk() if node.symbol == symbol)
+
     def parameter(self, name: str) -> float:
         """Its value in SI."""
         return float(getattr(self.fit.form, name))
@@ -227,10 +231,7 @@ def _latent_decode(form: Form) -> tuple[str, Parts]:
 
 
 def _experts(form: Form) -> tuple[str, Parts]:
-    A, act = (
-        form.dim("A", "routed", "(token, expert) pairs here"),
-        form.dim("act", "touched", "distinct experts touched"),
-    )
+    A, act = form.counted("A", "F"), form.counted("act", "w")
     slots = form.dim("slots", "slots", "pairs of all accelerators")
     launch = [form.fitted("t0", "launch"), form.fitted("ta", "expert"), act, form.fitted("lt", "sort"), A]
     moved = "(w + a*(passes + foreign*(slots - A)/A))/(em*W)"
@@ -255,8 +256,9 @@ def _experts(form: Form) -> tuple[str, Parts]:
 
 def _collective(form: Form) -> tuple[str, Parts]:
     sent, wire = form.moved("net"), form.scene.plan.system.transfer_time(form.kernel)
-    phases = given("phases", "times that it waits for all others", float(form.kernel.dims.get("phases", 1.0)))
-    ranks = given("g", "accelerators that it joins", form.kernel.gpus)
+    rounds = float(form.kernel.dims.get("phases", 1.0))
+    phases = given("phases", "times that it waits for all others", rounds, "", "docs/method.md, collectives")
+    ranks = form.scene.asked("g", "accelerators that it joins", form.kernel.gpus)
     at = given("wire", "bytes over links or network card at datasheet rates", float(wire), "s", "System.transfer_time")
     return "launch + network", {
         "launch": _floor(

@@ -139,7 +139,7 @@ def _of_step(scene: Scene) -> list[Symbol]:
     if prompts.cached and not decode:
         symbols.append(Symbol("P", prompts.cached, "tokens of a sequence that were in the cache before"))
     symbols.append(Symbol("T", float(phase.past) + new, "keys of a sequence, the new ones included"))
-    return [*symbols, Symbol("N", tokens, "new tokens in all: B·S")]
+    return [*symbols, Symbol("N", tokens, "new tokens in all" + (": B·S" if prompts.count > 1 else ""))]
 
 
 def _of_keys(scene: Scene, window: int | None = None, chunk: int | None = None, best: bool = False) -> list[Symbol]:
@@ -172,11 +172,13 @@ def _limit(window: int | None, chunk: int | None) -> str:
 
 def _causal(scene: Scene) -> str:
     """How full attention counts its pairs."""
+    times = "B·" if scene.prompts.count > 1 else ""
     if scene.phase == "decode":
-        return "" if scene.prompts.packed else ": B·T"
+        return "" if scene.prompts.packed else f": {times}T"
     if scene.prompts.packed:
         return ", causal in each prompt"
-    return ", causal: " + ("B·(S·P+S·(S+1)/2)" if scene.prompts.cached else "B·S·(S+1)/2")
+    each = "(S·P+S·(S+1)/2)" if scene.prompts.cached else "S·(S+1)/2"
+    return f", causal: {times}{each}"
 
 
 def _of_model(plan: Plan) -> list[Symbol]:
