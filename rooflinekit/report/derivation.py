@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rooflinekit.derivation.formula import substituted
-from rooflinekit.derivation.front import Derivation
+from rooflinekit.derivation.front import TIMELESS, Derivation
 from rooflinekit.derivation.node import Node
 from rooflinekit.derivation.rule import Rule
 from rooflinekit.report.table import WIDTH, aligned, markdown
@@ -180,7 +180,7 @@ def _fitting(root: Node) -> int:
 
 def _hint(found: Derivation, depth: int) -> str:
     deeper = f"--depth {depth + 1} shows it, up to {_height(found.root)}"
-    kernel = "; or explain a kernel, such as decode.attention" if found.unit in ("ms", "token/s", "1/s") else ""
+    kernel = "; or explain a kernel, such as decode.attention" if found.metric not in TIMELESS else ""
     return f"… has a derivation of its own: {deeper}{kernel}"
 
 
