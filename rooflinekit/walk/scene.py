@@ -152,7 +152,9 @@ def _of_keys(scene: Scene, window: int | None = None, chunk: int | None = None, 
     cells = phase.total(phase.new * (phase.past + phase.new))
     symbols = [
         Symbol(
-            "pairs", float(pairs), f"query-key pairs that attention scores{_limit(window, chunk) or _causal(scene)}"
+            "pairs",
+            float(pairs),
+            "query-key pairs that attention scores" + (_limit(scene, window, chunk) or _causal(scene)),
         ),
         Symbol("keys", float(keys), "keys read, each once a step"),
     ]
@@ -163,11 +165,18 @@ def _of_keys(scene: Scene, window: int | None = None, chunk: int | None = None, 
     return [*symbols, Symbol("cells", float(cells), "cells of the score tables of all sequences, masked ones too")]
 
 
-def _limit(window: int | None, chunk: int | None) -> str:
-    """What bounds the keys of a token besides its place."""
+def _limit(scene: Scene, window: int | None, chunk: int | None) -> str:
+    """What bounds the keys of a token besides its place; where the first tokens fill a window, how the pairs add up."""
     if chunk is not None:
         return f", within chunks of {chunk:,}"
-    return "" if window is None else f", at most {window:,} keys a token"
+    if window is None:
+        return ""
+    told, prompts = f", at most {window:,} keys a token", scene.prompts
+    rest = prompts.lengths[0] - window
+    if scene.phase == "decode" or prompts.packed or prompts.cached or rest <= 0:
+        return told
+    added = f"{window}·{window + 1}/2 + {rest}·{window}"
+    return f"{told}: B·({added})" if prompts.count > 1 else f"{told}: {added}"
 
 
 def _causal(scene: Scene) -> str:

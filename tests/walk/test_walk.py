@@ -171,6 +171,8 @@ class TestByHand:
         prefill, decode = rk.shapes("mistral-7b", tokens=5000).phases
         pairs = 4096 * 4097 // 2 + 904 * 4096
         assert stop_of(prefill.sections[1], "scores").work.flops == 2 * 32 * 128 * pairs
+        told = next(symbol for symbol in prefill.sections[1].symbols if symbol.name == "pairs")
+        assert (told.value, told.meaning.rpartition(": ")[2]) == (pairs, "4096·4097/2 + 904·4096")
         assert f"{pairs:,} of 25,000,000 cells" in stop_of(prefill.sections[1], "causal mask").note
         assert stop_of(decode.sections[1], "scores").outputs[0].shape == (32, 1, 4096)
 
@@ -363,6 +365,15 @@ class TestWords:
         text = walk_text(rk.shapes("deepseek-v3", "h200-sxm", tokens=6, tp=8))
         assert text.index("\n  Rq ") < text.index("[S, Rq]")
         assert text.count("rank of the queries' latent") == 1
+
+    def test_meanings_speak_of_letters_that_stand_there(self) -> None:
+        """One prompt has no B in its first sections; several have."""
+        for batch in (1, 4):
+            first, layer, *_ = rk.shapes("llama-3-8b", tokens=6, batch=batch).phases[0].sections
+            for section in (first, layer):
+                told = any("B·" in symbol.meaning for symbol in section.symbols)
+                assert told is (batch > 1)
+            assert ("B" in {symbol.name for symbol in first.symbols}) is (batch > 1)
 
     def test_markdown_has_a_row_for_every_tensor(self) -> None:
         found = rk.shapes("mixtral-8x7b", tokens=6)
