@@ -24,6 +24,8 @@ from rooflinekit.types.kernel import Kernel
 
 __all__ = ["Form", "launch_time"]
 
+_ASKED = ("m", "batch", "new", "keys")  # dimensions that depend on the step
+
 
 @dataclass(frozen=True)
 class Form:
@@ -40,8 +42,9 @@ class Form:
         return self.scene.fitted(symbol, self.fit, name)
 
     def dim(self, symbol: str, name: str, title: str) -> Node:
-        """A shape of the kernel."""
-        return given(symbol, title, float(self.kernel.dims[name]))
+        """A shape of the kernel, from the question or from the model."""
+        value = float(self.kernel.dims[name])
+        return self.scene.asked(symbol, title, value) if name in _ASKED else self.scene.model(symbol, title, value)
 
     def counted(self, symbol: str, of: str) -> Node:
         """A number that the work `of` a launch was counted from."""
@@ -232,7 +235,7 @@ def _latent_decode(form: Form) -> tuple[str, Parts]:
 
 def _experts(form: Form) -> tuple[str, Parts]:
     A, act = form.counted("A", "F"), form.counted("act", "w")
-    slots = form.dim("slots", "slots", "pairs of all accelerators")
+    slots = given("slots", "pairs of all accelerators", float(form.kernel.dims["slots"]))
     launch = [form.fitted("t0", "launch"), form.fitted("ta", "expert"), act, form.fitted("lt", "sort"), A]
     moved = "(w + a*(passes + foreign*(slots - A)/A))/(em*W)"
     below = [
@@ -273,7 +276,7 @@ def _collective(form: Form) -> tuple[str, Parts]:
 
 
 def _plain(form: Form) -> tuple[str, Parts]:
-    rows = given("rows", "rows", float(form.kernel.dims.get("rows", 0.0)))
+    rows = form.scene.asked("rows", "rows", float(form.kernel.dims.get("rows", 0.0)))
     return "launch + max(compute, memory)", {
         "launch": _floor("t0 + tr*rows", [form.fitted("t0", "launch"), form.fitted("tr", "row"), rows]),
         "compute": ("arithmetic", "F/(ec*P)", [form.flops, *_rate(form)]),

@@ -68,8 +68,10 @@ def headline(walk: Walk) -> list[str]:
     """What walks through what, in which formats, and how it is counted."""
     i = walk.inputs
     degrees = ", ".join(f"{key} {i[key]}" for key in ("tp", "pp", "ep", "dp") if i[key] > 1)
-    stages = f", in each of {i['pp']} stages" if i["pp"] > 1 else ""
-    split = f" on 1 of {i['tp'] * i['dp']} ranks{stages} ({degrees})" if degrees else ""
+    ranks = i["tp"] * i["dp"]
+    split = f" on 1 of {ranks} ranks" if ranks > 1 else ""
+    split += f" through {i['pp']} stages" if i["pp"] > 1 else ""
+    split += f" ({degrees})" if degrees else ""
     formats = f"weights {i['weights']}, activations {i['activations']}, kv {i['kv']}"
     lines = [f"{walk.model}{split}: the tensors of a prefill and of the decode step behind it"]
     lines += [f"{_asked(walk)}; {formats}", "work as estimate counts it: attention causal, a launch's parts apart"]
@@ -90,10 +92,11 @@ def _offsets(walk: Walk, phase: Phase) -> list[str]:
 def _asked(walk: Walk) -> str:
     i = walk.inputs
     if walk.words:
-        return f"{len(walk.words)} words for {len(walk.words)} tokens"
+        return f"{len(walk.words)} token{'s' if len(walk.words) > 1 else ''}, one for each word or mark of the prompt"
     if len(i["tokens"]) > 1:
         return f"prompts of {_few(tuple(i['tokens']))} tokens"
-    return f"{i['batch']} x {i['tokens'][0]:,} tokens" if i["batch"] > 1 else f"{i['tokens'][0]:,} tokens"
+    each = f"{i['tokens'][0]:,} token{'s' if i['tokens'][0] > 1 else ''}"
+    return f"{i['batch']} x {each}" if i["batch"] > 1 else each
 
 
 def _few(numbers: tuple[int, ...]) -> str:

@@ -288,6 +288,22 @@ class TestSources:
             pairs = next(node.value for node in found.root.walk() if node.symbol == "A")
             assert pairs == 32 if told else 16 < pairs < 32
 
+    @pytest.mark.parametrize(("model", "options"), [
+        ("llama3-8b", {"batch": 3}), ("deepseek-v3", {"gpu": "h200-sxm", "tp": 8}), ("mixtral-8x7b", {"tp": 2}),
+    ])  # fmt: skip
+    def test_what_was_asked_is_not_said_to_be_a_shape_of_the_model(self, model, options):
+        """Sequences, new tokens, keys and rows come from the question wherever they stand."""
+        asked = dict(options)
+        case = make_case(model, asked.pop("gpu", "h100-sxm"), asked, True)
+        found = [node for metric in ("decode", "prefill") for node in checked(case, metric).root.walk()]
+        steps = [node for node in found if node.symbol in ("B", "S", "T", "m", "rows") and not node.formula]
+        assert len(steps) > 20
+        others = ("rows that are sampled", "rows that each touched expert is padded by")  # with sources of their own
+        assert all(node.source.text == "the question" for node in steps if node.title not in others)
+        heads = [node for node in found if node.symbol in ("H", "K", "d", "k", "n") and "head" in node.title]
+        assert heads
+        assert all("config" in node.source.text for node in heads)
+
     def test_a_number_and_its_unit_stay_together(self):
         for metric in ("tpot", "decode", "prefill.bound", "max_batch"):
             text = derivation_text(derive(make_case("llama3-8b", "h100-sxm", {"tp": 8}), metric), 2)
