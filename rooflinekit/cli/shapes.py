@@ -16,6 +16,7 @@ from rooflinekit.cli.options import (
     ExpertParallel,
     LmHead,
     PipelineParallel,
+    System,
     TensorParallel,
     Weights,
 )
@@ -39,6 +40,7 @@ def shapes(
     pp: PipelineParallel = 1,
     ep: ExpertParallel = 1,
     dp: DataParallel = 1,
+    system: System = None,
     weights: Weights = None,
     attention_weights: AttentionWeights = None,
     lm_head: LmHead = None,
@@ -57,7 +59,7 @@ def shapes(
     if out is not None:
         check_free(out, force)
     walk = walk_through(
-        model, gpu, tokens=tokens, prompt=prompt, batch=batch, cached=cached, tp=tp, pp=pp, ep=ep, dp=dp,
+        model, gpu, tokens=tokens, prompt=prompt, batch=batch, cached=cached, tp=tp, pp=pp, ep=ep, dp=dp, system=system,
         weights=weights, attention_weights=attention_weights, lm_head=lm_head, activations=activations, kv=kv,
     )  # fmt: skip
     emit(_page(walk) if page else _render(walk, format), out, force)

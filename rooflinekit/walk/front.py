@@ -16,7 +16,7 @@ from rooflinekit.walk.result import Walk
 __all__ = ["shapes", "walk"]
 
 _PROMPT_KEYS = ("tokens", "prompt", "batch", "cached")
-_SPLIT_KEYS = ("tp", "pp", "ep", "dp", "weights", "attention_weights", "lm_head", "activations", "kv")
+_SPLIT_KEYS = ("tp", "pp", "ep", "dp", "system", "weights", "attention_weights", "lm_head", "activations", "kv")
 
 
 def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Any) -> Walk:
@@ -27,7 +27,7 @@ def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **
         gpu: an accelerator's name or path: which number formats there are, and how many can share a layer.
         **scenario: tokens (a length, or several to pack: 6, "6,3,9", [6, 3, 9]) or prompt (a text whose words
             and marks stand in for tokens); batch (over all attention replicas), cached [tokens]; tp, pp, ep, dp,
-            weights, attention_weights, lm_head, activations, kv as `estimate` takes them.
+            system, weights, attention_weights, lm_head, activations, kv as `estimate` takes them.
 
     Returns:
         A `Walk`: for each step its tensors with shapes in letters and numbers, FLOP and bytes with their formulas. The
