@@ -118,7 +118,8 @@ class TestOneSourceOfTruth:
         ("mixtral-8x7b", {"dp": 2, "batch": 5}), ("gpt-oss-120b", {"dp": 2, "ep": 2, "tp": 2, "batch": 4}),
         ("deepseek-v3", {"gpu": "gb200", "dp": 32, "ep": 32, "batch": 640}),
         ("deepseek-v3", {"gpu": "h200-sxm", "dp": 16, "ep": 16, "batch": 64, "system": "hgx-h200"}),
-        ("llama-3-70b", {"tp": 16, "system": "hgx-h100"}), ("mixtral-8x7b", {"dp": 16, "batch": 16, "system": "hgx-h100"}),
+        ("llama-3-70b", {"tp": 16, "system": "hgx-h100"}),
+        ("mixtral-8x7b", {"dp": 16, "batch": 16, "system": "hgx-h100"}),
         ("nemotron-3-nano-30b-a3b", {"dp": 4, "ep": 4, "batch": 64}),
     ])  # fmt: skip
     def test_estimate_says_the_same(self, name: str, options: dict[str, object]) -> None:
