@@ -109,7 +109,7 @@ def _layer(on: Scene, layer: Layer, shard: Shard) -> Section:
         on = _knowing(on, block)
         stops += _stops(on, _AROUND if isinstance(block, Addition) else _TABLES[type(block)], block, operations)
     alike = [index for index, other in enumerate(on.plan.model.layers) if other == layer]
-    return Section(_kind(layer), _ranges(alike), len(alike), _used(on, stops), tuple(stops))
+    return Section(_kind(layer, on.phase), _ranges(alike), len(alike), _used(on, stops), tuple(stops))
 
 
 def layer_parts(layer: Layer, shard: Shard) -> Iterator[Part]:
@@ -212,7 +212,7 @@ def _used(on: Scene, stops: Iterable[Stop]) -> tuple[Symbol, ...]:
     return tuple(symbol for symbol in on.symbols if symbol.name in found)
 
 
-def _kind(layer: Layer) -> str:
+def _kind(layer: Layer, phase: PhaseName) -> str:
     """What kind of layer it is, in words."""
     mixer, ffn = layer.mixer, layer.ffn
     words = []
@@ -220,7 +220,8 @@ def _kind(layer: Layer) -> str:
         reach = f", window of {mixer.window}" if mixer.window else f", chunks of {mixer.chunk}" if mixer.chunk else ""
         words.append(mixer.kind.upper() + reach)
     elif isinstance(mixer, LatentAttention):
-        words.append("MLA, up-projected or absorbed" + (", best keys only" if mixer.indexer else ""))
+        form = "absorbed" if phase == "decode" else "up-projected"
+        words.append(f"MLA, {form}" + (", best keys only" if mixer.indexer else ""))
     elif mixer is not None:
         words.append(mixer.kind.replace("_", " "))
     if isinstance(ffn, DenseFFN):

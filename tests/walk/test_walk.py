@@ -186,6 +186,9 @@ class TestByHand:
         assert stop_of(decode.sections[1], "join Q").outputs[0].shape == (1, 16, 576)
         assert stop_of(decode.sections[1], "scores").work.kv_read_bytes == 7 * 576 * 2
         assert not any(stop.kernel == "kv_b_proj" for stop in decode.sections[1].stops)
+        assert [phase.sections[1].title for phase in (prefill, decode)] == [
+            "MLA, up-projected; gated FFN", "MLA, absorbed; gated FFN",
+        ]  # fmt: skip
 
     def test_experts_get_a_row_for_each_token_and_choice(self) -> None:
         """Mixtral, 6 tokens: 12 rows; 8·(1 - (6/8)^6) = 6.58 experts are touched, each of 3·4096·14336 weights."""
