@@ -1,18 +1,20 @@
-"""The published JSON Schema is current, and real answers follow it."""
+"""The published JSON Schemas are current, and real answers follow them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.report.schema import estimate_schema
+from rooflinekit.report.schema import SCHEMAS
 
-SCHEMA = Path(__file__).parents[1] / "docs" / "schema" / "estimate.schema.json"
-CASES = {
+FOLDER = Path(__file__).parents[1] / "docs" / "schema"
+ESTIMATES = {
     "dense": ("llama-3-8b", "h100-sxm", {"batch": 32}),
     "mixture of experts": ("gpt-oss-120b", "h100-sxm", {"tp": 2}),
     "latent attention, tp 8": ("deepseek-v3", "h200-sxm", {"tp": 8, "batch": 4}),
@@ -28,26 +30,80 @@ CASES = {
     "does not fit": ("llama-3-70b", "h100-sxm", {"allow_oom": True}),
     "ideal engine, no limit of context": ("bloom-176b", "h200-sxm", {"tp": 8, "engine": "ideal"}),
 }
+ANSWERS: dict[str, list[tuple[str, Callable[[], Any]]]] = {
+    "estimate": [
+        (case, lambda asked=asked: rk.estimate(asked[0], asked[1], **asked[2])) for case, asked in ESTIMATES.items()
+    ],
+    "shapes": [
+        ("a prompt", lambda: rk.shapes("llama-3-8b")),
+        ("packed", lambda: rk.shapes("gpt2", tokens="6,3,9")),
+        ("latent attention, experts", lambda: rk.shapes("deepseek-v3", "h200-sxm", tokens=6, dp=8, ep=8, batch=16)),
+        ("recurrent, stages", lambda: rk.shapes("jamba-v0.1", tokens=6, pp=2, tp=2)),
+    ],
+    "explain": [
+        ("latency", lambda: rk.explain("llama-3-8b", "tpot", batch=8)),
+        ("bound", lambda: rk.explain("llama-3-8b", "ttft", calibration="none")),
+        ("under load", lambda: rk.explain("llama-3-8b", "queue", rate=4)),
+        ("a kernel", lambda: rk.explain("mixtral-8x7b", "decode.experts.bytes", tp=2)),
+        ("does not fit", lambda: rk.explain("llama-3-70b", "max_batch")),
+        ("a count", lambda: rk.explain("deepseek-v3", "params_active")),
+    ],
+    "levers": [
+        ("dense", lambda: rk.levers("llama-3-8b", batch=8)),
+        ("experts, a price", lambda: rk.levers("gpt-oss-20b", "h100-sxm", batch=4, price=2.0, calibration="none")),
+    ],
+    "plan": [
+        ("a rate, two kinds", lambda: rk.plan("llama-3-8b", ["h100-sxm", "l40s"], rate=20, tp=[1], confirm=1)),
+        ("users, no price", lambda: rk.plan("llama-3-8b", "h20", users=50, tp=[1], confirm=0, disaggregated=False)),
+    ],
+}
+CASES = [(command, case) for command, cases in ANSWERS.items() for case, _ in cases]
 
 
-def test_the_committed_schema_is_current() -> None:
-    assert json.loads(SCHEMA.read_text(encoding="utf-8")) == estimate_schema(), "run `make docs`"
+def test_every_committed_schema_is_current() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == {f"{command}.schema.json" for command in SCHEMAS}
+    for command, made in SCHEMAS.items():
+        text = (FOLDER / f"{command}.schema.json").read_text(encoding="utf-8")
+        assert json.loads(text) == made(), "run `make docs`"
 
 
-def test_the_schema_is_a_schema() -> None:
-    jsonschema.Draft202012Validator.check_schema(estimate_schema())
+@pytest.mark.parametrize("command", SCHEMAS)
+def test_a_schema_is_a_schema_without_loose_ends(command: str) -> None:
+    schema = SCHEMAS[command]()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    text = json.dumps(schema)
+    for name, definition in schema["$defs"].items():
+        assert f'"#/$defs/{name}"' in text, "nothing refers to it"
+        assert definition
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_real_answers_validate(case: str) -> None:
-    model, gpu, scenario = CASES[case]
-    answer = rk.estimate(model, gpu, **scenario).to_dict()
-    jsonschema.Draft202012Validator(estimate_schema()).validate(json.loads(json.dumps(answer, allow_nan=False)))
-
-
-def test_an_unknown_or_missing_key_is_refused() -> None:
-    validator = jsonschema.Draft202012Validator(estimate_schema())
-    answer = rk.estimate("llama-3-8b").to_dict()
+@pytest.mark.parametrize(("command", "case"), CASES)
+def test_real_answers_validate(command: str, case: str) -> None:
+    answer = json.loads(json.dumps(dict(ANSWERS[command])[case]().to_dict(), allow_nan=False))
+    validator = jsonschema.Draft202012Validator(SCHEMAS[command]())
+    validator.validate(answer)
     assert not validator.is_valid(answer | {"surprise": 1})
-    del answer["memory"]["fits"]
-    assert not validator.is_valid(answer)
+    assert not validator.is_valid({key: value for key, value in answer.items() if key != "version"})
+
+
+def test_a_deep_key_is_required() -> None:
+    """Of each answer some part far down."""
+    estimate = rk.estimate("llama-3-8b").to_dict()
+    del estimate["memory"]["fits"]
+    walk = rk.shapes("gpt2").to_dict()
+    del walk["phases"][0]["sections"][1]["steps"][3]["outputs"][0]["shape"]
+    tree = rk.explain("llama-3-8b", "tpot").to_dict()
+    tree["derivation"]["children"][0]["children"][0]["unit"] = None
+    levers = rk.levers("llama-3-8b").to_dict()
+    del levers["balance"]["lever"]
+    for command, answer in (("estimate", estimate), ("shapes", walk), ("explain", tree), ("levers", levers)):
+        assert not jsonschema.Draft202012Validator(SCHEMAS[command]()).is_valid(json.loads(json.dumps(answer))), command
+
+
+def test_the_fleets_of_a_plan_have_the_shape_of_their_kind() -> None:
+    answer = rk.plan("llama-3-8b", "h100-sxm", rate=20, tp=[1], confirm=0).to_dict()
+    assert {candidate["kind"] for candidate in answer["candidates"]} == {"aggregated", "disaggregated"}
+    validator = jsonschema.Draft202012Validator(SCHEMAS["plan"]())
+    assert validator.is_valid(json.loads(json.dumps(answer)))
+    answer["best"]["kind"] = "mixed"
+    assert not validator.is_valid(json.loads(json.dumps(answer)))

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rooflinekit.cli.options import Activations, AttentionWeights, Cache, Count, LmHead, TensorParallel, Weights
+from rooflinekit.cli.options import (
+    Activations,
+    AttentionWeights,
+    Cache,
+    Count,
+    DataParallel,
+    ExpertParallel,
+    LmHead,
+    PipelineParallel,
+    System,
+    TensorParallel,
+    Weights,
+)
 from rooflinekit.cli.output import Format, check_free, emit, to_csv, to_json
 from rooflinekit.types.errors import InputError
 
@@ -20,11 +32,15 @@ __all__ = ["shapes"]
 def shapes(
     model: Annotated[str, typer.Argument(help="Name, Hugging Face id, or path to a config.json or its folder.")],
     tokens: Annotated[str | None, typer.Option(help="Prompt length, or several to pack: 6,3,9.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="A text; its words stand in for tokens.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="A text; its words and marks stand in for tokens.")] = None,
     batch: Annotated[int, Count("Prompts of that length, side by side.")] = 1,
     cached: Annotated[int, Count("Prompt tokens that are already in the cache.")] = 0,
     gpu: Annotated[str, typer.Option(help="Accelerator: which formats there are.")] = "h100-sxm",
     tp: TensorParallel = 1,
+    pp: PipelineParallel = 1,
+    ep: ExpertParallel = 1,
+    dp: DataParallel = 1,
+    system: System = None,
     weights: Weights = None,
     attention_weights: AttentionWeights = None,
     lm_head: LmHead = None,
@@ -43,8 +59,8 @@ def shapes(
     if out is not None:
         check_free(out, force)
     walk = walk_through(
-        model, gpu, tokens=tokens, prompt=prompt, batch=batch, cached=cached, tp=tp, weights=weights,
-        attention_weights=attention_weights, lm_head=lm_head, activations=activations, kv=kv,
+        model, gpu, tokens=tokens, prompt=prompt, batch=batch, cached=cached, tp=tp, pp=pp, ep=ep, dp=dp, system=system,
+        weights=weights, attention_weights=attention_weights, lm_head=lm_head, activations=activations, kv=kv,
     )  # fmt: skip
     emit(_page(walk) if page else _render(walk, format), out, force)
 

@@ -24,6 +24,8 @@ from rooflinekit.types.kernel import Kernel
 
 __all__ = ["Form", "launch_time"]
 
+_ASKED = ("m", "batch", "new", "keys")  # dimensions that depend on the step
+
 
 @dataclass(frozen=True)
 class Form:
@@ -40,8 +42,13 @@ class Form:
         return self.scene.fitted(symbol, self.fit, name)
 
     def dim(self, symbol: str, name: str, title: str) -> Node:
-        """A shape of the kernel."""
-        return given(symbol, title, float(self.kernel.dims[name]))
+        """A shape of the kernel, from the question or from the model."""
+        value = float(self.kernel.dims[name])
+        return self.scene.asked(symbol, title, value) if name in _ASKED else self.scene.model(symbol, title, value)
+
+    def counted(self, symbol: str, of: str) -> Node:
+        """A number that the work `of` a launch was counted from."""
+        return next(node for node in self.work[of].walk() if node.symbol == symbol)
 
     def parameter(self, name: str) -> float:
         """Its value in SI."""
@@ -227,11 +234,8 @@ def _latent_decode(form: Form) -> tuple[str, Parts]:
 
 
 def _experts(form: Form) -> tuple[str, Parts]:
-    A, act = (
-        form.dim("A", "routed", "(token, expert) pairs here"),
-        form.dim("act", "touched", "distinct experts touched"),
-    )
-    slots = form.dim("slots", "slots", "pairs of all accelerators")
+    A, act = form.counted("A", "F"), form.counted("act", "w")
+    slots = given("slots", "pairs of all accelerators", float(form.kernel.dims["slots"]))
     launch = [form.fitted("t0", "launch"), form.fitted("ta", "expert"), act, form.fitted("lt", "sort"), A]
     moved = "(w + a*(passes + foreign*(slots - A)/A))/(em*W)"
     below = [
@@ -255,8 +259,9 @@ def _experts(form: Form) -> tuple[str, Parts]:
 
 def _collective(form: Form) -> tuple[str, Parts]:
     sent, wire = form.moved("net"), form.scene.plan.system.transfer_time(form.kernel)
-    phases = given("phases", "times that it waits for all others", float(form.kernel.dims.get("phases", 1.0)))
-    ranks = given("g", "accelerators that it joins", form.kernel.gpus)
+    rounds = float(form.kernel.dims.get("phases", 1.0))
+    phases = given("phases", "times that it waits for all others", rounds, "", "docs/method.md, collectives")
+    ranks = form.scene.asked("g", "accelerators that it joins", form.kernel.gpus)
     at = given("wire", "bytes over links or network card at datasheet rates", float(wire), "s", "System.transfer_time")
     return "launch + network", {
         "launch": _floor(
@@ -271,7 +276,7 @@ def _collective(form: Form) -> tuple[str, Parts]:
 
 
 def _plain(form: Form) -> tuple[str, Parts]:
-    rows = given("rows", "rows", float(form.kernel.dims.get("rows", 0.0)))
+    rows = form.scene.asked("rows", "rows", float(form.kernel.dims.get("rows", 0.0)))
     return "launch + max(compute, memory)", {
         "launch": _floor("t0 + tr*rows", [form.fitted("t0", "launch"), form.fitted("tr", "row"), rows]),
         "compute": ("arithmetic", "F/(ec*P)", [form.flops, *_rate(form)]),

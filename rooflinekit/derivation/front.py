@@ -15,9 +15,9 @@ from rooflinekit.estimator import answer, ask
 from rooflinekit.results import Estimate
 from rooflinekit.types.errors import InputError
 
-__all__ = ["Derivation", "derive", "explain", "make_case"]
+__all__ = ["TIMELESS", "Derivation", "derive", "explain", "make_case"]
 
-_TIMELESS = (
+TIMELESS = (
     "params",
     "params_active",
     "kv_per_token",
@@ -31,6 +31,7 @@ _TIMELESS = (
     "max_batch",
     "max_context",
 )
+"""Metrics that no step has a part in; they are explained whether the deployment fits or not."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def explain(
     """
     if not isinstance(metric, str):
         raise InputError(f"metric must be a name such as tpot or decode.attention, not {metric!r}")
-    return derive(make_case(model, gpu, scenario, full_name(metric) in _TIMELESS), metric)
+    return derive(make_case(model, gpu, scenario, full_name(metric) in TIMELESS), metric)
 
 
 def make_case(

@@ -105,7 +105,8 @@ def joined(symbol: str, title: str, value: float, unit: str, parts: list[Node]) 
     'a + a_2'
     """
     if len(parts) == 1:
-        return replace(parts[0], symbol=symbol, title=f"{title}: {parts[0].title}", value=float(value))
+        both = title if title == parts[0].title else f"{title}: {parts[0].title}"
+        return replace(parts[0], symbol=symbol, title=both, value=float(value))
     seen: dict[str, int] = {}
     named = []
     for part in parts:

@@ -16,6 +16,7 @@ __all__ = ["STEPS", "Found", "kernel_scenes", "names_of_steps", "of_step"]
 
 STEPS = ("prefill", "decode")
 _KINDS = ("time", "flops", "bytes", "intensity", "bound")
+_SUFFIXES = tuple(f".{kind}" for kind in _KINDS[1:])
 
 
 @dataclass(frozen=True)
@@ -131,5 +132,5 @@ def names_of_steps(case: Case) -> list[str]:
     for step in STEPS:
         kernels = [scene.prefix + one.kernel.name for scene in kernel_scenes(case, step) for one in scene.launched]
         names += [step, *(f"{step}.{kind}" for kind in _KINDS[1:])]
-        names += dict.fromkeys(f"{step}.{kernel}" for kernel in kernels)
+        names += dict.fromkeys(f"{step}.{kernel}{kind}" for kernel in kernels for kind in ("", *_SUFFIXES))
     return names

@@ -7,6 +7,7 @@ kernel's own, so that a difference would show.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from rooflinekit.derivation.attention_work import (
@@ -16,7 +17,7 @@ from rooflinekit.derivation.attention_work import (
     latent_work,
     up_projection_work,
 )
-from rooflinekit.derivation.node import Node, branch, given, joined
+from rooflinekit.derivation.node import Node, branch, given, joined, reckoned
 from rooflinekit.derivation.scene import Launched, Scene, element
 from rooflinekit.kernels import (
     STATE_DTYPE,
@@ -37,6 +38,7 @@ from rooflinekit.kernels import (
 )
 from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.kernel import Kernel
+from rooflinekit.types.model import MixtureOfExperts
 
 __all__ = ["CLASSES", "work"]
 
@@ -137,12 +139,15 @@ def _routed(scene: Scene, op: Experts, kernel: Kernel) -> tuple[Node, Node]:
         scene.model("top", "experts a token visits", routing.top_k),
         scene.model("E", "experts", routing.experts),
     )
-    if routing.ranks > 1 or routing.skew or scene.step.replicas > 1:
+    if routing.ranks > 1 or routing.skew:
         where = "rooflinekit.kernels.Routing.fullest: the fullest rank, for which the step waits"
         return (
             given("A", "(token, expert) pairs on the fullest rank", float(dims["routed"]), "", where),
             given("act", "distinct experts touched there", float(dims["touched"]), "", where),
         )
+    if scene.step.replicas != 1:
+        groups = scene.asked("groups", "attention replicas, whose tokens all come", float(scene.step.replicas))
+        tokens = reckoned("T", "tokens of all replicas", "", ("one*groups", [replace(tokens, symbol="one"), groups]))
     return (
         branch("A", "(token, expert) pairs", float(dims["routed"]), "", ("T*top", [tokens, chosen])),
         branch(
@@ -186,10 +191,8 @@ def _sampling(scene: Scene, op: Sampling, kernel: Kernel) -> Formulas:
 
 def _collective(scene: Scene, op: Collective, kernel: Kernel) -> Formulas:
     m = scene.rows() if op.sampled else scene.tokens()
-    width, stream = (
-        scene.model("D", "elements a row", op.width),
-        element("b", scene.plan.precision.stream, "activations"),
-    )
+    width = _exchanged(scene, op) if op.kind == "all_to_all" else scene.model("D", "elements a row", op.width)
+    stream = element("b", scene.plan.precision.stream, "activations")
     groups = scene.asked(
         "groups", "attention replicas whose rows it joins", float(scene.step.replicas) if op.replicas else 1
     )
@@ -203,6 +206,19 @@ def _collective(scene: Scene, op: Collective, kernel: Kernel) -> Formulas:
     title = f"bytes sent a byte of payload, {op.kind} over {op.gpus}"
     sent = given("sent", title, op.sent.links + op.sent.nic, "", "docs/method.md, collectives")
     return {"a": ("2*payload", [payload]), "net": ("payload*sent", [payload, sent])}
+
+
+def _exchanged(scene: Scene, op: Collective) -> Node:
+    """Elements that a token brings to an exchange with the ranks of its experts, the share that stays included."""
+    blocks = [layer.ffn for layer in scene.plan.model.layer_counts if isinstance(layer.ffn, MixtureOfExperts)]
+    wide = scene.model("D_e", "width at which experts work", blocks[0].latent or scene.plan.model.hidden)
+    ranks = scene.asked("g", "ranks that hold the experts", op.gpus)
+    sent = op.width * (op.gpus - 1) / op.gpus / wide.value
+    what = "ranks that a token is sent to, expected under uniform routing"
+    if scene.plan.deployment.dispatch and op.name == "expert_dispatch":
+        what += ", times bytes of the dispatched format over the stream's"
+    copies = given("copies", what, sent, "", "rooflinekit.layers.feedforward: group_share of the other groups")
+    return branch("D", "elements a row", op.width, "", ("D_e*copies*g/(g - 1)", [wide, copies, ranks]))
 
 
 def _convolution(scene: Scene, op: ShortConvolution, kernel: Kernel) -> Formulas:

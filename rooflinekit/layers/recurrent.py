@@ -35,8 +35,8 @@ def lightning_operations(block: LightningAttention, shard: Shard) -> list[Operat
     return [
         shard.linear("qkv_proj", shard.hidden, (("q", width), ("k", width), ("v", width))),
         StateUpdate("lightning", heads * block.head_dim**2, 4 * width, 5.0, 0, shard.other),
-        Elementwise("gated_norm", 2 * width, width, 8.0 * width, width, shard.other),
         shard.linear("gate_proj", shard.hidden, (("gate", width),)),
+        Elementwise("gated_norm", 2 * width, width, 8.0 * width, width, shard.other),
         shard.linear("o_proj", width, (("o", shard.hidden),)),
     ]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rooflinekit.derivation.formula import substituted
-from rooflinekit.derivation.front import Derivation
+from rooflinekit.derivation.front import TIMELESS, Derivation
 from rooflinekit.derivation.node import Node
 from rooflinekit.derivation.rule import Rule
 from rooflinekit.report.table import WIDTH, aligned, markdown
@@ -17,6 +18,8 @@ __all__ = ["derivation_markdown", "derivation_rows", "derivation_text", "quantit
 
 _LINES = 70  # nodes that are shown where no depth is asked for
 _EXACT = 1e7  # counts below this are written out
+_UNIT = re.compile(r"(\d) ((?:[kMGTPEmµn]?(?:B|FLOP|s)\b|1/s|token))")
+_OVERLAP = "pn(x, y, p) = (x^p + y^p)^(1/p): how well two resources overlap"
 
 
 def quantity(value: float, unit: str) -> str:
@@ -45,6 +48,7 @@ def derivation_text(found: Derivation, depth: int | None = None) -> str:
     sources = _Sources()
     tree = list(_branches(found.root, depth, sources, "", ""))
     more = [] if depth >= _height(found.root) else _wrapped(_hint(found, depth))
+    more += [_OVERLAP] if any("= " in line and "pn(" in line for line in tree) else []
     blocks = [_heading(found), tree, more, _rule(found.rule), sources.lines(), _footer(found)]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
@@ -121,9 +125,12 @@ def _pretty(formula: str) -> str:
 
 
 def _fit(text: str, first: str, rest: str) -> list[str]:
-    return textwrap.wrap(
-        text, max(WIDTH, len(rest) + 24), initial_indent=first, subsequent_indent=rest, break_long_words=False
+    """Wrapped, a number and its unit always on one line."""
+    kept = _UNIT.sub("\\1\u00a0\\2", text)
+    lines = textwrap.wrap(
+        kept, max(WIDTH, len(rest) + 24), initial_indent=first, subsequent_indent=rest, break_long_words=False
     )
+    return [line.replace("\u00a0", " ") for line in lines]
 
 
 def _wrapped(text: str) -> list[str]:
@@ -173,7 +180,8 @@ def _fitting(root: Node) -> int:
 
 def _hint(found: Derivation, depth: int) -> str:
     deeper = f"--depth {depth + 1} shows it, up to {_height(found.root)}"
-    return f"… has a derivation of its own: {deeper}; or explain a kernel, such as decode.attention"
+    kernel = "; or explain a kernel, such as decode.attention" if found.metric not in TIMELESS else ""
+    return f"… has a derivation of its own: {deeper}{kernel}"
 
 
 def _pieces(rule: Rule) -> list[list[str]]:
@@ -215,6 +223,8 @@ def _footer(found: Derivation) -> list[str]:
         if e.calibration
         else "level bound: datasheet roofline"
     )
-    checked = f"{found.formulas} formulas give the numbers beside them to {max(found.largest_gap, 1e-16):.0e}"
+    some = f"{found.formulas} formulas give the numbers beside them"
+    checked = f"{some if found.formulas > 1 else 'the formula gives the number beside it'} to "
+    checked += f"{max(found.largest_gap, 1e-16):.0e}"
     lines = [f"{origin}; {checked}; rooflinekit {e.version}", *(f"note: {warning}" for warning in e.warnings)]
     return [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="      ")]

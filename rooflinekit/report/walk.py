@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import unicodedata
 from collections.abc import Iterator, Sequence
 
 from rooflinekit.report.table import WIDTH, aligned, markdown
@@ -26,6 +27,7 @@ _TOTALS = ["in all", "FLOP", "weights", "KV read", "KV write", "activations", "F
 _LARGEST = 1e12  # above this, a letter's value has an exponent
 _PICTURE = 20  # tokens of the largest picture
 _WORD = 16  # letters of a word in it
+_NEXT = "decode"  # the row of the token behind the prompt
 _FEW = 12  # offsets that are all listed
 
 
@@ -35,7 +37,8 @@ def walk_text(walk: Walk) -> str:
     head = [part for line in headline(walk) for part in textwrap.wrap(line, WIDTH, subsequent_indent="  ")]
     blocks = [head, *([picture] if (picture := attention_picture(walk)) else [])]
     for phase in walk.phases:
-        blocks.append([f"{phase.name.upper()}: {phase.title}", *_offsets(walk, phase)])
+        title = textwrap.wrap(f"{phase.name.upper()}: {phase.title}", WIDTH, subsequent_indent="  ")
+        blocks.append([*title, *_offsets(walk, phase)])
         blocks += [_section(section, told) for section in phase.sections]
     blocks += [_totals(walk), _footer(walk)]
     return "\n\n".join("\n".join(block) for block in blocks)
@@ -64,7 +67,11 @@ class _Told:
 def headline(walk: Walk) -> list[str]:
     """What walks through what, in which formats, and how it is counted."""
     i = walk.inputs
-    split = f" on 1 of {i['tp']} ranks" if i["tp"] > 1 else ""
+    degrees = ", ".join(f"{key} {i[key]}" for key in ("tp", "pp", "ep", "dp") if i[key] > 1)
+    ranks = i["tp"] * i["dp"]
+    split = f" on 1 of {ranks} ranks" if ranks > 1 else ""
+    split += f" through {i['pp']} stages" if i["pp"] > 1 else ""
+    split += f" ({degrees})" if degrees else ""
     formats = f"weights {i['weights']}, activations {i['activations']}, kv {i['kv']}"
     lines = [f"{walk.model}{split}: the tensors of a prefill and of the decode step behind it"]
     lines += [f"{_asked(walk)}; {formats}", "work as estimate counts it: attention causal, a launch's parts apart"]
@@ -85,10 +92,11 @@ def _offsets(walk: Walk, phase: Phase) -> list[str]:
 def _asked(walk: Walk) -> str:
     i = walk.inputs
     if walk.words:
-        return f"{len(walk.words)} words for {len(walk.words)} tokens"
+        return f"{len(walk.words)} token{'s' if len(walk.words) > 1 else ''}, one for each word or mark of the prompt"
     if len(i["tokens"]) > 1:
         return f"prompts of {_few(tuple(i['tokens']))} tokens"
-    return f"{i['batch']} x {i['tokens'][0]:,} tokens" if i["batch"] > 1 else f"{i['tokens'][0]:,} tokens"
+    each = f"{i['tokens'][0]:,} token{'s' if i['tokens'][0] > 1 else ''}"
+    return f"{i['batch']} x {each}" if i["batch"] > 1 else each
 
 
 def _few(numbers: tuple[int, ...]) -> str:
@@ -100,15 +108,24 @@ def _few(numbers: tuple[int, ...]) -> str:
 def attention_picture(walk: Walk) -> list[str]:
     """Which token sees which, in full attention; nothing for more than a few tokens.
 
-    Rows are the new tokens, columns the keys: a triangle for a prompt, blocks on the diagonal for packed ones.
+    Rows are the new tokens, columns the keys: a triangle for a prompt, blocks on the diagonal for packed ones. The
+    token that decode computes behind a prompt sees all of it, and itself.
     """
     names, mask = attention_mask(walk)
     if not mask:
         return []
-    wide = max(map(len, names))
-    rows = [f"  {name:<{wide}}  {' '.join('■' if cell == '1' else '·' for cell in row)}"
+    if len(walk.inputs["tokens"]) == 1:
+        names, mask = [*names, _NEXT], [*mask, "1" * (len(mask[0]) + 1)]
+    wide = max(map(_columns, names))
+    rows = [f"  {name}{' ' * (wide - _columns(name))}  {' '.join('■' if cell == '1' else '·' for cell in row)}"
             for name, row in zip(names, mask, strict=True)]  # fmt: skip
     return ["who sees whom: a row for each new token, a column for each key", *rows]
+
+
+def _columns(text: str) -> int:
+    """Columns of a terminal that it takes: ideographs take two, marks upon a letter none."""
+    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return len(text) + wide - sum(unicodedata.combining(letter) > 0 for letter in text)
 
 
 def attention_mask(walk: Walk) -> tuple[list[str], list[str]]:
@@ -207,7 +224,7 @@ def _sum(section: Section) -> str:
     if section.count == 1:
         return line
     whole = _counts(Work().plus(section.work, section.count))
-    name = f"{section.count} layers"
+    name = f"{section.count} {'layers' if section.layers else 'times'}"
     return f"{line}\n{name:<{_NAME + _TENSOR}} {whole[0]:>{_NUMBER}} {whole[1]:>{_NUMBER}}"
 
 

@@ -111,7 +111,7 @@ def _amount(stop: Stop, of: str, section: Section, phase: Phase) -> dict[str, st
     share = section.count * value / whole if whole else 0.0
     formula = {"flops": stop.flops_formula, "bytes": stop.bytes_formula, "network": stop.network_formula}[of]
     told = f"{'<0.1%' if share < _LEAST else f'{share:.1%}'} of the {phase.name}" + (
-        f", all {section.count} layers together" if section.count > 1 else ""
+        f", all {section.count} {'layers' if section.layers else 'times'} together" if section.count > 1 else ""
     )
     return {
         "text": format_count(value, unit) if stop.kernel else "a view: none",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from rooflinekit.kernels import Collective, Operation
-from rooflinekit.layers import Shard, entry_operations, exit_operations, layer_operations
+from rooflinekit.layers import Shard, entry_operations, exit_operations, layer_operations, stage_operations
 from rooflinekit.step import Plan
 from rooflinekit.types.errors import RooflinekitError
 from rooflinekit.types.model import (
@@ -23,11 +25,13 @@ from rooflinekit.types.model import (
     MixtureOfExperts,
 )
 from rooflinekit.walk.attention import ATTENTION, attention_letters
-from rooflinekit.walk.ends import ENTRY, EXIT
-from rooflinekit.walk.feedforward import DENSE, EXPERTS, dense_letters, expert_letters
+from rooflinekit.walk.ends import ENTRY, EXIT, normed_behind
+from rooflinekit.walk.exchange import hand_over
+from rooflinekit.walk.experts import EXPERTS, expert_letters
+from rooflinekit.walk.feedforward import DENSE, dense_letters
 from rooflinekit.walk.formula import letters_of
 from rooflinekit.walk.latent import LATENT, latent_letters
-from rooflinekit.walk.parts import collective, norm
+from rooflinekit.walk.parts import Addition, collective, norm
 from rooflinekit.walk.prompts import PhaseName, Prompts
 from rooflinekit.walk.recurrent import DELTA_NET, LIGHTNING, MAMBA, MAMBA2, recurrent_letters
 from rooflinekit.walk.result import Phase, Section, Stop, Symbol, Work
@@ -55,7 +59,8 @@ def walk_phase(plan: Plan, prompts: Prompts, phase: PhaseName) -> Phase:
     entry = _section(on, "tokens to the residual stream", _stops(on, ENTRY, None, entry_operations(plan.model, shard)))
     exit_ = _section(on, "logits and the next token", _stops(on, EXIT, None, exit_operations(plan.model, shard)))
     layers = [_layer(on, layer, shard) for layer in plan.model.layer_counts]
-    return Phase(phase, _title(prompts, phase), *prompts.cu_seqlens(phase), (entry, *layers, exit_))
+    sections = (entry, *layers, *_hand_overs(on), exit_)
+    return Phase(phase, _title(prompts, phase), *prompts.cu_seqlens(phase), sections)
 
 
 def _title(prompts: Prompts, phase: PhaseName) -> str:
@@ -74,18 +79,41 @@ def _section(on: Scene, title: str, stops: Iterable[Stop]) -> Section:
     return Section(title, "", 1, _used(on, stops), stops)
 
 
+def _hand_overs(on: Scene) -> Iterator[Section]:
+    """From stage to stage, once for each kind of link that lies between."""
+    plan, split = on.plan, on.plan.shard.deployment
+    held = (stage_operations(plan.model, split, plan.precision, stage, plan.system.domain_size)
+            for stage in range(split.pp - 1))  # fmt: skip
+    sends = Counter(op for stage in held for op in stage if isinstance(op, Collective) and op.kind == "send")
+    for op, count in sends.items():
+        stops = tuple(_stops(on, _SEND, None, [op]))
+        yield Section(f"between the stages of layers {_stages(plan.model.depth, split.pp)}", "", count,
+                      _used(on, stops), stops)  # fmt: skip
+
+
+def _stages(depth: int, stages: int) -> str:
+    """The layers of each stage, or of the first few.
+
+    >>> _stages(32, 4)
+    '0–7 | 8–15 | 16–23 | 24–31'
+    """
+    ends = [stage * depth // stages for stage in range(stages + 1)]
+    texts = [_ranges(range(*pair)) for pair in pairwise(ends)]
+    return " | ".join(texts if len(texts) <= 4 else [*texts[:3], "…", texts[-1]])
+
+
 def _layer(on: Scene, layer: Layer, shard: Shard) -> Section:
     """One kind of layer; what it sees and its letters are its own."""
     stops: list[Stop] = []
     for block, operations in layer_parts(layer, shard):
         on = _knowing(on, block)
-        stops += _stops(on, _TABLES[type(block)] if block is not None else _AROUND, block, operations)
+        stops += _stops(on, _AROUND if isinstance(block, Addition) else _TABLES[type(block)], block, operations)
     alike = [index for index, other in enumerate(on.plan.model.layers) if other == layer]
-    return Section(_kind(layer), _ranges(alike), len(alike), _used(on, stops), tuple(stops))
+    return Section(_kind(layer, on.phase), _ranges(alike), len(alike), _used(on, stops), tuple(stops))
 
 
 def layer_parts(layer: Layer, shard: Shard) -> Iterator[Part]:
-    """The operations of a layer in the order of the forward pass, by block; norms and all-reduces belong to none.
+    """The operations of a layer in the order of the forward pass, by block, or by where a norm's addition stands.
 
     `layer_operations` lists norms first and all-reduces last, since order costs nothing.
     """
@@ -94,16 +122,20 @@ def layer_parts(layer: Layer, shard: Shard) -> Iterator[Part]:
     joins = layer_operations(replace(bare, norms=0, parallel=True), shard)
     norms = layer_operations(replace(bare, parallel=False), shard)
     if layer.parallel:
-        yield None, norms
+        yield Addition.BEFORE, norms[:1]
+        yield Addition.NONE, norms[1:]
         for block in blocks:
             yield block, _alone(layer, block, shard, len(joins))
-        yield None, joins
+        yield Addition.NONE, joins
         return
+    behind = normed_behind(layer)
     for number, block in enumerate(blocks):
-        first, last = number * len(norms) // len(blocks), (number + 1) * len(norms) // len(blocks)
-        yield None, norms[first : first + 1]
+        rest = len(norms) if number == len(blocks) - 1 else (number + 1) * (1 + behind)
+        before, *others = norms[number * (1 + behind) : rest]
+        yield Addition.NONE if behind else Addition.BEFORE, [before]
         yield block, _alone(layer, block, shard, len(joins))
-        yield None, [*joins, *norms[first + 1 : last]]
+        yield Addition.NONE, [*joins, *others[:-1]]
+        yield Addition.BEHIND, others[-1:]
 
 
 def _alone(layer: Layer, block: object, shard: Shard, joins: int) -> list[Operation]:
@@ -129,14 +161,19 @@ def _knowing(on: Scene, block: object) -> Scene:
     return on
 
 
-def _norm(block: None, on: Scene, op: Any) -> list[Stop]:
-    return [norm(on, op, "norm")]
+def _norm(addition: Addition, on: Scene, op: Any) -> list[Stop]:
+    return norm(on, op, "norm", addition)
 
 
-def _join(block: None, on: Scene, op: Collective) -> list[Stop]:
+def _join(addition: Addition, on: Scene, op: Collective) -> list[Stop]:
     return [collective(on, op, "D", "x", "each rank holds a part of the sum")]
 
 
+def _send(block: None, on: Scene, op: Collective) -> list[Stop]:
+    return hand_over(on, op)
+
+
+_SEND: Table = {"pipeline_send": _send, "pipeline_send_nic": _send}
 _AROUND: Table = {"residual_norm": _norm, "all_reduce": _join}
 
 
@@ -175,7 +212,7 @@ def _used(on: Scene, stops: Iterable[Stop]) -> tuple[Symbol, ...]:
     return tuple(symbol for symbol in on.symbols if symbol.name in found)
 
 
-def _kind(layer: Layer) -> str:
+def _kind(layer: Layer, phase: PhaseName) -> str:
     """What kind of layer it is, in words."""
     mixer, ffn = layer.mixer, layer.ffn
     words = []
@@ -183,7 +220,8 @@ def _kind(layer: Layer) -> str:
         reach = f", window of {mixer.window}" if mixer.window else f", chunks of {mixer.chunk}" if mixer.chunk else ""
         words.append(mixer.kind.upper() + reach)
     elif isinstance(mixer, LatentAttention):
-        words.append("MLA, up-projected or absorbed" + (", best keys only" if mixer.indexer else ""))
+        form = "absorbed" if phase == "decode" else "up-projected"
+        words.append(f"MLA, {form}" + (", best keys only" if mixer.indexer else ""))
     elif mixer is not None:
         words.append(mixer.kind.replace("_", " "))
     if isinstance(ffn, DenseFFN):

@@ -6,11 +6,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rooflinekit.kernels import Collective, Elementwise, Embedding, Linear, Sampling
-from rooflinekit.walk.parts import Matrix, collective, matrix, norm, reshape
+from rooflinekit.types.model import Layer
+from rooflinekit.walk.parts import Addition, Matrix, collective, matrix, norm, reshape
 from rooflinekit.walk.result import Stop
 from rooflinekit.walk.scene import Scene, View
 
-__all__ = ["ENTRY", "EXIT"]
+__all__ = ["ENTRY", "EXIT", "normed_behind"]
+
+
+def normed_behind(layer: Layer) -> bool:
+    """Whether what a block returns is normalised before it joins the stream (Gemma-2)."""
+    blocks = (layer.mixer is not None) + (layer.ffn is not None)
+    return not layer.parallel and layer.norms > blocks
 
 
 def _wide(on: Scene) -> str:
@@ -42,7 +49,7 @@ def _embedding_project(block: None, on: Scene, op: Linear) -> list[Stop]:
 
 
 def _embedding_norm(block: None, on: Scene, op: Elementwise) -> list[Stop]:
-    return [norm(on, op, "embedding norm")]
+    return norm(on, op, "embedding norm", Addition.NONE)
 
 
 def _embedding_reduce(block: None, on: Scene, op: Collective) -> list[Stop]:
@@ -52,7 +59,8 @@ def _embedding_reduce(block: None, on: Scene, op: Collective) -> list[Stop]:
 def _final_norm(block: None, on: Scene, op: Elementwise) -> list[Stop]:
     last = reshape("last token", "the last row of each sequence", [on.tensor("x", ("B", "D"))],
                    "only it says what comes next")  # fmt: skip
-    return [norm(on, op, "final norm"), last]
+    addition = Addition.NONE if normed_behind(on.plan.model.layers[-1]) else Addition.BEFORE
+    return [*norm(on, op, "final norm", addition), last]
 
 
 def _head_project(block: None, on: Scene, op: Linear) -> list[Stop]:

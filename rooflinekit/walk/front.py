@@ -16,7 +16,7 @@ from rooflinekit.walk.result import Walk
 __all__ = ["shapes", "walk"]
 
 _PROMPT_KEYS = ("tokens", "prompt", "batch", "cached")
-_SPLIT_KEYS = ("tp", "weights", "attention_weights", "lm_head", "activations", "kv")
+_SPLIT_KEYS = ("tp", "pp", "ep", "dp", "system", "weights", "attention_weights", "lm_head", "activations", "kv")
 
 
 def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Any) -> Walk:
@@ -25,9 +25,9 @@ def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **
     Args:
         model: a name, a Hugging Face id, or a path to a config.json or the folder that holds it.
         gpu: an accelerator's name or path: which number formats there are, and how many can share a layer.
-        **scenario: tokens (a length, or several to pack: 6, "6,3,9", [6, 3, 9]) or prompt (a text whose words stand
-            in for tokens); batch, cached [tokens]; tp, weights, attention_weights, lm_head, activations, kv as
-            `estimate` takes them.
+        **scenario: tokens (a length, or several to pack: 6, "6,3,9", [6, 3, 9]) or prompt (a text whose words
+            and marks stand in for tokens); batch (over all attention replicas), cached [tokens]; tp, pp, ep, dp,
+            system, weights, attention_weights, lm_head, activations, kv as `estimate` takes them.
 
     Returns:
         A `Walk`: for each step its tensors with shapes in letters and numbers, FLOP and bytes with their formulas. The
@@ -54,14 +54,14 @@ def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **
 
 def walk(plan: Plan, prompts: Prompts, warnings: tuple[str, ...] = ()) -> Walk:
     """The walk of prompts through a plan, both phases."""
-    accelerator = plan.system.accelerator
+    accelerator, mine = plan.system.accelerator, prompts.of_replica(plan.deployment.dp)
     return Walk(
         version=__version__,
         model=plan.model.name,
         gpu=accelerator.name,
         inputs=_inputs(plan, prompts),
         words=prompts.words,
-        phases=(walk_phase(plan, prompts, "prefill"), walk_phase(plan, prompts, "decode")),
+        phases=(walk_phase(plan, mine, "prefill"), walk_phase(plan, mine, "decode")),
         ridge=float(accelerator.peak(plan.precision.stream)) / float(accelerator.memory_bandwidth),
         warnings=(*warnings, *_notes(plan, prompts)),
     )
@@ -76,6 +76,9 @@ def _inputs(plan: Plan, prompts: Prompts) -> dict[str, Any]:
         "cached": prompts.cached,
         "padded_tokens": prompts.padded_tokens,
         "tp": plan.deployment.tp,
+        "pp": plan.deployment.pp,
+        "ep": plan.deployment.ep,
+        "dp": plan.deployment.dp,
         "weights": getattr(precision.formats, plan.model.matrices[-1]).value,
         "activations": (precision.inputs or precision.stream).value,
         "kv": precision.kv.value,
@@ -85,7 +88,10 @@ def _inputs(plan: Plan, prompts: Prompts) -> dict[str, Any]:
 def _notes(plan: Plan, prompts: Prompts) -> list[str]:
     notes = []
     if prompts.words:
-        notes.append("words of the prompt stand in for tokens; a tokenizer would cut them differently")
+        notes.append(
+            "words and marks of the prompt stand in for tokens; a tokenizer cuts long words up, and often puts a token "
+            "in front that marks the beginning"
+        )
     longest, limit = max(prompts.lengths) + 1, plan.model.max_context
     if limit is not None and longest > limit:
         notes.append(f"{longest} tokens are more than the {limit} that {plan.model.name} was made for")

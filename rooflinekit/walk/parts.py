@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 
 from rooflinekit.kernels import Collective, Elementwise, Linear
 from rooflinekit.types.dtype import Dtype
@@ -11,7 +12,7 @@ from rooflinekit.walk.formula import wrapped
 from rooflinekit.walk.result import Stop, Tensor, Work
 from rooflinekit.walk.scene import Scene, View
 
-__all__ = ["Matrix", "Pass", "collective", "matrix", "norm", "pass_over", "reshape"]
+__all__ = ["Addition", "Matrix", "Pass", "collective", "matrix", "norm", "pass_over", "reshape"]
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,35 @@ def _scales(on: Scene, op: Elementwise, scales: str) -> list[Tensor]:
     return [on.tensor(name, (scales.removeprefix("2·"),), op.dtype) for name in names]
 
 
-_NORMS = "reads the stream and the block's output, writes their sum and its normalised copy"
+class Addition(Enum):
+    """Where the stream takes up what a block returned: every norm is costed as one launch with such an addition."""
+
+    BEFORE = "before the norm"
+    BEHIND = "behind the norm"  #: a norm over what the block returned (Gemma-2)
+    NONE = "elsewhere"
 
 
-def norm(on: Scene, op: Elementwise, name: str) -> Stop:
-    """A norm over the residual width, fused with the addition to the stream before it."""
-    vectors = op.parameters // int(on.values["D"])
-    view = View(name, op.name, "x + block, normalised", (on.tensor("x", (*on.tokens, "D")),), _NORMS)
-    return pass_over(on, op, view, Pass("5·D", "4·D", "2·D" if vectors == 2 else "D"))
+def norm(on: Scene, op: Elementwise, name: str, addition: Addition) -> list[Stop]:
+    """A norm over the residual width, and the addition to the stream that it is fused with: 4 + 1 operations."""
+    scales = "2·D" if op.parameters == 2 * int(on.values["D"]) else "D"
+    view = View(name, op.name, "normalised", (on.tensor("x", (*on.tokens, "D")),))
+    if addition is Addition.NONE:
+        view = replace(view, note="counted with an addition, as every norm is")
+        return [pass_over(on, op, view, Pass("5·D", "4·D", scales))]
+    alone = pass_over(on, op, view, Pass("4·D", "D", scales))
+    before = addition is Addition.BEFORE
+    return [_residual(on, op, _FIRST), alone] if before else [alone, _residual(on, op, "")]
+
+
+_FIRST = "goes past the block, which reads a normalised copy; the first layer has nothing to add yet"
+
+
+def _residual(on: Scene, op: Elementwise, note: str) -> Stop:
+    """The addition: two tensors read, their sum written."""
+    view = View(
+        "residual", op.name, "stream + what the block returned", (on.tensor("stream", (*on.tokens, "D")),), note
+    )
+    return on.stop(view, flops="N·D", activation="3·N·D·b")
 
 
 def reshape(name: str, does: str, outputs: Sequence[Tensor], note: str = "") -> Stop:

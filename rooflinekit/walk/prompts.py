@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal, TypeAlias
 
@@ -45,6 +47,18 @@ class Prompts:
     def new(self) -> tuple[int, ...]:
         """Tokens of each sequence that the prefill computes."""
         return tuple(length - self.cached for length in self.lengths) * (1 if self.packed else self.count)
+
+    def of_replica(self, replicas: int) -> Prompts:
+        """Those of the fullest of several attention replicas; `estimate` has all of them as full.
+
+        >>> Prompts((6,), count=5).of_replica(2).count
+        3
+
+        Raises WorkloadError for packed prompts.
+        """
+        if replicas > 1 and self.packed:
+            raise WorkloadError(f"dp={replicas} spreads prompts of one length; give one and --batch, or leave dp out")
+        return replace(self, count=-(-self.count // replicas))
 
     def cu_seqlens(self, phase: PhaseName) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Where each sequence starts among the packed new tokens, and among the keys, and where the last one ends.
@@ -109,8 +123,33 @@ def read_prompts(tokens: object, prompt: object, batch: object, cached: object) 
     return Prompts(lengths, count, prefix, words)
 
 
+_ALONE = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")  # kana and Han are written without spaces
+_JOINING = ("M", "Cf")  # kinds of letters that belong to the one before: accents, vowel signs, emoji joiners
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Runs of letters and digits, and every other mark alone; an apostrophe between letters parts nothing."""
+    piece, word = "", False
+    for place, letter in enumerate(text):
+        within = letter in "'’" and word and text[place + 1 : place + 2].isalpha()
+        joins = piece and unicodedata.category(letter).startswith(_JOINING)
+        wordy = (letter.isalnum() or letter == "_") and not _ALONE.match(letter)
+        if piece and not (joins or within or (word and wordy)):
+            yield piece
+            piece = ""
+        if not letter.isspace():
+            piece, word = piece + letter, word if joins or within else wordy
+    if piece:
+        yield piece
+
+
 def _words(prompt: object) -> tuple[str, ...]:
-    words = tuple(prompt.split()) if isinstance(prompt, str) else ()
+    """Words and marks, as most tokenizers part them before they cut words up.
+
+    >>> _words("Don't sit, cat!"), _words("猫 sat")
+    (("Don't", 'sit', ',', 'cat', '!'), ('猫', 'sat'))
+    """
+    words = tuple(_pieces(prompt)) if isinstance(prompt, str) else ()
     if not words:
         raise WorkloadError(f"prompt must be a text of at least one word, not {prompt!r}")
     return words

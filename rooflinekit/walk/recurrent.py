@@ -82,11 +82,6 @@ def _convolve(on: Scene, op: ShortConvolution, channels: str) -> Stop:
                    kv_read=state, kv_write=state, activation=f"2·N·{wide}·b")  # fmt: skip
 
 
-def _gated(on: Scene, op: Elementwise, width: str, scales: str) -> Stop:
-    view = View("gated norm", op.name, "norm(x)·act(gate)", (on.tensor("x", (*on.tokens, width)),))
-    return pass_over(on, op, view, Pass(f"8·{width}", f"3·{width}", scales))
-
-
 def _plain(name: str, k: Callable[[Scene], str], n: Callable[[Scene], str], out: str = "x") -> Any:
     """A linear layer by the letters of its sides."""
 
@@ -162,7 +157,7 @@ def _ssm_norm(block: Mamba, on: Scene, op: Elementwise) -> list[Stop]:
 
 def _scan(block: Mamba, on: Scene, op: StateUpdate) -> list[Stop]:
     inner = _channels(on)
-    does = "h <- exp(dt·A)·h + dt·B·x, y = C·h + D·x"
+    does = "h <- exp(dt·A)·h + dt·B·x, y = (C·h + D·x)·act(gate)"
     return [_update(on, op, _State(does, (inner, "Ds"), f"4·{inner}+2·Ds", (inner,), f"{inner}·(Ds+1)"))]
 
 
@@ -197,11 +192,13 @@ def _convolution(channels: Callable[[Scene], str]) -> Any:
     return stops
 
 
-def _gated_norm(width: Callable[[Scene], str], scales: str = "") -> Any:
+def _gated_norm(does: str, width: Callable[[Scene], str], scales: str = "") -> Any:
     """`scales`: letters of the norm's own weights, if not one for each element."""
 
     def stops(block: object, on: Scene, op: Elementwise) -> list[Stop]:
-        return [_gated(on, op, width(on), scales or width(on))]
+        wide = width(on)
+        view = View("gated norm", op.name, does, (on.tensor("x", (*on.tokens, wide)),))
+        return [pass_over(on, op, view, Pass(f"8·{wide}", f"3·{wide}", scales or wide))]
 
     return stops
 
@@ -213,14 +210,14 @@ DELTA_NET: Table = {
     "linear_ba_proj": _plain("decay and rate", _hidden, lambda on: f"2·{on.cut('Hv')}", "β, a"),
     "ShortConvolution": _convolution(_mixed),
     "delta_rule": _delta_rule,
-    "gated_norm": _gated_norm(_values, "dv"),
+    "gated_norm": _gated_norm("norm(x)·act(gate)", _values, "dv"),
     "o_proj": _plain("output projection", _values, _hidden),
 }
 LIGHTNING: Table = {
     "qkv_proj": _lightning_project,
     "lightning": _lightning_update,
-    "gated_norm": _gated_norm(_lightning_width),
     "gate_proj": _plain("gate projection", _hidden, _lightning_width, "gate"),
+    "gated_norm": _gated_norm("norm(x)·act(gate)", _lightning_width),
     "o_proj": _plain("output projection", _lightning_width, _hidden),
 }
 MAMBA: Table = {
@@ -237,6 +234,6 @@ MAMBA2: Table = {
     "in_proj": _mamba2_project,
     "ShortConvolution": _convolution(_with_groups),
     "ssd": _ssd,
-    "gated_norm": _gated_norm(_inner),
+    "gated_norm": _gated_norm("norm(x·act(gate))", _inner),
     "out_proj": _plain("output projection", _inner, _hidden),
 }

@@ -60,7 +60,7 @@ class Scene:
     @property
     def step(self) -> Step:
         """The engine step, as kernels take it."""
-        return Step(self.prompts.batch(self.phase), self.plan.precision.stream, self.plan.precision.kv)
+        return self.plan.seen(self.prompts.batch(self.phase))
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -78,12 +78,12 @@ class Scene:
             return (*heads, "cells")
         return (*self.tokens[:-1], *heads, "S", "seen" if "seen" in self.values else "T")
 
-    def cut(self, letter: str) -> str:
-        """A rank's share of something that tensor parallelism divides, or that ranks hold copies of."""
-        tp, whole = self.plan.deployment.tp, int(self.values[letter])
-        if tp == 1:
+    def cut(self, letter: str, ranks: str = "tp") -> str:
+        """A rank's share of something that is divided over ranks, or that ranks hold copies of."""
+        count, whole = int(self.values[ranks]), int(self.values[letter])
+        if count == 1:
             return letter
-        return f"{letter}/tp" if whole % tp == 0 else str(max(1, whole // tp))
+        return f"{letter}/{ranks}" if whole % count == 0 else str(max(1, whole // count))
 
     def size(self, dtype: Dtype) -> str:
         """The letter for bytes of an element: b for the residual stream's format."""
@@ -126,7 +126,9 @@ def _of_step(scene: Scene) -> list[Symbol]:
     """Letters of the batch."""
     prompts, phase = scene.prompts, scene.sequences
     decode, tokens = scene.phase == "decode", float(phase.tokens)
-    symbols = [Symbol("B", prompts.sequences, "sequences")]
+    everywhere = float(tokens * scene.step.replicas)
+    symbols = [Symbol("B", prompts.sequences, "sequences"),
+               Symbol("Na", everywhere, "new tokens of all dp replicas, which share the experts")]  # fmt: skip
     if prompts.packed:
         symbols.append(Symbol("N", tokens, "new tokens of all sequences, packed"))
         cached = float(phase.total(phase.past + phase.new))
@@ -137,7 +139,7 @@ def _of_step(scene: Scene) -> list[Symbol]:
     if prompts.cached and not decode:
         symbols.append(Symbol("P", prompts.cached, "tokens of a sequence that were in the cache before"))
     symbols.append(Symbol("T", float(phase.past) + new, "keys of a sequence, the new ones included"))
-    return [*symbols, Symbol("N", tokens, "new tokens in all: B·S")]
+    return [*symbols, Symbol("N", tokens, "new tokens in all" + (": B·S" if prompts.count > 1 else ""))]
 
 
 def _of_keys(scene: Scene, window: int | None = None, chunk: int | None = None, best: bool = False) -> list[Symbol]:
@@ -150,7 +152,9 @@ def _of_keys(scene: Scene, window: int | None = None, chunk: int | None = None, 
     cells = phase.total(phase.new * (phase.past + phase.new))
     symbols = [
         Symbol(
-            "pairs", float(pairs), f"query-key pairs that attention scores{_limit(window, chunk) or _causal(scene)}"
+            "pairs",
+            float(pairs),
+            "query-key pairs that attention scores" + (_limit(scene, window, chunk) or _causal(scene)),
         ),
         Symbol("keys", float(keys), "keys read, each once a step"),
     ]
@@ -161,32 +165,44 @@ def _of_keys(scene: Scene, window: int | None = None, chunk: int | None = None, 
     return [*symbols, Symbol("cells", float(cells), "cells of the score tables of all sequences, masked ones too")]
 
 
-def _limit(window: int | None, chunk: int | None) -> str:
-    """What bounds the keys of a token besides its place."""
+def _limit(scene: Scene, window: int | None, chunk: int | None) -> str:
+    """What bounds the keys of a token besides its place; where the first tokens fill a window, how the pairs add up."""
     if chunk is not None:
         return f", within chunks of {chunk:,}"
-    return "" if window is None else f", at most {window:,} keys a token"
+    if window is None:
+        return ""
+    told, prompts = f", at most {window:,} keys a token", scene.prompts
+    rest = prompts.lengths[0] - window
+    if scene.phase == "decode" or prompts.packed or prompts.cached or rest <= 0:
+        return told
+    added = f"{window}·{window + 1}/2 + {rest}·{window}"
+    return f"{told}: B·({added})" if prompts.count > 1 else f"{told}: {added}"
 
 
 def _causal(scene: Scene) -> str:
     """How full attention counts its pairs."""
+    times = "B·" if scene.prompts.count > 1 else ""
     if scene.phase == "decode":
-        return "" if scene.prompts.packed else ": B·T"
+        return "" if scene.prompts.packed else f": {times}T"
     if scene.prompts.packed:
         return ", causal in each prompt"
-    return ", causal: " + ("B·(S·P+S·(S+1)/2)" if scene.prompts.cached else "B·S·(S+1)/2")
+    each = "(S·P+S·(S+1)/2)" if scene.prompts.cached else "S·(S+1)/2"
+    return f", causal: {times}{each}"
 
 
 def _of_model(plan: Plan) -> list[Symbol]:
     """Letters of the whole model and of its split."""
-    model, stream = plan.model, plan.precision.stream
+    model, stream, split = plan.model, plan.precision.stream, plan.deployment
     symbols = [
         Symbol("L", model.depth, "layers"),
         Symbol("D", model.hidden, "residual width"),
         Symbol("V", model.vocab, "vocabulary"),
         Symbol("De", model.embedding_dim or model.hidden, "embedding width"),
         Symbol("positions", model.position_rows, "rows of the table of positions"),
-        Symbol("tp", plan.deployment.tp, "ranks that share each layer; this is one of them"),
+        Symbol("tp", split.tp, "ranks that share each layer; this is one of them"),
+        Symbol("dp", split.dp, "attention replicas, each with sequences of its own"),
+        Symbol("ep", split.ep, "groups of ranks, each with experts of its own"),
+        Symbol("te", split.expert_tp, "ranks that share each expert"),
         Symbol("b", stream.bytes, f"bytes of an element of the residual stream ({stream})"),
     ]
     return symbols + [

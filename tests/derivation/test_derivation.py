@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -262,3 +264,67 @@ class TestReport:
         assert quantity(0.5, "") == "0.5"
         assert quantity(8030261248.0, "") == "8.03 G"
         assert quantity(989.4e12, "FLOP/s") == "989 TFLOP/s"
+
+
+class TestSources:
+    def test_rows_of_an_all_to_all_are_counted_not_read_from_a_config(self):
+        """DeepSeek-V3 on 8 ranks: 7,168 elements to 7·(1 - C(224, 8)/C(256, 8)) = 4.63 other ranks, and 1/8 stays."""
+        options = {"dp": 8, "ep": 8, "batch": 64, "gpu": "h200-sxm", "calibration": "none"}
+        found = checked(make_case("deepseek-v3", options.pop("gpu"), options), "decode.expert_dispatch.bytes")
+        width = next(node for node in found.root.walk() if node.symbol == "D")
+        wide, copies, ranks = (next(n.value for n in width.children if n.symbol == s) for s in ("D_e", "copies", "g"))
+        others = 7 * (1 - math.comb(224, 8) / math.comb(256, 8))
+        assert (wide, ranks, copies) == (7168, 8, pytest.approx(others))
+        assert width.value == pytest.approx(7168 * others * 8 / 7)
+
+    def test_numbers_of_routing_name_it(self):
+        """What comes to the fullest rank is an expectation; without groups of experts it is counted."""
+        for options, told in (({"tp": 2, "ep": 2}, False), ({"dp": 2}, True)):
+            found = checked(make_case("mixtral-8x7b", "h100-sxm", {"batch": 16, **options}), "decode.experts")
+            for node in found.root.walk():
+                if node.symbol in ("A", "act"):
+                    assert bool(node.formula) is told
+                    assert told or "Routing.fullest" in node.source.text
+            pairs = next(node.value for node in found.root.walk() if node.symbol == "A")
+            assert pairs == 32 if told else 16 < pairs < 32
+
+    @pytest.mark.parametrize(("model", "options"), [
+        ("llama3-8b", {"batch": 3}), ("deepseek-v3", {"gpu": "h200-sxm", "tp": 8}), ("mixtral-8x7b", {"tp": 2}),
+    ])  # fmt: skip
+    def test_what_was_asked_is_not_said_to_be_a_shape_of_the_model(self, model, options):
+        """Sequences, new tokens, keys and rows come from the question wherever they stand."""
+        asked = dict(options)
+        case = make_case(model, asked.pop("gpu", "h100-sxm"), asked, True)
+        found = [node for metric in ("decode", "prefill") for node in checked(case, metric).root.walk()]
+        steps = [node for node in found if node.symbol in ("B", "S", "T", "m", "rows") and not node.formula]
+        assert len(steps) > 20
+        others = ("rows that are sampled", "rows that each touched expert is padded by")  # with sources of their own
+        assert all(node.source.text == "the question" for node in steps if node.title not in others)
+        heads = [node for node in found if node.symbol in ("H", "K", "d", "k", "n") and "head" in node.title]
+        assert heads
+        assert all("config" in node.source.text for node in heads)
+
+    def test_a_number_and_its_unit_stay_together(self):
+        for metric in ("tpot", "decode", "prefill.bound", "max_batch"):
+            text = derivation_text(derive(make_case("llama3-8b", "h100-sxm", {"tp": 8}), metric), 2)
+            lines = [line.lstrip("│├└ ") for line in text.splitlines()]
+            torn = [
+                pair
+                for pair in pairwise(lines)
+                if re.search(r"\d$", pair[0]) and re.match(r"([kMGTµmn]?[Bs])\b", pair[1])
+            ]
+            assert torn == []
+            assert "\u00a0" not in text
+
+    def test_one_formula_is_not_many(self):
+        case = make_case("llama3-8b", "h100-sxm", {})
+        assert "; the formula gives the number beside it to" in " ".join(
+            derivation_text(derive(case, "kv_per_token")).split()
+        )
+        assert "a kernel, such as" not in derivation_text(derive(case, "memory"), 1)
+        assert "pn(x, y, p) = " in derivation_text(derive(case, "decode.qkv_proj"))
+        assert "pn(x, y, p) = " not in derivation_text(derive(case, "memory"))
+
+    def test_misspelt_numbers_of_kernels_have_a_nearest_name(self):
+        with pytest.raises(UnknownNameError, match=r"nearest: decode\.attention\.bytes"):
+            rk.explain("llama3-8b", "decode.attention.byts")

@@ -65,10 +65,11 @@ class TestPage:
     def test_words_cannot_become_markup(self) -> None:
         prompt = "</script><script>alert(1)</script> <img/src=x> & \u2028 {{data}}"
         page = walk_page(rk.shapes("gpt2", prompt=prompt))
-        plain = walk_page(rk.shapes("gpt2", prompt="a b c d e"))
+        plain = walk_page(rk.shapes("gpt2", prompt="a " * 40))
         assert [tag for tag, _ in Tags(page).elements] == [tag for tag, _ in Tags(plain).elements]
-        assert data_of(page)["names"][2] == "&"
         assert "<img" not in page
+        short = data_of(walk_page(rk.shapes("gpt2", prompt="<b> & \u2028 x")))
+        assert short["names"] == ["<", "b", ">", "&", "x"]
 
     def test_the_mask_is_drawn_where_it_is_true(self) -> None:
         """A triangle for full attention; a window that is shorter than the prompt is not one."""
@@ -76,6 +77,14 @@ class TestPage:
         assert drawn == {"causal mask", "softmax"}
         assert data_of(walk_page(rk.shapes("gpt2", tokens="2,1")))["mask"] == ["100", "110", "001"]
         assert not any(slide["mask"] for slide in data_of(walk_page(rk.shapes("gpt2", tokens=500)))["stops"])
+
+    def test_a_report_walks_through_its_own_deployment(self, tmp_path: Path) -> None:
+        """Its walk has the experts of a rank, not those of a model that is not split."""
+        few: dict[str, Any] = {"models": (), "gpus": ()}
+        made = rk.write_report(tmp_path / "a.html", "mixtral-8x7b", tp=2, ep=2, pp=2, **few)
+        page = made.path.read_text(encoding="utf-8")
+        assert "1 of 2 ranks through 2 stages (tp 2, pp 2, ep 2)" in page
+        assert "[4, 28672, 4096]" in page  # W of gate and up, 4 of 8 experts
 
     def test_a_name_from_a_file_is_escaped(self) -> None:
         walk = rk.shapes("gpt2", tokens=2)

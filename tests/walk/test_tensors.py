@@ -234,7 +234,15 @@ class Reality:
         mixer = self.latent() if isinstance(block.mixer, LatentMixer) else self.attention()
         ffn = self.experts() if isinstance(block.layer.ffn, MixtureOfExperts) else self.dense()
         norms = [tuple(self.out(f"norms.{number}").shape) for number in range(len(block.norms))]
-        return {**mixer, **ffn, ("norm", "x"): norms}
+        return {**mixer, **ffn, ("norm", "x"): norms, ("residual", "stream"): self.streams()}
+
+    def streams(self) -> list[tuple[int, ...]]:
+        """What the norms read; behind blocks whose result is normalised, what the next norm reads, and the layer."""
+        count = len(self.block.norms)
+        if count == 4:
+            return [tuple(self.into("norms.2")[0].shape), tuple(self.seen.outputs[self.at].shape)]
+        read = (0,) if self.block.layer.parallel else range(count)
+        return [tuple(self.into(f"norms.{number}")[0].shape) for number in read]
 
 
 def check(section: Section, real: Shapes) -> int:
@@ -261,6 +269,7 @@ def ends(decoder: Decoder, whole: Seen, last: Seen) -> Shapes:
     x = [tuple(out["embedding"].shape)]
     shapes: Shapes = {
         ("embedding", "x"): x, ("embedding", "W"): [tuple(decoder.embedding.weight.shape)],
+        ("residual", "stream"): [tuple(whole.inputs["final_norm"][0].shape)],
         ("final norm", "x"): [tuple(out["final_norm"].shape)],
         ("last token", "x"): [tuple(last.outputs["final_norm"][:, 0].shape)],
         ("LM head", "logits"): [tuple(last.outputs["lm_head"][:, 0].shape)],
@@ -335,6 +344,21 @@ def test_a_rank_of_two_has_the_shapes_of_half_a_model() -> None:
             assert [x.shape for x in (*ours.outputs, *ours.weights)] == [
                 x.shape for x in (*theirs.outputs, *theirs.weights)
             ]
+
+
+def test_a_group_of_experts_is_a_model_with_as_many() -> None:
+    """ep=2 gives each rank half of the experts, whole ones; over tp=4 two ranks share each of them."""
+    both = tiny("both", GQA, MixtureOfExperts(8, 2, 48, bias=True))
+    for tp, width in ((2, 48), (4, 24)):
+        half = build(tiny("half", GQA, MixtureOfExperts(4, 2, width, bias=True)), CPU, torch.float32)
+        experts = half.layers[0].ffn.experts
+        held = [tuple(weight.shape) for weight in (experts.inner.mT, experts.inner_bias,
+                                                   experts.outer.mT, experts.outer_bias)]  # fmt: skip
+        rank = walk(make_plan(both, Deployment(tp=tp, ep=2), SYSTEM, None), Prompts((S,)))
+        stops = [
+            stop for stop in rank.phases[0].sections[1].stops if stop.name in ("expert gate and up", "expert down")
+        ]
+        assert [weight.shape for stop in stops for weight in stop.weights] == held
 
 
 def test_packed_shapes_are_those_of_varlen_attention() -> None:

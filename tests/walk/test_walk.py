@@ -1,4 +1,4 @@
-"""The walk's numbers are those of `estimate`, add up, and can be worked out by hand."""
+"""The walk's numbers are those of `estimate` and add up; what it prints can be read and computed."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from rooflinekit.report.walk import attention_picture, walk_markdown, walk_text
 from rooflinekit.specs import load_accelerator, load_model, names
 from rooflinekit.step import Plan, make_plan
 from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.dtype import Dtype
 from rooflinekit.types.errors import DeploymentError, DtypeError, InputError, RooflinekitError, WorkloadError
 from rooflinekit.types.hardware import System
-from rooflinekit.types.model import Attention, DenseFFN, Layer, Model, WeightFormats
+from rooflinekit.types.model import MixtureOfExperts, Model
 from rooflinekit.walk import build
 from rooflinekit.walk.build import layer_parts
 from rooflinekit.walk.formula import evaluate
 from rooflinekit.walk.front import walk
 from rooflinekit.walk.prompts import Prompts
-from rooflinekit.walk.result import Section, Stop, Walk, Work
+from rooflinekit.walk.result import Stop, Walk, Work
 
 MODELS = sorted(names("model"))
 FAST = System.of(load_accelerator("b200-sxm").value)
@@ -67,10 +66,6 @@ def split_of(name: str, tp: int) -> Plan:
 @cache
 def walked(name: str, layout: str, tp: int) -> Walk:
     return walk(split_of(name, tp), LAYOUTS[layout])
-
-
-def stop_of(section: Section, name: str) -> Stop:
-    return next(stop for stop in section.stops if stop.name == name)
 
 
 def stops_of(found: Walk) -> list[Stop]:
@@ -113,12 +108,22 @@ class TestOneSourceOfTruth:
     @pytest.mark.parametrize(("name", "options"), [
         ("llama-3-8b", {}), ("mixtral-8x7b", {"tp": 2}), ("deepseek-v3", {"gpu": "h200-sxm", "tp": 8}),
         ("qwen3-next-80b-a3b", {"gpu": "b200-sxm"}), ("llama-3-8b", {"weights": "fp8", "kv": "fp8"}),
+        ("llama-3-8b", {"pp": 4, "tp": 2, "batch": 3}), ("llama-3-70b", {"gpu": "gb200", "tp": 8, "pp": 2, "dp": 2}),
+        ("mixtral-8x7b", {"tp": 2, "ep": 2}), ("mixtral-8x7b", {"tp": 4, "ep": 2}),
+        ("mixtral-8x7b", {"dp": 2, "batch": 5}), ("gpt-oss-120b", {"dp": 2, "ep": 2, "tp": 2, "batch": 4}),
+        ("deepseek-v3", {"gpu": "gb200", "dp": 32, "ep": 32, "batch": 640}),
+        ("deepseek-v3", {"gpu": "h200-sxm", "dp": 16, "ep": 16, "batch": 64, "system": "hgx-h200"}),
+        ("llama-3-70b", {"tp": 16, "system": "hgx-h100"}),
+        ("mixtral-8x7b", {"dp": 16, "batch": 16, "system": "hgx-h100"}),
+        ("nemotron-3-nano-30b-a3b", {"dp": 4, "ep": 4, "batch": 64}),
     ])  # fmt: skip
     def test_estimate_says_the_same(self, name: str, options: dict[str, object]) -> None:
         told = rk.estimate(name, isl=6, context=7, calibration="none", allow_oom=True, **options)
         found = rk.shapes(name, tokens=6, **options)
         for phase, step in zip(found.phases, (told.prefill, told.decode), strict=True):
-            assert (phase.work.flops, phase.work.bytes) == pytest.approx((step.flops, step.bytes))
+            sent = sum(kernel.network_bytes for kernel in step.kernels)
+            counted = (phase.work.flops, phase.work.bytes, phase.work.network_bytes)
+            assert counted == pytest.approx((step.flops, step.bytes, sent))
 
     def test_a_formula_that_disagrees_is_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def wrong(block: object, on: build.Scene, op: object) -> list[Stop]:
@@ -131,104 +136,18 @@ class TestOneSourceOfTruth:
             rk.shapes("llama-3-8b", tokens=6)
 
 
-class TestByHand:
-    def test_six_tokens_of_llama_3_8b(self) -> None:
-        """D = 4096, 32 query and 8 KV heads of 128, FFN 14336: every number on paper."""
-        prefill, decode = rk.shapes("llama-3-8b", prompt="The cat sat on the mat").phases
-        layer = prefill.sections[1]
-        assert layer.count == 32
-        assert [tensor.shape for tensor in stop_of(layer, "split heads").outputs] == [(6, 32, 128), *[(6, 8, 128)] * 2]
-        assert stop_of(layer, "QKV projection").work.flops == 2 * 6 * 4096 * 6144
-        assert stop_of(layer, "scores").outputs[0].shape == (32, 6, 6)
-        assert stop_of(layer, "scores").work.flops == 2 * 32 * 128 * (1 + 2 + 3 + 4 + 5 + 6)
-        assert stop_of(layer, "weighted sum").work.kv_read_bytes == 6 * 8 * 128 * 2
-        assert stop_of(layer, "append to the cache").work.kv_write_bytes * 32 == 6 * 131072
-        assert stop_of(prefill.sections[2], "LM head").outputs[0].shape == (1, 128256)
-        row = stop_of(decode.sections[1], "scores")
-        assert (row.outputs[0].shape, row.work.flops) == ((32, 1, 7), 2 * 32 * 128 * 7)
-        assert decode.work.kv_read_bytes == 7 * 131072
-        assert decode.work.kv_write_bytes == 131072
-        assert decode.work.weight_bytes == prefill.work.weight_bytes  # every weight once, for 6 tokens or for 1
-
-    def test_the_toy_layer_of_tutorials(self) -> None:
-        """12·D² weights at D = 256 (4·D² attention, 8·D² FFN): 2·6·786,432 = 9.4 MFLOP for six tokens."""
-        layer = Layer(Attention(4, 4, 64, 64), DenseFFN(1024, gated=False))
-        toy = Model("toy", 256, 1000, (layer,), Dtype.BF16, WeightFormats.uniform(Dtype.BF16), None)
-        section = walk(plan_for(toy), Prompts((6,))).phases[0].sections[1]
-        matrices = [stop for stop in section.stops if any(weight.name == "W" for weight in stop.weights)]
-        assert sum(stop.work.flops for stop in matrices) == 9_437_184
-        assert stop_of(section, "scores").work.flops + stop_of(section, "weighted sum").work.flops == 4 * 256 * 21
-
-    def test_a_window_is_a_band(self) -> None:
-        """Mistral's window of 4,096 at 5,000 tokens: 4,096·4,097/2 + 904·4,096 pairs; decode reads 4,096 keys."""
-        prefill, decode = rk.shapes("mistral-7b", tokens=5000).phases
-        pairs = 4096 * 4097 // 2 + 904 * 4096
-        assert stop_of(prefill.sections[1], "scores").work.flops == 2 * 32 * 128 * pairs
-        assert f"{pairs:,} of 25,000,000 cells" in stop_of(prefill.sections[1], "causal mask").note
-        assert stop_of(decode.sections[1], "scores").outputs[0].shape == (32, 1, 4096)
-
-    def test_mla_keeps_576_elements_and_decodes_against_them(self) -> None:
-        prefill, decode = rk.shapes("deepseek-v3", "h200-sxm", tokens=6, tp=8).phases
-        assert stop_of(prefill.sections[1], "append to the cache").outputs[0].shape == (6, 576)
-        assert [tensor.shape for tensor in prefill.sections[1].stops[9].outputs] == [(6, 16, 192), (6, 16, 128)]
-        assert stop_of(decode.sections[1], "join Q").outputs[0].shape == (1, 16, 576)
-        assert stop_of(decode.sections[1], "scores").work.kv_read_bytes == 7 * 576 * 2
-        assert not any(stop.kernel == "kv_b_proj" for stop in decode.sections[1].stops)
-
-    def test_experts_get_a_row_for_each_token_and_choice(self) -> None:
-        """Mixtral, 6 tokens: 12 rows; 8·(1 - (6/8)^6) = 6.58 experts are touched, each of 3·4096·14336 weights."""
-        layer = rk.shapes("mixtral-8x7b", tokens=6).phases[0].sections[1]
-        touched = 8 * (1 - 0.75**6)
-        rows = stop_of(layer, "expert gate and up"), stop_of(layer, "expert down")
-        assert rows[0].outputs[0].shape == (12, 2 * 14336)
-        assert sum(stop.work.weight_bytes for stop in rows) == pytest.approx(touched * 3 * 4096 * 14336 * 2)
-        assert sum(stop.work.flops for stop in rows) == 2 * 12 * 3 * 4096 * 14336
-
-    def test_packed_prompts(self) -> None:
-        """6, 3 and 9 tokens: 21 + 6 + 45 pairs in 36 + 9 + 81 cells; padded, 27 tokens instead of 18."""
-        found = rk.shapes("llama-3-8b", tokens=[6, 3, 9])
-        assert [(phase.cu_seqlens_q, phase.cu_seqlens_k) for phase in found.phases] == [
-            ((0, 6, 9, 18), (0, 6, 9, 18)), ((0, 1, 2, 3), (0, 7, 11, 21)),
-        ]  # fmt: skip
-        assert found.inputs["padded_tokens"] == 27
-        layer, behind = found.phases[0].sections[1], found.phases[1].sections[1]
-        assert stop_of(layer, "split heads").outputs[0].shape == (18, 32, 128)
-        assert stop_of(layer, "scores").outputs[0].shape == (32, 126)
-        assert stop_of(layer, "scores").work.flops == 2 * 32 * 128 * 72
-        assert stop_of(behind, "append to the cache").outputs[0].shape == (7 + 4 + 10, 8, 128)
-        assert stop_of(behind, "scores").outputs[0].shape == (32, 21)
-
-    def test_packed_is_the_sum_of_its_prompts(self) -> None:
-        """Attention adds up over prompts; matrices are read once for all."""
-        together = rk.shapes("llama-3-8b", tokens="6,3,9").phases[0].work
-        apart = [rk.shapes("llama-3-8b", tokens=n).phases[0].work for n in (6, 3, 9)]
-        assert together.flops == pytest.approx(sum(work.flops for work in apart))
-        assert together.kv_read_bytes == sum(work.kv_read_bytes for work in apart)
-        assert together.weight_bytes == apart[0].weight_bytes
-
-    def test_a_cached_prefix_is_seen_and_not_computed(self) -> None:
-        """4 new tokens behind 6: scores [H, 4, 10], 4·6 + 4·5/2 pairs."""
-        layer = rk.shapes("llama-3-8b", tokens=10, cached=6).phases[0].sections[1]
-        assert stop_of(layer, "scores").outputs[0].shape == (32, 4, 10)
-        assert stop_of(layer, "scores").work.flops == 2 * 32 * 128 * (4 * 6 + 10)
-
-    def test_a_rank_of_sixteen_holds_a_copy_of_a_kv_head(self) -> None:
-        plan = make_plan(
-            load_model("llama-3-70b").value, Deployment(tp=16), System.of(load_accelerator("gb200").value), None
-        )
-        split = stop_of(walk(plan, Prompts((6,))).phases[0].sections[1], "split heads")
-        assert [tensor.symbols for tensor in split.outputs] == [("S", "H/tp", "d"), ("S", "1", "d"), ("S", "1", "d")]
-        assert split.outputs[1].shape == (6, 1, 128)
-
-
 class TestFormulas:
     @pytest.mark.parametrize(
         "name", ["llama-3-8b", "deepseek-v3.2", "jamba-v0.1", "qwen3-next-80b-a3b", "gpt-oss-20b", "llama-4-scout"]
     )
     def test_what_is_printed_can_be_computed(self, name: str) -> None:
         """The formula, and the formula with numbers in it, give the work that stands beside them."""
-        for tp, prompts in ((1, Prompts((6,))), (2, Prompts((9000,), 2, 100)), (1, Prompts((6, 9000)))):
-            for phase in walk(split_of(name, tp), prompts).phases:
+        cases = [(split_of(name, tp), prompts) for tp, prompts in
+                 ((1, Prompts((6,))), (2, Prompts((9000,), 2, 100)), (1, Prompts((6, 9000))))]  # fmt: skip
+        ep = 2 if any(isinstance(layer.ffn, MixtureOfExperts) for layer in cases[0][0].model.layers) else 1
+        split = Deployment(tp=2, pp=2, dp=2, ep=ep)
+        for plan, prompts in (*cases, (make_plan(cases[0][0].model, split, FAST, None), Prompts((9,), 5))):
+            for phase in walk(plan, prompts).phases:
                 for section in phase.sections:
                     values = {symbol.name: symbol.value for symbol in section.symbols}
                     for stop in section.stops:
@@ -251,17 +170,20 @@ class TestWords:
     def test_the_default_prompt_has_six_words_and_says_what_they_are(self) -> None:
         found = rk.shapes("gpt2")
         assert found.words == ("The", "cat", "sat", "on", "the", "mat")
-        assert any("stand in for tokens" in warning for warning in found.warnings)
+        assert any("stand in for tokens" in warning and "in front" in warning for warning in found.warnings)
         assert rk.shapes("gpt2", tokens=6).words == ()
 
     def test_the_picture_is_a_triangle_or_blocks(self) -> None:
-        assert attention_picture(rk.shapes("gpt2", prompt="a bb c"))[1:] == [
-            "  a   ■ · ·",
-            "  bb  ■ ■ ·",
-            "  c   ■ ■ ■",
+        assert attention_picture(rk.shapes("gpt2", prompt="a bb 猫"))[1:] == [
+            "  a       ■ · ·",
+            "  bb      ■ ■ ·",
+            "  猫      ■ ■ ■",  # two columns of a terminal
+            "  decode  ■ ■ ■ ■",
         ]
         assert attention_picture(rk.shapes("gpt2", tokens="2,1"))[1:] == ["  1  ■ · ·", "  2  ■ ■ ·", "  3  · · ■"]
-        assert attention_picture(rk.shapes("gpt2", tokens=3, cached=1))[1:] == ["  2  ■ ■ ·", "  3  ■ ■ ■"]
+        assert [line.split() for line in attention_picture(rk.shapes("gpt2", tokens=3, cached=1))[1:]] == [
+            ["2", "■", "■", "·"], ["3", "■", "■", "■"], ["decode", "■", "■", "■", "■"],
+        ]  # fmt: skip
         assert attention_picture(rk.shapes("gpt2", tokens=1000)) == []
 
     @pytest.mark.parametrize("name", [*MODELS[::6], "deepseek-v3.2", "jamba-v0.1", "qwen3-next-80b-a3b"])
@@ -270,10 +192,32 @@ class TestWords:
             lines = walk_text(walk(split_of(name, 8), prompts)).splitlines()
             assert max(map(len, lines)) <= 80
 
+    def test_long_titles_are_wrapped(self) -> None:
+        lines = walk_text(rk.shapes("gpt2", tokens=6, batch=100)).splitlines()
+        assert max(map(len, lines)) <= 80
+
+    @pytest.mark.parametrize(("prompt", "words"), [
+        ("Don't sit, cat!", ("Don't", "sit", ",", "cat", "!")),
+        ("猫が座る ok", ("猫", "が", "座", "る", "ok")),
+        ("cafe\u0301 हिंदी", ("cafe\u0301", "हिंदी")),
+        ("❤\ufe0f 3.14", ("❤\ufe0f", "3", ".", "14")),
+    ])  # fmt: skip
+    def test_a_prompt_is_parted_at_words_and_marks(self, prompt: str, words: tuple[str, ...]) -> None:
+        assert rk.shapes("gpt2", prompt=prompt).words == words
+
     def test_letters_are_explained_before_they_are_used(self) -> None:
         text = walk_text(rk.shapes("deepseek-v3", "h200-sxm", tokens=6, tp=8))
         assert text.index("\n  Rq ") < text.index("[S, Rq]")
         assert text.count("rank of the queries' latent") == 1
+
+    def test_meanings_speak_of_letters_that_stand_there(self) -> None:
+        """One prompt has no B in its first sections; several have."""
+        for batch in (1, 4):
+            first, layer, *_ = rk.shapes("llama-3-8b", tokens=6, batch=batch).phases[0].sections
+            for section in (first, layer):
+                told = any("B·" in symbol.meaning for symbol in section.symbols)
+                assert told is (batch > 1)
+            assert ("B" in {symbol.name for symbol in first.symbols}) is (batch > 1)
 
     def test_markdown_has_a_row_for_every_tensor(self) -> None:
         found = rk.shapes("mixtral-8x7b", tokens=6)
@@ -287,7 +231,7 @@ class TestWords:
         assert prefill["total"]["flops"] == pytest.approx(
             sum(part["count"] * step["flops"] for part in prefill["sections"] for step in part["steps"])
         )
-        assert prefill["sections"][1]["steps"][1]["weights"][0]["shape"] == [6144, 4096]
+        assert prefill["sections"][1]["steps"][2]["weights"][0]["shape"] == [6144, 4096]
 
 
 class TestRefusals:
@@ -305,7 +249,10 @@ class TestRefusals:
         ({"tokens": "6,3", "batch": 2}, WorkloadError, "leave batch out"),
         ({"tokens": "6,3", "cached": 3}, WorkloadError, "leaves nothing of 3"),
         ({"batch": 0}, WorkloadError, "batch"),
-        ({"pp": 2}, InputError, "nearest: tp"),
+        ({"cp": 2}, InputError, "nearest: tp"),
+        ({"ep": 2}, DeploymentError, "no experts"),
+        ({"pp": 64}, DeploymentError, "32 layers"),
+        ({"tokens": "6,3", "dp": 2}, WorkloadError, "one length"),
         ({"tp": 3}, DeploymentError, "does not divide"),
         ({"kv": "fp7"}, DtypeError, "fp7"),
     ])  # fmt: skip

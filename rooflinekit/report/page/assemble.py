@@ -36,7 +36,7 @@ Offered: TypeAlias = tuple[Sequence[str] | None, Sequence[str] | None]
 """Models and accelerators that the sliders offer besides; None: the usual ones."""
 
 _NOTHING: Offered = (None, None)
-_WALK_KEYS = ("tp", "weights", "attention_weights", "lm_head", "activations", "kv")
+_WALK_KEYS = ("tp", "pp", "ep", "dp", "system", "weights", "attention_weights", "lm_head", "activations", "kv")
 _TOKENS = 6  # of the walk's prompt
 
 
