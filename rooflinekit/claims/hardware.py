@@ -113,7 +113,7 @@ HARDWARE = (
           "show h100-sxm --format json # link_gb_s", tolerance=0.05,
           other=Case("two directions of one are held against one of the other",
                lambda: 2.0 * float(gpu().link_bandwidth) / gpu().pcie_bandwidth),
-          reading="1e9*a/63e9"),
+          reading="a/63"),
     Claim("An H100 is three times as fast as an A100", 3.0, "",
           Case("prefill", lambda: ttft(_LLAMA, "a100-sxm-80gb", isl=4096) / ttft(_LLAMA, isl=4096)),
           "arithmetic grew 3.2 times, bandwidth 1.6 times",

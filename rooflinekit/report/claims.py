@@ -40,10 +40,10 @@ def claims_markdown() -> str:
         "says otherwise. A link is the page on which the statement was read, in other words; what has none is a common",
         "rule of thumb. GB is 1e9 bytes.",
         "",
-        "The last column ends with the commands that show the computed number of one situation. Where it takes more",
-        "than one command, or a step of arithmetic, a and b are what they print, in bytes, FLOP and seconds, and the last",
-        "line is the formula. What stands behind a `#` is the key of the JSON to look at. A test runs every command and",
-        "formula; [`explain`](explain.md) shows in turn where its number comes from.",
+        "The last column ends with the commands that show the computed number of one situation. Where it takes two",
+        "commands, or a step of arithmetic, a and b are what they print, in bytes, FLOP and seconds, and the last line",
+        "is the formula. What stands behind a `#` is the key of the JSON to look at. A test runs all commands and",
+        "formulas; [`explain`](explain.md) shows in turn where its number comes from.",
     ]
     for topic, claims in TOPICS.items():
         lines += ["", f"## {topic}", "", *markdown(_HEADER, [_row(claim) for claim in claims], left=(0, 1, 2, 3))]
@@ -52,13 +52,13 @@ def claims_markdown() -> str:
 
 def _row(claim: Claim) -> Sequence[str]:
     source = f" ([source]({claim.where}))" if claim.where.startswith("http") else ""
-    about = f" ± {100 * claim.tolerance:.2g} %" if claim.relation == "=" else ""
+    about = f" ±\u00a0{100 * claim.tolerance:.2g}\u00a0%" if claim.relation == "=" else ""
     computed = [
         f"{_MARKS[claim.holds_in(case)]} {_quantity(case.value, claim.unit)}: {case.when}" for case in claim.cases
     ]
     return [
         claim.text + source,
-        f"{_SIGNS[claim.relation]}{_quantity(claim.said, claim.unit)}{about}",
+        f"{_SIGNS[claim.relation]}{_quantity(claim.said, claim.unit)}".replace(" ", "\u00a0") + about,
         "<br>".join(computed),
         "<br>".join([f"**{claim.verdict.value}**: {claim.because}", *_shown(claim)]),
     ]
@@ -71,7 +71,7 @@ def _shown(claim: Claim) -> list[str]:
     formula = re.sub(r"(?<=[\w)])([-+*/])(?=[\w(])", r" \1 ", claim.reading).replace("*", "·").replace("-", "−")
     formula = re.sub(r"\d{5,}", lambda hit: f"{int(hit[0]):,}", formula)
     lines = [f"{letter} = `rooflinekit {command}`" for letter, command in zip("ab", claim.commands, strict=False)]
-    return [*lines, formula.replace("1e9", "10⁹").replace("e9", "·10⁹")]
+    return [*lines, formula.replace("1e9", "10⁹")]
 
 
 def _quantity(value: float, unit: str) -> str:
