@@ -1,12 +1,13 @@
-"""Every `rooflinekit` line of a shell block in the documents runs: in a folder that holds the files that it names.
+"""Every `rooflinekit` line of a shell block in the documents, and of the table in README.md, runs.
 
-The numbers in these files are invented. Lines of `validate`, and lines that read what it measured, are not run here;
+It runs in a folder that holds the files that it names. The numbers in these files are invented. Lines of `validate`, and lines that read what it measured, are not run here;
 test_docs.py checks their options, and tests/validate runs the same on small shapes.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -94,3 +95,9 @@ def test_shell_blocks_run(page: str, block: str, folder: Path) -> None:
         assert result.exit_code == 0, f"{page}: {shlex.join(words)}: {result.stderr}"
         if target:
             (folder / target).write_text(result.stdout, encoding="utf-8")
+
+
+@pytest.mark.parametrize("line", re.findall(r"^\| \[.*?`(rooflinekit [^`]+)`", TEXTS["README.md"], re.MULTILINE))
+def test_commands_of_the_table_run(line: str, folder: Path) -> None:
+    result = CliRunner().invoke(app, shlex.split(line)[1:])
+    assert result.exit_code == 0, f"{line}: {result.stderr}"
