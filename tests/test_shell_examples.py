@@ -1,8 +1,8 @@
 """Every `rooflinekit` line of a shell block in the documents, and of the table in README.md, runs.
 
-They run in a folder that holds the files that they name; the numbers in these files are invented. Lines of `validate`, and
-lines that read what it measured, are not run here: test_docs.py checks their options, and tests/validate runs the same on
-small shapes.
+They run in a folder that holds the files that they name; the numbers in these files are invented. Lines of `validate`,
+and lines that read what it measured, are not run here: test_docs.py checks their options, and tests/validate runs the
+same on small shapes.
 """
 
 from __future__ import annotations
