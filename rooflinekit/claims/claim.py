@@ -87,10 +87,3 @@ class Claim:
         """
         found = {self.holds_in(case) for case in self.cases}
         return Verdict.conditional if len(found) == 2 else Verdict.holds if found == {True} else Verdict.fails
-
-    @property
-    def condition(self) -> str:
-        """The situation in which it holds, where that is one of two."""
-        if self.verdict is not Verdict.conditional or self.other is None:
-            return ""
-        return self.case.when if self.holds_in(self.case) else self.other.when
