@@ -47,6 +47,7 @@ html_static_path = ["_site/static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
+html_show_search_summary = False  # summaries are fetched, which a browser refuses to a page of a file
 
 
 def keep_colons(*event: Any) -> None:

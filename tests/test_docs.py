@@ -117,6 +117,24 @@ def test_commands_have_the_options_that_are_shown(page: str, number: int, block:
         assert {word for word in words[1:] if word.startswith("--")} <= known | {"--version"}, f"{page}: {line}"
 
 
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = {
+    target: set(re.findall(r'test -n "\$\((\w+)\)"  *\|\|', recipe))
+    for target, recipe in re.findall(r"^([a-z-]+):(.*?)(?=^[^\t\n]|\Z)", MAKEFILE, re.MULTILINE | re.DOTALL)
+}
+"""What the Makefile makes, and the variables that must be given."""
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_make_has_the_targets_that_are_named(page: str) -> None:
+    """Those of shell blocks with the variables that they ask for."""
+    for target in re.findall(r"`make ([a-z-]+)", TEXTS[page]):
+        assert target in TARGETS, f"{page}: make {target}"
+    for block in (text for kind, text in BLOCK.findall(TEXTS[page]) if kind == "sh"):
+        for target, given in re.findall(r"^make ([a-z-]+)([^#\n]*)", block, re.MULTILINE):
+            assert {name for name in TARGETS[target] if f"{name}=" not in given} == set(), f"{page}: make {target}"
+
+
 def test_the_python_page_has_every_public_name() -> None:
     shown = re.findall(r"^\.\. auto\w+:: rooflinekit\.(\w+)$", TEXTS["docs/api.md"], re.MULTILINE)
     assert sorted(shown) == rk.__all__

@@ -43,6 +43,8 @@ class Claim:
     """A number that is stated, and the situation in which it is computed; `other` is one in which the verdict may turn.
 
     said, unit: as stated, in SI; tolerance: relative, what rounding and "about" allow; because: what decides.
+    command, second: without the program's name. What they print is a and b, in SI: the value that `explain` derives,
+    else the key of the JSON that is named behind a #. reading: how the number of one case follows from them.
     """
 
     text: str
@@ -50,11 +52,23 @@ class Claim:
     unit: str
     case: Case
     because: str
-    command: str  #: without the program's name; shows the computed number
+    command: str
     where: str = THUMB
     tolerance: float = 0.02
     relation: Relation = "="
     other: Case | None = None
+    second: str = ""
+    reading: str = "a"
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """One or two."""
+        return (self.case,) if self.other is None else (self.case, self.other)
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """One or two."""
+        return (self.command, self.second) if self.second else (self.command,)
 
     def holds_in(self, case: Case) -> bool:
         """Whether the statement is right there, within its tolerance."""
@@ -71,12 +85,5 @@ class Claim:
         >>> Claim("a tonne is 1,000 kg", 1000.0, "", Case("by definition", lambda: 1000.0), "", "").verdict
         <Verdict.holds: 'holds'>
         """
-        found = {self.holds_in(case) for case in (self.case, self.other) if case is not None}
+        found = {self.holds_in(case) for case in self.cases}
         return Verdict.conditional if len(found) == 2 else Verdict.holds if found == {True} else Verdict.fails
-
-    @property
-    def condition(self) -> str:
-        """The situation in which it holds, where that is one of two."""
-        if self.verdict is not Verdict.conditional or self.other is None:
-            return ""
-        return self.case.when if self.holds_in(self.case) else self.other.when
