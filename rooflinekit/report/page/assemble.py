@@ -110,7 +110,7 @@ def _other(other: Deployed | None) -> str:
 
 def _after(deployed: Deployed, walk: bool) -> str:
     tables = f"<details><summary>Both steps as tables</summary>{kernel_tables(deployed.answer)}</details>"
-    parts = [walk_card() if walk else "", derivation_card(deployed), accuracy_card(deployed.asked.resolved),
+    parts = [walk_card() if walk else "", derivation_card(deployed), accuracy_card(deployed.asked.plan),
              card("Kernels", tables), provenance_card(deployed.answer)]  # fmt: skip
     return f'<div class="wrap">{"".join(parts)}</div>'
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.report.page.assemble import deployment_page, plan_page, table_page
 from rooflinekit.report.page.render import LIMIT_BYTES
-from rooflinekit.sweeping.tables import read_answers
 from rooflinekit.types.errors import InputError
 
 if TYPE_CHECKING:
@@ -144,4 +143,6 @@ def _plan(plan: Any) -> Mapping[str, Any]:
 def _table(sweep: Any) -> tuple[pd.DataFrame, str]:
     if hasattr(sweep, "columns"):
         return sweep, "the table"
+    from rooflinekit.sweeping.tables import read_answers  # noqa: PLC0415 - pandas takes longer than a page
+
     return read_answers(str(sweep)), Path(sweep).name

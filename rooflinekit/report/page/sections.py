@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from rooflinekit.estimator import Resolved
 from rooflinekit.report.page.render import card, paragraphs, table
 from rooflinekit.results import Estimate
 from rooflinekit.serving.outcome import Outcome
+from rooflinekit.step import Plan
 from rooflinekit.types.batch import Batch
 
 __all__ = ["accuracy_card", "provenance_card", "simulation_card", "simulation_data", "walk_card"]
@@ -66,9 +66,8 @@ def _record(line: dict[str, list[float]], time: float, latest: dict[float, dict[
     line["kv"].append(round(sum(row["kv_use"] for row in latest.values()) / len(latest), 5))
 
 
-def accuracy_card(resolved: Resolved) -> str:
+def accuracy_card(plan: Plan) -> str:
     """What the fits behind these times got wrong on kernels that they had not seen."""
-    plan = resolved.plan
     calibration = plan.calibration
     if calibration is None:
         return card("Accuracy", paragraphs(["No calibration: these are datasheet bounds, which no kernel beats."]))
