@@ -90,8 +90,8 @@ def table_page(table: pd.DataFrame, name: str) -> tuple[str, str]:
     Raises InputError where no column is an answer.
     """
     data = rows_data(table)
-    named = f"Sweep of {data['total']:,} rows"
-    words = [f"{data['rows']:,} deployments from {name}: choose what stands across and up, and what colours mean."]
+    named = f"Sweep of {data['total']:,} {'row' if data['total'] == 1 else 'rows'}"
+    words = [f"{name}: choose what stands across and up, and what colours mean."]
     page = Page(
         named, paragraphs(words, "answer"), rows_card(data, name), foot=_foot(__version__), data={"table": data}
     )

@@ -38,7 +38,11 @@ const decade = (value, unit) => {  // labels of a logarithmic axis: decades alon
 };
 const powerOfTwo = (value) => (Number.isInteger(Math.round(1e6 * Math.log2(value)) / 1e6) ? (value >= 1024 && value % 1024 === 0 ? `${value / 1024}k` : `${value}`) : "");
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const COLOURS = new Map();  // of the theme at hand; asking the document for each is slow
+function colour(name) {
+  if (!COLOURS.has(name)) COLOURS.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+  return COLOURS.get(name);
+}
 const small = () => document.documentElement.clientWidth < 600;
 const text = (size = 12.5) => ({ color: colour("soft"), fontSize: size, fontFamily: "system-ui, sans-serif" });
 
@@ -100,7 +104,8 @@ class Chart {
 
   paint() {
     if (!this.option) return;
-    this.box.style.height = `${this.height()}px`;
+    const height = `${this.height()}px`;
+    if (this.box.style.height !== height) this.box.style.height = height;
     this.chart ??= echarts.init(this.box, null, { renderer: this.renderer });
     if (this.chart.getWidth() !== this.box.clientWidth || this.chart.getHeight() !== this.box.clientHeight) this.chart.resize();
     this.chart.setOption({ ...base(), ...this.option() }, { notMerge: true });
@@ -124,6 +129,7 @@ function asTable([head, ...rows]) {
 }
 
 function redraw() {
+  COLOURS.clear();
   for (const chart of CHARTS.values()) if (chart.option) chart.seen ? chart.paint() : (chart.stale = true);
 }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
@@ -131,6 +137,7 @@ let resizing = 0;
 addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(redraw, 80); });
 addEventListener("beforeprint", () => {  // on paper everything is drawn, light, at the width of the paper
   document.documentElement.classList.add("paper");
+  COLOURS.clear();
   for (const chart of CHARTS.values()) if (chart.option) chart.paint();
 });
 addEventListener("afterprint", () => { document.documentElement.classList.remove("paper"); redraw(); });

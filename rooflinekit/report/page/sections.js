@@ -72,45 +72,6 @@ function front(id, points, [x, xName], [y, yName], said) {
   }, () => [["deployment", xName, yName], ...points.map((point) => [point.title, point[x], point[y]])]);
 }
 
-// ---- a sweep: any numeric column against any other
-function sweepTable({ columns, rows }) {
-  const cell = (name, row) => { const column = columns[name]; return column.codes ? column.words[column.codes[row]] : column.values[row]; };
-  const numbers = Object.keys(columns).filter((name) => columns[name].values), words = Object.keys(columns).filter((name) => columns[name].codes);
-  const few = words.concat(numbers).filter((name) => new Set(Array.from({ length: rows }, (_, row) => cell(name, row))).size <= TINTS.length);
-  const has = (...names) => names.find((name) => numbers.includes(name));
-  const chosen = { x: has("output_tok_s_per_user", "tpot_ms") ?? numbers[0], y: has("output_tok_s_per_gpu", "output_tok_s") ?? numbers[1] ?? numbers[0], by: few.find((name) => name === "gpu") ?? few[0] ?? "" };
-  const chart = new Chart("sweep", () => (small() ? 380 : 520), "canvas");
-  const pick = (name, title, options) => {
-    const select = make("select", "", { id: `sweep-${name}` });
-    for (const option of options) select.append(make("option", option || "nothing", { value: option }));
-    select.value = chosen[name];
-    select.addEventListener("change", () => { chosen[name] = select.value; draw(); });
-    byId("sweep-controls").append(make("div", "", { class: "control" }, make("label", title, { for: `sweep-${name}` }), select));
-  };
-  pick("x", "Across", numbers); pick("y", "Up", numbers); pick("by", "Coloured by", ["", ...few]);
-  function draw() {
-    const start = performance.now(), points = [];
-    const x = columns[chosen.x].values, y = columns[chosen.y].values;
-    for (let row = 0; row < rows; row++)
-      if (x[row] > 0 && y[row] > 0) points.push({ value: [x[row], y[row]], row, group: chosen.by ? String(cell(chosen.by, row)) : "all", fits: columns.fits ? cell("fits", row) !== "False" : true });
-    const groups = [...new Set(points.map((point) => point.group))], said = `${points.length.toLocaleString("en-US")} rows: ${chosen.y} against ${chosen.x}.`;
-    const front = () => frontOf(points.filter((point) => point.fits)).map((point) => point.row);
-    key("sweep-key", [...groups.map((group, place) => [group, TINTS[place % TINTS.length]]), ...(points.every((point) => point.fits) ? [] : [["does not fit", "bad", true]])]);
-    chart.show(said, () => sweepCloud(points, groups, chosen, (row) => Object.keys(columns).map((name) => `${name} ${cell(name, row) ?? ""}`).join("\n")),
-      () => [Object.keys(columns), ...front().map((row) => Object.keys(columns).map((name) => cell(name, row) ?? ""))]);
-    document.documentElement.dataset.updateMs = (performance.now() - start).toFixed(1);
-  }
-  draw();
-}
-function sweepCloud(points, groups, chosen, said) {
-  const within = (place, name) => axis({ axis: { type: "log", name, nameGap: 30, ...around(points.map((point) => point.value[place])) }, label: { formatter: (value) => niceLog(value, three) } });
-  if (!points.length) return {};
-  const option = cloudOption(points, groups, { x: within(0, chosen.x), y: within(1, ""), size: 5, opacity: 0.5, many: true });
-  const series = new Map([["does not fit", points.filter((point) => !point.fits)], ...groups.map((group) => [group, points.filter((point) => point.fits && point.group === group)])]);
-  option.tooltip.formatter = ({ seriesName, dataIndex }) => (series.has(seriesName) ? said(series.get(seriesName)[dataIndex].row) : "");
-  return option;
-}
-
 function walk(page) {  // a page of its own inside, made when it is opened
   const details = byId("walk");
   details.addEventListener("toggle", () => {
