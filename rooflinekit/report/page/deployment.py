@@ -11,7 +11,7 @@ from rooflinekit.coefficients import plan_coefficients
 from rooflinekit.derivation.case import Case
 from rooflinekit.derivation.front import make_case
 from rooflinekit.estimator import DEPLOYMENT_KEYS
-from rooflinekit.report.page.offers import Asked, Offers, own_formats, roofs
+from rooflinekit.report.page.offers import Asked, Offers, roofs
 from rooflinekit.report.page.render import paragraphs, table
 from rooflinekit.report.page.view import fixed_view
 from rooflinekit.report.page.words import answer_sentence, facts, title
@@ -88,7 +88,6 @@ def lead(deployed: Deployed) -> str:
 
 def slider_data(deployed: Deployed, offers: Offers, against: Deployed | None) -> dict[str, Any]:
     """What JavaScript starts from."""
-    plan = deployed.asked.plan
     label = "|".join(str(value) for value in deployed.asked.key.values())
     fixed = deployed.view if deployed.sliders or label not in offers.plans else None
     reference = None if against is None else {"title": title(against.answer), "at": against.at, "view": against.view}
@@ -96,12 +95,12 @@ def slider_data(deployed: Deployed, offers: Offers, against: Deployed | None) ->
         "asked": deployed.at,
         "fixed": fixed,
         "reference": reference,
-        "own": own_formats(plan),
         "offers": {
             "models": offers.models,
             "gpus": {name: roofs(found) for name, found in offers.gpus.items()},
             "plans": offers.plans,
             "missing": offers.missing,
+            "formats": offers.formats,
             **offers.pool.to_dict(),
         },
     }

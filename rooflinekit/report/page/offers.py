@@ -67,6 +67,7 @@ class Offers:
     missing: dict[str, str] = field(default_factory=dict)
     models: dict[str, int | None] = field(default_factory=dict)  #: longest context by name
     gpus: dict[str, Plan] = field(default_factory=dict)  #: a plan on each, for its roofs
+    formats: dict[str, dict[str, str]] = field(default_factory=dict)  #: what "own" is, by model
     known: dict[str, Known] = field(default_factory=dict)  #: exported kernels by accelerator
 
 
@@ -104,6 +105,8 @@ def _offer(offers: Offers, asked: Asked, model: Model, choice: tuple[tuple[str, 
         return
     try:
         predictor = Predictor.of(_plan(offers, asked, model, choice))
+        if chosen["weights"] == chosen["kv"] == OWN:
+            offers.formats.setdefault(model.name, own_formats(predictor.plan))
         if float(predictor.memory.max_batch(*_PROBE)) < 1.0:
             weights = predictor.memory.stages[0].weight_bytes
             offers.missing[label] = f"does not fit: {weights / 1e9:.3g} GB of weights on each accelerator"

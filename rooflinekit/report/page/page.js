@@ -71,7 +71,9 @@ const optionsOf = (name) => [...new Set(Object.keys({ ...OFFERS.plans, ...OFFERS
 function optionTitle(name, value) {
   if (name === "tp") return value === "1" ? "1 GPU" : `${value} GPUs`;
   if (name === "gpu") return OFFERS.gpus[value]?.title ? `${value}` : value;
-  return value === "own" ? "checkpoint's" : value;
+  if (value !== "own") return value;
+  const format = OFFERS.formats[state.model]?.[name];
+  return `${name === "kv" ? "default" : "checkpoint's"}${format ? ` (${format})` : ""}`;
 }
 function choice(name) {
   const select = make("select", "", { id: `in-${name}` });
@@ -222,16 +224,16 @@ function compared(view, reference, name) {
 }
 
 function drawAll(view, reference, name) {
-  key("roofline-key", [["prefill", "prefill"], ["decode", "decode"], ["does not fit", "bad", true], ...(reference ? [[`the other, under roofs of its own`, "soft", true]] : [])]);
+  key("roofline-key", [["prefill", "prefill"], ["decode", "decode"], ...(view.memory.fits ? [] : [["does not fit", "bad", true]]), ...(reference ? [[`the other, under roofs of its own`, "soft", true]] : [])]);
   const gpu = OFFERS.gpus[state.gpu], views = [["", view], ...(reference ? [[" (other)", reference]] : [])];
   const slowest = [...view[step]].sort((a, b) => b.time - a.time).slice(0, 3).map((part) => `${part.name} ${asTime(part.time)}`).join(", ");
   C.roofline.show(`Roofline of ${titleOf(state)}: every kernel by intensity and achieved rate.`, () => rooflineOption(view, gpu, reference), () => kernelRows(view));
-  C.causes.show(`Share of the time of prefill and decode by cause.`, () => stackOption(causeRows(views), Evaluate.CAUSES.map((key) => [key, CAUSE_TITLES[key]]), asShare, { max: 1, most: 1, scale: asPercent }),
+  C.causes.show(`Share of the time of prefill and decode by cause.`, () => stackOption(causeRows(views), Evaluate.CAUSES.map((key) => [key, CAUSE_TITLES[key]]), asShare, { id: "causes", max: 1, scale: asPercent }),
     () => [["step", ...Evaluate.CAUSES.map((key) => CAUSE_TITLES[key])], ...causeRows(views).map(([title, values]) => [title, ...Evaluate.CAUSES.map((key) => values[key])])]);
   C.time.show(`Time of each kernel of ${step}; the longest: ${slowest}.`, () => timeOption(view, step), () => kernelRows(view).filter((row, place) => !place || row[0] === step));
-  C.bytes.show(`Bytes that a step moves: weights, KV cache, activations.`, () => stackOption(bytesRows(views), CLASSES, asBytes, { max: 1, most: 1, scale: asPercent }),
+  C.bytes.show(`Bytes that a step moves: weights, KV cache, activations.`, () => stackOption(bytesRows(views), CLASSES, asBytes, { id: "bytes", max: 1, scale: asPercent }),
     () => [["step", "weights [B]", "KV cache [B]", "activations [B]"], ...bytesRows(views).map(([title, b]) => [title.split("\n")[0], b.weights, b.cache, b.activations])]);
-  C.memory.show(`Memory of one GPU: ${asBytes(view.memory.total)} of ${asBytes(view.memory.capacity)}, ${view.memory.fits ? "fits" : "does not fit"}.`, () => memoryOption(views.map(([title, each]) => [title ? "other" : "here", each])),
+  C.memory.show(`Memory of one GPU: ${asBytes(view.memory.total)} of ${asBytes(view.memory.capacity)}, ${view.memory.fits ? "fits" : "does not fit"}.`, () => memoryOption(views.map(([title, each]) => [title ? "other" : reference ? "here" : "used", each])),
     () => [["", ...memoryParts.map(([, title]) => `${title} [B]`), "capacity [B]"], ...views.map(([title, each]) => [title || "here", ...memoryParts.map(([key]) => memoryRow(each)[key]), each.memory.capacity])]);
   drawSweeps(view, reference ? [pinned ?? DATA.reference?.at, reference] : null);
 }
@@ -242,7 +244,7 @@ function drawSweeps(view, other) {
   const span = (which) => (each) => [each[which].low * 1e3, each[which].time * 1e3, each[which].high * 1e3, each[which].bound * 1e3];
   const say = (each) => `batch ${three(each.at.batch)}, ${three(each.at.isl)} tokens in\nTPOT ${asTime(each.tpot.time)} (${asTime(each.tpot.low)} to ${asTime(each.tpot.high)})\nTTFT ${asTime(each.ttft.time)}\n${three(each.rateEach)} tok/s each GPU${each.memory.fits ? "" : "\ndoes not fit in memory"}`;
   const rows = (found) => [["batch", "prompt", "TPOT [ms]", "low", "high", "bound", "TTFT [ms]", "tokens/s each GPU", "memory"], ...found.map((each) => [each.at.batch, each.at.isl, ...[1, 0, 2, 3].map((place) => span("tpot")(each)[place]), each.ttft.time * 1e3, each.rateEach, each.memory.fits ? "fits" : "does not fit"])];
-  const own = { band: true, bound: true, here: view, say, label: (value) => three(value), referenceName: "other" };
+  const own = { band: true, bound: true, here: view, say, label: (value) => three(value) };
   const rate = (each) => [0, each.rateEach, 0, 0];
   C.batch.show("TPOT against batch.", () => sweepOption(batches, (each) => each.at.batch, span("tpot"), { ...own, xName: "batch", reference: against("batch") }), () => rows(batches));
   C.rate.show("Output tokens a second of one GPU against batch.", () => sweepOption(batches, (each) => each.at.batch, rate, { ...own, band: false, bound: false, xName: "batch", tint: "cache", label: plain, reference: against("batch") }), () => rows(batches));
@@ -251,7 +253,10 @@ function drawSweeps(view, other) {
 }
 const readOf = (each) => each.bytes ?? Evaluate.bytes(each.decode);
 function readsOption(rows) {
-  const option = base(), line = (key, title) => ({ type: "line", name: title, data: rows.map((each) => [Math.log2(each.at.isl), readOf(each)[key] || null]), symbol: "circle", symbolSize: 6, lineStyle: { width: 2, color: colour(key) }, itemStyle: { color: colour(key) }, endLabel: { show: true, formatter: title, ...text(12.5), color: colour(key) }, labelLayout: { moveOverlap: "shiftY" } });
+  const ends = ["weights", "cache"].map((key) => readOf(rows[rows.length - 1])[key] || 1), span = rows.flatMap((each) => Object.values(readOf(each))).filter((value) => value > 0);
+  const decades = Math.ceil(Math.log10(Math.max(...span))) - Math.floor(Math.log10(Math.min(...span))) || 1;
+  const places = apart(ends.map((value) => -260 * Math.log10(value) / decades), 14);
+  const option = base(), line = (key, title) => ({ type: "line", name: title, data: rows.map((each) => [Math.log2(each.at.isl), readOf(each)[key] || null]), symbol: "circle", symbolSize: 6, lineStyle: { width: 2, color: colour(key) }, itemStyle: { color: colour(key) }, endLabel: { show: true, formatter: title, ...text(12.5), color: colour(key), offset: [0, places[title === "KV" ? 1 : 0]] } });
   option.tooltip.formatter = ({ seriesName, value }) => `${three(2 ** value[0])} tokens in\n${seriesName}: ${asBytes(value[1])}`;
   option.grid = { ...option.grid, right: 62, left: small() ? 56 : 64 };
   return { ...option, xAxis: doublings("prompt tokens", rows.map((each) => each.at.isl)), yAxis: logarithmic("", "B", {}), series: [line("weights", "weights"), line("cache", "KV")] };
@@ -309,7 +314,7 @@ function begin() {
   const tints = (names, titles) => names.map((name) => [titles[name] ?? name, name]);
   for (const id of ["causes-key", "time-key"]) key(id, tints(Evaluate.CAUSES, CAUSE_TITLES));
   key("bytes-key", tints(["weights", "cache", "activations"], { cache: "KV cache" }));
-  key("memory-key", tints(["weights", "cache", "activations", "engine"], { cache: "KV cache" }));
+  key("memory-key", [...tints(["weights", "cache", "activations", "engine"], { cache: "KV cache" }), ["free", "soft", true]]);
   state = read();
   addEventListener("hashchange", () => { state = read(); update(); });
   update();

@@ -22,22 +22,22 @@ function spreadOption(rows) {  // rows: [title, {p50, p90, ... [ms]}, hollow]
 }
 const spreadRows = (rows) => [["", "mean [ms]", "P50", "P90", "P95", "P99"], ...rows.map(([title, spread]) => [title, ...["mean", ...MARKS].map((mark) => spread[mark] ?? "")])];
 
-function timeLineOption(line, names) {
+function timeLineOption(line, names, label = three) {
   const option = base();
-  option.tooltip = { ...option.tooltip, trigger: "axis", formatter: (found) => [`${three(found[0].value[0])} s`, ...found.map((each) => `${each.seriesName} ${three(each.value[1])}`)].join("\n") };
+  option.tooltip = { ...option.tooltip, trigger: "axis", formatter: (found) => [`${three(found[0].value[0])} s`, ...found.map((each) => `${each.seriesName} ${label(each.value[1])}`)].join("\n") };
   option.grid = { ...option.grid, right: 76 };
   const series = names.map(([key, title, tint]) => ({
     type: "line", step: "end", name: title, data: line.time.map((time, place) => [time, line[key][place]]), symbol: "none", lineStyle: { width: 1.4, color: colour(tint) }, itemStyle: { color: colour(tint) },
     endLabel: { show: true, formatter: title, ...text(12), color: colour(tint), offset: [0, key === "queue" ? 8 : -6] },
   }));
-  return { ...option, xAxis: along("s", { axis: { min: 0, max: line.time[line.time.length - 1] }, label: { formatter: three, showMaxLabel: false } }), yAxis: along("", { label: { formatter: three } }), series };
+  return { ...option, xAxis: along("s", { axis: { min: 0, max: line.time[line.time.length - 1] }, label: { formatter: three, showMaxLabel: false } }), yAxis: along("", { label: { formatter: label } }), series };
 }
 
 function simulation({ spreads, line }) {
   new Chart("sim-spread", () => spreads.length * 46 + 60).show("Percentiles of the simulated requests.", () => spreadOption(spreads), () => spreadRows(spreads));
   const rows = () => [["time [s]", "waiting", "decoding", "share of the cache"], ...line.time.map((time, place) => [time, line.queue[place], line.batch[place], line.kv[place]])];
   new Chart("sim-line", () => 280).show("Requests that wait and that decode over time.", () => timeLineOption(line, [["batch", "decoding", "decode"], ["queue", "waiting", "weights"]]), rows);
-  new Chart("sim-kv", () => 200).show("Share of the cache in use over time.", () => timeLineOption(line, [["kv", "cache", "cache"]]), rows);
+  new Chart("sim-kv", () => 200).show("Share of the cache in use over time.", () => timeLineOption(line, [["kv", "cache", "cache"]], asShare), rows);
 }
 
 function plan({ candidates, spreads, points }) {
