@@ -11,7 +11,7 @@ from rooflinekit.coefficients import plan_coefficients
 from rooflinekit.derivation.case import Case
 from rooflinekit.derivation.front import make_case
 from rooflinekit.estimator import DEPLOYMENT_KEYS
-from rooflinekit.report.page.offers import Asked, Offers, roofs
+from rooflinekit.report.page.offers import APART, Asked, Offers, roofs
 from rooflinekit.report.page.render import paragraphs, table
 from rooflinekit.report.page.view import fixed_view
 from rooflinekit.report.page.words import answer_sentence, facts, title
@@ -88,7 +88,7 @@ def lead(deployed: Deployed) -> str:
 
 def slider_data(deployed: Deployed, offers: Offers, against: Deployed | None) -> dict[str, Any]:
     """What JavaScript starts from."""
-    label = "|".join(str(value) for value in deployed.asked.key.values())
+    label = APART.join(str(value) for value in deployed.asked.key.values())
     fixed = deployed.view if deployed.sliders or label not in offers.plans else None
     reference = None if against is None else {"title": title(against.answer), "at": against.at, "view": against.view}
     return {

@@ -44,6 +44,7 @@ function colour(name) {
   return COLOURS.get(name);
 }
 const small = () => document.documentElement.clientWidth < 600;
+const onPaper = () => document.documentElement.classList.contains("paper");
 const text = (size = 12.5) => ({ color: colour("soft"), fontSize: size, fontFamily: "system-ui, sans-serif" });
 
 function axis(more) {
@@ -98,7 +99,7 @@ class Chart {
     if (!this.box) return;
     Object.assign(this, { option, rows, stale: true });
     this.box.setAttribute("aria-label", said);
-    if (this.seen || document.documentElement.classList.contains("paper")) this.paint();
+    if (this.seen || onPaper()) this.paint();
     this.tabulate();
   }
 

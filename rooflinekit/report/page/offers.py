@@ -18,7 +18,7 @@ from rooflinekit.types.errors import RooflinekitError
 from rooflinekit.types.hardware import Accelerator
 from rooflinekit.types.model import Model
 
-__all__ = ["OTHER_GPUS", "OTHER_MODELS", "OWN", "Asked", "Offers", "make_offers", "own_formats", "roofs"]
+__all__ = ["APART", "OTHER_GPUS", "OTHER_MODELS", "OWN", "Asked", "Offers", "make_offers", "own_formats", "roofs"]
 
 OWN = "own"
 """The checkpoint's format, and the cache format that goes with it."""
@@ -26,6 +26,9 @@ OWN = "own"
 OTHER_GPUS = ("h100-sxm", "h200-sxm", "b200-sxm")
 OTHER_MODELS = ("llama-3.1-8b", "qwen3-30b-a3b")
 """What is offered beside the deployment that was asked for; these models in their own formats alone."""
+
+APART = "\0"
+"""Between the words of a combination: no name of a file has it."""
 
 _DEGREES = (1, 2, 4, 8)
 _ON_SLIDERS = ("tp", "weights", "kv")
@@ -60,7 +63,7 @@ class Asked:
 
 @dataclass
 class Offers:
-    """Plans by combination ("model|gpu|tp|weights|kv"), the kernels that they share, and why others are missing."""
+    """Plans by combination (model, gpu, tp, weights, kv), the kernels that they share, and why others are missing."""
 
     pool: Pool = field(default_factory=Pool)
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -100,7 +103,7 @@ def make_offers(asked: Asked, models: Iterable[str] | None, gpus: Iterable[str] 
 def _offer(offers: Offers, asked: Asked, model: Model, choice: tuple[tuple[str, str], dict[str, Any]]) -> None:
     """Export one combination, or say why it is missing; `choice`: an accelerator (name, as asked for), and the rest."""
     (chip, _), chosen = choice
-    label = "|".join(str(part) for part in (model.name, chip, *chosen.values()))
+    label = APART.join(str(part) for part in (model.name, chip, *chosen.values()))
     if label in offers.plans or label in offers.missing:
         return
     try:

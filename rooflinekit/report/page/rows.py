@@ -17,6 +17,7 @@ __all__ = ["MOST_BYTES", "rows_card", "rows_data"]
 MOST_BYTES = 1_700_000
 """What rows may take of a page."""
 
+_MOST_ROWS = 40_000  # of more, a browser takes too long to draw
 _MOST_CELLS = 200_000  # up to which columns beyond the usual are kept
 _MOST_COLUMNS = 60
 _FIRST = ("model", "gpu", "engine", "tp", "pp", "ep", "dp", "cp", "weights", "kv", "batch", "concurrency", "rate",
@@ -57,7 +58,7 @@ def rows_data(table: pd.DataFrame) -> dict[str, Any]:
 
 def _fitting(answered: pd.DataFrame, told: dict[str, pd.Series[Any]]) -> tuple[list[int], dict[str, Any]]:
     """As many rows as a page has room for: their places, and their columns."""
-    most = MOST_BYTES // (2 * len(told))  # a cell takes two bytes at least
+    most = min(_MOST_ROWS, MOST_BYTES // (2 * len(told)))  # a cell takes two bytes at least
     while True:
         places = _thinned(answered, most)
         columns = {name: _column(column.iloc[places]) for name, column in told.items()}

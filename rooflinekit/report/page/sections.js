@@ -2,10 +2,10 @@
 "use strict";
 const MARKS = ["p50", "p90", "p95", "p99"];
 
-function spreadOption(rows) {  // rows: [title, {p50, p90, ... [ms]}, hollow]
+function spreadOption(rows, id) {  // rows: [title, {p50, p90, ... [ms]}, hollow]
   const option = base(), shown = [...rows].reverse(), names = shown.map(([title]) => title);
-  const values = shown.flatMap(([, spread]) => MARKS.map((mark) => spread[mark])).filter((value) => value > 0).flatMap((value) => [value / 1.6, value]);
-  option.grid = { ...option.grid, left: small() ? 118 : 170, right: 40 };
+  const values = shown.flatMap(([, spread]) => MARKS.map((mark) => spread[mark])).filter((value) => value > 0), left = small() ? 118 : 170;
+  if (values.length && !small()) values.push(roomBefore(values, byId(id).clientWidth - left - 90));
   option.tooltip.formatter = ({ data }) => data.said ?? "";
   const tint = (hollow) => colour(hollow ? "soft" : "decode");
   const bars = shown.map(([title, spread, hollow]) => ({ type: "line", symbol: "none", silent: true, z: 2, lineStyle: { color: tint(hollow), width: 2, opacity: 0.5 }, data: MARKS.filter((mark) => spread[mark] > 0).map((mark) => [spread[mark], title]) }));
@@ -18,7 +18,11 @@ function spreadOption(rows) {  // rows: [title, {p50, p90, ... [ms]}, hollow]
     })),
   }));
   const x = axis({ axis: { type: "log", ...around(values.length ? values : [1, 10]) }, label: { formatter: (value) => niceLog(value, (ms) => asTime(ms / 1e3)) } });
-  return { ...option, grid: { ...option.grid, right: small() ? 84 : 90 }, xAxis: x, yAxis: { ...along("", { axis: { type: "category", data: names }, label: { color: colour("ink"), width: small() ? 108 : 158, overflow: "break", lineHeight: 15 } }), splitLine: { show: true, lineStyle: { color: colour("grid") } } }, series: [...bars, ...dots] };
+  return { ...option, grid: { ...option.grid, left, right: small() ? 84 : 90 }, xAxis: x, yAxis: { ...along("", { axis: { type: "category", data: names }, label: { color: colour("ink"), width: small() ? 108 : 158, overflow: "break", lineHeight: 15 } }), splitLine: { show: true, lineStyle: { color: colour("grid") } } }, series: [...bars, ...dots] };
+}
+function roomBefore(values, width) {  // where a logarithmic axis begins so that words of 90 pixels fit before the least value
+  const low = Math.min(...values), decades = Math.max(Math.log10(Math.max(...values) / low), 0.3);
+  return low / 10 ** (decades * 90 / Math.max(width - 90, 90));
 }
 const spreadRows = (rows) => [["", "mean [ms]", "P50", "P90", "P95", "P99"], ...rows.map(([title, spread]) => [title, ...["mean", ...MARKS].map((mark) => spread[mark] ?? "")])];
 
@@ -34,7 +38,7 @@ function timeLineOption(line, names, label = three) {
 }
 
 function simulation({ spreads, line }) {
-  new Chart("sim-spread", () => spreads.length * 46 + 60).show("Percentiles of the simulated requests.", () => spreadOption(spreads), () => spreadRows(spreads));
+  new Chart("sim-spread", () => spreads.length * 46 + 60).show("Percentiles of the simulated requests.", () => spreadOption(spreads, "sim-spread"), () => spreadRows(spreads));
   const rows = () => [["time [s]", "waiting", "decoding", "share of the cache"], ...line.time.map((time, place) => [time, line.queue[place], line.batch[place], line.kv[place]])];
   new Chart("sim-line", () => 280).show("Requests that wait and that decode over time.", () => timeLineOption(line, [["batch", "decoding", "decode"], ["queue", "waiting", "weights"]]), rows);
   new Chart("sim-kv", () => 200).show("Share of the cache in use over time.", () => timeLineOption(line, [["kv", "cache", "cache"]], asShare), rows);
@@ -45,7 +49,7 @@ function plan({ candidates, spreads, points }) {
   const shown = candidates.slice(0, 12);
   new Chart("plan-cost", () => shown.length * 34 + 60).show(`Cost of the candidates in ${unit}; the first is the answer.`, () => candidateOption([...shown].reverse(), worth, unit, candidates[0]),
     () => [["candidate", "GPUs", "USD/h", "verdict"], ...candidates.map((each) => [each.title, each.gpus, each.usd ?? "", each.verdict])]);
-  if (spreads.length) new Chart("plan-spread", () => spreads.length * 46 + 60).show("Latencies of the answer, by formula and simulated.", () => spreadOption(spreads), () => spreadRows(spreads));
+  if (spreads.length) new Chart("plan-spread", () => spreads.length * 46 + 60).show("Latencies of the answer, by formula and simulated.", () => spreadOption(spreads, "plan-spread"), () => spreadRows(spreads));
   const speed = points.filter((point) => point.on.includes("speed")), cost = points.filter((point) => point.on.includes("cost") && point.usd !== null);
   front("plan-speed", speed, ["user", "tokens/s each user"], ["gpu_rate", "tokens/s each GPU"], "Tokens a second of each user against those of each GPU.");
   front("plan-price", cost, ["e2e", "mean time of a request [ms]"], ["usd", "USD a million tokens"], "Cost of a million tokens against the time of a request.");

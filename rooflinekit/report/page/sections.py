@@ -77,7 +77,14 @@ def accuracy_card(plan: Plan) -> str:
             fit = calibration.fit(kernel)
             fits.setdefault(id(fit), (kernel.family, kernel.dtype.value, fit))
     rows = [
-        (family, dtype, fit.rows, f"{100.0 * fit.error:.1f} %" if fit.rows else "", f"{max(fit.regimes.width):.2f} x", fit.source)
+        (
+            family,
+            dtype,
+            fit.rows,
+            f"{100.0 * fit.error:.1f}\u00a0%" if fit.rows else "",
+            f"{max(fit.regimes.width):.2f}\u00a0x",
+            fit.source,
+        )
         for family, dtype, fit in fits.values()
     ]
     said = (
