@@ -52,6 +52,8 @@ def report(
     check_target(out, force)
     if plots is not None:
         check_pictures(plots, "estimate", force)
+        if simulate is not None:
+            check_pictures(plots, "simulation", force)
     offered = (("models", models), ("gpus", gpus))
     told: dict[str, Any] = {name: None if text is None else _names(text) for name, text in offered}
     if model is None or plan is not None or sweep is not None:

@@ -220,6 +220,18 @@ def test_pictures_have_words_and_tables(browser: Browser, pages: dict[str, Path]
     assert unnamed == []
 
 
+def test_words_in_charts_are_opaque(browser: Browser, pages: dict[str, Path]) -> None:
+    """Contrast is that of the colours: a label takes the opacity of its point if nobody says otherwise."""
+    browser.size(1280, 20_000)
+    browser.open(pages["against"])
+    faint = browser.value(
+        "[...document.querySelectorAll('.chart svg text')].filter((each) => ['fill-opacity', 'opacity'].some((name) =>"
+        " Number(each.getAttribute(name) ?? 1) < 1 || Number(getComputedStyle(each)[name] || 1) < 1))"
+        ".map((each) => `${each.closest('.chart').id}: ${each.textContent}`)"
+    )
+    assert faint == []
+
+
 @pytest.mark.parametrize("kind", ["deployment", "against", "sweep"])
 def test_paper_splits_no_chart(browser: Browser, pages: dict[str, Path], kind: str) -> None:
     """From a wide dark window: every chart is as wide as the paper, light, and on one page."""

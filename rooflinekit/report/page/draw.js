@@ -45,7 +45,7 @@ function colour(name) {
 }
 const small = () => document.documentElement.clientWidth < 600;
 const onPaper = () => document.documentElement.classList.contains("paper");
-const text = (size = 12.5) => ({ color: colour("soft"), fontSize: size, fontFamily: "system-ui, sans-serif" });
+const text = (size = 12.5) => ({ color: colour("soft"), opacity: 1, fontSize: size, fontFamily: "system-ui, sans-serif" });  // opaque, whatever it stands beside
 
 function axis(more) {
   return {
