@@ -141,6 +141,7 @@ def test_a_slider_changes_the_numbers_and_the_address(browser: Browser, pages: d
     browser.value("document.getElementById('reset').click()")
     browser.settle()
     assert browser.value("document.getElementById('tiles').textContent") == before
+    assert browser.value("document.activeElement.id") == "pin", "a keyboard goes on where it was"
 
 
 BROKEN = (
@@ -215,6 +216,8 @@ def test_pictures_have_words_and_tables(browser: Browser, pages: dict[str, Path]
     rows = of_charts(browser, "box.nextSibling.querySelectorAll('tbody tr').length")
     assert min(rows) >= 1
     assert browser.value("[...document.querySelectorAll('.wide')].every((each) => each.tabIndex === 0)")
+    names = browser.value("[...document.querySelectorAll('.chart + details > summary')].map((each) => each.ariaLabel)")
+    assert len(set(names)) == len(names)
     unnamed = browser.value("[...document.querySelectorAll('select, input')].filter((each) => !each.labels.length &&"
                             " !each.ariaLabel).map((each) => each.id)")  # fmt: skip
     assert unnamed == []

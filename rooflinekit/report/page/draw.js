@@ -99,6 +99,7 @@ class Chart {
     if (!this.box) return;
     Object.assign(this, { option, rows, stale: true });
     this.box.setAttribute("aria-label", said);
+    this.data.firstChild.setAttribute("aria-label", `Numbers of this chart: ${said}`);
     if (this.seen || onPaper()) this.paint();
     this.tabulate();
   }
@@ -116,15 +117,15 @@ class Chart {
   tabulate() {
     this.data.querySelector(".wide")?.remove();
     if (!this.data.open || !this.rows) return;
-    this.data.append(asTable(this.rows()));
+    this.data.append(asTable(this.rows(), this.box.getAttribute("aria-label")));
   }
 }
 
-function asTable([head, ...rows]) {
+function asTable([head, ...rows], said = "Table") {
   const numeric = (value) => (typeof value === "number" ? { class: "n" } : {});
   const top = make("tr", "", {}, ...head.map((name) => make("th", name, { scope: "col" })));
   const lines = rows.map((row) => make("tr", "", {}, ...row.map((value) => make("td", typeof value === "number" ? three(value) : value, numeric(value)))));
-  const body = make("div", "", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table" });
+  const body = make("div", "", { class: "wide", tabindex: "0", role: "region", "aria-label": said });
   body.append(make("table", "", {}, make("thead", "", {}, top), make("tbody", "", {}, ...lines)));
   return body;
 }

@@ -47,7 +47,7 @@ function moves(view) {
 const signed = (ratio) => `${ratio > 0 ? "+" : ratio < 0 ? "−" : ""}${Math.abs(100 * ratio).toFixed(Math.abs(ratio) < 0.0995 ? 1 : 0)}\u00a0%`;
 function showMoves(view) {
   const rows = moves(view), box = byId("moves");
-  const table = asTable([["change", "TPOT", "TTFT", "tokens/s each GPU", ""], ...rows.map(([title, tpot, ttft, rate, fits]) => [title, signed(tpot), signed(ttft), signed(rate), fits ? "" : "does not fit"])]);
+  const table = asTable([["change", "TPOT", "TTFT", "tokens/s each GPU", ""], ...rows.map(([title, tpot, ttft, rate, fits]) => [title, signed(tpot), signed(ttft), signed(rate), fits ? "" : "does not fit"])], "What would change it");
   for (const cell of table.querySelectorAll("td")) if (cell.textContent === "does not fit") cell.className = "bad";
   box.replaceChildren(table);
 }
@@ -78,7 +78,7 @@ function compared(view, reference, name) {
   if (!reference) return box.replaceChildren();
   const rows = [["TTFT", view.ttft.time, reference.ttft.time, asTime], ["TPOT", view.tpot.time, reference.tpot.time, asTime], ["tokens/s, user", view.rateUser, reference.rateUser, three], ["tokens/s, GPU", view.rateEach, reference.rateEach, three],
     ["bytes of a decode step", ...[view, reference].map((each) => sum(Object.values(Evaluate.bytes(each.decode)))), asBytes], ["memory of a GPU", view.memory.total, reference.memory.total, asBytes]];
-  const table = asTable([["", "here", name, "here / there"], ...rows.map(([title, here, there, format]) => [title, format(here), format(there), `${three(here / there)} ×`])]);
+  const table = asTable([["", "here", name, "here / there"], ...rows.map(([title, here, there, format]) => [title, format(here), format(there), `${three(here / there)} ×`])], "Against the other");
   box.replaceChildren(make("h3", "Against the other"), table);
 }
 

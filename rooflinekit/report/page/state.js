@@ -105,7 +105,7 @@ function controls() {
   const units = { batch: "sequences", isl: "tokens", osl: "tokens", speed: "" };
   form.append(...CHOICES.map(choice), ...Object.keys(NUMBERS).map((name) => slider(name, units[name])));
   const reset = make("button", "Reset", { type: "button", id: "reset" }), pin = make("button", "Compare with this", { type: "button", id: "pin", "aria-pressed": "false" });
-  reset.addEventListener("click", () => { pinned = null; change({ ...DATA.asked }); });
+  reset.addEventListener("click", () => { pinned = null; change({ ...DATA.asked }); pin.focus(); });  // the button that was pressed is disabled now
   pin.addEventListener("click", () => { pinned = pinned ? null : { ...state }; change({}); });
   form.append(make("div", "", { class: "buttons" }, pin, reset));
   form.addEventListener("submit", (event) => event.preventDefault());
