@@ -9,7 +9,6 @@ import typer
 
 from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.options import Count, Plots, said, with_options_of
-from rooflinekit.cli.output import check_free
 from rooflinekit.cli.pictures import check_pictures, write_pictures
 from rooflinekit.types.errors import InputError
 
@@ -46,12 +45,15 @@ def report(
     """Write one self-contained HTML page on a deployment, a comparison, a plan or a sweep, with live sliders."""
     from rooflinekit.estimator import estimate as predict
     from rooflinekit.report.page import write_report
+    from rooflinekit.report.writing import check_target
 
     if model is None and plan is None and sweep is None:
         raise InputError("say what the report is on: MODEL, --plan FILE or --sweep FILE")
-    check_free(out, force)
+    check_target(out, force)
     if plots is not None:
         check_pictures(plots, "estimate", force)
+        if simulate is not None:
+            check_pictures(plots, "simulation", force)
     offered = (("models", models), ("gpus", gpus))
     told: dict[str, Any] = {name: None if text is None else _names(text) for name, text in offered}
     if model is None or plan is not None or sweep is not None:

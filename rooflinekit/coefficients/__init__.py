@@ -3,6 +3,7 @@
 Python exports them once for a plan; what is evaluated from them equals the plan's own answer to rounding.
 """
 
+from rooflinekit.coefficients.export import Known
 from rooflinekit.coefficients.kernel import KernelCoefficients, TimeCoefficients
 from rooflinekit.coefficients.linear import Linear
 from rooflinekit.coefficients.plan import PlanCoefficients, plan_coefficients
@@ -11,6 +12,7 @@ from rooflinekit.coefficients.surface import Position, SurfaceSlice
 
 __all__ = [
     "KernelCoefficients",
+    "Known",
     "Linear",
     "PlanCoefficients",
     "Position",

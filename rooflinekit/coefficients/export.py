@@ -7,6 +7,7 @@ a kernel whose work is no such sum is refused by name, whatever it is.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeAlias
 
 from rooflinekit.coefficients.forms import Work, time_coefficients
 from rooflinekit.coefficients.kernel import KernelCoefficients, TimeCoefficients
@@ -20,7 +21,10 @@ from rooflinekit.timing.calibrated import UNMEASURED, WIDEST, FamilyFit
 from rooflinekit.types.errors import InputError
 from rooflinekit.types.kernel import Kernel
 
-__all__ = ["operation_coefficients"]
+__all__ = ["Known", "operation_coefficients"]
+
+Known: TypeAlias = dict[tuple[Operation, int, bool], list[tuple[list[list[Kernel]], list[KernelCoefficients]]]]
+"""What was exported of plans on one system with one calibration and engine: by operation, the same launches once."""
 
 _PREFILL = tuple(State.prefill(*step) for step in ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (1.0, 4.0), (3.0, 5.0)))
 _DECODE = tuple(State.decode(*step) for step in ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (1.0, 4.0), (3.0, 5.0)))
@@ -29,15 +33,23 @@ _QUANTITIES = ("flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "acti
                "nic_bytes")  # fmt: skip
 
 
-def operation_coefficients(plan: Plan, operation: Operation, count: int, prefill: bool) -> list[KernelCoefficients]:
-    """The kernels of one operation in prefill or decode steps.
+def operation_coefficients(
+    plan: Plan, operation: Operation, prefill: bool, known: Known | None = None
+) -> list[KernelCoefficients]:
+    """The kernels of one operation of a plan in prefill or decode steps.
 
     Raises InputError for a kernel whose work or time cannot be written so.
     """
-    states = _PREFILL if prefill else _DECODE
-    alone = replace(plan, operations={operation: count})
-    launches = zip(*(alone.kernels(state.batch) for state in states), strict=True)
-    return [_kernel(plan, operation, states, kernels) for kernels in launches]
+    states, count = _PREFILL if prefill else _DECODE, plan.operations[operation]
+    launches = [operation.kernels(plan.seen(state.batch), count) for state in states]
+    before = {} if known is None else known
+    same = before.setdefault((operation, count, prefill), [])
+    for others, found in same:
+        if others == launches:
+            return found
+    found = [_kernel(plan, operation, states, kernels) for kernels in zip(*launches, strict=True)]
+    same.append((launches, found))
+    return found
 
 
 def _kernel(

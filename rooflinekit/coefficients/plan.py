@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from rooflinekit.coefficients.export import operation_coefficients
+from rooflinekit.coefficients.export import Known, operation_coefficients
 from rooflinekit.coefficients.kernel import KernelCoefficients, KernelSpan
 from rooflinekit.coefficients.memory import MemoryCoefficients, memory_coefficients
 from rooflinekit.coefficients.state import State
@@ -120,8 +120,10 @@ def decode_parts(isl: float, osl: float) -> list[tuple[float, float, float]]:
     return parts
 
 
-def plan_coefficients(predictor: Predictor) -> PlanCoefficients:
+def plan_coefficients(predictor: Predictor, known: Known | None = None) -> PlanCoefficients:
     """Export a plan with tensor parallelism alone.
+
+    `known` remembers kernels for further plans on the same system with the same calibration and engine.
 
     Raises InputError for other splits, and for kernels, times or memory that cannot be written as coefficients.
 
@@ -138,9 +140,9 @@ def plan_coefficients(predictor: Predictor) -> PlanCoefficients:
         raise InputError("kernels slowed by a fit to benchmark files are not exported; use another calibration")
     kernels: dict[tuple[bool, bool], list[KernelCoefficients]] = {}
     for prefill in (True, False):
-        for operation, count in plan.operations.items():
+        for operation in plan.operations:
             grows = operation.grows and not prefill
-            kernels.setdefault((prefill, grows), []).extend(operation_coefficients(plan, operation, count, prefill))
+            kernels.setdefault((prefill, grows), []).extend(operation_coefficients(plan, operation, prefill, known))
     return PlanCoefficients(
         tuple(kernels.get((True, False), ())), tuple(kernels.get((False, False), ())),
         tuple(kernels.get((False, True), ())), _host(plan), memory_coefficients(predictor.memory), deployment.gpus,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 import rooflinekit as rk
@@ -16,38 +14,9 @@ from rooflinekit.coefficients import plan_coefficients
 from rooflinekit.coefficients.breakdown import with_bandwidth
 from rooflinekit.estimator import read_deployment, resolve
 
-from .browser import CHROMIUM, Browser
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+from .browser import Browser
 
 LIGHT, DARK = ([{"name": "prefers-color-scheme", "value": value}] for value in ("light", "dark"))
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with Browser(tmp_path_factory.mktemp("profile")) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One page of each kind."""
-    folder = tmp_path_factory.mktemp("pages")
-    outcome = rk.simulate("llama-3-8b", rate=8.0, requests=60, isl="512", osl="uniform:20-80")
-    columns = pd.DataFrame({"model": "m", "gpu": ["a", "b"] * 5000, "batch": range(10_000),
-                            "tpot_ms": [1.0 + place / 7 for place in range(10_000)],
-                            "output_tok_s_per_user": [900.0 / (1 + place % 97) for place in range(10_000)],
-                            "output_tok_s_per_gpu": [30.0 * (1 + place % 89) for place in range(10_000)],
-                            "fits": [place % 9 > 0 for place in range(10_000)]})  # fmt: skip
-    few: dict[str, Any] = {"models": ["qwen3-30b-a3b"], "gpus": ["h200-sxm"]}
-    made = {
-        "deployment": rk.write_report(folder / "a.html", "llama-3-8b", batch=16, **few),
-        "against": rk.write_report(folder / "b.html", "llama-3-8b", rate=8.0, isl=512, osl=50, against="h200-sxm",
-                                   simulation=outcome, models=[], gpus=[]),
-        "fixed": rk.write_report(folder / "c.html", "mixtral-8x7b", tp=2, ep=2, models=[], gpus=[], walk=False),
-        "sweep": rk.write_report(folder / "d.html", sweep=columns),
-    }  # fmt: skip
-    return {name: report.path for name, report in made.items()}
 
 
 def opened(browser: Browser) -> None:
@@ -61,7 +30,7 @@ def of_charts(browser: Browser, expression: str) -> list[Any]:
     return list(browser.value(f"[...document.querySelectorAll('.chart')].map((box) => {expression})"))
 
 
-KINDS = ("deployment", "against", "fixed", "sweep")
+KINDS = ("deployment", "against", "fixed", "sweep", "named")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -172,9 +141,20 @@ def test_a_slider_changes_the_numbers_and_the_address(browser: Browser, pages: d
     browser.value("document.getElementById('reset').click()")
     browser.settle()
     assert browser.value("document.getElementById('tiles').textContent") == before
+    assert browser.value("document.activeElement.id") == "pin", "a keyboard goes on where it was"
 
 
-BROKEN = ("#b=0", "#b=-3&i=1e99", "#m=nothing&tp=x", "#vs=a|b", "#b=%3Cimg%20src=x%3E&w=", "#g=__proto__")
+BROKEN = (
+    "#vs=b%3D1e300%26m%3D__proto__",
+    "#vs=%00%00&tp=3.5&kv=constructor",
+    "#b=NaN&i=Infinity&bw=-1",
+    "#b=0",
+    "#b=-3&i=1e99",
+    "#m=nothing&tp=x",
+    "#vs=a|b",
+    "#b=%3Cimg%20src=x%3E&w=",
+    "#g=__proto__",
+)
 
 
 @pytest.mark.parametrize("state", BROKEN)
@@ -183,6 +163,23 @@ def test_a_broken_address_is_mended(browser: Browser, pages: dict[str, Path], st
     browser.open(pages["deployment"], state)
     assert browser.value("document.getElementById('tiles').children.length") == 5
     assert browser.errors == []
+
+
+def test_any_name_may_stand_in_an_address(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.size(1280, 900)
+    browser.open(pages["named"])
+    assert browser.value("document.getElementById('in-model').value") == "a|b&c=<i>{{data}}"
+    browser.value("change({ tp: 2 }); document.getElementById('pin').click(); change({ batch: 7 })")
+    browser.settle()
+    told, again = browser.value("document.getElementById('compared').textContent"), browser.value("location.hash")
+    assert "on 2 × h100-sxm" in told
+    browser.open(pages["named"], again)
+    assert browser.value("document.getElementById('compared').textContent") == told
+
+
+def test_what_is_compared_stays_within_the_limits(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["deployment"], "#vs=b%3D123456789%26i%3D0.2")
+    assert browser.value("[pinned.batch, pinned.isl]") == [4096, 1]
 
 
 def test_what_is_not_in_the_page_says_so(browser: Browser, pages: dict[str, Path]) -> None:
@@ -218,38 +215,46 @@ def test_pictures_have_words_and_tables(browser: Browser, pages: dict[str, Path]
     opened(browser)
     rows = of_charts(browser, "box.nextSibling.querySelectorAll('tbody tr').length")
     assert min(rows) >= 1
+    assert browser.value("[...document.querySelectorAll('.wide')].every((each) => each.tabIndex === 0)")
+    names = browser.value("[...document.querySelectorAll('.chart + details > summary')].map((each) => each.ariaLabel)")
+    assert len(set(names)) == len(names)
     unnamed = browser.value("[...document.querySelectorAll('select, input')].filter((each) => !each.labels.length &&"
                             " !each.ariaLabel).map((each) => each.id)")  # fmt: skip
     assert unnamed == []
 
 
-def test_paper_splits_no_chart(browser: Browser, pages: dict[str, Path]) -> None:
-    browser.size(1280, 900)
-    browser.open(pages["deployment"])
-    browser.send("Emulation.setEmulatedMedia", media="print", features=DARK)
-    browser.size(690, 900)  # about the width of A4 between its margins
+def test_words_in_charts_are_opaque(browser: Browser, pages: dict[str, Path]) -> None:
+    """Contrast is that of the colours: a label takes the opacity of its point if nobody says otherwise."""
+    browser.size(1280, 20_000)
+    browser.open(pages["against"])
+    faint = browser.value(
+        "[...document.querySelectorAll('.chart svg text')].filter((each) => ['fill-opacity', 'opacity'].some((name) =>"
+        " Number(each.getAttribute(name) ?? 1) < 1 || Number(getComputedStyle(each)[name] || 1) < 1))"
+        ".map((each) => `${each.closest('.chart').id}: ${each.textContent}`)"
+    )
+    assert faint == []
+
+
+@pytest.mark.parametrize("kind", ["deployment", "against", "sweep"])
+def test_paper_splits_no_chart(browser: Browser, pages: dict[str, Path], kind: str) -> None:
+    """From a wide dark window: every chart is as wide as the paper, light, and on one page."""
+    browser.send("Emulation.setEmulatedMedia", media="", features=DARK)
+    browser.size(1600, 900)
+    browser.open(pages[kind])
     browser.value("dispatchEvent(new Event('beforeprint'))")
-    drawn_boxes = "[getComputedStyle(box).breakInside, box.offsetHeight, box.querySelectorAll('svg, canvas').length]"
-    boxes = of_charts(browser, drawn_boxes)
-    assert {inside for inside, _, _ in boxes} == {"avoid"}
+    boxes = of_charts(browser, "[box.offsetWidth, box.offsetHeight, box.querySelectorAll('svg, canvas').length]")
+    assert max(width for width, _, _ in boxes) <= 680
     assert max(height for _, height, _ in boxes) < 900
     assert min(drawn for _, _, drawn in boxes) >= 1
-    assert browser.value("getComputedStyle(document.querySelector('.controls')).display") == "none"
+    inks = set(
+        browser.value("[...document.querySelectorAll('.chart svg text')].map((each) => each.getAttribute('fill'))")
+    )
+    assert inks.isdisjoint({"#a9b2bb", "#e8eaed"}), "the greys of the dark theme"
+    browser.send("Emulation.setEmulatedMedia", media="print", features=DARK)
+    assert set(of_charts(browser, "getComputedStyle(box).breakInside")) == {"avoid"}
+    assert browser.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    browser.send("Emulation.setEmulatedMedia", media="", features=DARK)
+    browser.value("dispatchEvent(new Event('afterprint'))")
     paper = browser.send("Page.printToPDF", printBackground=True)
     assert len(paper["data"]) > 10_000
     browser.send("Emulation.setEmulatedMedia", media="", features=LIGHT)
-
-
-def test_ten_thousand_rows_stay_quick_to_redraw(browser: Browser, pages: dict[str, Path]) -> None:
-    """All rows are there, and another axis shows them all again."""
-    browser.size(1280, 900)
-    browser.open(pages["sweep"])
-    assert browser.value("DATA.table.rows") == 10_000
-    browser.value(
-        "{ const box = document.getElementById('sweep-x'); box.value = 'tpot_ms';"
-        " box.dispatchEvent(new Event('change')); }"
-    )
-    browser.settle()
-    assert "10,000 rows: output_tok_s_per_gpu against tpot_ms" in browser.value(
-        "document.getElementById('sweep').ariaLabel"
-    )

@@ -90,8 +90,8 @@ def table_page(table: pd.DataFrame, name: str) -> tuple[str, str]:
     Raises InputError where no column is an answer.
     """
     data = rows_data(table)
-    named = f"Sweep of {data['total']:,} rows"
-    words = [f"{data['rows']:,} deployments from {name}: choose what stands across and up, and what colours mean."]
+    named = f"Sweep of {data['total']:,} {'row' if data['total'] == 1 else 'rows'}"
+    words = [f"{name}: choose what stands across and up, and what colours mean."]
     page = Page(
         named, paragraphs(words, "answer"), rows_card(data, name), foot=_foot(__version__), data={"table": data}
     )
@@ -110,7 +110,7 @@ def _other(other: Deployed | None) -> str:
 
 def _after(deployed: Deployed, walk: bool) -> str:
     tables = f"<details><summary>Both steps as tables</summary>{kernel_tables(deployed.answer)}</details>"
-    parts = [walk_card() if walk else "", derivation_card(deployed), accuracy_card(deployed.asked.resolved),
+    parts = [walk_card() if walk else "", derivation_card(deployed), accuracy_card(deployed.asked.plan),
              card("Kernels", tables), provenance_card(deployed.answer)]  # fmt: skip
     return f'<div class="wrap">{"".join(parts)}</div>'
 

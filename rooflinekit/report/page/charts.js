@@ -41,7 +41,7 @@ function roofLines(view, gpu, from, to) {
   const diagonal = (rate, name, more) => ({ name, rate, points: [[from, rate * from], [Math.min(top / rate, to), Math.min(top, rate * to)]], ...more });
   const lines = [diagonal(memory, `HBM ${prefixed(memory, "B/s")}`, { main: true })];
   if (gpu.l2 && gpu.l2 > 1.5 * gpu.bandwidth) lines.push(diagonal(gpu.l2, `L2 ${prefixed(gpu.l2, "B/s")} (fitted)`, {}));
-  if (gpu.link && view.gpus > 1) lines.push(diagonal(gpu.link, `${gpu.link_kind || "link"} ${prefixed(gpu.link, "B/s")}, per byte sent`, {}));
+  if (gpu.link && view.gpus > 1) lines.push(diagonal(gpu.link, `${gpu.link_kind || "link"} ${prefixed(gpu.link, "B/s")}${small() ? "" : ", per byte sent"}`, {}));
   for (const peak of used) lines.push({ name: `${dtypeOf(gpu, peak)} ${prefixed(peak, "FLOP/s")}`, points: [[peak / memory, peak], [to, peak]], main: true, ridge: peak / memory });
   return lines;
 }
@@ -58,7 +58,7 @@ function rooflineOption(view, gpu, reference) {
     lineStyle: { color: colour(line.main ? "ink" : "soft"), width: line.main ? 1.6 : 1.1, type: line.main ? "solid" : "dashed" },
     markLine: {
       symbol: "none", silent: true, lineStyle: { color: "transparent" },
-      label: { show: true, formatter: line.name, position: line.ridge ? "insideEndTop" : "insideMiddleTop", ...text(12.5), color: colour("ink"), distance: 5, ...outlined() },
+      label: { show: true, formatter: line.name, position: line.ridge ? "insideEndTop" : "insideStartTop", ...text(12.5), color: colour("ink"), distance: 5, ...outlined() },
       data: [[{ coord: line.ridge ? line.points[0] : clipped(line, low) }, { coord: line.points[1] }]],
     },
   });
@@ -70,21 +70,26 @@ function rooflineOption(view, gpu, reference) {
   }));
   const dots = STEPS.map((step, place) => ({
     type: "scatter", name: step, symbol: step === "prefill" ? "diamond" : "circle", z: 4,
-    data: points[place].map((point) => (point.value[0] > to / 60 ? { ...point, label: { align: "right", offset: [24, 0] } } : point)),
+    data: points[place].map((point) => ({ ...point, label: beside(point.value[0], from, to) })), labelLayout: { hideOverlap: true },
     itemStyle: { color: view.memory.fits ? colourOf(step) : "transparent", opacity: view.memory.fits ? 0.78 : 1, borderColor: view.memory.fits ? colour("card") : colourOf(step), borderWidth: view.memory.fits ? 1 : 2 },
     label: { show: true, position: "bottom", distance: 3, ...text(12), color: colourOf(step), ...outlined(),
-      formatter: ({ data }) => (data.told && data.share > 0.02 ? `${data.part.name}${data.others ? ` + ${data.others}` : ""}` : "") },
+      formatter: ({ data }) => (data.told && data.share > (small() ? 0.05 : 0.02) ? `${data.part.name}${data.others ? ` + ${data.others}` : ""}` : "") },
   }));
   const shadow = reference ? STEPS.map((step) => ({
     type: "scatter", data: rooflinePoints(reference, step), symbol: step === "prefill" ? "diamond" : "circle", z: 2,
     itemStyle: { color: "transparent", borderColor: colour("soft"), borderWidth: 1.2 },
   })) : [];
-  option.grid = { ...option.grid, left: small() ? 98 : 100, right: 24, top: 24 };
+  option.grid = { ...option.grid, left: small() ? 54 : 100, right: 24, top: 24 };
   option.tooltip.formatter = ({ data }) => (data?.part ? pointText(data) : "");
   return {
     ...option, xAxis: logarithmic("FLOP per byte of memory traffic", "", { axis: { min: from, max: to } }),
-    yAxis: logarithmic("", "FLOP/s", { axis: { min: low, max: 10 ** Math.ceil(Math.log10(peak * 1.2)) } }), series: [...lines.map(roof), ...ridge, ...shadow, ...dots],
+    yAxis: logarithmic(small() ? "FLOP/s" : "", small() ? "" : "FLOP/s", { axis: { min: low, max: 10 ** Math.ceil(Math.log10(peak * 1.2)), nameLocation: "end", nameGap: 8 } }), series: [...lines.map(roof), ...ridge, ...shadow, ...dots],
   };
+}
+
+function beside(x, from, to) {  // where a name stands that would leave the frame if it were centred
+  if (x > to / 60) return { align: "right", offset: [24, 0] };
+  return x < from * 6 ? { align: "left", offset: [-12, 0] } : undefined;
 }
 
 function clipped(line, low) {  // start of a diagonal inside the frame
@@ -124,17 +129,17 @@ function timeOption(view, step) {
 
 // ---- stacked bars: causes of time, classes of bytes, memory
 function stackOption(rows, parts, format, more = {}) {  // rows: [title, {part: value}, whole if shares are drawn], from the top
-  const option = base(), shown = [...rows].reverse();
-  option.grid = { left: small() ? 104 : 120, right: more.right ?? 24, top: more.top ?? 6, bottom: 40 };
+  const option = base(), shown = [...rows].reverse(), left = small() ? 104 : 120;
+  option.grid = { left, right: 24, top: more.top ?? 6, bottom: 28 };
   option.tooltip.formatter = ({ seriesName, data, name }) => `${name}: ${seriesName}\n${format(data.told ?? data.value)}`;
-  const most = more.most ?? Math.max(...shown.map(([, values]) => sum(parts.map(([key]) => values[key]))));
+  const wide = (byId(more.id).clientWidth - left - 24) / more.max, fits = (value, words) => (value * wide > 7.2 * words.length + 4 ? words : "");
   return {
-    ...option, xAxis: along(more.name ?? "", { axis: { max: more.max, nameGap: 26 }, label: { formatter: more.scale ?? format, showMaxLabel: !more.lines } }),
+    ...option, xAxis: along("", { axis: { max: more.max }, label: { formatter: more.scale ?? format, showMaxLabel: !more.lines } }),
     yAxis: { ...along("", { axis: { type: "category", data: shown.map(([title]) => title) }, label: { color: colour("ink"), lineHeight: 16 } }), splitLine: { show: false } },
     series: parts.map(([key, title], place) => ({
-      type: "bar", name: title, stack: "all", barWidth: "58%", itemStyle: { color: colour(key), borderColor: colour("card"), borderWidth: 0.5 },
+      type: "bar", name: title, stack: "all", barWidth: "58%", itemStyle: key === "free" ? { color: "transparent", borderColor: colour("soft"), borderType: "dashed", borderWidth: 1 } : { color: colour(key), borderColor: colour("card"), borderWidth: 0.5 },
       data: shown.map(([, values, whole]) => (whole ? { value: values[key] / whole, told: values[key] } : { value: values[key] })),
-      label: { show: true, ...text(12.5), color: readable(key), textBorderWidth: 0, formatter: ({ value, data }) => (value > (small() ? 0.17 : 0.08) * most ? format(data.told ?? value) : "") },
+      label: { show: true, ...text(12.5), color: key === "free" ? colour("ink") : readable(key), textBorderWidth: 0, formatter: ({ value, data }) => fits(value, format(data.told ?? value)) },
       markLine: place === 0 && more.lines ? more.lines : undefined,
     })),
   };
@@ -149,14 +154,15 @@ function shares(values) {
   const whole = sum(Object.values(values)) || 1;
   return Object.fromEntries(Object.entries(values).map(([key, value]) => [key, value / whole]));
 }
-const memoryParts = [["weights", "weights"], ["cache", "KV cache"], ["activations", "activations"], ["engine", "engine"]];
-const memoryRow = ({ memory }) => ({ weights: memory.weights, cache: memory.kv, activations: memory.activations, engine: memory.outside });
+const memoryParts = [["weights", "weights"], ["cache", "KV cache"], ["activations", "activations"], ["engine", "engine"], ["free", "free"]];
+const memoryRow = ({ memory }) => ({ weights: memory.weights, cache: memory.kv, activations: memory.activations, engine: memory.outside, free: Math.max(memory.capacity - memory.total, 0) });
 
 function memoryOption(views) {
-  const most = Math.max(...views.map(([, { memory }]) => Math.max(memory.total, memory.capacity))), { memory } = views[0][1];
-  const line = (value, title, tint) => ({ xAxis: value, lineStyle: { color: colour(tint), type: "solid", width: 1.6 }, label: { formatter: title, position: "end", align: "right", offset: [10, 0], ...text(12.5), color: colour(tint) } });
-  return stackOption(views.map(([title, view]) => [title, memoryRow(view)]), memoryParts, (value) => asBytes(value), {
-    most, max: most * 1.06, top: 26, lines: { symbol: "none", silent: true, data: [line(memory.capacity, `${asBytes(memory.capacity)} there`, memory.fits ? "ink" : "bad")] },
+  const most = Math.max(...views.map(([, { memory }]) => Math.max(memory.total, memory.capacity)));
+  const capacities = [...new Set(views.filter(([, { memory }]) => !memory.fits).map(([, { memory }]) => memory.capacity))];
+  const line = (value, place) => ({ xAxis: value, lineStyle: { color: colour("bad"), type: "solid", width: 1.6 }, label: { formatter: `${asBytes(value)} is all`, position: "end", align: place ? "left" : "right", offset: [place ? -10 : 10, 0], ...text(12.5), color: colour("bad") } });
+  return stackOption(views.map(([title, view]) => [`${title}\n${asBytes(view.memory.total)}`, memoryRow(view)]), memoryParts, asBytes, {
+    id: "memory", max: most * 1.02, top: capacities.length ? 26 : 6, lines: { symbol: "none", silent: true, data: capacities.map(line) },
   });
 }
 
@@ -172,27 +178,44 @@ function around(values) {
 }
 const niceLog = (value, label) => ([1, 2, 5].some((step) => Math.abs(leading(value) - step) < 1e-6) ? label(Number(value.toPrecision(3))) : "");
 
+function apart(heights, gap) {  // how far each of some labels moves so that none lies on another
+  const order = heights.map((_, place) => place).sort((a, b) => heights[a] - heights[b]), moved = [...heights];
+  order.forEach((place, rank) => { if (rank) moved[place] = Math.max(moved[place], moved[order[rank - 1]] + gap); });
+  const back = order.length ? (moved[order[order.length - 1]] - heights[order[order.length - 1]]) / 2 : 0;  // half of the way up again
+  return moved.map((value, place) => value - back - heights[place]);
+}
+function ticked({ min, max }, label) {  // a logarithmic axis with ticks at 1, 2 and 5 where there is room
+  const ticks = [], steps = Math.log10(max / min) > 2.6 ? [1] : [1, 2, 5];
+  for (let scale = 10 ** Math.floor(Math.log10(min) + 1e-9); scale < max * 1.001; scale *= 10) for (const step of steps) if (step * scale > min * 0.999 && step * scale < max * 1.001) ticks.push(step * scale);
+  for (const end of [min, max]) if (!ticks.some((tick) => Math.abs(tick / end - 1) < 1e-6)) ticks.push(end);
+  return axis({ axis: { type: "log", min, max, axisTick: { show: false, customValues: ticks } }, label: { customValues: ticks, formatter: (value) => label(Number(value.toPrecision(3))) } });
+}
+
 function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, high, bound] of one
   const option = base(), at = (view, place) => [Math.log2(x(view)), y(view)[place]];
   const fits = rows.filter((view) => view.memory.fits), not = rows.filter((view) => !view.memory.fits);
   const line = (data, place, style, extra = {}) => ({ type: "line", data: data.map((view) => at(view, place)), symbol: "none", silent: true, lineStyle: style, ...extra });
   const main = colour(more.tint ?? "decode");
   option.tooltip = { ...option.tooltip, trigger: "item", formatter: ({ data }) => data.said ?? "" };
-  option.grid = { ...option.grid, right: 68, left: small() ? 50 : 58 };
+  option.grid = { ...option.grid, right: 68, left: 58 };
   const dots = (data, style) => ({ type: "scatter", data: data.map((view) => ({ value: at(view, 1), said: more.say(view) })), symbolSize: 8, itemStyle: style, z: 5 });
-  const end = (formatter, down) => ({ endLabel: { show: true, formatter, ...text(12), offset: [0, down] } });
+  const across = rows.map(x), ys = rows.flatMap(y), reference = (more.reference ?? []).filter((view) => x(view) >= across[0] && x(view) <= across[across.length - 1]);
+  const range = around([...ys, ...reference.map((view) => y(view)[1])]), last = rows[rows.length - 1];
+  const named = [["expected", y(last)[1]], ...(more.bound ? [["bound", y(last)[3]]] : []), ...(reference.length ? [["other", y(reference[reference.length - 1])[1]]] : [])];
+  const places = apart(named.map(([, value]) => 260 * Math.log(range.max / value) / Math.log(range.max / range.min)), 14);
+  const end = (title) => ({ endLabel: { show: true, formatter: title, ...text(12), offset: [0, places[named.findIndex(([name]) => name === title)]] } });
   const edge = (api) => [...rows.map((view) => api.coord(at(view, 0))), ...rows.map((view) => api.coord(at(view, 2))).reverse()];
   const band = more.band ? [{
     type: "custom", silent: true, z: 1, data: [at(rows[0], 1)],
     renderItem: (_, api) => ({ type: "polygon", shape: { points: edge(api) }, style: { fill: main, opacity: 0.16 } }),
   }] : [];
-  const reference = more.reference ? [line(more.reference, 1, { color: colour("soft"), width: 1.4, type: "dashed" }, end(more.referenceName, 0))] : [];
+  const other = reference.length ? [line(reference, 1, { color: colour("soft"), width: 1.4, type: "dashed" }, end("other"))] : [];
   const here = more.here ? [{ type: "scatter", silent: true, data: [at(more.here, 1)], symbolSize: 17, itemStyle: { color: "transparent", borderColor: colour(more.here.memory.fits ? "ink" : "bad"), borderWidth: 2 }, z: 6 }] : [];
   return {
-    ...option, xAxis: doublings(more.xName, rows.map(x)), yAxis: axis({ axis: { type: "log", ...around(rows.flatMap(y)) }, label: { formatter: (value) => niceLog(value, more.label) } }),
+    ...option, xAxis: doublings(more.xName, across), yAxis: ticked(range, more.label),
     series: [
-      ...band, ...reference, ...(more.bound ? [line(rows, 3, { color: colour("soft"), width: 1.2, type: "dotted" }, end("bound", 9))] : []),
-      line(rows, 1, { color: main, width: 2 }, more.bound ? end("expected", -7) : {}),
+      ...band, ...other, ...(more.bound ? [line(rows, 3, { color: colour("soft"), width: 1.2, type: "dotted" }, end("bound"))] : []),
+      line(rows, 1, { color: main, width: 2 }, more.bound || reference.length ? end("expected") : {}),
       dots(fits, { color: main }), dots(not, { color: colour("card"), borderColor: colour("bad"), borderWidth: 2 }), ...here,
     ],
   };
@@ -217,7 +240,7 @@ function cloudOption(points, names, more) {  // points: {value, group, fits, sai
   const tint = (group) => colour(TINTS[names.indexOf(group) % TINTS.length]);
   const fitting = names.map((group) => dots(points.filter((point) => point.fits && point.group === group), group, { color: tint(group), opacity: more.opacity ?? 0.6 }));
   const others = dots(points.filter((point) => !point.fits), "does not fit", { color: "transparent", borderColor: colour("bad"), borderWidth: 1.5, opacity: 0.7 });
-  const line = { type: "line", step: "end", data: front.map((point) => point.value), symbol: "none", silent: true, lineStyle: { color: colour("ink"), width: 1.6 }, z: 4 };
+  const line = { type: "line", step: "start", data: front.map((point) => point.value), symbol: "none", silent: true, lineStyle: { color: colour("ink"), width: 1.6 }, z: 4 };
   const here = more.here ? [{ type: "scatter", silent: true, data: [more.here], symbolSize: 18, itemStyle: { color: "transparent", borderColor: colour("ink"), borderWidth: 2 }, z: 6 }] : [];
   return { ...option, xAxis: more.x, yAxis: more.y, series: [others, ...fitting, line, ...here] };
 }

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.coefficients import plan_coefficients
-from rooflinekit.estimator import DEPLOYMENT_KEYS, WORKLOAD_KEYS, estimate
-from rooflinekit.report.page.offers import Asked, Offers, own_formats, roofs
+from rooflinekit.derivation.case import Case
+from rooflinekit.derivation.front import make_case
+from rooflinekit.estimator import DEPLOYMENT_KEYS
+from rooflinekit.report.page.offers import APART, Asked, Offers, roofs
 from rooflinekit.report.page.render import paragraphs, table
 from rooflinekit.report.page.view import fixed_view
 from rooflinekit.report.page.words import answer_sentence, facts, title
 from rooflinekit.results import Estimate
 from rooflinekit.types.errors import InputError
-from rooflinekit.types.workload import Workload
 
 __all__ = ["Deployed", "accountant", "foot_notes", "lead", "slider_data"]
 
@@ -27,45 +28,43 @@ class Deployed:
     """A deployment with its answer; `sliders` is why they cannot express it, or ""."""
 
     asked: Asked
-    answer: Estimate
-    work: Workload
+    case: Case
     sliders: str
-    scenario: dict[str, Any]  #: keywords of `estimate`
 
     @classmethod
     def of(cls, model: str, gpu: str, scenario: dict[str, Any]) -> Deployed:
         """Answer it; what does not fit is answered too, and said."""
-        scenario = scenario | {"allow_oom": True}
-        answer = estimate(model, gpu, **scenario)
-        deployment = {key: value for key, value in scenario.items() if key in DEPLOYMENT_KEYS}
-        asked = Asked.of(model, gpu, deployment, scenario.get("calibration"))
-        own = {key: value for key in WORKLOAD_KEYS if (value := scenario.get(key)) is not None}
-        if answer.load is not None:
-            own["batch"] = answer.inputs["batch"]
-        work = Workload.checked(**(WORKLOAD_KEYS | own))
-        return cls(asked, answer, work, _unreachable(asked, work, answer), scenario)
+        case = make_case(model, gpu, dict(scenario), anyway=True)
+        deployment = {key: scenario[key] for key in DEPLOYMENT_KEYS if scenario.get(key) is not None}
+        asked = Asked(model, gpu, deployment, scenario.get("calibration"), case.predictor)
+        return cls(asked, case, _unreachable(case))
+
+    @property
+    def answer(self) -> Estimate:
+        """What `estimate` says."""
+        return self.case.answer
 
     @property
     def view(self) -> dict[str, Any]:
         """As charts draw it."""
-        return fixed_view(self.asked.resolved.predictor, self.work)
+        return fixed_view(self.case.predictor, self.case.work)
 
     @property
     def at(self) -> dict[str, Any]:
         """What the sliders start with."""
-        counts = {key: int(getattr(self.work, key)) for key in ("batch", "isl", "osl")}
+        counts = {key: int(getattr(self.case.work, key)) for key in ("batch", "isl", "osl")}
         return self.asked.key | counts | {"speed": 1}
 
 
-def _unreachable(asked: Asked, work: Workload, answer: Estimate) -> str:
-    if float(work.cached) > 0.0:
+def _unreachable(case: Case) -> str:
+    if float(case.work.cached) > 0.0:
         return "sliders know no cached prompts"
-    if work.context is not None:
+    if case.work.context is not None:
         return "sliders know no fixed context"
-    if answer.speculation is not None:
+    if case.answer.speculation is not None:
         return "sliders know no drafts"
     try:
-        plan_coefficients(asked.resolved.predictor)
+        plan_coefficients(case.predictor)
     except InputError as error:
         return str(error)
     return ""
@@ -89,20 +88,19 @@ def lead(deployed: Deployed) -> str:
 
 def slider_data(deployed: Deployed, offers: Offers, against: Deployed | None) -> dict[str, Any]:
     """What JavaScript starts from."""
-    plan = deployed.asked.resolved.plan
-    label = "|".join(str(value) for value in deployed.asked.key.values())
+    label = APART.join(str(value) for value in deployed.asked.key.values())
     fixed = deployed.view if deployed.sliders or label not in offers.plans else None
     reference = None if against is None else {"title": title(against.answer), "at": against.at, "view": against.view}
     return {
         "asked": deployed.at,
         "fixed": fixed,
         "reference": reference,
-        "own": own_formats(plan),
         "offers": {
             "models": offers.models,
             "gpus": {name: roofs(found) for name, found in offers.gpus.items()},
             "plans": offers.plans,
             "missing": offers.missing,
+            "formats": offers.formats,
             **offers.pool.to_dict(),
         },
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from rooflinekit.derivation.front import explain
+from rooflinekit.derivation.front import derive
 from rooflinekit.derivation.node import Node
 from rooflinekit.report.derivation import quantity
 from rooflinekit.report.page.deployment import Deployed
@@ -18,9 +18,8 @@ _DEPTH = 5  # levels that are written: below, the tree is that of one kernel's f
 
 def derivation_card(deployed: Deployed) -> str:
     """Both derivations; empty where this deployment has none."""
-    asked = deployed.asked
     try:
-        roots = [explain(asked.model, metric, asked.gpu, **deployed.scenario).root for metric in ("tpot", "ttft")]
+        roots = [derive(deployed.case, metric).root for metric in ("tpot", "ttft")]
     except RooflinekitError:
         return ""
     said = paragraphs(

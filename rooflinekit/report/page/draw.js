@@ -38,9 +38,14 @@ const decade = (value, unit) => {  // labels of a logarithmic axis: decades alon
 };
 const powerOfTwo = (value) => (Number.isInteger(Math.round(1e6 * Math.log2(value)) / 1e6) ? (value >= 1024 && value % 1024 === 0 ? `${value / 1024}k` : `${value}`) : "");
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const COLOURS = new Map();  // of the theme at hand; asking the document for each is slow
+function colour(name) {
+  if (!COLOURS.has(name)) COLOURS.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+  return COLOURS.get(name);
+}
 const small = () => document.documentElement.clientWidth < 600;
-const text = (size = 12.5) => ({ color: colour("soft"), fontSize: size, fontFamily: "system-ui, sans-serif" });
+const onPaper = () => document.documentElement.classList.contains("paper");
+const text = (size = 12.5) => ({ color: colour("soft"), opacity: 1, fontSize: size, fontFamily: "system-ui, sans-serif" });  // opaque, whatever it stands beside
 
 function axis(more) {
   return {
@@ -94,13 +99,15 @@ class Chart {
     if (!this.box) return;
     Object.assign(this, { option, rows, stale: true });
     this.box.setAttribute("aria-label", said);
-    if (this.seen || document.documentElement.classList.contains("paper")) this.paint();
+    this.data.firstChild.setAttribute("aria-label", `Numbers of this chart: ${said}`);
+    if (this.seen || onPaper()) this.paint();
     this.tabulate();
   }
 
   paint() {
     if (!this.option) return;
-    this.box.style.height = `${this.height()}px`;
+    const height = `${this.height()}px`;
+    if (this.box.style.height !== height) this.box.style.height = height;
     this.chart ??= echarts.init(this.box, null, { renderer: this.renderer });
     if (this.chart.getWidth() !== this.box.clientWidth || this.chart.getHeight() !== this.box.clientHeight) this.chart.resize();
     this.chart.setOption({ ...base(), ...this.option() }, { notMerge: true });
@@ -110,20 +117,21 @@ class Chart {
   tabulate() {
     this.data.querySelector(".wide")?.remove();
     if (!this.data.open || !this.rows) return;
-    this.data.append(asTable(this.rows()));
+    this.data.append(asTable(this.rows(), this.box.getAttribute("aria-label")));
   }
 }
 
-function asTable([head, ...rows]) {
+function asTable([head, ...rows], said = "Table") {
   const numeric = (value) => (typeof value === "number" ? { class: "n" } : {});
   const top = make("tr", "", {}, ...head.map((name) => make("th", name, { scope: "col" })));
   const lines = rows.map((row) => make("tr", "", {}, ...row.map((value) => make("td", typeof value === "number" ? three(value) : value, numeric(value)))));
-  const body = make("div", "", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table" });
+  const body = make("div", "", { class: "wide", tabindex: "0", role: "region", "aria-label": said });
   body.append(make("table", "", {}, make("thead", "", {}, top), make("tbody", "", {}, ...lines)));
   return body;
 }
 
 function redraw() {
+  COLOURS.clear();
   for (const chart of CHARTS.values()) if (chart.option) chart.seen ? chart.paint() : (chart.stale = true);
 }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
@@ -131,6 +139,7 @@ let resizing = 0;
 addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(redraw, 80); });
 addEventListener("beforeprint", () => {  // on paper everything is drawn, light, at the width of the paper
   document.documentElement.classList.add("paper");
+  COLOURS.clear();
   for (const chart of CHARTS.values()) if (chart.option) chart.paint();
 });
 addEventListener("afterprint", () => { document.documentElement.classList.remove("paper"); redraw(); });

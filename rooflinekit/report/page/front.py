@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.report.page.assemble import deployment_page, plan_page, table_page
 from rooflinekit.report.page.render import LIMIT_BYTES
-from rooflinekit.sweeping.tables import read_answers
+from rooflinekit.report.writing import check_target, write_whole
 from rooflinekit.types.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,18 +61,12 @@ def write_report(
     'llama-3-8b on h100-sxm, vllm'
     """
     path, force = Path(out), bool(more.pop("force", False))
-    if path.exists() and not force:
-        raise InputError(f"{path} exists; add --force to overwrite it")
-    if not path.parent.is_dir():
-        raise InputError(f"{path.parent} is not a folder; make it first")
+    check_target(path, force)
     title, html = _page(model, gpu, more)
     content = html.encode()
     if len(content) > LIMIT_BYTES:
         raise InputError(f"the page would have {len(content) / 1e6:.1f} MB, more than 2.5; offer fewer models and GPUs")
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)  # complete, or not there
-    return Report(path, title, len(content))
+    return Report(write_whole(path, content), title, len(content))
 
 
 def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dict[str, Any]) -> tuple[str, str]:
@@ -144,4 +138,6 @@ def _plan(plan: Any) -> Mapping[str, Any]:
 def _table(sweep: Any) -> tuple[pd.DataFrame, str]:
     if hasattr(sweep, "columns"):
         return sweep, "the table"
+    from rooflinekit.sweeping.tables import read_answers  # noqa: PLC0415 - pandas takes longer than a page
+
     return read_answers(str(sweep)), Path(sweep).name

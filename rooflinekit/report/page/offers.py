@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from rooflinekit.coefficients import plan_coefficients
-from rooflinekit.estimator import Resolved, read_deployment, resolve
+from rooflinekit.coefficients import Known, plan_coefficients
+from rooflinekit.estimator import read_deployment, resolve
 from rooflinekit.operating_point import Predictor
 from rooflinekit.report.page.packing import Pool
 from rooflinekit.specs import load_accelerator, load_model
@@ -18,7 +18,7 @@ from rooflinekit.types.errors import RooflinekitError
 from rooflinekit.types.hardware import Accelerator
 from rooflinekit.types.model import Model
 
-__all__ = ["OTHER_GPUS", "OTHER_MODELS", "OWN", "Asked", "Offers", "make_offers", "own_formats", "roofs"]
+__all__ = ["APART", "OTHER_GPUS", "OTHER_MODELS", "OWN", "Asked", "Offers", "make_offers", "own_formats", "roofs"]
 
 OWN = "own"
 """The checkpoint's format, and the cache format that goes with it."""
@@ -26,6 +26,9 @@ OWN = "own"
 OTHER_GPUS = ("h100-sxm", "h200-sxm", "b200-sxm")
 OTHER_MODELS = ("llama-3.1-8b", "qwen3-30b-a3b")
 """What is offered beside the deployment that was asked for; these models in their own formats alone."""
+
+APART = "\0"
+"""Between the words of a combination: no name of a file has it."""
 
 _DEGREES = (1, 2, 4, 8)
 _ON_SLIDERS = ("tp", "weights", "kv")
@@ -43,32 +46,32 @@ class Asked:
     gpu: str
     scenario: Mapping[str, Any]  #: of the deployment, without workload
     calibration: str | None
-    resolved: Resolved
+    predictor: Predictor
 
-    @classmethod
-    def of(cls, model: str, gpu: str, scenario: Mapping[str, Any], calibration: str | None) -> Asked:
-        """Resolve it."""
-        given = {key: value for key, value in scenario.items() if value is not None}
-        return cls(model, gpu, given, calibration, resolve(model, gpu, read_deployment(dict(given)), calibration))
+    @property
+    def plan(self) -> Plan:
+        """The plan inside."""
+        return self.predictor.plan
 
     @property
     def key(self) -> dict[str, Any]:
         """What the sliders start with."""
-        plan, formats = self.resolved.plan, {name: self.scenario.get(name) for name in ("weights", "kv")}
+        plan, formats = self.plan, {name: self.scenario.get(name) for name in ("weights", "kv")}
         told = {name: OWN if text is None else parse_dtype(text).value for name, text in formats.items()}
         return {"model": plan.model.name, "gpu": plan.system.accelerator.name, "tp": plan.deployment.tp, **told}
 
 
 @dataclass
 class Offers:
-    """Plans by combination ("model|gpu|tp|weights|kv"), the kernels that they share, and why others are missing."""
+    """Plans by combination (model, gpu, tp, weights, kv), the kernels that they share, and why others are missing."""
 
     pool: Pool = field(default_factory=Pool)
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     models: dict[str, int | None] = field(default_factory=dict)  #: longest context by name
     gpus: dict[str, Plan] = field(default_factory=dict)  #: a plan on each, for its roofs
-    formats: dict[str, str] = field(default_factory=dict)  #: what "own" is by model, weights and cache
+    formats: dict[str, dict[str, str]] = field(default_factory=dict)  #: what "own" is, by model
+    known: dict[str, Known] = field(default_factory=dict)  #: exported kernels by accelerator
 
 
 def make_offers(asked: Asked, models: Iterable[str] | None, gpus: Iterable[str] | None) -> Offers:
@@ -77,7 +80,7 @@ def make_offers(asked: Asked, models: Iterable[str] | None, gpus: Iterable[str] 
     Raises InputError for unknown names.
     """
     offers = Offers()
-    plan, key = asked.resolved.plan, asked.key
+    plan, key = asked.plan, asked.key
     others = OTHER_MODELS if models is None else tuple(models)
     found = [plan.model, *(load_model(name).value for name in others)]
     chips = {plan.system.accelerator.name: asked.gpu}
@@ -100,16 +103,19 @@ def make_offers(asked: Asked, models: Iterable[str] | None, gpus: Iterable[str] 
 def _offer(offers: Offers, asked: Asked, model: Model, choice: tuple[tuple[str, str], dict[str, Any]]) -> None:
     """Export one combination, or say why it is missing; `choice`: an accelerator (name, as asked for), and the rest."""
     (chip, _), chosen = choice
-    label = "|".join(str(part) for part in (model.name, chip, *chosen.values()))
+    label = APART.join(str(part) for part in (model.name, chip, *chosen.values()))
     if label in offers.plans or label in offers.missing:
         return
     try:
         predictor = Predictor.of(_plan(offers, asked, model, choice))
+        if chosen["weights"] == chosen["kv"] == OWN:
+            offers.formats.setdefault(model.name, own_formats(predictor.plan))
         if float(predictor.memory.max_batch(*_PROBE)) < 1.0:
             weights = predictor.memory.stages[0].weight_bytes
             offers.missing[label] = f"does not fit: {weights / 1e9:.3g} GB of weights on each accelerator"
             return
-        offers.plans[label] = offers.pool.place(plan_coefficients(predictor))
+        known = offers.known.setdefault(chip, {})
+        offers.plans[label] = offers.pool.place(plan_coefficients(predictor, known))
     except RooflinekitError as error:
         offers.missing[label] = str(error)
 
@@ -128,7 +134,7 @@ def _plan(offers: Offers, asked: Asked, model: Model, choice: tuple[tuple[str, s
 
 def _calibration(asked: Asked, chip: str) -> str | None:
     """That which was asked for belongs to its accelerator; others take what `estimate` would."""
-    same = chip == asked.resolved.plan.system.accelerator.name
+    same = chip == asked.plan.system.accelerator.name
     return asked.calibration if same or asked.calibration == "none" else None
 
 

@@ -1,144 +1,5 @@
-// State, controls and what they change. The state stands in the URL after "#"; nothing is stored or sent.
+// What a state says: sentences, tables and charts.
 "use strict";
-const OFFERS = DATA.offers;
-const PLANS = new Map();
-const BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], CONTEXTS = [128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072];
-const CHOICES = ["model", "gpu", "tp", "weights", "kv"], NUMBERS = { batch: [1, 4096], isl: [1, 1048576], osl: [1, 131072], speed: [0.1, 10] };
-const SHORT = { model: "m", gpu: "g", tp: "tp", weights: "w", kv: "kv", batch: "b", isl: "i", osl: "o", speed: "bw", pinned: "vs" };
-let state = { ...DATA.asked }, pinned = null, step = "decode", painted = 0;
-
-// ---- answers
-const labelOf = (at) => CHOICES.map((name) => at[name]).join("|");
-function planOf(at) {
-  const label = labelOf(at), packed = OFFERS.plans[label];
-  if (!packed) return null;
-  if (!PLANS.has(label)) {
-    const kernels = (places) => places.map((place) => OFFERS.kernels[place]);
-    PLANS.set(label, { ...packed, prefill: kernels(packed.prefill), decode: kernels(packed.decode), growing: kernels(packed.growing) });
-  }
-  return PLANS.get(label);
-}
-const isAsked = (at) => Object.keys(DATA.asked).every((name) => at[name] === DATA.asked[name]);
-function answer(at) {
-  if (DATA.fixed && isAsked(at)) return DATA.fixed;
-  const plan = planOf(at);
-  return plan ? Evaluate.answer(plan, at) : null;
-}
-function sweep(at, name, values) {
-  if (DATA.fixed && isAsked(at)) return DATA.fixed.sweeps[name === "batch" ? "batch" : "context"];
-  const plan = planOf(at), longest = OFFERS.models[at.model] ?? Infinity;
-  return values.filter((value) => name === "batch" || value + at.osl <= longest || value === values[0]).map((value) => Evaluate.answer(plan, { ...at, [name]: value }));
-}
-const whyNot = (at) => OFFERS.missing[labelOf(at)] ?? "this combination is not embedded in the page";
-
-// ---- the state in the URL
-function read(address = location.hash) {
-  const found = { ...DATA.asked }, given = new URLSearchParams(address.slice(1));
-  for (const name of CHOICES) {
-    const value = given.get(SHORT[name]);
-    if (value !== null && optionsOf(name).some((option) => String(option) === value)) found[name] = name === "tp" ? Number(value) : value;
-  }
-  for (const [name, [low, high]] of Object.entries(NUMBERS)) {
-    const value = Number(given.get(SHORT[name]) ?? NaN);
-    if (Number.isFinite(value) && given.get(SHORT[name]) !== "") found[name] = Math.min(Math.max(name === "speed" ? value : Math.round(value), low), high);
-  }
-  const vs = given.get(SHORT.pinned);
-  pinned = vs ? revive(vs) : null;
-  return found;
-}
-function revive(textual) {  // "model|gpu|tp|weights|kv|batch|isl|osl|speed"
-  const parts = textual.split("|"), found = { ...DATA.asked };
-  CHOICES.forEach((name, place) => { found[name] = name === "tp" ? Number(parts[place]) : parts[place]; });
-  Object.keys(NUMBERS).forEach((name, place) => { found[name] = Number(parts[CHOICES.length + place]); });
-  return answer(found) && Object.keys(NUMBERS).every((name) => found[name] > 0 && found[name] < 1e9) ? found : null;
-}
-const written = (at) => [...CHOICES, ...Object.keys(NUMBERS)].map((name) => at[name]).join("|");
-let writing = 0;
-function writeSoon() {  // browsers ignore or refuse addresses that change more than a few times a second
-  clearTimeout(writing);
-  writing = setTimeout(write, 80);
-}
-function write() {
-  const told = new URLSearchParams();
-  for (const [name, short] of Object.entries(SHORT)) if (name in state && state[name] !== DATA.asked[name]) told.set(short, state[name]);
-  if (pinned) told.set(SHORT.pinned, written(pinned));
-  history.replaceState(null, "", `#${told}`);
-}
-
-// ---- controls
-const TITLES = { model: "Model", gpu: "GPU", tp: "Tensor parallel", weights: "Weights", kv: "KV cache", batch: "Batch", isl: "Prompt", osl: "Output", speed: "Memory bandwidth" };
-const optionsOf = (name) => [...new Set(Object.keys({ ...OFFERS.plans, ...OFFERS.missing }).map((label) => label.split("|")[CHOICES.indexOf(name)]))];
-function optionTitle(name, value) {
-  if (name === "tp") return value === "1" ? "1 GPU" : `${value} GPUs`;
-  if (name === "gpu") return OFFERS.gpus[value]?.title ? `${value}` : value;
-  return value === "own" ? "checkpoint's" : value;
-}
-function choice(name) {
-  const select = make("select", "", { id: `in-${name}` });
-  for (const value of optionsOf(name)) select.append(make("option", optionTitle(name, value), { value }));
-  select.addEventListener("change", () => change({ [name]: name === "tp" ? Number(select.value) : select.value }));
-  return make("div", "", { class: "control" }, make("label", TITLES[name], { for: `in-${name}` }), select);
-}
-const NOTCHES = 400;
-const toNotch = (name, value) => { const [low, high] = NUMBERS[name]; return Math.round(NOTCHES * Math.log(value / low) / Math.log(high / low)); };
-function fromNotch(name, notch) {
-  const [low, high] = NUMBERS[name], value = low * (high / low) ** (notch / NOTCHES);
-  if (name === "speed") return Math.abs(value - 1) < 0.015 ? 1 : Number(value.toPrecision(2));
-  const doubling = 2 ** Math.round(Math.log2(value));  // sliders rest on powers of two; the box takes any number
-  return Math.min(Math.max(Math.abs(value / doubling - 1) < 0.06 ? doubling : Number(value.toPrecision(2)), low), high) | 0 || low;
-}
-function slider(name, unit) {
-  const [low, high] = NUMBERS[name];
-  const range = make("input", "", { type: "range", id: `in-${name}`, min: 0, max: NOTCHES, "aria-describedby": `out-${name}` });
-  const box = make("input", "", { type: "number", id: `box-${name}`, min: low, max: high, step: name === "speed" ? "any" : 1, "aria-label": `${TITLES[name]}, exact` });
-  range.addEventListener("input", () => change({ [name]: fromNotch(name, Number(range.value)) }));
-  box.addEventListener("change", () => {
-    const value = Number(box.value);
-    change({ [name]: box.value === "" || !Number.isFinite(value) ? DATA.asked[name] : Math.min(Math.max(name === "speed" ? value : Math.round(value), low), high) });
-  });
-  const label = make("label", TITLES[name], { for: `in-${name}` });
-  label.append(make("output", "", { id: `out-${name}`, for: `in-${name}` }));
-  return make("div", "", { class: "control", "data-unit": unit }, label, make("div", "", { class: "pair" }, range, box));
-}
-function controls() {
-  const form = byId("controls");
-  if (!form) return;
-  const units = { batch: "sequences", isl: "tokens", osl: "tokens", speed: "" };
-  form.append(...CHOICES.map(choice), ...Object.keys(NUMBERS).map((name) => slider(name, units[name])));
-  const reset = make("button", "Reset", { type: "button", id: "reset" }), pin = make("button", "Compare with this", { type: "button", id: "pin", "aria-pressed": "false" });
-  reset.addEventListener("click", () => { pinned = null; change({ ...DATA.asked }); });
-  pin.addEventListener("click", () => { pinned = pinned ? null : { ...state }; change({}); });
-  form.append(make("div", "", { class: "buttons" }, pin, reset));
-  form.addEventListener("submit", (event) => event.preventDefault());
-}
-function reflect() {
-  if (!byId("controls").children.length) return;
-  for (const name of CHOICES) {
-    const select = byId(`in-${name}`);
-    select.value = String(state[name]);
-    for (const option of select.options) {
-      const there = labelOf({ ...state, [name]: option.value }) in OFFERS.plans;
-      option.textContent = optionTitle(name, option.value) + (there || option.value === String(DATA.asked[name]) ? "" : " (not here)");
-    }
-  }
-  for (const name of Object.keys(NUMBERS)) {
-    byId(`in-${name}`).value = toNotch(name, state[name]);
-    byId(`box-${name}`).value = state[name];
-    const told = name === "speed" ? `${prefixed(OFFERS.gpus[state.gpu].bandwidth * state.speed, "B/s")}` : `${state[name].toLocaleString("en-US")} ${name === "batch" ? "sequences" : "tokens"}`;
-    byId(`out-${name}`).textContent = told;
-    byId(`in-${name}`).setAttribute("aria-valuetext", told);
-  }
-  byId("pin").setAttribute("aria-pressed", String(Boolean(pinned)));
-  byId("pin").textContent = pinned ? "Stop comparing" : "Compare with this";
-  byId("reset").disabled = isAsked(state) && !pinned;
-}
-function change(parts) {
-  state = { ...state, ...parts };
-  writeSoon();
-  cancelAnimationFrame(painted);
-  painted = requestAnimationFrame(update);
-}
-
 // ---- what a state says
 function tile(value, title, detail, bad = false) {
   return make("div", "", { class: `tile${bad ? " bad" : ""}` }, make("span", title), make("b", value), make("span", detail));
@@ -186,7 +47,7 @@ function moves(view) {
 const signed = (ratio) => `${ratio > 0 ? "+" : ratio < 0 ? "−" : ""}${Math.abs(100 * ratio).toFixed(Math.abs(ratio) < 0.0995 ? 1 : 0)}\u00a0%`;
 function showMoves(view) {
   const rows = moves(view), box = byId("moves");
-  const table = asTable([["change", "TPOT", "TTFT", "tokens/s each GPU", ""], ...rows.map(([title, tpot, ttft, rate, fits]) => [title, signed(tpot), signed(ttft), signed(rate), fits ? "" : "does not fit"])]);
+  const table = asTable([["change", "TPOT", "TTFT", "tokens/s each GPU", ""], ...rows.map(([title, tpot, ttft, rate, fits]) => [title, signed(tpot), signed(ttft), signed(rate), fits ? "" : "does not fit"])], "What would change it");
   for (const cell of table.querySelectorAll("td")) if (cell.textContent === "does not fit") cell.className = "bad";
   box.replaceChildren(table);
 }
@@ -217,21 +78,21 @@ function compared(view, reference, name) {
   if (!reference) return box.replaceChildren();
   const rows = [["TTFT", view.ttft.time, reference.ttft.time, asTime], ["TPOT", view.tpot.time, reference.tpot.time, asTime], ["tokens/s, user", view.rateUser, reference.rateUser, three], ["tokens/s, GPU", view.rateEach, reference.rateEach, three],
     ["bytes of a decode step", ...[view, reference].map((each) => sum(Object.values(Evaluate.bytes(each.decode)))), asBytes], ["memory of a GPU", view.memory.total, reference.memory.total, asBytes]];
-  const table = asTable([["", "here", name, "here / there"], ...rows.map(([title, here, there, format]) => [title, format(here), format(there), `${three(here / there)} ×`])]);
+  const table = asTable([["", "here", name, "here / there"], ...rows.map(([title, here, there, format]) => [title, format(here), format(there), `${three(here / there)} ×`])], "Against the other");
   box.replaceChildren(make("h3", "Against the other"), table);
 }
 
 function drawAll(view, reference, name) {
-  key("roofline-key", [["prefill", "prefill"], ["decode", "decode"], ["does not fit", "bad", true], ...(reference ? [[`the other, under roofs of its own`, "soft", true]] : [])]);
+  key("roofline-key", [["prefill", "prefill"], ["decode", "decode"], ...(view.memory.fits ? [] : [["does not fit", "bad", true]]), ...(reference ? [[`the other, under roofs of its own`, "soft", true]] : [])]);
   const gpu = OFFERS.gpus[state.gpu], views = [["", view], ...(reference ? [[" (other)", reference]] : [])];
   const slowest = [...view[step]].sort((a, b) => b.time - a.time).slice(0, 3).map((part) => `${part.name} ${asTime(part.time)}`).join(", ");
   C.roofline.show(`Roofline of ${titleOf(state)}: every kernel by intensity and achieved rate.`, () => rooflineOption(view, gpu, reference), () => kernelRows(view));
-  C.causes.show(`Share of the time of prefill and decode by cause.`, () => stackOption(causeRows(views), Evaluate.CAUSES.map((key) => [key, CAUSE_TITLES[key]]), asShare, { max: 1, most: 1, scale: asPercent }),
+  C.causes.show(`Share of the time of prefill and decode by cause.`, () => stackOption(causeRows(views), Evaluate.CAUSES.map((key) => [key, CAUSE_TITLES[key]]), asShare, { id: "causes", max: 1, scale: asPercent }),
     () => [["step", ...Evaluate.CAUSES.map((key) => CAUSE_TITLES[key])], ...causeRows(views).map(([title, values]) => [title, ...Evaluate.CAUSES.map((key) => values[key])])]);
   C.time.show(`Time of each kernel of ${step}; the longest: ${slowest}.`, () => timeOption(view, step), () => kernelRows(view).filter((row, place) => !place || row[0] === step));
-  C.bytes.show(`Bytes that a step moves: weights, KV cache, activations.`, () => stackOption(bytesRows(views), CLASSES, asBytes, { max: 1, most: 1, scale: asPercent }),
+  C.bytes.show(`Bytes that a step moves: weights, KV cache, activations.`, () => stackOption(bytesRows(views), CLASSES, asBytes, { id: "bytes", max: 1, scale: asPercent }),
     () => [["step", "weights [B]", "KV cache [B]", "activations [B]"], ...bytesRows(views).map(([title, b]) => [title.split("\n")[0], b.weights, b.cache, b.activations])]);
-  C.memory.show(`Memory of one GPU: ${asBytes(view.memory.total)} of ${asBytes(view.memory.capacity)}, ${view.memory.fits ? "fits" : "does not fit"}.`, () => memoryOption(views.map(([title, each]) => [title ? "other" : "here", each])),
+  C.memory.show(`Memory of one GPU: ${asBytes(view.memory.total)} of ${asBytes(view.memory.capacity)}, ${view.memory.fits ? "fits" : "does not fit"}.`, () => memoryOption(views.map(([title, each]) => [title ? "other" : reference ? "here" : "used", each])),
     () => [["", ...memoryParts.map(([, title]) => `${title} [B]`), "capacity [B]"], ...views.map(([title, each]) => [title || "here", ...memoryParts.map(([key]) => memoryRow(each)[key]), each.memory.capacity])]);
   drawSweeps(view, reference ? [pinned ?? DATA.reference?.at, reference] : null);
 }
@@ -242,7 +103,7 @@ function drawSweeps(view, other) {
   const span = (which) => (each) => [each[which].low * 1e3, each[which].time * 1e3, each[which].high * 1e3, each[which].bound * 1e3];
   const say = (each) => `batch ${three(each.at.batch)}, ${three(each.at.isl)} tokens in\nTPOT ${asTime(each.tpot.time)} (${asTime(each.tpot.low)} to ${asTime(each.tpot.high)})\nTTFT ${asTime(each.ttft.time)}\n${three(each.rateEach)} tok/s each GPU${each.memory.fits ? "" : "\ndoes not fit in memory"}`;
   const rows = (found) => [["batch", "prompt", "TPOT [ms]", "low", "high", "bound", "TTFT [ms]", "tokens/s each GPU", "memory"], ...found.map((each) => [each.at.batch, each.at.isl, ...[1, 0, 2, 3].map((place) => span("tpot")(each)[place]), each.ttft.time * 1e3, each.rateEach, each.memory.fits ? "fits" : "does not fit"])];
-  const own = { band: true, bound: true, here: view, say, label: (value) => three(value), referenceName: "other" };
+  const own = { band: true, bound: true, here: view, say, label: (value) => three(value) };
   const rate = (each) => [0, each.rateEach, 0, 0];
   C.batch.show("TPOT against batch.", () => sweepOption(batches, (each) => each.at.batch, span("tpot"), { ...own, xName: "batch", reference: against("batch") }), () => rows(batches));
   C.rate.show("Output tokens a second of one GPU against batch.", () => sweepOption(batches, (each) => each.at.batch, rate, { ...own, band: false, bound: false, xName: "batch", tint: "cache", label: plain, reference: against("batch") }), () => rows(batches));
@@ -251,7 +112,10 @@ function drawSweeps(view, other) {
 }
 const readOf = (each) => each.bytes ?? Evaluate.bytes(each.decode);
 function readsOption(rows) {
-  const option = base(), line = (key, title) => ({ type: "line", name: title, data: rows.map((each) => [Math.log2(each.at.isl), readOf(each)[key] || null]), symbol: "circle", symbolSize: 6, lineStyle: { width: 2, color: colour(key) }, itemStyle: { color: colour(key) }, endLabel: { show: true, formatter: title, ...text(12.5), color: colour(key) }, labelLayout: { moveOverlap: "shiftY" } });
+  const ends = ["weights", "cache"].map((key) => readOf(rows[rows.length - 1])[key] || 1), span = rows.flatMap((each) => Object.values(readOf(each))).filter((value) => value > 0);
+  const decades = Math.ceil(Math.log10(Math.max(...span))) - Math.floor(Math.log10(Math.min(...span))) || 1;
+  const places = apart(ends.map((value) => -260 * Math.log10(value) / decades), 14);
+  const option = base(), line = (key, title) => ({ type: "line", name: title, data: rows.map((each) => [Math.log2(each.at.isl), readOf(each)[key] || null]), symbol: "circle", symbolSize: 6, lineStyle: { width: 2, color: colour(key) }, itemStyle: { color: colour(key) }, endLabel: { show: true, formatter: title, ...text(12.5), color: colour(key), offset: [0, places[title === "KV" ? 1 : 0]] } });
   option.tooltip.formatter = ({ seriesName, value }) => `${three(2 ** value[0])} tokens in\n${seriesName}: ${asBytes(value[1])}`;
   option.grid = { ...option.grid, right: 62, left: small() ? 56 : 64 };
   return { ...option, xAxis: doublings("prompt tokens", rows.map((each) => each.at.isl)), yAxis: logarithmic("", "B", {}), series: [line("weights", "weights"), line("cache", "KV")] };
@@ -266,7 +130,7 @@ function later(view) {
     pending = null;
     const points = [];
     for (const label of Object.keys(OFFERS.plans)) {
-      const [model, gpu, tp, weights, kv] = label.split("|");
+      const [model, gpu, tp, weights, kv] = label.split(APART);
       if (model !== state.model) continue;
       for (const batch of BATCHES) {
         const at = { ...state, model, gpu, tp: Number(tp), weights, kv, batch, speed: gpu === state.gpu ? state.speed : 1 };
@@ -277,8 +141,7 @@ function later(view) {
     }
     const groups = Object.keys(OFFERS.gpus).filter((gpu) => points.some((point) => point.group === gpu));
     const within = (place, name, label) => axis({ axis: { type: "log", name, nameGap: 30, ...around(points.map((point) => point.value[place])) }, label: { formatter: (value) => niceLog(value, label) } });
-    const x = within(0, "tokens/s each user", three), y = within(1, "", plain);
-    C.pareto.show("Tokens a second of each user against those of each GPU, over all deployments in this page.", () => cloudOption(points, groups, { x: x, y: y, here: [view.rateUser, view.rateEach] }),
+    C.pareto.show("Tokens a second of each user against those of each GPU, over all deployments in this page.", () => cloudOption(points, groups, { x: within(0, "tokens/s each user", three), y: within(1, "", plain), here: [view.rateUser, view.rateEach] }),
       () => [["deployment", "tokens/s each user", "tokens/s each GPU"], ...frontOf(points.filter((point) => point.fits)).map((point) => [point.said.split("\n").slice(0, 2).join("; "), ...point.value])]);
     key("pareto-key", [...groups.map((group, place) => [group, TINTS[place % TINTS.length]]), ...(points.every((point) => point.fits) ? [] : [["does not fit", "bad", true]])]);
   };
@@ -296,7 +159,7 @@ function begin() {
   const tall = (rows) => () => rows * 44 + 52;
   Object.assign(C, {
     roofline: new Chart("roofline", () => (small() ? 400 : 520)), causes: new Chart("causes", () => (DATA.reference || pinned ? 4 : 2) * 44 + 52),
-    time: new Chart("time", () => Math.max(6, answer(state)?.[step].length ?? 0) * 27 + 56), bytes: new Chart("bytes", () => (DATA.reference || pinned ? 4 : 2) * 44 + 52),
+    time: new Chart("time", () => Math.min(Math.max(6, answer(state)?.[step].length ?? 0) * 27, onPaper() ? 820 : Infinity) + 56), bytes: new Chart("bytes", () => (DATA.reference || pinned ? 4 : 2) * 44 + 52),
     memory: new Chart("memory", () => (DATA.reference || pinned ? 2 : 1) * 46 + 78), batch: new Chart("batch", () => 320), rate: new Chart("rate", () => 320),
     context: new Chart("context", () => 320), reads: new Chart("reads", () => 320), pareto: new Chart("pareto", () => 440),
   });
@@ -309,7 +172,7 @@ function begin() {
   const tints = (names, titles) => names.map((name) => [titles[name] ?? name, name]);
   for (const id of ["causes-key", "time-key"]) key(id, tints(Evaluate.CAUSES, CAUSE_TITLES));
   key("bytes-key", tints(["weights", "cache", "activations"], { cache: "KV cache" }));
-  key("memory-key", tints(["weights", "cache", "activations", "engine"], { cache: "KV cache" }));
+  key("memory-key", [...tints(["weights", "cache", "activations", "engine"], { cache: "KV cache" }), ["free", "soft", true]]);
   state = read();
   addEventListener("hashchange", () => { state = read(); update(); });
   update();

@@ -22,6 +22,10 @@ def check_plan(plan: object) -> dict[str, Any]:
     Raises InputError otherwise.
     """
     missing = [key for key in _KEYS if not isinstance(plan, Mapping) or key not in plan]
+    if isinstance(plan, Mapping) and {"what", "value", "at"} <= plan.keys():
+        raise InputError(
+            "this answers plan --max: one deployment, no candidates; report on it by its MODEL and options"
+        )
     if missing or not isinstance(plan, Mapping):
         raise InputError(f"this is no plan of `rooflinekit plan --format json`: it has no {', '.join(missing)}")
     if not plan["candidates"]:
@@ -63,7 +67,9 @@ def _first_sentence(text: str) -> tuple[str, str]:
 
 def plan_cards(plan: Mapping[str, Any]) -> str:
     """Places for charts, and why the others lost."""
-    rows = [(row["title"], row["gpus"], row["usd"], row["million"], row["verdict"]) for row in _candidates(plan)]
+    rows = [
+        (row["title"], row["gpus"], row["usd"], _money(row["million"]), row["verdict"]) for row in _candidates(plan)
+    ]
     head = ("candidate", "GPUs", "USD/h", "USD a million tokens", "verdict")
     losses = table(("not a candidate", "why"), [(entry["what"], entry["why"]) for entry in plan.get("refused", ())])
     refused = f"<details><summary>What cannot serve the traffic</summary>{losses}</details>"
@@ -75,6 +81,10 @@ def plan_cards(plan: Mapping[str, Any]) -> str:
     )
     fronts = card("What cannot be improved in one respect alone", f'<div class="two">{boxes}</div>')
     return f'<div class="wrap">{costs}{latency}{fronts}</div>'
+
+
+def _money(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.3g}")
 
 
 def _front(name: str, heading: str) -> str:

@@ -19,7 +19,8 @@ LIMIT_BYTES = 2_500_000
 """A page is at most this large."""
 
 _HERE = Path(__file__).parent
-_SCRIPTS = ("vendor/echarts.min.js", "evaluate.js", "draw.js", "charts.js", "page.js", "sections.js")
+_SCRIPTS = ("vendor/echarts.min.js", "evaluate.js", "draw.js", "charts.js", "state.js", "page.js", "sweep.js",
+            "sections.js")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table of plain text; numbers stand right."""
     cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     lines = "".join(f"<tr>{''.join(_cell(value) for value in row)}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table></div>'
+    inside = f"<table><thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table>"
+    return f'<div class="wide" tabindex="0" role="region" aria-label="Table">{inside}</div>'
 
 
 def _cell(value: object) -> str:

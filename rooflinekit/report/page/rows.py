@@ -3,73 +3,130 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.report.page.render import card, paragraphs
+from rooflinekit.report.page.render import card, paragraphs, script_json
 from rooflinekit.types.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MOST_CELLS", "rows_card", "rows_data"]
+__all__ = ["MOST_BYTES", "rows_card", "rows_data"]
 
-MOST_CELLS = 300_000
-"""Cells that a page holds: about 1.3 MB."""
+MOST_BYTES = 1_700_000
+"""What rows may take of a page."""
 
-_KNOWN = ("model", "gpu", "engine", "tp", "pp", "ep", "dp", "weights", "kv", "batch", "concurrency", "rate", "isl",
-          "osl",
-          "ttft_ms", "tpot_ms", "e2e_ms", "output_tok_s", "output_tok_s_per_user", "output_tok_s_per_gpu",
-          "usd_per_million_tokens", "usd_per_hour", "total_bytes", "fits")  # fmt: skip
+_MOST_ROWS = 40_000  # of more, a browser takes too long to draw
+_MOST_CELLS = 200_000  # up to which columns beyond the usual are kept
+_MOST_COLUMNS = 60
+_FIRST = ("model", "gpu", "engine", "tp", "pp", "ep", "dp", "cp", "weights", "kv", "batch", "concurrency", "rate",
+          "isl", "osl", "ttft_ms", "tpot_ms", "e2e_ms", "output_tok_s", "output_tok_s_per_user", "output_tok_s_per_gpu",
+          "usd_per_million_output_tokens", "usd_per_hour", "total_bytes", "fits")  # fmt: skip
 _ANSWERS = ("ttft_ms", "tpot_ms", "output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user")
+_MORE = ("output_tok_s", "goodput", "request_rate", "max_batch", "max_context", "kv_pool", "knee_rate")
+_LESS = ("ttft_", "tpot_", "itl_", "e2e_", "queue_", "usd_", "total_bytes", "needed_bytes")
 _USER, _GPU = "output_tok_s_per_user", "output_tok_s_per_gpu"
 _DIGITS = 6
 _WORDS = 200  # different texts beyond which a column is no group
 
 
 def rows_data(table: pd.DataFrame) -> dict[str, Any]:
-    """Columns that vary and mean something here.
+    """Columns that vary, what is better of each (1: more, -1: less), and how much was left out.
 
     Raises InputError where no column is an answer of `sweep` or `estimate_frame`.
     """
-    kept = table[[name for name in _KNOWN if name in table.columns]]
-    if not set(_ANSWERS) & set(kept.columns):
+    table = _numbers(table)
+    answers = [name for name in _ANSWERS if name in table.columns]
+    if not answers:
         raise InputError(f"no column is an answer of a sweep ({', '.join(_ANSWERS)}); the table has: "
                          f"{', '.join(map(str, table.columns[:12])) or 'none'}")  # fmt: skip
-    kept = kept[[name for name in kept if name in _ANSWERS or kept[name].astype(str).nunique() > 1 or name == "gpu"]]
-    total, answered = len(kept), kept[kept[[name for name in _ANSWERS if name in kept]].notna().any(axis=1)]
+    answered = table[table[answers].notna().any(axis=1)]
     if answered.empty:
         raise InputError("no row has an answer: there is nothing to report")
-    shown = _thinned(answered, MOST_CELLS // max(len(kept.columns), 1))
-    columns = {name: column for name in shown if (column := _column(shown[name])) is not None}
-    return {"columns": columns, "rows": len(shown), "total": total, "unanswered": total - len(answered)}
+    told = {name: column for name in _ordered(answered) if (column := _telling(answered[name], name)) is not None}
+    first = sum(name in _FIRST for name in told)
+    kept = list(told)[: min(max(first, _MOST_CELLS // len(answered)), _MOST_COLUMNS)]
+    places, columns = _fitting(answered, {name: told[name] for name in kept})
+    return {
+        "columns": columns,
+        "better": {name: side for name in kept if (side := _better(name))},
+        "rows": len(places), "total": len(table), "unanswered": len(table) - len(answered),
+        "left": [name for name in told if name not in kept],
+    }  # fmt: skip
 
 
-def _thinned(table: pd.DataFrame, most: int) -> pd.DataFrame:
-    """Every n-th row, and all of the front."""
-    if len(table) <= most:
-        return table.reset_index(drop=True)
-    step = -(-len(table) // max(most, 1))
-    keep = set(range(0, len(table), step))
-    if _USER in table and _GPU in table:
-        order = table[[_USER, _GPU]].reset_index(drop=True).sort_values([_USER, _GPU], ascending=False)
-        best = order[_GPU].cummax().shift(fill_value=-1.0)
-        keep |= set(order.index[order[_GPU] > best])
-    return table.iloc[sorted(keep)].reset_index(drop=True)
+def _fitting(answered: pd.DataFrame, told: dict[str, pd.Series[Any]]) -> tuple[list[int], dict[str, Any]]:
+    """As many rows as a page has room for: their places, and their columns."""
+    most = min(_MOST_ROWS, MOST_BYTES // (2 * len(told)))  # a cell takes two bytes at least
+    while True:
+        places = _thinned(answered, most)
+        columns = {name: _column(column.iloc[places]) for name, column in told.items()}
+        size = len(script_json(columns).encode())
+        if size <= MOST_BYTES or most <= 1:
+            return places, columns
+        most = min(most, len(places)) * MOST_BYTES // size * 9 // 10
 
 
-def _column(column: pd.Series[Any]) -> dict[str, Any] | None:
+def _numbers(table: pd.DataFrame) -> pd.DataFrame:
+    """Headers as texts, each once; answers as numbers, whatever they were written as."""
+    import pandas as pd  # noqa: PLC0415 - only where a table is at hand
+
+    table = table.set_axis([str(name) for name in table.columns], axis=1)
+    table = table.loc[:, ~table.columns.duplicated()]
+    texts = {name: pd.to_numeric(table[name], errors="coerce").astype(float) for name in _ANSWERS if name in table}
+    return table.assign(**texts)
+
+
+def _ordered(table: pd.DataFrame) -> Iterator[str]:
+    """Known columns first."""
+    yield from (name for name in _FIRST if name in table.columns)
+    yield from (name for name in table.columns if name not in _FIRST)
+
+
+def _telling(column: pd.Series[Any], name: str) -> pd.Series[Any] | None:
+    """The column as numbers or texts; None if it says the same everywhere, or something else in each row."""
     import pandas as pd  # noqa: PLC0415 - only where a table is at hand
 
     if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+        numbers = column.astype(float)
+        return numbers if name in _ANSWERS or numbers.nunique(dropna=False) > 1 else None
+    words = column.astype(object).where(column.notna(), "").astype(str)
+    if name == "fits":
+        words = words.str.strip().str.capitalize()
+    return words if name == "gpu" or 1 < words.nunique() <= _WORDS else None
+
+
+def _better(name: str) -> int:
+    return 1 if name.startswith(_MORE) else -1 if name.startswith(_LESS) else 0
+
+
+def _thinned(table: pd.DataFrame, most: int) -> list[int]:
+    """Places of every n-th row, and of the whole front of what fits."""
+    if len(table) <= most:
+        return list(range(len(table)))
+    keep = set(range(0, len(table), -(-len(table) // max(most, 1))))
+    if _USER in table and _GPU in table:
+        order = table[[_USER, _GPU]].reset_index(drop=True)
+        if "fits" in table:
+            order = order[table["fits"].astype(str).str.capitalize().to_numpy() != "False"]
+        order = order.sort_values([_USER, _GPU], ascending=False)
+        best = order[_GPU].cummax().shift(fill_value=-1.0)
+        keep |= set(order.index[order[_GPU] > best])
+    return sorted(keep)
+
+
+def _column(column: pd.Series[Any]) -> dict[str, Any]:
+    import pandas as pd  # noqa: PLC0415 - only where a table is at hand
+
+    if pd.api.types.is_numeric_dtype(column):
         return {"values": [_short(value) for value in column.tolist()]}
-    codes, words = pd.factorize(column.astype(str))
-    if len(words) > _WORDS:
-        return None
+    codes, words = pd.factorize(column)
     return {"words": [str(word) for word in words], "codes": codes.tolist()}
 
 
 def _short(value: float) -> float | int | None:
-    if math.isnan(value):
+    if not math.isfinite(value):
         return None
     short = float(f"{value:.{_DIGITS}g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
@@ -81,8 +138,10 @@ def rows_card(data: dict[str, Any], name: str) -> str:
     if data["unanswered"]:
         told += f"; {data['unanswered']:,} have no answer"
     if data["rows"] < data["total"] - data["unanswered"]:
-        told += "; the rest is left out evenly, the front is whole"
-    words = paragraphs([f"{told}. The line is what nothing else beats in both; its rows stand in the table below."])
-    boxes = '<div class="three" id="sweep-controls"></div><ul class="key" id="sweep-key"></ul>'
-    body = f'{words}{boxes}<div class="chart" id="sweep"></div>'
+        told += "; the rest is left out evenly, the front of tokens/s is whole"
+    if data["left"]:
+        told += f"; {len(data['left'])} more columns do not fit into a page ({', '.join(data['left'][:5])} …)"
+    boxes = '<div class="three" id="sweep-controls"></div><p id="sweep-said" aria-live="polite"></p>'
+    chart = '<ul class="key" id="sweep-key"></ul><h3 id="sweep-up"></h3><div class="chart" id="sweep"></div>'
+    body = f"{paragraphs([f'{told}.'])}{boxes}{chart}"
     return f'<div class="wrap">{card("Sweep", body, "sweep-card")}</div>'

@@ -2,10 +2,10 @@
 "use strict";
 const MARKS = ["p50", "p90", "p95", "p99"];
 
-function spreadOption(rows) {  // rows: [title, {p50, p90, ... [ms]}, hollow]
+function spreadOption(rows, id) {  // rows: [title, {p50, p90, ... [ms]}, hollow]
   const option = base(), shown = [...rows].reverse(), names = shown.map(([title]) => title);
-  const values = shown.flatMap(([, spread]) => MARKS.map((mark) => spread[mark])).filter((value) => value > 0).flatMap((value) => [value / 1.6, value]);
-  option.grid = { ...option.grid, left: small() ? 118 : 170, right: 40 };
+  const values = shown.flatMap(([, spread]) => MARKS.map((mark) => spread[mark])).filter((value) => value > 0), left = small() ? 118 : 170;
+  if (values.length && !small()) values.push(roomBefore(values, byId(id).clientWidth - left - 90));
   option.tooltip.formatter = ({ data }) => data.said ?? "";
   const tint = (hollow) => colour(hollow ? "soft" : "decode");
   const bars = shown.map(([title, spread, hollow]) => ({ type: "line", symbol: "none", silent: true, z: 2, lineStyle: { color: tint(hollow), width: 2, opacity: 0.5 }, data: MARKS.filter((mark) => spread[mark] > 0).map((mark) => [spread[mark], title]) }));
@@ -18,26 +18,30 @@ function spreadOption(rows) {  // rows: [title, {p50, p90, ... [ms]}, hollow]
     })),
   }));
   const x = axis({ axis: { type: "log", ...around(values.length ? values : [1, 10]) }, label: { formatter: (value) => niceLog(value, (ms) => asTime(ms / 1e3)) } });
-  return { ...option, grid: { ...option.grid, right: small() ? 84 : 90 }, xAxis: x, yAxis: { ...along("", { axis: { type: "category", data: names }, label: { color: colour("ink"), width: small() ? 108 : 158, overflow: "break", lineHeight: 15 } }), splitLine: { show: true, lineStyle: { color: colour("grid") } } }, series: [...bars, ...dots] };
+  return { ...option, grid: { ...option.grid, left, right: small() ? 84 : 90 }, xAxis: x, yAxis: { ...along("", { axis: { type: "category", data: names }, label: { color: colour("ink"), width: small() ? 108 : 158, overflow: "break", lineHeight: 15 } }), splitLine: { show: true, lineStyle: { color: colour("grid") } } }, series: [...bars, ...dots] };
+}
+function roomBefore(values, width) {  // where a logarithmic axis begins so that words of 90 pixels fit before the least value
+  const low = Math.min(...values), decades = Math.max(Math.log10(Math.max(...values) / low), 0.3);
+  return low / 10 ** (decades * 90 / Math.max(width - 90, 90));
 }
 const spreadRows = (rows) => [["", "mean [ms]", "P50", "P90", "P95", "P99"], ...rows.map(([title, spread]) => [title, ...["mean", ...MARKS].map((mark) => spread[mark] ?? "")])];
 
-function timeLineOption(line, names) {
+function timeLineOption(line, names, label = three) {
   const option = base();
-  option.tooltip = { ...option.tooltip, trigger: "axis", formatter: (found) => [`${three(found[0].value[0])} s`, ...found.map((each) => `${each.seriesName} ${three(each.value[1])}`)].join("\n") };
+  option.tooltip = { ...option.tooltip, trigger: "axis", formatter: (found) => [`${three(found[0].value[0])} s`, ...found.map((each) => `${each.seriesName} ${label(each.value[1])}`)].join("\n") };
   option.grid = { ...option.grid, right: 76 };
   const series = names.map(([key, title, tint]) => ({
     type: "line", step: "end", name: title, data: line.time.map((time, place) => [time, line[key][place]]), symbol: "none", lineStyle: { width: 1.4, color: colour(tint) }, itemStyle: { color: colour(tint) },
     endLabel: { show: true, formatter: title, ...text(12), color: colour(tint), offset: [0, key === "queue" ? 8 : -6] },
   }));
-  return { ...option, xAxis: along("s", { axis: { min: 0, max: line.time[line.time.length - 1] }, label: { formatter: three, showMaxLabel: false } }), yAxis: along("", { label: { formatter: three } }), series };
+  return { ...option, xAxis: along("s", { axis: { min: 0, max: line.time[line.time.length - 1] }, label: { formatter: three, showMaxLabel: false } }), yAxis: along("", { label: { formatter: label } }), series };
 }
 
 function simulation({ spreads, line }) {
-  new Chart("sim-spread", () => spreads.length * 46 + 60).show("Percentiles of the simulated requests.", () => spreadOption(spreads), () => spreadRows(spreads));
+  new Chart("sim-spread", () => spreads.length * 46 + 60).show("Percentiles of the simulated requests.", () => spreadOption(spreads, "sim-spread"), () => spreadRows(spreads));
   const rows = () => [["time [s]", "waiting", "decoding", "share of the cache"], ...line.time.map((time, place) => [time, line.queue[place], line.batch[place], line.kv[place]])];
   new Chart("sim-line", () => 280).show("Requests that wait and that decode over time.", () => timeLineOption(line, [["batch", "decoding", "decode"], ["queue", "waiting", "weights"]]), rows);
-  new Chart("sim-kv", () => 200).show("Share of the cache in use over time.", () => timeLineOption(line, [["kv", "cache", "cache"]]), rows);
+  new Chart("sim-kv", () => 200).show("Share of the cache in use over time.", () => timeLineOption(line, [["kv", "cache", "cache"]], asShare), rows);
 }
 
 function plan({ candidates, spreads, points }) {
@@ -45,7 +49,7 @@ function plan({ candidates, spreads, points }) {
   const shown = candidates.slice(0, 12);
   new Chart("plan-cost", () => shown.length * 34 + 60).show(`Cost of the candidates in ${unit}; the first is the answer.`, () => candidateOption([...shown].reverse(), worth, unit, candidates[0]),
     () => [["candidate", "GPUs", "USD/h", "verdict"], ...candidates.map((each) => [each.title, each.gpus, each.usd ?? "", each.verdict])]);
-  if (spreads.length) new Chart("plan-spread", () => spreads.length * 46 + 60).show("Latencies of the answer, by formula and simulated.", () => spreadOption(spreads), () => spreadRows(spreads));
+  if (spreads.length) new Chart("plan-spread", () => spreads.length * 46 + 60).show("Latencies of the answer, by formula and simulated.", () => spreadOption(spreads, "plan-spread"), () => spreadRows(spreads));
   const speed = points.filter((point) => point.on.includes("speed")), cost = points.filter((point) => point.on.includes("cost") && point.usd !== null);
   front("plan-speed", speed, ["user", "tokens/s each user"], ["gpu_rate", "tokens/s each GPU"], "Tokens a second of each user against those of each GPU.");
   front("plan-price", cost, ["e2e", "mean time of a request [ms]"], ["usd", "USD a million tokens"], "Cost of a million tokens against the time of a request.");
@@ -70,45 +74,6 @@ function front(id, points, [x, xName], [y, yName], said) {
     const option = cloudOption(found, groups, { x: within(0, xName), y: within(1, ""), size: 10, opacity: 0.85 });
     return { ...option, series: option.series.filter((series) => series.type === "scatter") };
   }, () => [["deployment", xName, yName], ...points.map((point) => [point.title, point[x], point[y]])]);
-}
-
-// ---- a sweep: any numeric column against any other
-function sweepTable({ columns, rows }) {
-  const cell = (name, row) => { const column = columns[name]; return column.codes ? column.words[column.codes[row]] : column.values[row]; };
-  const numbers = Object.keys(columns).filter((name) => columns[name].values), words = Object.keys(columns).filter((name) => columns[name].codes);
-  const few = words.concat(numbers).filter((name) => new Set(Array.from({ length: rows }, (_, row) => cell(name, row))).size <= TINTS.length);
-  const has = (...names) => names.find((name) => numbers.includes(name));
-  const chosen = { x: has("output_tok_s_per_user", "tpot_ms") ?? numbers[0], y: has("output_tok_s_per_gpu", "output_tok_s") ?? numbers[1] ?? numbers[0], by: few.find((name) => name === "gpu") ?? few[0] ?? "" };
-  const chart = new Chart("sweep", () => (small() ? 380 : 520), "canvas");
-  const pick = (name, title, options) => {
-    const select = make("select", "", { id: `sweep-${name}` });
-    for (const option of options) select.append(make("option", option || "nothing", { value: option }));
-    select.value = chosen[name];
-    select.addEventListener("change", () => { chosen[name] = select.value; draw(); });
-    byId("sweep-controls").append(make("div", "", { class: "control" }, make("label", title, { for: `sweep-${name}` }), select));
-  };
-  pick("x", "Across", numbers); pick("y", "Up", numbers); pick("by", "Coloured by", ["", ...few]);
-  function draw() {
-    const start = performance.now(), points = [];
-    const x = columns[chosen.x].values, y = columns[chosen.y].values;
-    for (let row = 0; row < rows; row++)
-      if (x[row] > 0 && y[row] > 0) points.push({ value: [x[row], y[row]], row, group: chosen.by ? String(cell(chosen.by, row)) : "all", fits: columns.fits ? cell("fits", row) !== "False" : true });
-    const groups = [...new Set(points.map((point) => point.group))], said = `${points.length.toLocaleString("en-US")} rows: ${chosen.y} against ${chosen.x}.`;
-    const front = () => frontOf(points.filter((point) => point.fits)).map((point) => point.row);
-    key("sweep-key", [...groups.map((group, place) => [group, TINTS[place % TINTS.length]]), ...(points.every((point) => point.fits) ? [] : [["does not fit", "bad", true]])]);
-    chart.show(said, () => sweepCloud(points, groups, chosen, (row) => Object.keys(columns).map((name) => `${name} ${cell(name, row) ?? ""}`).join("\n")),
-      () => [Object.keys(columns), ...front().map((row) => Object.keys(columns).map((name) => cell(name, row) ?? ""))]);
-    document.documentElement.dataset.updateMs = (performance.now() - start).toFixed(1);
-  }
-  draw();
-}
-function sweepCloud(points, groups, chosen, said) {
-  const within = (place, name) => axis({ axis: { type: "log", name, nameGap: 30, ...around(points.map((point) => point.value[place])) }, label: { formatter: (value) => niceLog(value, three) } });
-  if (!points.length) return {};
-  const option = cloudOption(points, groups, { x: within(0, chosen.x), y: within(1, ""), size: 5, opacity: 0.5, many: true });
-  const series = new Map([["does not fit", points.filter((point) => !point.fits)], ...groups.map((group) => [group, points.filter((point) => point.fits && point.group === group)])]);
-  option.tooltip.formatter = ({ seriesName, dataIndex }) => (series.has(seriesName) ? said(series.get(seriesName)[dataIndex].row) : "");
-  return option;
 }
 
 function walk(page) {  // a page of its own inside, made when it is opened

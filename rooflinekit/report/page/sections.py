@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from rooflinekit.estimator import Resolved
 from rooflinekit.report.page.render import card, paragraphs, table
 from rooflinekit.results import Estimate
 from rooflinekit.serving.outcome import Outcome
+from rooflinekit.step import Plan
 from rooflinekit.types.batch import Batch
 
 __all__ = ["accuracy_card", "provenance_card", "simulation_card", "simulation_data", "walk_card"]
@@ -66,9 +66,8 @@ def _record(line: dict[str, list[float]], time: float, latest: dict[float, dict[
     line["kv"].append(round(sum(row["kv_use"] for row in latest.values()) / len(latest), 5))
 
 
-def accuracy_card(resolved: Resolved) -> str:
+def accuracy_card(plan: Plan) -> str:
     """What the fits behind these times got wrong on kernels that they had not seen."""
-    plan = resolved.plan
     calibration = plan.calibration
     if calibration is None:
         return card("Accuracy", paragraphs(["No calibration: these are datasheet bounds, which no kernel beats."]))
@@ -78,7 +77,14 @@ def accuracy_card(resolved: Resolved) -> str:
             fit = calibration.fit(kernel)
             fits.setdefault(id(fit), (kernel.family, kernel.dtype.value, fit))
     rows = [
-        (family, dtype, fit.rows, f"{fit.error:.1%}" if fit.rows else "", f"{max(fit.regimes.width):.2f} x", fit.source)
+        (
+            family,
+            dtype,
+            fit.rows,
+            f"{100.0 * fit.error:.1f}\u00a0%" if fit.rows else "",
+            f"{max(fit.regimes.width):.2f}\u00a0x",
+            fit.source,
+        )
         for family, dtype, fit in fits.values()
     ]
     said = (

@@ -44,7 +44,7 @@ def facts(answer: Estimate) -> list[str]:
     return [
         f"{asked}, {inputs['isl']} tokens in{cached}, {inputs['osl']} out; {formats}.",
         f"Memory: {format_bytes(memory.total_bytes)} of {format_bytes(memory.capacity_bytes)} on the busiest GPU "
-        f"({share:.0%}); room for a batch of {memory.max_batch}. {_level(answer)}",
+        f"({100.0 * share:.0f} %); room for a batch of {memory.max_batch}. {_level(answer)}",
     ]
 
 

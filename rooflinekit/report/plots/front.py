@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -94,7 +95,7 @@ def check_plots(folder: Path, names: Sequence[str], force: bool) -> None:
     if not folder.parent.is_dir():
         raise InputError(f"{folder.parent} is not a folder; make it first")
     for path in (folder / f"{name}.{suffix}" for name in names for suffix in FORMATS):
-        if path.exists() and not force:
+        if os.path.lexists(path) and not force:
             raise InputError(f"{path} exists; add --force to overwrite it")
 
 

@@ -13,6 +13,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from rooflinekit.report.plots.style import Theme, styled
+from rooflinekit.report.writing import check_target, write_whole
 from rooflinekit.types.errors import InputError
 
 __all__ = ["Picture"]
@@ -62,14 +63,8 @@ class Picture:
         path = Path(path)
         if path.suffix not in (".svg", ".png"):
             raise InputError(f"{path}: a picture is written as .svg or .png")
-        if path.exists() and not force:
-            raise InputError(f"{path} exists; save with force=True to overwrite it")
-        if not path.parent.is_dir():
-            raise InputError(f"{path.parent} is not a folder; make it first")
-        data = self.png() if path.suffix == ".png" else self.svg().encode()
-        partial = path.with_name(f".{path.name}.partial")
-        partial.write_bytes(data)
-        return partial.replace(path)  # complete, or not there
+        check_target(path, force, "save with force=True")
+        return write_whole(path, self.png() if path.suffix == ".png" else self.svg().encode())
 
     def _repr_svg_(self) -> str:
         return self.svg()

@@ -72,5 +72,5 @@ def timeline(outcome: Outcome, theme: Theme) -> Picture:
         panels[0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     peak = {name: float(rows[name].max()) if len(rows) else 0.0 for name in shown}
     words = (f"{outcome.duration_s:.3g} s of {outcome.model} on {outcome.gpu}: at most {peak['queue']:.0f} requests "
-             f"wait, {peak['batch']:.0f} sequences decode, {peak['kv_use']:.0%} of the cache is in use.")  # fmt: skip
+             f"wait, {peak['batch']:.0f} sequences decode, the cache is at {100 * peak['kv_use']:.0f} %.")  # fmt: skip
     return Picture("timeline", frame.title, words, figure, theme)

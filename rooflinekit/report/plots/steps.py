@@ -43,7 +43,7 @@ def _time_words(estimate: Estimate, steps: Sequence[tuple[str, StepResult]]) -> 
     parts = []
     for name, step in steps:
         largest = max(step.kernels, key=lambda kernel: kernel.time_us)
-        causes = ", ".join(f"{cause} {share:.0%}" for cause, share in step.shares.items() if share >= 0.005)
+        causes = ", ".join(f"{cause} {100 * share:.0f} %" for cause, share in step.shares.items() if share >= 0.005)
         parts.append(f"{name}: {causes}; the largest kernel is {largest.name}.")
     return f"Time of {estimate.model} on {estimate.gpu} by cause. {' '.join(parts)}"
 
@@ -56,7 +56,7 @@ def _strip(axes: Axes, shares: dict[str, float], colors: dict[str, str], theme: 
         axes.barh(0, share, left=end - share, color=color, edgecolor=theme.paper, lw=0.8, height=0.8, gid=name)
         if share >= _INSIDE:
             ink = "white" if color in _DARK else "#1b1b1b"
-            words = f"{name} {share:.0%}" if share >= 2 * _INSIDE else f"{share:.0%}"
+            words = f"{name} {100 * share:.0f} %" if share >= 2 * _INSIDE else f"{100 * share:.0f} %"
             axes.text(end - share / 2, 0, words, ha="center", va="center", fontsize=7, color=ink)
     axes.set(xlim=(0, 1), ylim=(-0.5, 0.5))
     axes.set_axis_off()
@@ -172,7 +172,8 @@ def memory(estimate: Estimate, theme: Theme) -> Picture:
             words = f"free for KV\n{format_bytes(free)}"
             axes.text((m.total_bytes + free / 2) / 1e9, 0, words, ha="center", va="center", fontsize=7, bbox=box)
     axes.axvline(m.capacity_bytes / 1e9, color=theme.ink, lw=1.4, gid="capacity")
-    axes.text(m.capacity_bytes / 1e9, 0.42, f"capacity {format_bytes(m.capacity_bytes)} ", ha="right", fontsize=7)
+    side = "right" if m.capacity_bytes / 1e9 > end / 2 else "left"
+    axes.text(m.capacity_bytes / 1e9, 0.42, f" capacity {format_bytes(m.capacity_bytes)} ", ha=side, fontsize=7)
     axes.set(xlim=(0, end * 1.03), ylim=(-0.45, 0.62), xlabel="memory [GB]", yticks=[])
     entries = [Patch(color=CLASSES[kind], label=f"{kind} {format_bytes(size)}") for kind, size in parts.items()]
     legend(axes, handles=entries)
