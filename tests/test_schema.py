@@ -52,6 +52,28 @@ ANSWERS: dict[str, list[tuple[str, Callable[[], Any]]]] = {
         ("dense", lambda: rk.levers("llama-3-8b", batch=8)),
         ("experts, a price", lambda: rk.levers("gpt-oss-20b", "h100-sxm", batch=4, price=2.0, calibration="none")),
     ],
+    "cost": [
+        ("dense", lambda: rk.cost("llama-3-8b")),
+        ("experts, bought", lambda: rk.cost("gpt-oss-120b", "h100-sxm", purchase=30_000.0, years=4.0, power_price=0.1)),
+        ("latent attention", lambda: rk.cost("deepseek-v3", "h200-sxm", tp=8, isl="uniform:10-20")),
+    ],
+    "simulate": [
+        ("users", lambda: rk.simulate("llama-3-8b", concurrency=4, requests=12, osl=8)),
+        ("nothing finished", lambda: rk.simulate("llama-3-8b", rate=4, requests=3, isl=9000)),
+        (
+            "pools, an objective, a prefix",
+            lambda: rk.simulate(
+                "llama-3-8b",
+                rate=4,
+                requests=12,
+                osl=8,
+                prefill_replicas=1,
+                ttft_ms=300,
+                shared_prefix=64,
+                prefix_cache=True,
+            ),
+        ),
+    ],
     "plan": [
         ("a rate, two kinds", lambda: rk.plan("llama-3-8b", ["h100-sxm", "l40s"], rate=20, tp=[1], confirm=1)),
         ("users, no price", lambda: rk.plan("llama-3-8b", "h20", users=50, tp=[1], confirm=0, disaggregated=False)),

@@ -10,18 +10,27 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rooflinekit.report.schema_answers import derivation_schema, levers_schema, plan_schema, walk_schema
+from rooflinekit.report.schema_answers import (
+    cost_schema,
+    derivation_schema,
+    levers_schema,
+    outcome_schema,
+    plan_schema,
+    walk_schema,
+)
 from rooflinekit.report.schema_estimate import estimate_schema
 from rooflinekit.report.schema_types import Schema
 
 __all__ = ["SCHEMAS"]
 
 SCHEMAS: Mapping[str, Callable[[], Schema]] = {
+    "cost": cost_schema,
     "estimate": estimate_schema,
     "explain": derivation_schema,
     "levers": levers_schema,
     "plan": plan_schema,
     "shapes": walk_schema,
+    "simulate": outcome_schema,
 }
 """By command."""
 

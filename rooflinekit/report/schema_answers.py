@@ -1,8 +1,9 @@
-"""JSON Schemas of `shapes`, `explain`, `levers` and `plan`, made from the types of their results."""
+"""JSON Schemas of the other commands, made from the types of their results."""
 
 from __future__ import annotations
 
 from rooflinekit.derivation.node import Node
+from rooflinekit.economics.results import Cost
 from rooflinekit.planning.answer import Candidate, Fleet, PlanAnswer
 from rooflinekit.report.schema_estimate import CALIBRATION, ENGINE, LEVEL, REGIMES, estimate_inputs
 from rooflinekit.report.schema_types import (
@@ -20,13 +21,15 @@ from rooflinekit.report.schema_types import (
 )
 from rooflinekit.sensitivity.balance import Balance
 from rooflinekit.sensitivity.results import Levers
+from rooflinekit.serving.outcome import Outcome
 from rooflinekit.walk.result import Phase, Section, Stop, Symbol, Walk, Work
 
-__all__ = ["derivation_schema", "levers_schema", "plan_schema", "walk_schema"]
+__all__ = ["cost_schema", "derivation_schema", "levers_schema", "outcome_schema", "plan_schema", "walk_schema"]
 
 _EXPLAINED = "Every key is explained in docs/nomenclature.md."
 _NOT_NEGATIVE: Schema = {"type": "number", "minimum": 0}
 _MAYBE: Schema = or_null(_NOT_NEGATIVE)
+_INPUTS: Schema = mapping({"type": ["string", "number", "boolean", "array", "null"]})
 _ENDS: Schema = {"type": "array", "items": _NOT_NEGATIVE, "minItems": 2, "maxItems": 2}
 
 
@@ -124,3 +127,15 @@ def _traffic() -> Schema:
         ("isl_mean", "isl_cv", "osl_mean", "osl_cv", "arrival_cv", "peak", "peak_load"), _NOT_NEGATIVE
     )
     return object_({"rate": _MAYBE, "users": _MAYBE, **lengths, "trace": or_null(TEXT)})
+
+
+def outcome_schema() -> Schema:
+    """JSON Schema of `Outcome.to_dict()`, a simulated run."""
+    types = Types({"Outcome": {"engine": ENGINE, "level": LEVEL, "calibration": CALIBRATION, "inputs": _INPUTS}})
+    return types.document("simulate", _EXPLAINED, object_(types.fields_of(Outcome, "timeline")))
+
+
+def cost_schema() -> Schema:
+    """JSON Schema of `Cost.to_dict()`."""
+    types = Types({"Cost": {"engine": ENGINE, "level": LEVEL, "calibration": CALIBRATION, "inputs": _INPUTS}})
+    return types.document("cost", _EXPLAINED, object_(types.fields_of(Cost)))

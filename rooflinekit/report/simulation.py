@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from typing import Any
 
 from rooflinekit.report.table import WIDTH, aligned, markdown
 from rooflinekit.serving.outcome import Outcome, Spread
@@ -48,12 +49,28 @@ def _headline(outcome: Outcome) -> tuple[str, str, str]:
         fleet = f"{i['prefill_replicas']} prefill and {i['replicas']} decode replicas of "
     return (
         f"{outcome.model} on {fleet}{machine}, {outcome.engine}",
-        f"{i['policy']}, {i['token_budget']} tokens a step, at most {i['max_num_seqs']} sequences, "
+        f"{_load(i)}{i['policy']}, {i['token_budget']} tokens a step, at most {i['max_num_seqs']} sequences, "
         f"{i['kv_tokens']:,} tokens of cache",
         f"{counts.arrived} requests in {format_time(outcome.duration_s)}: {counts.finished} finished, "
         f"{counts.rejected} rejected, {counts.cut} cut; {counts.preemptions} preemptions; "
         f"statistics over {counts.measured}",
     )
+
+
+def _load(asked: dict[str, Any]) -> str:
+    """How requests come, and how long they are; empty where a program made them."""
+    if "isl" not in asked:
+        return ""
+    if asked["trace"] is not None:
+        speed = "" if asked["speed"] == 1.0 else f" {asked['speed']:g} times as fast"
+        return f"trace {asked['trace']}{speed}; "
+    if asked["concurrency"] is not None:
+        comes = f"closed loop of {asked['concurrency']} user{'s' if asked['concurrency'] > 1 else ''}"
+    elif asked["arrivals"] is not None:
+        comes = str(asked["arrivals"])
+    else:
+        comes = f"{asked['rate']:g} requests/s, " + ("Poisson" if asked["cv"] == 1.0 else f"gamma, cv {asked['cv']:g}")
+    return f"{comes}, {asked['isl']} tokens in, {asked['osl']} out; "
 
 
 def _latencies(outcome: Outcome) -> list[list[str]]:

@@ -71,7 +71,8 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return str(int(value)) if value.is_integer() and abs(value) < 1e7 else f"{value:.4g}"
+        whole = abs(value) < 1e7 and (value.is_integer() or abs(value) >= 1e4)
+        return f"{value:.0f}" if whole else f"{value:.4g}"
     text = str(value)
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 

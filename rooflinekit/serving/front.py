@@ -58,12 +58,13 @@ def simulate(
             raise InputError(f"unknown option {key!r}; nearest: {', '.join(near)}")
     given = {key: _checked(key, value) for key, value in scenario.items() if value is not None}
     deployment = read_deployment({key: given[key] for key in DEPLOYMENT_KEYS if key in given})
-    load, hash_tokens, notes = make_load(_question(given), given.get("seed", 0))
+    question = _question(given)
+    load, hash_tokens, notes = make_load(question, given.get("seed", 0))
     scheduler = Scheduler(**{key: given[key] for key in _SCHEDULER if key in given})
     chosen = {"hash_tokens": hash_tokens} | {key: given[key] for key in _SETUP if key in given}
     resolved = resolve(model, gpu, deployment, given.get("calibration"))
     outcome = serve(resolved, load, Setup(scheduler, **chosen), watch)
-    return replace(outcome, warnings=(*notes, *outcome.warnings))
+    return replace(outcome, inputs=_asked(question) | outcome.inputs, warnings=(*notes, *outcome.warnings))
 
 
 def _checked(key: str, value: Any) -> Any:
@@ -75,6 +76,16 @@ def _checked(key: str, value: Any) -> Any:
     if key in _NUMBERS and key != "duration" and math.isinf(value):
         raise WorkloadError(f"{key} must be a finite number, not {value!r}")
     return value
+
+
+def _asked(question: Question) -> dict[str, Any]:
+    """The load as plain values: a path as text, no end as None, objectives by names that are no result's."""
+    asked = {field.name: getattr(question, field.name) for field in fields(question)}
+    asked["trace"] = None if question.trace is None else str(question.trace)
+    asked["duration"] = None if math.isinf(question.duration) else question.duration
+    asked["classes"] = list(question.classes)
+    objective = {f"objective_{key}": asked.pop(key) for key in ("ttft_ms", "tpot_ms")}
+    return asked | objective
 
 
 def _question(given: dict[str, Any]) -> Question:

@@ -257,6 +257,8 @@ class _Drafting:
 def _about(resolved: Resolved, setup: Setup, fleet: Fleet) -> dict[str, Any]:
     plan, limits = resolved.plan, fleet.replicas[0].limits
     inputs = {key: getattr(plan.deployment, key) for key in ("tp", "pp", "ep", "dp", "gpus")}
+    precision = plan.precision
+    inputs |= {"weights": getattr(precision.formats, plan.model.matrices[-1]).value, "kv": precision.kv.value}
     inputs |= asdict(setup.scheduler) | {key: value for key, value in asdict(setup).items() if key != "scheduler"}
     inputs |= {"token_budget": limits.token_budget, "max_num_seqs": limits.max_num_seqs}
     inputs |= {"max_model_len": limits.max_model_len, "policy": setup.scheduler.policy or _usual(plan)}
