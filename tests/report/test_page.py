@@ -343,3 +343,16 @@ def test_contrast_passes_aa(theme: str) -> None:
     for fill in ("weights", "cache", "activations", "engine", "compute", "memory", "network", "overhead"):
         assert contrast(colours[fill], colours["card"]) >= 3.0, fill
         assert max(contrast(colours[fill], colours[text]) for text in ("card", "ink")) >= 4.5, fill
+
+
+@pytest.mark.parametrize(("given", "left"), [
+    (("--kv-policy", "window:4096"), "without kv_policy."),
+    (("--tp", "2", "--sequence-parallel"), "without sequence_parallel."),
+    (("--kv-policy", "full", "--skew", "0"), ""),
+])  # fmt: skip
+def test_the_walk_says_what_it_leaves_out(given: tuple[str, ...], left: str, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    alone = ("--models", "", "--gpus", "", "--out", str(page))
+    assert run("mixtral-8x7b", "--tp", "2", *given, *alone).exit_code == 0
+    said = page.read_text(encoding="utf-8").split("through prefill and one decode step.")[1].split("<")[0]
+    assert said == (f" It is of the same deployment {left}" if left else "")

@@ -22,6 +22,7 @@ from rooflinekit.report.page.sections import (
 )
 from rooflinekit.report.page.words import title
 from rooflinekit.report.walk_page import walk_page
+from rooflinekit.types.deployment import Deployment
 from rooflinekit.types.errors import RooflinekitError
 from rooflinekit.walk.front import shapes
 
@@ -38,6 +39,7 @@ Offered: TypeAlias = tuple[Sequence[str] | None, Sequence[str] | None]
 _NOTHING: Offered = (None, None)
 _WALK_KEYS = ("tp", "pp", "ep", "dp", "system", "weights", "attention_weights", "lm_head", "activations", "kv")
 _TOKENS = 6  # of the walk's prompt
+_BESIDE_WALK = ("cp", "sequence_parallel", "dispatch", "redundant_experts", "skew", "kv_policy")
 
 
 def deployment_page(
@@ -53,13 +55,13 @@ def deployment_page(
     if against is not None:
         changed = scenario | against
         other = Deployed.of(str(changed.pop("model", model)), str(changed.pop("gpu", gpu)), changed)
-    framed = _walk(deployed) if walk else ""
+    framed, card_of_walk = _walk(deployed) if walk else ("", "")
     data = slider_data(deployed, make_offers(deployed.asked, *offered), other) | {"walk": framed or None}
     before = ""
     if outcome is not None:
         before, data["simulation"] = f'<div class="wrap">{simulation_card(outcome)}</div>', simulation_data(outcome)
     named = title(deployed.answer) + (f", against {title(other.answer)}" if other else "")
-    page = Page(named, lead(deployed) + _other(other), before, accountant(deployed), _after(deployed, bool(framed)),
+    page = Page(named, lead(deployed) + _other(other), before, accountant(deployed), _after(deployed, card_of_walk),
                 foot_notes(deployed.answer), data, (framed,) if framed else ())  # fmt: skip
     return named, render(page)
 
@@ -79,7 +81,7 @@ def plan_page(plan: Mapping[str, Any], offered: Offered = _NOTHING) -> tuple[str
         data |= slider_data(deployed, make_offers(deployed.asked, *offered), None)
         heading = f"<h1>One replica at its load: {escape(title(deployed.answer))}</h1>"
         told_of = f'<div class="wrap">{heading}{lead(deployed)}</div>'
-        parts = told_of + accountant(deployed), _after(deployed, False), foot_notes(deployed.answer)
+        parts = told_of + accountant(deployed), _after(deployed, ""), foot_notes(deployed.answer)
     middle, after, foot = parts
     return named, render(Page(named, plan_lead(told), plan_cards(told), middle, after, foot, data, inside))
 
@@ -108,17 +110,22 @@ def _other(other: Deployed | None) -> str:
     return f"<h1>Against {escape(title(other.answer))}</h1>{lead(other)}"
 
 
-def _after(deployed: Deployed, walk: bool) -> str:
+def _after(deployed: Deployed, walk: str) -> str:
     tables = f"<details><summary>Both steps as tables</summary>{kernel_tables(deployed.answer)}</details>"
-    parts = [walk_card() if walk else "", derivation_card(deployed), accuracy_card(deployed.asked.plan),
+    parts = [walk, derivation_card(deployed), accuracy_card(deployed.asked.plan),
              card("Kernels", tables), provenance_card(deployed.answer)]  # fmt: skip
     return f'<div class="wrap">{"".join(parts)}</div>'
 
 
-def _walk(deployed: Deployed) -> str:
-    """The step-through page of shapes; empty where the walk does not know this model."""
-    given = {key: deployed.asked.scenario[key] for key in _WALK_KEYS if key in deployed.asked.scenario}
+def _walk(deployed: Deployed) -> tuple[str, str]:
+    """The step-through page of shapes, and the card it stands in, which says what it leaves out or why it is absent."""
+    scenario = deployed.asked.scenario
+    given = {key: scenario[key] for key in _WALK_KEYS if key in scenario}
+    whole, plain = deployed.asked.plan.deployment, Deployment()
+    left = [key for key in _BESIDE_WALK if getattr(whole, key) != getattr(plain, key)]
     try:
-        return walk_page(shapes(deployed.asked.model, deployed.asked.gpu, tokens=_TOKENS, **given))
-    except RooflinekitError:
-        return ""
+        page = walk_page(shapes(deployed.asked.model, deployed.asked.gpu, tokens=_TOKENS, **given))
+    except RooflinekitError as error:
+        return "", walk_card(f"The walk does not take this deployment: {error}.", stepped=False)
+    note = f" It is of the same deployment without {' and '.join(left)}." if left else ""
+    return page, walk_card(f"Every tensor of a prompt of six tokens, through prefill and one decode step.{note}")

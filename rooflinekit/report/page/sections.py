@@ -103,8 +103,7 @@ def provenance_card(answer: Estimate) -> str:
     return card("Where the numbers come from", summary, "provenance")
 
 
-def walk_card() -> str:
-    """A place for the step-through page of shapes."""
-    said = "Every tensor of a prompt of six tokens, through prefill and one decode step; arrow keys step."
-    body = f'{paragraphs([said])}<details id="walk"><summary>Step through</summary></details>'
-    return f'<div class="walk">{card("Shapes", body)}</div>'
+def walk_card(said: str, stepped: bool = True) -> str:
+    """A place for the step-through page of shapes, under what is said of it."""
+    details = '<details id="walk"><summary>Step through with the arrow keys</summary></details>' if stepped else ""
+    return f'<div class="walk">{card("Shapes", paragraphs([said]) + details)}</div>'
