@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "rooflinekit"
 SHIPPED = ("hardware_specs", "model_specs", "validate")  # top-level folders that ship inside the package
 LAYERS = (
-    "types", "engines", "specs", "kernels", "layers", "timing", "roofline", "execution", "step", "cache",
+    "types", "writing", "engines", "specs", "kernels", "layers", "timing", "roofline", "execution", "step", "cache",
     "parameter_count", "footprint", "memory", "operating_point", "coefficients", "speculation", "traffic",
     "calibration", "accuracy", "memory_table", "accuracy_memory", "results", "notes", "estimator", "serving_table",
     "accuracy_serving", "serving", "measured", "gap", "benchmark_runs", "engine_fit", "compare", "facts", "economics",

@@ -11,9 +11,10 @@ import typer
 from rooflinekit.cli.benchmark_options import given_of
 from rooflinekit.cli.compare import compare
 from rooflinekit.cli.options import with_options_of
-from rooflinekit.cli.output import check_free, emit
+from rooflinekit.cli.output import emit
 from rooflinekit.cli.progress import counting
 from rooflinekit.types.errors import InputError
+from rooflinekit.writing import check_target
 
 if TYPE_CHECKING:
     from rooflinekit.calibration.build import Built
@@ -34,7 +35,7 @@ def calibrate(
     """Fit a calibration to measured kernels, or to benchmark results; use it with --calibration FILE."""
     from rooflinekit.measured.read import is_benchmark
 
-    check_free(out, force)
+    check_target(out, force)
     benchmarks = [path for path in files if is_benchmark(path)]
     if benchmarks and len(benchmarks) < len(files):
         other = next(path for path in files if path not in benchmarks)

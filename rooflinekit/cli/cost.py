@@ -9,7 +9,8 @@ import typer
 
 from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.options import Count, PowerPrice, Price, Pue, Purchase, Years, with_options_of
-from rooflinekit.cli.output import Format, check_free, emit, rendered
+from rooflinekit.cli.output import Format, emit, rendered
+from rooflinekit.writing import check_target
 
 __all__ = ["cost"]
 
@@ -53,7 +54,7 @@ def cost(
     from rooflinekit.report.cost import cost_text
 
     if out is not None:
-        check_free(out, force)
+        check_target(out, force)
     found = found_cost(
         model, isl=isl, osl=osl, concurrency=concurrency, utilisation=utilisation,
         price=price, purchase=purchase, years=years, power_price=power_price, pue=pue,

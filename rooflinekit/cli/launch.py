@@ -9,8 +9,9 @@ import typer
 
 from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.options import Count, said, with_options_of
-from rooflinekit.cli.output import Format, check_free, emit, to_csv, to_json
+from rooflinekit.cli.output import Format, emit, to_csv, to_json
 from rooflinekit.types.errors import InputError
+from rooflinekit.writing import check_target
 
 if TYPE_CHECKING:
     from rooflinekit.launching.result import Launch
@@ -75,7 +76,7 @@ def _write(made: Launch, folder: Path, format: Format, force: bool) -> None:
     files = {_SCRIPT: launch_script(made, with_files=False), **made.files}
     if folder.is_dir():
         for name in files:
-            check_free(folder / name, force)
+            check_target(folder / name, force)
     elif not folder.parent.is_dir():
         raise InputError(f"{folder.parent} is not a folder; make it first")
     folder.mkdir(exist_ok=True)

@@ -9,8 +9,9 @@ import typer
 
 from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.options import Plots, PowerPrice, Price, Pue, Purchase, Years, with_options_of
-from rooflinekit.cli.output import Format, check_free, emit, rendered
+from rooflinekit.cli.output import Format, emit, rendered
 from rooflinekit.cli.pictures import check_pictures, write_pictures
+from rooflinekit.writing import check_target
 
 __all__ = ["levers"]
 
@@ -41,7 +42,7 @@ def levers(
     from rooflinekit.sensitivity.front import levers as found_levers
 
     if out is not None:
-        check_free(out, force)
+        check_target(out, force)
     if plots is not None:
         check_pictures(plots, "levers", force)
     found = found_levers(

@@ -12,9 +12,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.types.errors import InputError
+from rooflinekit.writing import check_target, write_whole
 
-__all__ = ["Format", "check_free", "emit", "rendered", "to_csv", "to_json"]
+__all__ = ["Format", "emit", "rendered", "to_csv", "to_json"]
 
 Row = Mapping[str, Any]
 
@@ -40,21 +40,8 @@ def emit(text: str, out: Path | None = None, force: bool = False) -> None:
         except BrokenPipeError:  # the reader has gone, as `head` does; nothing is wrong
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
-    check_free(out, force)
-    partial = out.with_name(f".{out.name}.partial")
-    partial.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
-    partial.replace(out)  # complete, or not there
-
-
-def check_free(out: Path, force: bool) -> None:
-    """Refuse a path that exists or whose folder does not, before the work is done.
-
-    Raises InputError.
-    """
-    if out.exists() and not force:
-        raise InputError(f"{out} exists; add --force to overwrite it")
-    if not out.parent.is_dir():
-        raise InputError(f"{out.parent} is not a folder; make it first")
+    check_target(out, force)
+    write_whole(out, (text.rstrip("\n") + "\n").encode())
 
 
 def rendered(answer: Any, format: Format, rows: Callable[[], Sequence[Row]], text: Callable[[Any, bool], str]) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooflinekit.cli.options import Calibration, Count, MemoryFraction
-from rooflinekit.cli.output import Format, check_free, emit, to_csv, to_json
+from rooflinekit.cli.output import Format, emit, to_csv, to_json
+from rooflinekit.writing import check_target
 
 if TYPE_CHECKING:
     from rooflinekit.planning.answer import PlanAnswer
@@ -89,7 +90,7 @@ def plan(
 ) -> None:
     """From traffic, objectives and prices to the cheapest deployments; or the largest load of one deployment."""
     if out is not None:
-        check_free(out, force)
+        check_target(out, force)
     degrees = {"tp": _counts(tp, "tp"), "pp": _counts(pp, "pp"), "ep": _counts(ep, "ep"), "dp": _counts(dp, "dp")}
     asked: dict[str, Any] = {
         "rate": rate, "users": users, "trace": trace, "clean": clean or None, "peak": peak, "isl": isl, "osl": osl,

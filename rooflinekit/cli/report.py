@@ -45,7 +45,7 @@ def report(
     """Write one self-contained HTML page on a deployment, a comparison, a plan or a sweep, with live sliders."""
     from rooflinekit.estimator import estimate as predict
     from rooflinekit.report.page import write_report
-    from rooflinekit.report.writing import check_target
+    from rooflinekit.writing import check_target
 
     if model is None and plan is None and sweep is None:
         raise InputError("say what the report is on: MODEL, --plan FILE or --sweep FILE")

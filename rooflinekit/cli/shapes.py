@@ -20,8 +20,9 @@ from rooflinekit.cli.options import (
     TensorParallel,
     Weights,
 )
-from rooflinekit.cli.output import Format, check_free, emit, to_csv, to_json
+from rooflinekit.cli.output import Format, emit, to_csv, to_json
 from rooflinekit.types.errors import InputError
+from rooflinekit.writing import check_target
 
 if TYPE_CHECKING:
     from rooflinekit.walk.result import Walk
@@ -57,7 +58,7 @@ def shapes(
     if page and format is not Format.table:
         raise InputError(f"{out} would be a page, and --format {format.value} is another format; leave one of them out")
     if out is not None:
-        check_free(out, force)
+        check_target(out, force)
     walk = walk_through(
         model, gpu, tokens=tokens, prompt=prompt, batch=batch, cached=cached, tp=tp, pp=pp, ep=ep, dp=dp, system=system,
         weights=weights, attention_weights=attention_weights, lm_head=lm_head, activations=activations, kv=kv,

@@ -13,9 +13,10 @@ import typer
 from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.group import INTERRUPTED
 from rooflinekit.cli.options import Count, Plots, with_options_of
-from rooflinekit.cli.output import Format, check_free, emit, to_csv, to_json
+from rooflinekit.cli.output import Format, emit, to_csv, to_json
 from rooflinekit.cli.pictures import check_pictures, write_pictures
 from rooflinekit.cli.progress import counting
+from rooflinekit.writing import check_target
 
 if TYPE_CHECKING:
     from rooflinekit.serving.event_loop import Watch
@@ -91,7 +92,7 @@ def simulate(
 
     for path in (out, timeline, chrome_trace):
         if path is not None:
-            check_free(path, force)
+            check_target(path, force)
     if plots is not None:
         check_pictures(plots, "simulation", force)
     events = ChromeTrace() if chrome_trace else None

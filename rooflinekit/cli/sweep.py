@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from rooflinekit.cli.options import Count, Plots
-from rooflinekit.cli.output import Format, check_free, emit, to_json
+from rooflinekit.cli.output import Format, emit, to_json
 from rooflinekit.cli.pictures import check_pictures, write_pictures
 from rooflinekit.cli.progress import counting
 from rooflinekit.types.errors import InputError
+from rooflinekit.writing import check_target
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +82,7 @@ def sweep(
             "rate": rate, "ttft": ttft, "tpot": tpot, "tp": tp, "pp": pp, "ep": ep, "dp": dp, "weights": weights,
             "kv": kv, "engine": engine, "calibration": calibration}  # fmt: skip
     if out is not None:
-        check_free(out, force)
+        check_target(out, force)
     if plots is not None:
         check_pictures(plots, "table", force)
     job = Job(simulate, check_price(price))

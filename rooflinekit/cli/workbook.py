@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rooflinekit.cli.options import Calibration, Count, Engine
-from rooflinekit.cli.output import check_free
+from rooflinekit.writing import check_target
 
 if TYPE_CHECKING:
     from rooflinekit.report.workbook import Built
@@ -43,7 +43,7 @@ def workbook(
     """Write a capacity workbook (.xlsx) whose formulas are live: results, sweeps, fleet and cost."""
     from rooflinekit.report.workbook import Choices, Planned, write_workbook
 
-    check_free(out, force)
+    check_target(out, force)
     usual = Choices()
     choices = Choices(
         models=_names(model) if model is not None else usual.models,

@@ -11,6 +11,7 @@ import pandas as pd
 
 from rooflinekit.sweeping.kept import Kept, need_parquet
 from rooflinekit.types.errors import InputError, InterruptedRunError, MissingExtraError
+from rooflinekit.writing import partial_path
 
 __all__ = ["SHEET_ROWS", "SUFFIXES", "check_suffix", "write_table"]
 
@@ -44,7 +45,7 @@ def write_table(
 
     Raises InterruptedRunError on Ctrl-C: what was answered is kept beside it, and named.
     """
-    partial = out.with_name(f".{out.name}.partial")
+    partial = partial_path(out)
     try:
         (write or _WRITERS[out.suffix.lower()])(answers, partial)
     except KeyboardInterrupt:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.report.page.assemble import deployment_page, plan_page, table_page
 from rooflinekit.report.page.render import LIMIT_BYTES
-from rooflinekit.report.writing import check_target, write_whole
 from rooflinekit.types.errors import InputError
+from rooflinekit.writing import check_target, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd

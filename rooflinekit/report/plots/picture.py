@@ -13,8 +13,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from rooflinekit.report.plots.style import Theme, styled
-from rooflinekit.report.writing import check_target, write_whole
 from rooflinekit.types.errors import InputError
+from rooflinekit.writing import check_target, write_whole
 
 __all__ = ["Picture"]
 

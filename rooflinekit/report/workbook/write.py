@@ -20,6 +20,7 @@ from rooflinekit.report.workbook.selected import write_selected
 from rooflinekit.report.workbook.sheet import Book
 from rooflinekit.report.workbook.views import write_results, write_sweep
 from rooflinekit.types.errors import InputError
+from rooflinekit.writing import whole
 
 __all__ = ["Built", "write_workbook"]
 
@@ -55,15 +56,11 @@ def write_workbook(path: Path, choices: Choices, planned: Planned) -> Built:
     except ImportError:
         raise InputError("workbooks need XlsxWriter: pip install 'rooflinekit[excel]'") from None
     offers = make_offers(choices)
-    partial = path.with_name(f".{path.name}.partial")
-    file = Workbook(str(partial))
-    file.set_properties({"title": "Capacity of an LLM deployment", "author": f"rooflinekit {__version__}"})
-    try:
+    with whole(path) as partial:
+        file = Workbook(str(partial))
+        file.set_properties({"title": "Capacity of an LLM deployment", "author": f"rooflinekit {__version__}"})
         _fill(Book.of(file, PlainWorksheet), offers, choices, planned)
         file.close()
-        partial.replace(path)  # complete, or not there
-    finally:
-        partial.unlink(missing_ok=True)
     refused = tuple((entry.key, entry.reason) for entry in offers.entries if entry.exported is None)
     return Built(len(offers.entries) - len(refused), refused, path.stat().st_size)
 

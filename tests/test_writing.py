@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.report.writing import check_target, write_whole
+from rooflinekit.writing import check_target, write_whole
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -56,3 +56,9 @@ def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(OSError, match="No space left"):
         write_whole(tmp_path / "a.html", b"page")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_is_no_place_for_a_file() -> None:
+    """Moving a finished file there would take the device away."""
+    with pytest.raises(rk.InputError, match="no ordinary file"):
+        check_target(Path("/dev/null"), True)
