@@ -21,6 +21,7 @@ from rooflinekit.report.plots.kinds import KINDS
 from rooflinekit.report.plots.roofline import Roofs
 from rooflinekit.report.plots.steps import bytes_by_class
 from rooflinekit.report.plots.style import CLASSES, SERIES
+from rooflinekit.report.plots.sweeps import kinds_of, left_out
 from rooflinekit.report.plots.why_decode import pictures
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -154,6 +155,12 @@ class TestNumbers:
         for own_x, own_y in zip(x, y, strict=True):
             better = (found["output_tok_s_per_user"] >= own_x) & (found["output_tok_s_per_gpu"] >= own_y)
             assert better.sum() == 1
+
+    def test_lines_that_cannot_be_told_apart_are_left_out_aloud(self):
+        table = rk.sweep("llama3-8b", batch=[1, 2], isl=list(range(100, 800, 100)), calibration="none")
+        assert kinds_of(table) == ["context", "pareto"]
+        assert left_out(table) == [f"no picture batch: 7 lines cannot be told apart, at most {len(SERIES)}"]
+        assert left_out(table[table["isl"] == 100]) == []
 
     def test_percentiles_are_the_outcome(self, outcome):
         picture = rk.plot(outcome, "percentiles")

@@ -155,7 +155,12 @@ def _collected(answers: Iterable[pd.DataFrame], drawn: list[pd.DataFrame]) -> It
 def _draw(parts: list[pd.DataFrame], folder: Path, force: bool) -> None:
     import pandas as pd
 
-    write_pictures(pd.concat(parts, ignore_index=True), folder, force)
+    from rooflinekit.report.plots.sweeps import left_out
+
+    table = pd.concat(parts, ignore_index=True)
+    write_pictures(table, folder, force)
+    for why in left_out(table):
+        typer.echo(f"rooflinekit: {why}", err=True)
 
 
 def _best(answers: Iterable[pd.DataFrame], goals: Any) -> Iterable[pd.DataFrame]:

@@ -17,7 +17,7 @@ from rooflinekit.report.plots.words import scale_text
 from rooflinekit.sweeping.pareto import pareto_front, parse_goals
 from rooflinekit.types.errors import InputError
 
-__all__ = ["batch_sweep", "context_sweep", "curves", "kinds_of", "pareto"]
+__all__ = ["batch_sweep", "context_sweep", "curves", "kinds_of", "left_out", "pareto"]
 
 _AXES = ("batch", "isl", "context", "concurrency")
 _MOST = len(SERIES)  # lines that can be told apart
@@ -36,16 +36,34 @@ class Curve:
     rows: pd.DataFrame
 
 
+_COUNTS = {"batch": ("batch", "concurrency"), "context": ("isl", "context")}
+
+
 def kinds_of(table: pd.DataFrame) -> list[str]:
     """What can be drawn of a table: one picture for each count that takes several values, and the front."""
-    counts = {"batch": ("batch", "concurrency"), "context": ("isl", "context")}
-    kinds = [kind for kind, names in counts.items() if any(_drawable(table, name) for name in names)]
+    kinds = [kind for kind, names in _COUNTS.items() if any(0 < _lines(table, name) <= _MOST for name in names)]
     both = {"output_tok_s_per_user", "output_tok_s_per_gpu"} <= set(table.columns)
     return [*kinds, "pareto"] if both and len(answered(table)) > 1 else kinds
 
 
-def _drawable(table: pd.DataFrame, axis: str) -> bool:
-    return _several(table, axis) and len(_groups(answered(table), axis)) <= _MOST
+def left_out(table: pd.DataFrame) -> list[str]:
+    """What a table would have, were its lines fewer, and why it has not."""
+    drawn = kinds_of(table)
+    most = {kind: max(_lines(table, name) for name in names) for kind, names in _COUNTS.items() if kind not in drawn}
+    return [
+        f"no picture {kind}: {lines} lines cannot be told apart, at most {_MOST}"
+        for kind, lines in most.items()
+        if lines
+    ]
+
+
+def _lines(table: pd.DataFrame, axis: str) -> int:
+    """Lines over an input; 0 where it takes one value."""
+    if not _several(table, axis):
+        return 0
+    rows = answered(table)
+    others = varying(rows, axis)
+    return rows.groupby(others, dropna=False).ngroups if others else 1
 
 
 def _axis_of(table: pd.DataFrame, names: Sequence[str]) -> str:
