@@ -258,3 +258,13 @@ def test_paper_splits_no_chart(browser: Browser, pages: dict[str, Path], kind: s
     paper = browser.send("Page.printToPDF", printBackground=True)
     assert len(paper["data"]) > 10_000
     browser.send("Emulation.setEmulatedMedia", media="", features=LIGHT)
+
+
+def test_charts_out_of_sight_are_drawn_too(browser: Browser, pages: dict[str, Path]) -> None:
+    """A picture of the whole page, and a search engine, see all of them without scrolling."""
+    browser.size(1280, 900)
+    browser.open(pages["deployment"])
+    undrawn = "[...CHARTS.values()].filter((chart) => chart.option && chart.stale).length"
+    browser.value(f"new Promise((done) => {{ const look = () => {undrawn} ? setTimeout(look, 50) : done(); look(); }})")
+    charts = "[...CHARTS.values()].every((chart) => !chart.option || chart.box.querySelector('svg, canvas'))"
+    assert browser.value(f"CHARTS.size > 5 && {charts}")

@@ -75,7 +75,19 @@ const base = () => ({
 
 const CHARTS = new Map();
 
-// A chart that is drawn when it is near the window, and whose table is written when it is opened.
+// Charts that are out of sight are drawn after those in sight, one at a time, once nothing has changed for a while.
+let resting = 0;
+function drawRest() {
+  clearTimeout(resting);
+  resting = setTimeout(function next() {
+    const left = [...CHARTS.values()].find((chart) => chart.stale && chart.option && chart.box.clientWidth > 0);
+    if (!left) return;
+    left.paint();
+    resting = setTimeout(next);
+  }, 250);
+}
+
+// A chart that is drawn at once when it is near the window, and whose table is written when it is opened.
 class Chart {
   constructor(id, height, renderer = "svg") {
     this.box = byId(id);
@@ -101,6 +113,7 @@ class Chart {
     this.box.setAttribute("aria-label", said);
     this.data.firstChild.setAttribute("aria-label", `Numbers of this chart: ${said}`);
     if (this.seen || onPaper()) this.paint();
+    else drawRest();
     this.tabulate();
   }
 
@@ -133,6 +146,7 @@ function asTable([head, ...rows], said = "Table") {
 function redraw() {
   COLOURS.clear();
   for (const chart of CHARTS.values()) if (chart.option) chart.seen ? chart.paint() : (chart.stale = true);
+  drawRest();
 }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 let resizing = 0;
