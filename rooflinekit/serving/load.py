@@ -19,6 +19,10 @@ __all__ = ["Question", "make_load"]
 
 _REQUESTS = 1000  # of an open loop, unless told
 _PER_USER = 10  # requests of a closed loop for each user, as benchmark clients send
+_IN_STEP = (
+    "answers of one length keep the users of a closed loop in step, so that their prompts come all at once; "
+    "estimate takes them to drift apart, as answers of random length do (osl=uniform:200-300)"
+)
 _PREFIX_TOKENS = 16  # granularity of a synthetic shared prefix
 
 
@@ -94,7 +98,8 @@ def _synthetic(question: Question, process: Process, seed: int) -> tuple[Load, i
         count = min(question.requests or process.size, process.size)
     arrivals = _dressed(generate(process, requests, count, seed), question)
     longest = int(isl.quantile(1.0) + osl.quantile(1.0))
-    return _load(question, arrivals, (isl.mean + osl.mean, longest), users, warmup), _PREFIX_TOKENS, ()
+    notes = (_IN_STEP,) if (users or 0) > 1 and osl.quantile(0.0) == osl.quantile(1.0) else ()
+    return _load(question, arrivals, (isl.mean + osl.mean, longest), users, warmup), _PREFIX_TOKENS, notes
 
 
 def _replay(question: Question, trace: Trace) -> tuple[Load, int, tuple[str, ...]]:

@@ -268,3 +268,10 @@ def test_charts_out_of_sight_are_drawn_too(browser: Browser, pages: dict[str, Pa
     browser.value(f"new Promise((done) => {{ const look = () => {undrawn} ? setTimeout(look, 50) : done(); look(); }})")
     charts = "[...CHARTS.values()].every((chart) => !chart.option || chart.box.querySelector('svg, canvas'))"
     assert browser.value(f"CHARTS.size > 5 && {charts}")
+
+
+def test_a_table_without_rows_is_not_shown(browser: Browser, pages: dict[str, Path]) -> None:
+    """A deployment that the sliders cannot express has no moves until one of them is touched."""
+    browser.open(pages["fixed"])
+    rows = "document.querySelectorAll('#moves td').length"
+    assert browser.value(f"document.getElementById('moves').parentElement.hidden === ({rows} === 0)")

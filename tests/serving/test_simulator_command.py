@@ -207,3 +207,11 @@ def test_each_attention_replica_has_its_own_budget_and_sequences():
     eight, one = (rk.simulate("llama-3.1-8b", dp=dp, **kwargs) for dp in (8, 1))
     assert eight.ttft_ms.max < 0.2 * one.ttft_ms.max
     assert eight.inputs["max_num_seqs"] == 8 * one.inputs["max_num_seqs"]
+
+
+@pytest.mark.parametrize(
+    ("osl", "users", "told"), [("20", "4", True), ("uniform:10-30", "4", False), ("20", "1", False)]
+)
+def test_answers_of_one_length_are_said_to_keep_users_in_step(osl: str, users: str, told: bool) -> None:
+    result = run("llama-3-8b", "--concurrency", users, "--requests", "12", "--isl", "64", "--osl", osl)
+    assert ("keep the users of a closed loop in step" in " ".join(result.stdout.split())) is told

@@ -47,6 +47,7 @@ function moves(view) {
 const signed = (ratio) => `${ratio > 0 ? "+" : ratio < 0 ? "−" : ""}${Math.abs(100 * ratio).toFixed(Math.abs(ratio) < 0.0995 ? 1 : 0)}\u00a0%`;
 function showMoves(view) {
   const rows = moves(view), box = byId("moves");
+  box.parentElement.hidden = !rows.length;  // the deployment that was asked for may be beyond the sliders
   const table = asTable([["change", "TPOT", "TTFT", "tokens/s each GPU", ""], ...rows.map(([title, tpot, ttft, rate, fits]) => [title, signed(tpot), signed(ttft), signed(rate), fits ? "" : "does not fit"])], "What would change it");
   for (const cell of table.querySelectorAll("td")) if (cell.textContent === "does not fit") cell.className = "bad";
   box.replaceChildren(table);

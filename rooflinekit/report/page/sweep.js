@@ -9,7 +9,7 @@ function sweepTable({ columns, rows, better }) {
   const few = words.concat(numbers).filter((name) => kinds(name) <= TINTS.length);
   const out = columns.fits ? columns.fits.codes.map((code) => columns.fits.words[code] === "False") : null;
   const has = (...wanted) => wanted.find((name) => numbers.includes(name));
-  const first = { x: has("output_tok_s_per_user", "tpot_ms") ?? numbers[0], y: has("output_tok_s_per_gpu", "output_tok_s") ?? numbers[1] ?? numbers[0], by: few.includes("gpu") ? "gpu" : few[0] ?? "" };
+  const first = { x: has("output_tok_s_per_user", "tpot_ms") ?? numbers[0], y: has("output_tok_s_per_gpu", "output_tok_s") ?? numbers[1] ?? numbers[0], by: names.find((name) => kinds(name) > 1 && few.includes(name) && !better[name]) ?? few[0] ?? "" };
   const options = { x: numbers, y: numbers, by: ["", ...few] }, titles = { x: "Across", y: "Up", by: "Coloured by" };
   const chart = new Chart("sweep", () => (small() ? 380 : 520), "canvas");
   let chosen;
