@@ -60,7 +60,7 @@ function update() {
   byId("said").className = view ? "said" : "said bad-text";
   if (!view) {
     byId("said").textContent = `${state.model} on ${state.tp} × ${state.gpu}: ${whyNot(state)}.`;
-    byId("tiles").replaceChildren();
+    for (const id of ["tiles", "compared"]) byId(id).replaceChildren();
     return;
   }
   const reference = pinned ? answer(pinned) : DATA.reference?.view ?? null, name = pinned ? titleOf(pinned) : DATA.reference?.title ?? "";
