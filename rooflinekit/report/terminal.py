@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable
 
 from rooflinekit.report.table import WIDTH, aligned, markdown
-from rooflinekit.results import Estimate, KernelResult, MemoryResult, SpeculationResult, StepResult
+from rooflinekit.results import Estimate, KernelResult, SpeculationResult, StepResult
 from rooflinekit.types.units import format_bytes, format_count, format_time
 
 __all__ = ["WIDTH", "estimate_markdown", "estimate_text"]
@@ -21,7 +21,7 @@ def estimate_text(estimate: Estimate) -> str:
     blocks = [
         _wrapped(_headline(estimate)),
         _answer(estimate),
-        _memory(estimate.memory, estimate.inputs["gpus"]),
+        _memory(estimate),
         _speculation(estimate.speculation),
         _load(estimate),
         _causes(estimate),
@@ -42,7 +42,7 @@ def estimate_markdown(estimate: Estimate) -> str:
         *markdown(["", "expected", "90 %", "bound"], _times(estimate)),
         "",
     ]
-    lines += ["```", *_answer(estimate)[4:], "", *_memory(estimate.memory, estimate.inputs["gpus"])]
+    lines += ["```", *_answer(estimate)[4:], "", *_memory(estimate)]
     lines += [*_speculation(estimate.speculation), "```", ""]
     for title, step in _steps(estimate):
         lines += [f"### {title}", "", *markdown(_KERNEL_HEADER, [_row(k, step) for k in step.kernels]), ""]
@@ -121,10 +121,13 @@ def _answer(estimate: Estimate) -> list[str]:
     return [*lines, "", *aligned(["", "", ""], speeds, left=(0, 2))[1:]]
 
 
-def _memory(memory: MemoryResult, gpus: int) -> list[str]:
+def _memory(estimate: Estimate) -> list[str]:
+    """What fills it; under load sequences are counted at their mean length, halfway through their answers."""
+    memory = estimate.memory
+    length, here = ("mean", "the mean length") if estimate.load else ("longest", "this length")
     verdict = "fits" if memory.fits else "DOES NOT FIT"
     share = memory.total_bytes / memory.capacity_bytes
-    each = " on the busiest GPU" if gpus > 1 else ""
+    each = " on the busiest GPU" if estimate.inputs["gpus"] > 1 else ""
     parts = [
         f"weights {format_bytes(memory.weight_bytes)}",
         f"KV {format_bytes(memory.kv_bytes)}",
@@ -133,7 +136,7 @@ def _memory(memory: MemoryResult, gpus: int) -> list[str]:
     ]
     pool = (
         f"          KV pool {format_bytes(memory.kv_pool_bytes)}: {memory.kv_pool_tokens} tokens in "
-        f"{memory.kv_blocks} blocks, {_three(memory.max_concurrency)} sequences of the longest length"
+        f"{memory.kv_blocks} blocks, {_three(memory.max_concurrency)} sequences of the {length} length"
     )
     longest = "unlimited" if memory.max_context is None else f"{memory.max_context} tokens"
     return [
@@ -141,7 +144,7 @@ def _memory(memory: MemoryResult, gpus: int) -> list[str]:
         f"({_percent(share)}){each}",
         *textwrap.wrap(" + ".join(parts), WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT),
         *textwrap.wrap(pool.strip(), WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT),
-        f"          room for batch {memory.max_batch} at this length, or {longest} at this batch",
+        f"          room for batch {memory.max_batch} at {here}, or {longest} at this batch",
     ]
 
 

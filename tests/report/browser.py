@@ -20,6 +20,7 @@ CHROMIUM = next((found for name in _NAMES if (found := shutil.which(name))), Non
 _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-port=0",
+    "--disable-features=IsolateSandboxedIframes",  # so that errors inside a frame are told here too
 )  # fmt: skip
 _PATIENCE = 30.0
 
@@ -31,7 +32,7 @@ class Browser:
         assert CHROMIUM is not None
         command = [CHROMIUM, *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self._count, self.errors, self.requests = 0, list[str](), list[str]()
+        self._count, self.errors, self.requests, self._newest = 0, list[str](), list[str](), 0
         self._socket = _Websocket(_target(profile))
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
@@ -58,6 +59,8 @@ class Browser:
     def _note(self, event: dict[str, Any]) -> None:
         params = event.get("params", {})
         match event.get("method"):
+            case "Runtime.executionContextCreated":
+                self._newest = params["context"]["id"]
             case "Runtime.exceptionThrown":
                 self.errors.append(json.dumps(params["exceptionDetails"]))
             case "Runtime.consoleAPICalled" if params["type"] in ("error", "warning", "assert"):
@@ -67,11 +70,15 @@ class Browser:
             case "Network.requestWillBeSent":
                 self.requests.append(params["request"]["url"])
 
-    def value(self, script: str) -> Any:
+    def value(self, script: str, **where: Any) -> Any:
         """What an expression gives; promises are waited for."""
-        told = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        told = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True, **where)
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")
+
+    def inside(self, script: str) -> Any:
+        """The same in the frame that was made last."""
+        return self.value(script, contextId=self._newest)
 
     def size(self, width: int, height: int) -> None:
         """Of the window."""

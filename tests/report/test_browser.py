@@ -191,6 +191,34 @@ def test_what_is_not_in_the_page_says_so(browser: Browser, pages: dict[str, Path
     assert "does not fit" in browser.value("document.getElementById('tiles').textContent")
 
 
+def test_what_is_compared_goes_with_the_answer(browser: Browser, pages: dict[str, Path]) -> None:
+    """A state that is not in the page has no numbers: those of the state before must not stay."""
+    browser.open(pages["against"])
+    assert "here / there" in browser.value("document.getElementById('compared').textContent")
+    browser.value("Object.assign(state, { tp: 64 }); update()")
+    assert "64 × h100-sxm" in browser.value("document.getElementById('said').textContent")
+    assert browser.value("[...document.querySelectorAll('#tiles *, #compared *')].length") == 0
+    browser.value("Object.assign(state, { tp: 1 }); update()")
+    assert "here / there" in browser.value("document.getElementById('compared').textContent")
+
+
+def test_the_walk_inside_a_page_is_stepped_silently(browser: Browser, pages: dict[str, Path]) -> None:
+    """Its frame has no address of its own: a step must not try to write one."""
+    browser.size(1280, 20_000)
+    browser.open(pages["deployment"])
+    browser.errors.clear()
+    browser.value("document.getElementById('walk').open = true")
+    browser.value("new Promise((done) => document.querySelector('iframe').addEventListener('load', done))")
+    place = "document.getElementById('place').textContent.split(' ')[0]"
+    assert browser.inside(place) == "1"
+    browser.value("document.querySelector('iframe').focus()")
+    browser.press("ArrowRight")
+    browser.press("ArrowRight")
+    assert browser.inside(place) == "3"
+    assert browser.inside("location.href") == "about:srcdoc"
+    assert browser.errors == []
+
+
 def test_a_keyboard_reaches_everything(browser: Browser, pages: dict[str, Path]) -> None:
     browser.size(1280, 900)
     browser.open(pages["deployment"])

@@ -11,7 +11,7 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.coefficients import Known, plan_coefficients
 from rooflinekit.estimator import read_deployment, resolve
-from rooflinekit.report.page.deployment import Deployed
+from rooflinekit.report.page.deployment import Deployed, lead
 
 
 @pytest.mark.parametrize("keys", [
@@ -47,7 +47,14 @@ def test_a_page_waits_for_no_tables(tmp_path: Path) -> None:
     assert told.stdout.strip() == "[]"
 
 
-def test_an_answer_of_max_is_no_plan(tmp_path: Path) -> None:
-    found = {"what": "users", "value": 183.0, "at": {}, "answer": "", "model": "llama-3-8b", "warnings": []}
-    with pytest.raises(rk.InputError, match="this answers plan --max"):
-        rk.write_report(tmp_path / "a.html", plan=found)
+def test_charts_below_a_load_are_of_a_batch_that_fits() -> None:
+    """Under load sequences stand at different lengths; a static batch has them all at the full one."""
+    few, many = (Deployed.of("llama-3-8b", "h100-sxm", {"rate": rate}) for rate in (5.0, 1000.0))
+    assert few.at["batch"] == few.answer.inputs["batch"]
+    assert many.at["batch"] < many.answer.inputs["batch"] == many.answer.memory.max_batch
+    assert many.view["memory"]["fits"]
+    assert many.view["memory"]["room"] == many.at["batch"]
+    told = lead(many)
+    assert f"no more fit at their full length of 1280 tokens (under load {many.answer.inputs['batch']} run" in told
+    assert "never" not in told
+    assert "no more fit" not in lead(few)

@@ -123,14 +123,6 @@ class TestContent:
         assert line["time"] == sorted(line["time"])
         assert max(line["kv"]) <= 1.0
 
-    def test_a_plan_is_in_it(self, tmp_path: Path, made_plan: dict[str, Any]) -> None:
-        page = page_of(tmp_path, plan=made_plan, models=[], gpus=[])
-        data = data_of(page)
-        assert len(data["plan"]["candidates"]) == len(made_plan["candidates"])
-        assert data["plan"]["candidates"][0]["usd"] == made_plan["best"]["usd_per_hour"]
-        assert data["asked"]["isl"] == 1000
-        assert made_plan["answer"].split(". ")[0] in page
-
     def test_rows_of_a_sweep_are_all_in_it(self, tmp_path: Path) -> None:
         rows = table()
         data = data_of(page_of(tmp_path, sweep=rows))["table"]
@@ -270,14 +262,6 @@ class TestCommand:
         assert (told.exit_code, told.output.count("\n")) == (2, 1), told.output
         assert what in told.output
         assert list(tmp_path.iterdir()) == []
-
-    @pytest.mark.parametrize("content", ["", "[]", "{}", "null", '{"model": 3}', "\x00\xff"])
-    def test_what_is_no_plan_is_refused(self, content: str, tmp_path: Path) -> None:
-        path = tmp_path / "plan.json"
-        path.write_text(content, encoding="latin-1")
-        told = run("--plan", str(path), "--out", str(tmp_path / "page.html"))
-        assert (told.exit_code, told.output.count("\n")) == (2, 1), told.output
-        assert "plan" in told.output
 
     def test_a_table_without_answers_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "rows.csv"

@@ -10,7 +10,7 @@ from rooflinekit import __version__
 from rooflinekit.report.page.deployment import Deployed, accountant, foot_notes, kernel_tables, lead, slider_data
 from rooflinekit.report.page.derivation import derivation_card
 from rooflinekit.report.page.offers import make_offers
-from rooflinekit.report.page.plan import best_scenario, check_plan, plan_cards, plan_data, plan_lead
+from rooflinekit.report.page.plan import chosen_replica, plan_cards, plan_data, plan_lead
 from rooflinekit.report.page.render import Page, card, paragraphs, render
 from rooflinekit.report.page.rows import rows_card, rows_data
 from rooflinekit.report.page.sections import (
@@ -67,23 +67,20 @@ def deployment_page(
 
 
 def plan_page(plan: Mapping[str, Any], offered: Offered = _NOTHING) -> tuple[str, str]:
-    """Title and page of a plan, with the accountant on the deployment that it chose.
-
-    Raises InputError for what is no plan.
-    """
-    told = check_plan(plan)
-    named, data, parts, inside = f"Plan for {told['model']}", {"plan": plan_data(told)}, ("", "", ""), ()
+    """Title and page of a plan (as `read_plan` gives it), with the accountant on the deployment that it chose."""
+    named, data, parts, inside = f"Plan for {plan['model']}", {"plan": plan_data(plan)}, ("", "", ""), ()
     try:
-        deployed = Deployed.of(*best_scenario(told))
+        chosen = chosen_replica(plan)
+        deployed = Deployed.of(chosen.model, chosen.gpu, chosen.scenario)
     except RooflinekitError as error:  # a model or a file that is not on this machine
-        parts = "", paragraphs([f"The chosen deployment cannot be looked into here: {error}"]), _foot(told["version"])
+        parts = "", paragraphs([f"The chosen deployment cannot be looked into here: {error}"]), _foot(plan["version"])
     else:
         data |= slider_data(deployed, make_offers(deployed.asked, *offered), None)
-        heading = f"<h1>One replica at its load: {escape(title(deployed.answer))}</h1>"
-        told_of = f'<div class="wrap">{heading}{lead(deployed)}</div>'
+        heading = f"<h1>{chosen.heading}: {escape(title(deployed.answer))}</h1>"
+        told_of = f'<div class="wrap">{heading}{lead(deployed, chosen.pool)}</div>'
         parts = told_of + accountant(deployed), _after(deployed, ""), foot_notes(deployed.answer)
     middle, after, foot = parts
-    return named, render(Page(named, plan_lead(told), plan_cards(told), middle, after, foot, data, inside))
+    return named, render(Page(named, plan_lead(plan), plan_cards(plan), middle, after, foot, data, inside))
 
 
 def table_page(table: pd.DataFrame, name: str) -> tuple[str, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from rooflinekit.estimator import DEPLOYMENT_KEYS
 from rooflinekit.report.page.offers import APART, Asked, Offers, roofs
 from rooflinekit.report.page.render import paragraphs, table
 from rooflinekit.report.page.view import fixed_view
-from rooflinekit.report.page.words import answer_sentence, facts, title
+from rooflinekit.report.page.words import answer_sentence, decode_sentence, facts, title
 from rooflinekit.results import Estimate
 from rooflinekit.types.errors import InputError
+from rooflinekit.types.workload import Workload
 
 __all__ = ["Deployed", "accountant", "foot_notes", "lead", "slider_data"]
 
@@ -45,14 +47,26 @@ class Deployed:
         return self.case.answer
 
     @property
+    def work(self) -> Workload:
+        """The static batch of the charts.
+
+        Under load, of the sequences that it keeps running as many as fit at their full length.
+        """
+        work = self.case.work
+        if self.answer.load is None:
+            return work
+        room = float(self.case.predictor.memory.max_batch(work.longest_context, work.isl - work.cached))
+        return replace(work, batch=min(float(work.batch), max(room, 1.0)))
+
+    @property
     def view(self) -> dict[str, Any]:
         """As charts draw it."""
-        return fixed_view(self.case.predictor, self.case.work)
+        return fixed_view(self.case.predictor, self.work)
 
     @property
     def at(self) -> dict[str, Any]:
         """What the sliders start with."""
-        counts = {key: int(getattr(self.case.work, key)) for key in ("batch", "isl", "osl")}
+        counts = {key: int(getattr(self.work, key)) for key in ("batch", "isl", "osl")}
         return self.asked.key | counts | {"speed": 1}
 
 
@@ -70,20 +84,33 @@ def _unreachable(case: Case) -> str:
     return ""
 
 
-def lead(deployed: Deployed) -> str:
-    """Answer, facts and notes."""
+def lead(deployed: Deployed, pool: str = "") -> str:
+    """Answer, facts and notes; `pool`: how a replica that computes no prompts comes to its batch."""
     answer = deployed.answer
-    notes = [f"<li>{escape(note)}</li>" for note in answer.warnings]
+    notes = [f"<li>{escape(note)}</li>" for note in (*answer.warnings, *_static_batch(deployed))]
     if not answer.memory.fits:
         notes.insert(
             0, '<li class="bad">This deployment does not fit in memory; its times are what they would be.</li>'
         )
-    if answer.load is not None:
-        batch = answer.inputs["batch"]
-        notes.append(f"<li>Below, a static batch of the {batch} sequences that this load keeps running: its prompts "
-                     "are computed together, so its first token comes later than under load.</li>")  # fmt: skip
-    body = paragraphs([answer_sentence(answer)], "answer") + paragraphs(facts(answer))
+    said = decode_sentence(answer) if pool else answer_sentence(answer)
+    body = paragraphs([said], "answer") + paragraphs([pool] if pool else []) + paragraphs(facts(answer))
     return body + (f'<ul class="notes">{"".join(notes)}</ul>' if notes else "")
+
+
+def _static_batch(deployed: Deployed) -> Iterator[str]:
+    """What the charts below a load are of."""
+    answer, work = deployed.answer, deployed.work
+    if answer.load is None:
+        return
+    batch, running = int(work.batch), answer.inputs["batch"]
+    which = f"of the {batch} sequences that this load keeps running"
+    if batch < running:
+        which = (
+            f"of {batch} sequences: no more fit at their full length of {int(work.longest_context)} tokens (under load "
+            f"{running} run, each at its own length)"
+        )
+    together = "its prompts are computed together, so its first token comes later than under load"
+    yield f"Below, a static batch {which}; {together}."
 
 
 def slider_data(deployed: Deployed, offers: Offers, against: Deployed | None) -> dict[str, Any]:

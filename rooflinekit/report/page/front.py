@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -83,7 +81,9 @@ def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dic
     for key in more:
         raise InputError(f"{key} belongs to a report on a model; a {given[0]} brings its own deployments")
     if given == ["plan"]:
-        return plan_page(_plan(subjects["plan"]), offered)
+        from rooflinekit.report.page.plan_file import read_plan  # noqa: PLC0415 - other pages do not wait for pydantic
+
+        return plan_page(read_plan(subjects["plan"]), offered)
     return table_page(*_table(subjects["sweep"]))
 
 
@@ -116,23 +116,6 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return {"true": True, "false": False}.get(text.lower(), text)
-
-
-def _plan(plan: Any) -> Mapping[str, Any]:
-    if hasattr(plan, "to_dict"):
-        return dict(plan.to_dict())
-    if isinstance(plan, Mapping):
-        return plan
-    path = Path(plan)
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} is no JSON of `rooflinekit plan --format json`: {error}") from None
-    if not isinstance(found, dict):
-        raise InputError(f"{path} is no JSON of `rooflinekit plan --format json`")
-    return found
 
 
 def _table(sweep: Any) -> tuple[pd.DataFrame, str]:

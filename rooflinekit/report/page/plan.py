@@ -3,45 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from rooflinekit.report.page.render import card, paragraphs, table
-from rooflinekit.types.errors import InputError
 
-__all__ = ["best_scenario", "check_plan", "plan_cards", "plan_data", "plan_lead"]
+__all__ = ["Chosen", "chosen_replica", "plan_cards", "plan_data", "plan_lead"]
 
 _METRICS = (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("e2el_ms", "whole request"))
-_KEYS = ("version", "model", "traffic", "slo", "answer", "candidates", "pareto", "warnings")
 _LIMITS = ("max_model_len", "max_num_seqs", "model", "gpu")
 
 
-def check_plan(plan: object) -> dict[str, Any]:
-    """The plan if it is one.
+@dataclass(frozen=True)
+class Chosen:
+    """One replica of the best candidate, as `estimate` is asked for it; `pool`: how it comes to a batch of its own."""
 
-    Raises InputError otherwise.
+    model: str
+    gpu: str
+    scenario: dict[str, Any]
+    pool: str  #: "" for a replica that computes its prompts itself
+
+    @property
+    def heading(self) -> str:
+        """What the part of the page below is of."""
+        return "One decode replica at its batch" if self.pool else "One replica at its load"
+
+
+def chosen_replica(plan: Mapping[str, Any]) -> Chosen:
+    """A replica of the best candidate under its load; of two pools one that decodes, at the batch that it keeps.
+
+    A decode replica computes no prompts, so that its load is no load of `estimate`. By Little's law, λ requests a
+    second that each take (N − 1)·TPOT keep λ·(N − 1)·TPOT of them running; the TPOT is the plan's own.
     """
-    missing = [key for key in _KEYS if not isinstance(plan, Mapping) or key not in plan]
-    if isinstance(plan, Mapping) and {"what", "value", "at"} <= plan.keys():
-        raise InputError(
-            "this answers plan --max: one deployment, no candidates; report on it by its MODEL and options"
-        )
-    if missing or not isinstance(plan, Mapping):
-        raise InputError(f"this is no plan of `rooflinekit plan --format json`: it has no {', '.join(missing)}")
-    if not plan["candidates"]:
-        raise InputError("this plan has no candidate: there is nothing to report")
-    return dict(plan)
-
-
-def best_scenario(plan: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
-    """Model, accelerator and scenario of the best candidate's deployment (the pool that decodes) under its load."""
     best, traffic = plan["candidates"][0], plan["traffic"]
     fleet = _fleets(best)[-1]
     given = dict(fleet["scenario"])
-    load = {"rate": fleet["load"]} if traffic.get("rate") else {"concurrency": max(round(fleet["load"]), 1)}
+    lengths = {"isl": max(round(traffic["isl_mean"]), 1), "osl": max(round(traffic["osl_mean"]), 1)}
+    pool, load = "", {"rate": fleet["load"]}
+    if traffic.get("rate") is None:
+        load = {"concurrency": max(round(fleet["load"]), 1)}
+    elif fleet.get("role") == "decode":
+        steps, each = lengths["osl"] - 1, best["predicted"]["tpot_ms"]["mean"]
+        load = {"batch": max(round(fleet["load"] * steps * each / 1e3), 1)}
+        pool = (
+            f"{fleet['load']:.3g} requests/s x {steps} tokens x {each:.3g} ms keep {load['batch']} sequences running "
+            "(Little's law). The prompts come from the prefill replicas; the prefill below is what this replica would "
+            "take for those of a whole batch."
+        )
     kept = {key: value for key, value in given.items() if key not in _LIMITS}
-    lengths = {"isl": round(traffic["isl_mean"]), "osl": round(traffic["osl_mean"])}
-    return str(given.get("model", plan["model"])), str(given["gpu"]), kept | lengths | load
+    return Chosen(str(given.get("model", plan["model"])), str(given["gpu"]), kept | lengths | load, pool)
 
 
 def plan_lead(plan: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rooflinekit.results import Estimate
 from rooflinekit.types.units import format_bytes, format_time
 
-__all__ = ["answer_sentence", "facts", "format_number", "title"]
+__all__ = ["answer_sentence", "decode_sentence", "facts", "format_number", "title"]
 
 
 def title(answer: Estimate) -> str:
@@ -18,11 +18,20 @@ def title(answer: Estimate) -> str:
 
 def answer_sentence(answer: Estimate) -> str:
     """TTFT and TPOT with their intervals, throughput, and whether it fits."""
-    first = "never, the queue has no end" if answer.ttft_ms is None else _time(answer, "ttft_ms")
     each, gpu = format_number(answer.output_tok_s_per_user), format_number(answer.output_tok_s_per_gpu)
-    speed = f"{each} tokens/s for each user, {gpu} for each GPU"
-    told = f"First token after {first}, then {_time(answer, 'tpot_ms')} a token: {speed}."
+    speed = f"{_time(answer, 'tpot_ms')} a token: {each} tokens/s for each user, {gpu} for each GPU."
+    if answer.ttft_ms is None:
+        told = f"More comes than can be served, and the queue has no end; what is served takes {speed}"
+    else:
+        told = f"First token after {_time(answer, 'ttft_ms')}, then {speed}"
     return told if answer.memory.fits else f"It does not fit in memory. If it did: {told[0].lower()}{told[1:]}"
+
+
+def decode_sentence(answer: Estimate) -> str:
+    """The same of a replica that only decodes: no first token, and the throughput of its steps alone."""
+    each, inputs = answer.output_tok_s_per_user, answer.inputs
+    gpu = format_number(inputs["batch"] * each / inputs["gpus"])
+    return f"{_time(answer, 'tpot_ms')} a token: {format_number(each)} tokens/s for each user, {gpu} for each GPU."
 
 
 def format_number(value: float) -> str:
@@ -41,10 +50,13 @@ def facts(answer: Estimate) -> list[str]:
     cached = f" ({inputs['cached']} of them cached)" if inputs["cached"] else ""
     formats = f"weights {inputs['weights']}, activations {inputs['activations']}, KV cache {inputs['kv']}"
     share = memory.total_bytes / memory.capacity_bytes
+    room = f"room for a batch of {memory.max_batch}"
+    if answer.load is not None:
+        room = f"room for {memory.max_batch} sequences at their mean length under load"
     return [
         f"{asked}, {inputs['isl']} tokens in{cached}, {inputs['osl']} out; {formats}.",
         f"Memory: {format_bytes(memory.total_bytes)} of {format_bytes(memory.capacity_bytes)} on the busiest GPU "
-        f"({100.0 * share:.0f} %); room for a batch of {memory.max_batch}. {_level(answer)}",
+        f"({100.0 * share:.0f} %); {room}. {_level(answer)}",
     ]
 
 

@@ -177,7 +177,8 @@ def memory(estimate: Estimate, theme: Theme) -> Picture:
     axes.set(xlim=(0, end * 1.03), ylim=(-0.45, 0.62), xlabel="memory [GB]", yticks=[])
     entries = [Patch(color=CLASSES[kind], label=f"{kind} {format_bytes(size)}") for kind, size in parts.items()]
     legend(axes, handles=entries)
-    verdict = f"room for batch {m.max_batch} at this length" if m.fits else "DOES NOT FIT"
+    length = "the mean length" if estimate.load else "this length"
+    verdict = f"room for batch {m.max_batch} at {length}" if m.fits else "DOES NOT FIT"
     axes.set_title(f"{shortened(frame.subject)}\n{format_bytes(m.total_bytes)} taken: {verdict}", pad=18)
     words = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in parts.items())
     return Picture("memory", frame.title, f"Memory of {estimate.model} on {estimate.gpu}: {words}, of "
