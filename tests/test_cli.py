@@ -457,3 +457,16 @@ def test_the_output_survives_any_encoding_of_the_terminal(tmp_path, encoding):
     result = subprocess.run(command, capture_output=True, check=False, env=plain, cwd=tmp_path, timeout=60)
     assert result.returncode == 0, result.stderr
     assert b"TTFT" in result.stdout
+
+
+@pytest.mark.parametrize("words", [
+    ("estimate", "llama3-8b", "--plots"), ("simulate", "llama3-8b", "--rate", "1", "--plots"),
+    ("report", "llama3-8b", "--out", "x.html", "--plots"), ("launch", "llama3-8b", "--out"), ("validate", "--out"),
+])  # fmt: skip
+def test_a_folder_without_a_name_is_not_the_current_one(words, tmp_path, monkeypatch):
+    """An unset variable in a script must not fill the folder that it runs in."""
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, [*words, ""])
+    assert result.exit_code == 2
+    assert "the name is empty" in result.output
+    assert list(tmp_path.iterdir()) == []

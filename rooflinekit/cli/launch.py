@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooflinekit.cli.estimate import estimate
-from rooflinekit.cli.options import Count, said, with_options_of
+from rooflinekit.cli.options import Count, Folder, said, with_options_of
 from rooflinekit.cli.output import Format, emit, to_csv, to_json
 from rooflinekit.types.errors import InputError
 from rooflinekit.writing import check_target
@@ -31,7 +31,7 @@ def launch(
     replicas: Annotated[int, Count("Copies of the deployment.")] = 1,
     host_gpus: Annotated[int, Count("Accelerators of one host.")] = 8,
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.table,
-    out: Annotated[Path | None, typer.Option(help="Write to this file, or the files into this folder.")] = None,
+    out: Annotated[Path | None, Folder("Write to this file, or the files into this folder.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     **scenario: Any,
 ) -> None:

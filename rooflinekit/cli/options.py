@@ -22,6 +22,7 @@ __all__ = [
     "Dispatch",
     "Engine",
     "ExpertParallel",
+    "Folder",
     "LmHead",
     "MemoryFraction",
     "Microbatches",
@@ -56,6 +57,17 @@ def _whole(text: str | int) -> int:
         raise typer.BadParameter(f"{text!r} is not a whole number") from None
 
 
+def Folder(help: str, metavar: str = "PATH") -> Any:
+    """An option for a folder to write into; an empty name, as of an unset variable, is not the current one."""
+    return typer.Option(help=help, parser=_folder, metavar=metavar)
+
+
+def _folder(text: str) -> Path:
+    if not text.strip():
+        raise typer.BadParameter("the name is empty; write . for the current folder")
+    return Path(text)
+
+
 # What describes a deployment, for every command that takes one.
 TensorParallel: TypeAlias = Annotated[int, Count("Tensor parallel degree.")]
 PipelineParallel: TypeAlias = Annotated[int, Count("Pipeline parallel degree.")]
@@ -81,9 +93,7 @@ MemoryFraction: TypeAlias = Annotated[float | None, typer.Option(help="Share of 
 Calibration: TypeAlias = Annotated[str | None, typer.Option(help="A calibration, or 'none' for the datasheet bound.")]
 
 # Pictures of what a command answers.
-Plots: TypeAlias = Annotated[
-    Path | None, typer.Option(help="Write pictures into this folder, as SVG and PNG.", metavar="DIR")
-]
+Plots: TypeAlias = Annotated[Path | None, Folder("Write pictures into this folder, as SVG and PNG.", "DIR")]
 
 # What an accelerator hour costs, for every command that speaks of money.
 Price: TypeAlias = Annotated[float | None, typer.Option(help="USD of one GPU hour (default: the GPU file's quote).")]

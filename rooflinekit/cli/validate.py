@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rooflinekit.cli.options import Folder
 from rooflinekit.cli.output import emit
 from rooflinekit.cli.progress import counting
 from rooflinekit.types.errors import (
@@ -39,7 +40,7 @@ def validate(
         str | None, typer.Option(help="Accelerator to predict the model's steps for (default: by the device's name).")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Check the kernels' results, measure nothing.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for the measurement file.")] = None,
+    out: Annotated[Path | None, Folder("Folder for the measurement file.", "DIR")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the measurement file that is there.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that is there.")] = False,
 ) -> None:
