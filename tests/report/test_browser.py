@@ -191,6 +191,16 @@ def test_what_is_not_in_the_page_says_so(browser: Browser, pages: dict[str, Path
     assert "does not fit" in browser.value("document.getElementById('tiles').textContent")
 
 
+def test_choices_say_why_they_are_none(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["fixed"], "#tp=8")
+    titles = "[...document.getElementById('in-tp').options].map((each) => each.textContent)"
+    assert browser.value(titles) == ["1 GPU (does not fit)", "2 GPUs", "4 GPUs", "8 GPUs"]
+    browser.value("change({ tp: 1, batch: 1 })")
+    browser.settle()
+    assert "does not fit" in browser.value("document.getElementById('said').textContent")
+    assert browser.value("document.getElementById('out-batch').textContent") == "1 sequence"
+
+
 def test_what_is_compared_goes_with_the_answer(browser: Browser, pages: dict[str, Path]) -> None:
     """A state that is not in the page has no numbers: those of the state before must not stay."""
     browser.open(pages["against"])

@@ -103,7 +103,7 @@ def _static_batch(deployed: Deployed) -> Iterator[str]:
     if answer.load is None:
         return
     batch, running = int(work.batch), answer.inputs["batch"]
-    which = f"of the {batch} sequences that this load keeps running"
+    which = f"of the {batch} sequences that this load keeps running" if batch > 1 else "of one sequence"
     if batch < running:
         which = (
             f"of {batch} sequences: no more fit at their full length of {int(work.longest_context)} tokens (under load "

@@ -59,8 +59,9 @@ def plan_lead(plan: Mapping[str, Any]) -> str:
     """The answer, the traffic and the objectives."""
     traffic = plan["traffic"]
     asked = f"{traffic['rate']:g} requests/s" if traffic.get("rate") else f"{traffic.get('users')} users"
+    peak = traffic.get("peak", 1)
     told = [
-        f"{asked} in the mean, peak {traffic.get('peak', 1):g} times that; {traffic['isl_mean']:g} tokens in, "
+        f"{asked} in the mean{'' if peak == 1 else f', peak {peak:g} times that'}; {traffic['isl_mean']:,g} tokens in, "
         f"{traffic['osl_mean']:g} out; {', '.join(plan['slo'])}.",
         f"{plan.get('tried', 0):,} deployments tried, {len(plan['candidates'])} can serve the traffic.",
     ]

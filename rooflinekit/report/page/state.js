@@ -110,20 +110,22 @@ function controls() {
   form.append(make("div", "", { class: "buttons" }, pin, reset));
   form.addEventListener("submit", (event) => event.preventDefault());
 }
+const counted = (word, count) => (count === 1 ? word : `${word}s`);
 function reflect() {
   if (!byId("controls").children.length) return;
   for (const name of CHOICES) {
     const select = byId(`in-${name}`);
     select.value = String(state[name]);
     for (const option of select.options) {
-      const there = labelOf({ ...state, [name]: option.value }) in OFFERS.plans;
-      option.textContent = optionTitle(name, option.value) + (there || option.value === String(DATA.asked[name]) ? "" : " (not here)");
+      const label = labelOf({ ...state, [name]: option.value }), there = label in OFFERS.plans || option.value === String(DATA.asked[name]);
+      const why = OFFERS.missing[label]?.startsWith("does not fit") ? "does not fit" : "not here";
+      option.textContent = optionTitle(name, option.value) + (there ? "" : ` (${why})`);
     }
   }
   for (const name of Object.keys(NUMBERS)) {
     byId(`in-${name}`).value = toNotch(name, state[name]);
     byId(`box-${name}`).value = state[name];
-    const told = name === "speed" ? `${prefixed(OFFERS.gpus[state.gpu].bandwidth * state.speed, "B/s")}` : `${state[name].toLocaleString("en-US")} ${name === "batch" ? "sequences" : "tokens"}`;
+    const told = name === "speed" ? `${prefixed(OFFERS.gpus[state.gpu].bandwidth * state.speed, "B/s")}` : `${state[name].toLocaleString("en-US")} ${counted(name === "batch" ? "sequence" : "token", state[name])}`;
     byId(`out-${name}`).textContent = told;
     byId(`in-${name}`).setAttribute("aria-valuetext", told);
   }
