@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from deployments import CASES, predictor_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,24 +24,12 @@ from rooflinekit.types.errors import InputError
 from rooflinekit.types.kernel import Kernel
 from rooflinekit.types.workload import Workload
 
-CASES = (
-    ("llama-3.1-8b", "h100-sxm", {}, None),  # dense
-    ("llama-3.1-8b", "h100-sxm", {"engine": "gpt-fast"}, None),  # decode without graphs
-    ("llama-3.3-70b", "b200-sxm", {"tp": 8, "weights": "fp8", "kv": "fp8", "engine": "trtllm"}, None),  # quantised
-    ("qwen3-30b-a3b", "h200-sxm", {"tp": 2, "engine": "sglang"}, None),  # experts
-    ("gpt-oss-120b", "h100-sxm", {}, None),  # windows, MXFP4
-    ("deepseek-v3.2", "h200-sxm", {"tp": 8}, None),  # latent and sparse attention
-    ("qwen3-next-80b-a3b", "h100-sxm", {"tp": 2}, None),  # recurrent layers
-    ("mixtral-8x7b", "a100-sxm-80gb", {"tp": 2}, "none"),  # the bare bound
-    ("llama-3.1-8b", "l40s", {"tp": 4}, None),  # over PCI Express
-)
 PLANS: dict[int, tuple[Predictor, PlanCoefficients]] = {}
 
 
 def exported(case: int) -> tuple[Predictor, PlanCoefficients]:
     if case not in PLANS:
-        model, gpu, keys, calibration = CASES[case]
-        predictor = resolve(model, gpu, read_deployment(dict(keys)), calibration).predictor
+        predictor = predictor_of(case)
         PLANS[case] = predictor, plan_coefficients(predictor)
     return PLANS[case]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.report.markup import filled, script_hashes, script_json
 from rooflinekit.report.walk import attention_mask, headline, letter_value, section_title
 from rooflinekit.types.units import format_bytes, format_count
 from rooflinekit.walk.result import Phase, Section, Stop, Tensor, Walk, Work
@@ -29,15 +29,10 @@ def walk_page(walk: Walk) -> str:
         "lead": _paragraphs(lead),
         "foot": _paragraphs([*_totals(walk), *(f"Note: {warning}" for warning in walk.warnings)]),
         "tables": "".join(_phase_tables(phase) for phase in walk.phases),
-        "data": _script_json(_data(walk)),
+        "hashes": script_hashes(_TEMPLATE.read_text(encoding="utf-8")),
+        "data": script_json(_data(walk)),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda hit: parts[hit[1]], _TEMPLATE.read_text(encoding="utf-8"))
-
-
-def _script_json(data: object) -> str:
-    """JSON that cannot end the script element it stands in."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return filled(_TEMPLATE, parts)
 
 
 def _paragraphs(lines: Sequence[str]) -> str:

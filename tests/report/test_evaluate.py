@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deployments import CASES, predictor_of
 
 import rooflinekit as rk
 from rooflinekit.coefficients import PlanCoefficients, plan_coefficients
@@ -19,21 +20,10 @@ from rooflinekit.estimator import read_deployment, resolve
 from rooflinekit.report.page.packing import Pool
 
 PAGE = Path(rk.__file__).parent / "report" / "page"
-CASES = (
-    ("llama-3.1-8b", "h100-sxm", {}, None),  # dense
-    ("llama-3.1-8b", "h100-sxm", {"engine": "gpt-fast"}, None),  # decode without graphs
-    ("llama-3.3-70b", "b200-sxm", {"tp": 8, "weights": "fp8", "kv": "fp8", "engine": "trtllm"}, None),  # quantised
-    ("qwen3-30b-a3b", "h200-sxm", {"tp": 2, "engine": "sglang"}, None),  # experts
-    ("gpt-oss-120b", "h100-sxm", {}, None),  # windows, MXFP4
-    ("deepseek-v3.2", "h200-sxm", {"tp": 8}, None),  # latent and sparse attention
-    ("qwen3-next-80b-a3b", "h100-sxm", {"tp": 2}, None),  # recurrent layers
-    ("mixtral-8x7b", "a100-sxm-80gb", {"tp": 2}, "none"),  # the bare bound
-)
 
 
 def exported(case: int) -> PlanCoefficients:
-    model, gpu, keys, calibration = CASES[case]
-    return plan_coefficients(resolve(model, gpu, read_deployment(dict(keys)), calibration).predictor)
+    return plan_coefficients(predictor_of(case))
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,12 @@ import hashlib
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from html_pages import Tags, json_in
 from typer.testing import CliRunner
 
 import rooflinekit as rk
@@ -25,26 +25,8 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`&{{
 FEW: dict[str, Any] = {"models": [], "gpus": [], "walk": False}
 
 
-class Tags(HTMLParser):
-    """Every element with its attributes."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    @property
-    def names(self) -> list[str]:
-        return [tag for tag, _ in self.elements]
-
-
 def data_of(page: str) -> Any:
-    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert text is not None
-    return json.loads(text[1])
+    return json_in(page, "data")
 
 
 def page_of(tmp_path: Path, *arguments: Any, **more: Any) -> str:

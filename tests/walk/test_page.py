@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from html_pages import Tags, json_in
 from typer.testing import CliRunner
 
 import rooflinekit as rk
@@ -17,22 +17,8 @@ from rooflinekit.report.walk_page import walk_page
 from rooflinekit.walk.result import Walk
 
 
-class Tags(HTMLParser):
-    """Every element with its attributes, and the text of scripts."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-
 def data_of(page: str) -> Any:
-    text = re.search(r'<script type="application/json" id="walk">(.*?)</script>', page, re.DOTALL)
-    assert text is not None
-    return json.loads(text[1])
+    return json_in(page, "walk")
 
 
 def run(*arguments: str) -> Any:
@@ -60,13 +46,14 @@ class TestPage:
         for tag, attributes in Tags(page).elements:
             assert not attributes.get("src"), tag
             assert attributes.get("href", "data:,") == "data:,", tag
+        assert "script-src 'sha256-" in page  # and no other script may run
         assert len(page) < 300_000
 
     def test_words_cannot_become_markup(self) -> None:
         prompt = "</script><script>alert(1)</script> <img/src=x> & \u2028 {{data}}"
         page = walk_page(rk.shapes("gpt2", prompt=prompt))
         plain = walk_page(rk.shapes("gpt2", prompt="a " * 40))
-        assert [tag for tag, _ in Tags(page).elements] == [tag for tag, _ in Tags(plain).elements]
+        assert Tags(page).names == Tags(plain).names
         assert "<img" not in page
         short = data_of(walk_page(rk.shapes("gpt2", prompt="<b> & \u2028 x")))
         assert short["names"] == ["<", "b", ">", "&", "x"]

@@ -1,17 +1,14 @@
-"""Parts of a page put together: text is escaped, JSON cannot end its element, scripts are named by their hashes."""
+"""Parts of a page put together; what is text is escaped."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
+
+from rooflinekit.report.markup import filled, script_hashes, script_json
 
 __all__ = ["LIMIT_BYTES", "Page", "card", "paragraphs", "render", "table"]
 
@@ -39,34 +36,13 @@ class Page:
 
 def render(page: Page) -> str:
     """The whole page as one file that loads nothing."""
-    scripts = [(_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS]
-    inner = [script for framed in page.framed for script in re.findall(r"<script>(.*?)</script>", framed, re.DOTALL)]
+    scripts = "\n".join(f"<script>{(_HERE / name).read_text(encoding='utf-8')}</script>" for name in _SCRIPTS)
     parts = {
         "title": escape(page.title), "lead": page.lead, "before": page.before, "after": page.after, "foot": page.foot,
         "accountant": page.accountant, "style": (_HERE / "page.css").read_text(encoding="utf-8"),
-        "hashes": " ".join(_hash(script) for script in [*scripts, *inner]), "data": script_json(page.data),
-        "scripts": "\n".join(f"<script>{script}</script>" for script in scripts),
+        "hashes": script_hashes("".join((scripts, *page.framed))), "data": script_json(page.data), "scripts": scripts,
     }  # fmt: skip
-    template = (_HERE / "template.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda hit: parts[hit[1]], template)
-
-
-def _hash(script: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-
-
-def script_json(data: object) -> str:
-    """JSON that cannot end the script element it stands in; what is no number is null."""
-    text = json.dumps(_finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _finite(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
+    return filled(_HERE / "template.html", parts)
 
 
 def paragraphs(lines: Iterable[str], kind: str = "facts") -> str:

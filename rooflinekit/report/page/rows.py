@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.report.page.render import card, paragraphs, script_json
+from rooflinekit.report.markup import script_json
+from rooflinekit.report.page.render import card, paragraphs
 from rooflinekit.types.errors import InputError
 
 if TYPE_CHECKING:
