@@ -52,7 +52,8 @@ function rooflineOption(view, gpu, reference) {
   const lines = roofLines(view, gpu, from, to), peak = Math.max(...lines.map((line) => line.points[1][1]));
   const low = 10 ** Math.floor(Math.log10(Math.max(peak * 1e-7, Math.min(peak / 1e3, ...all.map((v) => v[1])))));
   const colourOf = (step) => (view.memory.fits ? colour(step) : colour("bad"));
-  const option = base();
+  const option = base(), grid = { ...option.grid, left: small() ? 54 : 100, right: 24, top: 24 };
+  nameDots(points.flat(), lines, { grid, from, to, low, high: 10 ** Math.ceil(Math.log10(peak * 1.2)) });
   const roof = (line) => ({
     type: "line", data: line.points, symbol: "none", silent: true, z: 1,
     lineStyle: { color: colour(line.main ? "ink" : "soft"), width: line.main ? 1.6 : 1.1, type: line.main ? "solid" : "dashed" },
@@ -70,16 +71,15 @@ function rooflineOption(view, gpu, reference) {
   }));
   const dots = STEPS.map((step, place) => ({
     type: "scatter", name: step, symbol: step === "prefill" ? "diamond" : "circle", z: 4,
-    data: points[place].map((point) => ({ ...point, label: beside(point.value[0], from, to) })), labelLayout: { hideOverlap: true },
+    data: points[place].map((point) => ({ ...point, label: { position: point.side } })),
     itemStyle: { color: view.memory.fits ? colourOf(step) : "transparent", opacity: view.memory.fits ? 0.78 : 1, borderColor: view.memory.fits ? colour("card") : colourOf(step), borderWidth: view.memory.fits ? 1 : 2 },
-    label: { show: true, position: "bottom", distance: 3, ...text(12), color: colourOf(step), ...outlined(),
-      formatter: ({ data }) => (data.told && data.share > (small() ? 0.05 : 0.02) ? `${data.part.name}${data.others ? ` + ${data.others}` : ""}` : "") },
+    label: { show: true, distance: 3, ...text(12), color: colourOf(step), ...outlined(), formatter: ({ data }) => data.name },
   }));
   const shadow = reference ? STEPS.map((step) => ({
     type: "scatter", data: rooflinePoints(reference, step), symbol: step === "prefill" ? "diamond" : "circle", z: 2,
     itemStyle: { color: "transparent", borderColor: colour("soft"), borderWidth: 1.2 },
   })) : [];
-  option.grid = { ...option.grid, left: small() ? 54 : 100, right: 24, top: 24 };
+  option.grid = grid;
   option.tooltip.formatter = ({ data }) => (data?.part ? pointText(data) : "");
   return {
     ...option, xAxis: logarithmic("FLOP per byte of memory traffic", "", { axis: { min: from, max: to } }),
@@ -87,9 +87,18 @@ function rooflineOption(view, gpu, reference) {
   };
 }
 
-function beside(x, from, to) {  // where a name stands that would leave the frame if it were centred
-  if (x > to / 60) return { align: "right", offset: [24, 0] };
-  return x < from * 6 ? { align: "left", offset: [-12, 0] } : undefined;
+function nameDots(points, lines, { grid, from, to, low, high }) {  // a name for the largest points, on the side that hides the least
+  const box = byId("roofline"), wide = box.clientWidth - grid.left - grid.right, tall = parseFloat(box.style.height) - grid.top - grid.bottom;
+  const pixels = ([x, y]) => [grid.left + wide * Math.log10(x / from) / Math.log10(to / from), grid.top + tall * Math.log10(high / y) / Math.log10(high / low)];
+  const ranked = points.map((point) => {
+    const [x, y] = pixels(point.value), told = point.told && point.share > (small() ? 0.05 : 0.02);
+    return Object.assign(point, { x, y, radius: point.symbolSize / 2, name: told ? `${point.part.name}${point.others ? ` + ${point.others}` : ""}` : "" });
+  }).sort((a, b) => b.share - a.share);
+  const taken = lines.flatMap((line) => {
+    const length = LETTER * line.name.length, [x, y] = pixels(line.points[1]);
+    return line.ridge ? [[x - length, y - 18, length, 16]] : alongLine([clipped(line, low), line.points[1]].map(pixels), length);
+  });
+  sidesOf(ranked, taken, [grid.left, grid.top, wide + grid.right, tall]).forEach((side, place) => Object.assign(ranked[place], side ? { side } : { name: "" }));
 }
 
 function clipped(line, low) {  // start of a diagonal inside the frame
