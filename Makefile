@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH  ?= torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long check lint types bench gpu calibration report-kernels report-serving predictions catalogue reports docs figures site clean
+.PHONY: help run test test-long check lint types bench gpu calibration report-kernels report-serving predictions catalogue reports docs figures screenshots site clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -85,6 +85,9 @@ docs: catalogue $(VENV)/test.stamp  ## refresh what the docs take from the code:
 
 figures: $(VENV)/docs.stamp  ## draw docs/figures again
 	$(BIN)/python docs/figures.py
+
+screenshots: $(VENV)/core.stamp  ## take the pictures of reports/ again (needs Chromium)
+	$(BIN)/python docs/screenshots.py
 
 site: $(VENV)/docs.stamp  ## the documentation as a site in build/site; a warning is an error
 	$(BIN)/python docs/figures.py --check

@@ -16,8 +16,8 @@ LIMIT_BYTES = 2_500_000
 """A page is at most this large."""
 
 _HERE = Path(__file__).parent
-_SCRIPTS = ("vendor/echarts.min.js", "evaluate.js", "draw.js", "names.js", "charts.js", "state.js", "page.js", "sweep.js",
-            "sections.js")  # fmt: skip
+_SCRIPTS = ("vendor/echarts.min.js", "evaluate.js", "draw.js", "names.js", "charts.js", "state.js", "page.js",
+            "sweep.js", "sections.js")  # fmt: skip
 
 
 @dataclass(frozen=True)
