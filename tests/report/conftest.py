@@ -37,6 +37,14 @@ def odd_model(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def made_plan() -> dict[str, Any]:
+    """A plan as its JSON."""
+    found = rk.plan("llama-3-8b", ["h100-sxm"], "p95 ttft<1s, p95 tpot<40ms", rate=20, isl=1000, osl=200, tp=[1, 2],
+                    disaggregated=False, confirm=0)  # fmt: skip
+    return found.to_dict()
+
+
+@pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One page of each kind."""
     folder = tmp_path_factory.mktemp("pages")

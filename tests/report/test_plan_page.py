@@ -12,7 +12,7 @@ import rooflinekit as rk
 from rooflinekit.report.page.plan import chosen_replica
 from rooflinekit.report.page.plan_file import read_plan
 
-from .test_page import data_of, page_of, run
+from .making import data_of, page_of, run
 
 KINDS = ("aggregated", "disaggregated", "users", "mixed")
 

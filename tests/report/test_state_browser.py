@@ -1,0 +1,157 @@
+"""The state of a page in headless Chromium: address, controls and numbers, and what is not there."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rooflinekit as rk
+from rooflinekit.coefficients import plan_coefficients
+from rooflinekit.coefficients.breakdown import with_bandwidth
+from rooflinekit.estimator import read_deployment, resolve
+
+from .browser import Browser
+
+
+def random_states(count: int) -> list[dict[str, Any]]:
+    draw = random.Random(4)
+    return [{"model": draw.choice(("llama-3-8b", "qwen3-30b-a3b")), "gpu": draw.choice(("h100-sxm", "h200-sxm")),
+             "tp": draw.choice((1, 2, 4)), "kv": draw.choice(("own", "fp8")), "weights": draw.choice(("own", "fp8")),
+             "batch": draw.randint(1, 600), "isl": int(2 ** draw.uniform(0, 13)), "osl": int(2 ** draw.uniform(0, 11)),
+             "speed": draw.choice((1, 1, 1.5))} for _ in range(count)]  # fmt: skip
+
+
+def hash_of(state: dict[str, Any]) -> str:
+    short = {"model": "m", "gpu": "g", "tp": "tp", "weights": "w", "kv": "kv", "batch": "b", "isl": "i", "osl": "o",
+             "speed": "bw"}  # fmt: skip
+    return "#" + "&".join(f"{short[name]}={value}" for name, value in state.items())
+
+
+def expected(state: dict[str, Any]) -> list[float]:
+    """TTFT, TPOT [s], tokens/s of a GPU and memory by `estimate`, and through coefficients on another bandwidth."""
+    formats = {name: state[name] for name in ("weights", "kv") if state[name] != "own"}
+    keys = {"tp": state["tp"], **formats}
+    work = {name: state[name] for name in ("batch", "isl", "osl")}
+    if state["speed"] == 1:
+        told = rk.estimate(state["model"], state["gpu"], allow_oom=True, **work, **keys)
+        return [told.ttft_ms / 1e3, told.tpot_ms / 1e3, told.output_tok_s_per_gpu, told.memory.total_bytes]
+    plain = plan_coefficients(resolve(state["model"], state["gpu"], read_deployment(dict(keys)), None).predictor)
+    plan = with_bandwidth(plain, state["speed"])
+    ttft, tpot = plan.ttft(work["batch"], work["isl"]).time, plan.tpot(*work.values()).time
+    rate = work["batch"] * work["osl"] / (ttft + (work["osl"] - 1) * tpot) / state["tp"]
+    return [ttft, tpot, rate, plan.memory.at(work["batch"], work["isl"] + work["osl"], work["isl"]).total]
+
+
+def test_the_address_is_the_state_and_numbers_are_pythons(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.size(1280, 900)
+    browser.open(pages["deployment"])
+    states = [state for state in random_states(420) if state["model"] == "llama-3-8b" or state["weights"] == "own"]
+    script = """(hashes) => hashes.map((hash) => { state = read(hash); update();
+      const view = answer(state); return view && [view.ttft.time, view.tpot.time, view.rateEach, view.memory.total,
+        document.getElementById("tiles").textContent.includes(asTime(view.tpot.time)) ? 1 : 0]; })"""
+    answers = browser.value(f"({script})({json.dumps([hash_of(state) for state in states])})")
+    found = 0
+    for state, told in zip(states, answers, strict=True):
+        if told is not None:
+            found += 1
+            assert told == pytest.approx([*expected(state), 1], rel=1e-9), state
+    assert found >= 200
+
+
+def test_a_slider_changes_the_numbers_and_the_address(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.size(1280, 900)
+    browser.open(pages["deployment"])
+    before = browser.value("document.getElementById('tiles').textContent")
+    browser.value("{ const slider = document.getElementById('in-batch'); slider.focus(); slider.value = 300;"
+                  " slider.dispatchEvent(new Event('input', { bubbles: true })); }")  # fmt: skip
+    browser.settle()
+    after, batch = browser.value("document.getElementById('tiles').textContent"), browser.value("state.batch")
+    assert batch == 512
+    assert after != before
+    assert browser.value("location.hash") == "#b=512"
+    browser.value("document.getElementById('pin').click()")
+    browser.value(
+        "{ const box = document.getElementById('in-tp'); box.value = '2'; box.dispatchEvent(new Event('change')); }"
+    )
+    browser.settle()
+    assert "Against the other" in browser.value("document.getElementById('compared').textContent")
+    again = browser.value("location.hash")
+    told = browser.value("document.getElementById('compared').textContent")
+    browser.open(pages["deployment"], again)
+    assert browser.value("document.getElementById('compared').textContent") == told
+    browser.value("document.getElementById('reset').click()")
+    browser.settle()
+    assert browser.value("document.getElementById('tiles').textContent") == before
+    assert browser.value("document.activeElement.id") == "pin", "a keyboard goes on where it was"
+
+
+BROKEN = (
+    "#vs=b%3D1e300%26m%3D__proto__",
+    "#vs=%00%00&tp=3.5&kv=constructor",
+    "#b=NaN&i=Infinity&bw=-1",
+    "#b=0",
+    "#b=-3&i=1e99",
+    "#m=nothing&tp=x",
+    "#vs=a|b",
+    "#b=%3Cimg%20src=x%3E&w=",
+    "#g=__proto__",
+)
+
+
+@pytest.mark.parametrize("state", BROKEN)
+def test_a_broken_address_is_mended(browser: Browser, pages: dict[str, Path], state: str) -> None:
+    browser.errors.clear()
+    browser.open(pages["deployment"], state)
+    assert browser.value("document.getElementById('tiles').children.length") == 5
+    assert browser.errors == []
+
+
+def test_any_name_may_stand_in_an_address(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.size(1280, 900)
+    browser.open(pages["named"])
+    assert browser.value("document.getElementById('in-model').value") == "a|b&c=<i>{{data}}"
+    browser.value("change({ tp: 2 }); document.getElementById('pin').click(); change({ batch: 7 })")
+    browser.settle()
+    told, again = browser.value("document.getElementById('compared').textContent"), browser.value("location.hash")
+    assert "on 2 × h100-sxm" in told
+    browser.open(pages["named"], again)
+    assert browser.value("document.getElementById('compared').textContent") == told
+
+
+def test_what_is_compared_stays_within_the_limits(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["deployment"], "#vs=b%3D123456789%26i%3D0.2")
+    assert browser.value("[pinned.batch, pinned.isl]") == [4096, 1]
+
+
+def test_what_is_not_in_the_page_says_so(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["fixed"])
+    assert browser.value("document.getElementById('tiles').children.length") == 5
+    browser.open(pages["deployment"], "#m=qwen3-30b-a3b&w=fp8")
+    assert browser.value("document.getElementById('charts').hidden") is False
+    browser.open(pages["fixed"], "#tp=8&w=fp8&m=nothing&b=4096&i=1000000")
+    assert "does not fit" in browser.value("document.getElementById('tiles').textContent")
+
+
+def test_choices_say_why_they_are_none(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["fixed"], "#tp=8")
+    titles = "[...document.getElementById('in-tp').options].map((each) => each.textContent)"
+    assert browser.value(titles) == ["1 GPU (does not fit)", "2 GPUs", "4 GPUs", "8 GPUs"]
+    browser.value("change({ tp: 1, batch: 1 })")
+    browser.settle()
+    assert "does not fit" in browser.value("document.getElementById('said').textContent")
+    assert browser.value("document.getElementById('out-batch').textContent") == "1 sequence"
+
+
+def test_what_is_compared_goes_with_the_answer(browser: Browser, pages: dict[str, Path]) -> None:
+    """A state that is not in the page has no numbers: those of the state before must not stay."""
+    browser.open(pages["against"])
+    assert "here / there" in browser.value("document.getElementById('compared').textContent")
+    browser.value("Object.assign(state, { tp: 64 }); update()")
+    assert "64 × h100-sxm" in browser.value("document.getElementById('said').textContent")
+    assert browser.value("[...document.querySelectorAll('#tiles *, #compared *')].length") == 0
+    browser.value("Object.assign(state, { tp: 1 }); update()")
+    assert "here / there" in browser.value("document.getElementById('compared').textContent")
