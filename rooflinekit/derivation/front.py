@@ -17,11 +17,10 @@ from rooflinekit.types.errors import InputError
 
 __all__ = ["TIMELESS", "Derivation", "derive", "explain", "make_case"]
 
+_COUNTED = ("params", "params_active", "kv_per_token", "ridge")  # of a model or an accelerator, whatever is deployed
+
 TIMELESS = (
-    "params",
-    "params_active",
-    "kv_per_token",
-    "ridge",
+    *_COUNTED,
     "memory",
     "weights",
     "kv",
@@ -66,6 +65,11 @@ class Derivation:
         return self.answer.bound.get(f"{self.metric}_ms")
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What `estimate` remarks, where the number is one of the deployment."""
+        return () if self.metric in _COUNTED else self.answer.warnings
+
+    @property
     def formulas(self) -> int:
         """Formulas in the tree."""
         return sum(1 for node in self.root.walk() if node.formula)
@@ -96,7 +100,7 @@ class Derivation:
             "rule": self.rule.to_dict() if self.rule else None,
             "formulas": self.formulas,
             "largest_gap": self.largest_gap,
-            "warnings": list(e.warnings),
+            "warnings": list(self.warnings),
         }
 
     def _repr_html_(self) -> str:

@@ -217,14 +217,13 @@ def _items(node: Node, depth: int, level: int) -> Iterator[str]:
 
 
 def _footer(found: Derivation) -> list[str]:
-    e = found.answer
-    origin = (
-        f"calibration {e.calibration['name']} ({e.calibration['hash']})"
-        if e.calibration
-        else "level bound: datasheet roofline"
-    )
+    e, origin = found.answer, []
+    if found.metric not in TIMELESS:
+        used = e.calibration
+        origin = [f"calibration {used['name']} ({used['hash']})" if used else "level bound: datasheet roofline"]
     some = f"{found.formulas} formulas give the numbers beside them"
     checked = f"{some if found.formulas > 1 else 'the formula gives the number beside it'} to "
     checked += f"{max(found.largest_gap, 1e-16):.0e}"
-    lines = [f"{origin}; {checked}; rooflinekit {e.version}", *(f"note: {warning}" for warning in e.warnings)]
+    parts = [*origin, checked, f"rooflinekit {e.version}"]
+    lines = ["; ".join(parts), *(f"note: {warning}" for warning in found.warnings)]
     return [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="      ")]

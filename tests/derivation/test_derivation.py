@@ -318,12 +318,23 @@ class TestSources:
 
     def test_one_formula_is_not_many(self):
         case = make_case("llama3-8b", "h100-sxm", {})
-        assert "; the formula gives the number beside it to" in " ".join(
+        assert "the formula gives the number beside it to" in " ".join(
             derivation_text(derive(case, "kv_per_token")).split()
         )
         assert "a kernel, such as" not in derivation_text(derive(case, "memory"), 1)
         assert "pn(x, y, p) = " in derivation_text(derive(case, "decode.qkv_proj"))
         assert "pn(x, y, p) = " not in derivation_text(derive(case, "memory"))
+
+    @pytest.mark.parametrize(("metric", "noted", "calibrated"), [
+        ("params", False, False), ("kv_per_token", False, False), ("ridge", False, False), ("max_batch", True, False),
+        ("tpot", True, True),
+    ])  # fmt: skip
+    def test_remarks_are_about_the_number(self, metric, noted, calibrated):
+        """Whether 70B fits says nothing of its parameters; no calibration counts bytes."""
+        found = derive(make_case("llama-3-70b", "h100-sxm", {}, anyway=True), metric)
+        text = derivation_text(found)
+        assert ("does not fit" in text, "calibration h100" in text) == (noted, calibrated)
+        assert bool(found.to_dict()["warnings"]) == noted
 
     def test_misspelt_numbers_of_kernels_have_a_nearest_name(self):
         with pytest.raises(UnknownNameError, match=r"nearest: decode\.attention\.bytes"):
