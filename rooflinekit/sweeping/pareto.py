@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from rooflinekit.sweeping.barred import why_not
 from rooflinekit.types.errors import InputError, nearest
 
 __all__ = ["Goal", "on_front", "pareto_front", "parse_goals"]
@@ -55,7 +56,8 @@ def parse_goals(text: str) -> tuple[Goal, ...]:
 def pareto_front(table: pd.DataFrame, goals: tuple[Goal, ...]) -> pd.DataFrame:
     """The rows that no other row beats, in their order; rows without one of the numbers are not among them.
 
-    Rows that do not fit in memory, and those with an error, do not compete.
+    Rows that `why_not` speaks against do not compete: those with an error, that do not fit in memory, that cannot be
+    sustained, or of which no request meets the objectives.
 
     Raises InputError for a column that the table does not have.
     """
@@ -72,10 +74,7 @@ def pareto_front(table: pd.DataFrame, goals: tuple[Goal, ...]) -> pd.DataFrame:
         sign * pd.to_numeric(table[goal.column], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
         for sign, goal in zip(signs, goals, strict=True)
     ])  # fmt: skip
-    competes = (table["error"] == "").to_numpy(dtype=bool, copy=True) if "error" in table else np.ones(len(table), bool)
-    if "fits" in table:
-        competes &= table["fits"].fillna(value=False).to_numpy(dtype=bool)
-    losses[~competes] = np.nan
+    losses[why_not(table) != ""] = np.nan
     return table[on_front(losses)]
 
 

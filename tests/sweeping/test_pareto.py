@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import rooflinekit as rk
+from rooflinekit.sweeping.barred import FAILED, LATE, MISFIT, OVERLOADED, why_not
 from rooflinekit.sweeping.front import front_of
 from rooflinekit.sweeping.pareto import Goal, on_front, pareto_front, parse_goals
 
@@ -63,6 +64,47 @@ def test_rows_that_cannot_be_used_do_not_compete():
     assert pareto_front(table, parse_goals("tpot_ms:gpus")).index.tolist() == [1]
     table["error"] = ["", "no", "", ""]
     assert pareto_front(table, parse_goals("tpot_ms:gpus")).index.tolist() == [3]
+
+
+def test_what_cannot_be_sustained_does_not_compete():
+    """Above the knee a full deployment gives the most tokens, at a TTFT without end."""
+    asked = {"gpu": ["h100-sxm", "h200-sxm"], "rate": [1, 10, 80], "isl": 1024, "osl": 256}
+    front = rk.sweep("llama-3-8b", pareto="tok_s_user:tok_s_gpu", **asked)
+    whole = rk.sweep("llama-3-8b", **asked)
+    assert whole["stable"].tolist() == [True, True, False] * 2
+    assert whole["output_tok_s_per_gpu"].idxmax() in whole.index[~whole["stable"]]
+    assert front["stable"].all()
+    assert set(front["rate"]) <= {1, 10}
+    goals = parse_goals("tok_s_user:tok_s_gpu")
+    assert len(front) == len(pareto_front(whole[whole["stable"]], goals)) > 0
+
+
+@pytest.mark.parametrize("column", [
+    [True, False, None], ["True", "false", ""], [1, 0, np.nan], ["yes", " No ", None], [1.0, 0.0, None],
+    pd.array([True, False, None], dtype="boolean"),
+])  # fmt: skip
+@pytest.mark.parametrize(("name", "word"), [("fits", MISFIT), ("stable", OVERLOADED)])
+def test_yes_and_no_are_read_whatever_wrote_them(name, word, column):
+    assert why_not(pd.DataFrame({name: column})).tolist() == ["", word, ""]
+
+
+def test_the_first_reason_is_told():
+    rows = pd.DataFrame({"error": ["x", "", np.nan, None], "fits": [False, False, True, None],
+                         "stable": [False, False, False, None], "goodput": [0, 0, 0, "0.0"]})  # fmt: skip
+    assert why_not(rows).tolist() == [FAILED, MISFIT, OVERLOADED, LATE]
+    assert why_not(rows[[]]).tolist() == [""] * 4
+    assert why_not(rows.iloc[:0]).tolist() == []
+
+
+def test_a_table_that_comes_back_from_a_file_has_the_same_front(tmp_path):
+    table = rk.sweep("llama-3-8b", rate=[1, 10, 80], isl=512, osl=64, ttft=500, tpot=[1, 50])
+    goals = parse_goals("ttft_ms:output_tok_s")
+    own = pareto_front(table, goals)
+    assert set(own["tpot"]) == {50}  # of 1 ms a token no request meets the objectives
+    for suffix, write, read in (("csv", "to_csv", pd.read_csv), ("parquet", "to_parquet", pd.read_parquet)):
+        path = tmp_path / f"a.{suffix}"
+        getattr(table, write)(path, index=False)
+        assert pareto_front(read(path), goals).index.tolist() == own.index.tolist()
 
 
 @pytest.mark.parametrize(("text", "directions"), [
