@@ -56,7 +56,8 @@ def rows(count: int) -> pd.DataFrame:
     names = ("ttft_ms", "tpot_ms", "e2e_ms", "output_tok_s", "output_tok_s_per_user", "output_tok_s_per_gpu")
     counts = {"batch": draw.integers(1, 4096, count), "isl": draw.integers(1, 100_000, count)}
     answers = {name: draw.lognormal(4, 1, count) for name in names}
-    words = {"model": "m", "gpu": draw.choice(list("abcde"), count), "fits": draw.random(count) > 0.2}
+    words = {"model": "m", "gpu": draw.choice(list("abcde"), count), "fits": draw.random(count) > 0.2,
+             "stable": draw.random(count) > 0.1}  # fmt: skip
     return pd.DataFrame(words | counts | answers)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 __all__ = ["FAILED", "LATE", "MISFIT", "OVERLOADED", "why_not"]
 
-FAILED = "no answer"
+FAILED = "has an error"
 MISFIT = "does not fit"
 OVERLOADED = "overloaded"
 LATE = "misses the objectives"

@@ -12,8 +12,11 @@ import pandas as pd
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.frames.columns import LOAD_NUMBERS, NUMBERS
 from rooflinekit.report.page.render import LIMIT_BYTES
 from rooflinekit.report.page.rows import MOST_BYTES, rows_data
+from rooflinekit.report.titles import title_of
+from rooflinekit.sweeping.simulated import SIMULATED_COLUMNS
 
 ANSWERS: dict[str, Any] = {"gpu": ["a", "b", "a"], "output_tok_s_per_user": [3.0, 2.0, 1.0],
                            "output_tok_s_per_gpu": [1.0, 2.0, 3.0]}  # fmt: skip
@@ -57,6 +60,23 @@ class TestColumns:
         more = {"output_tok_s_per_user": 1, "output_tok_s_per_gpu": 1}
         assert found["better"] == {"tpot_ms": -1, **more, "usd_per_hour": -1, "ttft_p99_ms": -1}
 
+    def test_titles_are_of_known_columns_and_given_is_no_result(self) -> None:
+        found = of(tpot_p99_ms=[1.0, 2.0, 3.0], rate=[1, 2, 3], team=["x", "y", "x"], goodput=[0.0, 1.0, 2.0])
+        assert found["titles"]["tpot_p99_ms"] == "TPOT, P99 [ms]"
+        assert found["titles"]["goodput"] == "goodput [requests/s]"
+        assert "team" not in found["titles"]
+        assert found["given"] == ["gpu", "rate", "team"]
+        assert of(goodput=[0.1, 0.2, 0.3], goodput_rate=[1, 2, 3])["titles"]["goodput"] == "goodput, share of requests"
+
+    def test_what_keeps_a_row_off_the_front(self) -> None:
+        found = of(fits=["True", "false", "True"], stable=[True, None, False])["barred"]
+        assert [found["words"][code] for code in found["codes"]] == ["", "does not fit", "overloaded"]
+
+    def test_every_result_of_numbers_has_words(self) -> None:
+        """A page would show the raw name of a column that is missing in the titles."""
+        names = {*NUMBERS, *LOAD_NUMBERS} | {name for name in SIMULATED_COLUMNS if name.endswith("_ms")}
+        assert {name for name in names if title_of(name) == name} == set()
+
 
 class TestSize:
     def test_wide_tables_say_what_is_left_out(self, tmp_path: Path) -> None:
@@ -72,8 +92,11 @@ class TestSize:
         user, gpu = np.arange(count) % 700 + 1.0, np.arange(count) % 900 + 1.0
         fits = np.ones(count, dtype=bool)
         user[50_001:], gpu[50_001:], fits[50_001:] = 1e6, 1e6, False  # the best do not fit
+        stable = np.ones(count, dtype=bool)
+        stable[40_000:40_100], user[40_000:40_100], gpu[40_000:40_100] = False, 1e5, 1e5  # nor can these be sustained
         user[12_345], gpu[12_345] = 5e3, 5e3
-        data = rows_data(pd.DataFrame({"output_tok_s_per_user": user, "output_tok_s_per_gpu": gpu, "fits": fits}))
+        columns = {"output_tok_s_per_user": user, "output_tok_s_per_gpu": gpu, "fits": fits, "stable": stable}
+        data = rows_data(pd.DataFrame(columns))
         assert data["rows"] < count
         assert 5000 in data["columns"]["output_tok_s_per_user"]["values"]
 

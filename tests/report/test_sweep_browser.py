@@ -22,7 +22,7 @@ def test_ten_thousand_rows_stay_quick_to_redraw(browser: Browser, pages: dict[st
         " box.dispatchEvent(new Event('change')); }"
     )
     browser.settle()
-    assert "10,000 rows: output_tok_s_per_gpu against tpot_ms" in browser.value(
+    assert "10,000 rows: output of one GPU [tokens/s] against TPOT [ms]" in browser.value(
         "document.getElementById('sweep').ariaLabel"
     )
 
@@ -35,19 +35,26 @@ def pick(browser: Browser, **choice: str) -> str:
     return str(browser.value("document.getElementById('sweep-said').textContent"))
 
 
+def opened(browser: Browser) -> list[list[str]]:
+    """The table of the chart."""
+    browser.value("document.querySelector('#sweep + details').open = true")
+    browser.settle()
+    script = ("[...document.querySelectorAll('#sweep + details tr')].map((row) =>"
+              " [...row.children].map((each) => each.textContent))")  # fmt: skip
+    return list(browser.value(script))
+
+
 def test_the_front_of_a_sweep_knows_what_is_better(browser: Browser, pages: dict[str, Path]) -> None:
     """Less time and more tokens: the front begins at the least TPOT, and no row of what fits beats one of it."""
     browser.open(pages["sweep"])
-    assert "more output_tok_s_per_user, more output_tok_s_per_gpu" in pick(browser)
-    assert "less tpot_ms, more output_tok_s_per_gpu" in pick(browser, x="tpot_ms")
-    browser.value("document.querySelector('#sweep + details').open = true")
-    browser.settle()
-    lines = browser.value(
-        "[...document.querySelectorAll('#sweep + details tr')].map((row) =>"
-        " [...row.children].map((each) => each.textContent))"
-    )
-    place, gpu = lines[0].index("tpot_ms"), lines[0].index("output_tok_s_per_gpu")
-    front = [(float(line[place].replace(",", "")), float(line[gpu].replace(",", ""))) for line in lines[1:]]
+    assert "more output for one user, more output of one GPU" in pick(browser)
+    assert "less TPOT, more output of one GPU" in pick(browser, x="tpot_ms")
+    lines = opened(browser)
+    place, gpu = lines[0].index("TPOT [ms]"), lines[0].index("output of one GPU [tokens/s]")
+    told = [line for line in lines[1:] if line[0] == "on the line"]
+    assert told == lines[1 : 1 + len(told)]
+    assert "does not fit" in {line[0] for line in lines}
+    front = [(float(line[place].replace(",", "")), float(line[gpu].replace(",", ""))) for line in told]
     assert front == sorted(front)
     assert [rate for _, rate in front] == sorted(rate for _, rate in front)
     assert front[0][0] == pytest.approx(1.0 + 1 / 7, rel=1e-2)  # row 1: row 0 does not fit
@@ -70,4 +77,73 @@ def test_a_sweep_without_positive_numbers_says_so(browser: Browser, tmp_path: Pa
     page = rk.write_report(tmp_path / "a.html", sweep=pd.DataFrame({"tpot_ms": [-1.0, 0.0], "batch": [1, 2]})).path
     browser.open(page)
     assert "No row has values above zero" in browser.value("document.getElementById('sweep-said').textContent")
+    assert browser.errors == []
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep over the rate, through its knee, with an objective that some rows miss altogether."""
+    folder = tmp_path_factory.mktemp("loaded")
+    asked = {"gpu": ["h100-sxm", "h200-sxm"], "rate": [1, 10, 20, 80], "isl": 1024, "osl": 256, "tpot": 15}
+    rk.sweep("llama-3-8b", **asked).to_csv(folder / "r.csv", index=False)
+    return rk.write_report(folder / "r.html", sweep=folder / "r.csv").path
+
+
+def test_what_is_overloaded_is_hollow_and_on_no_line(browser: Browser, loaded: Path) -> None:
+    browser.errors.clear()
+    browser.open(loaded)
+    said = pick(browser)
+    assert said.startswith("8 rows: output of one GPU [tokens/s] against TPOT [ms]; 2 rows overloaded")
+    assert "1 row of which no request meets the objectives" in said
+    keys = (
+        "[...document.querySelectorAll('#sweep-key li')].map((each) => [each.textContent, each.firstChild.className])"
+    )
+    told = [["h100-sxm", "round"], ["h200-sxm", "round"], ["overloaded", "round hollow"],
+            ["misses the objectives", "round hollow"]]  # fmt: skip
+    assert sorted(browser.value(keys)) == sorted(told)
+    head, *lines = opened(browser)
+    assert len(lines) == 8
+    rate, gpu = head.index("arrivals [requests/s]"), head.index("GPU")
+    stands = {(line[gpu], line[rate]): line[0] for line in lines}
+    assert {key for key, word in stands.items() if word == "overloaded"} == {("h100-sxm", "80"), ("h200-sxm", "80")}
+    assert stands["h100-sxm", "20"] == "misses the objectives"
+    assert {key[0] for key, word in stands.items() if word == "on the line"} == {"h200-sxm"}
+    assert "2 rows overloaded (more requests arrive than can be served), without values to draw" in pick(
+        browser, x="ttft_ms"
+    )
+    assert browser.errors == []
+
+
+def test_known_columns_have_words_and_the_address_their_names(browser: Browser, loaded: Path) -> None:
+    browser.open(loaded, "#x=ttft_p99_ms&by=rate")
+    shown = [browser.value(f"document.getElementById('sweep-{name}').selectedOptions[0].textContent")
+             for name in ("x", "y", "by")]  # fmt: skip
+    assert shown == ["TTFT, P99 [ms]", "output of one GPU [tokens/s]", "arrivals [requests/s]"]
+    keys = browser.value("[...document.querySelectorAll('#sweep-key li')].map((each) => each.textContent)")
+    assert keys[:3] == ["1", "10", "20"]
+    pick(browser, x="tpot_p90_ms")
+    assert browser.value("location.hash") == "#x=tpot_p90_ms&by=rate"
+
+
+@pytest.mark.parametrize("values", [[5.0], [5.0, 5.0], [5e-324, 1e-200, 1e200, 1.7e308], [1e300, 2.0], [1e-9, 1e9]])
+def test_any_numbers_are_drawn_or_told(browser: Browser, tmp_path: Path, values: list[float]) -> None:
+    browser.errors.clear()
+    table = pd.DataFrame({"tpot_ms": values, "output_tok_s_per_gpu": values, "__proto__": values, "<b>": "x"})
+    browser.open(rk.write_report(tmp_path / "a.html", sweep=table).path)
+    browser.settle()
+    said = pick(browser)
+    shown = sum(1e-300 < value < 1e300 for value in values)
+    assert said.startswith(f"{shown} row")
+    assert browser.errors == []
+
+
+def test_groups_may_be_named_like_anything(browser: Browser, tmp_path: Path) -> None:
+    browser.errors.clear()
+    teams = ["constructor", "overloaded", "__proto__", ""]
+    table = pd.DataFrame({"team": teams, "tpot_ms": [1.0, 2.0, 3.0, 4.0], "stable": [True, True, True, False],
+                          "output_tok_s": [1.0, 2.0, 3.0, 4.0]})  # fmt: skip
+    browser.open(rk.write_report(tmp_path / "a.html", sweep=table).path)
+    keys = browser.value("[...document.querySelectorAll('#sweep-key li')].map((each) =>"
+                         " [each.textContent, each.firstChild.className])")  # fmt: skip
+    assert keys == [*([team, "round"] for team in teams[:3]), ["overloaded", "round hollow"]]
     assert browser.errors == []

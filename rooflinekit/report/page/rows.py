@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.report.markup import script_json
 from rooflinekit.report.page.render import card, paragraphs
+from rooflinekit.report.titles import titles_of
 from rooflinekit.types.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _MOST_CELLS = 200_000  # up to which columns beyond the usual are kept
 _MOST_COLUMNS = 60
 _FIRST = ("model", "gpu", "engine", "tp", "pp", "ep", "dp", "cp", "weights", "kv", "batch", "concurrency", "rate",
           "isl", "osl", "ttft_ms", "tpot_ms", "e2e_ms", "output_tok_s", "output_tok_s_per_user", "output_tok_s_per_gpu",
-          "usd_per_million_output_tokens", "usd_per_hour", "total_bytes", "fits")  # fmt: skip
+          "usd_per_million_output_tokens", "usd_per_hour", "total_bytes", "fits", "stable")  # fmt: skip
 _ANSWERS = ("ttft_ms", "tpot_ms", "output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user")
 _MORE = ("output_tok_s", "goodput", "request_rate", "max_batch", "max_context", "kv_pool", "knee_rate")
 _LESS = ("ttft_", "tpot_", "itl_", "e2e_", "queue_", "usd_", "total_bytes", "needed_bytes")
@@ -34,6 +35,8 @@ _WORDS = 200  # different texts beyond which a column is no group
 
 def rows_data(table: pd.DataFrame) -> dict[str, Any]:
     """Columns that vary, what is better of each (1: more, -1: less), and how much was left out.
+
+    `titles` are words for known columns, `given` the columns that are no results, `barred` what keeps a row off fronts.
 
     Raises InputError where no column is an answer of `sweep` or `estimate_frame`.
     """
@@ -52,6 +55,7 @@ def rows_data(table: pd.DataFrame) -> dict[str, Any]:
     return {
         "columns": columns,
         "better": {name: side for name in kept if (side := _better(name))},
+        "titles": titles_of(kept), "given": _given(kept), "barred": _column(_barred(answered).iloc[places]),
         "rows": len(places), "total": len(table), "unanswered": len(table) - len(answered),
         "left": [name for name in told if name not in kept],
     }  # fmt: skip
@@ -93,9 +97,28 @@ def _telling(column: pd.Series[Any], name: str) -> pd.Series[Any] | None:
         numbers = column.astype(float)
         return numbers if name in _ANSWERS or numbers.nunique(dropna=False) > 1 else None
     words = column.astype(object).where(column.notna(), "").astype(str)
-    if name == "fits":
+    if name in ("fits", "stable"):
         words = words.str.strip().str.capitalize()
     return words if name == "gpu" or 1 < words.nunique() <= _WORDS else None
+
+
+def _given(names: list[str]) -> list[str]:
+    """Columns that are no results."""
+    from rooflinekit.frames.columns import LOAD_COLUMNS, RESULT_COLUMNS  # noqa: PLC0415 - pages without a table do
+    from rooflinekit.sweeping.price import COST_COLUMNS  # noqa: PLC0415 - without pandas
+    from rooflinekit.sweeping.simulated import SIMULATED_COLUMNS  # noqa: PLC0415 - as above
+
+    results = {*RESULT_COLUMNS, *LOAD_COLUMNS, *SIMULATED_COLUMNS, *COST_COLUMNS}
+    return [name for name in names if name not in results]
+
+
+def _barred(table: pd.DataFrame) -> pd.Series[Any]:
+    """What keeps each row off fronts, in words."""
+    import pandas as pd  # noqa: PLC0415 - only where a table is at hand
+
+    from rooflinekit.sweeping.barred import why_not  # noqa: PLC0415 - as above
+
+    return pd.Series(why_not(table), index=table.index)
 
 
 def _better(name: str) -> int:
@@ -103,15 +126,13 @@ def _better(name: str) -> int:
 
 
 def _thinned(table: pd.DataFrame, most: int) -> list[int]:
-    """Places of every n-th row, and of the whole front of what fits."""
+    """Places of every n-th row, and of the whole front."""
     if len(table) <= most:
         return list(range(len(table)))
     keep = set(range(0, len(table), -(-len(table) // max(most, 1))))
     if _USER in table and _GPU in table:
         order = table[[_USER, _GPU]].reset_index(drop=True)
-        if "fits" in table:
-            order = order[table["fits"].astype(str).str.capitalize().to_numpy() != "False"]
-        order = order.sort_values([_USER, _GPU], ascending=False)
+        order = order[(_barred(table) == "").to_numpy()].sort_values([_USER, _GPU], ascending=False)
         best = order[_GPU].cummax().shift(fill_value=-1.0)
         keep |= set(order.index[order[_GPU] > best])
     return sorted(keep)
