@@ -44,6 +44,13 @@ def table():
 
 
 @pytest.fixture(scope="module")
+def loaded():
+    """Through the knee of each."""
+    asked = {"gpu": ["h100-sxm", "h200-sxm"], "rate": [1, 10, 20, 80], "isl": 1024, "osl": 256, "tpot": 6}
+    return rk.sweep("llama-3-8b", **asked)
+
+
+@pytest.fixture(scope="module")
 def outcome():
     return rk.simulate("llama3-8b", rate=20.0, requests=200, isl=512, osl=64, replicas=2)
 
@@ -185,6 +192,73 @@ class TestNumbers:
 
     def test_weights_and_cache_keep_their_colours_to_themselves(self):
         assert not {CLASSES["weights"], CLASSES["KV"]} & set(SERIES)
+
+
+class TestLoads:
+    def test_times_are_the_rows_that_can_be_sustained(self, loaded):
+        picture, rows = rk.plot(loaded, "load"), loaded[loaded["gpu"] == "h200-sxm"]
+        holds = rows[rows["stable"]]
+        for gid, column in {"ttft mean": "ttft_ms", "tpot mean": "tpot_ms", "tpot P99": "tpot_p99_ms"}.items():
+            line = artist(picture, f"{gid} h200-sxm")
+            assert list(line.get_xdata()) == list(holds["rate"]) == [1, 10, 20]
+            assert list(line.get_ydata()) == list(holds[column])
+        rings = artist(picture, "tpot rings h200-sxm")
+        assert list(rings.get_ydata()) == list(rows["tpot_ms"][~rows["stable"]])
+        assert not np.isfinite(artist(picture, "ttft rings h200-sxm").get_ydata()).any()
+
+    def test_the_knee_stands_where_it_is(self, loaded):
+        picture = rk.plot(loaded, "load")
+        for gpu, rows in loaded.groupby("gpu"):
+            assert artist(picture, f"tpot knee {gpu}").get_xdata()[0] == rows["knee_rate"].iloc[0]
+        assert not rk.plot(loaded[loaded["rate"] <= 10].assign(knee_rate=1e3), "load").figure.findobj(
+            lambda each: " knee " in str(each.get_gid())
+        )
+
+    def test_the_objective_is_a_line(self, loaded):
+        assert artist(rk.plot(loaded, "load"), "objective tpot").get_ydata()[0] == 6.0
+
+    def test_users_and_rates_may_stand_in_one_table(self, loaded):
+        users = rk.sweep("llama-3-8b", concurrency=[1, 8, 64], isl=1024, osl=256)
+        assert kinds_of(users) == ["batch", "load", "pareto"]
+        picture = rk.plot(users, "load")
+        assert list(artist(picture, "ttft P90 ").get_ydata()) == list(users["ttft_p90_ms"])
+        both = rk.plot(pd.concat([loaded, users]), "load")
+        assert list(artist(both, "ttft mean h100-sxm").get_xdata()) == [1, 10, 20]
+
+    def test_simulated_rows_have_a_picture_too(self):
+        rows = rk.sweep("llama-3-8b", rate=[2, 4], requests=30, isl=64, osl=8, simulate=True)
+        assert kinds_of(rows) == ["load"]
+        assert list(artist(rk.plot(rows), "ttft mean ").get_ydata()) == list(rows["ttft_mean_ms"])
+
+    def test_where_nothing_can_be_sustained(self, loaded):
+        over = loaded[~loaded["stable"]].assign(rate=[80, 90])
+        for kind in ("load", "pareto"):
+            assert "inf" not in rk.plot(over, kind).svg()
+        assert "no load" in str([each.get_text() for each in rk.plot(over, "load").figure.axes[0].texts])
+        assert "0 of 2 rows" in rk.plot(over, "pareto").description
+
+    def test_overloaded_rows_stand_on_no_front(self, loaded):
+        x, y = artist(rk.plot(loaded, "pareto"), "front").get_data()
+        stable = loaded[loaded["goodput"] > 0]
+        assert set(zip(x, y, strict=True)) <= set(
+            zip(stable["output_tok_s_per_user"], stable["output_tok_s_per_gpu"], strict=True)
+        )
+        assert len(artist(rk.plot(loaded, "pareto"), "barred").get_xdata()) == (loaded["goodput"] == 0).sum()
+
+    def test_lengths_beyond_the_knee_are_rings(self):
+        rows = rk.sweep("llama-3-8b", rate=12, isl=[256, 1024, 8000], osl=128)
+        assert rows["stable"].tolist() == [True, True, False]
+        picture = rk.plot(rows, "context")
+        rings = [each for each in picture.figure.findobj() if each.get_gid() == "misfit "]
+        assert [list(ring.get_xdata()) for ring in rings] == [[8000.0]] * 2
+        assert "nan" not in picture.description
+
+    def test_a_table_from_a_file_has_the_same_pictures(self, loaded, tmp_path):
+        loaded.to_csv(tmp_path / "a.csv", index=False)
+        read = pd.read_csv(tmp_path / "a.csv")
+        assert kinds_of(read) == kinds_of(loaded) == ["load", "pareto"]
+        for kind in kinds_of(read):
+            assert rk.plot(read, kind).svg() == rk.plot(loaded, kind).svg()
 
 
 class TestFiles:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-__all__ = ["FAILED", "LATE", "MISFIT", "OVERLOADED", "why_not"]
+__all__ = ["FAILED", "LATE", "MISFIT", "OVERLOADED", "runs", "why_not"]
 
 FAILED = "has an error"
 MISFIT = "does not fit"
@@ -39,6 +39,11 @@ def why_not(table: pd.DataFrame) -> NDArray[np.object_]:
         said = table["error"].astype(object)
         found[(said.where(said.notna(), "").astype(str).str.strip() != "").to_numpy(dtype=bool)] = FAILED
     return found
+
+
+def runs(table: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which rows can be run at all, late or not."""
+    return np.isin(why_not(table).astype(str), ("", LATE))
 
 
 def _denied(column: pd.Series[Any]) -> NDArray[np.bool_]:

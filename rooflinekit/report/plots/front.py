@@ -18,7 +18,7 @@ __all__ = ["FORMATS", "PICTURES", "check_plots", "plot", "write_plots"]
 FORMATS = ("svg", "png")
 PICTURES = {
     "estimate": ("roofline", "time", "bytes", "memory"),
-    "table": ("batch", "context", "pareto"),
+    "table": ("batch", "context", "load", "pareto"),
     "simulation": ("percentiles", "timeline"),
     "levers": ("elasticities", "moves"),
     "estimates": ("intensity",),
@@ -31,8 +31,8 @@ def plot(result: Any, kind: str | None = None, theme: str = "light") -> Picture:
 
     Args:
         result: an `Estimate` (roofline, time, bytes, memory), a table of `sweep` or `estimate_frame` (batch, context,
-            pareto), an `Outcome` of `simulate` (percentiles, timeline), `Levers` (elasticities, moves), or a list of
-            estimates of one model (intensity).
+            load, pareto), an `Outcome` of `simulate` (percentiles, timeline), `Levers` (elasticities, moves), or a list
+            of estimates of one model (intensity).
         kind: which picture; the first of those by default.
         theme: light or dark.
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from rooflinekit.report.plots import intensity, roofline, sensitivities, served, steps, sweeps
+from rooflinekit.report.plots import intensity, loads, roofline, sensitivities, served, steps, sweeps
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import THEMES, Theme, styled
 from rooflinekit.results import Estimate
@@ -26,7 +26,12 @@ KINDS: Mapping[type, Mapping[str, Drawn]] = {
         "bytes": steps.bytes_read,
         "memory": steps.memory,
     },
-    pd.DataFrame: {"batch": sweeps.batch_sweep, "context": sweeps.context_sweep, "pareto": sweeps.pareto},
+    pd.DataFrame: {
+        "batch": sweeps.batch_sweep,
+        "context": sweeps.context_sweep,
+        "load": loads.load_sweep,
+        "pareto": sweeps.pareto,
+    },
     Outcome: {"percentiles": served.percentiles, "timeline": served.timeline},
     Levers: {"elasticities": sensitivities.elasticities, "moves": sensitivities.moves},
     tuple: {"intensity": intensity.intensity},
@@ -54,7 +59,7 @@ def drawable(result: Any) -> list[str]:
         return list(kinds)
     found = sweeps.kinds_of(result)
     if not found:
-        raise InputError("nothing to draw: the table needs answered rows that differ in batch, isl or context")
+        raise InputError("nothing to draw: the table needs answered rows that differ in batch, isl, context or load")
     return found
 
 

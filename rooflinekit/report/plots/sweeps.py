@@ -14,10 +14,14 @@ from rooflinekit.report.plots.labels import Label, end_labels, place
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import ACCENT, SERIES, Frame, Theme, decades, powers_of_two
 from rooflinekit.report.plots.words import scale_text
+from rooflinekit.sweeping.barred import FAILED, runs, why_not
 from rooflinekit.sweeping.pareto import pareto_front, parse_goals
 from rooflinekit.types.errors import InputError
 
-__all__ = ["batch_sweep", "context_sweep", "curves", "kinds_of", "left_out", "pareto"]
+__all__ = [
+    "Curve", "axis_of", "batch_sweep", "context_sweep", "curves", "frame_of", "kinds_of", "left_out", "pareto",
+    "ring_words",
+]  # fmt: skip
 
 _AXES = ("batch", "isl", "context", "concurrency")
 _MOST = len(SERIES)  # lines that can be told apart
@@ -36,12 +40,13 @@ class Curve:
     rows: pd.DataFrame
 
 
-_COUNTS = {"batch": ("batch", "concurrency"), "context": ("isl", "context")}
+_COUNTS = {"batch": ("batch", "concurrency"), "context": ("isl", "context"), "load": ("rate", "concurrency")}
 
 
 def kinds_of(table: pd.DataFrame) -> list[str]:
     """What can be drawn of a table: one picture for each count that takes several values, and the front."""
-    kinds = [kind for kind, names in _COUNTS.items() if any(0 < _lines(table, name) <= _MOST for name in names)]
+    kinds = [kind for kind, names in _COUNTS.items() if (kind == "load" or "tpot_ms" in table)
+             and any(0 < _lines(table, name) <= _MOST for name in names)]  # fmt: skip
     both = {"output_tok_s_per_user", "output_tok_s_per_gpu"} <= set(table.columns)
     return [*kinds, "pareto"] if both and len(answered(table)) > 1 else kinds
 
@@ -61,12 +66,12 @@ def _lines(table: pd.DataFrame, axis: str) -> int:
     """Lines over an input; 0 where it takes one value."""
     if not _several(table, axis):
         return 0
-    rows = answered(table)
+    rows = _along(table, axis)
     others = varying(rows, axis)
     return rows.groupby(others, dropna=False).ngroups if others else 1
 
 
-def _axis_of(table: pd.DataFrame, names: Sequence[str]) -> str:
+def axis_of(table: pd.DataFrame, names: Sequence[str]) -> str:
     """The first of these inputs that differs between rows.
 
     Raises InputError if none does.
@@ -90,8 +95,16 @@ def _several(table: pd.DataFrame, name: str) -> bool:
 
 def answered(table: pd.DataFrame) -> pd.DataFrame:
     """Rows with an answer."""
-    rows = table[table["tpot_ms"].notna()] if "tpot_ms" in table else table.iloc[:0]
-    return rows[rows["error"].fillna("") == ""] if "error" in rows else rows
+    timed = next((name for name in ("tpot_ms", "tpot_mean_ms") if name in table), None)
+    rows = table.iloc[:0] if timed is None else table[table[timed].notna()]
+    found: pd.DataFrame = rows[why_not(rows) != FAILED]
+    return found
+
+
+def _along(table: pd.DataFrame, axis: str) -> pd.DataFrame:
+    """Answered rows that have a value of this input."""
+    rows = answered(table)
+    return rows[rows[axis].notna()]
 
 
 def varying(table: pd.DataFrame, but: str = "") -> list[str]:
@@ -104,9 +117,9 @@ def curves(table: pd.DataFrame, axis: str) -> list[Curve]:
 
     Raises InputError if they are more than can be told apart.
     """
-    found = _groups(answered(table), axis)
+    found = _groups(_along(table, axis), axis)
     if len(found) > _MOST:
-        first = varying(answered(table), axis)[0]
+        first = varying(_along(table, axis), axis)[0]
         raise InputError(f"{len(found)} lines cannot be told apart; at most {_MOST}: filter the table by {first!r}")
     return [Curve(label, part.sort_values(axis)) for label, part in found]
 
@@ -124,19 +137,19 @@ def _words(row: pd.Series, names: Sequence[str]) -> str:
 
 def batch_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
     """Time per token and throughput of a GPU over the batch, or over users."""
-    axis = _axis_of(table, ("batch", "concurrency"))
-    frame = _frame("What a larger batch does", table, theme)
+    axis = axis_of(table, ("batch", "concurrency"))
+    frame = frame_of("What a larger batch does", table, theme)
     return _over(table, axis, "batch", frame, ("tpot_ms", "output_tok_s_per_gpu"))
 
 
 def context_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
     """Times over the prompt length, or over the context of the decode step."""
-    axis = _axis_of(table, ("isl", "context"))
+    axis = axis_of(table, ("isl", "context"))
     shown = ("ttft_ms", "tpot_ms") if axis == "isl" else ("tpot_ms", "output_tok_s_per_gpu")
-    return _over(table, axis, "context", _frame("What a longer context does", table, theme), shown)
+    return _over(table, axis, "context", frame_of("What a longer context does", table, theme), shown)
 
 
-def _frame(title: str, table: pd.DataFrame, theme: Theme) -> Frame:
+def frame_of(title: str, table: pd.DataFrame, theme: Theme) -> Frame:
     """Inputs that all rows share stand above, as does the version below."""
     fixed = [name for name in table if name in INPUT_COLUMNS and table[name].nunique(dropna=False) == 1]
     kept = [name for name in fixed if pd.notna(table[name].iloc[0]) and str(table[name].iloc[0])]
@@ -157,6 +170,7 @@ def _over(table: pd.DataFrame, axis: str, name: str, frame: Frame, shown: Sequen
         for line, color in zip(lines, colors, strict=False):
             _draw(panel, line, axis, column, color)
         panel.set_ylim(bottom=0)
+        _say_rings(panel, ring_words([line.rows for line in lines]))
         end_labels(panel, list(_ends(lines, axis, column, frame.theme)))
     return Picture(name, frame.title, _description(lines, axis, shown), figure, frame.theme)
 
@@ -178,18 +192,30 @@ def _draw(axes: Axes, line: Curve, axis: str, column: str, color: str) -> None:
     if f"{stem}_bound_ms" in rows and (rows["level"] == "expected").any():
         axes.plot(x, rows[f"{stem}_bound_ms"], color=color, lw=1.0, ls=(0, (4, 2)), gid=f"bound {line.label}")
     axes.plot(x, rows[column], color=color, gid=f"line {line.label}")
-    fits = rows["fits"].fillna(True).astype(bool).to_numpy() if "fits" in rows else np.ones(len(rows), bool)
-    axes.plot(x[fits], rows[column][fits], ls="", marker="o", ms=3.5, color=color, gid=f"fits {line.label}")
-    if not fits.all():
-        axes.plot(x[~fits], rows[column][~fits], ls="", marker="o", ms=4.5, mfc=axes.get_facecolor(), mec=color,
+    holds = runs(rows)
+    axes.plot(x[holds], rows[column][holds], ls="", marker="o", ms=3.5, color=color, gid=f"fits {line.label}")
+    if not holds.all():
+        axes.plot(x[~holds], rows[column][~holds], ls="", marker="o", ms=4.5, mfc=axes.get_facecolor(), mec=color,
                   gid=f"misfit {line.label}")  # fmt: skip
-        axes.annotate("rings: do not fit in memory", (1.0, 0.0), (-4, 4), xycoords="axes fraction", fontsize=6.5,
+
+
+def ring_words(tables: Sequence[pd.DataFrame]) -> str:
+    """What rings mean among these rows; empty if there are none."""
+    return " or ".join(dict.fromkeys(str(word) for rows in tables for word in why_not(rows)[~runs(rows)]))
+
+
+def _say_rings(axes: Axes, words: str) -> None:
+    if words:
+        axes.annotate(f"rings: {words}", (1.0, 0.0), (-4, 4), xycoords="axes fraction", fontsize=6.5,
                       textcoords="offset points", ha="right")  # fmt: skip
 
 
 def _ends(lines: Sequence[Curve], axis: str, column: str, theme: Theme) -> Iterator[Label]:
     for line in lines:
-        last, stem = line.rows.iloc[-1], column.removesuffix("_ms")
+        known = line.rows[line.rows[column].notna()]
+        if known.empty:
+            continue
+        last, stem = known.iloc[-1], column.removesuffix("_ms")
         timed = f"{stem}_bound_ms" in line.rows and last["level"] == "expected"
         words = line.label or ("expected" if timed else "")
         yield Label(words, float(last[axis]), float(last[column]), theme.ink)
@@ -200,9 +226,10 @@ def _ends(lines: Sequence[Curve], axis: str, column: str, theme: Theme) -> Itera
 def _description(lines: Sequence[Curve], axis: str, shown: Sequence[str]) -> str:
     parts = []
     for line in lines:
-        first, last = line.rows.iloc[0], line.rows.iloc[-1]
-        changes = ", ".join(f"{_TITLES[name].split(' [')[0]} goes from {first[name]:.3g} to {last[name]:.3g} "
-                            f"{_TITLES[name].split('[')[1].rstrip(']')}" for name in shown)  # fmt: skip
+        known = {name: line.rows[name].dropna() for name in shown}
+        changes = ", ".join(f"{_TITLES[name].split(' [')[0]} goes from {values.iloc[0]:.3g} to {values.iloc[-1]:.3g} "
+                            f"{_TITLES[name].split('[')[1].rstrip(']')}" for name, values in known.items()
+                            if len(values))  # fmt: skip
         parts.append(f"{line.label}{': ' if line.label else ''}{changes}")
     span = f"From {lines[0].rows[axis].iloc[0]:g} to {lines[0].rows[axis].iloc[-1]:g} ({_UNITS[axis]}): "
     return span + "; ".join(parts) + "."
@@ -210,22 +237,26 @@ def _description(lines: Sequence[Curve], axis: str, shown: Sequence[str]) -> str
 
 def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
     """Speed of a user against throughput of a GPU; the front is what nothing else beats in both."""
-    frame = _frame("Speed for a user against throughput of a GPU", table, theme)
+    frame = frame_of("Speed for a user against throughput of a GPU", table, theme)
     goals = parse_goals("tok_s_user:tok_s_gpu")
     x, y = (goal.column for goal in goals)
     rows = answered(table)
     front = pareto_front(rows, goals).sort_values(x)
     figure, (axes,) = frame.panels(7.2, 4.6)
-    axes.plot(rows[x], rows[y], ls="", marker="o", ms=3, color=theme.soft, alpha=0.45, mew=0, gid="rows")
+    holds = why_not(rows) == ""
+    axes.plot(rows[x][holds], rows[y][holds], ls="", marker="o", ms=3, color=theme.soft, alpha=0.45, mew=0, gid="rows")
+    axes.plot(rows[x][~holds], rows[y][~holds], ls="", marker="o", ms=4, mfc="none", mec=theme.soft, alpha=0.7,
+              mew=0.8, gid="barred")  # fmt: skip
     axes.plot(front[x], front[y], color=ACCENT, lw=0.8, marker="o", ms=5, gid="front")
     axes.set(xscale="log", yscale="log", xlabel="output of one user [tok/s]", ylabel="output of one GPU [tok/s]")
     for axis in (axes.xaxis, axes.yaxis):
         decades(axis, scale_text)
     names = varying(front) or varying(rows)
     shared = [name for name in varying(rows) if name not in names]
-    axes.set_title(
-        f"{axes.get_title(loc='left')}; green: the front{', ' if shared else ''}{_words(front.iloc[0], shared)}"
-    )
+    alike = [_words(row, shared) for _, row in front.head(1).iterrows() if shared]
+    told = [axes.get_title(loc="left"), ", ".join(["green: the front", *alike])]
+    told += ["rings: " + " or ".join(dict.fromkeys(why_not(rows)[~holds]))] if not holds.all() else []
+    axes.set_title("; ".join(told))
     step = -(-len(front) // _LABELLED) if len(front) else 1
     place(axes, [Label(_words(row, names), float(row[x]), float(row[y]), theme.ink, 6.5)
                  for _, row in front.iloc[::step].iterrows()])  # fmt: skip
