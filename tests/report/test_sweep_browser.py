@@ -147,3 +147,21 @@ def test_groups_may_be_named_like_anything(browser: Browser, tmp_path: Path) -> 
                          " [each.textContent, each.firstChild.className])")  # fmt: skip
     assert keys == [*([team, "round"] for team in teams[:3]), ["overloaded", "round hollow"]]
     assert browser.errors == []
+
+
+def test_rows_that_share_one_place_are_one_ring_above_many(browser: Browser, tmp_path: Path) -> None:
+    """Beyond the knee all rows of a deployment say the same: among thousands of squares they stay in sight."""
+    count = 4_000
+    rates = range(1, count + 1)
+    same = [min(rate, 2_000.5) for rate in rates]
+    table = pd.DataFrame({"rate": rates, "tpot_ms": same, "output_tok_s_per_gpu": same,
+                          "stable": [rate <= 2_000 for rate in rates]})  # fmt: skip
+    browser.open(rk.write_report(tmp_path / "a.html", sweep=table).path)
+    assert "4,000 rows" in pick(browser)
+    assert "2,000 rows overloaded" in pick(browser)
+    rings = browser.value("CHARTS.get('sweep').chart.getOption().series.filter((each) =>"
+                          " each.itemStyle?.color === 'transparent').map((each) => each.data.length)")  # fmt: skip
+    assert rings == [2]  # across and up of one point
+    assert "round hollow" in browser.value("document.querySelector('#sweep-key li:last-child i').className")
+    head = browser.value("document.querySelector('header').textContent")
+    assert "4,000 rows of the table, 2,000 overloaded." in head

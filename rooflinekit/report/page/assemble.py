@@ -12,7 +12,7 @@ from rooflinekit.report.page.derivation import derivation_card
 from rooflinekit.report.page.offers import make_offers
 from rooflinekit.report.page.plan import chosen_replica, plan_cards, plan_data, plan_lead
 from rooflinekit.report.page.render import Page, card, paragraphs, render
-from rooflinekit.report.page.rows import rows_card, rows_data
+from rooflinekit.report.page.rows import rows_card, rows_data, rows_lead
 from rooflinekit.report.page.sections import (
     accuracy_card,
     provenance_card,
@@ -90,9 +90,12 @@ def table_page(table: pd.DataFrame, name: str) -> tuple[str, str]:
     """
     data = rows_data(table)
     named = f"Sweep of {data['total']:,} {'row' if data['total'] == 1 else 'rows'}"
-    words = [f"{name}: choose what stands across and up, and what colours mean."]
     page = Page(
-        named, paragraphs(words, "answer"), rows_card(data, name), foot=_foot(__version__), data={"table": data}
+        named,
+        paragraphs([rows_lead(data, name)], "answer"),
+        rows_card(data),
+        foot=_foot(__version__),
+        data={"table": data},
     )
     return named, render(page)
 

@@ -14,7 +14,7 @@ from rooflinekit.types.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MOST_BYTES", "rows_card", "rows_data"]
+__all__ = ["MOST_BYTES", "rows_card", "rows_data", "rows_lead"]
 
 MOST_BYTES = 1_700_000
 """What rows may take of a page."""
@@ -30,6 +30,8 @@ _MORE = ("output_tok_s", "goodput", "request_rate", "max_batch", "max_context", 
 _LESS = ("ttft_", "tpot_", "itl_", "e2e_", "queue_", "usd_", "total_bytes", "needed_bytes")
 _USER, _GPU = "output_tok_s_per_user", "output_tok_s_per_gpu"
 _DIGITS = 6
+_REASONS = {"does not fit": "not fitting in memory", "overloaded": "overloaded",
+            "misses the objectives": "missing the objectives", "has an error": "with an error"}  # fmt: skip
 _WORDS = 200  # different texts beyond which a column is no group
 
 
@@ -48,6 +50,7 @@ def rows_data(table: pd.DataFrame) -> dict[str, Any]:
     answered = table[table[answers].notna().any(axis=1)]
     if answered.empty:
         raise InputError("no row has an answer: there is nothing to report")
+    barred = _barred(answered)
     told = {name: column for name in _ordered(answered) if (column := _telling(answered[name], name)) is not None}
     first = sum(name in _FIRST for name in told)
     kept = list(told)[: min(max(first, _MOST_CELLS // len(answered)), _MOST_COLUMNS)]
@@ -55,7 +58,8 @@ def rows_data(table: pd.DataFrame) -> dict[str, Any]:
     return {
         "columns": columns,
         "better": {name: side for name in kept if (side := _better(name))},
-        "titles": titles_of(kept), "given": _given(kept), "barred": _column(_barred(answered).iloc[places]),
+        "titles": titles_of(kept), "given": _given(kept), "barred": _column(barred.iloc[places]),
+        "reasons": {str(word): int(count) for word, count in barred.value_counts().items() if word},
         "rows": len(places), "total": len(table), "unanswered": len(table) - len(answered),
         "left": [name for name in told if name not in kept],
     }  # fmt: skip
@@ -154,13 +158,19 @@ def _short(value: float) -> float | int | None:
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
-def rows_card(data: dict[str, Any], name: str) -> str:
+def rows_lead(data: dict[str, Any], name: str) -> str:
+    """How many rows there are, and how many of them can stand on no front."""
+    count = f"{data['total']:,} {'row' if data['total'] == 1 else 'rows'} of {name}"
+    words = {word: f"{data['reasons'][word]:,} {said}" for word, said in _REASONS.items() if word in data["reasons"]}
+    lost = [f"{data['unanswered']:,} without an answer"] if data["unanswered"] else []
+    return f"{', '.join([count, *words.values(), *lost])}."
+
+
+def rows_card(data: dict[str, Any]) -> str:
     """What is shown, controls and the chart."""
-    told = f"{data['rows']:,} of {data['total']:,} rows of {name}"
-    if data["unanswered"]:
-        told += f"; {data['unanswered']:,} have no answer"
+    told = "Choose what stands across and up, and what colours mean"
     if data["rows"] < data["total"] - data["unanswered"]:
-        told += "; the rest is left out evenly, the front of tokens/s is whole"
+        told += f"; {data['rows']:,} rows are here, the rest is left out evenly, the front of tokens/s is whole"
     if data["left"]:
         told += f"; {len(data['left'])} more columns do not fit into a page ({', '.join(data['left'][:5])} …)"
     boxes = '<div class="three" id="sweep-controls"></div><p id="sweep-said" aria-live="polite"></p>'

@@ -1,6 +1,6 @@
 // The rows of a sweep: any numeric column against any other. The choice stands in the URL after "#".
 "use strict";
-const FEW = 1500;  // from so many points on they are drawn as small squares, one path a group
+const FEW = 1500, RINGS = 300;  // from FEW points on they are drawn as small squares, one path a group; at most RINGS rings among them
 const BARRED = {  // what keeps rows off the line: their colour, and what is said of so many of them
   "does not fit": ["bad", "not fitting in memory"], overloaded: ["ink", "overloaded (more requests arrive than can be served)"],
   "misses the objectives": ["soft", "of which no request meets the objectives"], "has an error": ["soft", "with an error"],
@@ -44,13 +44,13 @@ function sweepTable({ columns, rows, better, titles, given, barred }) {
       shown.push(row);
       if (!why(row)) good.push(row);
     }
-    const groups = grouped(shown, (row) => (why(row) ? APART + why(row) : String((chosen.by && cell(chosen.by, row)) ?? "")), chosen.by);
+    const groups = grouped(shown, (row) => (why(row) ? APART + why(row) : String((chosen.by && cell(chosen.by, row)) ?? "")), chosen.by, (a, b) => x[a] === x[b] && y[a] === y[b]);
     const sides = [better[chosen.x], better[chosen.y]], front = sides[0] && sides[1] && chosen.x !== chosen.y ? bestOf(good, x, y, sides) : [];
     const said = saidOf([title(chosen.x), title(chosen.y)], { shown, hidden, why, sides, front: front.length });
     byId("sweep-said").textContent = said;
     byId("sweep-up").textContent = title(chosen.y);
     byId("sweep").hidden = !shown.length;
-    key("sweep-key", groups.map(({ name, tint, ring }) => [name || (chosen.by ? "none" : "all"), tint, ring && shown.length < FEW]));
+    key("sweep-key", groups.map(({ name, tint, ring, rows: of }) => [name || (chosen.by ? "none" : "all"), tint, ring && (shown.length < FEW || of.length <= RINGS)]));
     const table = () => tableOf(front, rows, (row) => why(row), names.map((name) => [title(name), (row) => cell(name, row) ?? ""]));
     const about = (row) => [why(row), ...names.slice(0, 24).map((name) => `${title(name)}: ${cell(name, row) ?? ""}`)].filter(Boolean).join("\n");
     if (shown.length) chart.show(said, () => sweepCloud({ groups, front, step: sides[0] > 0 ? "start" : "end", x, y, shown }, title(chosen.x), about), table);
@@ -68,7 +68,7 @@ function firstChoice(names, numbers, inputs) {  // speed against throughput; und
   return { x: across ?? numbers.find((name) => name !== y) ?? y, y, by: inputs[0] ?? "" };
 }
 
-function grouped(shown, groupOf, by) {  // rows by colour, smallest number first, and those that are barred behind them
+function grouped(shown, groupOf, by, same) {  // rows by colour, smallest number first, and behind them those that are barred, one where several follow each other in one place
   const found = new Map(), place = ([name]) => (name.startsWith(APART) ? 2 : name === "" ? 1 : 0);
   for (const row of shown) {
     const group = groupOf(row);
@@ -78,7 +78,7 @@ function grouped(shown, groupOf, by) {  // rows by colour, smallest number first
   const order = [...found].sort((a, b) => place(a) - place(b) || (by && Number.isFinite(a[0] - b[0]) ? a[0] - b[0] : 0));
   return order.map(([name, rows], at) => {
     const ring = name.startsWith(APART), told = ring ? name.slice(APART.length) : name;
-    return { name: told, rows, ring, tint: ring ? BARRED[told][0] : TINTS[at % TINTS.length] };
+    return { name: told, rows: ring ? rows.filter((row, at) => !at || !same(row, rows[at - 1])) : rows, ring, tint: ring ? BARRED[told][0] : TINTS[at % TINTS.length] };
   });
 }
 
@@ -130,9 +130,9 @@ function sweepCloud({ groups, front, step, x, y, shown }, across, about) {
   const option = base(), many = shown.length >= FEW, short = (value) => (value >= 1e6 ? plain(value) : three(value));
   const flat = (each) => { const found = new Float64Array(2 * each.length); each.forEach((row, place) => { found[2 * place] = x[row]; found[2 * place + 1] = y[row]; }); return found; };
   const dots = ({ rows, ring, tint }) => {
-    const hollow = { color: "transparent", borderColor: colour(tint), borderWidth: 1.5 };
-    const style = ring && !many ? hollow : { color: colour(tint), opacity: many ? (ring ? 0.25 : 0.5) : 0.8 };
-    return { type: "scatter", name: "rows", dimensions: ["x", "y"], data: flat(rows), symbolSize: many ? 3.5 : 8, itemStyle: style, z: ring ? 2 : 3, progressive: 0, large: many, largeThreshold: 1 };
+    const hollow = ring && (!many || rows.length <= RINGS), large = many && !hollow;
+    const style = hollow ? { color: "transparent", borderColor: colour(tint), borderWidth: 1.5 } : { color: colour(tint), opacity: many ? (ring ? 0.25 : 0.5) : 0.8 };
+    return { type: "scatter", name: "rows", dimensions: ["x", "y"], data: flat(rows), symbolSize: large ? 3.5 : 8, itemStyle: style, z: ring && !(many && hollow) ? 2 : 3, progressive: 0, large, largeThreshold: 1 };
   };
   const line = { type: "line", step, data: front.map((row) => [x[row], y[row]]), symbol: "none", silent: true, lineStyle: { color: colour("ink"), width: 1.6 }, z: 4 };
   option.tooltip.formatter = ({ seriesIndex, dataIndex }) => (seriesIndex < groups.length ? about(groups[seriesIndex].rows[dataIndex]) : "");
