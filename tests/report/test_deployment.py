@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import rooflinekit as rk
 from rooflinekit.coefficients import Known, plan_coefficients
 from rooflinekit.estimator import read_deployment, resolve
 from rooflinekit.report.page.deployment import Deployed, lead
+from rooflinekit.report.page.sections import accuracy_card
 
 
 @pytest.mark.parametrize("keys", [
@@ -58,3 +60,13 @@ def test_charts_below_a_load_are_of_a_batch_that_fits() -> None:
     assert f"no more fit at their full length of 1280 tokens (under load {many.answer.inputs['batch']} run" in told
     assert "never" not in told
     assert "no more fit" not in lead(few)
+
+
+def test_no_interval_is_told_wider_than_it_is_used() -> None:
+    """Borrowed widths multiply; what is predicted from them goes up to a factor of 10."""
+    plan = Deployed.of("deepseek-v3", "h200-sxm", {"tp": 8}).asked.plan
+    assert plan.calibration is not None
+    assert max(max(fit.regimes.width) for fit in plan.calibration.families.values()) > 10.0
+    told = [float(number) for number in re.findall(r">([\d.]+)\u00a0x<", accuracy_card(plan))]
+    assert len(told) >= 8
+    assert 1.0 < min(told) < max(told) == 10.0

@@ -9,6 +9,7 @@ from rooflinekit.report.page.render import card, paragraphs, table
 from rooflinekit.results import Estimate
 from rooflinekit.serving.outcome import Outcome
 from rooflinekit.step import Plan
+from rooflinekit.timing.calibrated import WIDEST
 from rooflinekit.types.batch import Batch
 
 __all__ = ["accuracy_card", "provenance_card", "simulation_card", "simulation_data", "walk_card"]
@@ -82,7 +83,7 @@ def accuracy_card(plan: Plan) -> str:
             dtype,
             fit.rows,
             f"{100.0 * fit.error:.1f}\u00a0%" if fit.rows else "",
-            f"{max(fit.regimes.width):.2f}\u00a0x",
+            f"{min(max(fit.regimes.width), WIDEST):.3g}\u00a0x",
             fit.source,
         )
         for family, dtype, fit in fits.values()
