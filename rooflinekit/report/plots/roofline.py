@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from rooflinekit.calibration.last_cache import LastCache
 from rooflinekit.report.plots.labels import Label, along, place
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import CAUSES, Frame, Theme, decades
@@ -43,7 +44,7 @@ class Roofs:
 
     peaks: dict[str, float]
     memory: float
-    cache: float | None  #: fitted, where the calibration has it
+    cache: LastCache | None  #: where the calibration tells it
     links: float | None
 
     @classmethod
@@ -53,10 +54,9 @@ class Roofs:
         clock = known.get("power cap: clock over the clock at rated power", 1.0)
         dense = "compute.dense."
         peaks = {key.removeprefix(dense): clock * value for key, value in known.items() if key.startswith(dense)}
-        form = f"calibration.attention_decode/{estimate.inputs['activations']}/{estimate.inputs['kv']}.cache_speed"
-        speed = next((e.value for e in estimate.provenance if e.quantity.split(" ±")[0] == form), None)
+        cache = LastCache.among(estimate.provenance)
         memory = known["memory.bandwidth"]
-        return cls(peaks, memory, None if speed is None else speed * memory, known.get("links.bandwidth"))
+        return cls(peaks, memory, cache, known.get("links.bandwidth"))
 
     def peak(self, dtype: str) -> float:
         """Of the units that compute in a format [FLOP/s]."""
@@ -128,7 +128,7 @@ def _draw_roofs(axes: Axes, roofs: Roofs, used: set[float], frame: Frame) -> Non
     if highest > top:
         axes.plot([top / roofs.memory, highest / roofs.memory], [top, highest], color=soft, lw=0.5)
     if roofs.cache:
-        _slope(axes, _Slope("last cache, fitted", roofs.cache, soft, 0.5), top)
+        _slope(axes, _Slope("L2", roofs.cache.rate, soft, 0.5, f", fitted to {roofs.cache.fitted_to}"), top)
     ridge = top / roofs.memory
     axes.plot([ridge, ridge], [axes.get_ylim()[0], top], color=soft, lw=0.8, ls=(0, (4, 3)), gid="ridge")
     axes.text(ridge / 1.1, axes.get_ylim()[0] * 1.3, f"ridge {ridge:.0f} FLOP/B", fontsize=7, color=soft, ha="right")
@@ -142,6 +142,7 @@ class _Slope:
     rate: float
     color: str
     width: float
+    more: str = ""  #: words behind the rate
 
 
 def _slope(axes: Axes, roof: _Slope, top: float) -> None:
@@ -151,7 +152,7 @@ def _slope(axes: Axes, roof: _Slope, top: float) -> None:
     start = 1.25 * max(left, axes.get_ylim()[0] / rate)
     along(
         axes,
-        Label(f"{roof.name} {format_rate(rate, 'B/s')}", start, start * rate, roof.color, 6.5),
+        Label(f"{roof.name} {format_rate(rate, 'B/s')}{roof.more}", start, start * rate, roof.color, 6.5),
         (10 * start, 10 * start * rate),
     )
 
