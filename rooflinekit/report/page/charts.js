@@ -240,7 +240,7 @@ function frontOf(points) {  // what nothing else beats in both, more being bette
   return front.reverse();
 }
 
-const TINTS = ["decode", "weights", "cache", "prefill", "network", "engine", "activations"];
+const TINTS = ["compute", "activations", "memory", "network", "other", "overhead"];  // never those of weights and cache
 function cloudOption(points, names, more) {  // points: {value, group, fits, said}
   const option = base(), front = frontOf(points.filter((point) => point.fits));
   option.tooltip.formatter = ({ data }) => data.said ?? "";
