@@ -107,6 +107,14 @@ def test_every_step_is_named_on_the_roofline(drawn):
         assert {"prefill step", "decode step"} <= set(words), name
 
 
+def test_axes_have_numbers(drawn):
+    """Narrow ranges of a logarithmic axis, too."""
+    for axis in (drawn["paths", "pareto"].figure.axes[0].xaxis, drawn["six", "pareto"].figure.axes[0].yaxis):
+        low, high = sorted(axis.get_view_interval())
+        ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+        assert sum(low <= tick.get_loc() <= high and bool(tick.label1.get_text()) for tick in ticks) >= 2
+
+
 def test_rings_are_explained_where_there_are_some(drawn):
     for (name, _), picture in drawn.items():
         words = " ".join(text for text, _ in words_of(picture)[0])

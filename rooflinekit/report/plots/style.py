@@ -15,7 +15,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from rooflinekit.report.palette import CLASSES, PALETTES, SERIES
 
@@ -26,6 +26,7 @@ __all__ = [
 TITLE = 106  # characters of a heading
 _DIGIT = 5.2  # points that a digit at a tick takes
 _NARROWER = 0.8
+_LEAST = 2  # numbers that an axis needs
 _FEW_DECADES = 2.2  # on an axis of fewer, 2 and 5 are written too
 
 
@@ -148,6 +149,9 @@ def decades(axis: Axis, text: Callable[[float], str]) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
     low, high = axis.get_view_interval()
     few = high < low * 10**_FEW_DECADES
+    if sum(low <= step * 10.0**power <= high for step in (1, 2, 5) for power in range(-15, 25)) < _LEAST:
+        axis.set_major_locator(MaxNLocator(4))
+        axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(FuncFormatter(lambda value, _: text(value) if few and f"{value:e}"[0] in "25" else ""))
 
 
