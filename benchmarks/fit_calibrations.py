@@ -33,7 +33,7 @@ from rooflinekit.calibration.tables import OPERATIONS, Measured
 from rooflinekit.calibration.write import Heading, render
 from rooflinekit.specs import load_accelerator
 from rooflinekit.timing import PlainTime
-from rooflinekit.timing.calibrated import FamilyFit, Regimes
+from rooflinekit.timing.calibrated import BORROWED, FamilyFit, Regimes
 from rooflinekit.types.dtype import parse_dtype
 from rooflinekit.types.hardware import System
 
@@ -184,7 +184,7 @@ def assumptions(gemm: FamilyFit) -> dict[str, FamilyFit]:
 
 def widened(fit: FamilyFit, power: float) -> FamilyFit:
     widths = tuple(width**power for width in fit.regimes.width)
-    return replace(fit, regimes=replace(fit.regimes, width=widths), source=f"borrowed, interval widened: {fit.source}")
+    return replace(fit, regimes=replace(fit.regimes, width=widths), source=f"{BORROWED}{fit.source}")
 
 
 def write(folder: Path, date: str, found: list[Group], fits: Fits, widening: dict[str, dict[str, float]]) -> None:

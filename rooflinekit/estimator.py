@@ -10,6 +10,7 @@ from typing import Any
 
 from rooflinekit import __version__
 from rooflinekit.calibration import choose_calibration, for_serving, load_calibration, stand_in
+from rooflinekit.calibration.last_cache import last_cache
 from rooflinekit.notes import context_notes, format_notes, load_notes, memory_notes, misfit
 from rooflinekit.operating_point import Predictor
 from rooflinekit.results import Estimate, MemoryResult, SpeculationResult, StepResult
@@ -364,6 +365,8 @@ def _provenance(plan: Plan) -> tuple[Provenance, ...]:
     model, calibration = plan.model, plan.calibration
     entries = [Provenance("model architecture", float(model.depth), "layers", model.source or model.origin)]
     entries += (*plan.system.accelerator.provenance, *plan.engine.provenance)
+    cache = last_cache(plan)
+    entries += [cache.entry()] if cache else []
     if calibration:
         for name, fit in calibration.families.items():
             source = f"{fit.source}; {calibration.source}"

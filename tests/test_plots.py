@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
+from rooflinekit.report.palette import SERIES
 from rooflinekit.report.plots import PICTURES, front
 from rooflinekit.report.plots.kinds import KINDS
 from rooflinekit.report.plots.roofline import Roofs
 from rooflinekit.report.plots.steps import bytes_by_class
-from rooflinekit.report.plots.style import CLASSES, SERIES
 from rooflinekit.report.plots.sweeps import kinds_of, left_out
 from rooflinekit.report.plots.why_decode import pictures
 
@@ -115,14 +115,14 @@ class TestNumbers:
     def test_bars_of_a_kernel_add_up_to_its_time(self, estimate):
         picture = rk.plot(estimate, "time")
         kernel = max(estimate.decode.kernels, key=lambda k: k.time_us)
-        ends = picture.figure.axes[3].patches
+        ends = picture.figure.axes[4].patches
         solid = next(bar for bar in ends if bar.get_gid() == f"bound-{kernel.name}")
         pale = next(bar for bar in ends if bar.get_gid() == f"above-{kernel.name}")
         assert solid.get_width() == pytest.approx(kernel.bound_us / 1e3)
         assert solid.get_width() + pale.get_width() == pytest.approx(kernel.time_us / 1e3)
 
     def test_strips_are_the_shares_by_cause(self, estimate):
-        strip = rk.plot(estimate, "time").figure.axes[2]
+        strip = rk.plot(estimate, "time").figure.axes[3]
         assert {bar.get_gid(): bar.get_width() for bar in strip.patches} == pytest.approx(estimate.decode.shares)
 
     def test_bytes_are_those_of_the_kernels(self, estimate):
@@ -189,9 +189,6 @@ class TestNumbers:
     def test_intensities_are_the_steps(self, several):
         y = artist(rk.plot(several, "intensity"), "line context 2,048").get_ydata()
         assert list(y) == [e.decode.intensity for e in several if e.inputs["context"] == 2048]
-
-    def test_weights_and_cache_keep_their_colours_to_themselves(self):
-        assert not {CLASSES["weights"], CLASSES["KV"]} & set(SERIES)
 
 
 class TestLoads:

@@ -12,7 +12,7 @@ from rooflinekit.calibration.fit import Prior
 from rooflinekit.calibration.groups import Group, fit_key, kernel_groups, read_kernel_tables
 from rooflinekit.calibration.write import Heading, render
 from rooflinekit.specs import load_accelerator
-from rooflinekit.timing.calibrated import Calibration, FamilyFit
+from rooflinekit.timing.calibrated import BORROWED, Calibration, FamilyFit
 from rooflinekit.types.deployment import ENGINES
 from rooflinekit.types.errors import RooflinekitError, SpecError, UnknownNameError
 from rooflinekit.types.hardware import Accelerator, System
@@ -102,7 +102,7 @@ def _borrowed(key: str, fit: FamilyFit, donor: Calibration) -> FamilyFit:
     if power == 1.0:
         return fit
     widths = tuple(width**power for width in fit.regimes.width)
-    return replace(fit, regimes=replace(fit.regimes, width=widths), source=f"borrowed, interval widened: {fit.source}")
+    return replace(fit, regimes=replace(fit.regimes, width=widths), source=f"{BORROWED}{fit.source}")
 
 
 def _source(groups: Sequence[Group]) -> str:

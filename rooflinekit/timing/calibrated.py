@@ -19,7 +19,10 @@ WIDEST = 10.0
 """Largest factor of an interval either way. Powers of borrowed fits multiply to any size, which would say no more than
 that the time is unknown: an assumption."""
 
-__all__ = ["Beyond", "Calibration", "FamilyFit", "Regimes"]
+BORROWED = "borrowed, interval widened: "
+"""How the source of a fit starts that is not of the accelerator and engine that it serves."""
+
+__all__ = ["BORROWED", "Beyond", "Calibration", "FamilyFit", "Regimes"]
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ function roofLines(view, gpu, from, to) {
   const speed = view.at.speed, memory = gpu.bandwidth * speed, top = Math.max(...used);
   const diagonal = (rate, name, more) => ({ name, rate, points: [[from, rate * from], [Math.min(top / rate, to), Math.min(top, rate * to)]], ...more });
   const lines = [diagonal(memory, `HBM ${prefixed(memory, "B/s")}`, { main: true })];
-  if (gpu.l2 && gpu.l2 > 1.5 * gpu.bandwidth) lines.push(diagonal(gpu.l2, `L2 ${prefixed(gpu.l2, "B/s")} (fitted)`, {}));
+  const [cache, told] = (planOf(view.at) ?? gpu).l2 ?? [0, ""];  // of these formats; a view that no sliders reach is of the formats asked for
+  if (cache > memory) lines.push(diagonal(cache, `L2 ${prefixed(cache, "B/s")}${small() ? " (fitted)" : `, fitted to ${told}`}`, {}));
   if (gpu.link && view.gpus > 1) lines.push(diagonal(gpu.link, `${gpu.link_kind || "link"} ${prefixed(gpu.link, "B/s")}${small() ? "" : ", per byte sent"}`, {}));
   for (const peak of used) lines.push({ name: `${dtypeOf(gpu, peak)} ${prefixed(peak, "FLOP/s")}`, points: [[peak / memory, peak], [to, peak]], main: true, ridge: peak / memory });
   return lines;
@@ -239,7 +240,7 @@ function frontOf(points) {  // what nothing else beats in both, more being bette
   return front.reverse();
 }
 
-const TINTS = ["decode", "weights", "cache", "prefill", "network", "engine", "activations"];
+const TINTS = ["compute", "activations", "memory", "network", "other", "overhead"];  // never those of weights and cache
 function cloudOption(points, names, more) {  // points: {value, group, fits, said}
   const option = base(), front = frontOf(points.filter((point) => point.fits));
   option.tooltip.formatter = ({ data }) => data.said ?? "";

@@ -9,17 +9,19 @@ const SIDES = {
 const shared = ([x, y, wide, tall], [u, v, broad, high]) => Math.max(0, Math.min(x + wide, u + broad) - Math.max(x, u)) * Math.max(0, Math.min(y + tall, v + high) - Math.max(y, v));
 
 function sidesOf(points, taken, [left, top, wide, tall]) {  // points: {x, y, radius, name} in pixels, the most important first; taken: boxes
-  const dots = points.map(({ x, y, radius }) => [x - radius, y - radius, 2 * radius, 2 * radius]), boxes = [...taken];
+  const dots = points.map(({ x, y, radius }) => [x - radius, y - radius, 2 * radius, 2 * radius]), boxes = [...taken], named = [];
   return points.map((point, own) => {
     if (!point.name) return null;
     let best = null;
     for (const [side, boxOf] of Object.entries(SIDES)) {
       const box = boxOf(point, LETTER * point.name.length), inside = shared(box, [left, top, wide, tall]);
       const hidden = dots.reduce((all, dot, place) => all + (place === own ? 0 : shared(box, dot)), 0) + 2 * boxes.reduce((all, other) => all + shared(box, other), 0) + 9 * (box[2] * box[3] - inside);
-      if (!best || hidden < best.hidden - 1) best = { side, box, hidden };
+      const cost = named.some((other) => shared(box, other) > 0) ? Infinity : hidden;  // two names that touch are read as one
+      if (!best || cost < best.hidden - 1) best = { side, box, hidden: cost };
     }
     if (best.hidden > MUCH * best.box[2] * best.box[3]) return null;
     boxes.push(best.box);
+    named.push(best.box);
     return best.side;
   });
 }

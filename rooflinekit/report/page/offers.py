@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+from rooflinekit.calibration.last_cache import last_cache
 from rooflinekit.coefficients import Known, plan_coefficients
 from rooflinekit.estimator import read_deployment, resolve
 from rooflinekit.operating_point import Predictor
@@ -115,7 +116,8 @@ def _offer(offers: Offers, asked: Asked, model: Model, choice: tuple[tuple[str, 
             offers.missing[label] = f"does not fit: {weights / 1e9:.3g} GB of weights on each accelerator"
             return
         known = offers.known.setdefault(chip, {})
-        offers.plans[label] = offers.pool.place(plan_coefficients(predictor, known))
+        packed = offers.pool.place(plan_coefficients(predictor, known))
+        offers.plans[label] = packed | {"l2": _cache_roof(predictor.plan)}
     except RooflinekitError as error:
         offers.missing[label] = str(error)
 
@@ -154,18 +156,13 @@ def roofs(plan: Plan) -> dict[str, Any]:
         "peaks": {dtype.value: float(peak) for dtype, peak in gpu.peaks.items()},
         "link": float(plan.system.link_bandwidth) if plan.system.domain_size > 1 else 0.0,
         "link_kind": gpu.link_kind,
-        "l2": _cache_rate(plan),
+        "l2": _cache_roof(plan),
         "price": None if price is None else [price.usd_per_hour, price.date, price.source],
         "calibration": plan.calibration.name if plan.calibration else None,
     }
 
 
-def _cache_rate(plan: Plan) -> float | None:
-    """Rate of the last cache that the calibration found [B/s]; None where benchmarks could not tell it."""
-    calibration = plan.calibration
-    fits = [fit for key, fit in calibration.families.items() if key.startswith("gemm")] if calibration else []
-    told = [fit for fit in fits if getattr(fit.form, "cache_speed", 1.0) > 1.0 and "cache_speed" not in fit.frozen]
-    if not told:
-        return None
-    widest = max(told, key=lambda fit: fit.rows)
-    return float(plan.system.accelerator.memory_bandwidth) * float(getattr(widest.form, "cache_speed", 1.0))
+def _cache_roof(plan: Plan) -> tuple[float, str] | None:
+    """Rate of the last cache [B/s] and the kernels that told it; None where no fit tells it from the memory."""
+    found = last_cache(plan)
+    return None if found is None else (found.rate, found.fitted_to)

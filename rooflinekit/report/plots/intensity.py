@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from rooflinekit.report.plots.labels import Label, end_labels
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.roofline import Roofs
-from rooflinekit.report.plots.style import CLASSES, SERIES, Frame, Theme, decades, powers_of_two
+from rooflinekit.report.plots.style import Frame, Theme, decades, powers_of_two
 from rooflinekit.report.plots.words import scale_text, source_of
 from rooflinekit.results import Estimate
 from rooflinekit.types.errors import InputError
@@ -35,17 +35,17 @@ def intensity(estimates: Sequence[Estimate], theme: Theme) -> Picture:
     roofs = Roofs.of(first)
     ridge = max(roofs.peak(kernel.dtype) for kernel in first.decode.kernels if kernel.flops) / roofs.memory
     subject = f"{first.model} on {first.gpu}, weights {first.inputs['weights']}, kv {first.inputs['kv']}"
-    frame = Frame("Decode: arithmetic per byte over the batch", subject, source_of(first), theme)
+    rings = "" if all(each.memory.fits for each in estimates) else "rings: more than the memory holds; "
+    frame = Frame("Decode: arithmetic per byte over the batch", subject, f"{rings}{source_of(first)}", theme)
     figure, (axes,) = frame.panels(7.2, 4.2)
     ends = []
     lines = [
         (f"context {context:,.0f}", [e for e in estimates if e.inputs["context"] == context]) for context in contexts
     ]
-    for (label, own), color in zip(lines, SERIES, strict=False):
+    for (label, own), color in zip(lines, theme.series, strict=False):
         ends.append(_line(axes, [(e.inputs["batch"], e.decode.intensity, e.memory.fits) for e in own], label, color))
-    ends.append(
-        _line(axes, [(e.inputs["batch"], matrices(e), True) for e in lines[0][1]], "matrices alone", CLASSES["weights"])
-    )
+    alone = [(e.inputs["batch"], matrices(e), True) for e in lines[0][1]]
+    ends.append(_line(axes, alone, "matrices alone", theme.tint("weights")))
     axes.axhline(ridge, color=theme.ink, lw=1.2, ls=(0, (4, 3)), gid="ridge")
     axes.set(xscale="log", yscale="log", xlabel="sequences in the batch", ylabel="decode step [FLOP/B]")
     _finish(axes, sorted({float(e.inputs["batch"]) for e in estimates}))
@@ -62,11 +62,9 @@ def _line(axes: Axes, points: Sequence[tuple[int, float, bool]], label: str, col
     axes.plot(batches, values, color=color, gid=f"line {label}")
     for batch, value, fits in points:
         axes.plot(batch, value, ls="", marker="o", ms=4, mec=color, mfc=color if fits else axes.get_facecolor())
-    return Label(label, batches[-1], values[-1], axes.xaxis.label.get_color())
+    return Label(label, batches[-1], values[-1], axes.xaxis.label.get_color(), lead=color)
 
 
 def _finish(axes: Axes, batches: Sequence[float]) -> None:
     powers_of_two(axes.xaxis, batches)
     decades(axes.yaxis, scale_text)
-    axes.annotate("rings: more than the memory holds", (1.0, 0.0), (-4, 4), xycoords="axes fraction",
-                  textcoords="offset points", ha="right", fontsize=7)  # fmt: skip

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
-from matplotlib.transforms import Bbox
+from matplotlib.transforms import Affine2D, Bbox
 
 __all__ = ["Label", "along", "end_labels", "place"]
 
@@ -23,6 +23,9 @@ _AROUND = tuple((dx, dy) for far in (7, 14, 24, 36, 50, 66, 90) for dx, dy in (
 
 
 _FAR = 20  # points: from here on a line leads to the words
+_MOVED = 3.0  # points: a name that stands further from the end of its line has a line to it
+_BESIDE, _LEAD = 6, 14  # points from the ends of lines to their names, without and with lines between them
+_SHARES = tuple(step / 10 for step in range(11))  # of a line, where words along it may begin
 _THICK = 0.7  # points: words may cross thinner lines
 
 
@@ -35,12 +38,14 @@ class Label:
     y: float
     color: str
     size: float = 7.0
+    lead: str = ""  #: colour of the line that it names the end of
 
 
 def place(axes: Axes, labels: Sequence[Label], taken: Sequence[Label] = ()) -> None:
     """Put each label at the nearest place around its point that is free; the first ones choose first.
 
-    `taken` are points that words must not cover. A label that finds no place is left out.
+    `taken` are points that words must not cover. A label that finds no place beside lines too crosses them; one that
+    finds none beside points and other words is left out.
     """
     figure = axes.get_figure(root=True)
     if figure is None:
@@ -51,12 +56,12 @@ def place(axes: Axes, labels: Sequence[Label], taken: Sequence[Label] = ()) -> N
     points = [axes.transData.transform((mark.x, mark.y)) for mark in (*labels, *taken)]
     boxes = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in points]
     boxes += [text.get_window_extent(renderer) for text in axes.texts]
-    boxes += [Bbox.from_bounds(x - 1, y - 1, 2, 2) for x, y in _along_lines(axes)]
+    lines = [Bbox.from_bounds(x - 1, y - 1, 2, 2) for x, y in _along_lines(axes)]
     for label in labels:
-        for dx, dy in _AROUND:
+        for crossed, (dx, dy) in product((lines, []), _AROUND):
             note = _note(axes, label, dx, dy)
             box = note.get_window_extent(renderer).padded(1.5)
-            if inside.containsx(box.x0) and inside.containsx(box.x1) and _free(box, inside, boxes):
+            if _within(box, inside) and not any(box.overlaps(other) for other in chain(boxes, crossed)):
                 boxes.append(box)
                 break
             note.remove()
@@ -82,17 +87,43 @@ def _along_lines(axes: Axes) -> Iterator[tuple[float, float]]:
 
 
 def along(axes: Axes, label: Label, other: tuple[float, float]) -> None:
-    """Write above a line from the label's point on, turned as the line is; `other` is a point further on it."""
+    """Write above a line from the label's point on, turned as the line is; `other` is a point further on it.
+
+    On logarithmic axes: words that would cover a mark begin further along, where they cover none.
+    """
     figure = axes.get_figure(root=True)
     if figure is None:
         return
     _settle(figure)
     (x0, y0), (x1, y1) = axes.transData.transform([(label.x, label.y), other])
     angle = math.degrees(math.atan2(y1 - y0, x1 - x0))
-    axes.annotate(
+    starts = [replace(label, x=label.x * (other[0] / label.x) ** share, y=label.y * (other[1] / label.y) ** share)
+              for share in _SHARES]  # fmt: skip
+    free = next((start for start in starts if not _covers(axes, start, angle)), label)
+    _turned(axes, free, angle)
+
+
+def _turned(axes: Axes, label: Label, angle: float) -> Annotation:
+    return axes.annotate(
         label.text, (label.x, label.y), (-2, 3), textcoords="offset points", rotation=angle, rotation_mode="anchor",
         fontsize=label.size, color=label.color, va="bottom", ha="left",
     )  # fmt: skip
+
+
+def _covers(axes: Axes, label: Label, angle: float) -> bool:
+    """Whether words along a line would cover a mark: looked at in a frame that is turned as they are."""
+    note = _turned(axes, label, 0.0)
+    box = note.get_window_extent(FigureCanvasAgg(note.get_figure(root=True)).get_renderer()).padded(4.0)
+    note.remove()
+    x, y = axes.transData.transform((label.x, label.y))
+    back = Affine2D().rotate_deg_around(x, y, -angle)
+    return any(box.contains(*back.transform(mark)) for mark in _marks(axes))
+
+
+def _marks(axes: Axes) -> Iterator[tuple[float, float]]:
+    """Where points stand [pixels]."""
+    for points in axes.collections:
+        yield from axes.transData.transform(np.asarray(points.get_offsets(), float))
 
 
 def _halo(axes: Axes) -> dict[str, Any]:
@@ -111,13 +142,12 @@ def _note(axes: Axes, label: Label, dx: float, dy: float) -> Annotation:
     )  # fmt: skip
 
 
-def _free(box: Bbox, inside: Bbox, boxes: Sequence[Bbox]) -> bool:
-    fits = inside.y0 <= box.y0 and box.y1 <= inside.y1
-    return fits and not any(box.overlaps(other) for other in boxes)
+def _within(box: Bbox, inside: Bbox) -> bool:
+    return bool(inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1)
 
 
-def end_labels(axes: Axes, labels: Sequence[Label], gap: float = 10.0) -> None:
-    """Name lines at their right ends, moved apart up and down to `gap` points."""
+def end_labels(axes: Axes, labels: Sequence[Label], gap: float = 11.0) -> None:
+    """Name lines at their right ends, moved apart up and down to `gap` points; a thin line leads to each that moved."""
     figure = axes.get_figure(root=True)
     if figure is None:
         return
@@ -125,11 +155,46 @@ def end_labels(axes: Axes, labels: Sequence[Label], gap: float = 10.0) -> None:
     scale = figure.dpi / 72.0
     ordered = sorted(labels, key=lambda label: label.y)
     heights = [float(axes.transData.transform((label.x, label.y))[1]) / scale for label in ordered]
-    placed: list[float] = []
-    for height in heights:
-        placed.append(max(height, placed[-1] + gap) if placed else height)
-    for label, own, height in zip(ordered, heights, placed, strict=True):
+    box = axes.get_window_extent()
+    places = _apart(heights, gap, (box.y0 / scale, box.y1 / scale))
+    far = _LEAD if any(abs(own - place) > _MOVED for own, place in zip(heights, places, strict=True)) else _BESIDE
+    for label, own, height in zip(ordered, heights, places, strict=True):
+        moved = abs(height - own) > _MOVED and bool(label.lead)
+        thin = {"arrowstyle": "-", "lw": 0.6, "color": label.lead, "shrinkA": 0.0, "shrinkB": 2.0}
         axes.annotate(
-            label.text, (label.x, label.y), (6, height - own), textcoords="offset points", va="center",
-            fontsize=label.size, color=label.color, annotation_clip=False,
+            label.text, (label.x, label.y), (far, height - own), textcoords="offset points",
+            va="center", fontsize=label.size, color=label.color, annotation_clip=False,
+            arrowprops=thin | {"relpos": (0.0, 0.5)} if moved else None,
         )  # fmt: skip
+
+
+def _apart(heights: Sequence[float], gap: float, span: tuple[float, float]) -> list[float]:
+    """Rising heights, at least `gap` apart and inside a span: each group that had to move around its own middle.
+
+    >>> _apart([0.0, 2.0, 50.0], 10.0, (-100.0, 100.0))
+    [-4.0, 6.0, 50.0]
+    >>> _apart([0.0, 2.0, 50.0], 10.0, (0.0, 40.0))
+    [0.0, 10.0, 40.0]
+    """
+    groups: list[tuple[float, int]] = []  # mean of the heights, members
+    for height in heights:
+        mean, members = height, 1
+        while (
+            groups
+            and _middle(mean, members, gap, span) - _middle(*groups[-1], gap, span)
+            < gap * (members + groups[-1][1]) / 2
+        ):
+            other, more = groups.pop()
+            mean, members = (mean * members + other * more) / (members + more), members + more
+        groups.append((mean, members))
+    return [
+        _middle(mean, members, gap, span) + gap * (place - (members - 1) / 2)
+        for mean, members in groups
+        for place in range(members)
+    ]
+
+
+def _middle(mean: float, members: int, gap: float, span: tuple[float, float]) -> float:
+    """Where a group is centred so that it stays inside."""
+    half = gap * (members - 1) / 2
+    return max(min(mean, span[1] - half), span[0] + half)

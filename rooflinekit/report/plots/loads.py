@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
 from rooflinekit.report.plots.picture import Picture
-from rooflinekit.report.plots.style import SERIES, Theme, decades
+from rooflinekit.report.plots.style import Theme, decades
 from rooflinekit.report.plots.sweeps import Curve, axis_of, curves, frame_of, ring_words
 from rooflinekit.report.plots.words import scale_text
 from rooflinekit.sweeping.barred import OVERLOADED, runs
@@ -48,7 +48,7 @@ def load_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
     if any(_column(line.rows, time, "low_") is not None for line in lines for time in _TIMES):
         frame = replace(frame, source=f"shaded: 90 % interval of the mean; {frame.source}")
     figure, panels = frame.panels(*_SIZE, 2)
-    colors = SERIES if len(lines) > 1 else (theme.ink,)
+    colors = theme.series if len(lines) > 1 else (theme.ink,)
     for panel, time in zip(panels, _TIMES, strict=True):
         for line, color in zip(lines, colors, strict=False):
             _draw(panel, line, axis, time, color)
@@ -86,7 +86,7 @@ def _draw(axes: Axes, line: Curve, axis: str, time: str, color: str) -> None:
         )
     for part, (word, dashes) in _PARTS.items():
         values = _column(line.rows, time, part)
-        if values is None or (part == "p90_" and color in SERIES):
+        if values is None or (part == "p90_" and line.label):
             continue
         more: dict[str, Any] = {"lw": 1.0} if part else {"marker": "o", "ms": 3.5}
         axes.plot(x[holds], values[holds], color=color, ls=dashes, gid=f"{time} {word} {line.label}", **more)
@@ -150,7 +150,7 @@ def _goal(axes: Axes, table: pd.DataFrame, time: str, theme: Theme) -> None:
 def _legend(figure: Figure, panels: Sequence[Axes], lines: Sequence[Curve], theme: Theme) -> None:
     """What colours and dashes mean, between the title and the panels."""
     drawn = [str(each.get_gid()) for panel in panels for each in panel.lines if np.isfinite(_heights(each)).any()]
-    colored = zip(lines, SERIES, strict=False) if len(lines) > 1 else ()
+    colored = zip(lines, theme.series, strict=False) if len(lines) > 1 else ()
     found = [Line2D([], [], color=color, label=line.label) for line, color in colored]
     for part in _parts(lines):
         word, dashes = _PARTS[part]

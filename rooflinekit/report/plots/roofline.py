@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from rooflinekit.calibration.last_cache import LastCache
+from rooflinekit.report.palette import CAUSES
 from rooflinekit.report.plots.labels import Label, along, place
 from rooflinekit.report.plots.picture import Picture
-from rooflinekit.report.plots.style import CAUSES, Frame, Theme, decades
+from rooflinekit.report.plots.style import Theme, decades
 from rooflinekit.report.plots.words import headed, scale_text
 from rooflinekit.results import Estimate, KernelResult, StepResult
 from rooflinekit.types.dtype import parse_dtype
@@ -43,7 +45,7 @@ class Roofs:
 
     peaks: dict[str, float]
     memory: float
-    cache: float | None  #: fitted, where the calibration has it
+    cache: LastCache | None  #: where the calibration tells it
     links: float | None
 
     @classmethod
@@ -53,10 +55,9 @@ class Roofs:
         clock = known.get("power cap: clock over the clock at rated power", 1.0)
         dense = "compute.dense."
         peaks = {key.removeprefix(dense): clock * value for key, value in known.items() if key.startswith(dense)}
-        form = f"calibration.attention_decode/{estimate.inputs['activations']}/{estimate.inputs['kv']}.cache_speed"
-        speed = next((e.value for e in estimate.provenance if e.quantity.split(" ±")[0] == form), None)
+        cache = LastCache.among(estimate.provenance)
         memory = known["memory.bandwidth"]
-        return cls(peaks, memory, None if speed is None else speed * memory, known.get("links.bandwidth"))
+        return cls(peaks, memory, cache, known.get("links.bandwidth"))
 
     def peak(self, dtype: str) -> float:
         """Of the units that compute in a format [FLOP/s]."""
@@ -89,14 +90,14 @@ def roofline(estimate: Estimate, theme: Theme) -> Picture:
     peaks = {roofs.peak(name) for name in used}
     ridge = max(peaks) / roofs.memory
     _axes(axes, marks, roofs, max(peaks))
-    _draw_roofs(axes, roofs, peaks, frame)
     for mark in marks:
         axes.scatter(mark.intensity, mark.rate, s=12 + 300 * mark.share, marker=_SHAPES[mark.step],
-                     color=CAUSES[mark.cause], edgecolors=theme.ink, linewidths=0.6, zorder=3,
+                     color=theme.tint(mark.cause), edgecolors=theme.ink, linewidths=0.6, zorder=3,
                      gid=f"{mark.step}-{mark.name}")  # fmt: skip
-    whole = _whole_steps(axes, estimate, roofs, theme)
-    place(axes, [*whole, *_names(marks, theme)], [Label("", m.intensity, m.rate, "") for m in marks])
+    whole = _whole_steps(axes, estimate, theme)
     _legend(axes, {mark.cause for mark in marks}, theme)
+    _draw_roofs(axes, roofs, peaks, theme)
+    place(axes, [*whole, *_names(marks, theme)], [Label("", m.intensity, m.rate, "") for m in marks])
     return Picture("roofline", frame.title, _description(estimate, ridge), figure, theme)
 
 
@@ -112,10 +113,10 @@ def _axes(axes: Axes, marks: Sequence[Point], roofs: Roofs, peak: float) -> None
     axes.set_ylabel("rate of arithmetic [FLOP/s]")
 
 
-def _draw_roofs(axes: Axes, roofs: Roofs, used: set[float], frame: Frame) -> None:
-    """Roofs at datasheet rates; those that no kernel here works under are thin."""
+def _draw_roofs(axes: Axes, roofs: Roofs, used: set[float], theme: Theme) -> None:
+    """Roofs at datasheet rates; those that no kernel here works under are thin. That of the links where steps send."""
     right = axes.get_xlim()[1]
-    ink, soft, top = frame.theme.ink, frame.theme.soft, max(used)
+    ink, soft, top = theme.ink, theme.soft, max(used)
     for rate in sorted(set(roofs.peaks.values())):
         names = "/".join(name for name, peak in roofs.peaks.items() if peak == rate)
         strong, start = rate in used, rate / roofs.memory
@@ -128,7 +129,9 @@ def _draw_roofs(axes: Axes, roofs: Roofs, used: set[float], frame: Frame) -> Non
     if highest > top:
         axes.plot([top / roofs.memory, highest / roofs.memory], [top, highest], color=soft, lw=0.5)
     if roofs.cache:
-        _slope(axes, _Slope("last cache, fitted", roofs.cache, soft, 0.5), top)
+        _slope(axes, _Slope("L2", roofs.cache.rate, soft, 0.5, f", fitted to {roofs.cache.fitted_to}"), top)
+    if roofs.links and _sent(axes):
+        _slope(axes, _Slope("per byte sent: links", roofs.links, theme.tint("network"), 1.0), highest)
     ridge = top / roofs.memory
     axes.plot([ridge, ridge], [axes.get_ylim()[0], top], color=soft, lw=0.8, ls=(0, (4, 3)), gid="ridge")
     axes.text(ridge / 1.1, axes.get_ylim()[0] * 1.3, f"ridge {ridge:.0f} FLOP/B", fontsize=7, color=soft, ha="right")
@@ -142,6 +145,7 @@ class _Slope:
     rate: float
     color: str
     width: float
+    more: str = ""  #: words behind the rate
 
 
 def _slope(axes: Axes, roof: _Slope, top: float) -> None:
@@ -149,16 +153,13 @@ def _slope(axes: Axes, roof: _Slope, top: float) -> None:
     left, rate = axes.get_xlim()[0], roof.rate
     axes.plot([left, top / rate], [left * rate, top], color=roof.color, lw=roof.width, gid=f"slope {roof.name}")
     start = 1.25 * max(left, axes.get_ylim()[0] / rate)
-    along(
-        axes,
-        Label(f"{roof.name} {format_rate(rate, 'B/s')}", start, start * rate, roof.color, 6.5),
-        (10 * start, 10 * start * rate),
-    )
+    words = f"{roof.name} {format_rate(rate, 'B/s')}{roof.more}"
+    along(axes, Label(words, start, start * rate, axes.xaxis.label.get_color(), 6.5), (10 * start, 10 * start * rate))
 
 
-def _whole_steps(axes: Axes, estimate: Estimate, roofs: Roofs, theme: Theme) -> list[Label]:
-    """Each step as one point; with a network, also over the bytes it sends, under the roof of the links."""
-    sends, named = False, []
+def _whole_steps(axes: Axes, estimate: Estimate, theme: Theme) -> list[Label]:
+    """Each step as one point; with a network, also over the bytes it sends."""
+    named = []
     for name, step in _steps(estimate):
         rate = step.flops / step.time_ms * 1e3
         axes.plot(step.intensity, rate, marker="*", ms=10, mfc=theme.paper, mec=theme.ink, mew=0.9, ls="", zorder=4,
@@ -166,13 +167,14 @@ def _whole_steps(axes: Axes, estimate: Estimate, roofs: Roofs, theme: Theme) -> 
         named.append(Label(f"{name} step", step.intensity, rate, theme.ink, 7.5))
         sent = sum(kernel.network_bytes for kernel in step.kernels)
         if sent and axes.get_xlim()[0] < step.flops / sent < axes.get_xlim()[1]:
-            sends = True
-            axes.plot(step.flops / sent, rate, marker="D", ms=5, mfc=CAUSES["network"], mec=theme.ink, mew=0.6, ls="",
-                      zorder=4, gid=f"{name}-sent")  # fmt: skip
-    if sends and roofs.links:
-        peak = max(roofs.peaks.values())
-        _slope(axes, _Slope("per byte sent: links", roofs.links, CAUSES["network"], 1.0), peak)
+            axes.plot(step.flops / sent, rate, marker="D", ms=5, mfc=theme.tint("network"), mec=theme.ink, mew=0.6,
+                      ls="", zorder=4, gid=f"{name}-sent")  # fmt: skip
     return named
+
+
+def _sent(axes: Axes) -> bool:
+    """Whether a step stands over the bytes that it sends."""
+    return any(str(line.get_gid()).endswith("-sent") for line in axes.lines)
 
 
 def _names(marks: Sequence[Point], theme: Theme) -> Iterator[Label]:
@@ -197,11 +199,11 @@ def _legend(axes: Axes, causes: set[str], theme: Theme) -> None:
 
     entries = [mark("s", theme.paper, "prefill kernel"), mark("o", theme.paper, "decode kernel")]
     entries += [mark("*", theme.paper, "whole step", 9)]
-    if any(str(line.get_gid()).endswith("-sent") for line in axes.lines):
-        entries += [mark("D", CAUSES["network"], "whole step, per byte sent", 5)]
-    entries += [mark("o", color, f"limited by {cause}") for cause, color in CAUSES.items() if cause in causes]
-    axes.legend(handles=entries, loc="lower right", fontsize=6.5, handletextpad=0.2, title="area: share of the step",
-                title_fontsize=6.5, labelspacing=0.35, alignment="left")  # fmt: skip
+    if _sent(axes):
+        entries += [mark("D", theme.tint("network"), "whole step, per byte sent", 5)]
+    entries += [mark("o", theme.tint(cause), f"limited by {cause}") for cause in CAUSES if cause in causes]
+    axes.legend(handles=entries, loc="lower left", bbox_to_anchor=(1.0, 0.0), fontsize=6.5, handletextpad=0.2,
+                title="area: share of the step", title_fontsize=6.5, labelspacing=0.35, alignment="left")  # fmt: skip
 
 
 def _description(estimate: Estimate, ridge: float) -> str:

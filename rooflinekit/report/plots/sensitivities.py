@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rooflinekit.report.plots.picture import Picture
-from rooflinekit.report.plots.style import ACCENT, SERIES, Theme, label_ticks, legend
+from rooflinekit.report.plots.style import Theme, label_ticks, legend
 from rooflinekit.report.plots.words import headed
 from rooflinekit.sensitivity.results import Levers
 
@@ -20,11 +20,12 @@ def elasticities(levers: Levers, theme: Theme) -> Picture:
     frame = headed("What the answer follows: change for 1 % more of each", levers, theme)
     figure, (axes,) = frame.panels(7.2, 3.4)
     names = [entry.parameter for entry in levers.elasticities]
+    colors = theme.series
     for number, (label, (key, shape)) in enumerate(_METRICS.items()):
         values = [getattr(entry, key) for entry in levers.elasticities]
         places = [place + (number - 1) * 0.22 for place in range(len(names))]
-        axes.hlines(places, 0, values, color=SERIES[number], lw=1.2, alpha=0.6)
-        axes.plot(values, places, ls="", marker=shape, ms=5.5, color=SERIES[number], label=label, gid=f"slope {key}")
+        axes.hlines(places, 0, values, color=colors[number], lw=1.2, alpha=0.6)
+        axes.plot(values, places, ls="", marker=shape, ms=5.5, color=colors[number], label=label, gid=f"slope {key}")
     axes.axvline(0, color=theme.soft, lw=0.8)
     label_ticks(axes.yaxis, names)
     axes.invert_yaxis()
@@ -45,7 +46,7 @@ def moves(levers: Levers, theme: Theme) -> Picture:
     for place, move in enumerate(tried):
         change = (move.ratio[metric] or 1.0) - 1.0
         good = change < 0 if metric in _LOWER else change > 0
-        color = ACCENT if good else theme.soft
+        color = theme.accent if good else theme.soft
         axes.barh(place, 100 * change, color=color, height=0.65, gid=f"move {move.move}")
         side = -3 if change < 0 else 3
         axes.annotate(_percent(change), (100 * change, place), (side, 0), textcoords="offset points",

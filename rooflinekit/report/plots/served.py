@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from rooflinekit.report.plots.picture import Picture
-from rooflinekit.report.plots.style import CLASSES, SERIES, Theme, decades, label_ticks
+from rooflinekit.report.plots.style import Theme, decades, label_ticks
 from rooflinekit.report.plots.words import headed, scale_text
 from rooflinekit.serving.outcome import Outcome
 from rooflinekit.types.units import format_time
@@ -54,16 +54,16 @@ def timeline(outcome: Outcome, theme: Theme) -> Picture:
     figure, panels = frame.panels(7.2, 4.2, 3, ncols=1)
     rows = pd.DataFrame(outcome.timeline, columns=["time_s", "replica", "queue", "batch", "prompts", "kv_use"])
     shown = {"queue": ("requests\nwaiting", theme.ink), "batch": ("sequences\ndecoding", theme.ink),
-             "kv_use": ("cache\nin use", CLASSES["KV"])}  # fmt: skip
+             "kv_use": ("cache\nin use", theme.tint("KV"))}  # fmt: skip
     replicas = list(rows.groupby("replica"))
     for panel, (column, (title, color)) in zip(panels, shown.items(), strict=True):
         for number, (replica, part) in enumerate(replicas):
-            tint = color if len(replicas) == 1 else SERIES[number] if len(replicas) <= _FEW else color
+            tint = color if len(replicas) == 1 else theme.series[number] if len(replicas) <= _FEW else color
             panel.plot(part["time_s"], part[column], color=tint, lw=0.9, alpha=1.0 if len(replicas) <= _FEW else 0.4,
                        drawstyle="steps-post", gid=f"{column} {replica:g}", label=f"replica {replica:g}")  # fmt: skip
         panel.set_ylabel(title)
         panel.set_ylim(0, max(float(rows[column].max()) * 1.08 if len(rows) else 1.0, 1e-9) or 1.0)
-        panel.yaxis.set_major_locator(MaxNLocator(4))
+        panel.yaxis.set_major_locator(MaxNLocator(4, integer=column != "kv_use"))
         panel.set_xlim(0, max(outcome.duration_s, 1e-9))
         panel.tick_params(labelbottom=panel is panels[-1])
     panels[-1].yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")

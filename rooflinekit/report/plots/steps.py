@@ -9,9 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
 
+from rooflinekit.report.palette import CAUSES, CLASSES
 from rooflinekit.report.plots.picture import Picture
-from rooflinekit.report.plots.style import CAUSES, CLASSES, Theme, label_ticks, legend, shortened
+from rooflinekit.report.plots.style import Theme, label_ticks, legend, shortened
 from rooflinekit.report.plots.words import headed
 from rooflinekit.results import Estimate, KernelResult, StepResult
 from rooflinekit.types.units import format_bytes, format_time
@@ -20,21 +22,23 @@ __all__ = ["bytes_by_class", "bytes_read", "memory", "time_spent"]
 
 _MOST = 10  # kernels with a bar of their own
 _INSIDE = 0.13  # share of a bar that holds a word
-_DARK = {"#0072B2", "#D55E00", "#009E73"}  # fills on which white is readable
+_LONG = 2e3  # ms: longer steps are drawn in seconds
 
 
 def time_spent(estimate: Estimate, theme: Theme) -> Picture:
     """Each step divided by cause, and its kernels: what the bound needs solid, what comes on top pale."""
     frame = headed("Where the time goes", estimate, theme)
     figure = frame.sheet(7.2, 4.4)
-    grid = GridSpec(2, 2, figure=figure, height_ratios=(1, 8))
+    grid = GridSpec(3, 2, figure=figure, height_ratios=(0.01, 1, 8))
+    head = figure.add_subplot(grid[0, :])
+    head.set_title(shortened(frame.subject))
+    head.set_axis_off()
     steps = (("prefill", estimate.prefill), ("decode step", estimate.decode))
     for column, (name, step) in enumerate(steps):
-        strip = figure.add_subplot(grid[0, column])
-        _strip(strip, step.shares, CAUSES, theme)
-        words = f"{name}: {format_time(step.time_ms / 1e3)} (bound {format_time(step.bound_ms / 1e3)})"
-        strip.set_title(f"{shortened(frame.subject)}\n\n{words}" if column == 0 else words)
-        _kernel_bars(figure.add_subplot(grid[1, column]), step, theme)
+        strip = figure.add_subplot(grid[1, column])
+        _strip(strip, step.shares, theme)
+        strip.set_title(f"{name}: {format_time(step.time_ms / 1e3)}, bound {format_time(step.bound_ms / 1e3)}")
+        _kernel_bars(figure.add_subplot(grid[2, column]), step, theme)
     _causes_legend(figure, [step for _, step in steps], theme)
     return Picture("time", frame.title, _time_words(estimate, steps), figure, theme)
 
@@ -48,16 +52,15 @@ def _time_words(estimate: Estimate, steps: Sequence[tuple[str, StepResult]]) -> 
     return f"Time of {estimate.model} on {estimate.gpu} by cause. {' '.join(parts)}"
 
 
-def _strip(axes: Axes, shares: dict[str, float], colors: dict[str, str], theme: Theme) -> None:
+def _strip(axes: Axes, shares: dict[str, float], theme: Theme) -> None:
     """One bar from 0 to 100 %, each part with its name where there is room."""
     ends = accumulate(shares.values())
     for (name, share), end in zip(shares.items(), ends, strict=True):
-        color = colors[name]
+        color = theme.tint(name)
         axes.barh(0, share, left=end - share, color=color, edgecolor=theme.paper, lw=0.8, height=0.8, gid=name)
         if share >= _INSIDE:
-            ink = "white" if color in _DARK else "#1b1b1b"
             words = f"{name} {100 * share:.0f} %" if share >= 2 * _INSIDE else f"{100 * share:.0f} %"
-            axes.text(end - share / 2, 0, words, ha="center", va="center", fontsize=7, color=ink)
+            axes.text(end - share / 2, 0, words, ha="center", va="center", fontsize=7, color=theme.on(color))
     axes.set(xlim=(0, 1), ylim=(-0.5, 0.5))
     axes.set_axis_off()
 
@@ -76,23 +79,26 @@ def _kernel_bars(axes: Axes, step: StepResult, theme: Theme) -> None:
         names.append(f"{len(rest)} others")
     label_ticks(axes.yaxis, names)
     axes.invert_yaxis()
-    axes.set_xlim(0, max(kernel.time_us for kernel in shown) / 1e3 * 1.22)
+    most = max(kernel.time_us for kernel in shown) / 1e3 * 1.22
+    axes.set_xlim(0, most)
     axes.grid(False, axis="y")
-    axes.set_xlabel("time of all launches in a step [ms]")
+    unit, size = ("s", 1e3) if most > _LONG else ("ms", 1.0)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value / size:,g}")
+    axes.set_xlabel(f"time of all launches in a step [{unit}]")
     axes.tick_params("y", labelsize=7)
 
 
 def _causes_legend(figure: Figure, steps: Sequence[StepResult], theme: Theme) -> None:
     """What colours mean, once for both phases."""
     causes = [cause for cause in CAUSES if any(kernel.bound == cause for step in steps for kernel in step.kernels)]
-    handles = [Patch(color=CAUSES[cause], label=cause) for cause in causes]
+    handles = [Patch(color=theme.tint(cause), label=cause) for cause in causes]
     if any(step.time_ms > step.bound_ms * 1.001 for step in steps):
         handles.append(Patch(facecolor=theme.soft, alpha=0.4, label="pale: above the datasheet bound"))
     figure.legend(handles=handles, loc="outside upper right", ncols=5, fontsize=7, handlelength=1.0, columnspacing=1.2)
 
 
 def _bar(axes: Axes, place: int, kernel: KernelResult, theme: Theme) -> None:
-    color, least = CAUSES[kernel.bound], min(kernel.bound_us, kernel.time_us)
+    color, least = theme.tint(kernel.bound), min(kernel.bound_us, kernel.time_us)
     axes.barh(place, least / 1e3, color=color, gid=f"bound-{kernel.name}")
     axes.barh(place, (kernel.time_us - least) / 1e3, left=least / 1e3, color=color, alpha=0.4, lw=0,
               gid=f"above-{kernel.name}")  # fmt: skip
@@ -121,7 +127,7 @@ def bytes_read(estimate: Estimate, theme: Theme) -> Picture:
     said = []
     for panel, (name, step) in zip(axes, (("prefill", estimate.prefill), ("decode", estimate.decode)), strict=True):
         parts = {kind: amount for kind, amount in bytes_by_class(step).items() if amount}
-        _stack(panel, parts, theme)
+        _stack(panel, parts, sum(parts.values()), theme)
         label_ticks(panel.yaxis, [name])
         panel.set_xlim(0, sum(parts.values()) / 1e9 * 1.02)
         said.append(f"{name}: " + ", ".join(f"{kind} {format_bytes(amount)}" for kind, amount in parts.items()))
@@ -129,7 +135,7 @@ def bytes_read(estimate: Estimate, theme: Theme) -> Picture:
     axes[0].set_title(f"{shortened(frame.subject)}\n\n{said[0]}", pad=18)
     axes[1].set_title(said[1])
     handles = [
-        Patch(color=CLASSES[kind], label=kind)
+        Patch(color=theme.tint(kind), label=kind)
         for kind in CLASSES
         if any(
             kind in bytes_by_class(step) and bytes_by_class(step)[kind] for step in (estimate.prefill, estimate.decode)
@@ -140,16 +146,15 @@ def bytes_read(estimate: Estimate, theme: Theme) -> Picture:
     return Picture("bytes", frame.title, words, figure, theme)
 
 
-def _stack(axes: Axes, parts: dict[str, float], theme: Theme) -> None:
-    """One horizontal bar in GB, its parts named inside where there is room."""
-    total, left = sum(parts.values()), 0.0
+def _stack(axes: Axes, parts: dict[str, float], across: float, theme: Theme) -> None:
+    """One horizontal bar in GB, its parts named inside where there is room; `across` is what the axis spans [B]."""
+    left = 0.0
     for kind, amount in parts.items():
-        color = CLASSES[kind]
+        color = theme.tint(kind)
         axes.barh(0, amount / 1e9, left=left / 1e9, color=color, edgecolor=theme.paper, lw=0.8, height=0.7, gid=kind)
-        if amount >= _INSIDE * total:
-            ink = "white" if color in _DARK else "#1b1b1b"
+        if amount >= _INSIDE * across:
             words = f"{kind}\n{format_bytes(amount)}"
-            axes.text((left + amount / 2) / 1e9, 0, words, ha="center", va="center", fontsize=7, color=ink)
+            axes.text((left + amount / 2) / 1e9, 0, words, ha="center", va="center", fontsize=7, color=theme.on(color))
         left += amount
     axes.set_ylim(-0.5, 0.5)
     axes.grid(False, axis="y")
@@ -161,24 +166,25 @@ def memory(estimate: Estimate, theme: Theme) -> Picture:
     figure, (axes,) = frame.panels(7.2, 2.7)
     m = estimate.memory
     parts = {"weights": m.weight_bytes, "KV": m.kv_bytes, "activations": m.activation_bytes, "engine": m.overhead_bytes}
-    _stack(axes, parts, theme)
     end = max(m.capacity_bytes, m.total_bytes) / 1e9
+    _stack(axes, parts, 1e9 * end, theme)
     free = max(m.kv_pool_bytes - m.kv_bytes, 0.0)
     if m.fits and free:
-        axes.barh(0, free / 1e9, left=m.total_bytes / 1e9, facecolor="none", edgecolor=CLASSES["KV"], hatch="////",
+        axes.barh(0, free / 1e9, left=m.total_bytes / 1e9, facecolor="none", edgecolor=theme.tint("KV"), hatch="////",
                   height=0.7, lw=0.5, gid="free")  # fmt: skip
         if free / 1e9 > _INSIDE * end:
             box = {"facecolor": theme.paper, "edgecolor": "none", "pad": 1.5}
             words = f"free for KV\n{format_bytes(free)}"
             axes.text((m.total_bytes + free / 2) / 1e9, 0, words, ha="center", va="center", fontsize=7, bbox=box)
-    axes.axvline(m.capacity_bytes / 1e9, color=theme.ink, lw=1.4, gid="capacity")
+    axes.axvline(m.capacity_bytes / 1e9, color=theme.ink, lw=1.4, gid="capacity",
+                 path_effects=[withStroke(linewidth=3.4, foreground=theme.paper)])  # fmt: skip
     side = "right" if m.capacity_bytes / 1e9 > end / 2 else "left"
     axes.text(m.capacity_bytes / 1e9, 0.42, f" capacity {format_bytes(m.capacity_bytes)} ", ha=side, fontsize=7)
     axes.set(xlim=(0, end * 1.03), ylim=(-0.45, 0.62), xlabel="memory [GB]", yticks=[])
-    entries = [Patch(color=CLASSES[kind], label=f"{kind} {format_bytes(size)}") for kind, size in parts.items()]
+    entries = [Patch(color=theme.tint(kind), label=f"{kind} {format_bytes(size)}") for kind, size in parts.items()]
     legend(axes, handles=entries)
     length = "the mean length" if estimate.load else "this length"
-    verdict = f"room for batch {m.max_batch} at {length}" if m.fits else "DOES NOT FIT"
+    verdict = f"room for batch {m.max_batch:,} at {length}" if m.fits else "DOES NOT FIT"
     axes.set_title(f"{shortened(frame.subject)}\n{format_bytes(m.total_bytes)} taken: {verdict}", pad=18)
     words = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in parts.items())
     return Picture("memory", frame.title, f"Memory of {estimate.model} on {estimate.gpu}: {words}, of "

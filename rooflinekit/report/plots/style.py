@@ -1,11 +1,9 @@
-"""One look for all pictures: colours that mean the same everywhere, type, grid, ticks at decades.
-
-Colours are those of Okabe and Ito (2008), which people with any kind of colour vision can tell apart.
-"""
+"""One look for all pictures: colours that mean the same everywhere, type, grid, ticks at decades."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,43 +11,76 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from rooflinekit.report.palette import CLASSES, PALETTES, SERIES
 
 __all__ = [
-    "ACCENT", "CAUSES", "CLASSES", "SERIES", "THEMES", "Frame", "Theme", "decades", "label_ticks", "legend",
-    "powers_of_two", "shortened", "styled",
+    "THEMES", "TITLE", "Frame", "Theme", "decades", "label_ticks", "legend", "powers_of_two", "shortened", "styled",
 ]  # fmt: skip
 
-CLASSES = {"weights": "#0072B2", "KV": "#D55E00", "activations": "#009E73", "network": "#E69F00", "engine": "#999999"}
-"""What bytes are: weights and keys and values have these colours in every picture."""
-
-CAUSES = {"memory": "#56B4E9", "compute": "#CC79A7", "network": "#E69F00", "overhead": "#999999"}
-"""What time is spent on."""
-
-ACCENT = "#009E73"
-SERIES = ("#CC79A7", "#009E73", "#56B4E9", "#E69F00", "#8C6D31", "#999999")
-"""Lines of a table: never the colours of weights and of keys and values."""
-
-_TITLE = 112  # characters of a heading
+TITLE = 106  # characters of a heading
+_DIGIT = 5.2  # points that a digit at a tick takes
+_NARROWER = 0.8
+_LEAST = 2  # numbers that an axis needs
 _FEW_DECADES = 2.2  # on an axis of fewer, 2 and 5 are written too
 
 
 @dataclass(frozen=True)
 class Theme:
-    """Paper, ink, and two weaker inks."""
+    """Paper, ink, two weaker inks, and the colours of things."""
 
     paper: str
     ink: str
     soft: str
     grid: str
+    palette: Mapping[str, str]
+
+    def tint(self, name: str) -> str:
+        """The colour of a class of bytes or a cause of time.
+
+        >>> THEMES["light"].tint("KV") == THEMES["light"].palette["cache"]
+        True
+        """
+        return self.palette[CLASSES.get(name, name)]
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """Colours of lines, in their order."""
+        return tuple(map(self.tint, SERIES))
+
+    @property
+    def accent(self) -> str:
+        """What is better."""
+        return self.tint("activations")
+
+    def on(self, fill: str) -> str:
+        """The one of paper and ink that is better to read on a fill.
+
+        >>> THEMES["light"].on("#26488a"), THEMES["light"].on("#b28614")
+        ('#ffffff', '#1b1b1b')
+        """
+        return max((self.paper, self.ink), key=lambda words: _contrast(words, fill))
+
+
+def _contrast(one: str, other: str) -> float:
+    """Ratio of luminances (WCAG 2.1)."""
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(color: str) -> float:
+    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(color)]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
 
 THEMES = {
-    "light": Theme("#ffffff", "#1b1b1b", "#5c5c5c", "#dcdcdc"),
-    "dark": Theme("#16181d", "#ececec", "#b0b0b0", "#3a3d44"),
+    "light": Theme("#ffffff", "#1b1b1b", "#5c5c5c", "#dcdcdc", PALETTES["light"]),
+    "dark": Theme("#16181d", "#ececec", "#b0b0b0", "#3a3d44", PALETTES["dark"]),
 }
 
 
@@ -61,7 +92,7 @@ def styled(theme: Theme) -> Iterator[None]:
         "figure.facecolor": theme.paper, "savefig.facecolor": theme.paper, "figure.titlesize": 11.0,
         "figure.titleweight": "bold", "axes.facecolor": theme.paper, "axes.edgecolor": theme.soft,
         "axes.labelcolor": theme.ink, "axes.linewidth": 0.7, "axes.spines.top": False, "axes.spines.right": False,
-        "axes.titlesize": 8.0, "axes.titlelocation": "left", "axes.titlecolor": theme.soft, "axes.grid": True,
+        "axes.titlesize": 7.5, "axes.titlelocation": "left", "axes.titlecolor": theme.soft, "axes.grid": True,
         "axes.axisbelow": True, "grid.color": theme.grid, "grid.linewidth": 0.5, "xtick.color": theme.soft,
         "ytick.color": theme.soft,
         "xtick.minor.size": 1.5, "ytick.minor.size": 1.5, "xtick.labelcolor": theme.ink, "ytick.labelcolor": theme.ink,
@@ -101,7 +132,7 @@ class Frame:
         return figure, axes
 
 
-def shortened(text: str, most: int = _TITLE) -> str:
+def shortened(text: str, most: int = TITLE) -> str:
     """The text, without its middle if it is too long for a line.
 
     >>> shortened("abcdefghij", 7)
@@ -118,13 +149,23 @@ def decades(axis: Axis, text: Callable[[float], str]) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
     low, high = axis.get_view_interval()
     few = high < low * 10**_FEW_DECADES
+    if sum(low <= step * 10.0**power <= high for step in (1, 2, 5) for power in range(-15, 25)) < _LEAST:
+        axis.set_major_locator(MaxNLocator(4))
+        axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(FuncFormatter(lambda value, _: text(value) if few and f"{value:e}"[0] in "25" else ""))
 
 
 def powers_of_two(axis: Axis, values: Sequence[float]) -> None:
-    """Ticks at the values of a sweep, thinned to what can be read."""
-    step = -(-len(values) // 9)
-    axis.set_major_locator(FixedLocator(list(values)[::step]))
+    """Ticks at the values of a sweep, the largest among them, as many as can be read."""
+    box = axis.axes.get_window_extent()
+    room = _NARROWER * box.width * 72 / axis.axes.figure.dpi  # points; what stands beside the axes takes of it
+    across = math.log(max(values) / min(values)) or 1.0
+    kept: list[float] = []
+    for value in sorted(values, reverse=True):
+        words = f"{value:,.0f}"
+        if not kept or math.log(kept[-1] / value) / across * room > _DIGIT * (len(f"{kept[-1]:,.0f}{words}") / 2 + 1):
+            kept.append(value)
+    axis.set_major_locator(FixedLocator(kept[::-1]))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 

@@ -10,9 +10,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from rooflinekit.frames import INPUT_COLUMNS
+from rooflinekit.report.palette import SERIES
 from rooflinekit.report.plots.labels import Label, end_labels, place
 from rooflinekit.report.plots.picture import Picture
-from rooflinekit.report.plots.style import ACCENT, SERIES, Frame, Theme, decades, powers_of_two
+from rooflinekit.report.plots.style import TITLE, Frame, Theme, decades, powers_of_two, shortened
 from rooflinekit.report.plots.words import scale_text
 from rooflinekit.sweeping.barred import FAILED, runs, why_not
 from rooflinekit.sweeping.pareto import pareto_front, parse_goals
@@ -162,15 +163,16 @@ def _over(table: pd.DataFrame, axis: str, name: str, frame: Frame, shown: Sequen
     lines = curves(table, axis)
     if (answered(table)["level"] == "expected").any():
         frame = replace(frame, source=f"dashed: datasheet bound; shaded: 90 % interval; {frame.source}")
+    if words := ring_words([line.rows for line in lines]):
+        frame = replace(frame, source=f"rings: {words}; {frame.source}")
     figure, panels = frame.panels(7.2, 3.6, len(shown))
-    colors = SERIES if len(lines) > 1 else (frame.theme.ink,)
+    colors = frame.theme.series if len(lines) > 1 else (frame.theme.ink,)
     for panel, column in zip(panels, shown, strict=True):
         _panel(panel, axis, sorted({float(v) for line in lines for v in line.rows[axis]}))
         panel.set_ylabel(_TITLES[column])
         for line, color in zip(lines, colors, strict=False):
             _draw(panel, line, axis, column, color)
         panel.set_ylim(bottom=0)
-        _say_rings(panel, ring_words([line.rows for line in lines]))
         end_labels(panel, list(_ends(lines, axis, column, frame.theme)))
     return Picture(name, frame.title, _description(lines, axis, shown), figure, frame.theme)
 
@@ -204,21 +206,16 @@ def ring_words(tables: Sequence[pd.DataFrame]) -> str:
     return " or ".join(dict.fromkeys(str(word) for rows in tables for word in why_not(rows)[~runs(rows)]))
 
 
-def _say_rings(axes: Axes, words: str) -> None:
-    if words:
-        axes.annotate(f"rings: {words}", (1.0, 0.0), (-4, 4), xycoords="axes fraction", fontsize=6.5,
-                      textcoords="offset points", ha="right")  # fmt: skip
-
-
 def _ends(lines: Sequence[Curve], axis: str, column: str, theme: Theme) -> Iterator[Label]:
-    for line in lines:
+    colors = theme.series if len(lines) > 1 else (theme.ink,)
+    for line, color in zip(lines, colors, strict=False):
         known = line.rows[line.rows[column].notna()]
         if known.empty:
             continue
         last, stem = known.iloc[-1], column.removesuffix("_ms")
         timed = f"{stem}_bound_ms" in line.rows and last["level"] == "expected"
         words = line.label or ("expected" if timed else "")
-        yield Label(words, float(last[axis]), float(last[column]), theme.ink)
+        yield Label(words, float(last[axis]), float(last[column]), theme.ink, lead=color)
         if timed and len(lines) == 1:
             yield Label("bound", float(last[axis]), float(last[f"{stem}_bound_ms"]), theme.soft)
 
@@ -247,16 +244,17 @@ def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
     axes.plot(rows[x][holds], rows[y][holds], ls="", marker="o", ms=3, color=theme.soft, alpha=0.45, mew=0, gid="rows")
     axes.plot(rows[x][~holds], rows[y][~holds], ls="", marker="o", ms=4, mfc="none", mec=theme.soft, alpha=0.7,
               mew=0.8, gid="barred")  # fmt: skip
-    axes.plot(front[x], front[y], color=ACCENT, lw=0.8, marker="o", ms=5, gid="front")
+    axes.plot(front[x], front[y], color=theme.accent, lw=0.8, marker="o", ms=5, gid="front")
     axes.set(xscale="log", yscale="log", xlabel="output of one user [tok/s]", ylabel="output of one GPU [tok/s]")
     for axis in (axes.xaxis, axes.yaxis):
         decades(axis, scale_text)
     names = varying(front) or varying(rows)
     shared = [name for name in varying(rows) if name not in names]
     alike = [_words(row, shared) for _, row in front.head(1).iterrows() if shared]
-    told = [axes.get_title(loc="left"), ", ".join(["green: the front", *alike])]
+    told = ["", ", ".join(["green: the front", *alike])]
     told += ["rings: " + " or ".join(dict.fromkeys(why_not(rows)[~holds]))] if not holds.all() else []
-    axes.set_title("; ".join(told))
+    said = "; ".join(told)
+    axes.set_title(f"{shortened(frame.subject, max(TITLE - len(said), 20))}{said}")
     step = -(-len(front) // _LABELLED) if len(front) else 1
     place(axes, [Label(_words(row, names), float(row[x]), float(row[y]), theme.ink, 6.5)
                  for _, row in front.iloc[::step].iterrows()])  # fmt: skip

@@ -1,0 +1,207 @@
+"""Pictures as they look: words inside and apart from each other, one colour for one thing, on paper and on screen."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+
+import rooflinekit as rk
+from rooflinekit.report.palette import CAUSES, CLASSES, PALETTES, SERIES
+from rooflinekit.report.plots.kinds import drawable
+from rooflinekit.report.plots.labels import _apart
+from rooflinekit.report.plots.style import THEMES
+
+REPORT = Path(rk.__file__).parent / "report"
+CONFIG = """{"model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,
+"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000, "max_position_embeddings": 2048,
+"torch_dtype": "bfloat16", "architectures": ["LlamaForCausalLM"]}"""
+BATCHES = [1, 8, 64, 256, 512]
+
+
+def _own(folder):
+    """A small model of the user's, at the end of a long path."""
+    place = (
+        folder / "a-folder-of-experiments-with-a-long-name" / "a-model-that-was-trained-for-a-long-time-000123456789"
+    )
+    place.mkdir(parents=True)
+    (place / "config.json").write_text(CONFIG, encoding="utf-8")
+    return str(place / "config.json")
+
+
+RESULTS = {
+    "split": lambda _: rk.estimate("deepseek-v3", "h200-sxm", tp=8, concurrency=64),
+    "long": lambda _: rk.estimate("llama-3.1-405b", tp=8, pp=2, weights="fp8", batch=128, isl=99_999, osl=2000,
+                                  allow_oom=True),
+    "sent": lambda _: rk.estimate("llama-3.3-70b", tp=8, batch=64, isl=4096, kv="fp8", weights="fp8"),
+    "tiny": lambda folder: rk.estimate(_own(folder), batch=2, isl=16),
+    "bound": lambda _: rk.estimate("llama3-8b", "l40s", calibration="none", weights="fp8", rate=1000.0),
+    "ideal": lambda _: rk.estimate("llama3-8b", "b200-sxm", engine="ideal", weights="nvfp4"),
+    "levers": lambda _: rk.levers("deepseek-v3", "h200-sxm", tp=8, batch=32),
+    "outcome": lambda _: rk.simulate("deepseek-v3", "h200-sxm", tp=8, rate=4.0, requests=60, isl=4096, replicas=3),
+    "six": lambda _: rk.sweep("llama3-8b", gpu=["h100-sxm", "h200-sxm", "b200-sxm"], tp=[1, 2], batch=BATCHES,
+                              isl=2048),
+    "paths": lambda folder: rk.sweep([_own(folder)], gpu=["h100-sxm", "h200-sxm"], batch=[1, 2], isl=[64, 128]),
+    "users": lambda _: rk.sweep("llama3-8b", gpu="h100-sxm", isl=[128, 512, 2048, 4096, 7000], concurrency=[1, 16]),
+    "several": lambda _: [rk.estimate("llama3-8b", batch=b, context=c, calibration="none", allow_oom=True)
+                          for b in BATCHES for c in (128, 2048, 8000)],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """Every picture of every result, drawn once."""
+    found = {}
+    for name, make in RESULTS.items():
+        result = make(tmp_path_factory.mktemp(name))
+        for kind in drawable(tuple(result) if isinstance(result, list) else result):
+            found[name, kind] = rk.plot(result, kind)
+    return found
+
+
+def words_of(picture):
+    """Boxes of all words that are drawn [pixels], by what they say; and of the picture."""
+    canvas, found, draw = FigureCanvasAgg(picture.figure), [], Text.draw
+
+    def noted(text, renderer):
+        if text.get_visible() and text.get_text().strip():
+            found.append((text.get_text(), Text.get_window_extent(text, renderer)))
+        draw(text, renderer)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Text, "draw", noted)
+        canvas.draw()
+    return found, picture.figure.bbox
+
+
+def test_no_words_leave_a_picture(drawn):
+    for name, picture in drawn.items():
+        found, edge = words_of(picture)
+        assert len(found) > 5
+        for words, box in found:
+            assert edge.x0 - 0.5 <= box.x0, (name, words)
+            assert box.x1 <= edge.x1 + 0.5, (name, words)
+            assert edge.y0 - 0.5 <= box.y0, (name, words)
+            assert box.y1 <= edge.y1 + 0.5, (name, words)
+
+
+@pytest.mark.parametrize(("result", "kinds"), [
+    ("six", ("batch",)), ("users", ("batch", "context")), ("several", ("intensity",)), ("split", ("time", "memory")),
+    ("tiny", ("bytes", "memory", "time")), ("long", ("time", "bytes", "memory")), ("paths", ("batch", "context")),
+])  # fmt: skip
+def test_no_words_lie_on_others(drawn, result, kinds):
+    for kind in kinds:
+        found, _ = words_of(drawn[result, kind])
+        for (one, first), (other, second) in combinations(found, 2):
+            assert not first.padded(-0.5).overlaps(second.padded(-0.5)), (kind, one, other)
+
+
+def test_every_step_is_named_on_the_roofline(drawn):
+    for name in ("split", "long", "sent", "tiny", "bound", "ideal"):
+        words = [text for text, _ in words_of(drawn[name, "roofline"])[0]]
+        assert {"prefill step", "decode step"} <= set(words), name
+
+
+def test_axes_have_numbers(drawn):
+    """Narrow ranges of a logarithmic axis, too."""
+    for axis in (drawn["paths", "pareto"].figure.axes[0].xaxis, drawn["six", "pareto"].figure.axes[0].yaxis):
+        low, high = sorted(axis.get_view_interval())
+        ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+        assert sum(low <= tick.get_loc() <= high and bool(tick.label1.get_text()) for tick in ticks) >= 2
+
+
+def test_rings_are_explained_once_and_where_there_are_some(drawn):
+    for (name, kind), picture in drawn.items():
+        if kind in ("batch", "context", "pareto"):
+            words = " ".join(text for text, _ in words_of(picture)[0])
+            gids = [str(each.get_gid()) for each in picture.figure.findobj(Line2D) if len(each.get_xdata())]
+            rings = any(gid.startswith(("misfit", "barred")) for gid in gids)
+            assert words.count("rings: ") == rings, (name, kind)
+
+
+def test_names_at_the_ends_of_lines_keep_their_distance_and_their_order():
+    rng = np.random.default_rng(1)
+    for count in (1, 2, 5, 9):
+        heights = np.sort(rng.uniform(0, 60, count))
+        placed = np.array(_apart(list(heights), 10.0, (-200.0, 200.0)))
+        assert (np.diff(placed) >= 10.0 - 1e-9).all()
+        assert placed.mean() == pytest.approx(heights.mean())
+        inside = np.array(_apart(list(heights), 6.0, (0.0, 60.0)))
+        assert (np.diff(inside) >= 6.0 - 1e-9).all()
+        assert inside.min() >= -1e-9
+        assert inside.max() <= 60.0 + 1e-9
+    assert _apart([0.0, 30.0, 60.0], 10.0, (-9.0, 90.0)) == [0.0, 30.0, 60.0]
+
+
+# ---- colours
+
+_SEEN_BY = {  # Machado, Oliveira, Fernandes 2009, severity 1, on linear RGB
+    "all cones": np.eye(3),
+    "no red cones": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
+                              [-0.003882, -0.048116, 1.051998]]),
+    "no green cones": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
+                                [-0.011820, 0.042940, 0.968881]]),
+    "no blue cones": np.array([[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602],
+                               [0.004733, 0.691367, 0.303900]]),
+}  # fmt: skip
+_TOGETHER = (
+    ("weights", "cache", "activations", "engine"),
+    ("weights", "cache", "activations", "network"),
+    CAUSES,
+    SERIES,
+)
+_APART = 9.0  # hundredths of OKLab; Okabe and Ito's vermilion and green are 11 apart for people without green cones
+
+
+def oklab(colour, seen):
+    """Ottosson 2020."""
+    parts = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    cones = np.array([[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566],
+                      [0.0883024619, 0.2817188376, 0.6299787005]])  # fmt: skip
+    lab = np.array([[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099],
+                    [0.0259040371, 0.7827717662, -0.8086757660]])  # fmt: skip
+    return lab @ np.cbrt(cones @ np.clip(_SEEN_BY[seen] @ linear, 0, 1))
+
+
+@pytest.mark.parametrize("theme", PALETTES)
+@pytest.mark.parametrize("seen", _SEEN_BY)
+def test_colours_that_stand_together_can_be_told_apart(theme, seen):
+    palette = PALETTES[theme]
+    for group in _TOGETHER:
+        for one, other in combinations(group, 2):
+            far = 100 * np.linalg.norm(oklab(palette[one], seen) - oklab(palette[other], seen))
+            assert far >= _APART, (one, other, far)
+
+
+def variables(text, name):
+    """Colours of the light and the dark block of a style sheet."""
+    blocks = re.findall(r":root(?::not\(\.paper\))? \{([^}]*--page[^}]*)\}", text)
+    assert len(blocks) == 2, name
+    return {theme: dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6})", block)) for theme, block in zip(PALETTES, blocks,
+                                                                                              strict=True)}  # fmt: skip
+
+
+def test_pages_and_the_walk_have_the_colours_of_the_pictures():
+    page = variables((REPORT / "page" / "page.css").read_text(encoding="utf-8"), "page.css")
+    walk = variables((REPORT / "walk.html").read_text(encoding="utf-8"), "walk.html")
+    for theme, palette in PALETTES.items():
+        assert {name: page[theme][name] for name in palette} == palette
+        assert page[theme]["prefill"] == palette["compute"]
+        assert page[theme]["decode"] == palette["memory"]
+        assert walk[theme]["weight"] == palette["weights"]
+        assert walk[theme]["kv"] == palette["cache"]
+        assert walk[theme]["act"] == palette["activations"]
+        assert [THEMES[theme].tint(kind) for kind in CLASSES] == [palette[name] for name in CLASSES.values()]
+
+
+def test_lines_of_tables_have_other_colours_than_weights_and_cache():
+    tints = re.search(r"const TINTS = (\[[^\]]*\])", (REPORT / "page" / "charts.js").read_text(encoding="utf-8"))
+    assert re.findall(r'"([a-z]+)"', tints[1]) == list(SERIES)
+    assert not {"weights", "cache"} & set(SERIES)
