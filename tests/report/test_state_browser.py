@@ -155,3 +155,12 @@ def test_what_is_compared_goes_with_the_answer(browser: Browser, pages: dict[str
     assert browser.value("[...document.querySelectorAll('#tiles *, #compared *')].length") == 0
     browser.value("Object.assign(state, { tp: 1 }); update()")
     assert "here / there" in browser.value("document.getElementById('compared').textContent")
+
+
+def test_a_legend_names_what_is_drawn(browser: Browser, pages: dict[str, Path]) -> None:
+    """One GPU sends nothing, so that no network stands beside its bars; two do."""
+    keys = "[...document.querySelectorAll('#causes-key li')].map((each) => each.textContent)"
+    browser.open(pages["deployment"])
+    assert browser.value(keys) == ["arithmetic", "memory", "launches and host"]
+    browser.value("Object.assign(state, { tp: 2 }); update()")
+    assert browser.value(keys) == ["arithmetic", "memory", "network", "launches and host"]

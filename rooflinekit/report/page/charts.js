@@ -205,7 +205,7 @@ function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, hi
   const option = base(), at = (view, place) => [Math.log2(x(view)), y(view)[place]];
   const fits = rows.filter((view) => view.memory.fits), not = rows.filter((view) => !view.memory.fits);
   const line = (data, place, style, extra = {}) => ({ type: "line", data: data.map((view) => at(view, place)), symbol: "none", silent: true, lineStyle: style, ...extra });
-  const main = colour(more.tint ?? "decode");
+  const main = colour("decode");
   option.tooltip = { ...option.tooltip, trigger: "item", formatter: ({ data }) => data.said ?? "" };
   option.grid = { ...option.grid, right: 68, left: 58 };
   const dots = (data, style) => ({ type: "scatter", data: data.map((view) => ({ value: at(view, 1), said: more.say(view) })), symbolSize: 8, itemStyle: style, z: 5 });

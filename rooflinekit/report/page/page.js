@@ -26,7 +26,7 @@ function lever(view) {  // what takes the time of a decode step, and what change
 function crossing(view, read) {
   const cachePerSequence = read.cache / view.at.batch, at = read.weights / cachePerSequence;
   if (!(cachePerSequence > 0) || !Number.isFinite(at)) return "";
-  return read.cache < read.weights ? `At this context the cache would weigh as much as the weights at a batch of about ${three(at)}.` : `At this context the cache already weighs ${three(read.cache / read.weights)} times the weights.`;
+  return read.cache < read.weights ? `At this context the cache would weigh as much as the weights at a batch of about ${Math.max(Math.round(at), 1).toLocaleString("en-US")}.` : `At this context the cache already weighs ${three(read.cache / read.weights)} times the weights.`;
 }
 function moves(view) {
   const options = [
@@ -87,6 +87,9 @@ function drawAll(view, reference, name) {
   key("roofline-key", [["prefill", "prefill"], ["decode", "decode"], ...(view.memory.fits ? [] : [["does not fit", "bad", true]]), ...(reference ? [[`the other, under roofs of its own`, "soft", true]] : [])]);
   const gpu = OFFERS.gpus[state.gpu], views = [["", view], ...(reference ? [[" (other)", reference]] : [])];
   const slowest = [...view[step]].sort((a, b) => b.time - a.time).slice(0, 3).map((part) => `${part.name} ${asTime(part.time)}`).join(", ");
+  const present = (found) => Evaluate.CAUSES.filter(found).map((cause) => [CAUSE_TITLES[cause], cause]), shares = views.flatMap(([, each]) => STEPS.map((name) => Evaluate.causes(each[name])));
+  key("causes-key", present((cause) => shares.some((by) => by[cause] > 0)));
+  key("time-key", present((cause) => view[step].some((part) => causeOf(part) === cause)));
   C.roofline.show(`Roofline of ${titleOf(state)}: every kernel by intensity and achieved rate.`, () => rooflineOption(view, gpu, reference), () => kernelRows(view));
   C.causes.show(`Share of the time of prefill and decode by cause.`, () => stackOption(causeRows(views), Evaluate.CAUSES.map((key) => [key, CAUSE_TITLES[key]]), asShare, { id: "causes", max: 1, scale: asPercent }),
     () => [["step", ...Evaluate.CAUSES.map((key) => CAUSE_TITLES[key])], ...causeRows(views).map(([title, values]) => [title, ...Evaluate.CAUSES.map((key) => values[key])])]);
@@ -107,7 +110,7 @@ function drawSweeps(view, other) {
   const own = { band: true, bound: true, here: view, say, label: (value) => three(value) };
   const rate = (each) => [0, each.rateEach, 0, 0];
   C.batch.show("TPOT against batch.", () => sweepOption(batches, (each) => each.at.batch, span("tpot"), { ...own, xName: "batch", reference: against("batch") }), () => rows(batches));
-  C.rate.show("Output tokens a second of one GPU against batch.", () => sweepOption(batches, (each) => each.at.batch, rate, { ...own, band: false, bound: false, xName: "batch", tint: "cache", label: plain, reference: against("batch") }), () => rows(batches));
+  C.rate.show("Output tokens a second of one GPU against batch.", () => sweepOption(batches, (each) => each.at.batch, rate, { ...own, band: false, bound: false, xName: "batch", label: plain, reference: against("batch") }), () => rows(batches));
   C.context.show("TPOT against prompt length.", () => sweepOption(contexts, (each) => each.at.isl, span("tpot"), { ...own, xName: "prompt tokens", reference: against("isl") }), () => rows(contexts));
   C.reads.show("Bytes of a decode step against prompt length: weights and KV cache.", () => readsOption(contexts), () => [["prompt", "weights [B]", "KV cache [B]"], ...contexts.map((each) => [each.at.isl, readOf(each).weights, readOf(each).cache])]);
 }
@@ -157,10 +160,10 @@ function key(id, entries) {
 // ---- begin
 const C = {};
 function begin() {
-  const tall = (rows) => () => rows * 44 + 52;
+  const steps = () => (DATA.reference || pinned ? 4 : 2) * 44 + 52;
   Object.assign(C, {
-    roofline: new Chart("roofline", () => (small() ? 400 : 520)), causes: new Chart("causes", () => (DATA.reference || pinned ? 4 : 2) * 44 + 52),
-    time: new Chart("time", () => Math.min(Math.max(6, answer(state)?.[step].length ?? 0) * 27, onPaper() ? 820 : Infinity) + 56), bytes: new Chart("bytes", () => (DATA.reference || pinned ? 4 : 2) * 44 + 52),
+    roofline: new Chart("roofline", () => (small() ? 400 : 520)), causes: new Chart("causes", steps),
+    time: new Chart("time", () => Math.min(Math.max(6, answer(state)?.[step].length ?? 0) * 27, onPaper() ? 820 : Infinity) + 56), bytes: new Chart("bytes", steps),
     memory: new Chart("memory", () => (DATA.reference || pinned ? 2 : 1) * 46 + 78), batch: new Chart("batch", () => 320), rate: new Chart("rate", () => 320),
     context: new Chart("context", () => 320), reads: new Chart("reads", () => 320), pareto: new Chart("pareto", () => 440),
   });
@@ -171,7 +174,6 @@ function begin() {
     change({});
   });
   const tints = (names, titles) => names.map((name) => [titles[name] ?? name, name]);
-  for (const id of ["causes-key", "time-key"]) key(id, tints(Evaluate.CAUSES, CAUSE_TITLES));
   key("bytes-key", tints(["weights", "cache", "activations"], { cache: "KV cache" }));
   key("memory-key", [...tints(["weights", "cache", "activations", "engine"], { cache: "KV cache" }), ["free", "soft", true]]);
   state = read();

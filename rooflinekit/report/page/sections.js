@@ -40,7 +40,7 @@ function timeLineOption(line, names, label = three) {
 function simulation({ spreads, line }) {
   new Chart("sim-spread", () => spreads.length * 46 + 60).show("Percentiles of the simulated requests.", () => spreadOption(spreads, "sim-spread"), () => spreadRows(spreads));
   const rows = () => [["time [s]", "waiting", "decoding", "share of the cache"], ...line.time.map((time, place) => [time, line.queue[place], line.batch[place], line.kv[place]])];
-  new Chart("sim-line", () => 280).show("Requests that wait and that decode over time.", () => timeLineOption(line, [["batch", "decoding", "decode"], ["queue", "waiting", "weights"]]), rows);
+  new Chart("sim-line", () => 280).show("Requests that wait and that decode over time.", () => timeLineOption(line, [["batch", "decoding", "decode"], ["queue", "waiting", "compute"]]), rows);
   new Chart("sim-kv", () => 200).show("Share of the cache in use over time.", () => timeLineOption(line, [["kv", "cache", "cache"]], asShare), rows);
 }
 
