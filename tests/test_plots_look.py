@@ -11,6 +11,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 import rooflinekit as rk
 from rooflinekit.report.palette import CAUSES, CLASSES, PALETTES, SERIES
@@ -100,6 +101,20 @@ def test_no_words_lie_on_others(drawn, result, kinds):
         found, _ = words_of(drawn[result, kind])
         for (one, first), (other, second) in combinations(found, 2):
             assert not first.padded(-0.5).overlaps(second.padded(-0.5)), (kind, one, other)
+
+
+@pytest.mark.parametrize("result", ["split", "long", "sent", "tiny", "bound", "ideal"])
+def test_no_name_lies_on_a_point_of_the_roofline(drawn, result):
+    """Names along lines are turned, so that their boxes say nothing; those stand in tests of their own."""
+    found, _ = words_of(drawn[result, "roofline"])
+    axes = drawn[result, "roofline"].figure.axes[0]
+    names = {text.get_text() for text in axes.texts if not text.get_rotation()}
+    for points in axes.collections:
+        ((x, y),), (size,) = axes.transData.transform(points.get_offsets()), points.get_sizes()
+        half = np.sqrt(size) / 2 * axes.figure.dpi / 72 - 1
+        mark = Bbox.from_extents(x - half, y - half, x + half, y + half)
+        for words, box in found:
+            assert words not in names or not box.overlaps(mark), (words, points.get_gid())
 
 
 def test_every_step_is_named_on_the_roofline(drawn):

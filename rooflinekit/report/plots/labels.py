@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from matplotlib.transforms import Affine2D, Bbox
@@ -41,11 +42,11 @@ class Label:
     lead: str = ""  #: colour of the line that it names the end of
 
 
-def place(axes: Axes, labels: Sequence[Label], taken: Sequence[Label] = ()) -> None:
+def place(axes: Axes, labels: Sequence[Label]) -> None:
     """Put each label at the nearest place around its point that is free; the first ones choose first.
 
-    `taken` are points that words must not cover. A label that finds no place beside lines too crosses them; one that
-    finds none beside points and other words is left out.
+    A label that finds no place beside lines too crosses them; one that finds none beside points and other words is
+    left out.
     """
     figure = axes.get_figure(root=True)
     if figure is None:
@@ -53,8 +54,9 @@ def place(axes: Axes, labels: Sequence[Label], taken: Sequence[Label] = ()) -> N
     _settle(figure)
     canvas = FigureCanvasAgg(figure)
     renderer, inside = canvas.get_renderer(), axes.get_window_extent()
-    points = [axes.transData.transform((mark.x, mark.y)) for mark in (*labels, *taken)]
+    points = [axes.transData.transform((label.x, label.y)) for label in labels]
     boxes = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in points]
+    boxes += _marks(axes)
     boxes += [text.get_window_extent(renderer) for text in axes.texts]
     lines = [Bbox.from_bounds(x - 1, y - 1, 2, 2) for x, y in _along_lines(axes)]
     for label in labels:
@@ -117,13 +119,17 @@ def _covers(axes: Axes, label: Label, angle: float) -> bool:
     note.remove()
     x, y = axes.transData.transform((label.x, label.y))
     back = Affine2D().rotate_deg_around(x, y, -angle)
-    return any(box.contains(*back.transform(mark)) for mark in _marks(axes))
+    centres = ((mark.x0 + mark.width / 2, mark.y0 + mark.height / 2) for mark in _marks(axes))
+    return any(box.contains(*back.transform(centre)) for centre in centres)
 
 
-def _marks(axes: Axes) -> Iterator[tuple[float, float]]:
-    """Where points stand [pixels]."""
-    for points in axes.collections:
-        yield from axes.transData.transform(np.asarray(points.get_offsets(), float))
+def _marks(axes: Axes) -> Iterator[Bbox]:
+    """What points cover [pixels]; their sizes are squares of their widths [points]."""
+    figure = axes.get_figure(root=True)
+    for points in (each for each in axes.collections if isinstance(each, PathCollection)):
+        places = axes.transData.transform(np.asarray(points.get_offsets(), float))
+        widths = np.sqrt(np.resize(points.get_sizes(), len(places))) * (figure.dpi if figure else 72.0) / 72.0
+        yield from (Bbox.from_bounds(x - w / 2, y - w / 2, w, w) for (x, y), w in zip(places, widths, strict=True))
 
 
 def _halo(axes: Axes) -> dict[str, Any]:
