@@ -22,9 +22,14 @@ import numpy as np
 import rooflinekit as rk
 from rooflinekit import Batch
 from rooflinekit.kernels.split_kv import split_kv
+from rooflinekit.report.palette import PALETTES
 
 FOLDER = Path(__file__).parent / "figures"
-BLUE, ORANGE, GREEN, GREY, RED, VIOLET = "#1f6fb4", "#d9730d", "#2e8b57", "#b8bec6", "#c2373c", "#7a5bb0"
+GREY = "#b8bec6"
+BLUE, AMBER, GREEN, RED, VIOLET, CACHE = (
+    PALETTES["light"][name] for name in ("memory", "network", "activations", "other", "compute", "cache")
+)
+PREFILL, DECODE = VIOLET, BLUE  # as on pages
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "rooflinekit",
@@ -59,16 +64,16 @@ def roofline() -> Any:
     axes.loglog(x, np.minimum(peak, x * width) / 1e12, color="#30363d", lw=1.6)
     answer = bound("llama3-8b", batch=1, isl=1024, context=1024)
     names = ("qkv_proj", "attention", "o_proj", "gate_up_proj", "down_proj", "lm_head")
-    for step, colour, label in ((answer.prefill, BLUE, "prefill, 1,024 tokens"), (answer.decode, ORANGE, "decode")):
+    for step, colour, label in ((answer.prefill, PREFILL, "prefill, 1,024 tokens"), (answer.decode, DECODE, "decode")):
         kernels = [kernel for kernel in step.kernels if kernel.name in names]
         spots = [(k.intensity, min(peak, k.intensity * width) / 1e12) for k in kernels]
         axes.scatter(*zip(*spots, strict=True), color=colour, s=46, zorder=3, label=label)
-    axes.annotate("attention", (410, 989), (330, 260), arrowprops={"arrowstyle": "-", "color": BLUE}, color=BLUE)
-    axes.annotate("matrices", (800, 989), (1100, 420), arrowprops={"arrowstyle": "-", "color": BLUE}, color=BLUE)
+    axes.annotate("attention", (410, 989), (330, 260), arrowprops={"arrowstyle": "-", "color": PREFILL}, color=PREFILL)
+    axes.annotate("matrices", (800, 989), (1100, 420), arrowprops={"arrowstyle": "-", "color": PREFILL}, color=PREFILL)
     axes.annotate(
-        "attention: H/K = 4", (4, 13.4), (6, 5), arrowprops={"arrowstyle": "-", "color": ORANGE}, color=ORANGE
+        "attention: H/K = 4", (4, 13.4), (6, 5), arrowprops={"arrowstyle": "-", "color": DECODE}, color=DECODE
     )
-    axes.annotate("matrices: 1", (1, 3.35), (1.4, 1.3), arrowprops={"arrowstyle": "-", "color": ORANGE}, color=ORANGE)
+    axes.annotate("matrices: 1", (1, 3.35), (1.4, 1.3), arrowprops={"arrowstyle": "-", "color": DECODE}, color=DECODE)
     axes.axvline(peak / width, color=GREY, lw=1, ls="--")
     axes.text(peak / width * 0.92, 1.3, "ridge 295", ha="right", color="#57606a")
     axes.set(xlabel="FLOP per byte", ylabel="TFLOP/s at most", ylim=(0.8, 2000))
@@ -82,7 +87,7 @@ def kv_cache() -> Any:
     tokens = np.geomspace(512, 131_072, 60).astype(int)
     models = {
         "llama-2-7b": ("Llama-2-7B, MHA", RED),
-        "llama-3-70b": ("Llama-3-70B, GQA", ORANGE),
+        "llama-3-70b": ("Llama-3-70B, GQA", AMBER),
         "gemma-3-27b": ("Gemma-3-27B, windows", GREEN),
         "deepseek-v3": ("DeepSeek-V3, MLA", BLUE),
         "qwen3-next-80b-a3b": ("Qwen3-Next-80B, recurrent", VIOLET),
@@ -104,7 +109,7 @@ def paged_attention() -> Any:
     lengths = np.array([1130, 240, 2600, 870, 1900, 410, 3300, 620])
     rows = np.arange(len(lengths))
     axes.barh(rows, 8192, color="#f0f2f4", edgecolor=GREY, height=0.72, label="reserved: 8,192 each")
-    axes.barh(rows, np.ceil(lengths / 16) * 16, color=BLUE, height=0.72, label="in blocks of 16")
+    axes.barh(rows, np.ceil(lengths / 16) * 16, color=CACHE, height=0.72, label="in blocks of 16")
     axes.set(yticks=rows, yticklabels=[f"sequence {row + 1}" for row in rows])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
@@ -141,7 +146,7 @@ def quantisation() -> Any:
     figure, axes = canvas()
     batches = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
     wide = [bound("llama-3-8b", batch=b, isl=256, osl=256, allow_oom=True).tpot_ms for b in batches]
-    for fmt, colour in (("int4", ORANGE), ("fp8", BLUE)):
+    for fmt, colour in (("int4", AMBER), ("fp8", BLUE)):
         narrow = [bound("llama-3-8b", batch=b, isl=256, osl=256, weights=fmt, allow_oom=True).tpot_ms for b in batches]
         axes.semilogx(batches, np.divide(wide, narrow), color=colour, marker="o", ms=4, label=f"{fmt.upper()} weights")
     axes.axhline(1, color=GREY, lw=1)
@@ -162,7 +167,7 @@ def flash_attention() -> Any:
     for S in prompts:
         kernels = bound("llama-3.1-8b", isl=S).prefill.kernels
         flash.append(next(k.bound_us for k in kernels if k.family == "attention_prefill") / 32e3)
-    axes.loglog(prompts, naive, color=ORANGE, marker="o", ms=4, label="naive: scores through the memory")
+    axes.loglog(prompts, naive, color=AMBER, marker="o", ms=4, label="naive: scores through the memory")
     axes.loglog(prompts, flash, color=BLUE, marker="o", ms=4, label="flash")
     axes.set(xlabel="tokens of the prompt", ylabel="one layer [ms]")
     axes.set_xticks(prompts, [f"{S:,}" for S in prompts])
@@ -176,7 +181,7 @@ def flash_decoding() -> Any:
     figure, axes = canvas()
     batches = range(1, 49)
     choices = [split_kv(batch=b, heads=(32, 8, 128), context=8192, cores=132) for b in batches]
-    axes.plot(batches, [c.whole for c in choices], color=ORANGE, label="one tile a sequence and KV head")
+    axes.plot(batches, [c.whole for c in choices], color=AMBER, label="one tile a sequence and KV head")
     axes.plot(batches, [c.occupancy for c in choices], color=BLUE, label="contexts cut into parts")
     axes.set(xlabel="sequences", ylabel="share of slots at work", ylim=(0, 1.05))
     axes.legend(loc="lower right")
@@ -193,11 +198,11 @@ def chunked_prefill() -> Any:
         now = 0.0
         for batch, prompt in [*steps, *[(decoding, False)] * 8]:
             took = 1e3 * rk.predict_step("llama-3.1-8b", "h100-sxm", rk.Deployment(), batch, calibration="none").time
-            axes.broken_barh([(now, took)], (0, 1), color=ORANGE if prompt else BLUE, edgecolor="white", lw=1)
+            axes.broken_barh([(now, took)], (0, 1), color=PREFILL if prompt else DECODE, edgecolor="white", lw=1)
             now += took
         axes.set(yticks=[], ylabel="whole" if c == 8192 else "chunks\nof 1,024", ylim=(0, 1))
         axes.grid(visible=False)
-    both[1].set_xlabel("time [ms]; blue: 64 sequences decode; orange: the prompt of 8,192 tokens is in the step")
+    both[1].set_xlabel("time [ms]; blue: 64 sequences decode; purple: the prompt of 8,192 tokens is in the step")
     return figure
 
 
@@ -205,7 +210,7 @@ def speculation() -> Any:
     """Speed-up of three drafted tokens against the batch."""
     figure, axes = canvas()
     batches = [1, 2, 4, 8, 16, 32, 64, 128, 256]
-    for acceptance, colour in ((0.9, GREEN), (0.7, BLUE), (0.5, ORANGE)):
+    for acceptance, colour in ((0.9, GREEN), (0.7, BLUE), (0.5, AMBER)):
         draft = {"draft": "eagle", "draft_tokens": 3, "acceptance": acceptance}
         gain = [bound("llama-3-8b", batch=b, **draft).speculation.speedup for b in batches]
         axes.semilogx(batches, gain, color=colour, marker="o", ms=4, label=f"acceptance {acceptance}")
@@ -222,7 +227,7 @@ def disaggregation() -> Any:
     figure, axes = canvas()
     load = {"rate": 16.0, "isl": 2048, "osl": 256, "requests": 400, "calibration": "none"}
     runs = {
-        "two replicas that do both": (rk.simulate("llama-3-8b", replicas=2, **load), ORANGE),
+        "two replicas that do both": (rk.simulate("llama-3-8b", replicas=2, **load), AMBER),
         "one prefills, one decodes": (rk.simulate("llama-3-8b", replicas=1, prefill_replicas=1, **load), BLUE),
     }
     names = ("p50", "p90", "p99")
