@@ -6,7 +6,7 @@ a kernel whose work is no such sum is refused by name, whatever it is.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from rooflinekit.coefficients.forms import Work, time_coefficients
@@ -23,8 +23,19 @@ from rooflinekit.types.kernel import Kernel
 
 __all__ = ["Known", "operation_coefficients"]
 
-Known: TypeAlias = dict[tuple[Operation, int, bool], list[tuple[list[list[Kernel]], list[KernelCoefficients]]]]
-"""What was exported of plans on one system with one calibration and engine: by operation, the same launches once."""
+_Asked: TypeAlias = tuple[Operation, int, bool]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was exported of plans on one system with one calibration and engine: by operation, the same launches once.
+
+    asked: by formats and replicas too, which is all that launches depend on.
+    """
+
+    alike: dict[_Asked, list[tuple[list[list[Kernel]], list[KernelCoefficients]]]] = field(default_factory=dict)
+    asked: dict[tuple[object, ...], list[KernelCoefficients]] = field(default_factory=dict)
+
 
 _PREFILL = tuple(State.prefill(*step) for step in ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (1.0, 4.0), (3.0, 5.0)))
 _DECODE = tuple(State.decode(*step) for step in ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (1.0, 4.0), (3.0, 5.0)))
@@ -40,10 +51,20 @@ def operation_coefficients(
 
     Raises InputError for a kernel whose work or time cannot be written so.
     """
-    states, count = _PREFILL if prefill else _DECODE, plan.operations[operation]
+    known, count = Known() if known is None else known, plan.operations[operation]
+    what, deployment = (operation, count, prefill), plan.deployment
+    asked = (*what, plan.precision.stream, plan.precision.kv, deployment.dp, deployment.cp)
+    if asked not in known.asked:
+        known.asked[asked] = _exported(plan, what, known)
+    return known.asked[asked]
+
+
+def _exported(plan: Plan, what: _Asked, known: Known) -> list[KernelCoefficients]:
+    """Those of the same launches in other formats, or new ones."""
+    operation, count, prefill = what
+    states = _PREFILL if prefill else _DECODE
     launches = [operation.kernels(plan.seen(state.batch), count) for state in states]
-    before = {} if known is None else known
-    same = before.setdefault((operation, count, prefill), [])
+    same = known.alike.setdefault(what, [])
     for others, found in same:
         if others == launches:
             return found

@@ -31,7 +31,7 @@ def test_charts_of_a_draft_are_of_the_answer(keys: dict[str, object]) -> None:
 
 def test_kernels_that_plans_share_are_exported_alike() -> None:
     """Weights, caches and degrees in turn, through what was exported before and on their own."""
-    known: Known = {}
+    known = Known()
     for keys in ({}, {"kv": "fp8"}, {"weights": "fp8"}, {"tp": 2}, {"tp": 2, "kv": "fp8"}, {}):
         for model in ("llama-3-8b", "llama-3.1-8b", "qwen3-30b-a3b"):
             predictor = resolve(model, "h100-sxm", read_deployment(dict(keys)), None).predictor

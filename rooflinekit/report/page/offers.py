@@ -115,7 +115,7 @@ def _offer(offers: Offers, asked: Asked, model: Model, choice: tuple[tuple[str, 
             weights = predictor.memory.stages[0].weight_bytes
             offers.missing[label] = f"does not fit: {weights / 1e9:.3g} GB of weights on each accelerator"
             return
-        known = offers.known.setdefault(chip, {})
+        known = offers.known.setdefault(chip, Known())
         packed = offers.pool.place(plan_coefficients(predictor, known))
         offers.plans[label] = packed | {"l2": _cache_roof(predictor.plan)}
     except RooflinekitError as error:
