@@ -15,7 +15,7 @@ from rooflinekit.traffic.question import LoadQuestion
 from rooflinekit.types.batch import whole_number
 from rooflinekit.types.errors import InputError, WorkloadError
 
-__all__ = ["Demand", "read_demand"]
+__all__ = ["Demand", "read_demand", "thinned_cv"]
 
 _MOST_RATE = 1e7  # requests a second
 _MOST_PEAK = 1000.0
@@ -80,7 +80,7 @@ class Demand:
         """
         if self.closed or self.arrival_cv == 1.0 or replicas <= 1.0:
             return self
-        return replace(self, arrival_cv=math.sqrt(1.0 + (self.arrival_cv**2 - 1.0) / replicas))
+        return replace(self, arrival_cv=thinned_cv(self.arrival_cv, replicas))
 
     def question(self, load: float) -> LoadQuestion:
         """A share of it on one replica."""
@@ -108,6 +108,15 @@ def _length(length: Length) -> str:
     if isinstance(length, Fixed):
         return f"{length.tokens:,}"
     return f"{length.mean:,.0f} (cv {cv(length):.2g})"
+
+
+def thinned_cv(arrival_cv: float, replicas: float) -> float:
+    """Coefficient of variation of the gaps that one of `replicas` sees: c² = 1 + (c₀² − 1)/n.
+
+    >>> thinned_cv(3.0, 4.0) ** 2, thinned_cv(1.0, 7.0)
+    (3.0, 1.0)
+    """
+    return math.sqrt(1.0 + (arrival_cv**2 - 1.0) / replicas)
 
 
 def read_demand(given: dict[str, Any]) -> Demand:

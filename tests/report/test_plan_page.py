@@ -14,7 +14,7 @@ from rooflinekit.report.page.plan_file import read_plan
 
 from .making import data_of, page_of, run
 
-KINDS = ("aggregated", "disaggregated", "users", "mixed")
+KINDS = ("aggregated", "disaggregated", "users", "mixed", "bursts")
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +25,11 @@ def plans() -> dict[str, dict[str, Any]]:
     kinds = {
         "aggregated": rk.plan("llama-3-8b", ["h100-sxm"], slo, rate=20, disaggregated=False, **few),
         "disaggregated": rk.plan("llama-3.3-70b", ["b200-sxm"], slo, rate=50, **few),
-        "users": rk.plan("llama-3-8b", ["h100-sxm"], slo, users=40, **few),
+        "users": rk.plan("llama-3-8b", ["h100-sxm"], "p95 tpot<40ms", users=300, isl=1000, osl=200, tp=[1], confirm=0),
+        "bursts": rk.plan("llama-3-8b", ["h100-sxm"], slo, rate=60, cv=3.0, isl="uniform:1000-3000",
+                          osl="uniform:100-500", tp=[1], disaggregated=False, confirm=0),
         "mixed": rk.plan("llama-3-8b", ["h100-sxm", "l40s"], slo, rate=20, mixed=True, **few),
-    }
+    }  # fmt: skip
     return {kind: answer.to_dict() for kind, answer in kinds.items()}
 
 
@@ -43,7 +45,7 @@ def test_a_plan_is_in_its_page(tmp_path: Path, plans: dict[str, dict[str, Any]],
     data = data_of(page)
     assert len(data["plan"]["candidates"]) == len(made["candidates"])
     assert data["plan"]["candidates"][0]["usd"] == made["best"]["usd_per_hour"]
-    assert data["asked"]["isl"] == 2000
+    assert data["asked"]["isl"] == made["traffic"]["isl_mean"]
     assert made["answer"].split(". ")[0] in page
     for bad in ("UNSTABLE", "This deployment does not fit", "never", "has no end"):
         assert bad not in page.split('<script type="application/json"')[0], bad
@@ -65,7 +67,22 @@ def test_a_decode_replica_runs_what_little_says(plans: dict[str, dict[str, Any]]
 def test_other_replicas_stand_under_their_load(plans: dict[str, dict[str, Any]]) -> None:
     made = plans["aggregated"]
     assert chosen_replica(made).scenario["rate"] == made["best"]["load"]
-    assert chosen_replica(plans["users"]).scenario["concurrency"] == 40
+    assert chosen_replica(plans["users"]).scenario["concurrency"] == plans["users"]["best"]["load"]
+
+
+@pytest.mark.parametrize("kind", ["aggregated", "users", "bursts"])
+def test_the_page_answers_what_the_plan_predicts(plans: dict[str, dict[str, Any]], kind: str) -> None:
+    """With the engine's limits that the plan chose, bursts as one replica sees them, and lengths as they vary."""
+    best, chosen = plans[kind]["best"], chosen_replica(plans[kind])
+    answer = rk.estimate(chosen.model, chosen.gpu, **chosen.scenario)
+    assert answer.ttft_ms == pytest.approx(best["predicted"]["ttft_ms"]["mean"])
+    assert answer.tpot_ms == pytest.approx(best["predicted"]["tpot_ms"]["mean"])
+
+
+def test_those_plans_are_the_hard_ones(plans: dict[str, dict[str, Any]]) -> None:
+    assert plans["users"]["best"]["scenario"]["max_num_seqs"] < 300
+    assert plans["bursts"]["best"]["replicas"] > 1
+    assert chosen_replica(plans["bursts"]).scenario["burstiness"] < 3.0
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "null", '{"model": 3}', "\x00\xff"])

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from rooflinekit.planning.demand import thinned_cv
 from rooflinekit.report.page.render import card, paragraphs, table
 
 __all__ = ["Chosen", "chosen_replica", "plan_cards", "plan_data", "plan_lead"]
 
 _METRICS = (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("e2el_ms", "whole request"))
-_LIMITS = ("max_model_len", "max_num_seqs", "model", "gpu")
+_LEFT = ("max_model_len", "model", "gpu")  # the first changes no time, and sliders cannot express it
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,8 @@ def chosen_replica(plan: Mapping[str, Any]) -> Chosen:
     fleet = _fleets(best)[-1]
     given = dict(fleet["scenario"])
     lengths = {"isl": max(round(traffic["isl_mean"]), 1), "osl": max(round(traffic["osl_mean"]), 1)}
-    pool, load = "", {"rate": fleet["load"]}
-    if traffic.get("rate") is None:
-        load = {"concurrency": max(round(fleet["load"]), 1)}
-    elif fleet.get("role") == "decode":
+    pool, load = "", _load(traffic, fleet)
+    if fleet.get("role") == "decode":  # never with users, who wait for whole answers
         steps, each = lengths["osl"] - 1, best["predicted"]["tpot_ms"]["mean"]
         load = {"batch": max(round(fleet["load"] * steps * each / 1e3), 1)}
         pool = (
@@ -51,14 +50,23 @@ def chosen_replica(plan: Mapping[str, Any]) -> Chosen:
             "(Little's law). The prompts come from the prefill replicas; the prefill below is what this replica would "
             "take for those of a whole batch."
         )
-    kept = {key: value for key, value in given.items() if key not in _LIMITS}
+    kept = {key: value for key, value in given.items() if key not in _LEFT}
     return Chosen(str(given.get("model", plan["model"])), str(given["gpu"]), kept | lengths | load, pool)
+
+
+def _load(traffic: Mapping[str, Any], fleet: Mapping[str, Any]) -> dict[str, float]:
+    """What one working replica sees of the traffic, in the words of `estimate`."""
+    spreads = {key: traffic[key] for key in ("isl_cv", "osl_cv") if traffic.get(key)}
+    if traffic.get("rate") is None:
+        return {"concurrency": max(round(fleet["load"]), 1), **spreads}
+    of = (fleet["replicas"] - fleet.get("spare", 0)) / fleet.get("share", 1.0)
+    return {"rate": fleet["load"], "burstiness": thinned_cv(traffic.get("arrival_cv", 1.0), of), **spreads}
 
 
 def plan_lead(plan: Mapping[str, Any]) -> str:
     """The answer, the traffic and the objectives."""
     traffic = plan["traffic"]
-    asked = f"{traffic['rate']:g} requests/s" if traffic.get("rate") else f"{traffic.get('users')} users"
+    asked = f"{traffic['rate']:,g} requests/s" if traffic.get("rate") else f"{traffic['users']:,g} users"
     peak = traffic.get("peak", 1)
     told = [
         f"{asked} in the mean{'' if peak == 1 else f', peak {peak:g} times that'}; {traffic['isl_mean']:,g} tokens in, "

@@ -26,6 +26,9 @@ class _Traffic(_Part):
     users: Annotated[FiniteFloat, Field(gt=0)] | None
     isl_mean: Annotated[FiniteFloat, Field(gt=0)]
     osl_mean: Annotated[FiniteFloat, Field(gt=0)]
+    isl_cv: Annotated[FiniteFloat, Field(ge=0)] = 0.0
+    osl_cv: Annotated[FiniteFloat, Field(ge=0)] = 0.0
+    arrival_cv: Annotated[FiniteFloat, Field(ge=0)] = 1.0
     peak: FiniteFloat = 1.0
 
     @model_validator(mode="after")
@@ -43,6 +46,8 @@ class _Fleet(_Part):
     role: str = ""
     scenario: _Scenario
     replicas: Annotated[int, Field(gt=0)]
+    spare: Annotated[int, Field(ge=0)] = 0
+    share: Annotated[FiniteFloat, Field(gt=0)] = 1.0
     load: Annotated[FiniteFloat, Field(gt=0)]
 
 
