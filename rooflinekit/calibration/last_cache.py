@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rooflinekit.calibration.choose import reach_of
 from rooflinekit.step import Plan
 from rooflinekit.timing.calibrated import BORROWED, Calibration, FamilyFit
 from rooflinekit.timing.parameter import parameters
-from rooflinekit.types.batch import Batch
 from rooflinekit.types.hardware import Provenance
 
 __all__ = ["LastCache", "last_cache"]
@@ -24,7 +23,7 @@ _KERNELS = {
 _QUANTITY = "calibration.last_cache, fitted to "
 _RATIO = "cache_speed"
 _CLEAR = 1.5  # a cache less far above the memory cannot be told from it: an assumption, as the next one
-_SURE = 3.0  # standard errors that a ratio is away from nothing
+_SURE = 5.0  # standard errors that a ratio is away from nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +50,21 @@ class LastCache:
 
 
 def last_cache(plan: Plan) -> LastCache | None:
-    """The rate of the last cache, times the memory's: of the first fit that tells it.
+    """The rate of the last cache, times the memory's: the highest that a fit of the plan's calibration tells.
 
-    Decode attention in the plan's own formats, else in others, else matrix products; of several the one with most
-    rows. None without a calibration of this accelerator, where no fit tells it, and where the one that does finds it
-    less than 1.5 times as fast as the memory.
+    A cache is at least as fast as any kernel reads it, so that the rate is one of the accelerator, whatever formats are
+    deployed; it is effective, no datasheet's. None without a calibration of this accelerator, where no fit tells it,
+    and where it is less than 1.5 times the memory's.
     """
-    if plan.calibration is None:
+    if plan.calibration is None or not _at_home(plan, plan.calibration):
         return None
-    told = ((key, fit) for key, fit in _candidates(plan, plan.calibration) if _tells(fit))
-    key, fit = next(told, ("", None))
-    if fit is None or _ratio(fit) < _CLEAR or not _at_home(plan, plan.calibration):
+    told = [
+        (key, fit)
+        for key, fit in plan.calibration.families.items()
+        if key.partition("/")[0] in _KERNELS and _tells(fit)
+    ]
+    key, fit = max(told, key=lambda item: _ratio(item[1]), default=("", None))
+    if fit is None or _ratio(fit) < _CLEAR:
         return None
     source = f"calibration.{key}.{_RATIO} times memory.bandwidth: {fit.source}"
     rate = _ratio(fit) * float(plan.system.accelerator.memory_bandwidth)
@@ -72,17 +75,6 @@ def _at_home(plan: Plan, calibration: Calibration) -> bool:
     """Whether it is of this accelerator, with whatever engine."""
     accelerator, engine = plan.system.accelerator, plan.deployment.engine
     return not calibration.widening or reach_of(calibration, accelerator, engine) == "engine"
-
-
-def _candidates(plan: Plan, calibration: Calibration) -> Iterator[tuple[str, FamilyFit]]:
-    """Fits by how well they stand for the kernels of this plan."""
-    ranked = sorted(calibration.families.items(), key=lambda item: -item[1].rows)
-    decode = plan.kernels(Batch.decode(1.0, 1.0), grows=True)
-    for kernel in (kernel for kernel in decode if kernel.name == "attention"):
-        own = f"{kernel.family}/{kernel.dtype.value}/{kernel.variant}"
-        yield from ((key, fit) for key, fit in ranked if key == own)
-    for family in _KERNELS:
-        yield from ((key, fit) for key, fit in ranked if key.partition("/")[0] == family)
 
 
 def _ratio(fit: FamilyFit) -> float:

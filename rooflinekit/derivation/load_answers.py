@@ -23,12 +23,12 @@ def tpot(case: LoadCase) -> Node:
     if case.closed or not case.stable:
         return branch(
             "TPOT",
-            "while N tokens are made, each other user prefills once",
+            "mean time of an output token; while N are made, each other user prefills once",
             value,
             "s",
             ("step + (C - 1)/N*s", parts),
         )
-    title = "a share rho of the time goes to prompts"
+    title = "mean time of an output token; a share rho of the time goes to prompts"
     return branch("TPOT", title, value, "s", ("(step + Q*s)/(1 - rho)", [*parts, busy(case), behind(case)]))
 
 

@@ -116,7 +116,7 @@ def _answer(estimate: Estimate) -> list[str]:
         ["output", f"{_three(e.output_tok_s)} tok/s", whole],
         ["per GPU", f"{_three(e.output_tok_s_per_gpu)} tok/s", ""],
         ["per user", f"{_three(e.output_tok_s_per_user)} tok/s", "while decoding (1 / TPOT)"],
-        ["request", _ms(e.e2e_ms), f"end to end, {e.inputs['osl']} tokens"],
+        ["request", _ms(e.e2e_ms), f"end to end, {e.inputs['osl']} token{'s' if e.inputs['osl'] > 1 else ''}"],
     ]
     return [*lines, "", *aligned(["", "", ""], speeds, left=(0, 2))[1:]]
 

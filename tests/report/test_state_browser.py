@@ -164,3 +164,35 @@ def test_a_legend_names_what_is_drawn(browser: Browser, pages: dict[str, Path]) 
     assert browser.value(keys) == ["arithmetic", "memory", "launches and host"]
     browser.value("Object.assign(state, { tp: 2 }); update()")
     assert browser.value(keys) == ["arithmetic", "memory", "network", "launches and host"]
+
+
+def test_changes_are_of_what_the_sliders_express(browser: Browser, pages: dict[str, Path]) -> None:
+    """One change of a deployment beyond them would be compared with another deployment."""
+    hidden = "document.getElementById('moves').parentElement.hidden"
+    browser.open(pages["fixed"])
+    assert browser.value(hidden) is True
+    browser.value("Object.assign(state, { batch: 4 }); update()")
+    assert browser.value(hidden) is False
+    browser.open(pages["deployment"])
+    assert browser.value(hidden) is False
+
+
+@pytest.mark.parametrize("state", ["b=1&tp=2", "m=qwen3-30b-a3b&b=1&tp=4", "m=qwen3-30b-a3b&b=16&i=4096"])
+def test_where_the_cache_outweighs_the_weights(browser: Browser, pages: dict[str, Path], state: str) -> None:
+    """At the batch that is told both are read alike; more sequences read more experts."""
+    browser.open(pages["deployment"], f"#{state}")
+    told = browser.value("document.getElementById('said').textContent")
+    batch = int(told.rpartition("about ")[2].rstrip(". ").replace(",", ""))
+    weights, cache = browser.value(
+        f"(() => {{ const read = Evaluate.bytes(answer({{ ...state, batch: {batch} }}).decode);"
+        " return [read.weights, read.cache]; })()"
+    )
+    assert cache == pytest.approx(weights, rel=0.02 + 0.5 / batch)
+
+
+def test_one_lever_needs_more_than_half(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["deployment"], "#b=1")
+    assert "more of what is read is the weights" in browser.value("document.getElementById('said').textContent")
+    batch = browser.value("document.getElementById('said').textContent.match(/about ([0-9,]+)/)[1].replace(',', '')")
+    browser.value(f"Object.assign(state, {{ batch: {batch} }}); update()")
+    assert "both are levers" in browser.value("document.getElementById('said').textContent")

@@ -40,7 +40,7 @@ function roofLines(view, gpu, from, to) {
   const speed = view.at.speed, memory = gpu.bandwidth * speed, top = Math.max(...used);
   const diagonal = (rate, name, more) => ({ name, rate, points: [[from, rate * from], [Math.min(top / rate, to), Math.min(top, rate * to)]], ...more });
   const lines = [diagonal(memory, `HBM ${prefixed(memory, "B/s")}`, { main: true })];
-  const [cache, told] = (planOf(view.at) ?? gpu).l2 ?? [0, ""];  // of these formats; a view that no sliders reach is of the formats asked for
+  const [cache, told] = gpu.l2 ?? [0, ""];
   if (cache > memory) lines.push(diagonal(cache, `L2 ${prefixed(cache, "B/s")}${small() ? " (fitted)" : `, fitted to ${told}`}`, {}));
   if (gpu.link && view.gpus > 1) lines.push(diagonal(gpu.link, `${gpu.link_kind || "link"} ${prefixed(gpu.link, "B/s")}${small() ? "" : ", per byte sent"}`, {}));
   for (const peak of used) lines.push({ name: `${dtypeOf(gpu, peak)} ${prefixed(peak, "FLOP/s")}`, points: [[peak / memory, peak], [to, peak]], main: true, ridge: peak / memory });
@@ -97,7 +97,7 @@ function nameDots(points, lines, { grid, from, to, low, high }) {  // a name for
   }).sort((a, b) => b.share - a.share);
   const taken = lines.flatMap((line) => {
     const length = LETTER * line.name.length, [x, y] = pixels(line.points[1]);
-    return line.ridge ? [[x - length, y - 18, length, 16]] : alongLine([clipped(line, low), line.points[1]].map(pixels), length);
+    return line.ridge ? [[x - length, y - 18, length, 16], [pixels(line.points[0])[0], y - 1.5, x, 3]] : alongLine([clipped(line, low), line.points[1]].map(pixels), length);
   });
   sidesOf(ranked, taken, [grid.left, grid.top, wide + grid.right, tall]).forEach((side, place) => Object.assign(ranked[place], side ? { side } : { name: "" }));
 }

@@ -116,8 +116,7 @@ def _offer(offers: Offers, asked: Asked, model: Model, choice: tuple[tuple[str, 
             offers.missing[label] = f"does not fit: {weights / 1e9:.3g} GB of weights on each accelerator"
             return
         known = offers.known.setdefault(chip, Known())
-        packed = offers.pool.place(plan_coefficients(predictor, known))
-        offers.plans[label] = packed | {"l2": _cache_roof(predictor.plan)}
+        offers.plans[label] = offers.pool.place(plan_coefficients(predictor, known))
     except RooflinekitError as error:
         offers.missing[label] = str(error)
 

@@ -17,16 +17,25 @@ function tiles(view) {
 function lever(view) {  // what takes the time of a decode step, and what changes would do to it
   const step = view.decode, by = Evaluate.causes(step), whole = sum(Object.values(by)), read = Evaluate.bytes(step);
   const cause = Evaluate.CAUSES.reduce((best, name) => (by[name] > by[best] ? name : best));
-  const heavier = read.weights >= read.cache ? "weights" : "KV cache";
-  const what = cause === "memory" ? `reading memory, and most of what is read is the ${heavier}: the lever is the ${heavier}`
+  const heavier = read.weights >= read.cache ? "weights" : "KV cache", alike = Math.abs(read.weights - read.cache) < 0.2 * (read.weights + read.cache);
+  const what = cause === "memory" ? `reading memory, ${alike ? "and weights and KV cache weigh about the same: both are levers" : `and more of what is read is the ${heavier}: the lever is the ${heavier}`}`
     : cause === "compute" ? "arithmetic: the lever is fewer or narrower operations, not bandwidth"
     : cause === "network" ? "the links between GPUs: the lever is fewer of them, or faster ones" : "launches and the host: the lever is a larger batch, or a leaner engine";
   return [`${asShare(by[cause] / whole)} of a decode step is ${what}.`, crossing(view, read)];
 }
-function crossing(view, read) {
-  const cachePerSequence = read.cache / view.at.batch, at = read.weights / cachePerSequence;
-  if (!(cachePerSequence > 0) || !Number.isFinite(at)) return "";
-  return read.cache < read.weights ? `At this context the cache would weigh as much as the weights at a batch of about ${Math.max(Math.round(at), 1).toLocaleString("en-US")}.` : `At this context the cache already weighs ${three(read.cache / read.weights)} times the weights.`;
+function crossing(view, read) {  // more sequences read more experts, so that the weights grow with the batch too
+  const each = read.cache / view.at.batch, plan = view === DATA.fixed ? null : planOf(state);
+  if (!(each > 0)) return "";
+  if (read.cache >= read.weights) return `At this context the cache already weighs ${three(read.cache / read.weights)} times the weights.`;
+  let at = read.weights / each;
+  if (view.decode.some(({ family }) => family === "moe")) {
+    if (!plan) return "";
+    for (let round = 0, next = at; round < 40 && (round === 0 || next > 1.001 * at); round++) {
+      at = next;
+      next = Evaluate.bytes(Evaluate.decodeStep(plan, { ...state, batch: at }, Evaluate.meanContext(state))).weights / each;
+    }
+  }
+  return Number.isFinite(at) ? `At this context the cache would weigh as much as the weights at a batch of about ${Math.max(Math.round(at), 1).toLocaleString("en-US")}.` : "";
 }
 function moves(view) {
   const options = [
@@ -46,8 +55,8 @@ function moves(view) {
 }
 const signed = (ratio) => `${ratio > 0 ? "+" : ratio < 0 ? "−" : ""}${Math.abs(100 * ratio).toFixed(Math.abs(ratio) < 0.0995 ? 1 : 0)}\u00a0%`;
 function showMoves(view) {
-  const rows = moves(view), box = byId("moves");
-  box.parentElement.hidden = !rows.length;  // the deployment that was asked for may be beyond the sliders
+  const rows = view === DATA.fixed ? [] : moves(view), box = byId("moves");  // changes of a deployment beyond the sliders would be of another one
+  box.parentElement.hidden = !rows.length;
   const table = asTable([["change", "TPOT", "TTFT", "tokens/s each GPU", ""], ...rows.map(([title, tpot, ttft, rate, fits]) => [title, signed(tpot), signed(ttft), signed(rate), fits ? "" : "does not fit"])], "What would change it");
   for (const cell of table.querySelectorAll("td")) if (cell.textContent === "does not fit") cell.className = "bad";
   box.replaceChildren(table);

@@ -47,8 +47,8 @@ def chosen_replica(plan: Mapping[str, Any]) -> Chosen:
         load = {"batch": max(round(fleet["load"] * steps * each / 1e3), 1)}
         pool = (
             f"{fleet['load']:.3g} requests/s x {steps} tokens x {each:.3g} ms keep {load['batch']} sequences running "
-            "(Little's law). The prompts come from the prefill replicas; the prefill below is what this replica would "
-            "take for those of a whole batch."
+            "(Little's law). Their prompts come from the prefill replicas. What stands below takes this replica for a "
+            "whole server: its first tokens, and its tokens/s each GPU, count prompts that it does not compute here."
         )
     kept = {key: value for key, value in given.items() if key not in _LEFT}
     return Chosen(str(given.get("model", plan["model"])), str(given["gpu"]), kept | lengths | load, pool)

@@ -15,6 +15,10 @@ from rooflinekit.types.errors import InputError
 __all__ = ["read_plan"]
 
 
+_NotNegative = Annotated[FiniteFloat, Field(ge=0)]
+_Positive = Annotated[FiniteFloat, Field(gt=0)]
+
+
 class _Part(BaseModel):
     """A part of a plan; keys that no page reads may be there too."""
 
@@ -22,14 +26,14 @@ class _Part(BaseModel):
 
 
 class _Traffic(_Part):
-    rate: Annotated[FiniteFloat, Field(gt=0)] | None
-    users: Annotated[FiniteFloat, Field(gt=0)] | None
-    isl_mean: Annotated[FiniteFloat, Field(gt=0)]
-    osl_mean: Annotated[FiniteFloat, Field(gt=0)]
-    isl_cv: Annotated[FiniteFloat, Field(ge=0)] = 0.0
-    osl_cv: Annotated[FiniteFloat, Field(ge=0)] = 0.0
-    arrival_cv: Annotated[FiniteFloat, Field(ge=0)] = 1.0
-    peak: FiniteFloat = 1.0
+    rate: _Positive | None
+    users: _Positive | None
+    isl_mean: _Positive
+    osl_mean: _Positive
+    isl_cv: _NotNegative = 0.0
+    osl_cv: _NotNegative = 0.0
+    arrival_cv: _NotNegative = 1.0
+    peak: _Positive = 1.0
 
     @model_validator(mode="after")
     def _one_load(self) -> Self:
@@ -47,20 +51,20 @@ class _Fleet(_Part):
     scenario: _Scenario
     replicas: Annotated[int, Field(gt=0)]
     spare: Annotated[int, Field(ge=0)] = 0
-    share: Annotated[FiniteFloat, Field(gt=0)] = 1.0
-    load: Annotated[FiniteFloat, Field(gt=0)]
+    share: _Positive = 1.0
+    load: _Positive
 
 
 class _Million(_Part):
-    all: FiniteFloat | None
+    all: _NotNegative | None
 
 
 class _Spread(_Part):
-    mean: FiniteFloat
-    p50: FiniteFloat | None
-    p90: FiniteFloat | None
-    p95: FiniteFloat | None
-    p99: FiniteFloat | None
+    mean: _NotNegative
+    p50: _NotNegative | None
+    p90: _NotNegative | None
+    p95: _NotNegative | None
+    p99: _NotNegative | None
 
 
 class _Latencies(_Part):
@@ -71,7 +75,7 @@ class _Latencies(_Part):
 
 class _Candidate(_Part):
     gpus: Annotated[int, Field(gt=0)]
-    usd_per_hour: FiniteFloat | None
+    usd_per_hour: _NotNegative | None
     usd_per_million_tokens: _Million
     predicted: _Latencies
     simulated: _Latencies | None
@@ -101,10 +105,10 @@ def _kind(candidate: object) -> object:
 
 class _Point(_Part):
     scenario: _Scenario
-    tok_s_per_user: FiniteFloat
-    tok_s_per_gpu: FiniteFloat
-    e2el_ms: FiniteFloat
-    usd_per_million_tokens: FiniteFloat | None
+    tok_s_per_user: _Positive
+    tok_s_per_gpu: _Positive
+    e2el_ms: _Positive
+    usd_per_million_tokens: _NotNegative | None
     on: list[str]
 
 
@@ -132,7 +136,7 @@ class _Plan(_Part):
     ]
     pareto: list[_Point]
     refused: list[_Refusal] = []
-    tried: int = 0
+    tried: Annotated[int, Field(ge=0)] = 0
     warnings: list[str]
 
 

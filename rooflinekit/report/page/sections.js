@@ -47,7 +47,7 @@ function simulation({ spreads, line }) {
 function plan({ candidates, spreads, points }) {
   const priced = candidates.some((each) => each.usd !== null), worth = (each) => (priced ? each.usd ?? 0 : each.gpus), unit = priced ? "USD/h" : "GPUs";
   const shown = candidates.slice(0, 12);
-  new Chart("plan-cost", () => shown.length * 34 + 60).show(`Cost of the candidates in ${unit}; the first is the answer.`, () => candidateOption([...shown].reverse(), worth, unit, candidates[0]),
+  new Chart("plan-cost", () => shown.length * (small() ? 62 : 34) + 60).show(`Cost of the candidates in ${unit}; the first is the answer.`, () => candidateOption([...shown].reverse(), worth, unit, candidates[0]),
     () => [["candidate", "GPUs", "USD/h", "verdict"], ...candidates.map((each) => [each.title, each.gpus, each.usd ?? "", each.verdict])]);
   if (spreads.length) new Chart("plan-spread", () => spreads.length * 46 + 60).show("Latencies of the answer, by formula and simulated.", () => spreadOption(spreads, "plan-spread"), () => spreadRows(spreads));
   const speed = points.filter((point) => point.on.includes("speed")), cost = points.filter((point) => point.on.includes("cost") && point.usd !== null);
@@ -60,7 +60,7 @@ function candidateOption(shown, worth, unit, best) {
   option.tooltip.formatter = ({ data }) => `${data.each.title}\n${data.each.gpus} GPUs\n${data.each.verdict}`.replace(/(.{60}\S*) /g, "$1\n");
   return {
     ...option, xAxis: along(unit, { label: { formatter: three } }),
-    yAxis: { ...along("", { axis: { type: "category", data: shown.map((each) => each.title) }, label: { color: colour("ink"), width: small() ? 118 : 238, overflow: "break", lineHeight: 14 } }), splitLine: { show: false } },
+    yAxis: { ...along("", { axis: { type: "category", data: shown.map((each) => each.title) }, label: { color: colour("ink"), width: small() ? 118 : 238, overflow: "break", lineHeight: 14, interval: 0, hideOverlap: false } }), splitLine: { show: false } },
     series: [{ type: "bar", barWidth: "60%", data: shown.map((each) => ({ value: worth(each), each, itemStyle: { color: colour(each === best ? "decode" : "engine") } })), label: { show: true, position: "right", ...text(), formatter: ({ value, data }) => (unit === "USD/h" && data.each.usd === null ? `no price; ${data.each.gpus} GPUs` : three(value)) } }],
   };
 }
