@@ -13,12 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
+from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Affine2D, Bbox
 
 __all__ = ["Label", "along", "end_labels", "place"]
 
-_AROUND = tuple((dx, dy) for far in (7, 14, 24, 36, 50, 66, 90) for dx, dy in (
+_AROUND = tuple((dx, dy) for far in (7, 14, 20, 26, 36, 50, 66, 90) for dx, dy in (
     (far, 0), (-far, 0), (0, far), (0, -far), (far, far), (-far, far), (far, -far), (-far, -far)
 ))  # fmt: skip
 
@@ -62,7 +62,8 @@ def place(axes: Axes, labels: Sequence[Label]) -> None:
     for label in labels:
         for crossed, (dx, dy) in product((lines, []), _AROUND):
             note = _note(axes, label, dx, dy)
-            box = note.get_window_extent(renderer).padded(1.5)
+            note.update_positions(renderer)
+            box = Text.get_window_extent(note, renderer).padded(1.5)  # of the words without the line that leads to them
             if _within(box, inside) and not any(box.overlaps(other) for other in chain(boxes, crossed)):
                 boxes.append(box)
                 break

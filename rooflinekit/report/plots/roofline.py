@@ -97,7 +97,7 @@ def roofline(estimate: Estimate, theme: Theme) -> Picture:
     whole = _whole_steps(axes, estimate, theme)
     _legend(axes, {mark.cause for mark in marks}, theme)
     _draw_roofs(axes, roofs, peaks, theme)
-    place(axes, [*whole, *_names(marks, theme)])
+    place(axes, [*_names(marks, theme), *whole])
     return Picture("roofline", frame.title, _description(estimate, ridge), figure, theme)
 
 
