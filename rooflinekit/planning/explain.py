@@ -79,9 +79,10 @@ def _sizing(fleet: Fleet, demand: Demand, reserve: Reserve) -> str:
     if reserve.headroom:
         divisor = f"({divisor} x {1.0 - reserve.headroom:g})"
     needed = max(math.ceil(peak / each - 1e-6), 1)
+    carry = "carries" if needed == 1 else "carry"
     sentence = (
         f"One {role} bears {_three(fleet.capacity)} {unit} before {limit}; "
-        f"{_three(peak)} / {divisor} = {_three(peak / each)}, so {needed} carry the "
+        f"{_three(peak)} / {divisor} = {_three(peak / each)}, so {needed} {carry} the "
         f"{'peak' if demand.peak > 1 else 'load'}"
     )
     sentence += f", {working} with what the simulation adds" if working > needed else ""

@@ -94,9 +94,10 @@ def _load(estimate: Estimate) -> list[str]:
         for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("request", "e2e_ms"))
     ]
     knee = f"knee {_three(load.knee_rate)}" if estimate.inputs["rate"] else "closed loop"
+    waits = "the queue has no end" if load.queue_ms is None else f"a request waits {_ms(load.queue_ms)}"
     facts = [
         f"load      {_three(load.rate)} requests/s ({knee}), {_three(load.running)} of {load.slots} slots running",
-        f"          prompts take {load.prompt_share:.0%} of the time; a request waits {_ms(load.queue_ms)}",
+        f"          prompts take {load.prompt_share:.0%} of the time; {waits}",
     ]
     if load.goodput is not None:
         goals = " and ".join(f"{key[:4].upper()} {value:g} ms" for key, value in load.slo.items() if value)
