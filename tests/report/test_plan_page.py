@@ -140,3 +140,10 @@ def test_an_answer_of_max_is_no_plan(tmp_path: Path) -> None:
     found = {"what": "users", "value": 183.0, "at": {}, "answer": "", "model": "llama-3-8b", "warnings": []}
     with pytest.raises(rk.InputError, match="this answers plan --max"):
         rk.write_report(tmp_path / "a.html", plan=found)
+
+
+def test_a_plan_of_spares_alone_is_drawn_all_the_same(plans: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    odd = json.loads(json.dumps(plans["bursts"]))
+    odd["candidates"][0]["spare"] = odd["candidates"][0]["replicas"]
+    assert chosen_replica(odd).scenario["burstiness"] == odd["traffic"]["arrival_cv"]
+    assert "One replica at its load" in page_of(tmp_path, plan=odd, models=[], gpus=[])

@@ -59,7 +59,7 @@ def _load(traffic: Mapping[str, Any], fleet: Mapping[str, Any]) -> dict[str, flo
     spreads = {key: traffic[key] for key in ("isl_cv", "osl_cv") if traffic.get(key)}
     if traffic.get("rate") is None:
         return {"concurrency": max(round(fleet["load"]), 1), **spreads}
-    of = (fleet["replicas"] - fleet.get("spare", 0)) / fleet.get("share", 1.0)
+    of = max((fleet["replicas"] - fleet.get("spare", 0)) / fleet.get("share", 1.0), 1.0)
     return {"rate": fleet["load"], "burstiness": thinned_cv(traffic.get("arrival_cv", 1.0), of), **spreads}
 
 
