@@ -15,7 +15,7 @@ from rooflinekit.traffic.question import LoadQuestion
 from rooflinekit.types.batch import whole_number
 from rooflinekit.types.errors import InputError, WorkloadError
 
-__all__ = ["Demand", "read_demand", "thinned_cv"]
+__all__ = ["Demand", "decoding", "read_demand", "thinned_cv"]
 
 _MOST_RATE = 1e7  # requests a second
 _MOST_PEAK = 1000.0
@@ -117,6 +117,17 @@ def thinned_cv(arrival_cv: float, replicas: float) -> float:
     (3.0, 1.0)
     """
     return math.sqrt(1.0 + (arrival_cv**2 - 1.0) / replicas)
+
+
+def decoding(rate: float, osl: float, tpot: float) -> float:
+    """Sequences that a rate of requests [1/s] keeps decoding at a TPOT [s]: λ·(N − 1)·t, Little's law.
+
+    Little (1961), Operations Research 9(3): what is in a system is the rate of arrivals times the time that each stays.
+
+    >>> decoding(10.0, 101.0, 0.02)
+    20.0
+    """
+    return rate * (osl - 1.0) * tpot
 
 
 def read_demand(given: dict[str, Any]) -> Demand:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from rooflinekit.planning.demand import thinned_cv
+from rooflinekit.planning.demand import decoding, thinned_cv
 from rooflinekit.report.page.render import card, paragraphs, table
 
 __all__ = ["Chosen", "chosen_replica", "plan_cards", "plan_data", "plan_lead"]
@@ -34,8 +34,8 @@ class Chosen:
 def chosen_replica(plan: Mapping[str, Any]) -> Chosen:
     """A replica of the best candidate under its load; of two pools one that decodes, at the batch that it keeps.
 
-    A decode replica computes no prompts, so that its load is no load of `estimate`. By Little's law, λ requests a
-    second that each take (N − 1)·TPOT keep λ·(N − 1)·TPOT of them running; the TPOT is the plan's own.
+    A decode replica computes no prompts, so that its load is no load of `estimate`; its batch follows from its rate and
+    the plan's own TPOT.
     """
     best, traffic = plan["candidates"][0], plan["traffic"]
     fleet = _fleets(best)[-1]
@@ -43,12 +43,13 @@ def chosen_replica(plan: Mapping[str, Any]) -> Chosen:
     lengths = {"isl": max(round(traffic["isl_mean"]), 1), "osl": max(round(traffic["osl_mean"]), 1)}
     pool, load = "", _load(traffic, fleet)
     if fleet.get("role") == "decode":  # never with users, who wait for whole answers
-        steps, each = lengths["osl"] - 1, best["predicted"]["tpot_ms"]["mean"]
-        load = {"batch": max(round(fleet["load"] * steps * each / 1e3), 1)}
+        each = best["predicted"]["tpot_ms"]["mean"]
+        load = {"batch": max(round(decoding(fleet["load"], lengths["osl"], each / 1e3)), 1)}
         pool = (
-            f"{fleet['load']:.3g} requests/s x {steps} tokens x {each:.3g} ms keep {load['batch']} sequences running "
-            "(Little's law). Their prompts come from the prefill replicas. What stands below takes this replica for a "
-            "whole server: its first tokens, and its tokens/s each GPU, count prompts that it does not compute here."
+            f"{fleet['load']:.3g} requests/s x {lengths['osl'] - 1} tokens x {each:.3g} ms keep {load['batch']} "
+            "sequences running (Little's law). Their prompts come from the prefill replicas. What stands below takes "
+            "this replica for a whole server: its first tokens, and its tokens/s each GPU, count prompts that it does "
+            "not compute here."
         )
     kept = {key: value for key, value in given.items() if key not in _LEFT}
     return Chosen(str(given.get("model", plan["model"])), str(given["gpu"]), kept | lengths | load, pool)
