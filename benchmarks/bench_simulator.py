@@ -19,20 +19,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing import get_context
 
-from rooflinekit.estimator import Resolved, resolve
-from rooflinekit.serving.arrivals import ClosedLoop, Poisson, Requests, generate
-from rooflinekit.serving.decoding import Lockstep
-from rooflinekit.serving.event_loop import Fleet, Simulation
-from rooflinekit.serving.kv_blocks import BlockPool
-from rooflinekit.serving.ledger import Ledger, Objective
-from rooflinekit.serving.lengths import Fixed, Uniform
-from rooflinekit.serving.policies import Limits
-from rooflinekit.serving.replica import Replica
-from rooflinekit.serving.request import Arrival
-from rooflinekit.serving.simulate import Load, Scheduler, Setup, serve
-from rooflinekit.serving.source import OpenSource
-from rooflinekit.serving.tabulate import build_table
-from rooflinekit.types.deployment import Deployment
+from rooflinekit.estimation.estimator import Resolved, resolve
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.simulation.arrivals import ClosedLoop, Poisson, Requests, generate
+from rooflinekit.simulation.decoding import Lockstep
+from rooflinekit.simulation.event_loop import Fleet, Simulation
+from rooflinekit.simulation.kv_blocks import BlockPool
+from rooflinekit.simulation.ledger import Ledger, Objective
+from rooflinekit.simulation.lengths import Fixed, Uniform
+from rooflinekit.simulation.policies import Limits
+from rooflinekit.simulation.replica import Replica
+from rooflinekit.simulation.request import Arrival
+from rooflinekit.simulation.simulate import Load, Scheduler, Setup, serve
+from rooflinekit.simulation.source import OpenSource
+from rooflinekit.simulation.tabulate import build_table
 
 MODEL, GPU, RATE = "llama-3-8b", "h100-sxm", 200.0
 

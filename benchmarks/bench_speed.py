@@ -19,15 +19,15 @@ import time
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibration.load import load_calibration
-from rooflinekit.frames import estimate_frame
-from rooflinekit.operating_point import Predictor
+from rooflinekit.estimation.frames import estimate_frame
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.step import make_plan
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.step import make_plan
-from rooflinekit.types.batch import Batch
-from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.hardware import System
-from rooflinekit.types.workload import Workload
+from rooflinekit.specs.calibration.load import load_calibration
 
 MODEL, GPU = "llama-3-8b", "h100-sxm"
 

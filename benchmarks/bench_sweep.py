@@ -17,10 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from rooflinekit.sweeping.answer import Job
-from rooflinekit.sweeping.front import Means, run
-from rooflinekit.sweeping.grid import Grid
-from rooflinekit.sweeping.output import write_table
+from rooflinekit.decision.sweeping.answer import Job
+from rooflinekit.decision.sweeping.front import Means, run
+from rooflinekit.decision.sweeping.grid import Grid
+from rooflinekit.decision.sweeping.output import write_table
 
 SIMULATED = {"model": "llama-3-8b", "rate": [float(r) for r in range(1, 25)], "requests": 4000, "isl": 1000, "osl": 400}
 
@@ -57,7 +57,7 @@ def simulated() -> None:
             LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
             Client(cluster) as client,
         ):
-            client.run(lambda: __import__("rooflinekit.sweeping.answer"))
+            client.run(lambda: __import__("rooflinekit.decision.sweeping.answer"))
             start = time.perf_counter()
             rows = sum(
                 len(part) for part in run(Grid.of(SIMULATED), Job(True), Means(scheduler=cluster.scheduler_address))

@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from rooflinekit.benchmark_runs import Given
-from rooflinekit.compare import compare
-from rooflinekit.engine_fit import fit_engine
-from rooflinekit.measured import Facts
+from rooflinekit.evidence.benchmark_runs import Given
+from rooflinekit.evidence.compare import compare
+from rooflinekit.evidence.engine_fit import fit_engine
+from rooflinekit.evidence.measured import Facts
+from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.specs.engines import engine_version_of
-from rooflinekit.types.errors import RooflinekitError
 
 _DEPLOYMENT = ["source_key", "model", "gpu", "engine", "tp", "weight_dtype"]
 _POINT = ["isl", "osl", "concurrency"]

@@ -26,16 +26,16 @@ import numpy as np
 import pandas as pd
 from kernel_errors import coverage_lines, covered, errors, medians, sampled
 
-from rooflinekit.calibration.calibrate import calibrate_family, predict
-from rooflinekit.calibration.fit import Prior, fit_form
-from rooflinekit.calibration.groups import Group, kernel_groups, read_kernel_tables
-from rooflinekit.calibration.tables import OPERATIONS, Measured
-from rooflinekit.calibration.write import Heading, render
+from rooflinekit.evidence.kernel_fit.calibrate import calibrate_family, predict
+from rooflinekit.evidence.kernel_fit.fit import Prior, fit_form
+from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_kernel_tables
+from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, Measured
+from rooflinekit.model.timing import PlainTime
+from rooflinekit.model.timing.calibrated import BORROWED, FamilyFit, Regimes
+from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator
-from rooflinekit.timing import PlainTime
-from rooflinekit.timing.calibrated import BORROWED, FamilyFit, Regimes
-from rooflinekit.types.dtype import parse_dtype
-from rooflinekit.types.hardware import System
+from rooflinekit.specs.calibration.write import Heading, render
 
 Fits = dict[tuple[str, str, str], FamilyFit]  # by GPU, engine and key
 GPUS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")

@@ -1,6 +1,6 @@
 """Fit what each engine adds to its kernels (StepCosts) to published end-to-end times, and score it on unseen rows.
 
-    python benchmarks/fit_engines.py TABLE... [--write rooflinekit/engines] [--out reports/data/engines.json]
+    python benchmarks/fit_engines.py TABLE... [--write rooflinekit/specs/profiles] [--out reports/data/engines.json]
 
 TABLE is a serving table (docs/accuracy.md). Kernel times are fixed; predicted times are linear in the costs, so a fit
 is a bounded, robust least squares on relative errors. An engine's costs are drawn towards the fit of all engines
@@ -21,11 +21,11 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import lsq_linear
 
-from rooflinekit.accuracy_serving import predict_group
-from rooflinekit.operating_point import Predictor
-from rooflinekit.serving_table import ServedGroup, read_serving_table, served_groups
+from rooflinekit.evidence.accuracy_serving import predict_group
+from rooflinekit.evidence.serving_table import ServedGroup, read_serving_table, served_groups
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.specs.engines import step_range
-from rooflinekit.types.engine import StepCosts
 
 # cost -> the step by which its effect is probed, its prior spread, its most; times in seconds
 COSTS = {

@@ -18,14 +18,14 @@ from statistics import median
 
 import numpy as np
 
-from rooflinekit.accuracy_memory import engine_of, memory_accuracy, memory_of, predict_run, run_plan
-from rooflinekit.footprint import activation_peak
-from rooflinekit.memory import make_memory_model
-from rooflinekit.memory_table import QUANTITIES, Run, Setup, read_memory_tables, setup_of
+from rooflinekit.evidence.accuracy_memory import engine_of, memory_accuracy, memory_of, predict_run, run_plan
+from rooflinekit.evidence.memory_table import QUANTITIES, Run, Setup, read_memory_tables, setup_of
+from rooflinekit.model.memory import activation_peak
+from rooflinekit.model.memory.capacity import make_memory_model
+from rooflinekit.model.types.engine import Engine
+from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.model.types.units import GIB
 from rooflinekit.report.accuracy import accuracy_text
-from rooflinekit.types.engine import Engine
-from rooflinekit.types.errors import RooflinekitError
-from rooflinekit.types.units import GIB
 
 FAMILIES = {
     "non_torch": (("0.9", "0.17"), ("0.18", "0.21")),

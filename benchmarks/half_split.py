@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibration.calibrate import calibrate_family
-from rooflinekit.calibration.choose import choose_calibration, reach_of
-from rooflinekit.calibration.fit import Prior
-from rooflinekit.calibration.groups import kernel_groups, read_kernel_tables
+from rooflinekit.evidence.kernel_fit.calibrate import calibrate_family
+from rooflinekit.evidence.kernel_fit.fit import Prior
+from rooflinekit.evidence.kernel_fit.groups import kernel_groups, read_kernel_tables
+from rooflinekit.model.types.hardware import System
 from rooflinekit.report.table import aligned
 from rooflinekit.specs import load_accelerator
-from rooflinekit.types.hardware import System
+from rooflinekit.specs.calibration.choose import choose_calibration, reach_of
 
 FEWEST = 8  # rows that a fit needs
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibration.calibrate import Fitted
-from rooflinekit.calibration.fit import fit_form, form_time
-from rooflinekit.calibration.groups import Group
-from rooflinekit.calibration.intervals import REGIMES, regime_of
-from rooflinekit.calibration.tables import Measured
-from rooflinekit.roofline import roofline_bound
-from rooflinekit.timing import AXES, PlainTime
-from rooflinekit.types.hardware import System
+from rooflinekit.evidence.kernel_fit.calibrate import Fitted
+from rooflinekit.evidence.kernel_fit.fit import fit_form, form_time
+from rooflinekit.evidence.kernel_fit.groups import Group
+from rooflinekit.evidence.kernel_fit.intervals import REGIMES, regime_of
+from rooflinekit.evidence.kernel_fit.tables import Measured
+from rooflinekit.model.roofline import roofline_bound
+from rooflinekit.model.timing import AXES, PlainTime
+from rooflinekit.model.types.hardware import System
 
 
 def errors(group: Group, rows: Measured, system: System, fitted: Fitted, boosted: bool) -> dict[str, object]:

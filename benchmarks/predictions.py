@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from rooflinekit.frames import estimate_frame
+from rooflinekit.estimation.frames import estimate_frame
 
 TABLE = Path(__file__).resolve().parents[1] / "tests" / "predictions.csv"
 TOLERANCE = 1e-3

@@ -21,8 +21,8 @@ from kernel_errors import band, covered
 from report_page import Block, insert, markdown, percent, table, web
 from report_text import CAVEATS, EXPLAINED, MISSED, SPLIT, TRIED
 
-from rooflinekit.calibration.intervals import REGIMES
-from rooflinekit.calibration.tables import OPERATIONS
+from rooflinekit.evidence.kernel_fit.intervals import REGIMES
+from rooflinekit.evidence.kernel_fit.tables import OPERATIONS
 
 TARGETS = {
     "gemm bf16": 6.5, "gemm narrow": 9.0, "attention_decode": 8.0, "attention_prefill": 7.0, "mla_prefill": 9.0,

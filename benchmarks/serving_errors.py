@@ -19,10 +19,10 @@ import pandas as pd
 from simulated_rows import simulated
 from textbook import derated, textbook
 
-from rooflinekit.accuracy_serving import Answer, predict_group
-from rooflinekit.operating_point import Predictor
-from rooflinekit.serving_table import ServedGroup, read_serving_table, served_groups
-from rooflinekit.types.model import MixtureOfExperts
+from rooflinekit.evidence.accuracy_serving import Answer, predict_group
+from rooflinekit.evidence.serving_table import ServedGroup, read_serving_table, served_groups
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.types.model import MixtureOfExperts
 
 WAYS = ("model_out", "gpu_out", "source_out", "shipped", "simulated", "bound", "textbook", "derated")
 _FOLDS = {"model_out": "model", "gpu_out": "gpu", "source_out": "source_key"}

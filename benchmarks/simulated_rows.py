@@ -13,13 +13,13 @@ from functools import partial
 
 import numpy as np
 
-from rooflinekit.estimator import Resolved
-from rooflinekit.serving.outcome import Outcome
-from rooflinekit.serving.request import Arrival
-from rooflinekit.serving.simulate import Load, serve
-from rooflinekit.serving_table import ServedGroup
-from rooflinekit.types.client import Client
-from rooflinekit.types.errors import RooflinekitError
+from rooflinekit.estimation.estimator import Resolved
+from rooflinekit.evidence.serving_table import ServedGroup
+from rooflinekit.model.types.client import Client
+from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.simulation.outcome import Outcome
+from rooflinekit.simulation.request import Arrival
+from rooflinekit.simulation.simulate import Load, serve
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from rooflinekit.accuracy_serving import predict_group
-from rooflinekit.operating_point import Predictor
-from rooflinekit.parameter_count import count_parameters
-from rooflinekit.serving_table import ServedGroup
-from rooflinekit.step import make_plan
+from rooflinekit.evidence.accuracy_serving import predict_group
+from rooflinekit.evidence.serving_table import ServedGroup
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.parameter_count import count_parameters
+from rooflinekit.model.step import make_plan
 
 MFU, MBU = 0.5, 0.6
 PEAK, BANDWIDTH, LINKS = 0.7, 0.8, 0.7  # hand derates: assumptions, of the size that calculators come with

@@ -16,31 +16,26 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from rooflinekit.derivation.front import Derivation, explain
-    from rooflinekit.economics.front import cost
-    from rooflinekit.estimator import estimate
-    from rooflinekit.facts import kv_cache_bytes, max_context, parameters
-    from rooflinekit.frames import estimate_frame
-    from rooflinekit.launching.front import launch
-    from rooflinekit.launching.result import Launch
-    from rooflinekit.parameter_count import ParameterCount
-    from rooflinekit.planning.answer import PlanAnswer
-    from rooflinekit.planning.front import plan
-    from rooflinekit.planning.inverse import largest
-    from rooflinekit.planning.required import break_even_prices, fewest_gpus, required_bandwidth
-    from rooflinekit.report.page.front import Report, write_report
-    from rooflinekit.report.plots.front import plot, write_plots
-    from rooflinekit.results import Estimate
-    from rooflinekit.sensitivity.front import levers
-    from rooflinekit.serving.front import simulate
-    from rooflinekit.serving.predict import predict_step
-    from rooflinekit.serving.tabulate import step_table
-    from rooflinekit.specs import load_accelerator, load_model
-    from rooflinekit.sweeping.front import sweep
-    from rooflinekit.types.batch import Batch
-    from rooflinekit.types.deployment import Deployment
-    from rooflinekit.types.dtype import Dtype
-    from rooflinekit.types.errors import (
+    from rooflinekit.decision.economics.front import cost
+    from rooflinekit.decision.launching.front import launch
+    from rooflinekit.decision.launching.result import Launch
+    from rooflinekit.decision.planning.answer import PlanAnswer
+    from rooflinekit.decision.planning.front import plan
+    from rooflinekit.decision.planning.inverse import largest
+    from rooflinekit.decision.planning.required import break_even_prices, fewest_gpus, required_bandwidth
+    from rooflinekit.decision.sensitivity.front import levers
+    from rooflinekit.decision.sweeping.front import sweep
+    from rooflinekit.estimation.estimator import estimate
+    from rooflinekit.estimation.facts import kv_cache_bytes, max_context, parameters
+    from rooflinekit.estimation.frames import estimate_frame
+    from rooflinekit.estimation.results import Estimate
+    from rooflinekit.explanation.derivation.front import Derivation, explain
+    from rooflinekit.explanation.walk.front import shapes
+    from rooflinekit.model.parameter_count import ParameterCount
+    from rooflinekit.model.types.batch import Batch
+    from rooflinekit.model.types.deployment import Deployment
+    from rooflinekit.model.types.dtype import Dtype
+    from rooflinekit.model.types.errors import (
         DeploymentError,
         DoesNotFitError,
         DtypeError,
@@ -51,51 +46,56 @@ if TYPE_CHECKING:
         UnknownNameError,
         WorkloadError,
     )
-    from rooflinekit.walk.front import shapes
+    from rooflinekit.report.page.front import Report, write_report
+    from rooflinekit.report.plots.front import plot, write_plots
+    from rooflinekit.simulation.front import simulate
+    from rooflinekit.simulation.predict import predict_step
+    from rooflinekit.simulation.tabulate import step_table
+    from rooflinekit.specs import load_accelerator, load_model
 
 _HOME = {
-    "cost": "rooflinekit.economics.front",
-    "Derivation": "rooflinekit.derivation.front",
-    "explain": "rooflinekit.derivation.front",
-    "estimate": "rooflinekit.estimator",
-    "kv_cache_bytes": "rooflinekit.facts",
-    "max_context": "rooflinekit.facts",
-    "parameters": "rooflinekit.facts",
-    "estimate_frame": "rooflinekit.frames",
-    "launch": "rooflinekit.launching.front",
-    "Launch": "rooflinekit.launching.result",
-    "ParameterCount": "rooflinekit.parameter_count",
-    "PlanAnswer": "rooflinekit.planning.answer",
-    "plan": "rooflinekit.planning.front",
-    "largest": "rooflinekit.planning.inverse",
-    "break_even_prices": "rooflinekit.planning.required",
-    "fewest_gpus": "rooflinekit.planning.required",
-    "required_bandwidth": "rooflinekit.planning.required",
+    "cost": "rooflinekit.decision.economics.front",
+    "Derivation": "rooflinekit.explanation.derivation.front",
+    "explain": "rooflinekit.explanation.derivation.front",
+    "estimate": "rooflinekit.estimation.estimator",
+    "kv_cache_bytes": "rooflinekit.estimation.facts",
+    "max_context": "rooflinekit.estimation.facts",
+    "parameters": "rooflinekit.estimation.facts",
+    "estimate_frame": "rooflinekit.estimation.frames",
+    "launch": "rooflinekit.decision.launching.front",
+    "Launch": "rooflinekit.decision.launching.result",
+    "ParameterCount": "rooflinekit.model.parameter_count",
+    "PlanAnswer": "rooflinekit.decision.planning.answer",
+    "plan": "rooflinekit.decision.planning.front",
+    "largest": "rooflinekit.decision.planning.inverse",
+    "break_even_prices": "rooflinekit.decision.planning.required",
+    "fewest_gpus": "rooflinekit.decision.planning.required",
+    "required_bandwidth": "rooflinekit.decision.planning.required",
     "plot": "rooflinekit.report.plots.front",
     "write_plots": "rooflinekit.report.plots.front",
-    "Estimate": "rooflinekit.results",
-    "levers": "rooflinekit.sensitivity.front",
-    "predict_step": "rooflinekit.serving.predict",
+    "Estimate": "rooflinekit.estimation.results",
+    "levers": "rooflinekit.decision.sensitivity.front",
+    "predict_step": "rooflinekit.simulation.predict",
     "Report": "rooflinekit.report.page.front",
-    "shapes": "rooflinekit.walk.front",
-    "simulate": "rooflinekit.serving.front",
-    "step_table": "rooflinekit.serving.tabulate",
+    "shapes": "rooflinekit.explanation.walk.front",
+    "simulate": "rooflinekit.simulation.front",
+    "step_table": "rooflinekit.simulation.tabulate",
     "load_accelerator": "rooflinekit.specs",
     "load_model": "rooflinekit.specs",
-    "sweep": "rooflinekit.sweeping.front",
+    "sweep": "rooflinekit.decision.sweeping.front",
     "write_report": "rooflinekit.report.page.front",
-    "Batch": "rooflinekit.types.batch",
-    "Deployment": "rooflinekit.types.deployment",
-    "Dtype": "rooflinekit.types.dtype",
-    "DeploymentError": "rooflinekit.types.errors",
-    "DoesNotFitError": "rooflinekit.types.errors",
-    "DtypeError": "rooflinekit.types.errors",
-    "InfeasibleError": "rooflinekit.types.errors",
-    "InputError": "rooflinekit.types.errors",
-    "RooflinekitError": "rooflinekit.types.errors",
-    "SpecError": "rooflinekit.types.errors",
-    "UnknownNameError": "rooflinekit.types.errors",
-    "WorkloadError": "rooflinekit.types.errors",
+    "Batch": "rooflinekit.model.types.batch",
+    "Deployment": "rooflinekit.model.types.deployment",
+    "Dtype": "rooflinekit.model.types.dtype",
+    "DeploymentError": "rooflinekit.model.types.errors",
+    "DoesNotFitError": "rooflinekit.model.types.errors",
+    "DtypeError": "rooflinekit.model.types.errors",
+    "InfeasibleError": "rooflinekit.model.types.errors",
+    "InputError": "rooflinekit.model.types.errors",
+    "RooflinekitError": "rooflinekit.model.types.errors",
+    "SpecError": "rooflinekit.model.types.errors",
+    "UnknownNameError": "rooflinekit.model.types.errors",
+    "WorkloadError": "rooflinekit.model.types.errors",
 }
 
 __all__ = [

@@ -7,11 +7,11 @@ from functools import lru_cache
 import pytest
 from hypothesis import HealthCheck, settings
 
-from rooflinekit.calibration.load import load_calibration
+from rooflinekit.model.step import make_plan
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.step import make_plan
-from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.hardware import System
+from rooflinekit.specs.calibration.load import load_calibration
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 settings.register_profile("test", max_examples=50, deadline=None, derandomize=True, suppress_health_check=QUIET)

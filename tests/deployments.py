@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooflinekit.estimator import read_deployment, resolve
-from rooflinekit.operating_point import Predictor
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.operating_point import Predictor
 
 CASES: tuple[tuple[str, str, dict[str, Any], str | None], ...] = (
     ("llama-3.1-8b", "h100-sxm", {}, None),  # dense

@@ -13,20 +13,20 @@ import pytest
 from typer.testing import CliRunner
 
 import rooflinekit as rk
-from rooflinekit.accuracy import kernel_accuracy
-from rooflinekit.calibration import calibration_names, load_calibration
-from rooflinekit.calibration.build import build_calibration
-from rooflinekit.calibration.fit import form_time
-from rooflinekit.calibration.groups import fit_key, kernel_groups
-from rooflinekit.calibration.load import read_calibration
-from rooflinekit.calibration.tables import OPERATIONS, measured_rows
 from rooflinekit.cli.app import app
-from rooflinekit.roofline import time_kernel
+from rooflinekit.evidence.accuracy import kernel_accuracy
+from rooflinekit.evidence.kernel_fit.build import build_calibration
+from rooflinekit.evidence.kernel_fit.fit import form_time
+from rooflinekit.evidence.kernel_fit.groups import fit_key, kernel_groups
+from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, measured_rows
+from rooflinekit.model.roofline import time_kernel
+from rooflinekit.model.timing import parameters
+from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.model.types.errors import SpecError
+from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator, spec_dir
-from rooflinekit.timing import parameters
-from rooflinekit.types.dtype import parse_dtype
-from rooflinekit.types.errors import SpecError
-from rooflinekit.types.hardware import System
+from rooflinekit.specs.calibration import calibration_names, load_calibration
+from rooflinekit.specs.calibration.load import read_calibration
 
 TABLES = Path(__file__).parents[2] / "shared" / "data" / "kernels"
 H100 = System.of(load_accelerator("h100-sxm").value)

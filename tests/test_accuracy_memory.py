@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from rooflinekit.accuracy_memory import engine_of, memory_accuracy, memory_of, predict_run
 from rooflinekit.cli.app import app
-from rooflinekit.footprint.gguf import gguf_memory
-from rooflinekit.memory_table import read_memory_tables, setup_of
+from rooflinekit.evidence.accuracy_memory import engine_of, memory_accuracy, memory_of, predict_run
+from rooflinekit.evidence.memory_table import read_memory_tables, setup_of
+from rooflinekit.model.memory.gguf import gguf_memory
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs import load_model
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.errors import SpecError
 
 GIB = 2**30
 TABLE = Path(__file__).parents[2] / "shared" / "data" / "memory" / "measured.csv"

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import rooflinekit as rk
-from rooflinekit.accuracy_serving import predict_group, serving_accuracy
-from rooflinekit.calibration.load import load_calibration
 from rooflinekit.cli.app import app
-from rooflinekit.serving_table import METRICS, published_table, read_serving_table, served_groups
+from rooflinekit.evidence.accuracy_serving import predict_group, serving_accuracy
+from rooflinekit.evidence.serving_table import METRICS, published_table, read_serving_table, served_groups
+from rooflinekit.specs.calibration.load import load_calibration
 
 STATIC = {
     "model": "llama-3-8b", "gpu": "h100-sxm", "tp": 2, "engine": "vllm", "load": "static", "isl": 1024, "osl": 256,

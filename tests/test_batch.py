@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rooflinekit.types.batch import Batch, Sequences, cumulative_keys, whole_number
-from rooflinekit.types.errors import WorkloadError
-from rooflinekit.types.workload import Workload
+from rooflinekit.model.types.batch import Batch, Sequences, cumulative_keys, whole_number
+from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.types.workload import Workload
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ import pytest
 import yaml
 
 import rooflinekit as rk
-from rooflinekit.calibration import calibration_names, choose_calibration, load_calibration
-from rooflinekit.calibration.load import read_calibration
+from rooflinekit.model.timing import FORMS, parameters
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError
+from rooflinekit.model.types.kernel import FAMILIES, Kernel
 from rooflinekit.specs import load_accelerator, spec_dir
-from rooflinekit.timing import FORMS, parameters
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.errors import InputError, SpecError, UnknownNameError
-from rooflinekit.types.kernel import FAMILIES, Kernel
+from rooflinekit.specs.calibration import calibration_names, choose_calibration, load_calibration
+from rooflinekit.specs.calibration.load import read_calibration
 
 
 def family(name):

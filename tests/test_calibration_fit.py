@@ -6,18 +6,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rooflinekit.calibration import calibration_names, choose_calibration, load_calibration
-from rooflinekit.calibration.calibrate import calibrate_family, predict
-from rooflinekit.calibration.correction import fit_surface
-from rooflinekit.calibration.fit import Prior, fit_form, form_time
-from rooflinekit.calibration.load import read_calibration
-from rooflinekit.calibration.routing import power_law_load
-from rooflinekit.calibration.tables import measured_rows
-from rooflinekit.calibration.write import Heading, render
+from rooflinekit.evidence.kernel_fit.calibrate import calibrate_family, predict
+from rooflinekit.evidence.kernel_fit.correction import fit_surface
+from rooflinekit.evidence.kernel_fit.fit import Prior, fit_form, form_time
+from rooflinekit.evidence.kernel_fit.routing import power_law_load
+from rooflinekit.evidence.kernel_fit.tables import measured_rows
+from rooflinekit.model.timing import AXES, GemmTime, parameters
+from rooflinekit.model.types.errors import SpecError
+from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator
-from rooflinekit.timing import AXES, GemmTime, parameters
-from rooflinekit.types.errors import SpecError
-from rooflinekit.types.hardware import System
+from rooflinekit.specs.calibration import calibration_names, choose_calibration, load_calibration
+from rooflinekit.specs.calibration.load import read_calibration
+from rooflinekit.specs.calibration.write import Heading, render
 
 H100 = System.of(load_accelerator("h100-sxm").value)
 TRUTH = GemmTime(launch=3.1e-6, depth_root=1.4e-6, compute=0.71, memory=0.83, tile=120.0)

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.coefficients.fleet import Tariff, cost, fleet, service
-from rooflinekit.coefficients.plan import plan_coefficients
-from rooflinekit.estimator import read_deployment, resolve
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.coefficients.fleet import Tariff, cost, fleet, service
+from rooflinekit.model.coefficients.plan import plan_coefficients
+from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.report.workbook import Choices, Planned, write_workbook
 from rooflinekit.report.workbook.formula import Formula, log2, maximum, when
-from rooflinekit.types.errors import InputError, UnknownNameError
 
 CHOICES = Choices(("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-20b"), ("h100-sxm",), (1, 8),
                   batches=(1, 128), contexts=(2048,))  # fmt: skip

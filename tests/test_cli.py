@@ -370,7 +370,7 @@ def test_one_estimate_imports_nothing_heavy():
 
 INTERRUPTED = """
 import sys
-import rooflinekit.operating_point as point
+import rooflinekit.model.operating_point as point
 def interrupt(*_):
     raise KeyboardInterrupt
 point.Predictor.evaluate = interrupt
@@ -431,7 +431,7 @@ def test_a_reader_that_goes_away_is_no_internal_error():
 
 
 def test_an_internal_error_is_one_line_with_1(monkeypatch):
-    from rooflinekit.operating_point import Predictor
+    from rooflinekit.model.operating_point import Predictor
 
     def bug(*_):
         raise RuntimeError("a\nbug")

@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.coefficients import Linear, PlanCoefficients, State, plan_coefficients
-from rooflinekit.coefficients.fleet import Service, Tariff, cost, fleet, service
-from rooflinekit.coefficients.kernel import KernelSpan
-from rooflinekit.coefficients.plan import decode_parts
-from rooflinekit.estimator import read_deployment, resolve
-from rooflinekit.kernels import Step, Weights
-from rooflinekit.operating_point import Interval, Predictor
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.errors import InputError
-from rooflinekit.types.kernel import Kernel
-from rooflinekit.types.workload import Workload
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.coefficients import Linear, PlanCoefficients, State, plan_coefficients
+from rooflinekit.model.coefficients.fleet import Service, Tariff, cost, fleet, service
+from rooflinekit.model.coefficients.kernel import KernelSpan
+from rooflinekit.model.coefficients.plan import decode_parts
+from rooflinekit.model.kernels import Step, Weights
+from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.workload import Workload
 
 PLANS: dict[int, tuple[Predictor, PlanCoefficients]] = {}
 

@@ -22,7 +22,7 @@ from typer.main import get_command
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.frames import INPUT_COLUMNS, RESULT_COLUMNS
+from rooflinekit.estimation.frames import INPUT_COLUMNS, RESULT_COLUMNS
 from rooflinekit.specs import names
 
 ROOT = Path(__file__).parents[1]

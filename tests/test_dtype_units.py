@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rooflinekit.types.dtype import Dtype, parse_dtype
-from rooflinekit.types.errors import DtypeError, nearest
-from rooflinekit.types.units import format_bytes, format_count, format_rate, format_time, parse_quantity
+from rooflinekit.model.types.dtype import Dtype, parse_dtype
+from rooflinekit.model.types.errors import DtypeError, nearest
+from rooflinekit.model.types.units import format_bytes, format_count, format_rate, format_time, parse_quantity
 
 
 @pytest.mark.parametrize(("dtype", "size"), [

@@ -13,27 +13,27 @@ import pytest
 from typer.testing import CliRunner
 
 import rooflinekit as rk
-from rooflinekit.benchmark_runs import Given
-from rooflinekit.calibration import load_calibration
 from rooflinekit.cli.app import app
-from rooflinekit.compare import compare
-from rooflinekit.engine_fit import fit_engine
-from rooflinekit.engine_fit.parameters import MOST, REACH, Parameter
-from rooflinekit.engine_fit.solve import Linear, Rows, solve
-from rooflinekit.estimator import read_deployment, resolve
-from rooflinekit.execution import Iteration, run_by
-from rooflinekit.measured import Facts
-from rooflinekit.measured.read import is_benchmark
-from rooflinekit.operating_point import Predictor
-from rooflinekit.roofline import StepTime, time_kernel
-from rooflinekit.serving.interference import Interference, LoadPoint
-from rooflinekit.serving.predict import predict_step
-from rooflinekit.types.batch import Batch
-from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.engine import StepCosts
-from rooflinekit.types.errors import InputError, SpecError
-from rooflinekit.types.kernel import Kernel
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.evidence.benchmark_runs import Given
+from rooflinekit.evidence.compare import compare
+from rooflinekit.evidence.engine_fit import fit_engine
+from rooflinekit.evidence.engine_fit.parameters import MOST, REACH, Parameter
+from rooflinekit.evidence.engine_fit.solve import Linear, Rows, solve
+from rooflinekit.evidence.measured import Facts
+from rooflinekit.evidence.measured.read import is_benchmark
+from rooflinekit.model.execution import Iteration, run_by
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.roofline import StepTime, time_kernel
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.engine import StepCosts
+from rooflinekit.model.types.errors import InputError, SpecError
+from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.simulation.interference import Interference, LoadPoint
+from rooflinekit.simulation.predict import predict_step
+from rooflinekit.specs.calibration import load_calibration
 
 MODEL = "llama-3.1-8b"
 LOADS = ((1, 128, 256), (8, 1024, 256), (32, 256, 512), (96, 512, 128))  # users, tokens in, tokens out

@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.model.types.deployment import ENGINES
+from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError
 from rooflinekit.specs import engines
 from rooflinekit.specs.engines import engine_names, load_engine, split_version
-from rooflinekit.types.deployment import ENGINES
-from rooflinekit.types.errors import InputError, SpecError, UnknownNameError
 
 GIB = 2**30
 

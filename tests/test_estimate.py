@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.estimator import read_deployment, resolve
-from rooflinekit.types.deployment import ENGINES
-from rooflinekit.types.workload import Workload
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.types.deployment import ENGINES
+from rooflinekit.model.types.workload import Workload
 
 TOP = {
     "version": str, "model": str, "gpu": str, "engine": str, "level": str, "calibration": dict, "inputs": dict,

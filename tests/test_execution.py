@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflinekit.estimator import read_deployment, resolve
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.specs.engines import engine_names, engine_version_of, load_engine, step_range
-from rooflinekit.types.batch import Batch
-from rooflinekit.types.engine import StepCosts
 
 MICRO = 1e-6
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.frames import RESULT_COLUMNS
+from rooflinekit.estimation.frames import RESULT_COLUMNS
 
 SCENARIOS = [
     {"model": "llama-3-8b", "gpu": "h100-sxm", "batch": 32, "isl": 2048, "osl": 256},

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.frames import LOAD_COLUMNS
+from rooflinekit.estimation.frames import LOAD_COLUMNS
 
 SCENARIOS = [
     {"concurrency": 8, "isl": 512, "osl": 64},

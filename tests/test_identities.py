@@ -7,12 +7,12 @@ import math
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.kernels import Linear, distinct_experts
-from rooflinekit.layers.feedforward import group_share
+from rooflinekit.model.kernels import Linear, distinct_experts
+from rooflinekit.model.layers.feedforward import group_share
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.model import MixtureOfExperts
 from rooflinekit.specs import load_accelerator, spec_dir
-from rooflinekit.types.batch import Batch
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.model import MixtureOfExperts
 
 # Published totals: the checkpoints' own counts (safetensors metadata, or the papers). GPT-2 ties its head.
 PARAMETERS = {

@@ -13,16 +13,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rooflinekit.cache import CacheLaw, cache_law
-from rooflinekit.calibration.load import load_calibration
-from rooflinekit.operating_point import Predictor
-from rooflinekit.specs import load_accelerator
-from rooflinekit.step import make_plan
-from rooflinekit.types.batch import Batch, Sequences
-from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.hardware import System
-from rooflinekit.types.model import (
+from rooflinekit.model.memory.cache import CacheLaw, cache_law
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.step import make_plan
+from rooflinekit.model.types.batch import Batch, Sequences
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.model import (
     Attention,
     DenseFFN,
     LatentAttention,
@@ -31,7 +29,9 @@ from rooflinekit.types.model import (
     Model,
     WeightFormats,
 )
-from rooflinekit.types.workload import Workload
+from rooflinekit.model.types.workload import Workload
+from rooflinekit.specs import load_accelerator
+from rooflinekit.specs.calibration.load import load_calibration
 
 H100 = System.of(load_accelerator("h100-sxm").value)
 CALIBRATION = load_calibration("h100-sxm--vllm")

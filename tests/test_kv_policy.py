@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.cache import cache_law
-from rooflinekit.kernels.split_kv import split_kv
+from rooflinekit.model.kernels.split_kv import split_kv
+from rooflinekit.model.memory.cache import cache_law
+from rooflinekit.model.step import Plan, make_plan
+from rooflinekit.model.types.batch import Batch, Sequences
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.kv_policy import parse_kv_policy
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.step import Plan, make_plan
-from rooflinekit.types.batch import Batch, Sequences
-from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.hardware import System
-from rooflinekit.types.kernel import Kernel
-from rooflinekit.types.kv_policy import parse_kv_policy
 
 LLAMA = 131_072.0  # bytes of cache a token of Llama-3-8B: 32 layers x 8 heads x 256 elements x 2 bytes
 MLA = 61 * 576 * 2.0  # of DeepSeek-V3

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.calibration.last_cache import LastCache, last_cache
-from rooflinekit.estimator import read_deployment, resolve
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.timing.calibrated import BORROWED
+from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.report.page.offers import roofs
 from rooflinekit.report.plots.roofline import Roofs
-from rooflinekit.timing.calibrated import BORROWED
-from rooflinekit.types.errors import RooflinekitError
+from rooflinekit.specs.calibration.last_cache import LastCache, last_cache
 
 CHARTS = Path(rk.__file__).parent / "report" / "page" / "charts.js"
 OWN, OTHER, GEMM = "attention_decode/bf16/bf16", "attention_decode/bf16/fp8", "gemm/bf16"

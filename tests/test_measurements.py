@@ -11,19 +11,19 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from rooflinekit.accuracy import kernel_accuracy
-from rooflinekit.calibration.fit import form_time
-from rooflinekit.calibration.load import load_calibration, read_calibration
-from rooflinekit.calibration.tables import measured_rows
 from rooflinekit.cli.app import app
+from rooflinekit.evidence.accuracy import kernel_accuracy
+from rooflinekit.evidence.kernel_fit.fit import form_time
+from rooflinekit.evidence.kernel_fit.tables import measured_rows
+from rooflinekit.model.step import make_plan
+from rooflinekit.model.timing import GemmTime, PlainTime
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs.calibration.load import load_calibration, read_calibration
 from rooflinekit.specs.engines import load_engine
-from rooflinekit.step import make_plan
-from rooflinekit.timing import GemmTime, PlainTime
-from rooflinekit.types.batch import Batch
-from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.hardware import System
 from rooflinekit.validate.compare_model import compare_model
 
 H100 = System.of(load_accelerator("h100-sxm").value)

@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.cache import cache_law
-from rooflinekit.footprint.activations import activation_peak
-from rooflinekit.footprint.weights import allocated_bytes
-from rooflinekit.memory import make_memory_model
-from rooflinekit.operating_point import Predictor
+from rooflinekit.model.memory.activations import activation_peak
+from rooflinekit.model.memory.cache import cache_law
+from rooflinekit.model.memory.capacity import make_memory_model
+from rooflinekit.model.memory.weights import allocated_bytes
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.step import make_plan
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.engine import EngineSettings
+from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.model import Attention, DenseFFN, Layer, Mamba2, Model, WeightFormats
+from rooflinekit.model.types.units import MIB
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.engines import load_engine
-from rooflinekit.step import make_plan
-from rooflinekit.types.batch import Batch
-from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.engine import EngineSettings
-from rooflinekit.types.hardware import System
-from rooflinekit.types.model import Attention, DenseFFN, Layer, Mamba2, Model, WeightFormats
-from rooflinekit.types.units import MIB
 
 GIB = 2**30
 

@@ -90,7 +90,7 @@ class TestExports:
         assert getattr(rk, name) is getattr(importlib.import_module(rk._HOME[name]), name)
 
     def test_public_names_survive_the_import_of_any_module(self) -> None:
-        """A module such as `rooflinekit.estimator` must not take the place of the function of that name."""
+        """A module such as `rooflinekit.estimation.estimator` must not take the place of the function of that name."""
         modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in MODULES]
         imports = ", ".join(name for name in modules if not name.endswith("__"))
         check = "assert all(getattr(rk, n) is getattr(import_module(h), n) for n, h in rk._HOME.items()), vars(rk)"

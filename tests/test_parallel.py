@@ -9,19 +9,19 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.estimator import estimate, read_deployment
-from rooflinekit.kernels import Experts, tiers
-from rooflinekit.layers import check_deployment
-from rooflinekit.operating_point import Predictor
+from rooflinekit.estimation.estimator import estimate, read_deployment
+from rooflinekit.model.kernels import Experts, tiers
+from rooflinekit.model.layers import check_deployment
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.step import make_plan
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import DeploymentError, InputError
+from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.model import Attention, LatentAttention
+from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model, load_system, names
-from rooflinekit.step import make_plan
-from rooflinekit.types.batch import Batch
-from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.errors import DeploymentError, InputError
-from rooflinekit.types.hardware import System
-from rooflinekit.types.model import Attention, LatentAttention
-from rooflinekit.types.workload import Workload
 
 H200 = load_accelerator("h200-sxm").value
 # On every rank of a layer, by operation; queries, keys and values are counted by part.
@@ -147,7 +147,7 @@ def flops(built, batch):
 
 
 def step_of(built, batch):
-    from rooflinekit.kernels import Step
+    from rooflinekit.model.kernels import Step
 
     split = built.deployment
     return Step(batch, built.precision.stream, built.precision.kv, split.dp * split.cp, split.cp)

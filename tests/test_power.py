@@ -3,7 +3,7 @@
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.types.errors import WorkloadError
+from rooflinekit.model.types.errors import WorkloadError
 
 
 def test_half_the_power_is_four_fifths_of_the_clock():

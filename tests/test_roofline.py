@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from rooflinekit.results import KernelResult, StepResult, regime
-from rooflinekit.roofline import roofline_bound, time_kernel, time_step
-from rooflinekit.timing import CollectiveTime, PlainTime
-from rooflinekit.timing.calibrated import Calibration, FamilyFit, Regimes
-from rooflinekit.types.batch import Batch
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.errors import DtypeError
-from rooflinekit.types.hardware import Accelerator, System
-from rooflinekit.types.kernel import Kernel
+from rooflinekit.estimation.results import KernelResult, StepResult, regime
+from rooflinekit.model.roofline import roofline_bound, time_kernel, time_step
+from rooflinekit.model.timing import CollectiveTime, PlainTime
+from rooflinekit.model.timing.calibrated import Calibration, FamilyFit, Regimes
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import DtypeError
+from rooflinekit.model.types.hardware import Accelerator, System
+from rooflinekit.model.types.kernel import Kernel
 
 # 100 TFLOP/s, 1 TB/s, 10 MB of cache, eight joined at 100 GB/s, beyond that 25 GB/s
 CHIP = Accelerator(

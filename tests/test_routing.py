@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.kernels import Routing
-from rooflinekit.kernels.occupancy import counted_maximum, expected_maximum
-from rooflinekit.kernels.routing import popularity
+from rooflinekit.model.kernels import Routing
+from rooflinekit.model.kernels.occupancy import counted_maximum, expected_maximum
+from rooflinekit.model.kernels.routing import popularity
 
 
 def visited(rng, routing, tokens):

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rooflinekit.accuracy_serving import predict_group
-from rooflinekit.serving_table import METRICS, published_table, read_serving_table, served_groups
+from rooflinekit.evidence.accuracy_serving import predict_group
+from rooflinekit.evidence.serving_table import METRICS, published_table, read_serving_table, served_groups
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.engines import engine_version_of
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.errors import SpecError
 
 ROW = {
     "model": "llama-3-8b", "gpu": "h100-sxm", "engine": "vllm", "load": "static", "isl": 1024, "osl": 256,

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.layers.draft import attached_head
-from rooflinekit.operating_point import Predictor
+from rooflinekit.model.layers.draft import attached_head
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.speculation import SpeculativePredictor, speculate
+from rooflinekit.model.step import make_plan
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.speculation import Speculation, break_even_acceptance, expected_tokens
+from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.speculation import SpeculativePredictor, speculate
-from rooflinekit.step import make_plan
-from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.hardware import System
-from rooflinekit.types.speculation import Speculation, break_even_acceptance, expected_tokens
-from rooflinekit.types.workload import Workload
 
 RATE = st.floats(0.0, 1.0)
 TOKENS = st.integers(1, 16)

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflinekit.calibration import calibration_names, load_calibration
-from rooflinekit.calibration.tables import OPERATIONS
-from rooflinekit.roofline import roofline_bound, time_kernel
-from rooflinekit.specs import load_accelerator
-from rooflinekit.timing import (
+from rooflinekit.evidence.kernel_fit.tables import OPERATIONS
+from rooflinekit.model.roofline import roofline_bound, time_kernel
+from rooflinekit.model.timing import (
     FORMS,
     Axis,
     CollectiveTime,
@@ -24,9 +22,11 @@ from rooflinekit.timing import (
     Surface,
     parameters,
 )
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.hardware import System
-from rooflinekit.types.kernel import FAMILIES, Kernel
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.kernel import FAMILIES, Kernel
+from rooflinekit.specs import load_accelerator
+from rooflinekit.specs.calibration import calibration_names, load_calibration
 
 H100 = System.of(load_accelerator("h100-sxm").value)
 SHIPPED = calibration_names()

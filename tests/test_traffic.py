@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.estimator import read_deployment, resolve
-from rooflinekit.traffic.closed_form import Traffic, closed_loop, largest_rate, open_loop
-from rooflinekit.traffic.mixing import InFlight, lone_prompt, mixed_step, prefill_share, shared_times, slots
-from rooflinekit.traffic.percentiles import spread
-from rooflinekit.traffic.root import root
-from rooflinekit.traffic.side_by_side import side_by_side
-from rooflinekit.types.batch import Batch
-from rooflinekit.types.errors import DoesNotFitError, InputError, WorkloadError
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, largest_rate, open_loop
+from rooflinekit.model.traffic.mixing import InFlight, lone_prompt, mixed_step, prefill_share, shared_times, slots
+from rooflinekit.model.traffic.percentiles import spread
+from rooflinekit.model.traffic.root import root
+from rooflinekit.model.traffic.side_by_side import side_by_side
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.errors import DoesNotFitError, InputError, WorkloadError
 
 PREDICTOR = resolve("llama-3-8b", "h100-sxm", read_deployment({}), None).predictor
 TRAFFIC = Traffic(1024.0, 256.0)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.writing import check_target, write_whole
+from rooflinekit.specs.writing import check_target, write_whole
 
 
 @pytest.mark.parametrize("force", [False, True])

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from rooflinekit.results import shares_by_cause
-from rooflinekit.roofline import StepTime
-from rooflinekit.types.kernel import Family, Kernel
+from rooflinekit.estimation.results import shares_by_cause
+from rooflinekit.model.roofline import StepTime
+from rooflinekit.model.types.kernel import Family, Kernel
 
 __all__ = ["CAUSES", "CLASSES", "Event", "Line", "Spent", "attribute", "causes", "class_of", "classes", "missed"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from rooflinekit.types.dtype import parse_dtype
-from rooflinekit.types.numeric import Numeric
+from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.validate.case import Work, normal
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.gemm import gemm_cases

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.model import (
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.model import (
     Attention,
     DenseFFN,
     FeedForward,

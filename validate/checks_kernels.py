@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch import Tensor
 
-from rooflinekit.types.dtype import Dtype, parse_dtype
+from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.validate import sampling
 from rooflinekit.validate.case import TORCH, Case
 from rooflinekit.validate.checks_quantised import step_noise

@@ -10,8 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.model import Attention, DenseFFN, Model
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.model import Attention, DenseFFN, Model
 from rooflinekit.validate import quantise
 from rooflinekit.validate.cache import Room
 from rooflinekit.validate.checks_decoder import tiny

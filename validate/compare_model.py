@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rooflinekit.estimator import estimate, read_deployment, resolve
+from rooflinekit.estimation.estimator import estimate, read_deployment, resolve
+from rooflinekit.model.roofline import StepTime
+from rooflinekit.model.step import make_plan
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.units import format_time
 from rooflinekit.report.table import aligned
-from rooflinekit.roofline import StepTime
-from rooflinekit.step import make_plan
-from rooflinekit.types.batch import Batch
-from rooflinekit.types.units import format_time
 from rooflinekit.validate.attribution import Line, Spent, causes, classes, missed
 from rooflinekit.validate.points import Point, spread_layers
 

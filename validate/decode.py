@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rooflinekit.types.dtype import parse_dtype
+from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.validate.attend import attend
 from rooflinekit.validate.case import Case, Work, normal
 from rooflinekit.validate.device import Device, version_of

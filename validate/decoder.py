@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor, nn
 
-from rooflinekit.types.errors import ArchitectureError
-from rooflinekit.types.model import Attention, DenseFFN, LatentAttention, Layer, MixtureOfExperts, Model, Norm
+from rooflinekit.model.types.errors import ArchitectureError
+from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, Layer, MixtureOfExperts, Model, Norm
 from rooflinekit.validate.attend import attend
 from rooflinekit.validate.cache import Cache, ContiguousCache, Room, Streams
 from rooflinekit.validate.feedforward import DenseBlock, ExpertBlock

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from rooflinekit.types.errors import InputError
+from rooflinekit.model.types.errors import InputError
 
 __all__ = ["Device", "open_device", "version_of"]
 

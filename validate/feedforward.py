@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor, nn
 
-from rooflinekit.types.model import DenseFFN, MixtureOfExperts
+from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
 
 __all__ = ["DenseBlock", "ExpertBlock", "activate", "grouped_matmul", "route"]
 

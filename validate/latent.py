@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
-from rooflinekit.types.dtype import parse_dtype
+from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.validate.case import Case, Work, normal
 from rooflinekit.validate.device import Device
 

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from rooflinekit.parameter_count import count_parameters
+from rooflinekit.model.parameter_count import count_parameters
+from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.model.types.model import Model
 from rooflinekit.specs import load_model
-from rooflinekit.types.dtype import parse_dtype
-from rooflinekit.types.model import Model
 from rooflinekit.validate.attribution import attribute
 from rooflinekit.validate.cache import ContiguousCache, Room
 from rooflinekit.validate.case import TORCH

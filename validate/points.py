@@ -6,7 +6,7 @@ from collections.abc import Container, Hashable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from rooflinekit.types.model import Model
+from rooflinekit.model.types.model import Model
 
 __all__ = ["GRID", "MODES", "Point", "chosen", "key_of", "remaining", "spread_layers"]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.errors import DtypeError
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import DtypeError
 
 __all__ = ["E2M1", "FORMATS", "quantise_matrices", "round_trip"]
 

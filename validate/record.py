@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from rooflinekit.calibration.measurements import SCHEMA, read_measurements
-from rooflinekit.types.errors import InputError
+from rooflinekit.evidence.kernel_fit.measurements import SCHEMA, read_measurements
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.validate.device import Device, version_of
 
 __all__ = ["ENGINE", "FILE", "Recorder", "header"]

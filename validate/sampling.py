@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rooflinekit.types.dtype import parse_dtype
+from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.validate.case import Case, Work, normal
 from rooflinekit.validate.device import Device
 

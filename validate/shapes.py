@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TypeVar
 
+from rooflinekit.model.step import Plan, make_plan
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.step import Plan, make_plan
-from rooflinekit.types.batch import Batch
-from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.dtype import parse_dtype
-from rooflinekit.types.hardware import System
-from rooflinekit.types.kernel import Kernel
-from rooflinekit.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.validate.prefill import Heads
 
 __all__ = ["EXPERTS", "HEADS", "Extent", "Rates", "Shapes", "model_kernels", "plan_shapes", "stratified"]

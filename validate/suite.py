@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from rooflinekit.calibration.measurements import read_measurements
-from rooflinekit.types.errors import ArchitectureError
+from rooflinekit.evidence.kernel_fit.measurements import read_measurements
+from rooflinekit.model.types.errors import ArchitectureError
 from rooflinekit.validate.case import Case
 from rooflinekit.validate.ceilings import ceilings
 from rooflinekit.validate.collective import all_reduce_rows

@@ -11,7 +11,7 @@ from rooflinekit.cli.output import Format, emit, rendered
 from rooflinekit.cli.progress import counting
 
 if TYPE_CHECKING:
-    from rooflinekit.accuracy import Accuracy
+    from rooflinekit.evidence.accuracy import Accuracy
 
 __all__ = ["accuracy"]
 
@@ -33,7 +33,7 @@ def kernels(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Score kernel latencies: errors by operation, accelerator, engine and number format."""
-    from rooflinekit.accuracy import kernel_accuracy
+    from rooflinekit.evidence.accuracy import kernel_accuracy
 
     with counting("scoring") as progress:
         found = kernel_accuracy(files, calibration, progress, gpu)
@@ -48,7 +48,7 @@ def memory(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Score memory: weights, activation peak, cache pool and its tokens, by engine."""
-    from rooflinekit.accuracy_memory import memory_accuracy
+    from rooflinekit.evidence.accuracy_memory import memory_accuracy
 
     with counting("scoring") as progress:
         found = memory_accuracy(files, progress)
@@ -66,8 +66,8 @@ def serving(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Score whole requests: latencies and throughputs by source, model, accelerator and metric."""
-    from rooflinekit.accuracy_serving import serving_accuracy
-    from rooflinekit.serving_table import published_table
+    from rooflinekit.evidence.accuracy_serving import serving_accuracy
+    from rooflinekit.evidence.serving_table import published_table
 
     with counting("scoring") as progress:
         found = serving_accuracy(files or [published_table()], calibration, progress)

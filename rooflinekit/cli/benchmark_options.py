@@ -9,7 +9,7 @@ import typer
 from rooflinekit.cli.options import Count
 
 if TYPE_CHECKING:
-    from rooflinekit.benchmark_runs import Given
+    from rooflinekit.evidence.benchmark_runs import Given
 
 __all__ = [
     "Concurrency",
@@ -42,8 +42,8 @@ _SPLIT = ("pp", "ep", "dp", "weights", "activations", "kv")
 
 def given_of(said: dict[str, Any]) -> Given:
     """What the options of a command say; raises WorkloadError and InputError for what makes no sense."""
-    from rooflinekit.benchmark_runs import Given, checked_facts
-    from rooflinekit.types.batch import whole_number
+    from rooflinekit.evidence.benchmark_runs import Given, checked_facts
+    from rooflinekit.model.types.batch import whole_number
 
     facts = checked_facts(**{name: said[name] for name in _FACTS})
     split = {name: said[name] for name in _SPLIT}

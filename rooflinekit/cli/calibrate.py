@@ -13,11 +13,11 @@ from rooflinekit.cli.compare import compare
 from rooflinekit.cli.options import with_options_of
 from rooflinekit.cli.output import emit
 from rooflinekit.cli.progress import counting
-from rooflinekit.types.errors import InputError
-from rooflinekit.writing import check_target
+from rooflinekit.model.types.errors import InputError
+from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
-    from rooflinekit.calibration.build import Built
+    from rooflinekit.evidence.kernel_fit.build import Built
 
 __all__ = ["calibrate"]
 
@@ -33,7 +33,7 @@ def calibrate(
     **served: Any,
 ) -> None:
     """Fit a calibration to measured kernels, or to benchmark results; use it with --calibration FILE."""
-    from rooflinekit.measured.read import is_benchmark
+    from rooflinekit.evidence.measured.read import is_benchmark
 
     check_target(out, force)
     benchmarks = [path for path in files if is_benchmark(path)]
@@ -48,7 +48,7 @@ def calibrate(
 
 
 def _from_benchmarks(said: dict[str, Any]) -> None:
-    from rooflinekit.engine_fit import fit_engine
+    from rooflinekit.evidence.engine_fit import fit_engine
     from rooflinekit.report.engine_fit import fit_text
 
     given = given_of(said)
@@ -61,7 +61,7 @@ def _from_benchmarks(said: dict[str, Any]) -> None:
 
 
 def _from_kernels(said: dict[str, Any]) -> None:
-    from rooflinekit.calibration.build import build_calibration
+    from rooflinekit.evidence.kernel_fit.build import build_calibration
     from rooflinekit.specs import load_accelerator
 
     _check_kernel_options(said)
@@ -89,7 +89,7 @@ def _check_kernel_options(said: dict[str, Any]) -> None:
 
 def _show_models(files: list[Path], gpu: str, out: Path) -> None:
     """Steps of models that measurement files hold, predicted with the calibration just written."""
-    from rooflinekit.calibration.measurements import SUFFIX, read_measurements
+    from rooflinekit.evidence.kernel_fit.measurements import SUFFIX, read_measurements
     from rooflinekit.validate.compare_model import model_report
 
     for path in files:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooflinekit.cli.output import Format, emit, to_csv, to_json
-from rooflinekit.types.errors import InputError, UnknownNameError
+from rooflinekit.model.types.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
+    from rooflinekit.model.types.hardware import Accelerator
+    from rooflinekit.model.types.model import Model
     from rooflinekit.specs.locate import Loaded
-    from rooflinekit.types.hardware import Accelerator
-    from rooflinekit.types.model import Model
 
 __all__ = ["gpus", "models", "show"]
 
@@ -122,7 +122,7 @@ _HEADINGS = {  # the columns that a terminal shows; the other formats have all
 
 
 def _cell(key: str, value: Any) -> str:
-    from rooflinekit.types.units import format_bytes, format_count
+    from rooflinekit.model.types.units import format_bytes, format_count
 
     if value is None:
         return "-"

@@ -60,7 +60,7 @@ def compare(
 ) -> None:
     """Set measured benchmark files beside the prediction, and say what the gap is made of."""
     given = given_of(locals())
-    from rooflinekit.compare import compare as compared
+    from rooflinekit.evidence.compare import compare as compared
     from rooflinekit.report.compare import compare_rows, compare_text
 
     with counting("comparing", len(files)) as progress:

@@ -10,7 +10,7 @@ import typer
 from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.options import Count, PowerPrice, Price, Pue, Purchase, Years, with_options_of
 from rooflinekit.cli.output import Format, emit, rendered
-from rooflinekit.writing import check_target
+from rooflinekit.specs.writing import check_target
 
 __all__ = ["cost"]
 
@@ -50,7 +50,7 @@ def cost(
     **scenario: Any,
 ) -> None:
     """Price cached, input and output tokens, dialogues and long contexts, and say why output costs more."""
-    from rooflinekit.economics.front import cost as found_cost
+    from rooflinekit.decision.economics.front import cost as found_cost
     from rooflinekit.report.cost import cost_text
 
     if out is not None:

@@ -37,7 +37,7 @@ from rooflinekit.cli.output import Format, emit, to_csv, to_json
 from rooflinekit.cli.pictures import check_pictures, write_pictures
 
 if TYPE_CHECKING:
-    from rooflinekit.results import Estimate
+    from rooflinekit.estimation.results import Estimate
 
 __all__ = ["estimate"]
 
@@ -97,7 +97,7 @@ def estimate(
     allow_oom: Annotated[bool, typer.Option("--allow-oom", help="Answer even if it does not fit in memory.")] = False,
 ) -> None:
     """Predict TTFT, TPOT, throughput and memory of a static batch, or under load, kernel by kernel."""
-    from rooflinekit.estimator import estimate as predict
+    from rooflinekit.estimation.estimator import estimate as predict
 
     if plots is not None:
         check_pictures(plots, "estimate", force)

@@ -10,7 +10,7 @@ import typer
 from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.options import Count, with_options_of
 from rooflinekit.cli.output import Format, emit, to_csv, to_json
-from rooflinekit.types.errors import WorkloadError
+from rooflinekit.model.types.errors import WorkloadError
 
 __all__ = ["explain"]
 
@@ -26,7 +26,7 @@ def explain(
     **scenario: Any,
 ) -> None:
     """Derive one number of an estimate: formulas, numbers and sources, down to the kernels."""
-    from rooflinekit.derivation.front import explain as derive
+    from rooflinekit.explanation.derivation.front import explain as derive
     from rooflinekit.report.derivation import derivation_markdown, derivation_rows, derivation_text
 
     if depth is not None and depth < 1:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from typer.core import TyperGroup
 
-from rooflinekit.types.errors import RooflinekitError, nearest
+from rooflinekit.model.types.errors import RooflinekitError, nearest
 
 __all__ = ["INTERRUPTED", "CommandGroup"]
 

@@ -11,7 +11,7 @@ from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.options import Plots, PowerPrice, Price, Pue, Purchase, Years, with_options_of
 from rooflinekit.cli.output import Format, emit, rendered
 from rooflinekit.cli.pictures import check_pictures, write_pictures
-from rooflinekit.writing import check_target
+from rooflinekit.specs.writing import check_target
 
 __all__ = ["levers"]
 
@@ -38,8 +38,8 @@ def levers(
     **scenario: Any,
 ) -> None:
     """Say what would help a deployment most: elasticities, weights or cache, and moves ranked by gain."""
+    from rooflinekit.decision.sensitivity.front import levers as found_levers
     from rooflinekit.report.levers import levers_text
-    from rooflinekit.sensitivity.front import levers as found_levers
 
     if out is not None:
         check_target(out, force)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.writing import check_target, write_whole
+from rooflinekit.specs.writing import check_target, write_whole
 
 __all__ = ["Format", "emit", "rendered", "to_csv", "to_json"]
 

@@ -9,12 +9,12 @@ import typer
 
 from rooflinekit.cli.options import Calibration, Count, MemoryFraction
 from rooflinekit.cli.output import Format, emit, to_csv, to_json
-from rooflinekit.writing import check_target
+from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
-    from rooflinekit.planning.answer import PlanAnswer
-    from rooflinekit.planning.required import BreakEven
-    from rooflinekit.planning.solution import Solution
+    from rooflinekit.decision.planning.answer import PlanAnswer
+    from rooflinekit.decision.planning.required import BreakEven
+    from rooflinekit.decision.planning.solution import Solution
 
 __all__ = ["plan"]
 
@@ -114,8 +114,8 @@ def _answered(
     model: str, gpus: list[str], slo: str | None, inverse: tuple[str | None, str | None], asked: dict[str, Any]
 ) -> PlanAnswer | Solution | BreakEven:
     """Ask the question that the options make."""
-    from rooflinekit.planning.front import plan as run
-    from rooflinekit.planning.required import break_even_prices, fewest_gpus
+    from rooflinekit.decision.planning.front import plan as run
+    from rooflinekit.decision.planning.required import break_even_prices, fewest_gpus
 
     largest, least = inverse
     if largest is not None and least is not None:
@@ -134,7 +134,7 @@ def _answered(
         case "price":
             return break_even_prices(model, gpus, **chosen, **fleet)
         case _:
-            from rooflinekit.types.errors import UnknownNameError
+            from rooflinekit.model.types.errors import UnknownNameError
 
             raise UnknownNameError("--find", least, ("gpus", "bandwidth", "price"))
 
@@ -143,9 +143,9 @@ def _one_deployment(
     model: str, gpus: list[str], largest: str | None, slo: str | None, asked: dict[str, Any]
 ) -> Solution:
     """Questions about one deployment: every list has one element."""
-    from rooflinekit.planning import inverse
-    from rooflinekit.planning.required import required_bandwidth
-    from rooflinekit.types.errors import InputError
+    from rooflinekit.decision.planning import inverse
+    from rooflinekit.decision.planning.required import required_bandwidth
+    from rooflinekit.model.types.errors import InputError
 
     names = {"engines": "engine", "token_budgets": "token_budget"}
     single: dict[str, Any] = {}
@@ -168,7 +168,7 @@ def _one_deployment(
 
 def _objectives(slo: str | None, subject_to: str | None, limits: dict[str, float | None], static: bool) -> str | None:
     """Said in one of three ways; `limits` in ms are 95th percentiles, or of a static batch the mean."""
-    from rooflinekit.types.errors import InputError
+    from rooflinekit.model.types.errors import InputError
 
     statistic = "" if static else "p95 "
     listed = [f"{statistic}{metric}<{limit:.12g}ms" for metric, limit in limits.items() if limit is not None]
@@ -179,7 +179,7 @@ def _objectives(slo: str | None, subject_to: str | None, limits: dict[str, float
 
 
 def _refuse(given: dict[str, Any], why: str) -> None:
-    from rooflinekit.types.errors import InputError
+    from rooflinekit.model.types.errors import InputError
 
     for key, value in given.items():
         if value is not None:
@@ -198,7 +198,7 @@ def _counts(text: str | None, key: str) -> list[int] | None:
 
 
 def _whole(text: str, key: str) -> int:
-    from rooflinekit.types.errors import InputError
+    from rooflinekit.model.types.errors import InputError
 
     try:
         return int(text)
@@ -208,7 +208,7 @@ def _whole(text: str, key: str) -> int:
 
 def _pairs(texts: list[str], what: str) -> dict[str, float]:
     """`name=number`, each name once."""
-    from rooflinekit.types.errors import InputError
+    from rooflinekit.model.types.errors import InputError
 
     found: dict[str, float] = {}
     for text in texts:
@@ -232,8 +232,8 @@ def _limited(texts: list[str]) -> dict[str, int | float]:
 
 
 def _render(answer: PlanAnswer | Solution | BreakEven, format: Format) -> str:
-    from rooflinekit.planning.answer import PlanAnswer
-    from rooflinekit.planning.solution import Solution
+    from rooflinekit.decision.planning.answer import PlanAnswer
+    from rooflinekit.decision.planning.solution import Solution
     from rooflinekit.report import plan as report
 
     if format is Format.json:

@@ -10,10 +10,10 @@ import typer
 from rooflinekit.cli.estimate import estimate
 from rooflinekit.cli.options import Count, Plots, said, with_options_of
 from rooflinekit.cli.pictures import check_pictures, write_pictures
-from rooflinekit.types.errors import InputError
+from rooflinekit.model.types.errors import InputError
 
 if TYPE_CHECKING:
-    from rooflinekit.serving.outcome import Outcome
+    from rooflinekit.simulation.outcome import Outcome
 
 __all__ = ["report"]
 
@@ -43,9 +43,9 @@ def report(
     **scenario: Any,
 ) -> None:
     """Write one self-contained HTML page on a deployment, a comparison, a plan or a sweep, with live sliders."""
-    from rooflinekit.estimator import estimate as predict
+    from rooflinekit.estimation.estimator import estimate as predict
     from rooflinekit.report.page import write_report
-    from rooflinekit.writing import check_target
+    from rooflinekit.specs.writing import check_target
 
     if model is None and plan is None and sweep is None:
         raise InputError("say what the report is on: MODEL, --plan FILE or --sweep FILE")
@@ -80,7 +80,7 @@ def _alone(given: list[str]) -> None:
 
 
 def _simulated(model: str, requests: int | None, scenario: dict[str, Any]) -> Outcome | None:
-    from rooflinekit.serving.front import simulate as run
+    from rooflinekit.simulation.front import simulate as run
 
     if requests is None:
         return None

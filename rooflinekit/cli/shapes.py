@@ -21,11 +21,11 @@ from rooflinekit.cli.options import (
     Weights,
 )
 from rooflinekit.cli.output import Format, emit, to_csv, to_json
-from rooflinekit.types.errors import InputError
-from rooflinekit.writing import check_target
+from rooflinekit.model.types.errors import InputError
+from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
-    from rooflinekit.walk.result import Walk
+    from rooflinekit.explanation.walk.result import Walk
 
 __all__ = ["shapes"]
 
@@ -52,7 +52,7 @@ def shapes(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Walk every tensor of a prefill and a decode step through a model: shapes, FLOP and bytes of each step."""
-    from rooflinekit.walk.front import shapes as walk_through
+    from rooflinekit.explanation.walk.front import shapes as walk_through
 
     page = out is not None and out.suffix.lower() == ".html"
     if page and format is not Format.table:

@@ -16,12 +16,12 @@ from rooflinekit.cli.options import Count, Plots, with_options_of
 from rooflinekit.cli.output import Format, emit, to_csv, to_json
 from rooflinekit.cli.pictures import check_pictures, write_pictures
 from rooflinekit.cli.progress import counting
-from rooflinekit.writing import check_target
+from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
-    from rooflinekit.serving.event_loop import Watch
-    from rooflinekit.serving.outcome import Outcome
-    from rooflinekit.serving.replica import Replica
+    from rooflinekit.simulation.event_loop import Watch
+    from rooflinekit.simulation.outcome import Outcome
+    from rooflinekit.simulation.replica import Replica
 
 __all__ = ["simulate"]
 
@@ -87,8 +87,8 @@ def simulate(
     **deployment: Any,
 ) -> int:
     """Serve requests step by step, and say what users feel: percentiles of TTFT, TPOT and latency under load."""
-    from rooflinekit.serving.front import simulate as run
-    from rooflinekit.serving.watch import TIMELINE, ChromeTrace, both
+    from rooflinekit.simulation.front import simulate as run
+    from rooflinekit.simulation.watch import TIMELINE, ChromeTrace, both
 
     for path in (out, timeline, chrome_trace):
         if path is not None:
@@ -134,7 +134,7 @@ def _progress(total: int | None) -> Iterator[Watch]:
 
 
 def _shares(text: str | None) -> tuple[float, ...]:
-    from rooflinekit.types.errors import InputError
+    from rooflinekit.model.types.errors import InputError
 
     try:
         return tuple(float(part) for part in text.split(",")) if text else ()
@@ -143,7 +143,7 @@ def _shares(text: str | None) -> tuple[float, ...]:
 
 
 def _by_class(order: str) -> bool:
-    from rooflinekit.types.errors import UnknownNameError
+    from rooflinekit.model.types.errors import UnknownNameError
 
     if order not in ("fcfs", "priority"):
         raise UnknownNameError("order", order, ("fcfs", "priority"))

@@ -13,18 +13,18 @@ from rooflinekit.cli.options import Count, Plots
 from rooflinekit.cli.output import Format, emit, to_json
 from rooflinekit.cli.pictures import check_pictures, write_pictures
 from rooflinekit.cli.progress import counting
-from rooflinekit.types.errors import InputError
-from rooflinekit.writing import check_target
+from rooflinekit.model.types.errors import InputError
+from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from rooflinekit.sweeping.answer import Job
-    from rooflinekit.sweeping.front import Means
-    from rooflinekit.sweeping.grid import Grid
-    from rooflinekit.sweeping.kept import Kept
-    from rooflinekit.sweeping.tables import ParquetTable, TextTable
-    from rooflinekit.sweeping.workbook import Sheet
+    from rooflinekit.decision.sweeping.answer import Job
+    from rooflinekit.decision.sweeping.front import Means
+    from rooflinekit.decision.sweeping.grid import Grid
+    from rooflinekit.decision.sweeping.kept import Kept
+    from rooflinekit.decision.sweeping.tables import ParquetTable, TextTable
+    from rooflinekit.decision.sweeping.workbook import Sheet
 
     Table: TypeAlias = TextTable | ParquetTable | Sheet
 
@@ -71,12 +71,12 @@ def sweep(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> int:
     """Answer every combination of some values, or every row of a table, and keep the best."""
-    from rooflinekit.sweeping.answer import Job
-    from rooflinekit.sweeping.front import Means, Shard, run
-    from rooflinekit.sweeping.pareto import parse_goals
-    from rooflinekit.sweeping.price import check_price
-    from rooflinekit.sweeping.tally import Tally
-    from rooflinekit.types.batch import whole_number
+    from rooflinekit.decision.sweeping.answer import Job
+    from rooflinekit.decision.sweeping.front import Means, Shard, run
+    from rooflinekit.decision.sweeping.pareto import parse_goals
+    from rooflinekit.decision.sweeping.price import check_price
+    from rooflinekit.decision.sweeping.tally import Tally
+    from rooflinekit.model.types.batch import whole_number
 
     axes = {"gpu": gpu, "batch": batch, "isl": isl, "osl": osl, "context": context, "concurrency": concurrency,
             "rate": rate, "ttft": ttft, "tpot": tpot, "tp": tp, "pp": pp, "ep": ep, "dp": dp, "weights": weights,
@@ -106,10 +106,10 @@ def _source(
     name: str, axes: dict[str, str], also: list[str] | None, sheet: str | None, job: Job
 ) -> tuple[Grid | Table, Any]:
     """The scenarios, and what tells them from others."""
-    from rooflinekit.sweeping.axes import parse_axis
-    from rooflinekit.sweeping.front import check_inputs
-    from rooflinekit.sweeping.grid import Grid
-    from rooflinekit.sweeping.sources import identity, is_table, open_table
+    from rooflinekit.decision.sweeping.axes import parse_axis
+    from rooflinekit.decision.sweeping.front import check_inputs
+    from rooflinekit.decision.sweeping.grid import Grid
+    from rooflinekit.decision.sweeping.sources import identity, is_table, open_table
 
     for pair in also or ():
         key, equals, text = pair.partition("=")
@@ -129,7 +129,7 @@ def _source(
 
 
 def _kept(resume: bool, out: Path | None, asked: Any) -> Kept:
-    from rooflinekit.sweeping.kept import Kept
+    from rooflinekit.decision.sweeping.kept import Kept
 
     if out is None:
         raise InputError("--resume keeps finished pieces beside the output; add --out FILE")
@@ -164,7 +164,7 @@ def _draw(parts: list[pd.DataFrame], folder: Path, force: bool) -> None:
 
 
 def _best(answers: Iterable[pd.DataFrame], goals: Any) -> Iterable[pd.DataFrame]:
-    from rooflinekit.sweeping.front import front_of
+    from rooflinekit.decision.sweeping.front import front_of
 
     return front_of(answers, goals) if goals else answers
 
@@ -175,10 +175,10 @@ def _deliver(
     """Write a table as it grows, or print all of it."""
     from functools import partial
 
-    from rooflinekit.sweeping.output import SUFFIXES, check_suffix, write_table
-    from rooflinekit.sweeping.sources import WORKBOOKS
-    from rooflinekit.sweeping.workbook import Sheet
-    from rooflinekit.sweeping.workbook_out import write_beside
+    from rooflinekit.decision.sweeping.output import SUFFIXES, check_suffix, write_table
+    from rooflinekit.decision.sweeping.sources import WORKBOOKS
+    from rooflinekit.decision.sweeping.workbook import Sheet
+    from rooflinekit.decision.sweeping.workbook_out import write_beside
 
     out, kept, filtered = target
     if out is not None and isinstance(source, Sheet) and out.suffix.lower() in WORKBOOKS:

@@ -15,7 +15,7 @@ import typer
 from rooflinekit.cli.options import Folder
 from rooflinekit.cli.output import emit
 from rooflinekit.cli.progress import counting
-from rooflinekit.types.errors import (
+from rooflinekit.model.types.errors import (
     InputError,
     InterruptedRunError,
     MissingExtraError,
@@ -24,7 +24,7 @@ from rooflinekit.types.errors import (
 )
 
 if TYPE_CHECKING:
-    from rooflinekit.calibration.measurements import Measurements
+    from rooflinekit.evidence.kernel_fit.measurements import Measurements
     from rooflinekit.validate.device import Device
     from rooflinekit.validate.record import Recorder
 
@@ -140,8 +140,8 @@ def _interruptible() -> Iterator[None]:
 
 def _said(place: Device, recorder: Recorder, ending: str, minutes: float, gpu: str | None) -> list[str]:
     """What was written, what could not be measured and why, models beside their prediction, and what to do next."""
-    from rooflinekit.calibration.measurements import read_measurements
-    from rooflinekit.calibration.tables import OPERATIONS
+    from rooflinekit.evidence.kernel_fit.measurements import read_measurements
+    from rooflinekit.evidence.kernel_fit.tables import OPERATIONS
 
     found = read_measurements(recorder.path)
     counts = ", ".join(f"{count} {status}" for status, count in found.counts.items()) or "no rows"

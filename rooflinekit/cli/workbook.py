@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rooflinekit.cli.options import Calibration, Count, Engine
-from rooflinekit.writing import check_target
+from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
     from rooflinekit.report.workbook import Built
@@ -63,7 +63,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _degree(text: str) -> int:
-    from rooflinekit.types.errors import InputError
+    from rooflinekit.model.types.errors import InputError
 
     try:
         return int(text)

@@ -6,7 +6,7 @@ import textwrap
 from typing import Any
 
 from rooflinekit import __version__
-from rooflinekit.accuracy import Accuracy, Score
+from rooflinekit.evidence.accuracy import Accuracy, Score
 from rooflinekit.report.table import WIDTH, aligned, markdown
 
 __all__ = ["accuracy_rows", "accuracy_text"]

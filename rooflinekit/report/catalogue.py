@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from textwrap import wrap
 from typing import Any
 
-from rooflinekit.cache import model_cache_law
-from rooflinekit.parameter_count import count_parameters
+from rooflinekit.model.memory.cache import model_cache_law
+from rooflinekit.model.parameter_count import count_parameters
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.model import Attention, LatentAttention, Layer, Mixer, MixtureOfExperts, Model
+from rooflinekit.model.types.units import GB, format_bytes, format_count, format_rate
 from rooflinekit.report.table import aligned
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.hardware import Accelerator
-from rooflinekit.types.model import Attention, LatentAttention, Layer, Mixer, MixtureOfExperts, Model
-from rooflinekit.types.units import GB, format_bytes, format_count, format_rate
 
 __all__ = [
     "accelerator_entry", "accelerator_row", "accelerator_text", "fitted", "model_entry", "model_row", "model_text",

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 
+from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.model import Model
 from rooflinekit.report.catalogue import accelerator_row, model_row
 from rooflinekit.report.table import markdown
 from rooflinekit.specs import load_accelerator, load_model, names
-from rooflinekit.types.hardware import Accelerator
-from rooflinekit.types.model import Model
 
 __all__ = ["catalogue_markdown"]
 

@@ -10,10 +10,10 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from rooflinekit.claims import Claim, Verdict
-from rooflinekit.claims.audit import TOPICS
+from rooflinekit.explanation.claims import Claim, Verdict
+from rooflinekit.explanation.claims.audit import TOPICS
+from rooflinekit.model.types.units import format_bytes, format_count, format_rate, format_time
 from rooflinekit.report.table import markdown
-from rooflinekit.types.units import format_bytes, format_count, format_rate, format_time
 
 __all__ = ["claims_markdown"]
 
@@ -31,7 +31,7 @@ def claims_markdown() -> str:
     lines = [
         "# Claims",
         "",
-        "Generated from `rooflinekit/claims/` by `make docs`; do not edit.",
+        "Generated from `rooflinekit/explanation/claims/` by `make docs`; do not edit.",
         "",
         f"{len(every)} numbers that are stated about LLM inference, computed again: {found[Verdict.holds]} hold,",
         f"{found[Verdict.conditional]} hold under a condition, {found[Verdict.fails]} do not. Verdicts follow from the",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from rooflinekit import __version__
-from rooflinekit.compare import Comparison, Metric, Run
-from rooflinekit.gap import CAUSES, Gap
+from rooflinekit.evidence.compare import Comparison, Metric, Run
+from rooflinekit.evidence.gap import CAUSES, Gap
+from rooflinekit.model.types.units import format_bytes, format_time
 from rooflinekit.report.table import aligned, markdown, wrapped
-from rooflinekit.types.units import format_bytes, format_time
 
 __all__ = ["compare_rows", "compare_text"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rooflinekit.economics.results import ContextCost, Cost, DialogueCost
+from rooflinekit.decision.economics.results import ContextCost, Cost, DialogueCost
+from rooflinekit.model.types.units import format_bytes, format_count, format_time
 from rooflinekit.report.table import aligned, bullets, markdown, sentences
-from rooflinekit.types.units import format_bytes, format_count, format_time
 
 __all__ = ["cost_text"]
 

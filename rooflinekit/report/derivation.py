@@ -7,12 +7,12 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rooflinekit.derivation.formula import substituted
-from rooflinekit.derivation.front import TIMELESS, Derivation
-from rooflinekit.derivation.node import Node
-from rooflinekit.derivation.rule import Rule
+from rooflinekit.explanation.derivation.formula import substituted
+from rooflinekit.explanation.derivation.front import TIMELESS, Derivation
+from rooflinekit.explanation.derivation.node import Node
+from rooflinekit.explanation.derivation.rule import Rule
+from rooflinekit.model.types.units import format_bytes, format_count, format_rate, format_time
 from rooflinekit.report.table import WIDTH, aligned, markdown
-from rooflinekit.types.units import format_bytes, format_count, format_rate, format_time
 
 __all__ = ["derivation_markdown", "derivation_rows", "derivation_text", "quantity"]
 

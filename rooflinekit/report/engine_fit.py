@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rooflinekit.calibration.served import UNITLESS
-from rooflinekit.engine_fit.outcome import EngineFit, Outcome
+from rooflinekit.evidence.engine_fit.outcome import EngineFit, Outcome
+from rooflinekit.model.types.units import format_time
 from rooflinekit.report.table import aligned, wrapped
-from rooflinekit.types.units import format_time
+from rooflinekit.specs.calibration.served import UNITLESS
 
 __all__ = ["fit_text"]
 

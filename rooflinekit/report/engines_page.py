@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.report.table import markdown
 from rooflinekit.specs.engines import engine_names, load_engine, step_ranges
-from rooflinekit.types.engine import StepCosts
 
 __all__ = ["engines_markdown"]
 
@@ -42,7 +42,7 @@ def engines_markdown() -> str:
         [
             "# Engines",
             "",
-            "Generated from `rooflinekit/engines/` by `make catalogue`; do not edit.",
+            "Generated from `rooflinekit/specs/profiles/` by `make catalogue`; do not edit.",
             "",
             "An engine runs kernels and adds to them. `--engine vllm` is the newest version described, `--engine",
             "vllm@0.6.3` that version. A step takes",
@@ -65,7 +65,7 @@ def engines_markdown() -> str:
             *markdown(["", *engines], rows),
             "",
             "How each engine divides the memory of an accelerator is in [method.md](method.md), section 6; its numbers",
-            "with their sources are in `rooflinekit/engines/*.yaml`, and in `provenance` of every answer.",
+            "with their sources are in `rooflinekit/specs/profiles/*.yaml`, and in `provenance` of every answer.",
         ]
     )
 

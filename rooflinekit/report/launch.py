@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooflinekit.launching.result import Launch
-from rooflinekit.launching.shell import launch_script
+from rooflinekit.decision.launching.result import Launch
+from rooflinekit.decision.launching.shell import launch_script
 
 __all__ = ["launch_markdown", "launch_rows"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from rooflinekit.decision.sensitivity.results import Levers, MoveResult, Operating
+from rooflinekit.model.types.units import format_bytes, format_time
 from rooflinekit.report.table import aligned, bullets, markdown, sentences
-from rooflinekit.sensitivity.results import Levers, MoveResult, Operating
-from rooflinekit.types.units import format_bytes, format_time
 
 __all__ = ["levers_text"]
 

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from rooflinekit.derivation.front import Derivation
-from rooflinekit.economics.results import Cost
-from rooflinekit.launching.result import Launch
-from rooflinekit.parameter_count import ParameterCount
-from rooflinekit.planning.answer import PlanAnswer
+from rooflinekit.decision.economics.results import Cost
+from rooflinekit.decision.launching.result import Launch
+from rooflinekit.decision.planning.answer import PlanAnswer
+from rooflinekit.decision.sensitivity.results import Levers
+from rooflinekit.estimation.results import Estimate
+from rooflinekit.explanation.derivation.front import Derivation
+from rooflinekit.explanation.walk.result import Walk
+from rooflinekit.model.parameter_count import ParameterCount
 from rooflinekit.report.table import markdown
-from rooflinekit.results import Estimate
-from rooflinekit.sensitivity.results import Levers
-from rooflinekit.serving.outcome import Outcome
-from rooflinekit.walk.result import Walk
+from rooflinekit.simulation.outcome import Outcome
 
 __all__ = ["html_of", "markdown_html"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from rooflinekit.planning.answer import Candidate, Fleet, PlanAnswer
-from rooflinekit.planning.explain import split_name
-from rooflinekit.planning.pareto import Point
-from rooflinekit.planning.required import BreakEven
-from rooflinekit.planning.solution import Solution
+from rooflinekit.decision.planning.answer import Candidate, Fleet, PlanAnswer
+from rooflinekit.decision.planning.explain import split_name
+from rooflinekit.decision.planning.pareto import Point
+from rooflinekit.decision.planning.required import BreakEven
+from rooflinekit.decision.planning.solution import Solution
+from rooflinekit.model.types.units import format_time
 from rooflinekit.report.table import WIDTH, aligned, markdown
-from rooflinekit.types.units import format_time
 
 __all__ = ["break_even_text", "plan_markdown", "plan_rows", "plan_text", "solution_row", "solution_text"]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from rooflinekit.derivation.node import Node
-from rooflinekit.economics.results import Cost
-from rooflinekit.planning.answer import Candidate, Fleet, PlanAnswer
+from rooflinekit.decision.economics.results import Cost
+from rooflinekit.decision.planning.answer import Candidate, Fleet, PlanAnswer
+from rooflinekit.decision.sensitivity.balance import Balance
+from rooflinekit.decision.sensitivity.results import Levers
+from rooflinekit.explanation.derivation.node import Node
+from rooflinekit.explanation.walk.result import Phase, Section, Stop, Symbol, Walk, Work
 from rooflinekit.report.schema_estimate import CALIBRATION, ENGINE, LEVEL, REGIMES, estimate_inputs
 from rooflinekit.report.schema_types import (
     COUNT,
@@ -19,10 +22,7 @@ from rooflinekit.report.schema_types import (
     object_,
     or_null,
 )
-from rooflinekit.sensitivity.balance import Balance
-from rooflinekit.sensitivity.results import Levers
-from rooflinekit.serving.outcome import Outcome
-from rooflinekit.walk.result import Phase, Section, Stop, Symbol, Walk, Work
+from rooflinekit.simulation.outcome import Outcome
 
 __all__ = ["cost_schema", "derivation_schema", "levers_schema", "outcome_schema", "plan_schema", "walk_schema"]
 

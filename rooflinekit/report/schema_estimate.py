@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, get_type_hints
 
+from rooflinekit.estimation.results import Estimate
+from rooflinekit.model.types.deployment import ALL_REDUCE, ENGINES, Deployment
+from rooflinekit.model.types.engine import EngineSettings
+from rooflinekit.model.types.kernel import FAMILIES
+from rooflinekit.model.types.kv_policy import KVPolicy
 from rooflinekit.report.schema_types import COUNT, DTYPE, POSITIVE, TEXT, Schema, Types, numbers, object_, or_null
-from rooflinekit.results import Estimate
-from rooflinekit.types.deployment import ALL_REDUCE, ENGINES, Deployment
-from rooflinekit.types.engine import EngineSettings
-from rooflinekit.types.kernel import FAMILIES
-from rooflinekit.types.kv_policy import KVPolicy
 
 __all__ = ["CALIBRATION", "ENGINE", "LEVEL", "estimate_inputs", "estimate_schema"]
 

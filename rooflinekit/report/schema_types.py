@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
-from rooflinekit.types.dtype import Dtype
+from rooflinekit.model.types.dtype import Dtype
 
 __all__ = ["COUNT", "DTYPE", "NUMBER", "POSITIVE", "TEXT", "Schema", "Types", "array", "mapping", "numbers", "object_",
            "or_null"]  # fmt: skip

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+from rooflinekit.model.types.units import format_time
 from rooflinekit.report.table import WIDTH, aligned, markdown
-from rooflinekit.serving.outcome import Outcome, Spread
-from rooflinekit.types.units import format_time
+from rooflinekit.simulation.outcome import Outcome, Spread
 
 __all__ = ["outcome_markdown", "outcome_text"]
 

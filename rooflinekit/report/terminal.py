@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
+from rooflinekit.estimation.results import Estimate, KernelResult, SpeculationResult, StepResult
+from rooflinekit.model.types.units import format_bytes, format_count, format_time
 from rooflinekit.report.table import WIDTH, aligned, markdown
-from rooflinekit.results import Estimate, KernelResult, SpeculationResult, StepResult
-from rooflinekit.types.units import format_bytes, format_count, format_time
 
 __all__ = ["WIDTH", "estimate_markdown", "estimate_text"]
 

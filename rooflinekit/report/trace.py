@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rooflinekit.report.table import aligned
-from rooflinekit.serving.trace_summary import LengthSummary, TraceSummary
+from rooflinekit.simulation.trace_summary import LengthSummary, TraceSummary
 
 __all__ = ["trace_text"]
 

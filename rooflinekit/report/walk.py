@@ -6,9 +6,9 @@ import textwrap
 import unicodedata
 from collections.abc import Iterator, Sequence
 
+from rooflinekit.explanation.walk.result import Phase, Section, Stop, Symbol, Tensor, Walk, Work
+from rooflinekit.model.types.units import format_count
 from rooflinekit.report.table import WIDTH, aligned, markdown
-from rooflinekit.types.units import format_count
-from rooflinekit.walk.result import Phase, Section, Stop, Symbol, Tensor, Walk, Work
 
 __all__ = [
     "attention_mask",

@@ -8,10 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.explanation.walk.result import Phase, Section, Stop, Tensor, Walk, Work
+from rooflinekit.model.types.units import format_bytes, format_count
 from rooflinekit.report.markup import filled, script_hashes, script_json
 from rooflinekit.report.walk import attention_mask, headline, letter_value, section_title
-from rooflinekit.types.units import format_bytes, format_count
-from rooflinekit.walk.result import Phase, Section, Stop, Tensor, Walk, Work
 
 __all__ = ["walk_page"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from rooflinekit.model.types.errors import nearest
+from rooflinekit.model.types.hardware import Provenance, Source
 from rooflinekit.specs.section import Section
-from rooflinekit.types.errors import nearest
-from rooflinekit.types.hardware import Provenance, Source
 
 __all__ = ["Cited", "read_sources"]
 

@@ -6,10 +6,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.model.types.client import Client, Conditions, Server
 from rooflinekit.specs.cited import read_sources
 from rooflinekit.specs.reading import read_yaml
 from rooflinekit.specs.section import Section
-from rooflinekit.types.client import Client, Conditions, Server
 
 __all__ = ["client_of", "read_clients"]
 

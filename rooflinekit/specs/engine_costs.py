@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from rooflinekit.model.types.engine import StepCosts
+from rooflinekit.model.types.hardware import Provenance, Source
+from rooflinekit.model.types.units import parse_quantity
 from rooflinekit.specs.section import Section
-from rooflinekit.types.engine import StepCosts
-from rooflinekit.types.hardware import Provenance, Source
-from rooflinekit.types.units import parse_quantity
 
 __all__ = ["read_step_costs"]
 

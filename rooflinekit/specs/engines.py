@@ -10,18 +10,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from rooflinekit.model.types.engine import Budget, Engine, MemoryRule, Pair, StepCosts
+from rooflinekit.model.types.errors import InputError, UnknownNameError
+from rooflinekit.model.types.hardware import Provenance, Source
+from rooflinekit.model.types.units import parse_quantity
 from rooflinekit.specs.cited import read_sources
 from rooflinekit.specs.engine_costs import read_step_costs
 from rooflinekit.specs.reading import read_yaml
 from rooflinekit.specs.section import Section
-from rooflinekit.types.engine import Budget, Engine, MemoryRule, Pair, StepCosts
-from rooflinekit.types.errors import InputError, UnknownNameError
-from rooflinekit.types.hardware import Provenance, Source
-from rooflinekit.types.units import parse_quantity
 
 __all__ = ["engine_names", "engine_version_of", "load_engine", "split_version", "step_range", "step_ranges"]
 
-_FOLDER = Path(__file__).resolve().parents[1] / "engines"
+_FOLDER = Path(__file__).resolve().with_name("profiles")
 _VERSION = re.compile(r"[vb]?(\d+(?:\.\d+)*)(?:[.+-]?[a-z][\w.+-]*)?", re.IGNORECASE)
 _SIZES = (
     "large", "context", "non_torch", "graphs", "graphs_per_layer", "layer_base", "sampler_base", "state_base",

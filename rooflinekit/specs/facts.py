@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.hardware import Accelerator
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.hardware import Accelerator
 
 __all__ = ["Facts", "Finding", "finding"]
 

@@ -1,4 +1,4 @@
-"""Reads the tables of what an engine's server takes, `rooflinekit/engines/flags/ENGINE.yaml`."""
+"""Reads the tables of what an engine's server takes, `rooflinekit/specs/profiles/flags/ENGINE.yaml`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.flags import Flag, FlagTable
+from rooflinekit.model.types.hardware import Source
 from rooflinekit.specs.cited import read_sources
 from rooflinekit.specs.reading import read_yaml
 from rooflinekit.specs.section import Section
-from rooflinekit.types.errors import InputError
-from rooflinekit.types.flags import Flag, FlagTable
-from rooflinekit.types.hardware import Source
 
 __all__ = ["launchable", "load_flags"]
 
-_FOLDER = Path(__file__).resolve().parents[1] / "engines" / "flags"
+_FOLDER = Path(__file__).resolve().with_name("profiles") / "flags"
 _KINDS = ("integer", "number", "text", "choice", "json", "switch", "flag", "nothing")
 
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import SpecError
+from rooflinekit.model.types.hardware import Accelerator, Price, Source
 from rooflinekit.specs import sanity
 from rooflinekit.specs.cited import Cited, read_sources
 from rooflinekit.specs.locate import Loaded, read_yaml, resolve, scanned_aliases
 from rooflinekit.specs.section import Section
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.errors import SpecError
-from rooflinekit.types.hardware import Accelerator, Price, Source
 
 __all__ = ["load_accelerator", "read_facts"]
 

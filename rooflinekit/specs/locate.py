@@ -15,8 +15,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
+from rooflinekit.model.types.errors import SpecError, UnknownNameError
 from rooflinekit.specs.reading import read_json, read_text, read_yaml
-from rooflinekit.types.errors import SpecError, UnknownNameError
 
 __all__ = [
     "Kind", "Loaded", "Resolved", "aliases", "kind_of_file", "names", "read_json", "read_text", "read_yaml", "resolve",

@@ -11,12 +11,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.model.types.errors import InputError, MissingExtraError, SpecError, UnknownNameError, nearest
+from rooflinekit.model.types.model import Model
 from rooflinekit.specs.config.claims import claimed_name, differences
 from rooflinekit.specs.config.importer import model_from_config
 from rooflinekit.specs.config.keys import NAMES, shown
 from rooflinekit.specs.locate import Loaded, read_json, read_yaml, resolve, spec_dir
-from rooflinekit.types.errors import InputError, MissingExtraError, SpecError, UnknownNameError, nearest
-from rooflinekit.types.model import Model
 
 __all__ = ["cached_config", "fetch_config", "load_model"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from rooflinekit.types.errors import SpecError
+from rooflinekit.model.types.errors import SpecError
 
 __all__ = ["read_json", "read_text", "read_yaml"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.specs.facts import Facts, Finding, finding
-from rooflinekit.types.dtype import Dtype
 
 __all__ = ["columns", "core_limit", "core_shortfall", "doubling", "rate_limit", "ratios", "ridges"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rooflinekit.model.types.units import format_bytes, format_rate
 from rooflinekit.specs.facts import Facts, Finding, finding
-from rooflinekit.types.units import format_bytes, format_rate
 
 __all__ = ["bandwidth", "capacity", "host_and_network", "links"]
 

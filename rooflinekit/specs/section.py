@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rooflinekit.types.errors import SpecError, nearest
-from rooflinekit.types.units import parse_quantity
+from rooflinekit.model.types.errors import SpecError, nearest
+from rooflinekit.model.types.units import parse_quantity
 
 __all__ = ["Section"]
 

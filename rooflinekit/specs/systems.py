@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from rooflinekit.model.types.errors import DeploymentError
+from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.specs.cited import Cited, read_sources
 from rooflinekit.specs.locate import Loaded, names, read_yaml, resolve
 from rooflinekit.specs.section import Section
-from rooflinekit.types.errors import DeploymentError
-from rooflinekit.types.hardware import Accelerator, System
 
 __all__ = ["load_system"]
 

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 import rooflinekit as rk
-from rooflinekit.claims import Case, Claim, Verdict
-from rooflinekit.claims.audit import TOPICS
 from rooflinekit.cli.app import app
+from rooflinekit.explanation.claims import Case, Claim, Verdict
+from rooflinekit.explanation.claims.audit import TOPICS
 from rooflinekit.report.claims import claims_markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "claims.md"

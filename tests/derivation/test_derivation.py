@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.cli.output import to_json
-from rooflinekit.derivation.case import tpot_node
-from rooflinekit.derivation.formula import evaluate, substituted, symbols
-from rooflinekit.derivation.front import derive, make_case
-from rooflinekit.derivation.metrics import METRICS
-from rooflinekit.derivation.node import Node, joined
-from rooflinekit.derivation.node import given as leaf
-from rooflinekit.operating_point import Predictor
+from rooflinekit.explanation.derivation.case import tpot_node
+from rooflinekit.explanation.derivation.formula import evaluate, substituted, symbols
+from rooflinekit.explanation.derivation.front import derive, make_case
+from rooflinekit.explanation.derivation.metrics import METRICS
+from rooflinekit.explanation.derivation.node import Node, joined
+from rooflinekit.explanation.derivation.node import given as leaf
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.types.errors import DoesNotFitError, InputError, UnknownNameError, WorkloadError
 from rooflinekit.report.derivation import derivation_markdown, derivation_rows, derivation_text, quantity
 from rooflinekit.specs import names
-from rooflinekit.types.errors import DoesNotFitError, InputError, UnknownNameError, WorkloadError
 
 EXACT = 1e-12
 STATIC = [name for name in METRICS if name not in ("queue", "knee_rate", "rate")]

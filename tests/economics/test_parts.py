@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflinekit.economics.asymmetry import token_work
-from rooflinekit.economics.dialogue import Dialogue, dialogue_time
-from rooflinekit.economics.eviction import eviction, recompute_time, swap_time
-from rooflinekit.economics.recompute import naive_decoding
-from rooflinekit.economics.token_prices import token_times
-from rooflinekit.economics.waste import memory_waste
-from rooflinekit.estimator import read_deployment, resolve
-from rooflinekit.operating_point import Predictor
-from rooflinekit.serving.lengths import Fixed, Uniform
-from rooflinekit.traffic.mixing import InFlight, slots
-from rooflinekit.types.batch import Batch
-from rooflinekit.types.errors import DoesNotFitError
+from rooflinekit.decision.economics.asymmetry import token_work
+from rooflinekit.decision.economics.dialogue import Dialogue, dialogue_time
+from rooflinekit.decision.economics.eviction import eviction, recompute_time, swap_time
+from rooflinekit.decision.economics.recompute import naive_decoding
+from rooflinekit.decision.economics.token_prices import token_times
+from rooflinekit.decision.economics.waste import memory_waste
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.traffic.mixing import InFlight, slots
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.errors import DoesNotFitError
+from rooflinekit.simulation.lengths import Fixed, Uniform
 
 
 def predictor(model: str = "llama-3-8b", gpu: str = "h100-sxm", calibration: str | None = None, **kw: Any) -> Predictor:

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflinekit.economics.energy import deployment_watts, joules_per_token
-from rooflinekit.economics.price import Capex, hourly_price, quoted_price
-from rooflinekit.economics.token_prices import TokenTimes, token_prices, token_times
-from rooflinekit.estimator import read_deployment, resolve
-from rooflinekit.operating_point import Predictor
+from rooflinekit.decision.economics.energy import deployment_watts, joules_per_token
+from rooflinekit.decision.economics.price import Capex, hourly_price, quoted_price
+from rooflinekit.decision.economics.token_prices import TokenTimes, token_prices, token_times
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.traffic.closed_form import Traffic, largest_rate
+from rooflinekit.model.traffic.mixing import InFlight
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs import load_accelerator
-from rooflinekit.traffic.closed_form import Traffic, largest_rate
-from rooflinekit.traffic.mixing import InFlight
-from rooflinekit.types.errors import InputError
 
 
 def predictor(model: str = "llama-3-8b", gpu: str = "h100-sxm", calibration: str | None = None, **kw: Any) -> Predictor:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.flags import Flag, FlagTable, version_key
 from rooflinekit.specs.engines import load_engine
 from rooflinekit.specs.flags import launchable, load_flags
-from rooflinekit.types.errors import InputError
-from rooflinekit.types.flags import Flag, FlagTable, version_key
 
 FOUND = {
     (row["engine"], row["option"]): row["versions"].split()

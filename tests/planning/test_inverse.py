@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.planning.inverse import largest
-from rooflinekit.planning.required import break_even_prices, required_bandwidth
-from rooflinekit.planning.solution import last_before_violation
-from rooflinekit.types.errors import DoesNotFitError, InfeasibleError, InputError, UnknownNameError
+from rooflinekit.decision.planning.inverse import largest
+from rooflinekit.decision.planning.required import break_even_prices, required_bandwidth
+from rooflinekit.decision.planning.solution import last_before_violation
+from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, UnknownNameError
 
 
 @given(st.sets(st.integers(1, 400), max_size=6), st.integers(1, 400))

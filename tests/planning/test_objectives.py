@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflinekit.planning.demand import read_demand
-from rooflinekit.planning.objective import METRICS, parse_objectives
-from rooflinekit.planning.space import Space, splits
+from rooflinekit.decision.planning.demand import read_demand
+from rooflinekit.decision.planning.objective import METRICS, parse_objectives
+from rooflinekit.decision.planning.space import Space, splits
+from rooflinekit.model.types.errors import InputError, WorkloadError
+from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.types.errors import InputError, WorkloadError
-from rooflinekit.types.hardware import System
 
 
 @pytest.mark.parametrize(

@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.estimator import read_deployment, resolve
-from rooflinekit.planning import ranking
-from rooflinekit.planning.answer import PlanAnswer
-from rooflinekit.planning.confirm import Played
-from rooflinekit.planning.demand import Demand, read_demand
-from rooflinekit.planning.objective import Objective, parse_objectives
-from rooflinekit.planning.option import Option
-from rooflinekit.planning.pareto import front as pareto_front
-from rooflinekit.planning.pools import PrefillPool
-from rooflinekit.planning.reading import read_question
-from rooflinekit.planning.replica import ability, lay_out
-from rooflinekit.planning.search import search
-from rooflinekit.traffic.curve import tabulate
-from rooflinekit.traffic.mixing import InFlight, shared_times, slots
-from rooflinekit.traffic.question import LoadQuestion, answer_load
-from rooflinekit.types.errors import DoesNotFitError, InfeasibleError, InputError
+from rooflinekit.decision.planning import ranking
+from rooflinekit.decision.planning.answer import PlanAnswer
+from rooflinekit.decision.planning.confirm import Played
+from rooflinekit.decision.planning.demand import Demand, read_demand
+from rooflinekit.decision.planning.objective import Objective, parse_objectives
+from rooflinekit.decision.planning.option import Option
+from rooflinekit.decision.planning.pareto import front as pareto_front
+from rooflinekit.decision.planning.pools import PrefillPool
+from rooflinekit.decision.planning.reading import read_question
+from rooflinekit.decision.planning.replica import ability, lay_out
+from rooflinekit.decision.planning.search import search
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.traffic.curve import tabulate
+from rooflinekit.model.traffic.mixing import InFlight, shared_times, slots
+from rooflinekit.model.traffic.question import LoadQuestion, answer_load
+from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError
 
 PRICES = {"h100-sxm": 3.0, "l40s": 1.0}
 GPUS = ["h100-sxm", "l40s"]

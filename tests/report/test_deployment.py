@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.coefficients import Known, plan_coefficients
-from rooflinekit.estimator import read_deployment, resolve
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.coefficients import Known, plan_coefficients
 from rooflinekit.report.page.deployment import Deployed, lead
 from rooflinekit.report.page.sections import accuracy_card
 

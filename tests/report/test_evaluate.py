@@ -13,10 +13,10 @@ import pytest
 from deployments import CASES, predictor_of
 
 import rooflinekit as rk
-from rooflinekit.coefficients import PlanCoefficients, plan_coefficients
-from rooflinekit.coefficients.breakdown import Part, causes, decode_step, prefill_step, with_bandwidth
-from rooflinekit.coefficients.kernel import KernelSpan
-from rooflinekit.estimator import read_deployment, resolve
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.coefficients import PlanCoefficients, plan_coefficients
+from rooflinekit.model.coefficients.breakdown import Part, causes, decode_step, prefill_step, with_bandwidth
+from rooflinekit.model.coefficients.kernel import KernelSpan
 from rooflinekit.report.page.packing import Pool
 
 PAGE = Path(rk.__file__).parent / "report" / "page"
@@ -114,7 +114,7 @@ def test_a_step_is_the_estimates(plans: list[PlanCoefficients], case: int) -> No
 
 
 def test_bandwidth_is_that_of_an_accelerator_that_has_it(plans: list[PlanCoefficients]) -> None:
-    from rooflinekit.sensitivity.scaled import scaled
+    from rooflinekit.decision.sensitivity.scaled import scaled
 
     for case in (0, 2, 3, 5):
         model, gpu, keys, calibration = CASES[case]
@@ -126,7 +126,7 @@ def test_bandwidth_is_that_of_an_accelerator_that_has_it(plans: list[PlanCoeffic
 
 
 def test_there_are_no_numbers_about_models_in_the_script() -> None:
-    """Its only constants are those of `rooflinekit.coefficients`, small whole numbers and tolerances."""
+    """Its only constants are those of `rooflinekit.model.coefficients`, small whole numbers and tolerances."""
     import re
 
     source = re.sub(r"//.*", "", (PAGE / "evaluate.js").read_text(encoding="utf-8"))

@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.frames.columns import LOAD_NUMBERS, NUMBERS
+from rooflinekit.decision.sweeping.simulated import SIMULATED_COLUMNS
+from rooflinekit.estimation.frames.columns import LOAD_NUMBERS, NUMBERS
 from rooflinekit.report.page.render import LIMIT_BYTES
 from rooflinekit.report.page.rows import MOST_BYTES, rows_data
 from rooflinekit.report.titles import title_of
-from rooflinekit.sweeping.simulated import SIMULATED_COLUMNS
 
 ANSWERS: dict[str, Any] = {"gpu": ["a", "b", "a"], "output_tok_s_per_user": [3.0, 2.0, 1.0],
                            "output_tok_s_per_gpu": [1.0, 2.0, 3.0]}  # fmt: skip

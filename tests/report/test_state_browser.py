@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.coefficients import plan_coefficients
-from rooflinekit.coefficients.breakdown import with_bandwidth
-from rooflinekit.estimator import read_deployment, resolve
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.coefficients import plan_coefficients
+from rooflinekit.model.coefficients.breakdown import with_bandwidth
 
 from .browser import Browser
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflinekit.estimator import read_deployment, resolve
-from rooflinekit.operating_point import Predictor
-from rooflinekit.sensitivity.balance import balance
-from rooflinekit.sensitivity.elasticity import Elasticity, elasticities
-from rooflinekit.sensitivity.question import Question
-from rooflinekit.sensitivity.scaled import RESOURCES, scaled
-from rooflinekit.sensitivity.words import in_words
-from rooflinekit.types.speculation import Speculation
-from rooflinekit.types.workload import Workload
+from rooflinekit.decision.sensitivity.balance import balance
+from rooflinekit.decision.sensitivity.elasticity import Elasticity, elasticities
+from rooflinekit.decision.sensitivity.question import Question
+from rooflinekit.decision.sensitivity.scaled import RESOURCES, scaled
+from rooflinekit.decision.sensitivity.words import in_words
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.types.speculation import Speculation
+from rooflinekit.model.types.workload import Workload
 
 SIGNS = {"bandwidth": 1.0, "flops": 1.0, "network": 1.0, "launch": -1.0, "host": -1.0}
 DEPLOYMENTS = [

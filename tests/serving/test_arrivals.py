@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflinekit.serving.arrivals import (
+from rooflinekit.model.types.errors import InputError, WorkloadError
+from rooflinekit.simulation.arrivals import (
     Burst,
     ClosedLoop,
     Constant,
@@ -20,8 +21,7 @@ from rooflinekit.serving.arrivals import (
     generate,
     parse_process,
 )
-from rooflinekit.serving.lengths import Fixed, LogNormal, Uniform
-from rooflinekit.types.errors import InputError, WorkloadError
+from rooflinekit.simulation.lengths import Fixed, LogNormal, Uniform
 
 PLAIN = Requests(Fixed(8), Fixed(4))
 rates = st.floats(1e-3, 1e4)

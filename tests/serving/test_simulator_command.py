@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.serving.outcome import Outcome
+from rooflinekit.simulation.outcome import Outcome
 
 SMALL = ["llama-3-8b", "--rate", "8", "--requests", "60", "--isl", "256", "--osl", "uniform:10-40"]
 
@@ -170,7 +170,7 @@ def test_python_takes_the_same_keywords():
 TOLD = """
 import sys
 from rooflinekit.cli import main
-from rooflinekit.serving.event_loop import Simulation
+from rooflinekit.simulation.event_loop import Simulation
 
 leave = Simulation._leave
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.operating_point import Predictor
-from rooflinekit.serving.capacity import kv_capacity_tokens
-from rooflinekit.serving.front import simulate
-from rooflinekit.serving.load import Question, make_load
-from rooflinekit.serving.policies import POLICIES, policy_named
-from rooflinekit.serving.request import Job
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.types.batch import Batch, Sequences
+from rooflinekit.simulation.capacity import kv_capacity_tokens
+from rooflinekit.simulation.front import simulate
+from rooflinekit.simulation.load import Question, make_load
+from rooflinekit.simulation.policies import POLICIES, policy_named
+from rooflinekit.simulation.request import Job
 from rooflinekit.specs.engines import load_engine
-from rooflinekit.types.batch import Batch, Sequences
 
 
 def test_the_cache_holds_as_many_tokens_as_the_memory_model_admits(plan_of):

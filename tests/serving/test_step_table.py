@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflinekit.serving.tabulate import build_table
-from rooflinekit.types.batch import Batch, Sequences
-from rooflinekit.types.engine import StepCosts
-from rooflinekit.types.errors import WorkloadError
+from rooflinekit.model.types.batch import Batch, Sequences
+from rooflinekit.model.types.engine import StepCosts
+from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.simulation.tabulate import build_table
 
 PLANS = [
     ("llama-3-8b", {}),

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rooflinekit.model.types.errors import InputError, SpecError
 from rooflinekit.report.trace import trace_text
-from rooflinekit.serving.trace_summary import summarise
-from rooflinekit.serving.traces import load_trace
-from rooflinekit.types.errors import InputError, SpecError
+from rooflinekit.simulation.trace_summary import summarise
+from rooflinekit.simulation.traces import load_trace
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "traces"
 

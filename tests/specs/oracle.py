@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooflinekit.types.model import (
+from rooflinekit.model.types.model import (
     Attention,
     DenseFFN,
     GatedDeltaNet,

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rooflinekit.serving_table import read_serving_table, served_groups, server_settings
+from rooflinekit.evidence.serving_table import read_serving_table, served_groups, server_settings
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.clients import client_of, read_clients
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.errors import SpecError
 
 ROW = {
     "model": "llama-3.1-70b", "gpu": "h200-sxm", "engine": "trtllm", "load": "concurrency", "isl": 1024, "osl": 1024,

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from oracle import kv_elements_per_token, parameters
 
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import ArchitectureError, DtypeError, InputError, SpecError
+from rooflinekit.model.types.model import Attention, DenseFFN, GatedDeltaNet, LatentAttention, Mamba2, MixtureOfExperts
 from rooflinekit.specs.config import FAMILIES, model_from_config, refusals
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.errors import ArchitectureError, DtypeError, InputError, SpecError
-from rooflinekit.types.model import Attention, DenseFFN, GatedDeltaNet, LatentAttention, Mamba2, MixtureOfExperts
 
 COLLECTED = Path(__file__).parents[2].parent / "shared" / "data" / "specs" / "hf_configs"
 

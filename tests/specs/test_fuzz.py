@@ -10,10 +10,10 @@ import random
 import pytest
 from oracle import kv_elements_per_token, parameters
 
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs import spec_dir
 from rooflinekit.specs.config import model_from_config
 from rooflinekit.specs.locate import read_yaml
-from rooflinekit.types.errors import InputError
 
 BASES = (
     "gpt2", "opt-6.7b", "bloom-176b", "mpt-30b", "falcon-7b", "falcon-40b", "palm-62b", "starcoder-15b", "starcoder2-7b",

@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import DtypeError, SpecError
+from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.units import GIB
 from rooflinekit.specs import accelerator_template, load_accelerator, names, spec_dir
 from rooflinekit.specs.hardware import read_facts
 from rooflinekit.specs.locate import read_yaml
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.errors import DtypeError, SpecError
-from rooflinekit.types.hardware import System
-from rooflinekit.types.units import GIB
 
 SHIPPED = sorted(path.stem for path in spec_dir("accelerator").glob("*.yaml"))
 CSV = Path(__file__).parents[2].parent / "shared" / "data" / "specs" / "hardware.csv"

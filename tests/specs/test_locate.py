@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rooflinekit.model.types.errors import SpecError, UnknownNameError
 from rooflinekit.specs import locate
 from rooflinekit.specs.locate import (
     aliases,
@@ -19,7 +20,6 @@ from rooflinekit.specs.locate import (
     spec_dir,
     tokens,
 )
-from rooflinekit.types.errors import SpecError, UnknownNameError
 
 KINDS = ("accelerator", "model")
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from oracle import kv_elements_per_token, parameters
 
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import InputError, MissingExtraError, UnknownNameError
 from rooflinekit.specs import load_model, spec_dir
 from rooflinekit.specs.locate import read_yaml, tokens
 from rooflinekit.specs.models import cached_config, fetch_config
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.errors import InputError, MissingExtraError, UnknownNameError
 
 SHIPPED = sorted(path.stem for path in spec_dir("model").glob("*.yaml"))
 FACTS = Path(__file__).parents[2].parent / "shared" / "data" / "specs" / "models.csv"

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.layers import resolve_precision
+from rooflinekit.model.layers import resolve_precision
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import DtypeError
+from rooflinekit.model.types.model import WeightFormats
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.errors import DtypeError
-from rooflinekit.types.model import WeightFormats
 
 B200 = load_accelerator("b200-sxm").value
 LLAMA = load_model("llama-3-8b").value

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import pytest
 
-from rooflinekit.layers import resolve_precision
+from rooflinekit.model.layers import resolve_precision
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import DtypeError, InputError, SpecError
+from rooflinekit.model.types.model import WeightFormats
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.config import model_from_config
 from rooflinekit.specs.config.modules import Patterns
-from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.errors import DtypeError, InputError, SpecError
-from rooflinekit.types.model import WeightFormats
 
 B200 = load_accelerator("b200-sxm").value
 BASE = {

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs import load_accelerator, spec_dir
 from rooflinekit.specs.hardware import read_facts
 from rooflinekit.specs.sanity import findings
-from rooflinekit.types.errors import SpecError
 
 SHIPPED = sorted(spec_dir("accelerator").glob("*.yaml"))
 SPARSE = "looks like the sparse peak"

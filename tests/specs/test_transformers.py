@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from rooflinekit.parameter_count import count_parameters
+from rooflinekit.model.parameter_count import count_parameters
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs import spec_dir
 from rooflinekit.specs.config import model_from_config
 from rooflinekit.specs.locate import read_json, read_yaml
-from rooflinekit.types.errors import InputError
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

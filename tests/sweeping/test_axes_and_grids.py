@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.sweeping.axes import parse_axis
-from rooflinekit.sweeping.front import Shard
-from rooflinekit.sweeping.grid import Grid
+from rooflinekit.decision.sweeping.axes import parse_axis
+from rooflinekit.decision.sweeping.front import Shard
+from rooflinekit.decision.sweeping.grid import Grid
 
 
 @pytest.mark.parametrize(("text", "values"), [

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.sweeping.answer import Job
-from rooflinekit.sweeping.front import Means, run
-from rooflinekit.sweeping.grid import Grid
-from rooflinekit.sweeping.kept import Kept
-from rooflinekit.sweeping.output import write_table
-from rooflinekit.sweeping.tables import TextTable
+from rooflinekit.decision.sweeping.answer import Job
+from rooflinekit.decision.sweeping.front import Means, run
+from rooflinekit.decision.sweeping.grid import Grid
+from rooflinekit.decision.sweeping.kept import Kept
+from rooflinekit.decision.sweeping.output import write_table
+from rooflinekit.decision.sweeping.tables import TextTable
 
 CSV = r'''Owner,Model,Batch size, ISL ,id,Note
 ana,llama-3-8b,4,512,007,"a, ""b"""

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="needs the extra `gpu` (torch)")
 
-from rooflinekit.roofline import StepTime
-from rooflinekit.types.batch import Batch
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.kernel import Kernel, KernelTime
+from rooflinekit.model.roofline import StepTime
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.kernel import Kernel, KernelTime
 from rooflinekit.validate.attribution import Event, Line, Spent, attribute, causes, class_of, classes, missed
 from rooflinekit.validate.profile_step import read_trace
 

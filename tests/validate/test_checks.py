@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="needs the extra `gpu` (torch)")
 
 import torch
 
-from rooflinekit.types.dtype import Dtype
+from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.validate import (
     attend,
     checks,

@@ -13,10 +13,10 @@ pytest.importorskip("torch", reason="needs the extra `gpu` (torch)")
 
 import torch
 
-from rooflinekit.calibration.measurements import read_measurements
-from rooflinekit.parameter_count import count_parameters
+from rooflinekit.evidence.kernel_fit.measurements import read_measurements
+from rooflinekit.model.parameter_count import count_parameters
+from rooflinekit.model.types.errors import ArchitectureError
 from rooflinekit.specs import load_model
-from rooflinekit.types.errors import ArchitectureError
 from rooflinekit.validate import model_run, suite
 from rooflinekit.validate.cache import ContiguousCache, PagedCache, Room
 from rooflinekit.validate.checks_decoder import TINY

@@ -92,7 +92,7 @@ def test_more_bytes_or_more_work_never_take_less_roofline_time():
 
 
 def test_an_unknown_device_is_refused_by_name():
-    from rooflinekit.types.errors import InputError
+    from rooflinekit.model.types.errors import InputError
 
     with pytest.raises(InputError, match=r"no device 'tpu:0' here; PyTorch .* sees: .*cpu"):
         open_device("tpu:0")

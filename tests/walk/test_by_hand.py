@@ -7,15 +7,15 @@ import math
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.explanation.walk.front import walk
+from rooflinekit.explanation.walk.prompts import Prompts
+from rooflinekit.explanation.walk.result import Section, Stop
+from rooflinekit.model.step import make_plan
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.model import Attention, DenseFFN, Layer, Model, WeightFormats
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.step import make_plan
-from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.hardware import System
-from rooflinekit.types.model import Attention, DenseFFN, Layer, Model, WeightFormats
-from rooflinekit.walk.front import walk
-from rooflinekit.walk.prompts import Prompts
-from rooflinekit.walk.result import Section, Stop
 
 FAST = System.of(load_accelerator("b200-sxm").value)
 

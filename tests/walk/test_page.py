@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
+from rooflinekit.explanation.walk.result import Walk
 from rooflinekit.report.walk_page import walk_page
-from rooflinekit.walk.result import Walk
 
 
 def data_of(page: str) -> Any:

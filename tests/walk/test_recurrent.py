@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everyone writes it
 
+from rooflinekit.explanation.walk.front import walk
+from rooflinekit.explanation.walk.prompts import Prompts
+from rooflinekit.explanation.walk.result import Section
+from rooflinekit.model.step import make_plan
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.model import GatedDeltaNet, LightningAttention, Mamba, Mamba2
 from rooflinekit.specs import load_accelerator
-from rooflinekit.step import make_plan
-from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.hardware import System
-from rooflinekit.types.model import GatedDeltaNet, LightningAttention, Mamba, Mamba2
 from rooflinekit.validate.checks_decoder import tiny
-from rooflinekit.walk.front import walk
-from rooflinekit.walk.prompts import Prompts
-from rooflinekit.walk.result import Section
 
 SYSTEM = System.of(load_accelerator("h100-sxm").value)
 B, S, D = 2, 7, 64

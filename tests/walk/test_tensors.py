@@ -15,20 +15,20 @@ pytest.importorskip("torch", reason="needs the extra `gpu` (torch)")
 import torch
 from torch import Tensor, nn
 
+from rooflinekit.explanation.walk.front import walk
+from rooflinekit.explanation.walk.prompts import Prompts
+from rooflinekit.explanation.walk.result import Phase, Section, Walk
+from rooflinekit.model.step import make_plan
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, MixtureOfExperts, Model
 from rooflinekit.specs import load_accelerator
-from rooflinekit.step import make_plan
-from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.hardware import System
-from rooflinekit.types.model import Attention, DenseFFN, LatentAttention, MixtureOfExperts, Model
 from rooflinekit.validate import feedforward
 from rooflinekit.validate.attend import attend, attend_varlen
 from rooflinekit.validate.cache import Room
 from rooflinekit.validate.checks_decoder import TINY, tiny
 from rooflinekit.validate.decoder import Block, Decoder, LatentMixer, build
 from rooflinekit.validate.positions import Pattern
-from rooflinekit.walk.front import walk
-from rooflinekit.walk.prompts import Prompts
-from rooflinekit.walk.result import Phase, Section, Walk
 
 CPU = torch.device("cpu")
 SYSTEM = System.of(load_accelerator("h100-sxm").value)

@@ -14,21 +14,21 @@ from pathlib import Path
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.layers import layer_operations
-from rooflinekit.parameter_count import count_parameters
+from rooflinekit.explanation.walk import build
+from rooflinekit.explanation.walk.build import layer_parts
+from rooflinekit.explanation.walk.formula import evaluate
+from rooflinekit.explanation.walk.front import walk
+from rooflinekit.explanation.walk.prompts import Prompts
+from rooflinekit.explanation.walk.result import Stop, Walk, Work
+from rooflinekit.model.layers import layer_operations
+from rooflinekit.model.parameter_count import count_parameters
+from rooflinekit.model.step import Plan, make_plan
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.errors import DeploymentError, DtypeError, InputError, RooflinekitError, WorkloadError
+from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.report.walk import attention_picture, walk_markdown, walk_text
 from rooflinekit.specs import load_accelerator, load_model, names
-from rooflinekit.step import Plan, make_plan
-from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.errors import DeploymentError, DtypeError, InputError, RooflinekitError, WorkloadError
-from rooflinekit.types.hardware import System
-from rooflinekit.types.model import MixtureOfExperts, Model
-from rooflinekit.walk import build
-from rooflinekit.walk.build import layer_parts
-from rooflinekit.walk.formula import evaluate
-from rooflinekit.walk.front import walk
-from rooflinekit.walk.prompts import Prompts
-from rooflinekit.walk.result import Stop, Walk, Work
 
 MODELS = sorted(names("model"))
 FAST = System.of(load_accelerator("b200-sxm").value)

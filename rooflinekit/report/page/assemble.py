@@ -7,6 +7,9 @@ from html import escape
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rooflinekit import __version__
+from rooflinekit.explanation.walk.front import shapes
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.report.page.deployment import Deployed, accountant, foot_notes, kernel_tables, lead, slider_data
 from rooflinekit.report.page.derivation import derivation_card
 from rooflinekit.report.page.offers import make_offers
@@ -22,14 +25,11 @@ from rooflinekit.report.page.sections import (
 )
 from rooflinekit.report.page.words import title
 from rooflinekit.report.walk_page import walk_page
-from rooflinekit.types.deployment import Deployment
-from rooflinekit.types.errors import RooflinekitError
-from rooflinekit.walk.front import shapes
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from rooflinekit.serving.outcome import Outcome
+    from rooflinekit.simulation.outcome import Outcome
 
 __all__ = ["deployment_page", "plan_page", "table_page"]
 

@@ -8,17 +8,17 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.coefficients import plan_coefficients
-from rooflinekit.derivation.case import Case
-from rooflinekit.derivation.front import make_case
-from rooflinekit.estimator import DEPLOYMENT_KEYS
+from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS
+from rooflinekit.estimation.results import Estimate
+from rooflinekit.explanation.derivation.case import Case
+from rooflinekit.explanation.derivation.front import make_case
+from rooflinekit.model.coefficients import plan_coefficients
+from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.page.offers import APART, Asked, Offers, roofs
 from rooflinekit.report.page.render import paragraphs, table
 from rooflinekit.report.page.view import fixed_view
 from rooflinekit.report.page.words import answer_sentence, decode_sentence, facts, title
-from rooflinekit.results import Estimate
-from rooflinekit.types.errors import InputError
-from rooflinekit.types.workload import Workload
 
 __all__ = ["Deployed", "accountant", "foot_notes", "lead", "slider_data"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from html import escape
 
-from rooflinekit.derivation.front import derive
-from rooflinekit.derivation.node import Node
+from rooflinekit.explanation.derivation.front import derive
+from rooflinekit.explanation.derivation.node import Node
+from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.report.derivation import quantity
 from rooflinekit.report.page.deployment import Deployed
 from rooflinekit.report.page.render import card, paragraphs
-from rooflinekit.types.errors import RooflinekitError
 
 __all__ = ["derivation_card"]
 

@@ -1,8 +1,8 @@
-// Evaluates coefficients that Python exports (rooflinekit.coefficients), term by term in the same order. No number about
+// Evaluates coefficients that Python exports (rooflinekit.model.coefficients), term by term in the same order. No number about
 // any model, accelerator or engine stands here.
 "use strict";
 const Evaluate = (() => {
-  const TILE = 128, SIGMAS = 1.645, PADDING = 64;  // as in rooflinekit/coefficients
+  const TILE = 128, SIGMAS = 1.645, PADDING = 64;  // as in rooflinekit/model/coefficients
 
   const linear = (terms, basis) => {
     let sum = terms[0] ?? 0;

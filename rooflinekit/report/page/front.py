@@ -7,10 +7,10 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.page.assemble import deployment_page, plan_page, table_page
 from rooflinekit.report.page.render import LIMIT_BYTES
-from rooflinekit.types.errors import InputError
-from rooflinekit.writing import check_target, write_whole
+from rooflinekit.specs.writing import check_target, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,6 +121,6 @@ def _value(text: str) -> Any:
 def _table(sweep: Any) -> tuple[pd.DataFrame, str]:
     if hasattr(sweep, "columns"):
         return sweep, "the table"
-    from rooflinekit.sweeping.tables import read_answers  # noqa: PLC0415 - pandas takes longer than a page
+    from rooflinekit.decision.sweeping.tables import read_answers  # noqa: PLC0415 - pandas takes longer than a page
 
     return read_answers(str(sweep)), Path(sweep).name

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from rooflinekit.calibration.last_cache import last_cache
-from rooflinekit.coefficients import Known, plan_coefficients
-from rooflinekit.estimator import read_deployment, resolve
-from rooflinekit.operating_point import Predictor
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.coefficients import Known, plan_coefficients
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.step import Plan, make_plan
+from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.model import Model
 from rooflinekit.report.page.packing import Pool
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.step import Plan, make_plan
-from rooflinekit.types.dtype import parse_dtype
-from rooflinekit.types.errors import RooflinekitError
-from rooflinekit.types.hardware import Accelerator
-from rooflinekit.types.model import Model
+from rooflinekit.specs.calibration.last_cache import last_cache
 
 __all__ = ["APART", "OTHER_GPUS", "OTHER_MODELS", "OWN", "Asked", "Offers", "make_offers", "own_formats", "roofs"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rooflinekit.coefficients import (
+from rooflinekit.model.coefficients import (
     KernelCoefficients,
     Linear,
     PlanCoefficients,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from rooflinekit.planning.demand import decoding, thinned_cv
+from rooflinekit.decision.planning.demand import decoding, thinned_cv
 from rooflinekit.report.page.render import card, paragraphs, table
 
 __all__ = ["Chosen", "chosen_replica", "plan_cards", "plan_data", "plan_lead"]

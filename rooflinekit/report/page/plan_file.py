@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, FiniteFloat, Tag, ValidationError, model_validator
 
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs.reading import read_json
-from rooflinekit.types.errors import InputError
 
 __all__ = ["read_plan"]
 

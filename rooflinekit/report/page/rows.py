@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.markup import script_json
 from rooflinekit.report.page.render import card, paragraphs
 from rooflinekit.report.titles import titles_of
-from rooflinekit.types.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,9 +108,9 @@ def _telling(column: pd.Series[Any], name: str) -> pd.Series[Any] | None:
 
 def _given(names: list[str]) -> list[str]:
     """Columns that are no results."""
-    from rooflinekit.frames.columns import LOAD_COLUMNS, RESULT_COLUMNS  # noqa: PLC0415 - pages without a table do
-    from rooflinekit.sweeping.price import COST_COLUMNS  # noqa: PLC0415 - without pandas
-    from rooflinekit.sweeping.simulated import SIMULATED_COLUMNS  # noqa: PLC0415 - as above
+    from rooflinekit.decision.sweeping.price import COST_COLUMNS  # noqa: PLC0415 - without pandas
+    from rooflinekit.decision.sweeping.simulated import SIMULATED_COLUMNS  # noqa: PLC0415 - as above
+    from rooflinekit.estimation.frames.columns import LOAD_COLUMNS, RESULT_COLUMNS  # noqa: PLC0415 - pages without a table do
 
     results = {*RESULT_COLUMNS, *LOAD_COLUMNS, *SIMULATED_COLUMNS, *COST_COLUMNS}
     return [name for name in names if name not in results]
@@ -120,7 +120,7 @@ def _barred(table: pd.DataFrame) -> pd.Series[Any]:
     """What keeps each row off fronts, in words."""
     import pandas as pd  # noqa: PLC0415 - only where a table is at hand
 
-    from rooflinekit.sweeping.barred import why_not  # noqa: PLC0415 - as above
+    from rooflinekit.decision.sweeping.barred import why_not  # noqa: PLC0415 - as above
 
     return pd.Series(why_not(table), index=table.index)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from rooflinekit.estimation.results import Estimate
+from rooflinekit.model.step import Plan
+from rooflinekit.model.timing.calibrated import WIDEST
+from rooflinekit.model.types.batch import Batch
 from rooflinekit.report.page.render import card, paragraphs, table
-from rooflinekit.results import Estimate
-from rooflinekit.serving.outcome import Outcome
-from rooflinekit.step import Plan
-from rooflinekit.timing.calibrated import WIDEST
-from rooflinekit.types.batch import Batch
+from rooflinekit.simulation.outcome import Outcome
 
 __all__ = ["accuracy_card", "provenance_card", "simulation_card", "simulation_data", "walk_card"]
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from rooflinekit.operating_point import Interval, OperatingPoint, Predictor
-from rooflinekit.roofline import StepTime
-from rooflinekit.types.errors import RooflinekitError
-from rooflinekit.types.kernel import KernelTime
-from rooflinekit.types.workload import Workload
+from rooflinekit.model.operating_point import Interval, OperatingPoint, Predictor
+from rooflinekit.model.roofline import StepTime
+from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.model.types.kernel import KernelTime
+from rooflinekit.model.types.workload import Workload
 
 __all__ = ["BATCHES", "CONTEXTS", "fixed_view"]
 

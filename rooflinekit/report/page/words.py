@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rooflinekit.results import Estimate
-from rooflinekit.types.units import format_bytes, format_time
+from rooflinekit.estimation.results import Estimate
+from rooflinekit.model.types.units import format_bytes, format_time
 
 __all__ = ["answer_sentence", "decode_sentence", "facts", "format_number", "title"]
 

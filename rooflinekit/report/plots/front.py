@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.types.errors import InputError, MissingExtraError
+from rooflinekit.model.types.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     from rooflinekit.report.plots.picture import Picture

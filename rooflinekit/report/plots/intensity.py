@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
+from rooflinekit.estimation.results import Estimate
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.plots.labels import Label, end_labels
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.roofline import Roofs
 from rooflinekit.report.plots.style import Frame, Theme, decades, powers_of_two
 from rooflinekit.report.plots.words import scale_text, source_of
-from rooflinekit.results import Estimate
-from rooflinekit.types.errors import InputError
 
 __all__ = ["intensity", "matrices"]
 

@@ -7,13 +7,13 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
+from rooflinekit.decision.sensitivity.results import Levers
+from rooflinekit.estimation.results import Estimate
+from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.report.plots import intensity, loads, roofline, sensitivities, served, steps, sweeps
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import THEMES, Theme, styled
-from rooflinekit.results import Estimate
-from rooflinekit.sensitivity.results import Levers
-from rooflinekit.serving.outcome import Outcome
-from rooflinekit.types.errors import InputError, UnknownNameError
+from rooflinekit.simulation.outcome import Outcome
 
 __all__ = ["KINDS", "draw", "drawable"]
 

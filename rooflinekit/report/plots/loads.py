@@ -16,11 +16,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
+from rooflinekit.decision.sweeping.barred import OVERLOADED, runs
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import Theme, decades
 from rooflinekit.report.plots.sweeps import Curve, axis_of, curves, frame_of, ring_words
 from rooflinekit.report.plots.words import scale_text
-from rooflinekit.sweeping.barred import OVERLOADED, runs
 
 __all__ = ["LOADS", "load_sweep"]
 

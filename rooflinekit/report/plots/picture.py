@@ -12,9 +12,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.plots.style import Theme, styled
-from rooflinekit.types.errors import InputError
-from rooflinekit.writing import check_target, write_whole
+from rooflinekit.specs.writing import check_target, write_whole
 
 __all__ = ["Picture"]
 

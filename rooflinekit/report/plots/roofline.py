@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from rooflinekit.calibration.last_cache import LastCache
+from rooflinekit.estimation.results import Estimate, KernelResult, StepResult
+from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.model.types.units import format_rate
 from rooflinekit.report.palette import CAUSES
 from rooflinekit.report.plots.labels import Label, along, place
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import Theme, decades
 from rooflinekit.report.plots.words import headed, scale_text
-from rooflinekit.results import Estimate, KernelResult, StepResult
-from rooflinekit.types.dtype import parse_dtype
-from rooflinekit.types.units import format_rate
+from rooflinekit.specs.calibration.last_cache import LastCache
 
 __all__ = ["Point", "Roofs", "points", "roofline"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from rooflinekit.decision.sensitivity.results import Levers
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import Theme, label_ticks, legend
 from rooflinekit.report.plots.words import headed
-from rooflinekit.sensitivity.results import Levers
 
 __all__ = ["elasticities", "moves"]
 

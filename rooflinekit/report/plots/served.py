@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
+from rooflinekit.model.types.units import format_time
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import Theme, decades, label_ticks
 from rooflinekit.report.plots.words import headed, scale_text
-from rooflinekit.serving.outcome import Outcome
-from rooflinekit.types.units import format_time
+from rooflinekit.simulation.outcome import Outcome
 
 __all__ = ["percentiles", "timeline"]
 

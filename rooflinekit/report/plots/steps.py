@@ -11,12 +11,12 @@ from matplotlib.gridspec import GridSpec
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
+from rooflinekit.estimation.results import Estimate, KernelResult, StepResult
+from rooflinekit.model.types.units import format_bytes, format_time
 from rooflinekit.report.palette import CAUSES, CLASSES
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import Theme, label_ticks, legend, shortened
 from rooflinekit.report.plots.words import headed
-from rooflinekit.results import Estimate, KernelResult, StepResult
-from rooflinekit.types.units import format_bytes, format_time
 
 __all__ = ["bytes_by_class", "bytes_read", "memory", "time_spent"]
 

@@ -9,15 +9,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from rooflinekit.frames import INPUT_COLUMNS
+from rooflinekit.decision.sweeping.barred import FAILED, runs, why_not
+from rooflinekit.decision.sweeping.pareto import pareto_front, parse_goals
+from rooflinekit.estimation.frames import INPUT_COLUMNS
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.palette import SERIES
 from rooflinekit.report.plots.labels import Label, end_labels, place
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import TITLE, Frame, Theme, decades, powers_of_two, shortened
 from rooflinekit.report.plots.words import scale_text
-from rooflinekit.sweeping.barred import FAILED, runs, why_not
-from rooflinekit.sweeping.pareto import pareto_front, parse_goals
-from rooflinekit.types.errors import InputError
 
 __all__ = [
     "Curve", "axis_of", "batch_sweep", "context_sweep", "curves", "frame_of", "kinds_of", "left_out", "pareto",

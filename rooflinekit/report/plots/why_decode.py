@@ -6,11 +6,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from rooflinekit.estimator import estimate
+from rooflinekit.decision.sensitivity.front import levers
+from rooflinekit.decision.sweeping.front import sweep
+from rooflinekit.estimation.estimator import estimate
 from rooflinekit.report.plots.kinds import draw
 from rooflinekit.report.plots.picture import Picture
-from rooflinekit.sensitivity.front import levers
-from rooflinekit.sweeping.front import sweep
 
 __all__ = ["pictures", "write_pictures"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TypeAlias
 
+from rooflinekit.decision.sensitivity.results import Levers
+from rooflinekit.estimation.results import Estimate
 from rooflinekit.report.plots.style import Frame, Theme, shortened
-from rooflinekit.results import Estimate
-from rooflinekit.sensitivity.results import Levers
-from rooflinekit.serving.outcome import Outcome
+from rooflinekit.simulation.outcome import Outcome
 
 __all__ = ["Answer", "headed", "scale_text", "source_of", "subject_of"]
 

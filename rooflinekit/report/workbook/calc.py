@@ -1,4 +1,4 @@
-"""Time of one kernel in one step, in the cells of one row: `rooflinekit.coefficients.kernel` as formulas."""
+"""Time of one kernel in one step, in the cells of one row: `rooflinekit.model.coefficients.kernel` as formulas."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class _Sizes:
     touched: Formula
 
     def features(self) -> tuple[Formula, ...]:
-        """In the order of `rooflinekit.coefficients.state.FEATURES`."""
+        """In the order of `rooflinekit.model.coefficients.state.FEATURES`."""
         padded = when(self.rows <= _PADDING, self.rows, ceil(self.rows / _PADDING) * _PADDING)
         sequences = self.step.sequences
         length = sqrt(self.pairs / sequences * 2.0 + 0.25) - 0.5

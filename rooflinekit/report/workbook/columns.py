@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from rooflinekit.coefficients import KernelCoefficients, Linear, Position, Shape, SurfaceSlice, TimeCoefficients
-from rooflinekit.coefficients.linear import Linear as _Linear
-from rooflinekit.coefficients.state import FEATURES
+from rooflinekit.model.coefficients import KernelCoefficients, Linear, Position, Shape, SurfaceSlice, TimeCoefficients
+from rooflinekit.model.coefficients.linear import Linear as _Linear
+from rooflinekit.model.coefficients.state import FEATURES
 
 __all__ = ["COLUMNS", "EMPTY", "TERMS", "WORK", "kernel_row", "span_of"]
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from rooflinekit.coefficients import KernelCoefficients, PlanCoefficients, SurfaceSlice
-from rooflinekit.coefficients.memory import MOST_SLOPES
-from rooflinekit.coefficients.plan import HostCoefficients
+from rooflinekit.model.coefficients import KernelCoefficients, PlanCoefficients, SurfaceSlice
+from rooflinekit.model.coefficients.memory import MOST_SLOPES
+from rooflinekit.model.coefficients.plan import HostCoefficients
 from rooflinekit.report.workbook.columns import COLUMNS, EMPTY, kernel_row
 from rooflinekit.report.workbook.formula import Range
 from rooflinekit.report.workbook.offers import Offer, Offers

@@ -1,4 +1,4 @@
-"""Sheets Fleet and TCO: `rooflinekit.coefficients.fleet` as formulas."""
+"""Sheets Fleet and TCO: `rooflinekit.model.coefficients.fleet` as formulas."""
 
 from __future__ import annotations
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.workbook.data import Data
 from rooflinekit.report.workbook.formula import Formula, Range
 from rooflinekit.report.workbook.offers import Offers, Planned
 from rooflinekit.report.workbook.sheet import Book, Sheet
-from rooflinekit.types.errors import InputError
 
 __all__ = ["OWNED", "RENTED", "Inputs", "write_inputs"]
 

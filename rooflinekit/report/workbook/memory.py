@@ -1,10 +1,10 @@
-"""Does it fit: `rooflinekit.coefficients.memory` as formulas."""
+"""Does it fit: `rooflinekit.model.coefficients.memory` as formulas."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rooflinekit.coefficients.memory import MOST_SLOPES
+from rooflinekit.model.coefficients.memory import MOST_SLOPES
 from rooflinekit.report.workbook.formula import Formula, all_of, ceil, floor, maximum, minimum, when
 from rooflinekit.report.workbook.selected import Selected
 

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TypeAlias
 
-from rooflinekit.coefficients import PlanCoefficients, plan_coefficients
-from rooflinekit.estimator import read_deployment, resolve
-from rooflinekit.notes import format_notes
-from rooflinekit.operating_point import Predictor
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.estimation.notes import format_notes
+from rooflinekit.model.coefficients import PlanCoefficients, plan_coefficients
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.step import Plan, make_plan
+from rooflinekit.model.timing.calibrated import Calibration
+from rooflinekit.model.types.batch import whole_number
+from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.model.types.errors import InputError, RooflinekitError
+from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.step import Plan, make_plan
-from rooflinekit.timing.calibrated import Calibration
-from rooflinekit.types.batch import whole_number
-from rooflinekit.types.dtype import parse_dtype
-from rooflinekit.types.errors import InputError, RooflinekitError
-from rooflinekit.types.hardware import Accelerator
 
 __all__ = ["OWN", "Choices", "Offer", "Offers", "Planned", "make_offers"]
 

@@ -1,4 +1,4 @@
-"""Operating points, one a row: TTFT, TPOT and memory as `rooflinekit.coefficients.plan` adds them up."""
+"""Operating points, one a row: TTFT, TPOT and memory as `rooflinekit.model.coefficients.plan` adds them up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rooflinekit.report.workbook.sheet import Book, Sheet
 __all__ = ["Point", "Points"]
 
 _HEAD = 3
-_SIGMAS = 1.645  # as in rooflinekit.execution
+_SIGMAS = 1.645  # as in rooflinekit.model.execution
 _ENDS = ("bound", "time", "low", "high")
 _BOUND_COLUMN, _TIME_COLUMN = HEADS.index("bound [s]"), HEADS.index("time [s]")
 

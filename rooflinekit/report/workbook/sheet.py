@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.workbook.formula import Formula, Given, Range, Value
-from rooflinekit.types.errors import InputError
 
 if TYPE_CHECKING:
     from xlsxwriter.format import Format

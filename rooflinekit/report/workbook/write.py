@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rooflinekit import __version__
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.workbook.data import write_data
 from rooflinekit.report.workbook.fleet import write_fleet, write_tco
 from rooflinekit.report.workbook.formula import Formula
@@ -19,8 +20,7 @@ from rooflinekit.report.workbook.points import Point, Points
 from rooflinekit.report.workbook.selected import write_selected
 from rooflinekit.report.workbook.sheet import Book
 from rooflinekit.report.workbook.views import write_results, write_sweep
-from rooflinekit.types.errors import InputError
-from rooflinekit.writing import whole
+from rooflinekit.specs.writing import whole
 
 __all__ = ["Built", "write_workbook"]
 

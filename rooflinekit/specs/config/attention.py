@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from rooflinekit.model.types.errors import SpecError
+from rooflinekit.model.types.model import Attention, Indexer, LatentAttention, Mixer
 from rooflinekit.specs.config.family import Reading, Span, Spans
-from rooflinekit.types.errors import SpecError
-from rooflinekit.types.model import Attention, Indexer, LatentAttention, Mixer
 
 __all__ = [
     "alternating",

@@ -9,8 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.model.types.model import DenseFFN, FeedForward, Mixer, MixtureOfExperts, Model
 from rooflinekit.specs.config.keys import NAMES
-from rooflinekit.types.model import DenseFFN, FeedForward, Mixer, MixtureOfExperts, Model
 
 __all__ = ["claimed_name", "differences"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from rooflinekit.model.types.errors import ArchitectureError, SpecError
+from rooflinekit.model.types.model import DenseFFN, FeedForward, Norm
 from rooflinekit.specs.config.attention import everywhere, softmax_layers
 from rooflinekit.specs.config.family import Family, Key, Reading
 from rooflinekit.specs.config.feedforward import dense_layers, experts
-from rooflinekit.types.errors import ArchitectureError, SpecError
-from rooflinekit.types.model import DenseFFN, FeedForward, Norm
 
 __all__ = ["CLASSIC"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from rooflinekit.model.types.model import FeedForward, Mixer, Norm
 from rooflinekit.specs.config.keys import Keys
-from rooflinekit.types.model import FeedForward, Mixer, Norm
 
 __all__ = ["Family", "FeedForwards", "Flag", "Key", "Mixers", "Reading", "Span"]
 

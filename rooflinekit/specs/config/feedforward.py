@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rooflinekit.model.types.errors import SpecError
+from rooflinekit.model.types.model import DenseFFN, FeedForward, MixtureOfExperts
 from rooflinekit.specs.config.family import FeedForwards, Flag, Reading
-from rooflinekit.types.errors import SpecError
-from rooflinekit.types.model import DenseFFN, FeedForward, MixtureOfExperts
 
 __all__ = [
     "dense_layers",

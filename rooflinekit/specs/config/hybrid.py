@@ -6,12 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from rooflinekit.specs.config.attention import base_attention
-from rooflinekit.specs.config.family import Reading
-from rooflinekit.specs.config.feedforward import experts
-from rooflinekit.specs.config.keys import Keys
-from rooflinekit.types.errors import SpecError
-from rooflinekit.types.model import (
+from rooflinekit.model.types.errors import SpecError
+from rooflinekit.model.types.model import (
     DenseFFN,
     FeedForward,
     GatedDeltaNet,
@@ -20,6 +16,10 @@ from rooflinekit.types.model import (
     Mamba2,
     Mixer,
 )
+from rooflinekit.specs.config.attention import base_attention
+from rooflinekit.specs.config.family import Reading
+from rooflinekit.specs.config.feedforward import experts
+from rooflinekit.specs.config.keys import Keys
 
 __all__ = [
     "delta_hybrid",

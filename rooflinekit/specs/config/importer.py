@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rooflinekit.model.types.dtype import Dtype, parse_dtype
+from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecError
+from rooflinekit.model.types.model import FeedForward, Layer, Mixer, Model
 from rooflinekit.specs.config.families import ARCHITECTURES, FAMILIES, NESTED
 from rooflinekit.specs.config.family import Family, Reading
 from rooflinekit.specs.config.keys import NAMES, Keys, named, shown
@@ -16,9 +19,6 @@ from rooflinekit.specs.config.refusals import (
     unidentified,
 )
 from rooflinekit.specs.locate import Loaded
-from rooflinekit.types.dtype import Dtype, parse_dtype
-from rooflinekit.types.errors import ArchitectureError, DtypeError, SpecError
-from rooflinekit.types.model import FeedForward, Layer, Mixer, Model
 
 __all__ = ["model_from_config"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from rooflinekit.types.errors import SpecError
+from rooflinekit.model.types.errors import SpecError
 
 __all__ = ["NAMES", "Keys", "is_off", "named", "shown"]
 

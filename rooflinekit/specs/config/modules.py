@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import SpecError
+from rooflinekit.model.types.model import DenseFFN, LatentAttention, Layer, MixtureOfExperts, WeightFormats
 from rooflinekit.specs.config.keys import shown
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.errors import SpecError
-from rooflinekit.types.model import DenseFFN, LatentAttention, Layer, MixtureOfExperts, WeightFormats
 
 __all__ = ["Patterns", "Scheme", "weight_formats"]
 

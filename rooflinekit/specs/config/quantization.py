@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import DtypeError, SpecError, nearest
+from rooflinekit.model.types.model import Layer, WeightFormats
 from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.keys import Keys, shown
 from rooflinekit.specs.config.modules import Patterns, Scheme, weight_formats
-from rooflinekit.types.dtype import Dtype
-from rooflinekit.types.errors import DtypeError, SpecError, nearest
-from rooflinekit.types.model import Layer, WeightFormats
 
 __all__ = ["Formats", "read_formats"]
 

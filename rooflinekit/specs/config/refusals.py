@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from rooflinekit.model.types.errors import ArchitectureError, nearest
 from rooflinekit.specs.config.keys import NAMES, is_off, named, shown
-from rooflinekit.types.errors import ArchitectureError, nearest
 
 __all__ = ["refuse_headless", "refuse_other_networks", "refuse_unknown_keys", "unidentified"]
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from rooflinekit.model.types.errors import ArchitectureError, SpecError
+from rooflinekit.model.types.model import DenseFFN, FeedForward, Mixer
 from rooflinekit.specs.config.attention import base_attention, stated
 from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.feedforward import experts
 from rooflinekit.specs.config.keys import Keys, is_off, shown
-from rooflinekit.types.errors import ArchitectureError, SpecError
-from rooflinekit.types.model import DenseFFN, FeedForward, Mixer
 
 __all__ = ["gemma4_ffns", "gemma4_mixers", "gemma4_norms", "mimo_mixers", "nas_ffns", "nas_mixers"]
 

@@ -1,0 +1,185 @@
+"""What one accelerator hour costs: a dated quote, a price that the user gives, or a purchase spread over its years."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from rooflinekit.model.types.errors import InputError, WorkloadError
+from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.numeric import Numeric
+
+__all__ = [
+    "HOURS_PER_YEAR",
+    "PRICE_KEYS",
+    "Capex",
+    "HourlyPrice",
+    "hourly_price",
+    "positive",
+    "quoted_price",
+    "read_price",
+    "usd_per_million",
+]
+
+PRICE_KEYS = ("price", "purchase", "years", "power_price", "pue")
+"""USD of an accelerator hour; or USD of a purchase, its years, USD of a kWh, and PUE."""
+
+HOURS_PER_YEAR = 8760.0
+"""365 days of 24 hours."""
+
+_MOST = 1e12  # no price, wattage or number of years that a user may give is larger
+
+
+def usd_per_million(usd_per_hour: Numeric, tokens_per_second: Numeric) -> Numeric:
+    """What a million tokens cost where that many come out all the time: usd/h over millions of tokens an hour [USD].
+
+    >>> usd_per_million(7.2, 1000.0)  # 3.6 million tokens an hour
+    2.0
+    """
+    return usd_per_hour / (tokens_per_second * (3600.0 / 1e6))
+
+
+@dataclass(frozen=True)
+class HourlyPrice:
+    """What one accelerator costs an hour [USD/h], and who says so. `low` and `high` are those of a quote, if known."""
+
+    usd_per_gpu_hour: Numeric
+    source: str
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Capex:
+    """A purchase: price of one accelerator with its share of the host [USD], years of use, electricity, PUE.
+
+    watts: what one accelerator takes, its rated power where None; pue: power of the building over power of the
+    machines, 1 if cooling is not counted.
+    """
+
+    purchase_usd: Numeric
+    years: Numeric
+    usd_per_kwh: Numeric = 0.0
+    pue: Numeric = 1.0
+    watts: Numeric | None = None
+
+    @classmethod
+    def checked(cls, purchase: object, years: object, usd_per_kwh: object = 0.0, pue: object = 1.0) -> Capex:
+        """Read user input.
+
+        Raises WorkloadError for a price that is not above 0, no years, or a PUE below 1.
+        """
+        overhead = positive(pue, "pue")
+        if overhead < 1.0:
+            raise WorkloadError(f"pue is power of the building over power of the machines, at least 1, not {pue!r}")
+        return cls(
+            positive(purchase, "purchase"),
+            positive(years, "years"),
+            positive(usd_per_kwh, "power_price", zero=True),
+            overhead,
+        )
+
+    def usd_per_gpu_hour(self, tdp_w: Numeric) -> Numeric:
+        """Purchase over its hours, and electricity: P/(years · 8760) + W/1000 · PUE · $/kWh [USD/h].
+
+        Every hour is paid, whether the accelerator is busy or not. Interest, space and staff are not in it.
+
+        >>> round(Capex(35040.0, 4.0).usd_per_gpu_hour(700.0), 6)  # 35040 USD over 35040 hours
+        1.0
+        >>> round(Capex(35040.0, 4.0, usd_per_kwh=0.10, pue=1.2).usd_per_gpu_hour(700.0), 6)  # and 0.84 kWh an hour
+        1.084
+        """
+        watts = tdp_w if self.watts is None else self.watts
+        return self.purchase_usd / (self.years * HOURS_PER_YEAR) + watts / 1000.0 * self.pue * self.usd_per_kwh
+
+
+def positive(value: object, name: str, zero: bool = False) -> float:
+    """Read a number that a user gave; above 0, or at least 0.
+
+    >>> positive(2, "price")
+    2.0
+
+    Raises WorkloadError for text, a negative number, infinity or nan.
+    """
+    least = "at least 0" if zero else "above 0"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise WorkloadError(f"{name} must be a number {least}, not {value!r}")
+    number = float(value)
+    if not 0.0 <= number <= _MOST or (number == 0.0 and not zero):
+        raise WorkloadError(f"{name} must be a number {least}, not {value!r}")
+    return number
+
+
+def quoted_price(accelerator: Accelerator) -> HourlyPrice | None:
+    """The dated quote in an accelerator's file, None if it has none.
+
+    >>> from rooflinekit.specs import load_accelerator
+    >>> quoted_price(load_accelerator("l40s").value) is None
+    True
+    """
+    quote = accelerator.price
+    if quote is None:
+        return None
+    source = quote.source if quote.date in quote.source else f"{quote.source} ({quote.date})"
+    return HourlyPrice(quote.usd_per_hour, source, quote.low, quote.high)
+
+
+def hourly_price(accelerator: Accelerator, price: object = None, capex: Capex | None = None) -> HourlyPrice:
+    """What an accelerator hour costs: the price given, a purchase given, or else the quote in the accelerator's file.
+
+    Args:
+        accelerator: whose quote is looked up, and whose rated power a purchase is charged for.
+        price: USD for one accelerator hour, or None.
+        capex: a purchase, or None; excludes `price`.
+
+    Returns:
+        The price with its source.
+
+    Raises:
+        InputError: both are given, or neither and the file has no quote, or electricity is to be paid for a power
+            that nobody knows; WorkloadError: a price that makes no sense.
+
+    >>> from rooflinekit.specs import load_accelerator
+    >>> hourly_price(load_accelerator("l40s").value, 0.9)
+    HourlyPrice(usd_per_gpu_hour=0.9, source='given', low=None, high=None)
+    """
+    if price is not None and capex is not None:
+        raise InputError("price and purchase exclude each other: rent by the hour, or a purchase over its years")
+    if price is not None:
+        return HourlyPrice(positive(price, "price"), "given")
+    if capex is not None:
+        return _bought(accelerator, capex)
+    quote = quoted_price(accelerator)
+    if quote is None:
+        raise InputError(
+            f"{accelerator.name} has no price in its file; give price (USD for one GPU hour), or purchase and years"
+        )
+    return quote
+
+
+def read_price(accelerator: Accelerator, given: Mapping[str, Any]) -> HourlyPrice:
+    """Read the `PRICE_KEYS` of a scenario; without any, the quote in the accelerator's file.
+
+    Raises what `hourly_price` does; InputError for a purchase without its years, or electricity without a purchase.
+    """
+    asked = {key: given[key] for key in PRICE_KEYS if given.get(key) is not None}
+    if "purchase" not in asked:
+        for key in ("years", "power_price"):
+            if key in asked:
+                raise InputError(f"{key} belongs to a purchase; add purchase (USD for one accelerator and its host)")
+        return hourly_price(accelerator, asked.get("price"))
+    if "years" not in asked:
+        raise InputError("purchase needs years: over how many years it is spread")
+    capex = Capex.checked(asked["purchase"], asked["years"], asked.get("power_price", 0.0), asked.get("pue", 1.0))
+    return hourly_price(accelerator, asked.get("price"), capex)
+
+
+def _bought(accelerator: Accelerator, capex: Capex) -> HourlyPrice:
+    if not accelerator.tdp_w and capex.watts is None and capex.usd_per_kwh:
+        raise InputError(f"{accelerator.name} has no rated power in its file, so its electricity cannot be priced")
+    words = f"purchase of {capex.purchase_usd:g} USD over {capex.years:g} years"
+    if isinstance(capex.usd_per_kwh, float) and capex.usd_per_kwh:
+        words += f", {capex.usd_per_kwh:g} USD/kWh at rated power and PUE {capex.pue:g}"
+    return HourlyPrice(capex.usd_per_gpu_hour(accelerator.tdp_w), words)

@@ -1,0 +1,142 @@
+"""What a token takes of a replica, and so what it costs: cached input, input and output apart.
+
+Symbols: C sequences running, S, c and N mean tokens in, in the cache, and out; t_d(C) a decode step of all of them,
+s(S, c) what one prompt adds to the steps of the others (`traffic.mixing.prefill_share`), π the price of a replica's
+second, u the share of the time that it works.
+
+    request = s(S, c) + N·t_d(C)/C            seconds of a replica: at the knee the rate is one over this
+    output  = t_d(C)/C                        a step gives C tokens, one to each sequence
+    cached  = (s(S, c) − s(S − c, 0))/c       what the prefix adds: its keys are read and scored, nothing is computed
+    input   = (s(S, c) − c·cached)/(S − c)    the rest of the prompt's time, over the tokens that are computed
+    price   = π/u · seconds
+
+The parts add up to the request by construction. What decoding reads of the prompt's cache is in the output: a long
+prompt makes output tokens dearer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooflinekit.decision.economics.price import HourlyPrice
+from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.traffic.mixing import InFlight, prefill_share
+from rooflinekit.model.types.numeric import Numeric, maximum, where
+from rooflinekit.model.types.workload import Workload
+
+__all__ = ["MILLION", "TokenPrices", "TokenTimes", "token_prices", "token_times"]
+
+MILLION = 1e6
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class TokenTimes:
+    """Seconds of a replica that one token of each kind takes; scalars or arrays, as the load is.
+
+    step: the decode step that all sequences share; prompt: what one prompt adds to the steps of the others.
+    """
+
+    cached: Numeric
+    input: Numeric
+    output: Numeric
+    step: Interval
+    prompt: Interval
+    load: InFlight
+
+    @property
+    def request(self) -> Numeric:
+        """Seconds of a replica that one request takes: s + N·t_d/C."""
+        return self.prompt.time + self.load.osl * self.output
+
+    @property
+    def asymmetry(self) -> Numeric:
+        """Output token over input token."""
+        return self.output / self.input
+
+
+def token_times(predictor: Predictor, load: InFlight) -> TokenTimes:
+    """Divide the time of a replica among the tokens of its requests.
+
+    Args:
+        predictor: the deployment.
+        load: requests in flight, their mean lengths, and the part of each prompt that is in the cache [tokens]; with
+            `cached` 0, the price of a cached token is that of a prefix of half the prompt.
+
+    Returns:
+        Seconds of a replica a token. A step has no fewer sequences than `load.users`: what fits is not asked here.
+
+    >>> from rooflinekit.estimation.estimator import read_deployment, resolve
+    >>> at_bound = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
+    >>> times = token_times(at_bound, InFlight(64.0, 1024.0, 256.0))
+    >>> round(times.step.time * 1e3, 2), round(times.output * 1e6, 1)  # 15.0 + 9.7 GB at 3.35 TB/s, 64 tokens a step
+    (7.37, 115.1)
+    >>> round(times.asymmetry, 1)  # the same FLOP, but 64 sequences share the weights and none shares its cache
+    9.9
+    """
+    step = predictor.tpot(Workload(load.users, load.isl, load.osl))
+    prompt = prefill_share(predictor, load)
+    prefix = _prefix_time(predictor, load)
+    fresh = load.isl - load.cached
+    return TokenTimes(
+        cached=prefix,
+        input=(prompt.time - load.cached * prefix) / fresh,
+        output=step.time / load.users,
+        step=step,
+        prompt=prompt,
+        load=load,
+    )
+
+
+def _prefix_time(predictor: Predictor, load: InFlight) -> Numeric:
+    """What one token of a cached prefix adds to a prompt [s]; of half the prompt where nothing is cached."""
+    prefix = where(load.cached == 0.0, load.isl // 2.0, load.cached)
+    whole = prefill_share(predictor, InFlight(load.users, load.isl, load.osl, prefix))
+    alone = prefill_share(predictor, InFlight(load.users, load.isl - prefix, load.osl))
+    return maximum(whole.time - alone.time, 0.0) / maximum(prefix, 1.0)  # a prompt of one token has no half
+
+
+@dataclass(frozen=True)
+class TokenPrices:
+    """USD for a million tokens of each kind, and for a request; with the price of the hour that they come from."""
+
+    cached_usd_per_million: Numeric
+    input_usd_per_million: Numeric
+    output_usd_per_million: Numeric
+    request_usd: Numeric
+    replica_usd_per_hour: Numeric
+    utilisation: Numeric
+    hour: HourlyPrice
+
+    @property
+    def asymmetry(self) -> Numeric:
+        """Price of an output token over that of an input token."""
+        return self.output_usd_per_million / self.input_usd_per_million
+
+
+def token_prices(times: TokenTimes, hour: HourlyPrice, gpus: Numeric = 1, utilisation: Numeric = 1.0) -> TokenPrices:
+    """Price the tokens of a replica of `gpus` accelerators: π/u · seconds.
+
+    utilisation: the share of the paid time that the replica works at this load; the rest is idle and spread over all
+    tokens alike.
+
+    >>> from rooflinekit.model.operating_point import Interval
+    >>> second, load = Interval(1.0, 1.0, 1.0, 1.0), InFlight(1.0, 100.0, 10.0)
+    >>> times = TokenTimes(1e-6, 1e-5, 1e-4, second, Interval(1e-3, 1e-3, 1e-3, 1e-3), load)
+    >>> p = token_prices(times, HourlyPrice(3.6, "given"), utilisation=0.5)  # 0.001 USD a second, half of them idle
+    >>> p.cached_usd_per_million, p.input_usd_per_million, p.output_usd_per_million
+    (0.002, 0.02, 0.2)
+    >>> round(p.request_usd, 9)  # 100 x 0.02 and 10 x 0.2 USD a million
+    4e-06
+    """
+    replica = hour.usd_per_gpu_hour * gpus
+    second = replica / _HOUR / utilisation
+    return TokenPrices(
+        second * times.cached * MILLION,
+        second * times.input * MILLION,
+        second * times.output * MILLION,
+        second * times.request,
+        replica,
+        utilisation,
+        hour,
+    )

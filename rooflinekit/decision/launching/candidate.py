@@ -1,0 +1,139 @@
+"""The candidates of a plan: one kind of server, a prefill and a decode kind, or a fleet of several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from rooflinekit.model.types.batch import whole_number
+from rooflinekit.model.types.errors import InputError
+from rooflinekit.specs.reading import read_json
+
+__all__ = ["Part", "choose", "parts", "planned", "read_plan"]
+
+_LENGTHS = {"isl": "isl_mean", "osl": "osl_mean"}  # keywords of estimate, and what a plan's traffic calls them
+_SPREADS = {"isl_cv": "isl_cv", "osl_cv": "osl_cv"}
+_LOADS = ("batch", "rate", "concurrency")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Servers of one kind: their scenario, how many, and their place in a split or a fleet."""
+
+    role: str  #: "", prefill or decode
+    scenario: Mapping[str, Any]
+    replicas: int
+    number: int = 0  #: part of a mixed fleet, from 1; 0 if there is only one
+
+    @property
+    def name(self) -> str:
+        """What its script and files are called."""
+        return f"part-{self.number}-{self.role or 'serve'}" if self.number else self.role or "serve"
+
+
+def read_plan(plan: str | PathLike[str] | Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `rooflinekit plan --format json` wrote.
+
+    Raises InputError (SpecError for the file) if it is something else.
+    """
+    data: Any = plan if isinstance(plan, Mapping) else read_json(Path(plan))
+    if not isinstance(data, Mapping) or not isinstance(data.get("candidates"), list):
+        raise InputError("plan: no list of candidates in it; give what `rooflinekit plan --format json` writes")
+    return data
+
+
+def choose(plan: Mapping[str, Any], candidate: int | None) -> Mapping[str, Any]:
+    """The candidate of that number, counted from 1, or the best.
+
+    Raises InputError if there is none.
+    """
+    found, count = plan["candidates"], len(plan["candidates"])
+    if candidate is None:
+        best = plan.get("best")
+        if not isinstance(best, Mapping):
+            raise InputError(
+                "plan: it has no best candidate, since none meets the objectives"
+                + (f"; choose one with candidate, 1 to {count}" if count else "")
+            )
+        return best
+    number = whole_number(candidate, "candidate")
+    if number > count:
+        raise InputError(f"candidate {number} is not in the plan; it has {f'1 to {count}' if count else 'none'}")
+    chosen = found[number - 1]
+    if not isinstance(chosen, Mapping):
+        raise InputError(f"plan: candidate {number} is {chosen!r}, not an object")
+    return chosen
+
+
+def planned(candidate: Mapping[str, Any]) -> str | None:
+    """What the plan predicts for the candidate as a whole, in words; None if it does not say."""
+    predicted = candidate.get("predicted")
+    found = []
+    for key, name in (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT")):
+        times = predicted.get(key) if isinstance(predicted, Mapping) else None
+        p95 = times.get("p95") if isinstance(times, Mapping) else None
+        if _is_number(p95):
+            found.append(f"p95 {name} {p95:.1f} ms")
+    return f"the plan predicts {', '.join(found)} at its peak" if found else None
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def parts(candidate: Mapping[str, Any], traffic: object = None) -> Iterator[Part]:
+    """The kinds of server of a candidate; lengths and load that their scenarios leave out are those of the traffic.
+
+    Raises InputError for a candidate without a scenario.
+    """
+    fleet = candidate.get("fleet")
+    if fleet is None:
+        yield from _one(candidate, 0, traffic)
+        return
+    if not isinstance(fleet, list) or not fleet:
+        raise InputError(f"plan: fleet {fleet!r} is not a list of candidates")
+    for number, member in enumerate(fleet, start=1):
+        if not isinstance(member, Mapping) or "fleet" in member:
+            raise InputError(f"plan: fleet: part {number} is not a candidate")
+        yield from _one(member, number, traffic)
+
+
+def _one(candidate: Mapping[str, Any], number: int, traffic: object) -> Iterator[Part]:
+    split = [role for role in ("prefill", "decode") if candidate.get(role) is not None]
+    if split and len(split) < 2:
+        raise InputError(f"plan: a candidate has {split[0]} and no {'decode' if split == ['prefill'] else 'prefill'}")
+    for role in split:
+        yield _part(role, candidate[role], number, traffic)
+    if not split:
+        yield _part("", candidate, number, traffic)
+
+
+def _part(role: str, entry: object, number: int, traffic: object) -> Part:
+    scenario = entry.get("scenario") if isinstance(entry, Mapping) else None
+    if not isinstance(entry, Mapping) or not isinstance(scenario, Mapping):
+        raise InputError(f"plan: {role or 'a candidate'} has no scenario (keywords of estimate)")
+    replicas = entry.get("replicas")
+    count = 1 if replicas is None else whole_number(replicas, "replicas")
+    asked = _traffic(traffic, entry, role, scenario) if isinstance(traffic, Mapping) else {}
+    return Part(role, {**asked, **scenario}, count, number)
+
+
+def _traffic(
+    traffic: Mapping[str, Any], entry: Mapping[str, Any], role: str, scenario: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Lengths, and for a server that does both prefill and decode the load of one replica."""
+    asked: dict[str, Any] = {
+        key: max(round(traffic[name]), 1) for key, name in _LENGTHS.items() if _is_number(traffic.get(name))
+    }
+    load = entry.get("load")
+    if role or not _is_number(load) or any(key in scenario for key in _LOADS):
+        return asked
+    asked |= {key: traffic[name] for key, name in _SPREADS.items() if _is_number(traffic.get(name))}
+    if _is_number(traffic.get("users")):
+        return asked | {"concurrency": max(round(load), 1)}
+    bursts = traffic.get("arrival_cv")
+    return asked | {"rate": load} | ({"burstiness": bursts} if _is_number(bursts) else {})

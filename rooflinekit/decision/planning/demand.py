@@ -1,0 +1,189 @@
+"""What has to be served: requests a second or users, their lengths, the busiest hour."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rooflinekit.model.traffic.closed_form import Traffic
+from rooflinekit.model.traffic.question import LoadQuestion
+from rooflinekit.model.types.batch import whole_number
+from rooflinekit.model.types.errors import InputError, WorkloadError
+from rooflinekit.simulation.lengths import Fixed, Length, cv, parse_length
+from rooflinekit.simulation.trace_summary import summarise
+from rooflinekit.simulation.traces import Trace, load_trace
+
+__all__ = ["Demand", "decoding", "read_demand", "thinned_cv"]
+
+_MOST_RATE = 1e7  # requests a second
+_MOST_PEAK = 1000.0
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Traffic of the whole service.
+
+    Of `rate` (mean requests a second, an open loop) and `users` (who each wait for their answer, a closed loop) one is
+    given. peak: the busiest hour over the mean; the fleet is made for it, and paid all day. arrival_cv: standard
+    deviation over mean of the gaps between arrivals.
+    """
+
+    rate: float | None
+    users: float | None
+    peak: float
+    isl: Length
+    osl: Length
+    arrival_cv: float = 1.0
+    trace: Trace | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether users wait for their answers."""
+        return self.users is not None
+
+    @property
+    def mean_load(self) -> float:
+        """Requests a second, or users, in the mean."""
+        return float(self.users if self.users is not None else self.rate or 0.0)
+
+    @property
+    def peak_load(self) -> float:
+        """The same in the busiest hour; whole users."""
+        load = self.mean_load * self.peak
+        return float(math.ceil(load - 1e-9)) if self.closed else load
+
+    @property
+    def traffic(self) -> Traffic:
+        """As the closed form takes it."""
+        return Traffic(
+            self.isl.mean, self.osl.mean, isl_cv=cv(self.isl), osl_cv=cv(self.osl), arrival_cv=self.arrival_cv
+        )
+
+    @property
+    def longest(self) -> float:
+        """Tokens of the longest request."""
+        return self.isl.quantile(1.0) + self.osl.quantile(1.0)
+
+    @property
+    def unit(self) -> str:
+        """Of a load."""
+        return "users" if self.closed else "requests/s"
+
+    def thinned(self, replicas: float) -> Demand:
+        """What one of `replicas` sees whose requests are drawn at random: gaps with c² = 1 + (c₀² − 1)/n.
+
+        >>> from rooflinekit.simulation.lengths import Fixed
+        >>> Demand(8.0, None, 1.0, Fixed(100), Fixed(10), arrival_cv=3.0).thinned(4.0).arrival_cv ** 2
+        3.0
+        """
+        if self.closed or self.arrival_cv == 1.0 or replicas <= 1.0:
+            return self
+        return replace(self, arrival_cv=thinned_cv(self.arrival_cv, replicas))
+
+    def question(self, load: float) -> LoadQuestion:
+        """A share of it on one replica."""
+        users, rate = (load, None) if self.closed else (None, load)
+        return LoadQuestion(users, rate, self.traffic, None, None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "rate": self.rate, "users": self.users, "peak": self.peak, "peak_load": self.peak_load,
+            "isl_mean": self.isl.mean, "isl_cv": cv(self.isl), "osl_mean": self.osl.mean, "osl_cv": cv(self.osl),
+            "arrival_cv": self.arrival_cv, "trace": None if self.trace is None else self.trace.name,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        load = f"{self.mean_load:,g} {self.unit}"
+        if self.peak > 1.0:
+            load += f", {self.peak_load:,g} in the busiest hour"
+        lengths = [_length(self.isl), _length(self.osl)]
+        process = "" if self.closed or self.arrival_cv == 1.0 else f", gaps with cv {self.arrival_cv:.3g}"
+        return f"{load}{process}, {lengths[0]} tokens in, {lengths[1]} out"
+
+
+def _length(length: Length) -> str:
+    if isinstance(length, Fixed):
+        return f"{length.tokens:,}"
+    return f"{length.mean:,.0f} (cv {cv(length):.2g})"
+
+
+def thinned_cv(arrival_cv: float, replicas: float) -> float:
+    """Coefficient of variation of the gaps that one of `replicas` sees: c² = 1 + (c₀² − 1)/n.
+
+    >>> thinned_cv(3.0, 4.0) ** 2, thinned_cv(1.0, 7.0)
+    (3.0, 1.0)
+    """
+    return math.sqrt(1.0 + (arrival_cv**2 - 1.0) / replicas)
+
+
+def decoding(rate: float, osl: float, tpot: float) -> float:
+    """Sequences that a rate of requests [1/s] keeps decoding at a TPOT [s]: λ·(N − 1)·t, Little's law.
+
+    Little (1961), Operations Research 9(3): what is in a system is the rate of arrivals times the time that each stays.
+
+    >>> decoding(10.0, 101.0, 0.02)
+    20.0
+    """
+    return rate * (osl - 1.0) * tpot
+
+
+def read_demand(given: dict[str, Any]) -> Demand:
+    """Read rate, users, trace, peak, isl, osl, cv and clean.
+
+    A trace brings its rate, its lengths and how its arrivals vary; a rate beside it replays it at that mean rate.
+
+    Raises InputError for none of the loads or two of them, WorkloadError for numbers that make no sense.
+
+    >>> demand = read_demand({"rate": 50, "peak": 1.5, "isl": 2000, "osl": 300})
+    >>> demand.peak_load, demand.traffic.isl
+    (75.0, 2000.0)
+    """
+    rate, users = given.get("rate"), given.get("users")
+    trace = None if given.get("trace") is None else load_trace(Path(given["trace"]), bool(given.get("clean")))
+    if rate is not None and users is not None:
+        raise InputError("rate and users exclude each other: arrivals a second, or users who wait for their answers")
+    if rate is None and users is None and trace is None:
+        raise InputError("how much traffic? give rate (requests/s), users, or trace")
+    peak = _number(given.get("peak", 1.0), "peak", 1.0, _MOST_PEAK)
+    if trace is not None:
+        return _traced(trace, given, peak)
+    return Demand(
+        None if rate is None else _number(rate, "rate", 1e-9, _MOST_RATE),
+        None if users is None else float(whole_number(users, "users")),
+        peak,
+        _parsed(given.get("isl", 1024)),
+        _parsed(given.get("osl", 256)),
+        _number(given.get("cv", 1.0), "cv", 0.0, 1000.0),
+    )
+
+
+def _traced(trace: Trace, given: dict[str, Any], peak: float) -> Demand:
+    for key in ("users", "isl", "osl", "cv"):
+        if given.get(key) is not None:
+            raise InputError(f"{key} and trace exclude each other: the trace has its own")
+    summary = summarise(trace)
+    if summary.rate_req_s is None:
+        raise WorkloadError(f"{trace.name}: all requests come at one moment, which is no rate")
+    rate = summary.rate_req_s if given.get("rate") is None else _number(given["rate"], "rate", 1e-9, _MOST_RATE)
+    return Demand(rate, None, peak, *trace.lengths(), arrival_cv=summary.gap_cv or 0.0, trace=trace)
+
+
+def _parsed(value: Any) -> Length:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise WorkloadError(f"a length must be tokens or a distribution, not {value!r}")
+    whole = isinstance(value, float) and value.is_integer()
+    return parse_length(str(int(value)) if whole else str(value))
+
+
+def _number(value: Any, name: str, least: float, most: float) -> float:
+    try:
+        number = math.nan if isinstance(value, (bool, str)) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not least <= number <= most:
+        floor = "above 0" if least == 1e-9 else f"at least {least:g}"
+        raise WorkloadError(f"{name} must be a number {floor} (at most {most:g}), not {value!r}")
+    return number

@@ -1,0 +1,296 @@
+"""The search: every deployment of a space, how much each bears, and the fleets that carry the traffic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from rooflinekit.decision.planning.cost import Tariff
+from rooflinekit.decision.planning.demand import Demand
+from rooflinekit.decision.planning.objective import Objective
+from rooflinekit.decision.planning.option import Option, Part, Reserve, shared_out, working_replicas
+from rooflinekit.decision.planning.pools import DecodePool, PrefillPool, link_seconds, pool_ability
+from rooflinekit.decision.planning.replica import Ability, Replica, ability, bears, feel, lay_out, retuned
+from rooflinekit.decision.planning.space import Space, settings, splits
+from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, DtypeError, WorkloadError
+from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.model import Model
+from rooflinekit.specs import load_accelerator, load_model
+
+__all__ = ["Able", "Found", "Question", "Refusal", "search"]
+
+_TRIES = 64  # replicas that are added where an objective of the whole request fails though those of its parts hold
+_ANSWER = 2.0  # tokens from which there is something to decode
+_LONG = 256  # tokens to which the longest admitted sequence is rounded up
+
+
+@dataclass(frozen=True)
+class Question:
+    """All that a plan is asked."""
+
+    model: str
+    demand: Demand
+    slo: tuple[Objective, ...]
+    space: Space
+    reserve: Reserve
+    tariff: Tariff
+    calibration: str | None = None
+    confirm: int = 0  #: candidates to simulate
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A deployment that is no candidate, and why."""
+
+    what: str
+    why: str
+
+    def to_dict(self) -> dict[str, str]:
+        """As JSON."""
+        return {"what": self.what, "why": self.why}
+
+
+@dataclass(frozen=True)
+class Able:
+    """A replica with its best settings, and what it bears."""
+
+    replica: Replica
+    ability: Ability
+
+
+@dataclass
+class Found:
+    """What a search has seen: replicas that bear something, options, and refusals."""
+
+    able: list[Able] = field(default_factory=list)
+    options: list[Option] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    tried: int = 0
+    near: list[tuple[float, str]] = field(default_factory=list)  #: how far those without waiting miss, over the limit
+    notes: list[str] = field(default_factory=list)
+
+
+def search(question: Question) -> Found:
+    """Go through the whole space.
+
+    Raises InputError (and its kinds) for names and numbers that make no sense.
+    """
+    found = Found()
+    model = load_model(question.model).value
+    longest = _longest(model, question.demand, found)
+    for gpu in question.space.gpus:
+        laid_out = list(_replicas(question, model, gpu, longest, found))
+        for replica in laid_out:
+            _aggregated(question, replica, found)
+        if question.space.disaggregated and not question.demand.closed and question.demand.osl.mean >= _ANSWER:
+            _disaggregated(question, laid_out, found)
+    if question.space.mixed:
+        found.options += _cheaper(_mixed(question, found.able), found.options, question.tariff)
+    return found
+
+
+def _cheaper(mixes: list[Option], others: list[Option], tariff: Tariff) -> list[Option]:
+    """Mixed fleets that cost less than every other option."""
+    least = min((tariff.rank(option) for option in others), default=(math.inf, 0))
+    return [mix for mix in mixes if tariff.rank(mix) < least]
+
+
+def _longest(model: Model, demand: Demand, found: Found) -> int | None:
+    """The longest sequence that an engine has to admit: that of the traffic, rounded up.
+
+    Raises WorkloadError where the model has no room for it.
+    """
+    limit, asked = model.max_context, demand.longest
+    if limit is not None and asked > limit:
+        if math.isfinite(asked) and asked < 1e7:
+            raise WorkloadError(
+                f"the longest request has {asked:,.0f} tokens, but {model.name}'s maximum context is {limit:,}"
+            )
+        found.notes.append(f"requests longer than {model.name}'s context of {limit:,} tokens would be refused")
+        return limit
+    rounded = math.ceil(asked / _LONG) * _LONG
+    return rounded if limit is None else min(rounded, limit)
+
+
+def _replicas(question: Question, model: Model, gpu: str, longest: int | None, found: Found) -> Iterator[Replica]:
+    """Every split, format and engine on one accelerator that exists and holds the model, with default settings."""
+    space, system = question.space, System.of(load_accelerator(gpu).value)
+    for engine in space.engines:
+        for weights in space.weights:
+            for kv in space.kv:
+                named = {"engine": engine, "weights": weights, "kv": kv, "max_model_len": longest} | space.fixed()
+                base = {key: value for key, value in named.items() if value is not None}
+                seen = [*_laid_out(question, gpu, base, splits(model, system, space), found)]
+                if not seen and not space.told:
+                    seen = [*_laid_out(question, gpu, base, splits(model, system, space, staged=True), found)]
+                yield from seen
+
+
+def _laid_out(
+    question: Question, gpu: str, base: dict[str, Any], chosen: list[dict[str, int]], found: Found
+) -> Iterator[Replica]:
+    for split in chosen:
+        scenario = {key: value for key, value in split.items() if value > 1 or key == "tp"} | base
+        try:
+            yield lay_out(question.model, gpu, scenario, question.demand, question.calibration)
+        except (DoesNotFitError, DeploymentError, DtypeError) as error:  # a wrong name is wrong for all
+            found.refused.append(Refusal(_name(gpu, scenario), str(error)))
+
+
+def _name(gpu: str, scenario: dict[str, Any]) -> str:
+    split = " ".join(f"{key}{scenario[key]}" for key in ("tp", "pp", "ep", "dp") if scenario.get(key, 1) > 1)
+    formats = " ".join(f"{key} {scenario[key]}" for key in ("weights", "kv") if key in scenario)
+    return " ".join(part for part in (gpu, split or "tp1", formats, scenario["engine"]) if part)
+
+
+def _aggregated(question: Question, base: Replica, found: Found) -> None:
+    """Try all settings of a split; the one that bears most stands, the engine's defaults where nothing is better."""
+    best: Able | None = None
+    tables: dict[int | None, Replica] = {}  # by token budget: what limits of sequences share
+    for setting in settings(question.space):
+        found.tried += 1
+        budget = setting.get("token_budget")
+        try:
+            replica = retuned(tables.get(budget, base), setting, question.demand) if setting else base
+        except DoesNotFitError:
+            continue
+        tables.setdefault(budget, replica)
+        if best is not None and not bears(replica, best.ability.load * _BETTER, question.demand, question.slo):
+            continue
+        able = Able(replica, ability(replica, question.demand, question.slo))
+        if best is None or able.ability.load > best.ability.load * _BETTER:
+            best = able
+    name = _name(base.gpu, base.scenario)
+    if best is None or best.ability.load <= 0.0:
+        why = "no setting has room" if best is None else _how_near(question, best, found)
+        found.refused.append(Refusal(name, why))
+        return
+    found.able.append(best)
+    option = _sized(question, best)
+    if option is None:
+        found.refused.append(Refusal(name, f"takes more {base.gpu} than there are"))
+    else:
+        found.options.append(option)
+
+
+_BETTER = 1.0 + 1e-3  # a setting has to bear this much more than one that was tried before
+
+
+def _how_near(question: Question, able: Able, found: Found) -> str:
+    """What the objectives that fail come to at next to no load."""
+    load = 1.0 if question.demand.closed else _IDLE
+    felt = feel(able.replica.answer(question.demand, load))
+    missed = [each for each in question.slo if not each.met(felt)]
+    words = ", ".join(f"{each} is missed with {each.value(felt) * 1e3:.4g} ms" for each in missed)
+    ratio = max((each.value(felt) / each.limit for each in missed), default=1.0)
+    found.near.append((ratio, f"{_name(able.replica.gpu, able.replica.scenario)}: {words}"))
+    return f"even without waiting {words}" if missed else f"{', '.join(able.ability.binds)} fails at any load"
+
+
+_IDLE = 1e-6  # requests/s at which nobody waits
+
+
+def _sized(question: Question, able: Able) -> Option | None:
+    """As many replicas as the peak takes, and the spare ones; None where there are not so many accelerators."""
+    reserve = question.reserve
+    working = working_replicas(able.ability, question.demand, reserve)
+    part = Part("serve", able.replica, able.ability, working, reserve.redundancy)
+    return Option("aggregated", (part,)) if part.gpus <= reserve.limit(able.replica.gpu) else None
+
+
+def _disaggregated(question: Question, laid_out: list[Replica], found: Found) -> None:
+    """The cheapest prefill pool with the cheapest decode pool, for each engine and pair of formats on one accelerator.
+
+    The objectives on TTFT bind the one, those on TPOT the other, so that each can be chosen by itself.
+    """
+    kinds = {(r.scenario["engine"], r.scenario.get("weights"), r.scenario.get("kv")): None for r in laid_out}
+    for kind in kinds:
+        own = [r for r in laid_out if (r.scenario["engine"], r.scenario.get("weights"), r.scenario.get("kv")) == kind]
+        prefill = _cheapest_pool(question, [(r, PrefillPool.of(r, question.demand)) for r in own], "prefill")
+        if prefill is None:
+            continue
+        late = link_seconds(prefill.replica, question.demand)
+        decode = _cheapest_pool(question, [(r, DecodePool(r, late)) for r in own], "decode")
+        name = f"{prefill.replica.gpu} prefill and decode pools, {kind[0]}"
+        if decode is None:
+            found.refused.append(Refusal(name, "no pool meets the objectives"))
+            continue
+        option = _whole_request(question, Option("disaggregated", (prefill, decode)))
+        if option is None:
+            found.refused.append(Refusal(name, "the objectives on the whole request fail, or the limit is exceeded"))
+        else:
+            found.options.append(option)
+
+
+def _cheapest_pool(question: Question, pools: list[tuple[Replica, PrefillPool | DecodePool]], role: str) -> Part | None:
+    """The pool of fewest accelerators; of equals the one with more to spare."""
+    parts = []
+    for replica, pool in pools:
+        borne = pool_ability(pool, question.demand, question.slo)
+        if borne.load > 0.0:
+            working = working_replicas(borne, question.demand, question.reserve)
+            parts.append(Part(role, replica, borne, working, question.reserve.redundancy))
+    return min(parts, key=lambda part: (part.gpus, -part.ability.load * part.working), default=None)
+
+
+def _whole_request(question: Question, option: Option) -> Option | None:
+    """Add replicas until objectives on the whole request hold; None where that does not help, or none are left."""
+    for _ in range(_TRIES):
+        felt = option.feel(question.demand)
+        if option.gpus > question.reserve.limit(option.parts[0].replica.gpu):
+            return None
+        if all(each.met(felt) for each in question.slo):
+            return option
+        option = option.grown()
+    return None
+
+
+def _mixed(question: Question, able: list[Able]) -> list[Option]:
+    """The cheapest fleet of two accelerators for each pair, where it is cheaper than either alone.
+
+    Exact for two kinds of replica: for every number of the one, the least number of the other that carries the rest.
+    """
+    if question.demand.closed or any(question.tariff.price(each.replica.gpu) is None for each in able):
+        return []
+    mixes = []
+    for place, first in enumerate(able):
+        for second in able[place + 1 :]:
+            if first.replica.gpu != second.replica.gpu:
+                mixes += [option for option in (_pair(question, first, second),) if option is not None]
+    return sorted(mixes, key=question.tariff.rank)[:1]
+
+
+def _pair(question: Question, first: Able, second: Able) -> Option | None:
+    """The cheapest fleet of both kinds; exact while one of them is at most 64 replicas beyond none or the most."""
+    reserve, peak = question.reserve, question.demand.peak_load
+    bears = [each.ability.load * (1.0 - reserve.headroom) for each in (first, second)]
+    price = [each.replica.gpus * (question.tariff.price(each.replica.gpu) or 0.0) for each in (first, second)]
+    limits = [reserve.limit(each.replica.gpu) // each.replica.gpus for each in (first, second)]
+    needed = peak + reserve.redundancy * max(bears)  # the largest replicas fail
+    most = int(min(math.ceil(needed / bears[0]), limits[0]))
+    found = []
+    for count in {*range(1, min(most, _MIXED) + 1), *range(max(most - _MIXED, 1), most + 1)}:
+        other = math.ceil((needed - count * bears[0]) / bears[1] - 1e-9)
+        if 1 <= other <= limits[1]:
+            gpus = count * first.replica.gpus + other * second.replica.gpus
+            found.append((count * price[0] + other * price[1], gpus, count, other))
+    if not found:
+        return None
+    _, _, count, other = min(found, key=lambda mix: (mix[1], mix[0]) if question.tariff.by_gpus else mix[:2])
+    return _fleet(question, (first, count), (second, other))
+
+
+_MIXED = 64  # replicas of one kind in a mixed fleet, from none up and from the most down
+
+
+def _fleet(question: Question, *kinds: tuple[Able, int]) -> Option:
+    """Replicas of two kinds; what may fail is taken from the kind that bears more."""
+    strongest = max(kinds, key=lambda kind: kind[0].ability.load)
+    parts = []
+    for able, count in kinds:
+        spare = min(question.reserve.redundancy, count - 1) if (able, count) == strongest else 0
+        parts.append(Part("serve", able.replica, able.ability, count - spare, spare))
+    return Option("mixed", shared_out(parts))

@@ -1,0 +1,79 @@
+"""Elasticities: by how many percent an answer changes when a parameter changes by one.
+
+    ε = d ln(metric)/d ln(parameter), by central differences through the real step function
+
+Times are homogeneous of degree 1 in what things take: with every rate doubled and every latency halved, all is twice
+as fast. So by Euler's theorem −ε(bandwidth) − ε(flops) − ε(network) + ε(launch) + ε(host) = 1 for every time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rooflinekit.decision.sensitivity.question import METRICS, Answer, Question
+from rooflinekit.decision.sensitivity.scaled import RESOURCES, scaled
+from rooflinekit.model.operating_point import Predictor
+
+__all__ = ["PARAMETERS", "Elasticity", "elasticities"]
+
+PARAMETERS = (*RESOURCES, "batch", "context")
+_STEP = 1e-4  # of ln(parameter): small against every curvature, large against rounding
+_COUNT = 1.1  # factor by which whole numbers are changed, at least by one
+
+
+@dataclass(frozen=True)
+class Elasticity:
+    """One parameter, and the elasticity of each metric to it."""
+
+    parameter: str
+    ttft: float
+    tpot: float
+    throughput: float
+    cost: float
+
+
+def elasticities(predictor: Predictor, question: Question) -> tuple[Elasticity, ...]:
+    """Elasticity of TTFT, TPOT, throughput and cost to every parameter.
+
+    Args:
+        predictor: the deployment.
+        question: the static batch, or the users of a closed loop.
+
+    Returns:
+        One entry a parameter: the five resources of `scaled`, `batch` (sequences, or users) and `context` (prompt
+        length, or the context of the decode step where one is given). Throughput is output tokens a second, cost
+        accelerator seconds of an output token: one is minus the other.
+
+    >>> from rooflinekit.estimation.estimator import read_deployment, resolve
+    >>> from rooflinekit.model.types.workload import Workload
+    >>> bound = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
+    >>> bandwidth = elasticities(bound, Question(Workload(1.0, 128.0, 16.0)))[0]
+    >>> bandwidth.parameter, round(bandwidth.tpot, 6)  # one sequence: 1 % more bandwidth, 1 % less time
+    ('bandwidth', -1.0)
+    """
+    entries = [_resource(predictor, question, name) for name in RESOURCES]
+    return (*entries, *_counts(predictor, question))
+
+
+def _resource(predictor: Predictor, question: Question, name: str) -> Elasticity:
+    low, high = (question.ask(scaled(predictor, name, math.exp(step))) for step in (-_STEP, _STEP))
+    return _slope(name, low, high, 2.0 * _STEP)
+
+
+def _counts(predictor: Predictor, question: Question) -> Iterator[Elasticity]:
+    """Whole numbers: a tenth down and up, at least one; a batch of one only up."""
+    field = "context" if question.work.context is not None else "isl"
+    for name, key in (("batch", "batch"), ("context", field)):
+        value = float(getattr(question.work, key))
+        least = float(question.work.cached) + 1.0 if key == "isl" else 1.0
+        low = max(min(float(round(value / _COUNT)), value - 1.0), least)
+        high = max(float(round(value * _COUNT)), value + 1.0)
+        below, above = (question.scaled(**{key: end}).ask(predictor) for end in (low, high))
+        yield _slope(name, below, above, math.log(high / low))
+
+
+def _slope(name: str, low: Answer, high: Answer, run: float) -> Elasticity:
+    below, above = low.metrics(), high.metrics()
+    return Elasticity(name, *(math.log(above[key] / below[key]) / run for key in METRICS))

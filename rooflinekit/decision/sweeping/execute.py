@@ -1,0 +1,139 @@
+"""Where pieces are answered: here, in processes on this machine, or on a dask cluster. Answers come in order."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import Any
+
+import pandas as pd
+
+from rooflinekit.decision.sweeping.answer import Job, Piece, answer
+from rooflinekit.model.types.errors import InputError, MissingExtraError, RooflinekitError
+
+__all__ = ["execute"]
+
+_AHEAD = 2  # pieces under way for each worker: one is answered, one waits
+_DEATHS = 3  # workers that may die one after the other without an answer in between
+_ADDRESS = re.compile(r"[a-z]+://\S+|\S+:\d+")  # of a scheduler: dask tries anything else for long
+_PATIENCE = "10s"  # for a scheduler to answer
+
+Answers = Iterator[pd.DataFrame]
+
+
+def execute(job: Job, pieces: Iterable[Piece], workers: int = 1, scheduler: str | None = None) -> Answers:
+    """Answer the pieces in their order, with at most a few under way, so that memory does not grow with the sweep.
+
+    Args:
+        job: what is done with each row.
+        pieces: made as they are needed.
+        workers: processes on this machine; 1 answers in this one.
+        scheduler: address of a dask scheduler, such as tcp://10.0.0.1:8786; its workers need rooflinekit.
+
+    Raises:
+        InputError: a scheduler that does not answer, a table that cannot be read; MissingExtraError without dask;
+            RooflinekitError where workers die again and again.
+    """
+    if scheduler is not None:
+        return _over_dask(job, pieces, scheduler)
+    return (answer(job, piece) for piece in pieces) if workers == 1 else _over_processes(job, pieces, workers)
+
+
+def _over_processes(job: Job, pieces: Iterable[Piece], workers: int) -> Answers:
+    """A worker that dies takes its pool with it: the pool is made again, and what was under way is done again."""
+    rest, pool, deaths = iter(pieces), _Processes(job, workers), 0
+    try:
+        while True:
+            try:
+                _refill(pool.waiting, rest, _AHEAD * workers, pool.submit)
+                if not pool.waiting:
+                    return
+                found = pool.waiting[0][1].result()
+            except BrokenProcessPool:
+                deaths += 1
+                if deaths > _DEATHS:
+                    raise _hopeless(pool.waiting[0][0]) from None
+                pool.restart()
+                continue
+            pool.waiting.popleft()
+            deaths = 0
+            yield found
+    finally:
+        pool.stop()
+
+
+class _Processes:
+    """Worker processes and what they were given, in order."""
+
+    def __init__(self, job: Job, workers: int) -> None:
+        self._job, self._workers = job, workers
+        self._pool = self._start()
+        self.waiting: deque[tuple[Piece, Future[pd.DataFrame]]] = deque()
+
+    def submit(self, piece: Piece) -> Future[pd.DataFrame]:
+        return self._pool.submit(answer, self._job, piece)
+
+    def restart(self) -> None:
+        """New workers, which get again whatever has no answer yet."""
+        self._pool = self._start()
+        self.waiting = deque((piece, self._again(piece, future)) for piece, future in self.waiting)
+
+    def stop(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _start(self) -> ProcessPoolExecutor:
+        """Workers that leave Ctrl-C to their parent, started afresh so that no lock or thread is inherited."""
+        fresh = get_context("spawn")
+        ignore = (signal.SIGINT, signal.SIG_IGN)
+        return ProcessPoolExecutor(self._workers, fresh, initializer=signal.signal, initargs=ignore)
+
+    def _again(self, piece: Piece, future: Future[pd.DataFrame]) -> Future[pd.DataFrame]:
+        finished = future.done() and not future.cancelled() and future.exception() is None
+        return future if finished else self.submit(piece)
+
+
+def _hopeless(piece: Piece) -> RooflinekitError:
+    return RooflinekitError(
+        f"worker processes died {_DEATHS + 1} times in a row on piece {piece.number + 1}: too little memory?"
+    )
+
+
+def _refill(waiting: deque[Any], rest: Iterator[Piece], most: int, submit: Callable[[Piece], Any]) -> None:
+    while len(waiting) < most and (piece := next(rest, None)) is not None:
+        waiting.append((piece, submit(piece)))
+
+
+def _over_dask(job: Job, pieces: Iterable[Piece], address: str) -> Answers:
+    """Dask runs the pieces of a lost worker again by itself."""
+    client = _client(address)
+    rest, waiting = iter(pieces), deque[tuple[Piece, Any]]()
+    try:
+        while True:
+            threads = sum(client.nthreads().values())
+            _refill(
+                waiting, rest, _AHEAD * max(threads, 2), lambda piece: client.submit(answer, job, piece, pure=False)
+            )
+            if not waiting:
+                return
+            yield waiting[0][1].result()
+            waiting.popleft()
+    finally:
+        client.close()
+
+
+def _client(address: str) -> Any:
+    try:
+        from distributed import Client  # noqa: PLC0415 - optional
+    except ImportError:
+        raise MissingExtraError("a dask scheduler", "cluster") from None
+    if not _ADDRESS.fullmatch(address):
+        raise InputError(f"--scheduler {address!r} is no address; write it like tcp://10.0.0.1:8786")
+    try:
+        return Client(address, timeout=_PATIENCE, set_as_default=False)  # type: ignore[no-untyped-call,unused-ignore]
+    except (OSError, ValueError, TimeoutError) as error:
+        raise InputError(f"no dask scheduler answers at {address}: {str(error).splitlines()[0]}") from None

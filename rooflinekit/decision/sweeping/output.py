@@ -1,0 +1,132 @@
+"""Answers into files, row after row: CSV, Parquet, or a workbook of one sheet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pandas as pd
+
+from rooflinekit.decision.sweeping.kept import Kept, need_parquet
+from rooflinekit.model.types.errors import InputError, InterruptedRunError, MissingExtraError
+from rooflinekit.specs.writing import partial_path
+
+__all__ = ["SHEET_ROWS", "SUFFIXES", "check_suffix", "write_table"]
+
+SHEET_ROWS = 1_048_576
+"""Rows of a sheet, its header included (ECMA-376; Microsoft, Excel specifications and limits)."""
+
+SUFFIXES = (".csv", ".parquet", ".xlsx")
+
+Writer: TypeAlias = Callable[[Iterable[pd.DataFrame], Path], None]
+
+
+def check_suffix(out: Path, rows: int) -> None:
+    """Refuse a file that cannot be written, before the work is done.
+
+    Raises InputError for a kind nobody knows and for more rows than a sheet has; MissingExtraError.
+    """
+    if out.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{out}: what is written is chosen by the suffix: {', '.join(SUFFIXES)}")
+    if out.suffix.lower() == ".parquet":
+        need_parquet(str(out))
+    if out.suffix.lower() == ".xlsx":
+        _xlsxwriter(str(out))
+        if rows >= SHEET_ROWS:
+            raise InputError(f"{rows:,} rows are more than the {SHEET_ROWS:,} of a sheet; write .csv or .parquet")
+
+
+def write_table(
+    answers: Iterable[pd.DataFrame], out: Path, kept: Kept | None = None, write: Writer | None = None
+) -> None:
+    """Write answers as they come; the file is complete, or not there.
+
+    Raises InterruptedRunError on Ctrl-C: what was answered is kept beside it, and named.
+    """
+    partial = partial_path(out)
+    try:
+        (write or _WRITERS[out.suffix.lower()])(answers, partial)
+    except KeyboardInterrupt:
+        raise InterruptedRunError(_kept(partial, out, kept)) from None
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    partial.replace(out)
+    if kept is not None:
+        kept.drop()
+
+
+def _kept(partial: Path, out: Path, kept: Kept | None) -> str:
+    if kept is not None:
+        partial.unlink(missing_ok=True)
+        return f"interrupted; {kept.count} pieces are kept in {kept.folder}, and the same command goes on from there"
+    if not partial.exists():
+        return "interrupted before anything was answered"
+    rest = out.with_name(f"{out.stem}.interrupted{out.suffix}")
+    partial.replace(rest)
+    return f"interrupted; the rows answered so far are kept in {rest} (--resume would let the same command go on)"
+
+
+def _write_csv(answers: Iterable[pd.DataFrame], path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        for number, part in enumerate(answers):
+            part.to_csv(file, index=False, header=number == 0, lineterminator="\n")
+
+
+def _write_parquet(answers: Iterable[pd.DataFrame], path: Path) -> None:
+    import pyarrow as pa  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415 - optional
+    import pyarrow.parquet as pq  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
+
+    writer = None
+    try:
+        for part in answers:
+            if writer is None:
+                schema = pa.Schema.from_pandas(part, preserve_index=False)
+                writer = pq.ParquetWriter(path, schema)
+            writer.write_table(pa.Table.from_pandas(part, schema=writer.schema, preserve_index=False))
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _write_workbook(answers: Iterable[pd.DataFrame], path: Path) -> None:
+    with _xlsxwriter(str(path)).Workbook(path, {"constant_memory": True}) as book:
+        sheet, row = book.add_worksheet("results"), 0
+        bold = book.add_format({"bold": True})
+        for part in answers:
+            if row == 0:
+                sheet.freeze_panes(1, 0)
+                for column, name in enumerate(part.columns):
+                    sheet.write_string(0, column, str(name), bold)
+            for cells in part.astype(object).itertuples(index=False, name=None):
+                row += 1
+                for column, cell in enumerate(cells):
+                    _write_cell(sheet, row, column, cell)
+
+
+def _write_cell(sheet: Any, row: int, column: int, cell: Any) -> None:
+    if cell is None or cell is pd.NA or cell == "" or (isinstance(cell, float) and math.isnan(cell)):
+        return
+    if isinstance(cell, bool):
+        sheet.write_boolean(row, column, cell)
+    elif isinstance(cell, (int, float)) and math.isfinite(cell):
+        sheet.write_number(row, column, cell)
+    else:
+        sheet.write_string(row, column, str(cell))
+
+
+def _xlsxwriter(what: str) -> Any:
+    try:
+        import xlsxwriter  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415 - optional
+    except ImportError:
+        raise MissingExtraError(what, "excel") from None
+    return xlsxwriter
+
+
+_WRITERS: dict[str, Writer] = {
+    ".csv": _write_csv,
+    ".parquet": _write_parquet,
+    ".xlsx": _write_workbook,
+}

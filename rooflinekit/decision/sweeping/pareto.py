@@ -1,0 +1,125 @@
+"""The Pareto front: what nothing else beats in every respect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from rooflinekit.decision.sweeping.barred import why_not
+from rooflinekit.model.types.errors import InputError, nearest
+
+__all__ = ["Goal", "on_front", "pareto_front", "parse_goals"]
+
+_SHORT = {"tok_s_user": "output_tok_s_per_user", "tok_s_gpu": "output_tok_s_per_gpu", "tok_s": "output_tok_s",
+          "usd_per_m": "usd_per_million_output_tokens"}  # fmt: skip
+_MORE_IS_BETTER = (
+    "tok_s", "rate", "goodput", "concurrency", "max_batch", "max_context", "kv_pool", "available", "running", "slots",
+)  # fmt: skip
+_BLOCK = 4_096
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A result column, and whether less or more of it is better."""
+
+    column: str
+    direction: Literal["min", "max"]
+
+
+def parse_goals(text: str) -> tuple[Goal, ...]:
+    """Read goals: columns separated by colons, each with `=min` or `=max` unless it is clear.
+
+    Rates, goodput and capacities are better large, times and costs small.
+
+    >>> parse_goals("tok_s_user:usd_per_million_output_tokens=min")[1]
+    Goal(column='usd_per_million_output_tokens', direction='min')
+
+    Raises InputError for fewer than two columns, one twice, or a direction that is neither.
+    """
+    goals = []
+    for word in text.split(":"):
+        name, _, direction = (part.strip() for part in word.partition("="))
+        column = _SHORT.get(name, name)
+        direction = direction or ("max" if any(part in column for part in _MORE_IS_BETTER) else "min")
+        if not column or direction not in ("min", "max"):
+            raise InputError(f"pareto: {word!r} is no goal; write a column, with =min or =max, as in tpot_ms=min")
+        goals.append(Goal(column, "max" if direction == "max" else "min"))
+    if len(goals) < 2 or len({goal.column for goal in goals}) < len(goals):
+        raise InputError(f"pareto takes two or more different columns, as in tok_s_user:tok_s_gpu, not {text!r}")
+    return tuple(goals)
+
+
+def pareto_front(table: pd.DataFrame, goals: tuple[Goal, ...]) -> pd.DataFrame:
+    """The rows that no other row beats, in their order; rows without one of the numbers are not among them.
+
+    Rows that `why_not` speaks against do not compete: those with an error, that do not fit in memory, that cannot be
+    sustained, or of which no request meets the objectives.
+
+    Raises InputError for a column that the table does not have.
+    """
+    for goal in goals:
+        if goal.column not in table:
+            near = nearest(goal.column, [str(name) for name in table.columns]) or [
+                "ttft_ms",
+                "tpot_ms",
+                *_SHORT.values(),
+            ]
+            raise InputError(f"pareto: no column {goal.column!r}; nearest: {', '.join(near)}")
+    signs = [-1.0 if goal.direction == "max" else 1.0 for goal in goals]
+    losses = np.column_stack([
+        sign * pd.to_numeric(table[goal.column], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+        for sign, goal in zip(signs, goals, strict=True)
+    ])  # fmt: skip
+    losses[why_not(table) != ""] = np.nan
+    return table[on_front(losses)]
+
+
+def on_front(losses: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which rows are beaten by none: no other row is at most as large everywhere and smaller somewhere.
+
+    Equal rows stand together; a row with a NaN is never on the front. Sorted by the first column (ties by the others)
+    only an earlier row can beat a later one, and whatever beats a row is itself on the front or beaten by one that is.
+
+    >>> on_front(np.array([[1.0, 2.0], [2.0, 1.0], [2.0, 2.0], [1.0, 2.0]])).tolist()
+    [True, True, False, True]
+    """
+    result = np.zeros(len(losses), bool)
+    known = np.flatnonzero(~np.isnan(losses).any(axis=1))
+    if not len(known):
+        return result
+    points, back = np.unique(losses[known], axis=0, return_inverse=True)  # sorted by rows; equal rows become one
+    front = _two(points) if losses.shape[1] == 2 else _many(points)
+    result[known] = front[back.ravel()]
+    return result
+
+
+def _two(points: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Of two columns: the second has to be less than it ever was before."""
+    least = np.minimum.accumulate(points[:, 1])
+    return np.concatenate([[True], points[1:, 1] < least[:-1]])
+
+
+def _many(points: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Block by block: against the front so far, then within the block."""
+    front, standing = np.empty((0, points.shape[1])), np.zeros(len(points), bool)
+    for start in range(0, len(points), _BLOCK):
+        block = points[start : start + _BLOCK]
+        alive = np.flatnonzero(~_beaten(block, front))
+        while len(alive):  # the first that is left is on the front; it removes what it beats
+            first, alive = alive[0], alive[1:]
+            standing[start + first] = True
+            alive = alive[~(block[first] <= block[alive]).all(axis=1)]
+        front = points[: start + len(block)][standing[: start + len(block)]]
+    return standing
+
+
+def _beaten(block: NDArray[np.float64], front: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Points are all different, so at most as large everywhere means smaller somewhere."""
+    beaten = np.zeros(len(block), bool)
+    for best in front:
+        beaten |= (best <= block).all(axis=1)
+    return beaten

@@ -1,0 +1,56 @@
+"""What each row costs: the price of its accelerators, and what a million output tokens takes of it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pandas as pd
+
+from rooflinekit.decision.economics.price import positive, quoted_price, usd_per_million
+from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.model.types.numeric import Array
+from rooflinekit.specs import load_accelerator
+
+__all__ = ["COST_COLUMNS", "check_price", "with_costs"]
+
+COST_COLUMNS = ("usd_per_hour", "usd_per_million_output_tokens", "price_source")
+
+
+def check_price(price: object) -> float | None:
+    """Read a price for one accelerator hour [USD/h]; None leaves it to the accelerators' files.
+
+    Raises WorkloadError for what is no price.
+    """
+    return None if price is None else positive(price, "price", zero=True)
+
+
+def with_costs(answers: pd.DataFrame, price: float | None) -> pd.DataFrame:
+    """Add what a row costs: price · accelerators [USD/h], and that over its output tokens an hour.
+
+    An idle accelerator is paid too; the price is the dated quote of the accelerator's file, or the one given. Rows
+    whose accelerator has no price stay empty.
+
+    >>> row = pd.DataFrame({"gpu": ["h100-sxm"], "gpus": [2.0], "output_tok_s": [1000.0]})
+    >>> with_costs(row, 3.6)[list(COST_COLUMNS)].values.tolist()  # 7.2 USD/h over 3.6 million tokens
+    [[7.2, 2.0, 'given']]
+    """
+    names = answers["gpu"] if "gpu" in answers else pd.Series("h100-sxm", index=answers.index)
+    codes, distinct = pd.factorize(names.where(names.notna(), "h100-sxm").astype(str))
+    quotes = [("given", price) if price is not None else _quote(str(name)) for name in distinct]
+    each: Array = np.array([quote for _, quote in quotes], dtype=float)[codes]
+    sources = pd.Series([source for source, _ in quotes], dtype="object").astype("str").array.take(codes)
+    hourly = each * answers["gpus"].to_numpy(dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        million = usd_per_million(hourly, answers["output_tok_s"].to_numpy(dtype=float))
+    added = dict(zip(COST_COLUMNS, (hourly, million, sources), strict=True))
+    return pd.concat([answers, pd.DataFrame(added, index=answers.index)], axis=1)
+
+
+@cache
+def _quote(gpu: str) -> tuple[str, float]:
+    try:
+        quote = quoted_price(load_accelerator(gpu).value)
+    except RooflinekitError:  # the row says so
+        quote = None
+    return ("", float("nan")) if quote is None else (quote.source, float(quote.usd_per_gpu_hour))

@@ -1,0 +1,204 @@
+"""Scenario tables in CSV and Parquet files, read piece by piece; every cell of a CSV file stays the text that it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from rooflinekit.decision.sweeping.kept import need_parquet
+from rooflinekit.estimation.frames import INPUT_COLUMNS, input_names
+from rooflinekit.model.types.errors import InputError
+
+__all__ = ["FrameRows", "Headers", "ParquetTable", "TextTable", "as_inputs", "read_answers"]
+
+_STEP = 262_144  # rows read at once
+
+
+@dataclass(frozen=True)
+class Headers:
+    """A planner's headers, and the inputs that they mean."""
+
+    given: tuple[str, ...]
+    inputs: dict[str, str]  #: by header
+
+    @classmethod
+    def of(cls, given: Iterator[object] | list[object]) -> Headers:
+        """Read headers: case, spaces and the usual other names do not matter.
+
+        Raises InputError where no header means the model, or two mean the same.
+        """
+        names = tuple(str(header) for header in given)
+        inputs = {str(header): name for header, name in input_names(names).items()}
+        if "model" not in inputs.values():
+            raise InputError(f"the table has no column 'model'; it has: {', '.join(names[:12]) or 'none'}")
+        return cls(names, inputs)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns as the sweep knows them."""
+        return tuple(self.inputs.get(header, header) for header in self.given)
+
+    def restored(self, answers: pd.DataFrame) -> pd.DataFrame:
+        """The planner's own headers again."""
+        return answers.rename(columns={name: header for header, name in self.inputs.items()})
+
+
+@dataclass(frozen=True)
+class FrameRows:
+    """Rows that have been read."""
+
+    rows: pd.DataFrame
+
+    def frame(self) -> pd.DataFrame:
+        """The rows."""
+        return self.rows.copy(deep=False)
+
+
+def as_inputs(table: pd.DataFrame, headers: Headers) -> pd.DataFrame:
+    """The table with the names of inputs; text around which somebody left spaces, or that is nothing else."""
+    table = table.set_axis(list(headers.columns), axis=1)
+    for name in table.columns.intersection(list(INPUT_COLUMNS)):
+        if pd.api.types.is_string_dtype(table[name]):
+            text = table[name].str.strip()
+            table[name] = text.where(text != "")
+    return table
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A CSV file, or "-" for standard input."""
+
+    path: str
+
+    @cached_property
+    def headers(self) -> Headers:
+        """Its first line."""
+        return Headers.of(list(self._whole.columns if self.path == "-" else self._read(nrows=0).columns))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """As the sweep knows them."""
+        return self.headers.columns
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows in all: the file is read once to count them."""
+        if self.path == "-":
+            return len(self._whole)
+        return sum(len(part) for part in self._parts(usecols=[0], skip_blank_lines=False))
+
+    def pieces(self, size: int, start: int, stop: int) -> Iterator[FrameRows]:
+        """Rows start to stop, at most `size` at a time."""
+        parts = iter([self._whole]) if self.path == "-" else self._parts(skip_blank_lines=False)
+        return _pieces(parts, self.headers, size, (start, stop))
+
+    @cached_property
+    def _whole(self) -> pd.DataFrame:
+        table: pd.DataFrame = self._read()
+        return table
+
+    def _parts(self, **how: Any) -> Iterator[pd.DataFrame]:
+        with self._read(chunksize=_STEP, **how) as reader:
+            try:
+                yield from reader
+            except (pd.errors.ParserError, UnicodeDecodeError) as error:
+                raise self._unreadable(error) from None
+
+    def _read(self, **how: Any) -> Any:
+        source = sys.stdin if self.path == "-" else self.path
+        try:
+            return pd.read_csv(source, dtype="str", keep_default_na=False, na_values=[""], **how)
+        except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: Exception) -> InputError:
+        return InputError(f"{self.path}: no CSV table: {str(error).strip().splitlines()[0]}")
+
+
+@dataclass(frozen=True)
+class ParquetTable:
+    """A Parquet file."""
+
+    path: str
+
+    @cached_property
+    def headers(self) -> Headers:
+        """Names of its columns."""
+        return Headers.of(list(self._file.schema_arrow.names))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """As the sweep knows them."""
+        return self.headers.columns
+
+    @property
+    def rows(self) -> int:
+        """Rows in all."""
+        return int(self._file.metadata.num_rows)
+
+    def pieces(self, size: int, start: int, stop: int) -> Iterator[FrameRows]:
+        """Rows start to stop, at most `size` at a time."""
+        parts = (_nullable(batch) for batch in self._file.iter_batches(_STEP))
+        return _pieces(parts, self.headers, size, (start, stop))
+
+    @cached_property
+    def _file(self) -> Any:
+        need_parquet(self.path)
+        import pyarrow as pa  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415 - optional
+        import pyarrow.parquet as pq  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
+
+        try:
+            return pq.ParquetFile(self.path)
+        except pa.ArrowInvalid:
+            raise InputError(f"{self.path}: no Parquet file") from None
+
+
+def _nullable(batch: Any) -> pd.DataFrame:
+    """Whole numbers stay whole numbers where cells are empty, so that all pieces have the same types."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    kinds = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype(), pa.bool_(): pd.BooleanDtype()}
+    table: pd.DataFrame = batch.to_pandas(types_mapper=kinds.get)
+    return table
+
+
+def _pieces(parts: Iterator[pd.DataFrame], headers: Headers, size: int, span: tuple[int, int]) -> Iterator[FrameRows]:
+    """Cut what is read into pieces that begin with the first row wanted, whatever is read at once."""
+    start, stop = span
+    at, left = 0, pd.DataFrame()
+    for part in parts:
+        wanted = part.iloc[max(start - at, 0) : max(stop - at, 0)]
+        at += len(part)
+        left = pd.concat([left, wanted]) if len(left) else wanted
+        while len(left) >= size:
+            yield FrameRows(as_inputs(left.iloc[:size], headers))
+            left = left.iloc[size:]
+        if at >= stop:
+            break
+    if len(left):
+        yield FrameRows(as_inputs(left, headers))
+
+
+def read_answers(name: str) -> pd.DataFrame:
+    """A table that a sweep wrote, CSV or Parquet, with its numbers as numbers.
+
+    Raises InputError for a file that is not there, of another kind, or that cannot be read.
+    """
+    path = Path(name)
+    if not path.is_file():
+        raise InputError(f"{name}: no such file")
+    try:
+        if path.suffix.lower() == ".parquet":
+            need_parquet("a Parquet file")
+            return pd.read_parquet(path)
+        if path.suffix.lower() == ".csv":
+            return pd.read_csv(path, low_memory=False)
+    except (OSError, ValueError) as error:  # pandas' parser errors are ValueErrors
+        raise InputError(f"{name} cannot be read: {str(error).splitlines()[0]}") from None
+    raise InputError(f"{name} is neither .csv nor .parquet")

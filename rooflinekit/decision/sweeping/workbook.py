@@ -1,0 +1,264 @@
+"""A planner's own workbook: its scenarios, wherever on the sheet they are."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas as pd
+
+from rooflinekit.decision.sweeping.answer import FAULT
+from rooflinekit.decision.sweeping.tables import FrameRows, Headers, as_inputs
+from rooflinekit.estimation.frames import input_names
+from rooflinekit.model.types.errors import InputError, MissingExtraError, nearest
+
+__all__ = ["Sheet", "column_letters", "read_sheet"]
+
+_TITLE_ROWS = 50  # above the headers at most
+_LETTERS = re.compile(r"([A-Z]+)(\d+)")
+_MERGE = re.compile(rb'<(?:\w+:)?mergeCell\b[^>]*?ref="([A-Z]+\d+:[A-Z]+\d+)"')
+_FORMULA = re.compile(rb"<(?:\w+:)?f[\s>/]")
+
+Area = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Scenarios of one sheet. The index of `table` is the row on the sheet, counted from 1.
+
+    member: the sheet's file within the workbook; header_row: where the headers are; width: columns in use; notes: what
+    the planner should hear.
+    """
+
+    path: Path
+    name: str
+    member: str
+    header_row: int
+    width: int
+    headers: Headers
+    table: pd.DataFrame
+    notes: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """As the sweep knows them."""
+        return self.headers.columns
+
+    @property
+    def rows(self) -> int:
+        """Scenarios."""
+        return len(self.table)
+
+    def pieces(self, size: int, start: int, stop: int) -> Iterator[FrameRows]:
+        """Rows start to stop, at most `size` at a time."""
+        for first in range(start, stop, size):
+            yield FrameRows(self.table.iloc[first : min(first + size, stop)])
+
+
+def read_sheet(path: Path, name: str | None = None) -> Sheet:
+    """Read the scenarios of a sheet: the one named, else the first that has a header `model`.
+
+    Values of formulas are those that the spreadsheet program stored; a formula without one is an error in its row.
+    The value of merged cells counts for every scenario that they cover. Rows without any input are not scenarios.
+
+    Raises InputError for a file that is no workbook, a sheet that does not exist, or no headers; MissingExtraError
+    without openpyxl.
+    """
+    members = _members(path)
+    if name is not None and name not in members:
+        near = nearest(name, members) or list(members)
+        raise InputError(f"{path} has no sheet {name!r}; nearest: {', '.join(near)}")
+    book = _open(path, values=True)
+    for title in [name] if name is not None else members:
+        found = _find_headers(book[title]) if title in book.sheetnames else None
+        if found is not None:
+            return _Reader(path, title, members[title], *found).read(book[title])
+    where = f"sheet {name!r}" if name is not None else f"none of the sheets {', '.join(map(repr, members))}"
+    raise InputError(f"{path}: {where} has a header 'model' in its first {_TITLE_ROWS} rows")
+
+
+def _open(path: Path, values: bool) -> Any:
+    try:
+        from openpyxl import load_workbook  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415 - optional
+    except ImportError:
+        raise MissingExtraError(str(path), "excel") from None
+    return load_workbook(path, read_only=True, data_only=values)
+
+
+def _members(path: Path) -> dict[str, str]:
+    """Sheets by name, and their files within the workbook."""
+    try:
+        with zipfile.ZipFile(path) as book:
+            sheets = ElementTree.fromstring(book.read("xl/workbook.xml"))
+            links = ElementTree.fromstring(book.read("xl/_rels/workbook.xml.rels"))
+    except (zipfile.BadZipFile, KeyError, ElementTree.ParseError):
+        raise InputError(f"{path} is no .xlsx workbook (or it is encrypted)") from None
+    targets = {link.get("Id"): str(link.get("Target")) for link in links}
+    found = {}
+    for sheet in sheets.iter():
+        if sheet.tag.endswith("}sheet"):
+            link = next(value for key, value in sheet.attrib.items() if key.endswith("}id"))
+            target = targets[link].lstrip("/")
+            found[str(sheet.get("name"))] = target if target.startswith("xl/") else f"xl/{target}"
+    return found
+
+
+def _find_headers(sheet: Any) -> tuple[int, list[object]] | None:
+    """The first row with a header that means the model."""
+    sheet.reset_dimensions()
+    for number, cells in enumerate(sheet.iter_rows(max_row=_TITLE_ROWS, values_only=True), 1):
+        texts = [str(cell) for cell in cells if isinstance(cell, str)]
+        if any(name == "model" for text in texts for name in input_names([text]).values()):
+            return number, list(cells)
+    return None
+
+
+class _Reader:
+    """One pass over a sheet."""
+
+    def __init__(self, path: Path, name: str, member: str, header_row: int, headers: list[object]) -> None:
+        self.path, self.name, self.member, self.header_row = path, name, member, header_row
+        self.places = [place for place, cell in enumerate(headers) if cell is not None and str(cell).strip()]
+        given = [str(headers[place]).strip() for place in self.places]
+        input_names(given)  # refuses an input that is there twice
+        self.headers = Headers.of(_different(given))
+        self.asked = [
+            place
+            for place, header in zip(self.places, self.headers.given, strict=True)
+            if header in self.headers.inputs
+        ]
+        self.merged, self.formulas = self._structure()
+        self.width = max([len(headers), *(area[3] for area in self.merged)])
+        self.covering: dict[int, list[Area]] = {}
+        for area in self.merged:
+            for row in range(area[0], area[1] + 1):
+                self.covering.setdefault(row, []).append(area)
+
+    def read(self, sheet: Any) -> Sheet:
+        """The scenarios with their faults."""
+        faults = self._faults() if self.formulas else {}
+        rows, cells = self._rows(sheet, faults)
+        columns = [_column([row[place] for row in cells]).array for place in range(len(self.places))]
+        table = pd.DataFrame(dict(enumerate(columns)), index=pd.Index(rows, dtype="int64"))
+        table = as_inputs(table, self.headers)
+        if faults:
+            table[FAULT] = [faults.get(row, "") for row in rows]
+        note = "merged cells: their value counts for every scenario that they cover"
+        covered = any(area[1] > self.header_row and area[1] > area[0] for area in self.merged)
+        notes = (note,) if covered else ()
+        return Sheet(
+            self.path, self.name, self.member, self.header_row, self.width, self.headers, table, notes
+        )  # fmt: skip
+
+    def _rows(self, sheet: Any, faults: dict[int, str]) -> tuple[list[int], list[list[Any]]]:
+        """Rows with an input of their own, merged cells filled in."""
+        numbers, kept = [], []
+        sources = {(area[0], area[2]) for area in self.merged}
+        values: dict[tuple[int, int], Any] = {}
+        sheet.reset_dimensions()
+        for number, cells in enumerate(sheet.iter_rows(values_only=True), 1):
+            self.width = max(self.width, len(cells))
+            values |= {source: cells[source[1]] for source in sources if source[0] == number and source[1] < len(cells)}
+            own = number in faults or any(_said(cells, place) for place in self.asked)
+            if number <= self.header_row or not own:
+                continue
+            numbers.append(number)
+            kept.append([self._cell(number, place, cells, values) for place in self.places])
+        return numbers, kept
+
+    def _cell(self, row: int, place: int, cells: tuple[Any, ...], values: dict[tuple[int, int], Any]) -> Any:
+        if place < len(cells) and cells[place] is not None:
+            return cells[place]
+        for top, _, left, right in self.covering.get(row, ()):
+            if left <= place < right:
+                return values.get((top, left))
+        return None
+
+    def _structure(self) -> tuple[list[Area], bool]:
+        """Merged areas (rows first to last, columns from 0, the last not included), and whether there are formulas."""
+        merged, formulas, tail = [], False, b""
+        with zipfile.ZipFile(self.path) as book, book.open(self.member) as file:
+            while part := file.read(1 << 20):
+                text = tail + part
+                formulas = formulas or bool(_FORMULA.search(text))
+                merged += [_area(ref.decode()) for ref in _MERGE.findall(text)]
+                tail = b"" if text.endswith(b">") else text[text.rfind(b"<") :]
+        return merged, formulas
+
+    def _faults(self) -> dict[int, str]:
+        """Formulas of inputs whose value is not stored, by row."""
+        book, stored = _open(self.path, values=False), _open(self.path, values=True)
+        sheets = [each[self.name] for each in (book, stored)]
+        for sheet in sheets:
+            sheet.reset_dimensions()
+        faults = {}
+        pairs = zip(*(sheet.iter_rows(values_only=True) for sheet in sheets), strict=True)
+        for number, (written, values) in enumerate(pairs, 1):
+            empty = [place for place in self.asked if _said(written, place) and not _said(values, place)]
+            if number > self.header_row and empty:
+                cell = f"{column_letters(empty[0])}{number}"
+                faults[number] = (
+                    f"cell {cell} is a formula without a stored value; open and save the file in a spreadsheet"
+                )
+        return faults
+
+
+def _said(cells: tuple[Any, ...], place: int) -> bool:
+    return place < len(cells) and cells[place] is not None and str(cells[place]).strip() != ""
+
+
+def _different(headers: list[str]) -> list[object]:
+    """Headers that are there twice get a number."""
+    seen: dict[str, int] = {}
+    found: list[object] = []
+    for header in headers:
+        seen[header] = seen.get(header, 0) + 1
+        found.append(header if seen[header] == 1 else f"{header} ({seen[header]})")
+    return found
+
+
+def _column(cells: list[Any]) -> pd.Series[Any]:
+    """Numbers as numbers, truth values as such, anything else, and a mixture, as text; dates as dates are written."""
+    kinds = {type(cell) for cell in cells if cell is not None}
+    if kinds <= {int, float} or kinds == {bool}:
+        return pd.Series(
+            cells, dtype={frozenset({bool}): "boolean", frozenset({int}): "Int64"}.get(frozenset(kinds), "float64")
+        )
+    return pd.Series([None if cell is None else _text(cell) for cell in cells], dtype="str")
+
+
+def _text(cell: Any) -> str:
+    if isinstance(cell, (datetime, date, time)):
+        return cell.isoformat().removesuffix("T00:00:00")
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+
+
+def column_letters(place: int) -> str:
+    """Column of a sheet by number from 0.
+
+    >>> column_letters(0), column_letters(27)
+    ('A', 'AB')
+    """
+    text = ""
+    place += 1
+    while place:
+        place, rest = divmod(place - 1, 26)
+        text = chr(65 + rest) + text
+    return text
+
+
+def _area(ref: str) -> Area:
+    corners = []
+    for letters, row in _LETTERS.findall(ref):
+        column = 0
+        for letter in letters:
+            column = column * 26 + ord(letter) - 64
+        corners.append((int(row), column))
+    (top, left), (bottom, right) = corners
+    return top, bottom, left - 1, right

@@ -1,0 +1,1 @@
+"""Names and keywords in, answers out: estimates, facts, remarks and frames of scenarios."""

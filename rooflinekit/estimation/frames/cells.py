@@ -1,0 +1,172 @@
+"""Cells as numbers, and rows that share a deployment as groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from numbers import Real
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rooflinekit.estimation.estimator import (
+    DEGREES,
+    DEPLOYMENT_KEYS,
+    SETTING_KEYS,
+    WORKLOAD_KEYS,
+    Resolved,
+    read_deployment,
+    resolve,
+)
+from rooflinekit.estimation.frames.columns import FIXED, is_loaded
+from rooflinekit.estimation.frames.texts import Rows, Texts
+from rooflinekit.model.types.batch import MOST, whole_number
+from rooflinekit.model.types.errors import InputError, RooflinekitError
+from rooflinekit.model.types.numeric import Array
+from rooflinekit.model.types.speculation import SPECULATION_KEYS, Speculation
+
+__all__ = ["Group", "Resolutions", "groups", "number", "read_workloads"]
+
+_FLAGS = ("sequence_parallel", "eager")
+_NUMBERS = {
+    *DEGREES, *SETTING_KEYS, "redundant_experts", "skew", "power_cap", *SPECULATION_KEYS,
+} - {*_FLAGS, "draft", "acceptance"}  # fmt: skip
+_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that share model, accelerator and deployment, and either all or none of which fix the context or the load.
+
+    fixed: the cells that they share, empty ones left out.
+    """
+
+    fixed: dict[str, Any]
+    rows: Rows
+    loaded: bool
+
+
+def read_workloads(scenarios: pd.DataFrame, errors: Texts) -> dict[str, Array]:
+    """Counts as floats; a row with a senseless one gets its error. `context` is NaN where the mean is meant."""
+    work = {}
+    for name, default in WORKLOAD_KEYS.items():
+        least = 0 if name == "cached" else 1
+        fallback = np.nan if default is None else float(default)
+        if name not in scenarios:
+            work[name] = np.full(len(scenarios), fallback)
+            continue
+        given = scenarios[name]
+        numbers, empty = _numbers(given), given.isna().to_numpy()
+        bad = ~empty & ~((numbers >= least) & (numbers <= MOST) & (numbers == np.floor(numbers)))
+        for row in np.flatnonzero(bad):
+            errors.put(np.array([row]), _refusal(given.iloc[row], numbers[row], name, least))
+        numbers[empty] = fallback
+        work[name] = numbers
+    for row in errors.empty(np.flatnonzero(work["cached"] >= work["isl"])):
+        said = f"cached={work['cached'][row]:.0f} leaves nothing of isl={work['isl'][row]:.0f} to compute"
+        errors.put(np.array([row]), said)
+    return work
+
+
+def _numbers(given: pd.Series[Any]) -> Array:
+    """A column as floats, NaN where it holds none. Text is read too: one bad cell makes a whole column text."""
+    if pd.api.types.is_bool_dtype(given):
+        return np.full(len(given), np.nan)
+    if pd.api.types.is_numeric_dtype(given):
+        return np.array(given.to_numpy(dtype=float, na_value=np.nan))
+    if given.dtype != object and pd.api.types.is_string_dtype(given):
+        return np.array(pd.to_numeric(given, errors="coerce").to_numpy(dtype=float, na_value=np.nan))
+    return np.array([number(cell) for cell in given], dtype=float)
+
+
+def number(cell: object) -> float:
+    """A cell as a number; NaN if it is none."""
+    if isinstance(cell, bool) or not isinstance(cell, (str, Real)):
+        return math.nan
+    try:
+        return float(cell)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def _refusal(cell: object, value: float, name: str, least: int) -> str:
+    try:
+        whole_number(cell if isinstance(cell, Real) else value, name, least)
+    except InputError as error:
+        return str(error).replace("not nan", f"not {cell}")
+    return f"{name} must be a whole number of at least {least}, not {cell}"
+
+
+def groups(scenarios: pd.DataFrame) -> Iterator[Group]:
+    """The groups of a table."""
+    names = [name for name in FIXED if name in scenarios]
+    codes = [pd.factorize(_hashable(scenarios[name]), use_na_sentinel=False) for name in names]
+    free = scenarios["context"].isna().to_numpy() if "context" in scenarios else np.ones(len(scenarios), bool)
+    loaded: Any = np.zeros(len(scenarios), bool)
+    if is_loaded(scenarios):
+        loaded = ~scenarios[[key for key in ("concurrency", "rate") if key in scenarios]].isna().to_numpy().all(axis=1)
+    combined = 2 * free.astype(np.int64) + loaded
+    for code, values in codes:
+        combined = pd.factorize(combined * len(values) + code)[0]
+    order = np.argsort(combined, kind="stable")
+    starts = np.flatnonzero(np.diff(combined[order], prepend=-1))
+    for rows in np.split(order, starts[1:]) if len(order) else []:
+        fixed = {name: values[code[rows[0]]] for name, (code, values) in zip(names, codes, strict=True)}
+        yield Group({key: cell for key, cell in fixed.items() if not pd.isna(cell)}, rows, bool(loaded[rows[0]]))
+
+
+def _hashable(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Cells that cannot be compared (a list in a cell) become text, and are refused by name later."""
+    if column.dtype != object:
+        return column
+    cells = [cell if isinstance(cell, (str, Real, PathLike)) or cell is None else _named(cell) for cell in column]
+    return pd.Series(cells, index=column.index, dtype=object)
+
+
+def _named(cell: object) -> str:
+    return f"{type(cell).__name__} {cell!r}"
+
+
+class Resolutions:
+    """Predictors by what rows share, each laid out once; a deployment that cannot be is refused each time alike."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[tuple[str, Any], ...], Resolved | RooflinekitError] = {}
+
+    def of(self, fixed: dict[str, Any]) -> Resolved:
+        """The predictor of a group; raises InputError (and its kinds) for what makes no sense."""
+        key = tuple(sorted(fixed.items()))
+        if key not in self._known:
+            try:
+                self._known[key] = _resolve(fixed)
+            except RooflinekitError as error:
+                self._known[key] = error
+        found = self._known[key]
+        if isinstance(found, RooflinekitError):
+            raise found.with_traceback(None)
+        return found
+
+
+def _resolve(fixed: dict[str, Any]) -> Resolved:
+    if "model" not in fixed:
+        raise InputError("model is empty")
+    given = {key: _typed(key, cell) for key, cell in fixed.items()}
+    deployment = read_deployment({key: cell for key, cell in given.items() if key in DEPLOYMENT_KEYS})
+    calibration = str(given["calibration"]) if "calibration" in given else None
+    choice = Speculation.read(given)
+    return resolve(str(given["model"]), str(given.get("gpu", "h100-sxm")), deployment, calibration, choice)
+
+
+def _typed(key: str, cell: object) -> object:
+    """A cell of a text column as what its input is; what cannot be read stays, and is refused by name."""
+    if not isinstance(cell, str):
+        return bool(cell) if key in _FLAGS and cell in (0, 1) else cell
+    if key in _FLAGS:
+        return _TRUTH.get(cell.strip().lower(), cell)
+    if key not in _NUMBERS:
+        return cell
+    value = number(cell)
+    return cell if math.isnan(value) else value

@@ -1,0 +1,68 @@
+"""A column of texts that repeat: each is made once, however many rows say it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from rooflinekit.model.types.numeric import Array
+
+__all__ = ["Rows", "Texts"]
+
+Rows = NDArray[np.intp]
+"""Positions of rows in a table."""
+
+
+class Texts:
+    """A code a row, and the texts that codes stand for; code 0 is the empty text.
+
+    >>> said = Texts(3)
+    >>> said.put(np.array([0, 2]), "slow")
+    >>> said.append(np.array([1, 2]), [np.array([7.0, 7.0])], lambda at: "hot")
+    >>> list(said.column())
+    ['slow', 'hot', 'slow; hot']
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._codes = np.zeros(rows, np.int64)
+        self._texts = [""]
+        self._known = {"": 0}
+
+    def put(self, rows: Rows, text: str) -> None:
+        """Say the same in some rows, in place of what they said."""
+        self._codes[rows] = self._code(text)
+
+    def empty(self, rows: Rows) -> Rows:
+        """Those of the rows that say nothing."""
+        silent: Rows = rows[self._codes[rows] == 0]
+        return silent
+
+    def append(self, rows: Rows, facts: Sequence[Array], say: Callable[[int], str]) -> None:
+        """Say something more in some rows; those with equal facts share a text, made for the first of them."""
+        if not len(rows):
+            return
+        key = pd.factorize(self._codes[rows])[0]
+        for fact in facts:
+            code, values = pd.factorize(fact)
+            key = pd.factorize(key * len(values) + code)[0]
+        first = np.zeros(int(key.max()) + 1, np.intp)
+        first[key[::-1]] = np.arange(len(key))[::-1]
+        before = [self._texts[code] for code in self._codes[rows[first]]]
+        fresh = [
+            self._code("; ".join(filter(None, (old, say(int(at)))))) for old, at in zip(before, first, strict=True)
+        ]
+        self._codes[rows] = np.array(fresh)[key]
+
+    def column(self) -> Any:
+        """All rows, as an array that pandas takes."""
+        return pd.Series(self._texts).array.take(self._codes)
+
+    def _code(self, text: str) -> int:
+        code = self._known.setdefault(text, len(self._texts))
+        if code == len(self._texts):
+            self._texts.append(text)
+        return code

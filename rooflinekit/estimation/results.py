@@ -1,0 +1,264 @@
+"""What an estimate says: plain numbers with units in their names, ready for JSON, tables and notebooks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.model.memory.capacity import Memory
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.roofline import StepTime
+from rooflinekit.model.speculation import SpeculativePredictor
+from rooflinekit.model.traffic.question import LoadResult
+from rooflinekit.model.types.hardware import Accelerator, Provenance
+from rooflinekit.model.types.kernel import KernelTime
+from rooflinekit.model.types.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Estimate", "KernelResult", "MemoryResult", "SpeculationResult", "StepResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResult:
+    """One kernel of a step; totals over its `count` launches, on one accelerator."""
+
+    name: str
+    family: str
+    count: int
+    dtype: str
+    flops: float
+    weight_bytes: float
+    kv_read_bytes: float
+    kv_write_bytes: float
+    activation_bytes: float
+    network_bytes: float
+    intensity: float | None  #: FLOP per byte of memory traffic; None without traffic
+    time_us: float
+    bound_us: float
+    bound: str  #: what the time is spent on: compute, memory, network or overhead
+
+    @classmethod
+    def of(cls, timed: KernelTime) -> KernelResult:
+        """Read the scalars of one timed kernel."""
+        kernel, n = timed.kernel, timed.kernel.count
+        traffic = float(kernel.bytes)
+        return cls(
+            kernel.name, kernel.family, n, kernel.dtype.value,
+            n * float(kernel.flops), n * float(kernel.weight_bytes), n * float(kernel.kv_read_bytes),
+            n * float(kernel.kv_write_bytes), n * float(kernel.activation_bytes), n * float(kernel.network_bytes),
+            float(kernel.flops) / traffic if traffic else None,
+            float(timed.time) * 1e6, float(timed.bound) * 1e6, regime(timed),
+        )  # fmt: skip
+
+    @property
+    def bytes(self) -> float:
+        """Memory traffic of all launches."""
+        return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes + self.activation_bytes
+
+
+def regime(timed: KernelTime) -> str:
+    """The largest of what each resource alone would need."""
+    needs = {"memory": timed.memory, "compute": timed.compute, "network": timed.network, "overhead": timed.overhead}
+    return max(needs, key=lambda cause: float(needs[cause]))
+
+
+def shares_by_cause(step: StepTime) -> dict[str, float]:
+    """Share of the step's time by cause: each kernel's is split between its launch and the resource it waits for.
+
+    The split is in proportion to what either alone would need, since a correction scales both.
+    """
+    seconds = dict.fromkeys(("compute", "memory", "network", "overhead"), 0.0)
+    for timed in step.kernels:
+        launch, busy = (
+            float(timed.overhead),
+            {"memory": timed.memory, "compute": timed.compute, "network": timed.network},
+        )
+        cause = max(busy, key=lambda name: float(busy[name]))
+        needed = launch + float(busy[cause])
+        share = launch / needed if needed else 0.0
+        seconds["overhead"] += share * float(timed.time)
+        seconds[cause] += (1.0 - share) * float(timed.time)
+    return {cause: spent / float(step.time) for cause, spent in seconds.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One engine step on one accelerator (the busiest); under PP the sum over the stages a token passes.
+
+    mfu: share of the time that the arithmetic would need at peak; mbu: the same for the bytes of weights and cache.
+    """
+
+    time_ms: float
+    bound_ms: float
+    flops: float
+    bytes: float
+    intensity: float
+    bound: str
+    mfu: float
+    mbu: float
+    shares: dict[str, float]  #: of the time, by cause: compute, memory, network, overhead
+    kernels: tuple[KernelResult, ...]
+
+    @classmethod
+    def of(cls, step: StepTime, accelerator: Accelerator) -> StepResult:
+        """Sum the kernels; the regime is the cause that takes most of the time."""
+        kernels = tuple(KernelResult.of(timed) for timed in step.kernels)
+        time, shares = float(step.time), shares_by_cause(step)
+        flops = sum(kernel.flops for kernel in kernels)
+        traffic = sum(kernel.bytes for kernel in kernels)
+        needed = sum(float(t.kernel.flops) * t.kernel.count / accelerator.peak(t.kernel.dtype) for t in step.kernels)
+        streamed = sum(k.weight_bytes + k.kv_read_bytes + k.kv_write_bytes for k in kernels)
+        return cls(
+            time * 1e3, float(step.bound) * 1e3, flops, traffic, flops / traffic, max(shares, key=shares.__getitem__),
+            needed / time, streamed / float(accelerator.memory_bandwidth) / time, shares, kernels,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryResult:
+    """Memory of the busiest accelerator; `kv_bytes_per_token` is for one sequence over all accelerators.
+
+    max_batch counts sequences of this length over the deployment, max_context tokens at this batch (None: unlimited).
+    overhead_bytes is context, non_torch and graphs together. The pool is what the engine sets aside for the cache; of a
+    deployment that does not fit, needed_bytes are missing from available_bytes.
+    """
+
+    fits: bool
+    capacity_bytes: float
+    weight_bytes: float
+    kv_bytes: float
+    activation_bytes: float
+    overhead_bytes: float
+    total_bytes: float
+    max_batch: int
+    max_context: int | None
+    kv_bytes_per_token: float
+    context_bytes: float
+    non_torch_bytes: float
+    graph_bytes: float
+    kv_pool_bytes: float
+    kv_pool_tokens: int
+    kv_blocks: int
+    max_concurrency: float
+    needed_bytes: float
+    available_bytes: float
+
+    @classmethod
+    def of(cls, memory: Memory) -> MemoryResult:
+        """Read the scalars."""
+        longest = float(memory.max_context)
+        return cls(
+            bool(memory.fits), float(memory.capacity_bytes), float(memory.weight_bytes), float(memory.kv_bytes),
+            float(memory.activation_bytes), float(memory.overhead_bytes), float(memory.total_bytes),
+            int(memory.max_batch), None if longest == float("inf") else int(longest), memory.kv_bytes_per_token,
+            memory.context_bytes, memory.non_torch_bytes, memory.graph_bytes,
+            float(memory.kv_pool_bytes), int(memory.kv_pool_tokens), int(memory.kv_blocks),
+            float(memory.max_concurrency), float(memory.needed_bytes), float(memory.available_bytes),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationResult:
+    """What a draft does for the decode; times of one round at the reported context.
+
+    break_even_acceptance: that of every token at which a round is as fast as plain steps (None: it never is);
+    best_draft_tokens: of up to 8 in a row, 0 if none helps.
+    """
+
+    draft: str
+    method: str
+    draft_tokens: int
+    verified_tokens: int
+    acceptance: tuple[float, ...]
+    tokens_per_pass: float
+    verify_ms: float
+    draft_ms: float
+    speedup: float
+    break_even_acceptance: float | None
+    best_draft_tokens: int
+    draft_weight_bytes: float
+
+    @classmethod
+    def of(cls, predictor: Predictor, work: Workload) -> SpeculationResult | None:
+        """Read it from a speculative predictor; None from a plain one."""
+        if not isinstance(predictor, SpeculativePredictor):
+            return None
+        draft, choice = predictor.draft, predictor.draft.choice
+        verify, drafting = predictor.round(work, work.decode_context)
+        return cls(
+            draft.model.name if draft.model else choice.draft, choice.method, choice.draft_tokens, choice.verified,
+            choice.acceptance, choice.tokens_per_pass, float(verify.time) * 1e3, float(drafting.time) * 1e3,
+            predictor.speedup(work), predictor.break_even(work), predictor.best_draft_tokens(work), draft.weight_bytes,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The answer for one operating point. `to_dict()` is the published JSON, `to_frame()` the kernels as a table."""
+
+    version: str
+    model: str
+    gpu: str
+    engine: str
+    level: str  #: "expected" (calibrated, with an interval) or "bound" (datasheet roofline)
+    calibration: dict[str, str] | None
+    inputs: dict[str, Any]
+    ttft_ms: float | None  #: None above the rate that can be sustained: the queue has no end
+    tpot_ms: float
+    e2e_ms: float | None
+    output_tok_s: float
+    output_tok_s_per_gpu: float
+    output_tok_s_per_user: float
+    interval: dict[str, list[float] | None] | None
+    bound: dict[str, float]
+    memory: MemoryResult
+    prefill: StepResult
+    decode: StepResult
+    speculation: SpeculationResult | None
+    load: LoadResult | None  #: under load: what users feel; None for a static batch
+    provenance: tuple[Provenance, ...] = field(repr=False)
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON of the contract, as plain Python values."""
+        plain = asdict(self)
+        plain["provenance"] = [asdict(entry) for entry in self.provenance]
+        plain["warnings"] = list(self.warnings)
+        if self.speculation is not None:
+            plain["speculation"]["acceptance"] = list(self.speculation.acceptance)
+        return plain
+
+    def to_row(self) -> dict[str, Any]:
+        """Inputs and answers as one flat row, as `estimate_frame` names them; the kernels are left out."""
+        spans = self.interval or {}
+        row: dict[str, Any] = {"model": self.model, "gpu": self.gpu, **self.inputs}
+        for time in ("ttft", "tpot"):
+            low, high = spans.get(f"{time}_ms") or (None, None)
+            row |= {f"{time}_ms": getattr(self, f"{time}_ms"), f"{time}_low_ms": low, f"{time}_high_ms": high}
+            row[f"{time}_bound_ms"] = self.bound[f"{time}_ms"]
+        row |= {name: getattr(self, name) for name in ("e2e_ms", "output_tok_s", "output_tok_s_per_gpu")}
+        row |= {"output_tok_s_per_user": self.output_tok_s_per_user, **asdict(self.memory), **self._draft_columns()}
+        made = {"calibration_hash": self.calibration["hash"] if self.calibration else "", "version": self.version}
+        return row | {"level": self.level, **made, "warnings": "; ".join(self.warnings)}
+
+    def _draft_columns(self) -> dict[str, Any]:
+        drafted = self.speculation
+        if drafted is None:
+            return dict.fromkeys(("draft", "draft_tokens", "acceptance", "tokens_per_pass"))
+        rates = ",".join(f"{rate:g}" for rate in drafted.acceptance)
+        row = {"draft": drafted.draft, "draft_tokens": drafted.draft_tokens, "acceptance": rates}
+        return row | {"tokens_per_pass": drafted.tokens_per_pass}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Every kernel of prefill and decode, one row each, with a `step` column."""
+        import pandas as pd  # noqa: PLC0415 - only where it is asked for
+
+        steps = (("prefill", self.prefill), ("decode", self.decode))
+        return pd.DataFrame([{"step": name, **asdict(kernel)} for name, step in steps for kernel in step.kernels])
+
+    def _repr_html_(self) -> str:
+        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
+
+        return html_of(self)

@@ -1,0 +1,178 @@
+"""Predictions of kernels against measured tables: errors, bias and coverage by group."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooflinekit import __version__
+from rooflinekit.evidence.kernel_fit.groups import Group, fit_key, kernel_groups, read_kernel_tables
+from rooflinekit.evidence.kernel_fit.tables import Measured
+from rooflinekit.model.roofline import time_kernel
+from rooflinekit.model.timing.calibrated import Calibration
+from rooflinekit.model.types.deployment import ENGINES
+from rooflinekit.model.types.errors import RooflinekitError, UnknownNameError
+from rooflinekit.model.types.hardware import Accelerator, System
+from rooflinekit.model.types.numeric import Array
+from rooflinekit.specs import load_accelerator
+from rooflinekit.specs.calibration.choose import choose_calibration, stand_in
+from rooflinekit.specs.calibration.load import load_calibration
+
+__all__ = ["Accuracy", "Score", "kernel_accuracy", "score", "signature"]
+
+_FIGURES = ("median_ape", "mape", "p90_ape", "bias", "coverage90")
+_HOME_OF = {"nccl": "vllm"}  # whose calibration holds a library's kernels
+
+
+@dataclass(frozen=True)
+class Score:
+    """Errors of one group as fractions of the measured value; `bias` is the mean signed error.
+
+    coverage90: share of the rows inside the 90 % interval; None at level bound. `calibration` names those that were
+    used, with their hashes; empty at level bound.
+    """
+
+    key: dict[str, str]
+    n: int
+    answered: int
+    median_ape: float | None
+    mape: float | None
+    p90_ape: float | None
+    bias: float | None
+    coverage90: float | None
+    calibration: str = ""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """All groups of some tables, and the median over groups for each operation."""
+
+    rows: int
+    answered: int
+    unanswered: dict[str, int]
+    groups: tuple[Score, ...]
+    by: str = "op"  #: the key that the summary is by: op, metric or quantity
+
+    @property
+    def summary(self) -> dict[str, dict[str, float | None]]:
+        """By operation, metric or quantity: the median over its groups of each figure."""
+        found: dict[str, dict[str, float | None]] = {}
+        for kind in dict.fromkeys(group.key[self.by] for group in self.groups):
+            own = [group for group in self.groups if group.key[self.by] == kind]
+            found[kind] = {figure: _median([getattr(group, figure) for group in own]) for figure in _FIGURES}
+        return found
+
+    @property
+    def calibrations(self) -> dict[str, str]:
+        """Hash of every calibration that was used, by its name."""
+        used = sorted({one for group in self.groups for one in group.calibration.split(", ") if one})
+        return dict(one.rsplit(" ", 1) for one in used)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON of the contract, and what made it."""
+        groups = [{key: cell for key, cell in asdict(group).items() if key != "calibration"} for group in self.groups]
+        counts = {"rows": self.rows, "answered": self.answered, "unanswered": self.unanswered}
+        made = {"version": __version__, "calibrations": self.calibrations}
+        return counts | {"groups": groups, "summary": self.summary} | made
+
+
+def kernel_accuracy(
+    files: Sequence[Path],
+    calibration: str | None = None,
+    progress: Callable[[str], None] | None = None,
+    gpu: str | None = None,
+) -> Accuracy:
+    """Score kernel tables; rows are predicted warm, as they were measured.
+
+    `calibration` is a name, a path, "none" for the datasheet bound, or None for the one that `estimate` would take.
+    `gpu` is the file of an accelerator of one's own, for the rows that name it.
+    A row that cannot be answered (an unknown accelerator, a format it lacks) is counted with its reason.
+
+    Raises SpecError for a file that is no kernel table, and what loading a named calibration raises.
+    """
+    unanswered: Counter[str] = Counter()
+    given = calibration if calibration in (None, "none") else load_calibration(calibration)
+    own = load_accelerator(gpu).value if gpu is not None else None
+    scores = []
+    for path in files:
+        for operation, table in read_kernel_tables(path, unanswered):
+            for group in kernel_groups(operation, table):
+                if progress is not None:
+                    progress(f"{operation} {' '.join(group.named.values())}")
+                scores.append(_score_group(group, given, own, unanswered))
+    answered = sum(group.answered for group in scores)
+    return Accuracy(answered + sum(unanswered.values()), answered, dict(unanswered), tuple(scores))
+
+
+def score(key: dict[str, str], measured: Array, predicted: Array, inside: NDArray[np.bool_] | None, rows: int) -> Score:
+    """Figures of one group from measured and predicted values of the answered rows, of `rows` in all."""
+    if not len(measured):
+        return Score(key, rows, 0, None, None, None, None, None)
+    error = predicted / measured - 1.0
+    size = np.abs(error)
+    median, mean, ninth, bias = map(float, (np.median(size), np.mean(size), np.quantile(size, 0.9), np.mean(error)))
+    covered = None if inside is None else float(np.mean(inside))
+    return Score(key, rows, len(measured), median, mean, ninth, bias, covered)
+
+
+def _score_group(
+    group: Group, asked: Calibration | str | None, own: Accelerator | None, unanswered: Counter[str]
+) -> Score:
+    key = {"op": group.operation, **group.named}
+    nothing = np.zeros(0)
+    try:
+        mine = own is not None and group.gpu in (own.name, *own.aliases)
+        system = System.of(own if own is not None and mine else load_accelerator(group.gpu).value)
+        if group.engine not in (*ENGINES, *_HOME_OF):
+            raise UnknownNameError("engine", group.engine, [known for known in ENGINES if known != "ideal"])
+        chosen = _calibration(group, system, asked)
+        predicted, low, high, rows = _predict(group, system, chosen)
+    except RooflinekitError as error:
+        unanswered[str(error)] += len(group.table)
+        return score(key, nothing, nothing, None, len(group.table))
+    inside = None if chosen is None else (rows.time >= low) & (rows.time <= high)
+    return replace(score(key, rows.time, predicted, inside, len(group.table)), calibration=signature(chosen))
+
+
+def signature(calibration: Calibration | None) -> str:
+    """Name and hash of a calibration; empty for none."""
+    return f"{calibration.name} {calibration.hash}" if calibration else ""
+
+
+def _calibration(group: Group, system: System, asked: Calibration | str | None) -> Calibration | None:
+    engine = _HOME_OF.get(group.engine, group.engine)
+    if isinstance(asked, Calibration):
+        return stand_in(asked, system.accelerator, engine)[0]
+    return None if asked == "none" else choose_calibration(system.accelerator, engine)[0]
+
+
+def _predict(group: Group, system: System, calibration: Calibration | None) -> tuple[Array, Array, Array, Measured]:
+    """Predicted time and both ends of the interval for each row [s]; the fit is the one of the group's own key."""
+    rows = group.rows()
+    family, dtype, *variant = fit_key(group.operation, group.named).split("/")
+    label = "/".join(variant)
+    if (
+        group.operation == "comm"
+        and calibration is not None
+        and f"{family}/{dtype}/{label}" not in calibration.families
+    ):
+        label = label.removesuffix("/eager").removeprefix("nccl_")
+    named = rows.relabelled(label)
+    warm = rows.warm and calibration is not None
+    timed = [time_kernel(kernel, system, calibration, warm) for kernel in named.kernels]
+    columns = []
+    for part in ("time", "low", "high"):
+        pieces = [np.broadcast_to(getattr(t, part), (n,)) for t, n in zip(timed, named.sizes, strict=True)]
+        columns.append(np.concatenate(pieces).astype(float))
+    return columns[0], columns[1], columns[2], named
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None

@@ -1,0 +1,1 @@
+"""Calibrations fitted to measured kernels: tables, time forms, corrections, intervals."""

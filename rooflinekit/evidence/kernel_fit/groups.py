@@ -1,0 +1,224 @@
+"""Kernel tables as groups of rows of one kernel: one accelerator, engine, number format and variant."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.evidence.kernel_fit.measurements import SUFFIX, kernel_tables, read_measurements
+from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, VARIANT, Measured, measured_rows
+from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.model.types.errors import MissingExtraError, SpecError
+from rooflinekit.model.types.kernel import Family
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["KEY", "Group", "fit_key", "kernel_groups", "read_kernel_tables"]
+
+KEY = ("gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind")
+"""Columns that make a group of a kernel table, where the table has them."""
+
+_COLLECTIVES = {"custom_all_reduce": "all_reduce", "alltoall": "all_to_all"}
+_NEEDED = {
+    "gemm": ("dtype", "m", "n", "k"),
+    "attention_decode": ("dtype", "kv_dtype", "batch", "seq_len", "heads", "kv_heads", "head_dim"),
+    "attention_prefill": ("dtype", "kv_dtype", "batch", "seq_len", "heads", "kv_heads", "head_dim"),
+    "mla_decode": ("dtype", "kv_dtype", "batch", "seq_len", "heads"),
+    "mla_prefill": ("dtype", "kv_dtype", "batch", "seq_len", "heads"),
+    "moe": ("dtype", "routing", "ffn_matrices", "tokens", "hidden", "expert_intermediate", "top_k",
+            "experts", "tp", "ep"),
+    "comm": ("dtype", "collective", "mode", "gpus", "bytes"),
+    "elementwise": ("dtype", "kind", "tokens", "read", "written"),
+    "kv_append": ("dtype", "kv_dtype", "tokens", "elements"),
+    "embedding": ("dtype", "tokens", "width"),
+    "sampling": ("dtype", "kind", "rows", "vocab"),
+}  # fmt: skip
+
+_WORDS: dict[str, tuple[str, ...]] = {
+    "gpu": (), "engine": (), "dtype": (), "kv_dtype": (), "routing": ("balanced", "power_law_1.2"),
+    "collective": ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "custom_all_reduce"),
+    "mode": ("eager", "graph"), "kind": (),
+}  # fmt: skip
+_AT_MOST = (("kv_heads", "heads"), ("top_k", "experts"))
+_PAIR = 2
+_PLAIN = ("balanced", "greedy")
+"""Variants that go without saying."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of one kernel: the columns that tell it apart, and what a calibration calls it."""
+
+    operation: str
+    named: dict[str, str]
+    table: pd.DataFrame
+
+    @property
+    def gpu(self) -> str:
+        """Accelerator, as the table names it."""
+        return self.named["gpu"]
+
+    @property
+    def engine(self) -> str:
+        """Engine, as the table names it."""
+        return self.named["engine"]
+
+    @property
+    def family(self) -> Family:
+        """Kernel family of the operation."""
+        return OPERATIONS[self.operation][0]
+
+    @property
+    def key(self) -> str:
+        """Key of the fit, as calibration files write it."""
+        return fit_key(self.operation, self.named)
+
+    @property
+    def source(self) -> str:
+        """Where the rows are from, in words."""
+        releases = (
+            "/".join(sorted(map(str, self.table["engine_version"].unique()))) if "engine_version" in self.table else ""
+        )
+        return f"{len(self.table)} {self.operation} rows of {self.gpu} with {self.engine} {releases}".rstrip()
+
+    def joined(self, other: Group) -> Group:
+        """The rows of both, under this group's name (two spellings of one number format, say)."""
+        import pandas as pd  # noqa: PLC0415
+
+        same = {name: self.named[name] for name in self.named if name in other.table}
+        return replace(self, table=pd.concat([self.table, other.table.assign(**same)], ignore_index=True))
+
+    def rows(self) -> Measured:
+        """The rows as kernels with their measured times."""
+        return measured_rows(self.table, self.operation)
+
+
+def fit_key(operation: str, named: dict[str, str]) -> str:
+    """The key of the fit for a group, as calibration files write it.
+
+    >>> fit_key("attention_decode", {"dtype": "bfloat16", "kv_dtype": "fp8"})
+    'attention_decode/bf16/fp8'
+    >>> fit_key("comm", {"collective": "custom_all_reduce", "mode": "graph", "engine": "vllm"})
+    'collective/bf16/all_reduce'
+    """
+    family = OPERATIONS[operation][0]
+    if operation == "comm":  # bytes are bytes, so number formats of a collective are one kernel
+        kind = _COLLECTIVES.get(named["collective"], named["collective"])
+        nccl = "nccl_" if named["collective"] == "all_reduce" else ""
+        eager = "/eager" if named["mode"] == "eager" and named["engine"] != "nccl" else ""
+        return f"{family}/bf16/{nccl}{kind}{eager}"
+    parts = [family, parse_dtype(named["dtype"]).value]
+    if operation in VARIANT:
+        variant = named[VARIANT[operation]]
+        if VARIANT[operation] == "kv_dtype":
+            parts.append(parse_dtype(variant).value)
+        elif variant not in _PLAIN:
+            parts.append(variant)
+    return "/".join(parts)
+
+
+def read_kernel_tables(path: Path, dropped: Counter[str] | None = None) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The operations of one file: named by the file, or by a column `op`.
+
+    Rows with a value that no kernel has are left out and counted in `dropped` by reason; without it they are refused.
+
+    Raises SpecError for a file that is no kernel table, naming the missing column, the known operations, or the row;
+    MissingExtraError for Parquet without pyarrow.
+    """
+    if path.suffix == SUFFIX:
+        for name, measured in kernel_tables(read_measurements(path)):
+            yield name, _checked(path, name, measured, dropped).reset_index(drop=True)
+        return
+    table = _read(path)
+    if "op" not in table and path.stem not in OPERATIONS:
+        raise SpecError(f"{path}: no column 'op', and the file name is not one of {', '.join(OPERATIONS)}")
+    if table.empty:
+        raise SpecError(f"{path}: the table has no rows")
+    for operation, rows in table.groupby("op", dropna=False) if "op" in table else [(path.stem, table)]:
+        kept = _checked(path, str(operation), rows, dropped)
+        if len(kept):
+            yield str(operation), kept.assign(engine=kept["engine"].str.lower()).reset_index(drop=True)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    import pandas as pd  # noqa: PLC0415
+
+    if not path.is_file():
+        raise SpecError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
+    try:
+        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    except ImportError:
+        raise MissingExtraError("reading Parquet", "accuracy") from None
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{path}: not a readable table: {' '.join(str(error).split())[:120]}") from None
+
+
+def _checked(path: Path, operation: str, table: pd.DataFrame, dropped: Counter[str] | None) -> pd.DataFrame:
+    """The rows that a kernel could have; the others refused by row and column, or counted."""
+    if operation not in OPERATIONS:
+        raise SpecError(f"{path}: op {operation!r} is not a kernel table; known: {', '.join(OPERATIONS)}")
+    missing = [name for name in ("gpu", "engine", *_NEEDED[operation], "latency_us") if name not in table]
+    if missing:
+        raise SpecError(f"{path}: a {operation} table needs the column {', '.join(missing)}")
+    good = table["gpu"].notna() & table["engine"].notna()
+    for name, wrong, wanted in _flaws(operation, table):
+        rows = [row for row, bad in enumerate(wrong & good) if bad]
+        if rows and dropped is None:
+            raise SpecError(f"{path}: row {rows[0] + 1}: {name} = {table[name].iloc[rows[0]]} is not {wanted}")
+        if rows and dropped is not None:
+            dropped[f"{path.name}: {name} is not {wanted}"] += len(rows)
+        good &= ~wrong
+    numbers = [name for name in (*_NEEDED[operation], "latency_us") if name not in _WORDS]
+    return table[good].astype(dict.fromkeys(numbers, float))
+
+
+def _flaws(operation: str, table: pd.DataFrame) -> Iterator[tuple[str, pd.Series[Any], str]]:
+    """Columns with the rows whose value cannot be, and what it should be."""
+    values = {}
+    for name in (*_NEEDED[operation], "latency_us"):
+        if name in _WORDS:
+            known = _WORDS[name]
+            wrong = ~table[name].isin(known) if known else table[name].isna()
+            yield name, wrong, f"one of {', '.join(known)}" if known else "a name"
+            continue
+        values[name] = _numbers(table[name])
+        whole = name != "latency_us"
+        wrong = ~(values[name] > 0) | (whole & (values[name] % 1 != 0))
+        yield name, wrong, "a whole number above 0" if whole else "a time above 0"
+    for name, limit in _AT_MOST:
+        if name in values and limit in values:
+            yield name, values[name] > values[limit], f"at most {limit}"
+    if operation == "moe":
+        yield "ep", values["experts"] % values["ep"] != 0, "a divisor of experts"
+    if operation == "comm":
+        yield "gpus", values["gpus"] < _PAIR, "at least 2"
+
+
+def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:
+    """The column as floats, NaN where a cell is no finite number."""
+    if column.dtype.kind in "iu":
+        return column
+    if column.dtype.kind == "f":
+        return column.where(column.abs() < math.inf)
+    return column.map(_number)
+
+
+def _number(cell: object) -> float:
+    try:
+        number = float(cell) if isinstance(cell, (Real, str)) else math.nan
+    except ValueError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def kernel_groups(operation: str, table: pd.DataFrame) -> Iterator[Group]:
+    """One group for every combination of the key columns that the table has."""
+    columns = [name for name in KEY if name in table]
+    for values, rows in table.groupby(columns, dropna=False):
+        yield Group(operation, dict(zip(columns, map(str, values), strict=True)), rows.reset_index(drop=True))

@@ -1,0 +1,222 @@
+"""Kernel tables: rows of measured shapes and latencies, as the kernels that ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooflinekit.evidence.kernel_fit.routing import balanced_load, power_law_load
+from rooflinekit.model.kernels import attention_flops, gemm_activation_bytes, gemm_flops, sent_bytes
+from rooflinekit.model.types.dtype import Dtype, parse_dtype
+from rooflinekit.model.types.errors import SpecError
+from rooflinekit.model.types.kernel import Family, Kernel
+from rooflinekit.model.types.numeric import Array
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["GROUP", "OPERATIONS", "VARIANT", "Columns", "Measured", "measured_rows"]
+
+Columns = Mapping[str, Array]
+_LATENT, _VALUES, _NOPE_ROPE = 576, 512, 192
+"""DeepSeek's latent with rotary part, without it, and query-key width of an up-projected head."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Kernels of one family and format that ran, and how long each took [s].
+
+    `group` numbers the shape group of each row: error bars come from groups that a fit has not seen.
+    """
+
+    family: Family
+    kernels: tuple[Kernel, ...]  #: arrays of rows; several only where the number of accelerators differs
+    sizes: tuple[int, ...]
+    time: Array
+    group: NDArray[np.intp]
+    warm: bool = True  #: whether each kernel found in the cache what the one before had used
+
+    def subset(self, rows: NDArray[np.bool_]) -> Measured:
+        """Rows by a boolean mask."""
+        parts = np.split(rows, np.cumsum(self.sizes)[:-1])
+        kept = [(_slice(k, mask), int(mask.sum())) for k, mask in zip(self.kernels, parts, strict=True) if mask.any()]
+        kernels, sizes = tuple(kernel for kernel, _ in kept), tuple(size for _, size in kept)
+        return Measured(self.family, kernels, sizes, self.time[rows], self.group[rows], self.warm)
+
+    def relabelled(self, variant: str) -> Measured:
+        """The same rows under the name that a calibration has for their variant."""
+        return replace(self, kernels=tuple(replace(kernel, variant=variant) for kernel in self.kernels))
+
+    def each(self, function: Callable[[Kernel], Any]) -> Array:
+        """A number for every row."""
+        parts = [np.broadcast_to(function(k), (size,)) for k, size in zip(self.kernels, self.sizes, strict=True)]
+        return np.concatenate(parts).astype(float)
+
+
+def _slice(kernel: Kernel, rows: NDArray[np.bool_]) -> Kernel:
+    def cut(value: Any) -> Any:
+        return value[rows] if isinstance(value, np.ndarray) else value
+
+    changed = {entry.name: cut(getattr(kernel, entry.name)) for entry in fields(kernel) if entry.name != "dims"}
+    return replace(kernel, **changed, dims={name: cut(value) for name, value in kernel.dims.items()})
+
+
+def measured_rows(table: pd.DataFrame, operation: str) -> Measured:
+    """Rows of one accelerator, engine, number format and variant as a fit needs them.
+
+    Raises SpecError for an operation that is not a kernel table.
+    """
+    if operation not in OPERATIONS:
+        raise SpecError(f"{operation!r} is not a kernel table; known: {', '.join(OPERATIONS)}")
+    family, build = OPERATIONS[operation]
+    dtype = parse_dtype(str(table["dtype"].iloc[0]))
+    variant = str(table[VARIANT[operation]].iloc[0]) if operation in VARIANT else ""
+    group = np.asarray(table.groupby(GROUP[operation]).ngroup(), np.intp)
+    parts = _parts(table, operation)
+    order = np.concatenate(parts)
+    names = table.select_dtypes("number").columns
+    kernels, sizes = [], []
+    for rows in parts:
+        columns = {name: table[name].to_numpy(float)[rows] for name in names}
+        kernels.append(build(columns, dtype, variant))
+        sizes.append(len(rows))
+    time = table["latency_us"].to_numpy(float)[order] * 1e-6
+    warm = "residency" not in table or not (table["residency"] == "cold").all()
+    return Measured(family, tuple(kernels), tuple(sizes), time, group[order], warm)
+
+
+def _parts(table: pd.DataFrame, operation: str) -> list[NDArray[np.intp]]:
+    """Positions of the rows that make one kernel: all of them, or those with the same number of accelerators."""
+    if operation != "comm":
+        return [np.arange(len(table))]
+    gpus = table["gpus"].to_numpy()
+    return [np.flatnonzero(gpus == number) for number in np.unique(gpus)]
+
+
+def _gemm(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    m, n, k = columns["m"], columns["n"], columns["k"]
+    return Kernel(
+        "gemm", "gemm", 1, dtype, gemm_flops(m, n, k), n * k * dtype.bytes,
+        activation_bytes=gemm_activation_bytes(m, n, k, dtype.bytes, 2.0), dims={"m": m, "n": n, "k": k},
+        variant=variant,
+    )  # fmt: skip
+
+
+def _attention(columns: Columns, dtype: Dtype, variant: str, decode: bool) -> Kernel:
+    batch, length, depth = columns["batch"], columns["seq_len"], columns["head_dim"]
+    heads, kv_heads = columns["heads"], columns["kv_heads"]
+    new = np.ones_like(length) if decode else length
+    pairs = length if decode else length * (length + 1.0) / 2.0
+    return Kernel(
+        "attention", "attention_decode" if decode else "attention_prefill", 1, dtype,
+        attention_flops(batch * pairs, 1, 1, 1) * heads * depth,
+        kv_read_bytes=batch * length * kv_heads * 2.0 * depth * parse_dtype(variant).bytes,
+        activation_bytes=batch * new * heads * 2.0 * depth * 2.0,
+        dims={"batch": batch, "new": new, "context": length, "keys": length, "pairs": pairs, "heads": heads,
+              "kv_heads": kv_heads, "head_dim": depth},
+        variant=variant,
+    )  # fmt: skip
+
+
+def _latent(columns: Columns, dtype: Dtype, variant: str, decode: bool) -> Kernel:
+    batch, length, heads = columns["batch"], columns["seq_len"], columns["heads"]
+    new = np.ones_like(length) if decode else length
+    pairs = length if decode else length * (length + 1.0) / 2.0
+    widths = _LATENT + _VALUES if decode else _NOPE_ROPE + 128
+    moved = batch * heads * widths * 2.0 * (1.0 if decode else 2.0 * length)
+    return Kernel(
+        "attention", "mla_decode" if decode else "mla_prefill", 1, dtype, 2.0 * batch * pairs * heads * widths,
+        kv_read_bytes=batch * length * _LATENT * parse_dtype(variant).bytes, activation_bytes=moved,
+        dims={"batch": batch, "new": new, "context": length, "keys": length, "pairs": pairs, "heads": heads},
+        variant=variant,
+    )  # fmt: skip
+
+
+def _moe(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    tokens, hidden, top_k, matrices = (columns[name] for name in ("tokens", "hidden", "top_k", "ffn_matrices"))
+    experts, ranks = columns["experts"], columns["ep"]
+    width = columns["expert_intermediate"] / columns["tp"]
+    load = balanced_load if variant == "balanced" else power_law_load
+    routed, touched = load(tokens, top_k, experts, ranks)
+    each = matrices * hidden * width
+    return Kernel(
+        "experts", "moe", 1, dtype, 2.0 * routed * each, touched * each * dtype.bytes,
+        activation_bytes=routed * (3.0 * hidden + matrices * width) * 2.0,
+        dims={"tokens": tokens, "slots": np.maximum(tokens * top_k, routed), "routed": routed, "touched": touched,
+              "local": experts / ranks, "ranks": ranks, "hidden": hidden, "width": width},
+        variant=variant,
+    )  # fmt: skip
+
+
+def _comm(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    gpus, payload = int(columns["gpus"][0]), columns["bytes"]
+    sent = sent_bytes("all_reduce" if variant.endswith("all_reduce") else "all_gather", payload, gpus)
+    dims = {"bytes": payload}
+    return Kernel("comm", "collective", 1, dtype, network_bytes=sent, gpus=gpus, dims=dims, variant=variant)
+
+
+def _elementwise(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    moved = columns["tokens"] * (columns["read"] + columns["written"]) * dtype.bytes
+    rows = {"rows": columns["tokens"]}
+    return Kernel("elementwise", "elementwise", 1, dtype, activation_bytes=moved, dims=rows, variant=variant)
+
+
+def _kv_append(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    elements = columns["tokens"] * columns["elements"]
+    return Kernel(
+        "kv_append", "kv_append", 1, dtype, kv_write_bytes=elements * parse_dtype(variant).bytes,
+        activation_bytes=elements * dtype.bytes, dims={"rows": columns["tokens"]}, variant=variant,
+    )  # fmt: skip
+
+
+def _embedding(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    moved = columns["tokens"] * columns["width"] * 2.0 * dtype.bytes
+    return Kernel("embedding", "embedding", 1, dtype, activation_bytes=moved, dims={"rows": columns["tokens"]})
+
+
+def _sampling(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    logits = columns["rows"] * columns["vocab"]
+    return Kernel(
+        "sampling", "sampling", 1, dtype, flops=logits, activation_bytes=logits * dtype.bytes, variant=variant
+    )
+
+
+OPERATIONS: dict[str, tuple[Family, Callable[[Columns, Dtype, str], Kernel]]] = {
+    "gemm": ("gemm", _gemm),
+    "attention_decode": ("attention_decode", lambda columns, dtype, kv: _attention(columns, dtype, kv, decode=True)),
+    "attention_prefill": ("attention_prefill", lambda columns, dtype, kv: _attention(columns, dtype, kv, decode=False)),
+    "mla_decode": ("mla_decode", lambda columns, dtype, kv: _latent(columns, dtype, kv, decode=True)),
+    "mla_prefill": ("mla_prefill", lambda columns, dtype, kv: _latent(columns, dtype, kv, decode=False)),
+    "moe": ("moe", _moe),
+    "comm": ("collective", _comm),
+    "elementwise": ("elementwise", _elementwise),
+    "kv_append": ("kv_append", _kv_append),
+    "embedding": ("embedding", _embedding),
+    "sampling": ("sampling", _sampling),
+}
+"""Kernel tables by name: the family, and the work of its rows."""
+
+VARIANT = {"moe": "routing", "comm": "collective", "elementwise": "kind", "sampling": "kind"} | dict.fromkeys(
+    ("attention_decode", "attention_prefill", "mla_decode", "mla_prefill", "kv_append"), "kv_dtype"
+)
+"""The column that, besides the number format, tells an engine's kernels apart."""
+
+_HEADS = ["heads", "kv_heads", "head_dim"]
+GROUP = {
+    "gemm": ["n", "k"],
+    "attention_decode": _HEADS,
+    "attention_prefill": _HEADS,
+    "mla_decode": ["heads", "seq_len"],
+    "mla_prefill": ["heads", "seq_len"],
+    "moe": ["hidden", "expert_intermediate", "experts", "top_k", "tp", "ep"],
+    "comm": ["gpus", "bytes"],
+    "elementwise": ["read", "written"],
+    "kv_append": ["elements"],
+    "embedding": ["width"],
+    "sampling": ["vocab"],
+}
+"""Columns that make a shape group: what one model brings, apart from the size of the batch."""

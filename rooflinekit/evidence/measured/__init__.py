@@ -1,0 +1,9 @@
+"""Files that benchmark clients and engines write, read into one set of definitions."""
+
+from __future__ import annotations
+
+from rooflinekit.evidence.measured.measurement import Facts, Measurement, Spread
+from rooflinekit.evidence.measured.read import read_measurements
+from rooflinekit.evidence.measured.startup import StartUp
+
+__all__ = ["Facts", "Measurement", "Spread", "StartUp", "read_measurements"]

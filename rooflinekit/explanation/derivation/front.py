@@ -1,0 +1,162 @@
+"""The front door: a metric of an estimate, explained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from typing import Any
+
+from rooflinekit.estimation.estimator import answer, ask
+from rooflinekit.estimation.results import Estimate
+from rooflinekit.explanation.derivation.case import Case
+from rooflinekit.explanation.derivation.metrics import find_metric, full_name
+from rooflinekit.explanation.derivation.node import Node
+from rooflinekit.explanation.derivation.rule import Rule
+from rooflinekit.explanation.derivation.rules import mental_rule
+from rooflinekit.model.types.errors import InputError
+
+__all__ = ["TIMELESS", "Derivation", "derive", "explain", "make_case"]
+
+_COUNTED = ("params", "params_active", "kv_per_token", "ridge")  # of a model or an accelerator, whatever is deployed
+
+TIMELESS = (
+    *_COUNTED,
+    "memory",
+    "weights",
+    "kv",
+    "activations",
+    "overhead",
+    "kv_pool",
+    "max_batch",
+    "max_context",
+)
+"""Metrics that no step has a part in; they are explained whether the deployment fits or not."""
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """One metric with its tree: `value` in `unit` is what `estimate` says; the tree is in SI units.
+
+    rule: mental arithmetic beside it, None where there is none; largest_gap: how far the worst formula of the tree is
+    from the number that stands beside it, as a share of it.
+    """
+
+    metric: str
+    value: float
+    unit: str
+    scale: float  #: of the root: value = scale · root.value
+    root: Node = field(repr=False)
+    rule: Rule | None = field(repr=False)
+    answer: Estimate = field(repr=False)
+
+    @property
+    def level(self) -> str:
+        """Whether the number is "expected" (calibrated) or a "bound" (datasheet)."""
+        return self.answer.level
+
+    @property
+    def interval(self) -> list[float] | None:
+        """The 90 % interval of TTFT and TPOT, in the unit of the value."""
+        return (self.answer.interval or {}).get(f"{self.metric}_ms")
+
+    @property
+    def bound(self) -> float | None:
+        """The datasheet bound of TTFT and TPOT, in the unit of the value."""
+        return self.answer.bound.get(f"{self.metric}_ms")
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What `estimate` remarks, where the number is one of the deployment."""
+        return () if self.metric in _COUNTED else self.answer.warnings
+
+    @property
+    def formulas(self) -> int:
+        """Formulas in the tree."""
+        return sum(1 for node in self.root.walk() if node.formula)
+
+    @property
+    def largest_gap(self) -> float:
+        """How far the worst formula is from its number, relative."""
+        return max(node.gap for node in self.root.walk())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        e = self.answer
+        return {
+            "version": e.version,
+            "model": e.model,
+            "gpu": e.gpu,
+            "engine": e.engine,
+            "level": e.level,
+            "calibration": e.calibration,
+            "inputs": e.inputs,
+            "metric": self.metric,
+            "value": self.value,
+            "unit": self.unit,
+            "interval": self.interval,
+            "bound": self.bound,
+            "scale": self.scale,
+            "derivation": self.root.to_dict(),
+            "rule": self.rule.to_dict() if self.rule else None,
+            "formulas": self.formulas,
+            "largest_gap": self.largest_gap,
+            "warnings": list(self.warnings),
+        }
+
+    def _repr_html_(self) -> str:
+        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
+
+        return html_of(self)
+
+
+def explain(
+    model: str | PathLike[str], metric: str, gpu: str | PathLike[str] = "h100-sxm", **scenario: Any
+) -> Derivation:
+    """Derive one metric of `estimate(model, gpu, **scenario)`: formulas, numbers and sources, down to the datasheet.
+
+    Args:
+        model: as in `estimate`.
+        metric: `tpot`, `ttft`, `e2e`, `output_tok_s`, `memory`, `weights`, `kv`, `max_batch`, `max_context`,
+            `kv_per_token`, `params`, `ridge`, `decode` or `prefill` (a step), `decode.flops`, `decode.bytes`,
+            `decode.intensity`, `decode.bound`, a kernel (`decode.attention`, `decode.attention.bytes`); under load
+            also `queue`, `knee_rate` and `rate`.
+        gpu: as in `estimate`.
+        **scenario: as in `estimate`.
+
+    Returns:
+        A `Derivation`, whose root is the estimate's number and whose every formula gives the number beside it.
+
+    Raises:
+        UnknownNameError: for a metric that does not exist, with the nearest; what `estimate` raises for the rest.
+
+    >>> d = explain("llama-3-8b", "kv_per_token")
+    >>> d.value, d.root.formula
+    (131072.0, 'L*K*(d_k + d_v)*b_kv')
+    >>> d = explain("llama-3-8b", "decode.attention.bytes", batch=32, context=2048)
+    >>> d.value / 1e9, d.largest_gap < 1e-12
+    (8.61, True)
+    """
+    if not isinstance(metric, str):
+        raise InputError(f"metric must be a name such as tpot or decode.attention, not {metric!r}")
+    return derive(make_case(model, gpu, scenario, full_name(metric) in TIMELESS), metric)
+
+
+def make_case(
+    model: str | PathLike[str], gpu: str | PathLike[str], scenario: dict[str, Any], anyway: bool = False
+) -> Case:
+    """Ask and answer; `anyway`: even if it does not fit in memory. Raises what `estimate` raises."""
+    allow_oom = bool(scenario.pop("allow_oom", False)) or anyway
+    question = ask(model, gpu, scenario)
+    said, work = answer(question, allow_oom), question.work
+    if question.load is not None:
+        work = replace(work, batch=float(said.inputs["batch"]))
+    return Case(question.resolved.predictor, work, question.load, said)
+
+
+def derive(case: Case, metric: str) -> Derivation:
+    """The derivation of one metric of an answered question."""
+    found = find_metric(case, metric)
+    rule = mental_rule(case, found.name, found.root)
+    return Derivation(
+        found.name, found.scale * found.root.value, found.unit, found.scale, found.root, rule, case.answer
+    )

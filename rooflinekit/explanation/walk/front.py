@@ -1,0 +1,98 @@
+"""The front door of the walk: names and keywords in, `Walk` out."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+from rooflinekit import __version__
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.explanation.walk.build import walk_phase
+from rooflinekit.explanation.walk.prompts import Prompts, read_prompts
+from rooflinekit.explanation.walk.result import Walk
+from rooflinekit.model.step import Plan
+from rooflinekit.model.types.errors import InputError, nearest
+
+__all__ = ["shapes", "walk"]
+
+_PROMPT_KEYS = ("tokens", "prompt", "batch", "cached")
+_SPLIT_KEYS = ("tp", "pp", "ep", "dp", "system", "weights", "attention_weights", "lm_head", "activations", "kv")
+
+
+def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Any) -> Walk:
+    """Walk every tensor of a prefill, and of the decode step behind it, through a model.
+
+    Args:
+        model: a name, a Hugging Face id, or a path to a config.json or the folder that holds it.
+        gpu: an accelerator's name or path: which number formats there are, and how many can share a layer.
+        **scenario: tokens (a length, or several to pack: 6, "6,3,9", [6, 3, 9]) or prompt (a text whose words
+            and marks stand in for tokens); batch (over all attention replicas), cached [tokens]; tp, pp, ep, dp,
+            system, weights, attention_weights, lm_head, activations, kv as `estimate` takes them.
+
+    Returns:
+        A `Walk`: for each step its tensors with shapes in letters and numbers, FLOP and bytes with their formulas. The
+        work is that of `estimate`'s kernels, for one accelerator; attention is counted causal.
+
+    Raises:
+        InputError: (and its kinds) for anything that makes no sense.
+
+    >>> walk = shapes("llama-3-8b", tokens=6)
+    >>> scores = next(stop for stop in walk.phases[0].sections[1].stops if stop.name == "scores")
+    >>> scores.outputs[0].letters, scores.outputs[0].numbers, scores.work.flops  # 2·32·128·21 of 36 pairs
+    ('[H, S, T]', '[32, 6, 6]', 172032.0)
+    """
+    for key in scenario:
+        if key not in (*_PROMPT_KEYS, *_SPLIT_KEYS):
+            known = (*_PROMPT_KEYS, *_SPLIT_KEYS)
+            raise InputError(f"unknown option {key!r}; nearest: {', '.join(nearest(key, known) or known)}")
+    given = {key: value for key, value in scenario.items() if value is not None}
+    asked = {"tokens": None, "prompt": None, "batch": 1, "cached": 0} | given
+    prompts = read_prompts(*(asked[key] for key in _PROMPT_KEYS))
+    resolved = resolve(model, gpu, read_deployment({key: given[key] for key in _SPLIT_KEYS if key in given}), "none")
+    return walk(resolved.plan, prompts, resolved.warnings)
+
+
+def walk(plan: Plan, prompts: Prompts, warnings: tuple[str, ...] = ()) -> Walk:
+    """The walk of prompts through a plan, both phases."""
+    accelerator, mine = plan.system.accelerator, prompts.of_replica(plan.deployment.dp)
+    return Walk(
+        version=__version__,
+        model=plan.model.name,
+        gpu=accelerator.name,
+        inputs=_inputs(plan, prompts),
+        words=prompts.words,
+        phases=(walk_phase(plan, mine, "prefill"), walk_phase(plan, mine, "decode")),
+        ridge=float(accelerator.peak(plan.precision.stream)) / float(accelerator.memory_bandwidth),
+        warnings=(*warnings, *_notes(plan, prompts)),
+    )
+
+
+def _inputs(plan: Plan, prompts: Prompts) -> dict[str, Any]:
+    """As they were understood."""
+    precision = plan.precision
+    return {
+        "tokens": list(prompts.lengths),
+        "batch": prompts.sequences,
+        "cached": prompts.cached,
+        "padded_tokens": prompts.padded_tokens,
+        "tp": plan.deployment.tp,
+        "pp": plan.deployment.pp,
+        "ep": plan.deployment.ep,
+        "dp": plan.deployment.dp,
+        "weights": getattr(precision.formats, plan.model.matrices[-1]).value,
+        "activations": (precision.inputs or precision.stream).value,
+        "kv": precision.kv.value,
+    }
+
+
+def _notes(plan: Plan, prompts: Prompts) -> list[str]:
+    notes = []
+    if prompts.words:
+        notes.append(
+            "words and marks of the prompt stand in for tokens; a tokenizer cuts long words up, and often puts a token "
+            "in front that marks the beginning"
+        )
+    longest, limit = max(prompts.lengths) + 1, plan.model.max_context
+    if limit is not None and longest > limit:
+        notes.append(f"{longest} tokens are more than the {limit} that {plan.model.name} was made for")
+    return notes

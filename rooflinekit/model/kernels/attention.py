@@ -1,0 +1,317 @@
+"""Softmax attention over a cache: grouped-query heads, and multi-head latent attention in its two forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_flops
+from rooflinekit.model.kernels.operation import Step, Weights
+from rooflinekit.model.types.batch import Sequences
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.kv_policy import FULL, KVPolicy
+from rooflinekit.model.types.numeric import Numeric, minimum
+
+__all__ = [
+    "AttentionCore",
+    "IndexScores",
+    "KVAppend",
+    "LatentCore",
+    "LatentUpProjection",
+    "attention_flops",
+    "index_key_bytes",
+    "kv_cache_bytes_per_token",
+]
+
+
+def kv_cache_bytes_per_token(kv_heads: int, qk_dim: int, v_dim: int, dtype: Dtype) -> float:
+    """Keys and values that one token adds to one layer's cache [B] (Pope et al. 2022, arXiv:2211.05102).
+
+    KV heads, never query heads.
+
+    >>> 32 * kv_cache_bytes_per_token(8, 128, 128, Dtype.BF16)  # the 32 layers of Llama-3-8B
+    131072.0
+    """
+    return kv_heads * (qk_dim + v_dim) * dtype.bytes
+
+
+def attention_flops(pairs: Numeric, heads: int, qk_dim: int, v_dim: int) -> Numeric:
+    """QK^T and PV over the scored query-key pairs: 2·H·(d_qk + d_v)·pairs [FLOP].
+
+    With d_qk = d_v = d this is the usual 4·H·d·pairs. The softmax (about 5·H·pairs) runs on other units and is left
+    out, as FlashAttention counts it (arXiv:2307.08691, section 4.1).
+
+    >>> attention_flops(2048 * 2049 / 2, 32, 128, 128) / 1e9  # one layer of Llama-3-8B, causal prefill of 2,048
+    34.4
+    """
+    return 2.0 * heads * (qk_dim + v_dim) * pairs
+
+
+def index_key_bytes(head_dim: int, dtype: Dtype) -> float:
+    """One cached index key [B]: in FP8 with a 4-byte scale for every 128 elements, whatever the cache's own format.
+
+    DeepSeek-V3.2 runs its indexer in FP8 (report, section 2.1); vLLM's DeepseekV32IndexerCache holds
+    head_dim + head_dim/128 * 4 bytes a token and layer.
+
+    >>> index_key_bytes(128, Dtype.FP8), index_key_bytes(128, Dtype.BF16)
+    (132.0, 256.0)
+    """
+    scales = 4.0 * -(-head_dim // 128) if dtype is Dtype.FP8 else 0.0
+    return head_dim * dtype.bytes + scales
+
+
+@dataclass(frozen=True, slots=True)
+class KVAppend:
+    """Write the new tokens' keys and values (or latents) into the cache."""
+
+    elements: int  #: cached per token and layer, on this accelerator
+    name: str = "kv_append"
+    token_bytes: float | None = None  #: what they take where their format is not the cache's [B]
+
+    grows = False
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """None."""
+        return ()
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """Read the activations once, write the cache once."""
+        size = self.elements * step.kv.bytes if self.token_bytes is None else self.token_bytes
+        return [
+            Kernel(
+                self.name,
+                "kv_append",
+                count,
+                step.stream,
+                kv_write_bytes=step.tokens * size,
+                activation_bytes=step.tokens * self.elements * step.stream.bytes,
+                dims={"rows": step.tokens},
+                variant=step.kv.value,
+            )
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCore:
+    """softmax(Q K^T) V for this accelerator's heads, in one fused kernel (FlashAttention; paged decode)."""
+
+    name: str
+    heads: int
+    kv_heads: int
+    qk_dim: int
+    v_dim: int
+    window: int | None = None
+    chunk: int | None = None
+    sinks: int = 0  #: learned logits (gpt-oss)
+    policy: KVPolicy = FULL
+
+    grows = True
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """The sinks."""
+        return (Weights("attention", self.sinks, Dtype.BF16),) if self.sinks else ()
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """One launch for the prefilling sequences, one for the decoding ones."""
+        batch = step.batch
+        launches = []
+        if batch.prefilling is not None:
+            launches.append(self._kernel(step, batch.prefilling, count, "prefill"))
+        if batch.decoding is not None:
+            launches.append(self._kernel(step, batch.decoding, count, "decode"))
+        return launches
+
+    def _seen(self, phase: Sequences, form: str) -> tuple[Numeric, Numeric]:
+        """Query-key pairs, and keys read."""
+        if form == "decode" and self.chunk is None:
+            return self.policy.seen(phase, self.window)
+        window = self.window if self.chunk else self.policy.in_prefill(self.window)
+        return phase.pairs(window, self.chunk), phase.keys_read(window, self.chunk)
+
+    def _kernel(self, step: Step, phase: Sequences, count: int, form: str) -> Kernel:
+        pairs, keys = self._seen(phase, form)
+        return Kernel(
+            self.name,
+            "attention_prefill" if form == "prefill" else "attention_decode",
+            count,
+            step.stream,
+            flops=attention_flops(pairs, self.heads, self.qk_dim, self.v_dim),
+            kv_read_bytes=keys * kv_cache_bytes_per_token(self.kv_heads, self.qk_dim, self.v_dim, step.kv),
+            activation_bytes=phase.tokens * self.heads * (self.qk_dim + self.v_dim) * step.stream.bytes,
+            dims={
+                "batch": phase.sequences,
+                "new": phase.tokens / phase.sequences,
+                "context": phase.longest,
+                "keys": keys / phase.sequences,
+                "pairs": pairs / phase.sequences,
+                "heads": self.heads,
+                "kv_heads": self.kv_heads,
+                "head_dim": self.qk_dim,
+            },
+            variant=step.kv.value,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LatentUpProjection:
+    """MLA's kv_b: latent -> per-head keys and values. Prefill runs it; decode folds it into q and o (absorbed).
+
+    Prefill up-projects every key it attends to, the cached prefix included (DeepSeek-V2, arXiv:2405.04434, 2.1.2).
+    """
+
+    heads: int
+    kv_rank: int
+    nope_dim: int
+    v_dim: int
+    weight: Dtype
+    compute: Dtype
+    policy: KVPolicy = FULL
+
+    grows = False
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """The up-projection of keys and values."""
+        return (Weights("attention", self.heads * (self.nope_dim + self.v_dim) * self.kv_rank, self.weight),)
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """One GEMM over the keys of the prefilling sequences."""
+        if step.batch.prefilling is None:
+            return []
+        keys = step.batch.prefilling.keys_read(self.policy.in_prefill(None))
+        m, n, k = keys, self.heads * (self.nope_dim + self.v_dim), self.kv_rank
+        stream = step.stream.bytes
+        return [
+            Kernel(
+                "kv_b_proj",
+                "gemm",
+                count,
+                self.compute,
+                flops=gemm_flops(m, n, k),
+                weight_bytes=n * k * self.weight.bytes,
+                kv_read_bytes=m * k * step.kv.bytes,
+                activation_bytes=gemm_activation_bytes(m, n, k, 0.0, stream),
+                dims={"m": m, "n": n, "k": k},
+            )
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class LatentCore:
+    """MLA attention: 192/128-wide heads in prefill; one shared 576-wide latent "head" in absorbed decode.
+
+    With `top_k`, each query attends to that many keys at most (DeepSeek-V3.2 sparse attention).
+    """
+
+    heads: int
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    top_k: int | None = None
+    policy: KVPolicy = FULL
+
+    grows = True
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """None."""
+        return ()
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """One launch for the prefilling sequences, one for the decoding ones."""
+        batch = step.batch
+        launches = []
+        if batch.prefilling is not None:
+            launches.append(self._prefill(step, batch.prefilling, count))
+        if batch.decoding is not None:
+            launches.append(self._decode(step, batch.decoding, count))
+        return launches
+
+    def _prefill(self, step: Step, phase: Sequences, count: int) -> Kernel:
+        qk_dim = self.nope_dim + self.rope_dim
+        pairs, keys = phase.pairs(self.policy.in_prefill(self.top_k)), phase.keys_read(self.policy.in_prefill(None))
+        up_projected = keys * self.heads * (self.nope_dim + self.v_dim)
+        moved = (phase.tokens * self.heads * (qk_dim + self.v_dim) + up_projected) * step.stream.bytes
+        return Kernel(
+            "attention",
+            "mla_prefill",
+            count,
+            step.stream,
+            flops=attention_flops(pairs, self.heads, qk_dim, self.v_dim),
+            kv_read_bytes=keys * self.rope_dim * step.kv.bytes,
+            activation_bytes=moved,
+            dims=self._dims(phase, pairs, keys),
+            variant=step.kv.value,
+        )
+
+    def _decode(self, step: Step, phase: Sequences, count: int) -> Kernel:
+        latent = self.kv_rank + self.rope_dim
+        pairs, keys = self.policy.seen(phase, self.top_k, vectors=1)
+        if self.top_k is not None:
+            keys = minimum(phase.keys_read(), pairs)  # no more than all queries choose together
+        return Kernel(
+            "attention",
+            "mla_decode",
+            count,
+            step.stream,
+            flops=attention_flops(pairs, self.heads, latent, self.kv_rank),
+            kv_read_bytes=keys * latent * step.kv.bytes,
+            activation_bytes=phase.tokens * self.heads * (latent + self.kv_rank) * step.stream.bytes,
+            dims=self._dims(phase, pairs, keys),
+            variant=step.kv.value,
+        )
+
+    def _dims(self, phase: Sequences, pairs: Numeric, keys: Numeric) -> dict[str, Numeric]:
+        return {
+            "batch": phase.sequences,
+            "new": phase.tokens / phase.sequences,
+            "context": phase.longest,
+            "keys": keys / phase.sequences,
+            "pairs": pairs / phase.sequences,
+            "heads": self.heads,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class IndexScores:
+    """The lightning indexer's scores: every past key against a few small heads (DeepSeek-V3.2, section 2.1).
+
+    Queries, cached keys and arithmetic are in `dtype`, FP8 as published (DeepGEMM, fp8_mqa_logits); scores in fp32.
+    """
+
+    heads: int
+    head_dim: int
+    dtype: Dtype
+
+    grows = True
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """None."""
+        return ()
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """One pass over the index keys of all sequences, and the selection of the best."""
+        launches = []
+        for phase in step.batch.phases:
+            pairs, keys = phase.pairs(), phase.keys_read()
+            queries = phase.tokens * self.heads * self.head_dim * self.dtype.bytes
+            launches.append(
+                Kernel(
+                    "index_scores",
+                    "attention_prefill" if phase is step.batch.prefilling else "attention_decode",
+                    count,
+                    self.dtype,
+                    flops=2.0 * self.heads * self.head_dim * pairs,
+                    kv_read_bytes=keys * index_key_bytes(self.head_dim, self.dtype),
+                    activation_bytes=queries + 4.0 * pairs,
+                    dims={"batch": phase.sequences, "new": phase.tokens / phase.sequences, "context": phase.longest,
+                          "keys": keys / phase.sequences, "pairs": pairs / phase.sequences,
+                          "heads": self.heads, "kv_heads": 1, "head_dim": self.head_dim},
+                    variant=self.dtype.value,
+                )
+            )  # fmt: skip
+        return launches

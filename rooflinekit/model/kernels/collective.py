@@ -1,0 +1,137 @@
+"""Communication between accelerators: bytes that one of them sends, over the links of its domain and over its NIC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from rooflinekit.model.kernels.operation import Step, Weights
+from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.numeric import Numeric
+
+__all__ = ["Collective", "CollectiveKind", "Tiers", "all_reduce_bytes", "sent_bytes", "tiers"]
+
+CollectiveKind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
+
+_PHASES = {"two_shot": 2.0, "in_switch": 2.0}
+_VARIANTS = {"ring": "nccl_all_reduce"}
+
+
+def sent_bytes(kind: CollectiveKind, payload: Numeric, gpus: int) -> Numeric:
+    """Bytes that each of `gpus` accelerators sends, for a payload of `payload` bytes (NCCL's bus-bandwidth factors).
+
+    All-reduce 2(n−1)/n (reduce-scatter and all-gather); all-gather and reduce-scatter (n−1)/n of the whole;
+    all-to-all (n−1)/n of what the accelerator holds; a send all of it.
+
+    >>> sent_bytes("all_reduce", 8.0, 4), sent_bytes("all_gather", 8.0, 4), sent_bytes("all_reduce", 8.0, 1)
+    (12.0, 6.0, 0.0)
+    """
+    if kind == "send":
+        return payload
+    return payload * ((2.0 if kind == "all_reduce" else 1.0) * (gpus - 1) / gpus)
+
+
+def all_reduce_bytes(algorithm: str, payload: Numeric, gpus: int) -> Numeric:
+    """Bytes that each of `gpus` accelerators sends to sum `payload` bytes, all within one domain.
+
+    one_shot: everything to everyone, (n−1); two_shot and ring: reduce-scatter and all-gather, 2(n−1)/n; in_switch: the
+    switch adds up what the accelerators send, and copies each one's share of the sum to all, 1 + 1/n (Klenk et al.,
+    ISCA 2020; NCCL's NVLS).
+
+    >>> [all_reduce_bytes(name, 8.0, 8) for name in ("one_shot", "two_shot", "in_switch")]
+    [56.0, 14.0, 9.0]
+    """
+    if gpus == 1:
+        return 0.0 * payload
+    if algorithm == "one_shot":
+        return payload * (gpus - 1.0)
+    if algorithm == "in_switch":
+        return payload * (1.0 + 1.0 / gpus)
+    return sent_bytes("all_reduce", payload, gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """Bytes that an accelerator sends for each byte of payload: within its domain, and to other domains."""
+
+    links: float
+    nic: float = 0.0
+
+
+def tiers(kind: CollectiveKind, gpus: int, span: int, domain: int, algorithm: str = "auto") -> Tiers:
+    """How a collective over `gpus` of `span` consecutive accelerators splits, where `domain` of them share links.
+
+    Within one domain all goes over links. Over m domains an all-to-all sends each peer its part where that is; the
+    others are hierarchical: what another domain needs crosses once, split over the NICs of all accelerators that need
+    it, and spreads inside (NCCL's and Horovod's hierarchical all-reduce): reduce-scatter inside, all-reduce of the
+    shares between, all-gather inside.
+
+    >>> tiers("all_reduce", 16, 16, 8)  # inside 2·7/8, between 2·1/2 of an eighth
+    Tiers(links=1.75, nic=0.125)
+    >>> tiers("all_to_all", 16, 16, 8)  # 7 of 16 parts stay inside, 8 of 16 leave
+    Tiers(links=0.4375, nic=0.5)
+    >>> tiers("all_gather", 2, 16, 8)  # two replicas of 8 ranks that all want the same: half of it, in eighths
+    Tiers(links=0.4375, nic=0.0625)
+    """
+    if span <= domain:
+        return Tiers(
+            float(all_reduce_bytes(algorithm, 1.0, gpus) if kind == "all_reduce" else sent_bytes(kind, 1.0, gpus))
+        )
+    if kind == "send":
+        return Tiers(0.0, 1.0)
+    nodes = -(-span // domain)
+    local = max(gpus / nodes, 1.0)
+    remote = (nodes - 1.0) / nodes
+    if kind == "all_to_all":
+        return Tiers((local - 1.0) / gpus, remote)
+    twice = 2.0 if kind == "all_reduce" else 1.0
+    if algorithm == "in_switch":
+        return Tiers(1.0 + 1.0 / domain, twice * remote / domain)
+    own = (local - 1.0) / local / nodes
+    return Tiers(twice * (own + (domain - 1.0) / domain * remote), twice * remote / domain)
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective over `gpus` accelerators; the payload is `width` elements for every token (or sampled row).
+
+    For an all-to-all it is the mean rank's payload: no rank is fuller than another.
+    """
+
+    name: str
+    kind: CollectiveKind
+    gpus: int
+    width: float
+    sent: Tiers
+    replicas: bool = False  #: the payload covers the tokens of all attention replicas
+    sampled: bool = False
+    algorithm: str = "auto"  #: of an all-reduce
+
+    grows = False
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """None."""
+        return ()
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """One launch; the payload is read and written once on this side."""
+        if self.sampled and not step.samples:
+            return []
+        rows = (step.rows if self.sampled else step.tokens) * (step.replicas if self.replicas else 1)
+        payload = rows * self.width * step.stream.bytes
+        outside = payload * self.sent.nic if self.sent.nic else 0.0
+        return [
+            Kernel(
+                self.name,
+                "collective",
+                count,
+                step.stream,
+                activation_bytes=2.0 * payload,
+                network_bytes=payload * self.sent.links + outside,
+                nic_bytes=outside,
+                gpus=self.gpus,
+                dims={"bytes": payload, "phases": _PHASES.get(self.algorithm, 1.0)},
+                variant=_VARIANTS.get(self.algorithm, self.kind),
+            )
+        ]

@@ -1,0 +1,127 @@
+"""Matrix multiplications: y[m, n] = x[m, k] W[n, k]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rooflinekit.model.kernels.operation import Step, Weights
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.numeric import Numeric
+
+__all__ = ["BatchedLinear", "Linear", "gemm_activation_bytes", "gemm_flops"]
+
+
+def gemm_flops(m: Numeric, n: Numeric, k: Numeric) -> Numeric:
+    """Multiply-adds of y[m, n] = x[m, k] W[n, k], two FLOP each: 2·m·n·k [FLOP].
+
+    >>> gemm_flops(2048, 4096, 4096) / 1e9  # the query projection of Llama-3-8B at S = 2048
+    68.7
+    """
+    return 2.0 * m * n * k
+
+
+def gemm_activation_bytes(m: Numeric, n: Numeric, k: Numeric, read: float, written: float) -> Numeric:
+    """Activations read and written once: m·k·read + m·n·written [B], `read` and `written` in bytes an element.
+
+    >>> gemm_activation_bytes(32, 4096, 4096, 2.0, 2.0)
+    524288.0
+    """
+    return m * (k * read + n * written)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A linear layer, or several fused into one launch, over every token (or every sampled row).
+
+    `parts` names what is fused and how wide each part is on this accelerator; their sum is n.
+    """
+
+    name: str
+    k: int
+    parts: tuple[tuple[str, int], ...]
+    weight: Dtype
+    compute: Dtype
+    module: str
+    bias: int = 0  #: bias elements
+    rows: Literal["tokens", "sampled"] = "tokens"
+    resident: bool = True  #: False when another operation already holds the weights (a tied LM head)
+
+    @property
+    def n(self) -> int:
+        """Output width."""
+        return sum(width for _, width in self.parts)
+
+    grows = False
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """The matrix, and the bias in 16 bit if there is one."""
+        if not self.resident:
+            return ()
+        matrix = Weights(self.module, self.n * self.k, self.weight)
+        kind = "other" if self.module == "lm_head" else self.module
+        return (matrix, Weights(kind, self.bias, _wide(self.weight))) if self.bias else (matrix,)
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """One GEMM; the weights are streamed once however many tokens there are."""
+        if self.rows == "sampled" and not step.samples:
+            return []
+        m, n, k = (step.tokens if self.rows == "tokens" else step.rows), self.n, self.k
+        read = step.stream.bytes if self.compute.is_wide else self.compute.bytes
+        return [
+            Kernel(
+                self.name,
+                "gemm",
+                count,
+                self.compute,
+                flops=gemm_flops(m, n, k),
+                weight_bytes=n * k * self.weight.bytes + self.bias * _wide(self.weight).bytes,
+                activation_bytes=gemm_activation_bytes(m, n, k, read, step.stream.bytes),
+                dims={"m": m, "n": n, "k": k},
+            )
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchedLinear:
+    """One small matrix a head, `batch` heads: y[h, m, n] = x[h, m, k] W[h, n, k]. Decode only (absorbed MLA)."""
+
+    name: str
+    batch: int
+    n: int
+    k: int
+    weight: Dtype
+    compute: Dtype
+
+    grows = False
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """None of its own: it uses the up-projection's."""
+        return ()
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """One batched GEMM over the decoding tokens."""
+        if step.batch.decoding is None:
+            return []
+        m = step.own(step.batch.decoding)
+        return [
+            Kernel(
+                self.name,
+                "gemm",
+                count,
+                self.compute,
+                flops=self.batch * gemm_flops(m, self.n, self.k),
+                weight_bytes=self.batch * self.n * self.k * self.weight.bytes,
+                activation_bytes=self.batch
+                * gemm_activation_bytes(m, self.n, self.k, step.stream.bytes, step.stream.bytes),
+                dims={"m": m, "n": self.batch * self.n, "k": self.k},
+            )
+        ]
+
+
+def _wide(dtype: Dtype) -> Dtype:
+    """Biases stay in at least 16 bit whatever the matrix is stored in."""
+    return dtype if dtype.is_wide else Dtype.BF16

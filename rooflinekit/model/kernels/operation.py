@@ -1,0 +1,102 @@
+"""What every kernel of a forward pass has in common.
+
+An `Operation` is a value (it hashes, so equal operations of many layers are counted, not repeated) that holds one
+accelerator's share of some weights and turns an engine step into the work of its launches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from rooflinekit.model.types.batch import Batch, Sequences
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.numeric import Numeric, ceil_div
+
+__all__ = ["Operation", "Step", "Weights"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One engine step as one accelerator sees it.
+
+    `batch` holds the sequences of this accelerator's attention replica, whose tokens `context_ranks` (cp) share;
+    `replicas` groups with tokens of their own (dp x cp) run side by side and share the experts; where the others have
+    fewer tokens, as many as would have those of all. `stream` is the format
+    of activations between kernels, `kv` that of the cache.
+    """
+
+    batch: Batch
+    stream: Dtype
+    kv: Dtype
+    replicas: Numeric = 1
+    context_ranks: int = 1
+
+    @cached_property
+    def tokens(self) -> Numeric:
+        """Tokens that this accelerator, with those it shares layers with, computes."""
+        if self.context_ranks == 1:
+            return self.batch.tokens
+        return sum((self.own(phase) for phase in self.batch.phases), 0.0)
+
+    @cached_property
+    def rows(self) -> Numeric:
+        """Rows of logits that it needs; the last tokens of all prompts are with one of the context ranks."""
+        if self.context_ranks == 1:
+            return self.batch.sampled_rows
+        return sum(
+            (
+                phase.sampled_rows / phase.tokens * self.own(phase)
+                if phase is self.batch.decoding
+                else phase.sampled_rows
+                for phase in self.batch.phases
+            ),
+            0.0,
+        )
+
+    @property
+    def samples(self) -> bool:
+        """Whether any row of logits is needed: chunks of a prompt but the last need none."""
+        return not isinstance(self.rows, (int, float)) or self.rows > 0
+
+    def own(self, phase: Sequences) -> Numeric:
+        """Tokens of a phase that this accelerator computes: its share of each prompt, or its share of the sequences."""
+        if self.context_ranks == 1:
+            return phase.tokens
+        if phase is self.batch.decoding:
+            return ceil_div(phase.sequences, float(self.context_ranks)) * (phase.tokens / phase.sequences)
+        return ceil_div(phase.tokens, float(self.context_ranks))
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Weights that one accelerator holds: `count` elements of `dtype`, for one kind of module."""
+
+    module: str  #: embedding, attention, ffn, experts, shared_experts, lm_head or other
+    count: int
+    dtype: Dtype
+
+    @property
+    def bytes(self) -> float:
+        """Resident size [B]."""
+        return self.count * self.dtype.bytes
+
+
+class Operation(Protocol):
+    """One operation of the forward pass on one accelerator."""
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """What it keeps in memory."""
+        ...
+
+    @property
+    def grows(self) -> bool:
+        """Whether a decode step costs more at a longer context: attention and nothing else."""
+        ...
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """The launches it makes in a step, `count` times each; none if the step gives it nothing to do."""
+        ...

@@ -1,0 +1,128 @@
+"""Softmax attention blocks as operations: grouped-query heads, and MLA with or without an indexer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rooflinekit.model.kernels import (
+    AttentionCore,
+    ContextExchange,
+    ContextShare,
+    Elementwise,
+    IndexScores,
+    KVAppend,
+    LatentCore,
+    LatentUpProjection,
+    Linear,
+    Operation,
+    Parameters,
+)
+from rooflinekit.model.kernels.attention import index_key_bytes
+from rooflinekit.model.kernels.gemm import BatchedLinear
+from rooflinekit.model.layers.shard import Shard
+from rooflinekit.model.types.model import Attention, Indexer, LatentAttention
+
+__all__ = ["attention_operations", "latent_operations"]
+
+
+def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
+    """MHA, GQA or MQA: QKV, positions, cache, attention, output projection."""
+    heads, kv_heads = block.heads // shard.tp, shard.kv_heads(block.kv_heads)
+    parts = [("q", heads * block.head_dim * (2 if block.gated else 1)), ("k", kv_heads * block.head_dim)]
+    if not block.keys_are_values:
+        parts.append(("v", kv_heads * block.v_head_dim))
+    ops: list[Operation] = [shard.linear("qkv_proj", shard.hidden, tuple(parts), bias=block.qkv_bias)]
+    rotated = heads * block.head_dim + kv_heads * block.head_dim
+    if block.q_norm or block.k_norm:
+        dim, tp = block.head_dim, shard.tp
+        scales = _local_norm(block.q_norm, block.heads, dim, tp) + _local_norm(block.k_norm, block.kv_heads, dim, tp)
+        ops.append(Elementwise("qk_norm", rotated, rotated, 4.0 * rotated, scales, shard.other))
+    if block.rotary:
+        ops.append(Elementwise("rope", rotated, rotated, 3.0 * rotated))
+    ops.append(KVAppend(kv_heads * (block.head_dim + block.v_head_dim)))
+    ops += _over_context(_core(block, heads, kv_heads, shard), shard)
+    out = heads * block.v_head_dim
+    if block.gated:
+        ops.append(Elementwise("output_gate", 2 * out, out, 5.0 * out))
+    return [*ops, _output(out, shard, block.o_bias)]
+
+
+def _output(width: int, shard: Shard, bias: bool = False) -> Linear:
+    """The output projection, which some checkpoints store in a format of its own."""
+    linear = shard.linear("o_proj", width, (("o", shard.hidden),), bias=bias)
+    own = shard.precision.formats.attention_output
+    return linear if own is None else replace(linear, weight=own, compute=shard.precision.compute(own))
+
+
+def _core(block: Attention, heads: int, kv_heads: int, shard: Shard) -> AttentionCore:
+    name = "chunk_attention" if block.chunk else "window_attention" if block.window else "attention"
+    sinks = heads if block.sinks else 0
+    core = AttentionCore(name, heads, kv_heads, block.head_dim, block.v_head_dim, block.window, block.chunk, sinks)
+    return replace(core, policy=shard.deployment.kv_policy)
+
+
+def _over_context(core: AttentionCore | LatentCore, shard: Shard) -> list[Operation]:
+    """The attention itself, or this rank's share of it and what the ranks that share a context exchange."""
+    ranks = shard.deployment.cp
+    if ranks == 1:
+        return [core]
+    sent = shard.context_tiers("all_gather"), shard.context_tiers("all_to_all")
+    if isinstance(core, AttentionCore):
+        cached = core.kv_heads * (core.qk_dim + core.v_dim)
+        queries, results = core.heads * core.qk_dim, core.heads * core.v_dim
+        exchange = ContextExchange(ranks, cached, queries, results, core.heads, *sent, core.window, core.chunk)
+    else:
+        latent = core.kv_rank + core.rope_dim
+        exchange = ContextExchange(ranks, latent, core.heads * latent, core.heads * core.kv_rank, core.heads, *sent)
+    return [exchange, ContextShare(core, ranks)]
+
+
+def _local_norm(weights: int, heads: int, head_dim: int, tp: int) -> int:
+    """A norm over all heads is cut with them; one that the heads share, or that cannot be cut, is whole."""
+    over_all_heads = weights % (heads * head_dim) == 0
+    return weights // tp if over_all_heads and heads % tp == 0 else weights
+
+
+def latent_operations(block: LatentAttention, shard: Shard) -> list[Operation]:
+    """MLA: latents down, cache, and either the up-projected or the absorbed attention, by phase."""
+    heads, stream = block.heads // shard.tp, shard.precision.stream
+    weight = shard.precision.formats.attention
+    rotated = (heads + 1) * block.rope_dim
+    ops = [*_latent_queries(block, heads, shard), Elementwise("rope", rotated, rotated, 3.0 * rotated)]
+    ops.append(KVAppend(block.latent_dim))
+    if block.indexer is not None and not block.indexer.shared:
+        ops += _indexer_operations(block.indexer, block.q_rank or shard.hidden, shard)
+    top_k = block.indexer.top_k if block.indexer else None
+    compute, policy = shard.precision.compute(weight), shard.deployment.kv_policy
+    core = LatentCore(heads, block.kv_rank, block.nope_dim, block.rope_dim, block.v_dim, top_k, policy)
+    return [
+        *ops,
+        LatentUpProjection(heads, block.kv_rank, block.nope_dim, block.v_dim, weight, compute, policy),
+        BatchedLinear("q_absorb", heads, block.kv_rank, block.nope_dim, weight, stream),
+        *_over_context(core, shard),
+        BatchedLinear("v_absorb", heads, block.v_dim, block.kv_rank, weight, stream),
+        _output(heads * block.v_dim, shard),
+    ]
+
+
+def _latent_queries(block: LatentAttention, heads: int, shard: Shard) -> list[Operation]:
+    """The down-projections, on every rank, and the queries of this one; queries may skip the latent."""
+    queries, latent = (("q", heads * block.qk_dim),), ("kv_a", block.latent_dim)
+    normed = block.kv_rank + (block.q_rank or 0)
+    norm = Elementwise("latent_norm", normed, normed, 4.0 * normed, normed, shard.other)
+    if block.q_rank is None:
+        return [shard.linear("q_proj", shard.hidden, queries), shard.linear("kv_a_proj", shard.hidden, (latent,)), norm]
+    down = shard.linear("qkv_a_proj", shard.hidden, (("q_a", block.q_rank), latent))
+    return [down, norm, shard.linear("q_b_proj", block.q_rank, queries)]
+
+
+def _indexer_operations(indexer: Indexer, query_dim: int, shard: Shard) -> list[Operation]:
+    """The indexer is small and replicated on every rank."""
+    keys = (("index_k", indexer.head_dim), ("index_gate", indexer.heads))
+    return [
+        shard.linear("index_q_proj", query_dim, (("index_q", indexer.heads * indexer.head_dim),)),
+        shard.linear("index_k_proj", shard.hidden, keys),
+        Parameters("other", 2 * indexer.head_dim, shard.other),  # LayerNorm on the index keys
+        KVAppend(indexer.head_dim, "index_append", index_key_bytes(indexer.head_dim, shard.precision.index)),
+        IndexScores(indexer.heads, indexer.head_dim, shard.precision.index),
+    ]

@@ -1,0 +1,151 @@
+"""Which number format each part of a deployment uses, from the checkpoint's facts and the user's choices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import DtypeError
+from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.model import Model, WeightFormats
+
+__all__ = ["Precision", "resolve_precision"]
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Formats of one deployment.
+
+    `stream` is what flows between kernels, `kv` the cache, `formats` the weights. `inputs` is what matrix inputs are
+    quantised to when the user or a weight-only checkpoint fixed it; None leaves it to the weights: 8-bit and NVFP4
+    weights compute in their own format, INT4 and MXFP4 are dequantised and compute in `stream`.
+    """
+
+    stream: Dtype
+    kv: Dtype
+    formats: WeightFormats
+    inputs: Dtype | None = None
+    index: Dtype = Dtype.FP8  #: queries, keys and scores of a lightning indexer, which do not follow the cache
+
+    def compute(self, weight: Dtype) -> Dtype:
+        """Format in which a matrix with these weights is multiplied.
+
+        >>> p = Precision(Dtype.BF16, Dtype.BF16, WeightFormats.uniform(Dtype.FP8_BLOCK))
+        >>> p.compute(Dtype.FP8_BLOCK), p.compute(Dtype.MXFP4)
+        (<Dtype.FP8_BLOCK: 'fp8_block'>, <Dtype.BF16: 'bf16'>)
+        """
+        if weight.is_wide:
+            return self.stream
+        if self.inputs is not None:
+            return self.stream if self.inputs.is_wide else self.inputs
+        return self.stream if weight.weight_only else weight
+
+
+def resolve_precision(model: Model, deployment: Deployment, accelerator: Accelerator) -> Precision:
+    """Combine checkpoint and deployment, and check that the accelerator can compute it.
+
+    `weights` overrides the matrices of the layers; embedding, LM head, norms and router keep 16 bit when it is
+    narrower, and a wide one is also the stream. The cache follows `activations` when that is a format a cache can
+    have (wide, FP8 or INT8), else the checkpoint's own cache format or the stream. `attention_weights` and `lm_head`
+    are those of attention's matrices and of the LM head, where they differ.
+
+    Raises DtypeError for a format that its role cannot have, that the accelerator has no units for, or for narrow
+    activations over weights that they cannot be multiplied with.
+    """
+    weights, asked = deployment.weights, deployment.activations
+    for role in ("weights", "attention_weights", "lm_head"):
+        _check_role(role, getattr(deployment, role), _STORED)
+    _check_role("activations", asked, _INPUTS)
+    _check_role("kv", deployment.kv, _CACHED)
+    formats = _apart(_override(model.formats, weights), deployment)
+    stream = next((dtype for dtype in (asked, weights) if dtype is not None and dtype.is_wide), model.dtype)
+    output = formats.attention_output or formats.attention
+    layered = (formats.attention, output, formats.ffn, formats.experts, formats.shared_experts)
+    if asked is not None and not asked.is_wide:
+        _check_narrow(model, asked, layered, formats.lm_head)
+    inputs = stream if model.weight_only and asked is None and weights is None else asked
+    index = Dtype.FP8 if accelerator.supports(Dtype.FP8) else stream
+    precision = Precision(stream, deployment.kv or _cache(model, asked, stream), formats, inputs, index)
+    for weight in dict.fromkeys((*layered, formats.lm_head)):
+        _check(precision, weight, accelerator)
+    return precision
+
+
+# What each role can be. TF32 is how fp32 numbers are multiplied, not how they are stored.
+_WIDE = (Dtype.FP32, Dtype.BF16, Dtype.FP16)
+_STORED = tuple(dtype for dtype in Dtype if dtype is not Dtype.TF32)
+_CACHED = (*_WIDE, Dtype.FP8, Dtype.INT8, Dtype.INT4, Dtype.NVFP4)
+_FOLLOWED = (*_WIDE, Dtype.FP8, Dtype.INT8)  # activations whose format the cache takes too
+# Narrow activations that kernels multiply with each narrow weight; INT4 is W4A8.
+_PARTNERS = {
+    Dtype.FP8: (Dtype.FP8,),
+    Dtype.FP8_BLOCK: (Dtype.FP8, Dtype.FP8_BLOCK),
+    Dtype.INT8: (Dtype.INT8,),
+    Dtype.INT4: (Dtype.FP8, Dtype.INT8),
+    Dtype.NVFP4: (Dtype.NVFP4,),
+    Dtype.MXFP4: (Dtype.MXFP4, Dtype.FP8),
+}
+_INPUTS = (*_WIDE, Dtype.TF32, *dict.fromkeys(dtype for partners in _PARTNERS.values() for dtype in partners))
+
+
+def _check_role(role: str, dtype: Dtype | None, allowed: tuple[Dtype, ...]) -> None:
+    if dtype is None or dtype in allowed:
+        return
+    near = {Dtype.TF32: Dtype.FP32, Dtype.FP8_BLOCK: Dtype.FP8, Dtype.MXFP4: Dtype.NVFP4}.get(dtype, dtype.unit)
+    near = near if near in allowed else Dtype.INT8
+    why = " (a format of arithmetic, not of storage)" if dtype is Dtype.TF32 else ""
+    raise DtypeError(f"{role} cannot be {dtype}{why}; nearest: {near}; allowed: {', '.join(map(str, allowed))}")
+
+
+def _check_narrow(model: Model, asked: Dtype, layered: tuple[Dtype, ...], lm_head: Dtype) -> None:
+    """Refuse narrow activations unless every narrow weight is multiplied in them."""
+    if all(dtype.is_wide for dtype in layered):
+        raise DtypeError(
+            f"activations {asked} need quantised weights, and {model.name}'s are {layered[2]}: add --weights {asked}"
+        )
+    for weight in dict.fromkeys((*layered, lm_head)):
+        partners = _PARTNERS.get(weight) or _PARTNERS.get(weight.unit, ())  # whatever the group size
+        if not weight.is_wide and asked not in partners:
+            valid = ", ".join(map(str, (*_WIDE, *partners)))
+            raise DtypeError(f"activations {asked} do not go with {weight} weights; valid: {valid}")
+
+
+def _cache(model: Model, asked: Dtype | None, stream: Dtype) -> Dtype:
+    """The cache's format where nobody gave one."""
+    if asked in _FOLLOWED:
+        return asked
+    return model.kv_dtype or (Dtype.FP32 if stream is Dtype.TF32 else stream)
+
+
+def _apart(formats: WeightFormats, deployment: Deployment) -> WeightFormats:
+    """The formats that were given for attention and LM head apart."""
+    if (attention := deployment.attention_weights) is not None:
+        formats = replace(formats, attention=attention, attention_output=attention)
+    return formats if deployment.lm_head is None else replace(formats, lm_head=deployment.lm_head)
+
+
+def _override(formats: WeightFormats, weights: Dtype | None) -> WeightFormats:
+    if weights is None:
+        return formats
+    if weights.is_wide:
+        return WeightFormats.uniform(weights)
+    return replace(
+        formats, attention=weights, attention_output=weights, ffn=weights, experts=weights, shared_experts=weights
+    )
+
+
+def _check(precision: Precision, weight: Dtype, accelerator: Accelerator) -> None:
+    compute = precision.compute(weight)
+    if accelerator.supports(compute):
+        return
+    known = ", ".join(dtype.value for dtype in accelerator.peaks)
+    wide = next((dtype.value for dtype in (Dtype.BF16, Dtype.FP16, Dtype.FP32) if accelerator.supports(dtype)), None)
+    remedy = ""
+    if wide is not None:
+        remedy = f"; --activations {wide} " + (
+            "runs it there" if weight.is_wide else "dequantises the weights and computes in 16 bit"
+        )
+    raise DtypeError(
+        f"{accelerator.name} has no {compute.unit} arithmetic for {weight} weights; it has {known}{remedy}"
+    )

@@ -1,0 +1,124 @@
+"""The activation peak of a step: the widest block over all tokens, or the sampler over all sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooflinekit.model.layers.feedforward import group_share
+from rooflinekit.model.step import Plan
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
+from rooflinekit.model.types.numeric import Numeric, maximum
+
+__all__ = ["MOE_CHUNK", "Peak", "activation_peak"]
+
+MOE_CHUNK = 16_384
+"""Tokens that vLLM's fused_moe works on at once at most (VLLM_FUSED_MOE_CHUNK_SIZE, its default)."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Activations at their peak as a function of tokens and of rows of logits [B].
+
+    A layer holds its widest block for every token; the sampler holds the last hidden states and copies of the logits.
+    They follow each other, so the larger one counts.
+    """
+
+    layer_token: float
+    layer_base: float
+    sampler_token: float
+    sampler_row: float
+    sampler_base: float
+
+    def layer(self, tokens: Numeric) -> Numeric:
+        """While a layer runs over `tokens`."""
+        return self.layer_base + tokens * self.layer_token
+
+    def sampler(self, tokens: Numeric, rows: Numeric) -> Numeric:
+        """While `rows` sequences are sampled after a step of `tokens`."""
+        return self.sampler_base + tokens * self.sampler_token + rows * self.sampler_row
+
+    def bytes(self, tokens: Numeric, rows: Numeric) -> Numeric:
+        """The larger of the two.
+
+        >>> Peak(10.0, 0.0, 1.0, 100.0, 0.0).bytes(20.0, 3.0)
+        320.0
+        """
+        return maximum(self.layer(tokens), self.sampler(tokens, rows))
+
+
+def activation_peak(plan: Plan, token_budget: float) -> Peak:
+    """The peak of a plan under its engine; `token_budget` is how many tokens a step has at most."""
+    rule, model, stream = plan.engine.memory, plan.model, plan.precision.stream.bytes
+    hidden = model.hidden * stream
+    scratch = plan.system.accelerator.cores if rule.sampler_scratch else 0
+    encoded = token_budget * hidden if model.tower else 0.0  # a full budget of image embeddings waits for the decoder
+    blocks = [_block_elements(plan, layer.ffn, token_budget) for layer in model.layer_counts]
+    logits = model.vocab * 4.0
+    kept = token_budget * _workspace_elements(plan, token_budget) * stream if rule.expert_workspace else 0.0
+    state = (
+        rule.state_base if any(layer.mixer and layer.mixer.kind == "gated_delta_net" for layer in model.layers) else 0.0
+    )
+    between = 2.0 * hidden if plan.deployment.pp > 1 else 0.0  # residual and hidden states from the stage before
+    return Peak(
+        layer_token=2.0 * hidden + max(blocks, default=0.0) * stream + between,
+        layer_base=rule.layer_base + state + encoded,
+        sampler_token=hidden + between,
+        sampler_row=hidden + model.vocab * stream + rule.sampler_copies * logits,
+        sampler_base=rule.sampler_base + scratch * logits + kept + encoded,
+    )
+
+
+def _block_elements(plan: Plan, ffn: DenseFFN | MixtureOfExperts | None, budget: float) -> float:
+    """Elements a token of the feed-forward block: gate, up and their product, or what experts hold."""
+    match ffn:
+        case DenseFFN(width=width, gated=gated):
+            return width / plan.deployment.tp * (3 if gated else 2)
+        case MixtureOfExperts():
+            return _routed_elements(ffn, plan.model.hidden, plan.deployment, budget)
+        case _:
+            return 0.0
+
+
+def _workspace_elements(plan: Plan, budget: float) -> float:
+    """Elements a token of the buffers of fused experts; MXFP4 kernels have none that stay."""
+    if plan.precision.formats.experts is Dtype.MXFP4:
+        return 0.0
+    routed = [layer.ffn for layer in plan.model.layer_counts if isinstance(layer.ffn, MixtureOfExperts)]
+    return max((_rows(block, plan.model.hidden, plan.deployment, budget) for block in routed), default=0.0)
+
+
+def _rows(block: MixtureOfExperts, hidden: int, deployment: Deployment, budget: float) -> float:
+    """Elements of the two buffers of vLLM's fused experts, for each token of one attention replica.
+
+    One row for each of the top_k copies of a token, whether the rank holds that expert or not: of the output of gate
+    and up or, in its place, of the down projection, and of their product, which is as wide as the input at the least
+    (TritonExperts.workspace_shapes). With attention replicas the tokens of all of them arrive; of many, a full step
+    takes a chunk at a time.
+    """
+    inner, wide = block.width / deployment.expert_tp, block.latent or hidden
+    row = max((2 if block.gated else 1) * inner, wide) + max(inner, wide)
+    return min(_arrived(block, deployment), MOE_CHUNK / budget) * block.top_k * row
+
+
+def _arrived(block: MixtureOfExperts, deployment: Deployment) -> float:
+    replicas = deployment.dp * deployment.cp
+    if replicas == 1:
+        return 1.0
+    return replicas * (group_share(block, deployment.ep) if deployment.ep > 1 else 1.0)
+
+
+def _routed_elements(block: MixtureOfExperts, hidden: int, deployment: Deployment, budget: float) -> float:
+    """What a mixture of experts holds at once: the buffers, the gathered tokens, the output of shared experts.
+
+    Shared experts run first; their own block counts where it is the wider one.
+    """
+    wide = block.latent or hidden
+    routed = _rows(block, hidden, deployment, budget)
+    if deployment.dp * deployment.cp > 1:
+        routed += _arrived(block, deployment) * wide
+    if not block.shared_width:
+        return routed
+    shared = block.shared_width / deployment.tp * (3 if block.gated else 2)
+    return max(routed + hidden, shared)

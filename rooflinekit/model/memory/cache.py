@@ -1,0 +1,181 @@
+"""What a sequence keeps on the accelerators between steps: keys and values, latents, recurrent states.
+
+The law differs by kind of layer: full attention grows with the context, a sliding window or chunk stops growing,
+MLA keeps one latent that tensor parallelism replicates, linear attention and state-space layers keep a fixed state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from rooflinekit.model.kernels import STATE_DTYPE
+from rooflinekit.model.kernels.attention import index_key_bytes
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.types.kv_policy import FULL, KVPolicy
+from rooflinekit.model.types.model import (
+    Attention,
+    GatedDeltaNet,
+    LatentAttention,
+    Layer,
+    LightningAttention,
+    Mamba,
+    Mamba2,
+    Mixer,
+    Model,
+)
+from rooflinekit.model.types.numeric import Numeric, ceil_div, floor_div, maximum, minimum, where
+
+__all__ = ["CacheLaw", "LayerCache", "cache_law", "layer_cache", "model_cache_law"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """One layer's share on one accelerator: what each token adds up to `cap` tokens, and a fixed state [B]."""
+
+    elements: int  #: per token, in the cache's format
+    cap: int | None
+    state_bytes: float
+    fixed_bytes: float = 0.0  #: per token, in a format of their own (index keys) [B]
+    summaries: float = 0.0  #: of pages, as a share of the elements
+
+
+@dataclass(frozen=True)
+class CacheLaw:
+    """Bytes that one sequence takes as a function of its context.
+
+    slopes: (cap in tokens or infinity, bytes a token) for layers that stop growing at that cap, caps ascending;
+    state_bytes: what it takes whatever the context; block: tokens are allocated in multiples of this (paging).
+    """
+
+    slopes: tuple[tuple[float, float], ...]
+    state_bytes: float
+    block: int = 1
+
+    @property
+    def bytes_per_token(self) -> float:
+        """What each token adds before any cap is reached [B]."""
+        return sum(slope for _, slope in self.slopes)
+
+    def bytes(self, context: Numeric) -> Numeric:
+        """Size of one sequence at `context` tokens [B].
+
+        >>> CacheLaw(((4096.0, 10.0), (math.inf, 1.0)), 5.0).bytes(5000.0)
+        45965.0
+        """
+        allocated = context if self.block == 1 else ceil_div(context, float(self.block)) * self.block
+        total: Numeric = self.state_bytes
+        for cap, slope in self.slopes:
+            total = total + slope * (allocated if cap == math.inf else minimum(allocated, cap))
+        return total
+
+    def plus(self, other: CacheLaw) -> CacheLaw:
+        """Two caches side by side, such as a model's and its draft's; allocated in the blocks of this one.
+
+        >>> CacheLaw(((math.inf, 10.0),), 5.0).plus(CacheLaw(((64.0, 2.0), (math.inf, 1.0)), 0.0)).slopes
+        ((64.0, 2.0), (inf, 11.0))
+        """
+        slopes: defaultdict[float, float] = defaultdict(float)
+        for cap, slope in (*self.slopes, *other.slopes):
+            slopes[cap] += slope
+        return replace(self, slopes=tuple(sorted(slopes.items())), state_bytes=self.state_bytes + other.state_bytes)
+
+    def longest(self, budget: Numeric) -> Numeric:
+        """Longest context whose cache fits in `budget` bytes; infinite if it stops growing below that [tokens].
+
+        >>> CacheLaw(((4096.0, 10.0), (math.inf, 1.0)), 5.0).longest(45965.0)
+        5000.0
+        """
+        left: Numeric = budget - self.state_bytes
+        context: Numeric = 0.0
+        reached = 0.0
+        for index, (cap, _) in enumerate(self.slopes):
+            slope = sum(later for _, later in self.slopes[index:])
+            step = minimum(maximum(left, 0.0) / slope, cap - reached)
+            context, left, reached = context + step, left - step * slope, cap
+        whole = floor_div(context, float(self.block)) * self.block
+        whole = where(self.bytes(whole + self.block) <= budget, whole + self.block, whole)  # lost to rounding
+        whole = where(self.bytes(whole) > budget, maximum(whole - self.block, 0.0), whole)  # won by rounding
+        if not self.slopes or self.slopes[-1][0] < math.inf:  # nothing grows without end: it fits for ever, or never
+            forever = self.bytes(self.slopes[-1][0]) if self.slopes else self.state_bytes
+            whole = where(budget >= forever, math.inf, whole)
+        return where(budget >= self.state_bytes, whole, 0.0)
+
+
+def layer_cache(mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8, policy: KVPolicy = FULL) -> LayerCache:
+    """What one layer keeps on one of `tp` accelerators; `index` is the format of a sparse attention's index keys.
+
+    >>> layer_cache(Attention(32, 8, 128, 128), tp=2).elements
+    1024
+    """
+    match mixer:
+        case Attention():
+            heads = max(1, mixer.kv_heads // tp)
+            elements = heads * (mixer.head_dim + mixer.v_head_dim)
+            if mixer.chunk is not None:
+                return LayerCache(elements, mixer.window or mixer.chunk, 0.0)
+            return LayerCache(elements, policy.stored(mixer.window), 0.0, 0.0, policy.summaries(mixer.window))
+        case LatentAttention(indexer=indexer):
+            keys = 0.0 if indexer is None or indexer.shared else index_key_bytes(indexer.head_dim, index)
+            shares = policy.summaries(None if indexer is None else indexer.top_k, vectors=1)
+            return LayerCache(mixer.latent_dim, policy.stored(None), 0.0, keys, shares)
+        case None:
+            return LayerCache(0, None, 0.0)
+        case _:
+            return LayerCache(0, None, _state_bytes(mixer, tp))
+
+
+def _state_bytes(mixer: GatedDeltaNet | LightningAttention | Mamba | Mamba2, tp: int) -> float:
+    """Recurrent state in fp32, and the last inputs of the short convolution in 16 bit, on one of `tp` ranks [B].
+
+    Mamba-2's groups (its B and C) are replicated once there are more ranks than groups, as KV heads are.
+    """
+    state: float
+    channels: float
+    match mixer:
+        case GatedDeltaNet(key_heads=keys, value_heads=values, key_dim=k, value_dim=v):
+            state, channels, taps = values * k * v / tp, (2 * keys * k + values * v) / tp, mixer.conv_width
+        case LightningAttention(heads=heads, head_dim=dim):
+            state, channels, taps = heads * dim * dim / tp, 0, 1
+        case Mamba():
+            state, channels, taps = mixer.inner * mixer.state / tp, mixer.inner / tp, mixer.conv_width
+        case Mamba2():
+            channels = mixer.inner / tp + 2 * max(1, mixer.groups // tp) * mixer.state
+            state, taps = mixer.inner * mixer.state / tp, mixer.conv_width
+    return state * STATE_DTYPE.bytes + channels * (taps - 1) * Dtype.BF16.bytes
+
+
+def cache_law(  # noqa: PLR0913, PLR0917 - what is cached, its formats, its split, and what is kept of it
+    layers: Iterable[Layer],
+    kv: Dtype,
+    tp: int = 1,
+    block: int = 1,
+    index: Dtype = Dtype.FP8,
+    policy: KVPolicy = FULL,
+) -> CacheLaw:
+    """The law of a whole model, or of one pipeline stage, on one of `tp` accelerators.
+
+    `kv` is the format of keys, values and latents, `index` that of a sparse attention's index keys; `policy` says how
+    many tokens are kept.
+
+    Raises WorkloadError for a block below 1 token.
+    """
+    if block < 1:
+        raise WorkloadError(f"block must be at least 1 token, not {block}")
+    slopes: defaultdict[float, float] = defaultdict(float)
+    state = 0.0
+    for layer, count in Counter(layers).items():
+        cache = layer_cache(layer.mixer, tp, index, policy)
+        if cache.elements:
+            each = cache.elements * kv.bytes * (1.0 + cache.summaries) + cache.fixed_bytes
+            slopes[float(cache.cap or math.inf)] += count * each
+        state += count * cache.state_bytes
+    return CacheLaw(tuple(sorted(slopes.items())), state, block)
+
+
+def model_cache_law(model: Model, kv: Dtype | None = None, tp: int = 1, block: int = 1) -> CacheLaw:
+    """The law of a model in its own cache format unless told otherwise; index keys are in FP8, as published."""
+    return cache_law(model.layers, kv or model.kv_dtype or model.dtype, tp, block)

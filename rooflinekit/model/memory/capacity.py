@@ -1,0 +1,281 @@
+"""Does it fit, by the engine's own rule: weights, activation peak, what lies outside, and the pool for the cache."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from rooflinekit.model.memory.activations import Peak, activation_peak
+from rooflinekit.model.memory.blocks import Layout, cache_layout
+from rooflinekit.model.memory.cache import cache_law
+from rooflinekit.model.memory.weights import resident_bytes
+from rooflinekit.model.step import Plan
+from rooflinekit.model.types.engine import Budget, MemoryRule
+from rooflinekit.model.types.numeric import Numeric, ceil_div, floor_div, maximum, minimum, where
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["Memory", "MemoryModel", "Outside", "Stage", "make_memory_model"]
+
+_UNCHUNKED = 32_768  # tokens; vLLM V0 profiles in chunks where longer sequences are admitted (arg_utils, 0.4 to 0.8)
+_ROUNDING = 1e-12  # of a sum that is the capacity by definition
+_LEAST_PROMPT = 2048  # tokens of the profiled prompt at the least (the same)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory of the busiest accelerator [B], and what would still fit."""
+
+    capacity_bytes: Numeric
+    weight_bytes: Numeric
+    kv_bytes: Numeric  #: what the batch needs
+    activation_bytes: Numeric
+    context_bytes: float  #: CUDA context and first buffers of the communicator
+    non_torch_bytes: float  #: what grows outside the allocator
+    graph_bytes: float
+    kv_pool_bytes: Numeric  #: what the engine sets aside for the cache
+    kv_pool_tokens: Numeric
+    kv_blocks: Numeric
+    max_concurrency: Numeric  #: sequences of the longest admitted length that the pool holds
+    max_batch: Numeric  #: sequences of this length over the whole deployment
+    max_context: Numeric  #: tokens per sequence at this batch; infinite if nothing limits it
+    kv_bytes_per_token: float  #: one sequence, all accelerators, each key and value once
+    needed_bytes: Numeric  #: to run the batch; or, where that is more than there is, what the engine reserves to start
+    available_bytes: Numeric  #: of that: what the engine may use in all, or the whole memory
+
+    @property
+    def overhead_bytes(self) -> float:
+        """What the engine takes besides weights, activations and cache."""
+        return self.context_bytes + self.non_torch_bytes + self.graph_bytes
+
+    @property
+    def total_bytes(self) -> Numeric:
+        """What the batch needs, everything together."""
+        return self.weight_bytes + self.kv_bytes + self.activation_bytes + self.overhead_bytes
+
+    @property
+    def fits(self) -> Numeric:
+        """1 where the pool holds the cache of the batch and the engine starts, else 0."""
+        return where(self.needed_bytes <= self.available_bytes, 1.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What an engine takes besides weights, activations and cache [B]."""
+
+    context: float
+    non_torch: float
+    graphs: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.context + self.non_torch + self.graphs
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One pipeline stage on one accelerator: weights [B] and the layout of its cache."""
+
+    weight_bytes: float
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class MemoryModel:
+    """Memory of a plan as a function of batch and context; built once, evaluated for any number of scenarios."""
+
+    capacity_bytes: Numeric
+    rule: MemoryRule
+    fraction: float
+    outside: Outside
+    peak: Peak
+    tokens: float  #: of one prefill step at most
+    rows: float  #: sequences that the engine is set up for
+    longest: float | None  #: tokens of the longest sequence that it was told to admit
+    stages: tuple[Stage, ...]
+    replicas: int
+    ranks: int  #: that share the context of one sequence
+    limit: int | None  #: the model's own maximum context
+    kv_bytes_per_token: float
+
+    def evaluate(self, batch: Numeric, context: Numeric, new: Numeric) -> Memory:
+        """Memory of the fullest stage for `batch` sequences of `context` tokens whose prompts add `new` each."""
+        local = ceil_div(batch, float(self.replicas))
+        activations = self._activations(local, new)
+        pieces = [self._stage(stage, local, context, activations) for stage in self.stages]
+        chosen = pieces[0]
+        for piece in pieces[1:]:
+            fuller = piece[1] - piece[2] > chosen[1] - chosen[2]
+            chosen = tuple(where(fuller, ours, others) for ours, others in zip(piece, chosen, strict=True))
+        weights, kv, pool, blocks, tokens, concurrency, needed, available = chosen
+        return Memory(
+            self.capacity_bytes, weights, kv, activations,
+            self.outside.context, self.outside.non_torch, self.outside.graphs,
+            pool, tokens, blocks, concurrency,
+            self.max_batch(context, new), self.max_context(local, new), self.kv_bytes_per_token, needed, available,
+        )  # fmt: skip
+
+    def pool(self, stage: Stage, activations: Numeric) -> Numeric:
+        """What the engine sets aside for the cache of one stage [B]; negative if the rest is too large."""
+        return self._allowance(stage) - self.charge * activations
+
+    @property
+    def charge(self) -> float:
+        """How much of the activation peak the pool pays for."""
+        return _CHARGED[self.rule.budget](self.fraction)
+
+    def max_batch(self, context: Numeric, new: Numeric) -> Numeric:
+        """Most sequences that fit: b · kv + activations(b) within the allowance, for both parts of the peak."""
+        most: Numeric = math.inf
+        charge = self.charge
+        for stage in self.stages:
+            each = stage.layout.law.bytes(self._held(context))
+            for base, token, row in self._peaks():
+                allowance = self._allowance(stage) - charge * base
+                most = minimum(most, self._most(allowance, each, (charge * token, charge * row), new))
+            most = where(self._starts(stage, self._activations(0.0, new)), most, 0.0)
+        return maximum(floor_div(most + 1e-9, 1.0), 0.0) * self.replicas
+
+    def max_context(self, local: Numeric, new: Numeric) -> Numeric:
+        """Longest context at which `local` sequences a replica fit, at most the model's own maximum."""
+        longest: Numeric = math.inf if self.limit is None else float(self.limit)
+        activations = self._activations(local, new)
+        for stage in self.stages:
+            held = stage.layout.law.longest(self.pool(stage, activations) / local) * self.ranks
+            longest = minimum(longest, where(self._starts(stage, activations), held, 0.0))
+        return longest
+
+    def _peaks(self) -> tuple[tuple[float, float, float], ...]:
+        """The peak's parts as base, a token and a row [B]."""
+        peak = self.peak
+        return (peak.layer_base, peak.layer_token, 0.0), (peak.sampler_base, peak.sampler_token, peak.sampler_row)
+
+    def _most(self, allowance: Numeric, each: Numeric, peak: tuple[float, float], new: Numeric) -> Numeric:
+        """Largest b with b·each + token·tokens(b) + row·rows(b) within the allowance."""
+        token, row = peak
+        if self.rule.profiled:
+            left = allowance - token * self.tokens
+            return minimum((left - row * self.rows) / each, left / (each + row))
+        each = each + row
+        below = allowance / (each + new * token)
+        above = (allowance - self.tokens * token) / each
+        return where(above * new >= self.tokens, above, minimum(below, self.tokens / new))
+
+    def _allowance(self, stage: Stage) -> Numeric:
+        """The pool if there were no activations [B]."""
+        capacity, out, rule = self.capacity_bytes, self.outside, self.rule
+        match rule.budget:
+            case "total":
+                charged = out.non_torch + rule.context_counts * out.context + rule.graphs_count * out.graphs
+                return self.fraction * capacity - stage.weight_bytes - charged
+            case "static":
+                return self.fraction * (capacity - out.context) - stage.weight_bytes - out.non_torch
+            case "free":
+                taken = stage.weight_bytes + out.context + out.non_torch + rule.graphs_count * out.graphs
+                return self.fraction * (capacity - taken)
+            case _:
+                return capacity - stage.weight_bytes - out.total
+
+    def _activations(self, local: Numeric, new: Numeric) -> Numeric:
+        if self.rule.profiled:
+            return self.peak.bytes(self.tokens, maximum(local, self.rows))
+        return self.peak.bytes(minimum(local * new, self.tokens), local)
+
+    def _held(self, context: Numeric) -> Numeric:
+        return context if self.ranks == 1 else ceil_div(context, float(self.ranks))
+
+    def _starts(self, stage: Stage, activations: Numeric) -> bool | NDArray[np.bool_]:
+        """Whether the engine starts at all, whatever the batch."""
+        needed, available = self._need(stage, 0.0, activations)
+        return needed <= available
+
+    def _need(self, stage: Stage, kv: Numeric, activations: Numeric) -> tuple[Numeric, Numeric]:
+        """What `kv` bytes of cache need together with all else, and what of that there is [B].
+
+        An engine that refuses to start without room for one longest sequence needs that much. Where the pool is large
+        enough, what counts is whether the memory holds the pool and all else.
+        """
+        if self.longest is not None and self.rule.refuses:
+            kv = maximum(kv, stage.layout.admitted_bytes(self._held(self.longest), self.tokens))
+        pool = self.pool(stage, activations)
+        fixed = stage.weight_bytes + activations + self.outside.total
+        reserved, there = fixed + maximum(pool, 0.0) + self.rule.slack, self.capacity_bytes * (1.0 + _ROUNDING)
+        counts = where(kv > pool, 1.0, where(reserved <= there, 1.0, 0.0)) > 0  # the pool, not the whole memory
+        return where(counts, fixed + kv, reserved), where(counts, fixed + pool, there)
+
+    def _stage(self, stage: Stage, local: Numeric, context: Numeric, activations: Numeric) -> tuple[Numeric, ...]:
+        layout, longest = stage.layout, self._held(context if self.longest is None else self.longest)
+        pool = self.pool(stage, activations)
+        room = maximum(pool, 0.0)
+        each = layout.admitted_bytes(longest, self.tokens)
+        held = layout.blocks(room) * layout.block_bytes / each
+        kv = local * layout.law.bytes(self._held(context))
+        tokens = (
+            floor_div(held * longest, 1.0)
+            if self.rule.tokens_by_concurrency and layout.groups > 1
+            else layout.tokens(room)
+        )
+        return (
+            stage.weight_bytes, kv, room, layout.blocks(room), tokens, held, *self._need(stage, kv, activations),
+        )  # fmt: skip
+
+
+_CHARGED: dict[Budget, Callable[[float], float]] = {
+    "total": lambda fraction: 1.0,
+    "static": lambda fraction: 0.0,
+    "free": lambda fraction: fraction,
+    "none": lambda fraction: 1.0,
+}
+"""How much of the activation peak the pool pays for, by budget."""
+
+
+def make_memory_model(plan: Plan) -> MemoryModel:
+    """The memory of a plan, stage by stage."""
+    model, deployment, precision = plan.model, plan.deployment, plan.precision
+    rule, settings = plan.engine.memory, deployment.settings
+    cuts = [stage * model.depth // deployment.pp for stage in range(deployment.pp + 1)]
+    stages = tuple(
+        Stage(resident_bytes(plan, number), cache_layout(plan, model.layers[first:last]))
+        for number, (first, last) in enumerate(pairwise(cuts))
+    )
+    tokens = _step_tokens(plan)
+    return MemoryModel(
+        capacity_bytes=plan.system.accelerator.memory_bytes,
+        rule=rule,
+        fraction=settings.memory_fraction or rule.fraction,
+        outside=_outside(plan),
+        peak=activation_peak(plan, tokens),
+        tokens=tokens,
+        rows=float(settings.max_num_seqs or rule.default(rule.max_num_seqs, plan.system.accelerator)),
+        longest=settings.max_model_len,
+        stages=stages,
+        replicas=deployment.dp,
+        ranks=deployment.cp,
+        limit=model.max_context,
+        kv_bytes_per_token=cache_law(model.layers, precision.kv, index=precision.index).bytes_per_token,
+    )
+
+
+def _step_tokens(plan: Plan) -> float:
+    """Tokens of one prefill step at most: the budget, or a whole prompt where the engine does not cut prompts."""
+    rule, settings = plan.engine.memory, plan.deployment.settings
+    budget = float(settings.token_budget or rule.default(rule.token_budget, plan.system.accelerator))
+    longest = settings.max_model_len or plan.model.max_context
+    if rule.chunked or settings.token_budget or longest is None or longest > _UNCHUNKED:
+        return budget
+    return float(max(longest, _LEAST_PROMPT))
+
+
+def _outside(plan: Plan) -> Outside:
+    rule, deployment = plan.engine.memory, plan.deployment
+    several = deployment.gpus > 1
+    reducing = deployment.gpus > deployment.pp and plan.system.accelerator.link_kind != "pcie"
+    graphs = rule.graphs + rule.graphs_per_layer * plan.model.depth / plan.deployment.pp
+    graphs = 0.0 if plan.deployment.settings.eager else graphs
+    return Outside(rule.context[several], rule.non_torch[reducing], graphs)

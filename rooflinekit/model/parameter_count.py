@@ -1,0 +1,83 @@
+"""Parameter counts of a model, by module and by the conventions that publishers use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooflinekit.model.layers import Precision, model_operations
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.model import MixtureOfExperts, Model
+
+__all__ = ["ParameterCount", "count_parameters"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterCount:
+    """Weights of the text decoder by module; multi-token-prediction layers and vision towers are not counted."""
+
+    embedding: int
+    attention: int  #: attention, linear-attention and state-space projections
+    ffn: int  #: dense feed-forward blocks
+    experts: int  #: routed experts
+    shared_experts: int
+    lm_head: int  #: 0 when tied to the embedding
+    other: int  #: norms, router, small vectors
+    inactive_experts: int  #: routed expert weights that one token does not visit
+    tied: bool
+
+    @property
+    def total(self) -> int:
+        """All weights, each stored once."""
+        return (
+            self.embedding + self.attention + self.ffn + self.experts + self.shared_experts + self.lm_head + self.other
+        )
+
+    @property
+    def active(self) -> int:
+        """Weights that one token visits, embedding and head included (Mixtral, Qwen3, DBRX count so)."""
+        return self.total - self.inactive_experts
+
+    @property
+    def active_without_embedding(self) -> int:
+        """Without the input embedding, which is a lookup (gpt-oss, DeepSeek-V3 count so).
+
+        A tied table is the head as well and stays.
+        """
+        return self.active - (0 if self.tied else self.embedding)
+
+    @property
+    def active_without_vocabulary(self) -> int:
+        """Without embedding and head (GLM-4.5, MiniMax count so)."""
+        return self.active - self.embedding - self.lm_head
+
+    def _repr_html_(self) -> str:
+        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
+
+        return html_of(self)
+
+
+def count_parameters(model: Model) -> ParameterCount:
+    """Count every weight of the model, from the same operations that are costed.
+
+    >>> from rooflinekit.specs import load_model
+    >>> count_parameters(load_model("llama-3-8b").value).total
+    8030261248
+    """
+    whole = Deployment()
+    precision = Precision(model.dtype, model.dtype, model.formats)
+    counts = dict.fromkeys(("embedding", "attention", "ffn", "experts", "shared_experts", "lm_head", "other"), 0)
+    for op, times in model_operations(model, whole, precision).items():
+        for weights in op.weights:
+            counts[weights.module] += weights.count * times
+    return ParameterCount(**counts, inactive_experts=_inactive(model), tied=model.tied)
+
+
+def _inactive(model: Model) -> int:
+    inactive = 0
+    for layer in model.layers:
+        if isinstance(block := layer.ffn, MixtureOfExperts):
+            width = block.latent or model.hidden
+            matrices = 3 if block.gated else 2
+            bias = (matrices - 1) * block.width + width if block.bias else 0
+            inactive += (block.experts - block.top_k) * (matrices * width * block.width + bias)
+    return inactive

@@ -1,0 +1,237 @@
+"""Speculative decoding on a plan: rounds of drafting and verification instead of steps of one token.
+
+A round at context T drafts k tokens and verifies them, with the token that is certain, in one pass of the target over
+k + 1 tokens; it yields E = `expected_tokens` of them. So TPOT = (verification + drafting)/E.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from rooflinekit.model.layers.draft import attached_head
+from rooflinekit.model.memory import Layout
+from rooflinekit.model.memory.cache import CacheLaw, cache_law
+from rooflinekit.model.memory.capacity import MemoryModel, Stage
+from rooflinekit.model.operating_point import Interval, OperatingPoint, Predictor
+from rooflinekit.model.roofline import StepTime
+from rooflinekit.model.step import Plan, make_plan
+from rooflinekit.model.types.batch import Batch, Sequences
+from rooflinekit.model.types.errors import DeploymentError
+from rooflinekit.model.types.kernel import KernelTime
+from rooflinekit.model.types.model import MixtureOfExperts, Model
+from rooflinekit.model.types.numeric import Numeric, floor_div, maximum, minimum
+from rooflinekit.model.types.speculation import Speculation, break_even_acceptance
+from rooflinekit.model.types.workload import Workload
+
+__all__ = ["Draft", "SpeculativePredictor", "make_draft", "speculate"]
+
+_NOTHING = Interval(0.0, 0.0, 0.0, 0.0)
+_LONGEST = 8  # drafted tokens that are tried for the best number of them
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What drafting costs: the plans of its first step and of each later one, and what it keeps in memory.
+
+    catch_up: tokens of a sequence that the first step computes; several where the draft reads hidden states of the
+    target, which are only known once it has verified.
+    """
+
+    choice: Speculation
+    model: Model | None  #: where the draft is a model of its own
+    first: Plan | None
+    later: Plan | None
+    catch_up: int
+    weight_bytes: float
+    cache: CacheLaw
+
+    @property
+    def steps(self) -> int:
+        """Steps after the first."""
+        return self.choice.draft_tokens - 1 if self.later is not None else 0
+
+    def batches(self, local: Numeric, context: Numeric) -> list[tuple[Plan, Batch, int]]:
+        """Every step of one round as (plan, batch, times), the later ones at their mean context."""
+        if self.first is None or not self.choice.draft_tokens:
+            return []
+        past = maximum(context - self.catch_up, 0.0)
+        rounds = [(self.first, Batch(decoding=Sequences(local, float(self.catch_up), past)), 1)]
+        if self.later is not None and self.steps:
+            width = float(-(-self.choice.verified // self.choice.draft_tokens))  # candidates at each place of a tree
+            mean = context + self.choice.draft_tokens / 2.0
+            rounds.append((self.later, Batch(decoding=Sequences(local, width, mean - width, width)), self.steps))
+        return rounds
+
+    def prefill(self, batch: Batch) -> Interval:
+        """Its own pass over the prompt, if it keeps a cache."""
+        keeps = self.cache.slopes or self.cache.state_bytes
+        return Interval.of(self.first.time(batch)) if self.first is not None and keeps else _NOTHING
+
+
+def make_draft(plan: Plan, choice: Speculation, model: Model | None = None) -> Draft:
+    """Lay out the draft; `model` is the draft model where the method is one.
+
+    Raises InputError (and its kinds) for a method that the target does not have, or a split that the draft has not.
+    """
+    if choice.method == "ngram":
+        return Draft(choice, None, None, None, 1, 0.0, CacheLaw((), 0.0))
+    if model is not None:
+        return _model_draft(plan, choice, model)
+    deployment, precision = plan.deployment, plan.precision
+    head = attached_head(choice.method, plan.model, deployment, precision, choice.draft_tokens)
+    law = cache_law(head.layers, precision.kv, deployment.tp, index=precision.index, policy=deployment.kv_policy)
+    shape = replace(plan.model, layers=head.layers[:1])
+    own = _within_step(replace(plan, model=shape, deployment=replace(deployment, pp=1)))
+    later = replace(own, operations=head.later) if head.later else None
+    catch_up = choice.draft_tokens + 1 if head.layers else 1
+    return Draft(choice, None, replace(own, operations=head.first), later, catch_up, head.weight_bytes, law)
+
+
+def _model_draft(plan: Plan, choice: Speculation, model: Model) -> Draft:
+    """A model of its own on the target's accelerators, in its own formats, with the target's cache format."""
+    target = plan.deployment
+    tp = choice.tp or target.tp
+    if tp > target.tp:
+        raise DeploymentError(f"draft_tp={tp} is more than the target's tp={target.tp}; use at most {target.tp}")
+    split = replace(target, tp=tp, pp=1, ep=1, weights=None, activations=None)
+    try:
+        own = _within_step(make_plan(model, split, plan.system, plan.calibration, plan.engine))
+    except DeploymentError as error:
+        raise DeploymentError(f"the draft does not split as the target does: {error} (--draft-tp)") from None
+    weights = sum(w.bytes * count for op, count in own.operations.items() for w in op.weights)
+    law = cache_law(model.layers, own.precision.kv, tp, index=own.precision.index, policy=target.kv_policy)
+    return Draft(choice, model, own, own, 1, weights, law)
+
+
+def _within_step(plan: Plan) -> Plan:
+    """Drafting is part of the step that verifies: the engine schedules and hands out tokens once for both."""
+    costs = replace(plan.engine.costs, step=0.0, ranks=0.0, sequence=0.0, sequence_ranks=0.0)
+    return replace(plan, engine=replace(plan.engine, costs=costs))
+
+
+@dataclass(frozen=True)
+class SpeculativePredictor(Predictor):
+    """A predictor whose decode is speculative; `plain` is the same without a draft."""
+
+    plain: Predictor
+    draft: Draft
+
+    def on(self, plan: Plan) -> SpeculativePredictor:
+        """The same draft beside another plan."""
+        return speculate(Predictor.of(plan), self.draft.choice, self.draft.model)
+
+    def evaluate(self, work: Workload) -> OperatingPoint:
+        """TTFT with the draft's own prefill; TPOT = mean round over its tokens; memory with the draft."""
+        point = super().evaluate(work)
+        prompt = self.draft.prefill(self.prefill_batch(work))
+        return replace(point, ttft=point.ttft.plus(prompt, 1.0))
+
+    def verify_batch(self, work: Workload, context: Numeric) -> Batch:
+        """The pass over the drafted tokens and the certain one, which is at `context` keys."""
+        extra = self.draft.choice.verified
+        return Batch.decode(self._local(work), context + extra, extra + 1.0)
+
+    def round(self, work: Workload, context: Numeric) -> tuple[StepTime, StepTime]:
+        """Verification and drafting of one round; the draft's kernels are named after it."""
+        verify, drafted = self.plan.time(self.verify_batch(work, context)), []
+        for plan, batch, times in self.draft.batches(self._local(work), context):
+            drafted += [_repeated(timed, times) for timed in plan.time(batch).kernels]
+        return verify, replace(verify, kernels=tuple(drafted))
+
+    def decode_step(self, work: Workload) -> StepTime:
+        """One round at the reported context."""
+        verify, drafted = self.round(work, work.decode_context)
+        return replace(verify, kernels=(*drafted.kernels, *verify.kernels))
+
+    def speedup(self, work: Workload) -> float:
+        """TPOT without the draft over TPOT with it."""
+        return float(self.plain.evaluate(work).tpot.time / self.evaluate(work).tpot.time)
+
+    def break_even(self, work: Workload) -> float | None:
+        """Acceptance of every token at which a round at the reported context is as fast as plain steps."""
+        context = work.decode_context
+        verify, draft = self.round(work, context)
+        plain = self.plan.time(self.plain.decode_batch(work, context)).time
+        return break_even_acceptance(float((verify.time + draft.time) / plain), self.draft.choice.draft_tokens)
+
+    def best_draft_tokens(self, work: Workload) -> int:
+        """Number of drafted tokens with the shortest TPOT at the reported context, at most 8; 0 if none helps."""
+        at = replace(work, context=work.decode_context)
+        times = [float(self.plain.evaluate(at).tpot.time)]
+        for tokens in range(1, _LONGEST + 1):
+            choice = replace(self.draft.choice, draft_tokens=tokens, tree=None)
+            other = replace(self, draft=make_draft(self.plan, choice, self.draft.model))
+            times.append(float(other.tpot(at).time))
+        return min(range(len(times)), key=times.__getitem__)
+
+    def notes(self) -> Iterator[str]:
+        """What the reader of its answers should know."""
+        choice, target = self.draft.choice, self.plan.model
+        if choice.assumed:
+            yield (
+                f"acceptance {choice.acceptance[0]} is the low end of what DeepSeek-V3's report gives for its own MTP "
+                "layer (arXiv:2412.19437, 5.4.3); measure yours and give it"
+            )
+        if choice.method == "ngram":
+            yield "n-gram drafting runs on the host; its time there is not modelled"
+        if choice.method in ("eagle", "eagle3") and isinstance(target.layers[-1].ffn, MixtureOfExperts):
+            yield f"the {choice.method} layer is taken with a dense block as wide as the experts that a token visits"
+        if self.draft.model is not None and self.draft.model.vocab != target.vocab:
+            yield (
+                f"{self.draft.model.name} has {self.draft.model.vocab} tokens and {target.name} {target.vocab}: "
+                "the draft only works if both number their tokens alike"
+            )
+        if self.plan.deployment.pp > 1:
+            yield "the draft's weights and cache are charged to every pipeline stage, though one holds them"
+
+    def tpot(self, work: Workload) -> Interval:
+        """Mean over rounds, split as plain decode is; the last round yields no more tokens than are asked for."""
+        tokens: Numeric = self.draft.choice.tokens_per_pass
+        if work.context is not None:
+            once = self._round_time(work, work.context, None).widened(self.plan.costs.interval)
+            return _NOTHING.plus(once, 1.0 / tokens)
+        steps = work.decode_steps
+        mean = self._round_time(work, work.decode_context, grows=False)
+        outer = floor_div(steps + 1.0, 3.0)
+        before: Numeric = 0.0
+        for length in (outer, steps - 2.0 * outer, outer):
+            middle = work.isl + 1.0 + before + (maximum(length, 1.0) - 1.0) / 2
+            mean = mean.plus(self._round_time(work, middle, grows=True), length / steps)
+            before = before + length
+        return _NOTHING.plus(mean.widened(self.plan.costs.interval), 1.0 / minimum(tokens, steps))
+
+    def _round_time(self, work: Workload, context: Numeric, grows: bool | None) -> Interval:
+        time = Interval.sums(self.plan.time(self.verify_batch(work, context), grows))
+        for plan, batch, times in self.draft.batches(self._local(work), context):
+            time = time.plus(Interval.sums(plan.time(batch, grows)), float(times))
+        return time
+
+
+def _repeated(timed: KernelTime, times: int) -> KernelTime:
+    """The same kernel in each of `times` equal steps of the draft."""
+    kernel = replace(timed.kernel, name=f"draft_{timed.kernel.name}", count=timed.kernel.count * times)
+    parts = ("bound", "compute", "memory", "network", "overhead", "time", "low", "high")
+    return KernelTime(kernel, *(times * getattr(timed, part) for part in parts))
+
+
+def speculate(plain: Predictor, choice: Speculation, model: Model | None = None) -> SpeculativePredictor:
+    """Put a draft beside a predictor's plan: its weights and cache are added to every stage's memory."""
+    draft = make_draft(plain.plan, choice, model)
+    return SpeculativePredictor(plain.plan, _with_draft(plain.memory, draft), plain, draft)
+
+
+def _with_draft(memory: MemoryModel, draft: Draft) -> MemoryModel:
+    stages = tuple(
+        Stage(stage.weight_bytes + draft.weight_bytes, _beside(stage.layout, draft.cache)) for stage in memory.stages
+    )
+    return replace(memory, stages=stages)
+
+
+def _beside(layout: Layout, cache: CacheLaw) -> Layout:
+    """The draft's layers take blocks of the same pool: wider ones, or, where kinds are grouped, further groups."""
+    more = cache.bytes_per_token * layout.block
+    law = layout.law.plus(cache)
+    if layout.groups == 1 or not layout.block_bytes:
+        return replace(layout, law=law, block_bytes=layout.block_bytes + more)
+    return replace(layout, law=law, groups=layout.groups + int(-(-more // layout.block_bytes)))

@@ -1,0 +1,66 @@
+"""The shared times of one traffic on one deployment, worked out once for every number of sequences in flight."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any
+
+from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.traffic.mixing import InFlight, Shared, shared_times
+from rooflinekit.model.types.numeric import Array, Numeric
+
+__all__ = ["SharedCurve", "tabulate"]
+
+_DENSE = 1024  # sequences up to here stand one by one
+_BEYOND = 1e-6  # kernels jump where one more token begins another tile: just beyond a whole number
+_RATIO = 1.01  # of neighbouring numbers beyond
+_PARTS = ("time", "bound", "low", "high")
+_KINDS = ("step", "share", "first")
+
+
+@dataclass(frozen=True)
+class SharedCurve:
+    """Shared times at whole numbers of sequences and just beyond each, straight lines between.
+
+    grid: sequences in flight, ascending from 1; rows: the twelve times at each (step, share, first; time, bound, low,
+    high) [s].
+    """
+
+    grid: list[float]
+    rows: list[tuple[float, ...]]
+    request: float
+    mixes: bool
+
+    def __call__(self, running: Numeric) -> Shared:
+        """The times of `running` sequences in flight (at least 1; beyond the table those of its end)."""
+        count = min(max(float(running), self.grid[0]), self.grid[-1])
+        at = min(bisect_right(self.grid, count), len(self.grid) - 1)
+        below = max(at - 1, 0)
+        span = self.grid[at] - self.grid[below]
+        share = (count - self.grid[below]) / span if span else 0.0
+        times = [a + share * (b - a) for a, b in zip(self.rows[below], self.rows[at], strict=True)]
+        step, prompt, first = (Interval(*times[start : start + 4]) for start in (0, 4, 8))
+        return Shared(step, prompt, first, self.request, self.mixes)
+
+
+def tabulate(predictor: Predictor, isl: float, osl: float, most: float) -> SharedCurve:
+    """Work out the shared times for 1 to `most` sequences of `isl` tokens in and `osl` out.
+
+    >>> from rooflinekit.estimation.estimator import read_deployment, resolve
+    >>> bound = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
+    >>> curve = tabulate(bound, 1024.0, 256.0, 64.0)
+    >>> worked_out = shared_times(bound, InFlight(32.0, 1024.0, 256.0))
+    >>> abs(curve(32.0).step.time / worked_out.step.time - 1.0) < 1e-12
+    True
+    """
+    import numpy as np  # noqa: PLC0415 - one operating point does without
+
+    grid = [at for count in range(1, int(min(most, _DENSE))) for at in (float(count), count + _BEYOND)]
+    grid.append(float(int(min(most, _DENSE))))
+    while grid[-1] < most:
+        grid.append(float(min(max(grid[-1] + 1.0, round(grid[-1] * _RATIO)), most)))
+    times = shared_times(predictor, InFlight(np.array(grid), isl, osl))
+    columns: list[Any] = [getattr(getattr(times, kind), part) for kind in _KINDS for part in _PARTS]
+    table: Array = np.stack([np.broadcast_to(np.asarray(column, float), len(grid)) for column in columns])
+    return SharedCurve(grid, [tuple(row) for row in table.T.tolist()], times.request, times.mixes)

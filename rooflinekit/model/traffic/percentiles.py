@@ -1,0 +1,109 @@
+"""Percentiles of what users feel, from the means and the causes of their spread.
+
+A time is a sum of parts that vary on their own. The deviation of its quantile from its mean is taken as the root of
+the summed squares of the parts' deviations: exact for normal parts, an approximation for the others (docs/serving.md
+compares it with simulations).
+
+    step under way   even from 0 to one step
+    prompts ahead    nothing with probability 1 − ρ, else exponential with the mean of M/G/1
+    first burst      even over the prompts of all users, for the first of the requests that each sends
+    prompt, answer   lognormal with the given variation
+    prompts beside   each answer meets a Poisson number of prompts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from rooflinekit.model.traffic.closed_form import Loaded, Traffic
+from rooflinekit.model.types.numeric import Numeric, absolute, exp, log, maximum, sqrt, where
+
+__all__ = ["QUANTILES", "Spread", "goodput", "spread"]
+
+QUANTILES = (0.5, 0.9, 0.99)
+_NORMAL = NormalDist()
+_TINY = 1e-300
+_GRID = tuple((i + 0.5) / 400 for i in range(400))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Quantile functions of the three latencies [s]."""
+
+    ttft: Callable[[float], Numeric]
+    tpot: Callable[[float], Numeric]
+    e2e: Callable[[float], Numeric]
+
+
+def spread(loaded: Loaded, traffic: Traffic, closed: bool) -> Spread:
+    """The quantiles of an operating point; `closed`: all users start at once and send `traffic.requests` each."""
+    ttft_mean, tpot_mean, osl = loaded.ttft.time, loaded.tpot.time, traffic.osl
+    ahead, share, busy = loaded.running - 1.0, loaded.shared.share.time, loaded.busy
+    prompts = share * sqrt(1.0 + traffic.isl_cv**2) / osl
+    beside = ahead if closed else where(share > 0.0, busy * osl * tpot_mean / maximum(share, _TINY), 0.0)
+    slow = sqrt(maximum(beside, 0.0)) * prompts
+
+    def ttft(q: float) -> Numeric:
+        parts = [
+            (q - 0.5) * tpot_mean,
+            _exponential(q, busy, share, traffic),
+            _lognormal(q, traffic.isl_cv) * loaded.shared.first.time,
+        ]
+        if closed:
+            parts.append(_burst(q, ahead * share, loaded.together))
+        return maximum(_combined(ttft_mean, parts), 0.0)
+
+    def tpot(q: float) -> Numeric:
+        return maximum(tpot_mean + _NORMAL.inv_cdf(q) * slow, loaded.shared.step.time)
+
+    def e2e(q: float) -> Numeric:
+        answer = (osl - 1.0) * tpot_mean
+        return _combined(
+            loaded.e2e,
+            [ttft(q) - ttft_mean, _lognormal(q, traffic.osl_cv) * answer, _NORMAL.inv_cdf(q) * slow * (osl - 1.0)],
+        )
+
+    return Spread(ttft, tpot, e2e)
+
+
+def goodput(times: Spread, rate: Numeric, ttft: Numeric | None, tpot: Numeric | None) -> Numeric:
+    """Requests a second that meet every objective [1/s]; the two are taken as independent."""
+    share: Numeric = 1.0
+    for quantile, limit in ((times.ttft, ttft), (times.tpot, tpot)):
+        if limit is not None:
+            met: Numeric = 0.0
+            for q in _GRID:
+                met = met + where(quantile(q) <= limit, 1.0, 0.0)
+            share = share * (met / len(_GRID))
+    return share * rate
+
+
+def _combined(mean: Numeric, parts: list[Numeric]) -> Numeric:
+    """Root of summed squares, each with its sign."""
+    square: Numeric = 0.0
+    for part in parts:
+        square = square + part * absolute(part)
+    root = sqrt(absolute(square))
+    return mean + where(square < 0.0, -root, root)
+
+
+def _exponential(q: float, busy: Numeric, share: Numeric, traffic: Traffic) -> Numeric:
+    """Wait behind prompts, from its mean."""
+    variation = (traffic.arrival_cv**2 + traffic.isl_cv**2) / 2.0
+    behind = variation * share / (1.0 - busy)
+    late = behind * log(maximum(busy, 1.0 - q) / (1.0 - q))
+    return where(busy > 1.0 - q, late, 0.0) - busy * behind
+
+
+def _burst(q: float, last: Numeric, first: Numeric) -> Numeric:
+    """Wait in a burst, which a share `first` of the requests sees, from its mean."""
+    late = last * (1.0 - (1.0 - q) / maximum(first, 1.0 - q))
+    return late - last * first / 2.0
+
+
+def _lognormal(q: float, cv: Numeric) -> Numeric:
+    """Quantile of a lognormal variable of mean 1, from its mean."""
+    sigma = sqrt(log(1.0 + cv * cv))
+    return exp(_NORMAL.inv_cdf(q) * sigma - sigma * sigma / 2.0) - 1.0

@@ -1,0 +1,174 @@
+"""One deployment under load: what is asked, and what the closed form answers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.traffic.closed_form import Loaded, Times, Traffic, closed_loop, no_room, open_loop
+from rooflinekit.model.traffic.mixing import slots
+from rooflinekit.model.traffic.percentiles import QUANTILES, Spread, goodput, spread
+from rooflinekit.model.types.batch import whole_number
+from rooflinekit.model.types.errors import InputError, WorkloadError
+from rooflinekit.model.types.numeric import Numeric, every
+
+__all__ = ["LOAD_KEYS", "LoadAnswer", "LoadQuestion", "LoadResult", "answer_load", "read_load"]
+
+LOAD_KEYS = ("concurrency", "rate", "requests", "burstiness", "isl_cv", "osl_cv", "ttft", "tpot")
+_LARGEST = 1e9
+
+
+@dataclass(frozen=True)
+class LoadQuestion:
+    """Users in a closed loop, or a rate of arrivals [1/s]; the traffic; objectives [s]."""
+
+    users: Numeric | None
+    rate: Numeric | None
+    traffic: Traffic
+    ttft: Numeric | None
+    tpot: Numeric | None
+
+    @property
+    def arrivals(self) -> str:
+        """In words."""
+        if self.rate is None:
+            each, many = self.traffic.requests, "user" if self.users == 1.0 else "users"
+            sends = "" if math.isinf(float(each)) else f", {each:g} request{'' if each == 1.0 else 's'} each"
+            return f"closed loop of {self.users:.0f} {many}{sends}"
+        cv = self.traffic.arrival_cv
+        process = "Poisson" if cv == 1.0 else "evenly spaced" if cv == 0.0 else f"gamma, cv {cv:g}"
+        return f"{self.rate:g} requests/s, {process}"
+
+
+def read_load(given: dict[str, Any], isl: float, osl: float) -> LoadQuestion | None:
+    """Read the keywords of LOAD_KEYS; None if no load is asked for.
+
+    Raises InputError for a concurrency together with a rate, or an option that needs either; WorkloadError for numbers
+    that make no sense.
+
+    >>> read_load({"concurrency": 64, "requests": 640}, 1024.0, 256.0).arrivals
+    'closed loop of 64 users, 10 requests each'
+    """
+    asked = {key: value for key, value in given.items() if value is not None}
+    if "concurrency" in asked and "rate" in asked:
+        raise InputError("concurrency and rate exclude each other: a closed loop of users, or arrivals at a rate")
+    if "concurrency" not in asked and "rate" not in asked:
+        for key in asked:
+            raise InputError(f"{key} describes traffic; add concurrency (a closed loop) or rate (requests/s)")
+        return None
+    users = float(whole_number(asked["concurrency"], "concurrency")) if "concurrency" in asked else None
+    rate = _number(asked, "rate", above=0.0)
+    requests = whole_number(asked["requests"], "requests") if "requests" in asked else None
+    if requests is not None and users is None:
+        raise InputError("requests belongs to a closed loop; with a rate the answer is the steady state")
+    if requests is not None and users is not None and requests < users:
+        raise WorkloadError(f"requests must be at least concurrency ({users:.0f}), one for each user, not {requests}")
+    traffic = Traffic(
+        isl, osl,
+        isl_cv=_number(asked, "isl_cv") or 0.0,
+        osl_cv=_number(asked, "osl_cv") or 0.0,
+        arrival_cv=1.0 if "burstiness" not in asked else _number(asked, "burstiness") or 0.0,
+        requests=math.inf if requests is None or users is None else requests / users,
+    )  # fmt: skip
+    goals = [None if (goal := _number(asked, key, above=0.0)) is None else goal / 1e3 for key in ("ttft", "tpot")]
+    return LoadQuestion(users, rate, traffic, *goals)
+
+
+def _number(asked: dict[str, Any], key: str, above: float | None = None) -> float | None:
+    value = asked.get(key)
+    if value is None:
+        return None
+    least = "above 0" if above is not None else "at least 0"
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= float(value) <= _LARGEST:
+        raise WorkloadError(f"{key} must be a number {least} (at most {_LARGEST:.0e}), not {value!r}")
+    if above is not None and float(value) <= above:
+        raise WorkloadError(f"{key} must be {least}, not {value!r}")
+    return float(value)
+
+
+@dataclass(frozen=True)
+class LoadAnswer:
+    """Means and percentiles of one question, or of arrays of them."""
+
+    loaded: Loaded
+    times: Spread
+    question: LoadQuestion
+
+    def values(self, predictor: Predictor) -> dict[str, Numeric | None]:
+        """Plain numbers by name: times in ms, rates in requests a second; infinite waits where there is no limit."""
+        loaded, traffic, goals = self.loaded, self.question.traffic, (self.question.ttft, self.question.tpot)
+        functions = {"ttft": self.times.ttft, "tpot": self.times.tpot, "e2e": self.times.e2e}
+        values: dict[str, Numeric | None] = {
+            "running": loaded.running,
+            "slots": slots(predictor, traffic.isl, traffic.osl),
+            "request_rate": loaded.rate,
+            "knee_rate": loaded.knee,
+            "prompt_share": loaded.busy,
+            "queue_ms": 1e3 * loaded.queue,
+        }
+        ends = every(loaded.stable == 1.0)
+        for name, quantile in functions.items():
+            known = ends or name == "tpot"
+            values |= {f"{name}_p{100 * q:.0f}_ms": 1e3 * quantile(q) if known else math.inf for q in QUANTILES}
+        good = None if goals[0] is None and goals[1] is None else goodput(self.times, loaded.rate, *goals)
+        return values | {"goodput": good}
+
+
+def answer_load(predictor: Predictor, question: LoadQuestion, known: Times | None = None) -> LoadAnswer:
+    """Evaluate the closed form; `known` are shared times that are tabulated.
+
+    Raises DoesNotFitError if not one such request fits; ValueError as `open_loop` does.
+    """
+    traffic, closed = question.traffic, question.rate is None
+    if not every(slots(predictor, traffic.isl, traffic.osl) >= 1.0):
+        raise no_room(predictor, traffic)
+    if question.users is not None:
+        loaded = closed_loop(predictor, question.users, traffic, known)
+    else:
+        loaded = open_loop(predictor, 0.0 if question.rate is None else question.rate, traffic, known)
+    return LoadAnswer(loaded, spread(loaded, traffic, closed), question)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What users feel under load; times in ms, rates in requests a second.
+
+    knee_rate: the largest rate that can be sustained; prompt_share: of the time, spent on prompts; goodput: requests a
+    second that meet the objectives (None without one). Above the knee `stable` is False, and waits are None: no limit.
+    """
+
+    arrivals: str
+    stable: bool
+    running: float
+    slots: int
+    rate: float
+    knee_rate: float
+    prompt_share: float
+    queue_ms: float | None
+    percentiles: dict[str, dict[str, float | None]]
+    slo: dict[str, float | None]
+    goodput: float | None
+
+    @classmethod
+    def of(cls, predictor: Predictor, answer: LoadAnswer) -> LoadResult:
+        """Read the scalars."""
+        loaded, question = answer.loaded, answer.question
+        stable = bool(loaded.stable)
+        values = {name: None if value is None else float(value) for name, value in answer.values(predictor).items()}
+        endless = () if stable else ("ttft_ms", "e2e_ms")
+        percentiles = {
+            f"{time}_ms": {f"p{100 * q:.0f}": values[f"{time}_p{100 * q:.0f}_ms"] for q in QUANTILES}
+            for time in ("ttft", "tpot", "e2e")
+        }
+        for key in endless:
+            percentiles[key] = dict.fromkeys(percentiles[key])
+        named = zip(("ttft_ms", "tpot_ms"), (question.ttft, question.tpot), strict=True)
+        slo = {key: None if goal is None else 1e3 * float(goal) for key, goal in named}
+        good = values["goodput"] if stable or values["goodput"] is None else 0.0
+        return cls(
+            question.arrivals, stable, float(loaded.running), int(values["slots"] or 0.0), float(loaded.rate),
+            float(loaded.knee), float(loaded.busy), values["queue_ms"] if stable else None, percentiles, slo, good,
+        )  # fmt: skip

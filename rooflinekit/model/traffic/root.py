@@ -1,0 +1,64 @@
+"""The root of a function of one number that is dear to evaluate, for one scenario or for arrays of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rooflinekit.model.types.numeric import Numeric, absolute, every, maximum, minimum, where
+
+__all__ = ["root"]
+
+_ROUNDS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    at: Numeric
+    value: Numeric
+
+    def or_else(self, other: _Point, chosen: object) -> _Point:
+        """Where `chosen`, this one; elsewhere the other."""
+        return _Point(where(chosen, self.at, other.at), where(chosen, self.value, other.value))
+
+
+def root(excess: Callable[[Numeric], Numeric], low: Numeric, high: Numeric, settled: float) -> Numeric:
+    """Where `excess`, of opposite signs at the ends, crosses 0: by inverse quadratic interpolation or halving.
+
+    T. R. Chandrupatla, Advances in Engineering Software 28 (1997) 145: interpolation where the last three points allow
+    it, else halving, so that a jump takes no longer than bisection. Ends where neighbours around the root differ by
+    less than the share `settled`; of an interval without a change of sign the end nearer to 0 is the answer. Every
+    element of an array goes its own way, as if alone.
+
+    >>> round(root(lambda x: 2.0 - x * x, 0.0, 2.0, 1e-9), 6)
+    1.414214
+    """
+    new, old = _Point(low, excess(low)), _Point(high, excess(high))
+    share: Numeric = 0.5
+    done = new.value * old.value >= 0.0
+    for _ in range(_ROUNDS):
+        if every(done):
+            break
+        at = where(done, new.at, new.at + share * (old.at - new.at))
+        found = _Point(at, excess(at))
+        same = (found.value > 0.0) == (new.value > 0.0)
+        last = new.or_else(old, same)
+        old, new = old.or_else(new, same), found
+        least = 0.5 * settled * absolute(new.at) / _not_0(absolute(old.at - new.at))
+        done = done | (new.value == 0.0) | (least > 0.5)
+        share = minimum(maximum(_interpolated(new, old, last), least), 1.0 - least)
+    return new.or_else(old, absolute(new.value) < absolute(old.value)).at
+
+
+def _interpolated(a: _Point, b: _Point, c: _Point) -> Numeric:
+    """Share of the way from `a` to `b`; half where the inverse parabola through the three is not monotone."""
+    across, up = (a.at - b.at) / _not_0(c.at - b.at), (a.value - b.value) / _not_0(c.value - b.value)
+    bent = (up * up >= across) | ((1.0 - up) * (1.0 - up) >= 1.0 - across)
+    near = a.value / _not_0(b.value - a.value) * c.value / _not_0(b.value - c.value)
+    far = a.value / _not_0(c.value - a.value) * b.value / _not_0(c.value - b.value)
+    return where(bent, 0.5, near + (c.at - a.at) / _not_0(b.at - a.at) * far)
+
+
+def _not_0(value: Numeric) -> Numeric:
+    """A divisor; where it is 0 the quotient is not used."""
+    return where(value == 0.0, 1.0, value)

@@ -1,0 +1,266 @@
+"""One engine step: which sequences take part, how many tokens each adds, how many it already has.
+
+Prefill, decode, chunked prefill, speculative verification and mixed steps are all a `Batch`. Every number may be a
+scalar (one scenario) or an array (many scenarios at once); a ragged batch is an array over sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from numbers import Real
+from typing import Any
+
+from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.types.numeric import Numeric, floor_div, largest, maximum, minimum, total
+
+__all__ = ["MOST", "Batch", "Sequences", "cumulative_keys", "whole_number"]
+
+
+MOST = 10**18
+"""No count that a user may ask for is larger: the work of such a step still fits in a float."""
+
+_DIGITS = 24
+
+
+def whole_number(value: object, name: str, least: int = 1) -> int:
+    """Read a count given by a user.
+
+    >>> whole_number(32, "batch")
+    32
+
+    Raises WorkloadError for 0, -1, 2.5 or text.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise WorkloadError(f"{name} must be a whole number, not {value!r}")
+    number: Any = value
+    if not least <= number <= MOST or int(number) != number:
+        limit = f"at most {MOST:.0e}" if MOST < number < float("inf") else f"at least {least}"
+        raise WorkloadError(f"{name} must be a whole number of {limit}, not {_short(number)}")
+    return int(number)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _DIGITS else f"{text[:_DIGITS]}…"
+
+
+def cumulative_keys(tokens: Numeric, window: int | None = None, chunk: int | None = None) -> Numeric:
+    """Query-key pairs of the first `tokens` tokens of a causal sequence.
+
+    Token p (from 1) sees p keys; a window w caps that at w; a chunk c at its place inside its chunk.
+
+    >>> cumulative_keys(4.0), cumulative_keys(4.0, window=2), cumulative_keys(5.0, chunk=2)
+    (10.0, 7.0, 7.0)
+    """
+    if chunk is not None:
+        chunks = floor_div(tokens, float(chunk))
+        rest = tokens - chunks * chunk
+        return chunks * (chunk * (chunk + 1) / 2) + rest * (rest + 1) / 2
+    if window is not None:
+        inside = minimum(tokens, float(window))
+        return inside * (inside + 1) / 2 + maximum(tokens - window, 0.0) * window
+    return tokens * (tokens + 1) / 2
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Sequences in the same phase of a step.
+
+    count: how many such sequences; new: tokens each computes in this step; past: tokens each already has in the
+    cache; sampled: rows of logits each needs. With `ragged`, the last axis of the arrays runs over sequences.
+    span: the work is the mean over this many consecutive contexts, `past` the one in the middle; for one new token.
+    """
+
+    count: Numeric
+    new: Numeric
+    past: Numeric = 0.0
+    sampled: Numeric = 1.0
+    ragged: bool = False
+    span: Numeric = 1.0
+
+    def total(self, each: Numeric) -> Numeric:
+        """Sum a per-sequence quantity over the sequences."""
+        return total(self.count * each) if self.ragged else self.count * each
+
+    @property
+    def sequences(self) -> Numeric:
+        """Number of sequences."""
+        return total(self.count) if self.ragged else self.count
+
+    @property
+    def tokens(self) -> Numeric:
+        """Tokens computed in this step."""
+        return self.total(self.new)
+
+    @property
+    def sampled_rows(self) -> Numeric:
+        """Rows of logits."""
+        return self.total(self.sampled)
+
+    def pairs(self, window: int | None = None, chunk: int | None = None) -> Numeric:
+        """Query-key pairs that causal attention scores, exact.
+
+        A prefill of S after a cached prefix P has S*P + S(S+1)/2; a decode step at context T has T. The mean over the
+        contexts a .. b is (the pairs of the first b tokens - those of the first a - 1) / (b - a + 1).
+
+        >>> Sequences(1.0, new=4.0, past=2.0).pairs(), Sequences(2.0, new=1.0, past=9.0).pairs()
+        (18.0, 20.0)
+        >>> Sequences(1.0, new=1.0, past=6.0, span=3.0).pairs(chunk=4)  # at 6, 7 and 8 tokens: 2, 3 and 4 keys
+        3.0
+        """
+        if window is None and chunk is None:  # linear in the context, so the one in the middle is the mean
+            return self.total(self.new * (self.past + (self.new + 1.0) / 2))
+        if self._averaged:
+            first, last = self.past - (self.span - 1.0) / 2, self.past + (self.span + 1.0) / 2
+            seen = cumulative_keys(last, window, chunk) - cumulative_keys(first, window, chunk)
+            return self.total(maximum(seen / self.span, 1.0))  # a query sees itself, whatever is lost to rounding
+        upto = cumulative_keys(self.past + self.new, window, chunk)
+        return self.total(upto - cumulative_keys(self.past, window, chunk))
+
+    def keys_read(self, window: int | None = None, chunk: int | None = None) -> Numeric:
+        """Cached tokens that at least one new token sees, each counted once (the new ones included).
+
+        >>> Sequences(1.0, new=4.0, past=10.0).keys_read(window=3)
+        6.0
+        """
+        if self._averaged:  # one query: every key that it sees is read for it
+            return self.pairs(window, chunk)
+        seen = self.past
+        if window is not None:
+            seen = minimum(seen, float(window - 1))
+        if chunk is not None:
+            seen = seen - floor_div(seen, float(chunk)) * chunk
+        return self.total(seen + self.new)
+
+    @property
+    def _averaged(self) -> bool:
+        return not isinstance(self.span, (int, float)) or self.span != 1.0
+
+    @property
+    def longest(self) -> Numeric:
+        """Longest context, new tokens included (with a span, the one in the middle)."""
+        context = self.past + self.new
+        return largest(context) if self.ragged else context
+
+    @property
+    def padded_tokens(self) -> Numeric:
+        """Tokens that a padded batch would compute: every sequence as long as the longest."""
+        if not self.ragged:
+            return self.tokens
+        return self.sequences * largest(self.new)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The sequences of one engine step, by phase: attention runs a different kernel for each.
+
+    filled: with attention replicas, tokens of a replica in the mean over those of the fullest, whose sequences these
+    are; experts and their exchange see the mean.
+    """
+
+    prefilling: Sequences | None = None
+    decoding: Sequences | None = None
+    filled: Numeric = 1.0
+
+    @classmethod
+    def prefill(cls, batch: Numeric, isl: Numeric, cached: Numeric = 0.0) -> Batch:
+        """`batch` prompts of `isl` tokens, of which `cached` are already in the cache.
+
+        >>> Batch.prefill(2.0, 1024.0, cached=1000.0).tokens
+        48.0
+        """
+        return cls(prefilling=Sequences(batch, isl - cached, cached))
+
+    @classmethod
+    def chunk(cls, batch: Numeric, new: Numeric, past: Numeric, last: bool) -> Batch:
+        """A piece of a prompt; only the last piece samples."""
+        return cls(prefilling=Sequences(batch, new, past, 1.0 if last else 0.0))
+
+    @classmethod
+    def decode(cls, batch: Numeric, context: Numeric, new: Numeric = 1.0) -> Batch:
+        """One decode step in which each sequence ends at `context` keys, its `new` tokens included.
+
+        `new` above 1 is the verification of drafted tokens.
+
+        >>> Batch.decode(32.0, 2048.0).decoding.pairs()
+        65536.0
+        """
+        return cls(decoding=Sequences(batch, new, context - new, new))
+
+    @classmethod
+    def mean_decode(cls, batch: Numeric, first: Numeric, steps: Numeric) -> Batch:
+        """The mean of `steps` decode steps, of which the first ends at `first` keys and each other one key later.
+
+        Its work is the exact mean for full, windowed and chunked attention.
+
+        >>> Batch.mean_decode(1.0, 3.0, 4.0).decoding.pairs(window=4)  # at 3, 4, 5 and 6 keys: 3, 4, 4 and 4
+        3.75
+        """
+        return cls(decoding=Sequences(batch, 1.0, first + (steps - 3.0) / 2, span=steps))
+
+    @classmethod
+    def ragged(cls, lengths: Sequence[int], past: Sequence[int] | None = None) -> Batch:
+        """Prompts of different lengths packed without padding (varlen attention, cu_seqlens).
+
+        >>> b = Batch.ragged([3, 5])
+        >>> float(b.tokens), round(float(b.padding_waste), 3)
+        (8.0, 0.2)
+
+        Raises WorkloadError for an empty list, a length below 1 or lists of different length.
+        """
+        if len(lengths) == 0:
+            raise WorkloadError("a ragged batch needs at least one length")
+        import numpy as np  # noqa: PLC0415 - ragged batches are arrays
+
+        new = np.array([whole_number(length, "length") for length in lengths], dtype=float)
+        cached = (
+            np.zeros_like(new) if past is None else np.array([whole_number(p, "past", 0) for p in past], dtype=float)
+        )
+        if cached.shape != new.shape:
+            raise WorkloadError(f"{len(new)} lengths but {len(cached)} past lengths")
+        return cls(prefilling=Sequences(np.ones_like(new), new, cached, ragged=True))
+
+    @classmethod
+    def from_cu_seqlens(cls, cu_seqlens: Sequence[int]) -> Batch:
+        """The same from cumulative offsets, as varlen kernels take them.
+
+        >>> float(Batch.from_cu_seqlens([0, 3, 8]).tokens)
+        8.0
+        """
+        if len(cu_seqlens) < 2 or cu_seqlens[0] != 0:
+            raise WorkloadError("cu_seqlens starts at 0 and has one entry more than there are sequences")
+        return cls.ragged([int(end) - int(start) for start, end in pairwise(cu_seqlens)])
+
+    def __or__(self, other: Batch) -> Batch:
+        """A mixed step: the prefill of one and the decode of the other."""
+        if (self.prefilling and other.prefilling) or (self.decoding and other.decoding):
+            raise WorkloadError("a mixed batch joins one prefill with one decode")
+        return Batch(self.prefilling or other.prefilling, self.decoding or other.decoding)
+
+    @property
+    def phases(self) -> tuple[Sequences, ...]:
+        """The phases present."""
+        return tuple(phase for phase in (self.prefilling, self.decoding) if phase is not None)
+
+    @property
+    def tokens(self) -> Numeric:
+        """Tokens computed in this step."""
+        return sum((phase.tokens for phase in self.phases), 0.0)
+
+    @property
+    def sequences(self) -> Numeric:
+        """Sequences in this step."""
+        return sum((phase.sequences for phase in self.phases), 0.0)
+
+    @property
+    def sampled_rows(self) -> Numeric:
+        """Rows of logits."""
+        return sum((phase.sampled_rows for phase in self.phases), 0.0)
+
+    @property
+    def padding_waste(self) -> Numeric:
+        """Share of tokens that a padded batch would spend on padding; the packed layout spends none."""
+        padded = sum((phase.padded_tokens for phase in self.phases), 0.0)
+        return 1.0 - self.tokens / padded

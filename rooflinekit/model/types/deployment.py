@@ -1,0 +1,63 @@
+"""How a model is put on accelerators: parallel degrees, number formats, engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.engine import DEFAULTS, EngineSettings
+from rooflinekit.model.types.kv_policy import FULL, KVPolicy
+
+__all__ = ["ALL_REDUCE", "ENGINES", "Deployment"]
+
+ENGINES = ("vllm", "sglang", "trtllm", "gpt-fast", "ideal")
+ALL_REDUCE = ("auto", "one_shot", "two_shot", "ring", "in_switch")
+"""Algorithms of an all-reduce; "auto" takes what the engine was measured with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """Parallel degrees and precisions.
+
+    `tp` shards every layer, `pp` splits the depth into stages, `dp` runs attention replicas on different sequences
+    (experts are shared by all of them), `cp` splits the context of each sequence, `ep` places whole experts on
+    different ranks of the tp x cp x dp group. A format of None is the checkpoint's own.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+    cp: int = 1
+    sequence_parallel: bool = False  #: between blocks each of the tp ranks keeps its share of the tokens
+    microbatches: int = 1  #: parts of a batch that follow each other through the pipeline stages
+    system: str | None = None  #: name or path of what the accelerators are built into; None is the usual one
+    all_reduce: str = "auto"  #: one of ALL_REDUCE
+    dispatch: Dtype | None = None  #: format in which tokens travel to their experts; None is the residual stream's
+    redundant_experts: int = 0  #: copies of experts beyond one each, over all ranks of a layer
+    skew: float = 0.0  #: routing: the n-th most popular expert has weight n^-skew; 0 is uniform
+    weights: Dtype | None = None
+    attention_weights: Dtype | None = None  #: of the attention matrices; None is `weights`
+    lm_head: Dtype | None = None  #: of the LM head; None is the checkpoint's
+    activations: Dtype | None = None
+    kv: Dtype | None = None
+    engine: str = "vllm"
+    engine_version: str | None = None  #: None is the newest that its profile describes
+    settings: EngineSettings = DEFAULTS
+    kv_policy: KVPolicy = FULL
+    power_cap: float | None = None  #: limit of each accelerator's power [W]; None is its rated power
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators in all."""
+        return self.stage * self.pp
+
+    @property
+    def stage(self) -> int:
+        """Accelerators of one pipeline stage, which hold its experts together: tp x cp x dp, neighbours within tp."""
+        return self.tp * self.cp * self.dp
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that shard one expert between them."""
+        return self.stage // self.ep

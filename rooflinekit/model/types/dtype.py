@@ -1,0 +1,114 @@
+"""Number formats: how many bytes an element costs, and which compute units it runs on."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from rooflinekit.model.types.errors import DtypeError, nearest
+
+__all__ = ["Dtype", "parse_dtype"]
+
+
+class Dtype(Enum):
+    """A number format, by the name that files and the command line use.
+
+    `bytes` counts block scales: fp8_block one fp32 scale per 128 x 128 tile (DeepSeek-V3, arXiv:2412.19437, 3.3.2);
+    mxfp4 one 8-bit scale per 32 elements (OCP MX v1.0); nvfp4 one fp8 scale per 16 (NVIDIA Blackwell);
+    int4 one fp16 scale per group of 128 (AWQ arXiv:2306.00978, GPTQ arXiv:2210.17323 default group), int4_g64 and
+    int4_g32 per group of 64 and 32.
+
+    >>> Dtype.NVFP4.bytes, Dtype.MXFP4.bytes, Dtype.BF16.bytes
+    (0.5625, 0.53125, 2.0)
+    """
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP8 = "fp8"
+    FP8_BLOCK = "fp8_block"
+    INT8 = "int8"
+    INT4 = "int4"
+    INT4_G64 = "int4_g64"
+    INT4_G32 = "int4_g32"
+    NVFP4 = "nvfp4"
+    MXFP4 = "mxfp4"
+
+    @property
+    def bytes(self) -> float:
+        """Bytes an element costs in memory, scales included [B]."""
+        return _BYTES[self]
+
+    @property
+    def unit(self) -> Dtype:
+        """The format whose peak rate applies when the arithmetic is native.
+
+        >>> Dtype.FP8_BLOCK.unit
+        <Dtype.FP8: 'fp8'>
+        """
+        return _UNITS.get(self, self)
+
+    @property
+    def weight_only(self) -> bool:
+        """Whether engines store weights in this format but compute in 16 bit (AWQ, GPTQ, MXFP4 experts)."""
+        return self.unit in (Dtype.INT4, Dtype.MXFP4)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether activations and the residual stream may live in this format (16 or 32 bit)."""
+        return self in (Dtype.FP32, Dtype.TF32, Dtype.BF16, Dtype.FP16)
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_UNITS = {Dtype.FP8_BLOCK: Dtype.FP8, Dtype.INT4_G64: Dtype.INT4, Dtype.INT4_G32: Dtype.INT4}
+
+_BYTES = {
+    Dtype.FP32: 4.0,
+    Dtype.TF32: 4.0,
+    Dtype.BF16: 2.0,
+    Dtype.FP16: 2.0,
+    Dtype.FP8: 1.0,
+    Dtype.FP8_BLOCK: 1.0 + 4.0 / (128 * 128),
+    Dtype.INT8: 1.0,
+    Dtype.INT4: 0.5 + 2.0 / 128,
+    Dtype.INT4_G64: 0.5 + 2.0 / 64,
+    Dtype.INT4_G32: 0.5 + 2.0 / 32,
+    Dtype.NVFP4: 0.5 + 1.0 / 16,
+    Dtype.MXFP4: 0.5 + 1.0 / 32,
+}
+
+_ALIASES = {
+    "float32": "fp32", "float": "fp32", "f32": "fp32", "single": "fp32",
+    "tensorfloat32": "tf32",
+    "bfloat16": "bf16",
+    "float16": "fp16", "half": "fp16", "f16": "fp16",
+    "float8": "fp8", "f8": "fp8", "e4m3": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "e5m2": "fp8",
+    "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "fp8_dynamic": "fp8", "fp8_static": "fp8", "w8a8_fp8": "fp8",
+    "fp8_block128": "fp8_block", "fp8_blockwise": "fp8_block", "fp8_128x128": "fp8_block",
+    "i8": "int8", "w8a8": "int8", "int8_w8a8": "int8",
+    "i4": "int4", "w4a16": "int4", "int4_wo": "int4", "int4_g128": "int4", "awq": "int4",
+    "gptq": "int4", "int4_awq": "int4", "int4_gptq": "int4", "w4a16_g64": "int4_g64", "w4a16_g32": "int4_g32",
+    "fp4": "nvfp4", "nv_fp4": "nvfp4",
+    "mx_fp4": "mxfp4", "fp4_mx": "mxfp4",
+}  # fmt: skip
+
+
+def parse_dtype(text: str | Dtype) -> Dtype:
+    """Read a number format by its name or a usual alias.
+
+    >>> parse_dtype("bfloat16"), parse_dtype("e4m3")
+    (<Dtype.BF16: 'bf16'>, <Dtype.FP8: 'fp8'>)
+
+    Raises DtypeError with the nearest names if it is unknown.
+    """
+    if isinstance(text, Dtype):
+        return text
+    folded = str(text).strip().lower().replace("-", "_").removeprefix("torch.")
+    try:
+        return Dtype(_ALIASES.get(folded, folded))
+    except ValueError:
+        known = [dtype.value for dtype in Dtype]
+        near = nearest(folded, [*known, *_ALIASES]) or known
+        raise DtypeError(f"unknown dtype {text!r}; nearest: {', '.join(near)}") from None

@@ -1,0 +1,168 @@
+"""A serving engine: how it divides the memory of an accelerator, what a step costs it, which settings it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from numbers import Real
+from typing import Any, Literal
+
+from rooflinekit.model.types.batch import whole_number
+from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.types.hardware import Accelerator, Provenance
+
+__all__ = ["DEFAULTS", "IDEAL", "Budget", "Engine", "EngineSettings", "MemoryRule", "Pair", "ServedCosts", "StepCosts"]
+
+Budget = Literal["total", "static", "free", "none"]
+"""What the memory fraction is a share of: all memory (vLLM), what is free before the weights (SGLang), what is free
+after them (TensorRT-LLM), or nothing: the cache takes what it needs (llama.cpp, gpt-fast, ideal)."""
+
+Pair = tuple[float, float]
+"""A number for one accelerator and for several; or, for defaults, on small and on large accelerators."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What a user tells the engine; None leaves it to the engine's default."""
+
+    memory_fraction: float | None = None  #: gpu_memory_utilization, mem_fraction_static, free_gpu_memory_fraction
+    token_budget: int | None = None  #: tokens of one prefill step (max_num_batched_tokens, chunked_prefill_size)
+    max_num_seqs: int | None = None  #: sequences that run at once
+    max_model_len: int | None = None  #: longest sequence that the engine admits
+    block_size: int | None = None  #: tokens of one block of the cache
+    eager: bool = False  #: no CUDA graphs
+
+    @classmethod
+    def read(cls, scenario: Mapping[str, Any]) -> EngineSettings:
+        """Read keywords; others than these are left alone.
+
+        Raises WorkloadError for a number that makes no sense.
+        """
+        given = {f.name: scenario[f.name] for f in fields(cls) if scenario.get(f.name) is not None}
+        fraction, eager = given.pop("memory_fraction", None), given.pop("eager", False)
+        if fraction is not None and (
+            isinstance(fraction, bool) or not isinstance(fraction, Real) or not 0 < float(fraction) <= 1
+        ):
+            raise WorkloadError(f"memory_fraction must be above 0 and at most 1, not {fraction!r}")
+        if eager not in (True, False):
+            raise WorkloadError(f"eager must be True or False, not {eager!r}")
+        counts = {key: whole_number(value, key) for key, value in given.items()}
+        return cls(memory_fraction=None if fraction is None else float(fraction), eager=bool(eager), **counts)
+
+
+@dataclass(frozen=True)
+class MemoryRule:
+    """How an engine divides an accelerator; sizes in bytes.
+
+    A pair is a number for one accelerator and for several, or, for the defaults that depend on the accelerator, for
+    small and for large ones.
+    """
+
+    budget: Budget
+    fraction: float = 1.0  #: default of the memory fraction
+    large: float = 0.0  #: memory from which an accelerator counts as large
+    exclude: str = ""  #: accelerators whose name starts so never count as large
+    token_budget: Pair = (8192.0, 8192.0)  #: default, on small and large accelerators
+    max_num_seqs: Pair = (256.0, 256.0)  #: default, likewise
+    profiled: bool = False  #: a dummy step with the full token budget and all sequences sizes the pool
+    chunked: bool = True  #: False: that step has a whole prompt of the longest length
+    context: Pair = (0.0, 0.0)  #: CUDA context and first buffers of the communicator
+    context_counts: bool = True  #: whether the budget pays for them
+    non_torch: Pair = (0.0, 0.0)  #: growth outside the allocator while the model loads and runs
+    loading: float = 0.0  #: what loading takes besides the tensors, in what the engine calls weights
+    graphs: float = 0.0  #: CUDA graphs: a fixed part
+    graphs_per_layer: float = 0.0  #: and what each layer adds
+    graphs_count: bool = True  #: whether the budget pays for them
+    sampler_copies: float = 0.0  #: fp32 copies of the logits that the sampler holds beside the logits themselves
+    sampler_scratch: bool = False  #: it uses a row of fp32 logits for each multiprocessor
+    layer_base: float = 0.0  #: what the allocator holds besides, while a layer runs
+    sampler_base: float = 0.0  #: the same while the sampler runs
+    state_base: float = 0.0  #: and what layers with a recurrent state add to it
+    expert_workspace: bool = False  #: the buffers of the fused experts stay while the sampler runs
+    torch_allocator: bool = False  #: tensors take the blocks of PyTorch's caching allocator
+    vocabulary_multiple: float = 1.0  #: rows of embedding and head are padded to this
+    rotary_table: bool = False  #: cosines and sines of all positions are kept
+    scaled_tables: bool = False  #: the tables of a model with linear scaling grow with it, and local layers have one
+    latent_absorbed: bool = False  #: the absorbed products of MLA projections are kept in 16 bit
+    latent_copies: bool = False  #: quantised MLA up-projections are kept a second time in 16 bit
+    mxfp4_multiple: Pair = (1.0, 1.0)  #: MXFP4 expert matrices are padded to these: input, and width of gate and up
+    block: float = 1.0  #: tokens of one block of the cache
+    latent_block: float = 0.0  #: of one block of an MLA cache, where it differs
+    latent_multiple: float = 1.0  #: elements of a latent are padded to this
+    hybrid: bool = False  #: layers of different kinds share the pool in groups; else each has blocks for all tokens
+    refuses: bool = False  #: it does not start unless the pool holds one longest sequence
+    slack: float = 0.0  #: free memory without which it does not start
+    tokens_by_concurrency: bool = False  #: of a hybrid model the log prints concurrency x longest sequence
+
+    def default(self, pair: Pair, accelerator: Accelerator) -> float:
+        """The one of a pair of defaults that counts for an accelerator: of small or of large ones."""
+        named = bool(self.exclude) and accelerator.name.startswith(self.exclude)
+        return pair[not named and float(accelerator.memory_bytes) >= self.large]
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """What a step of an engine takes beside its kernels; times in seconds, everything at least 0.
+
+    Fitted to published end-to-end times with the kernel times fixed (benchmarks/fit_engines.py), or on from there to
+    one deployment's benchmark files (docs/fit-back.md); `spread` holds one standard error of each (of the logarithm of
+    `memory` and `compute`).
+    """
+
+    step: float = 0.0  #: host work of a step that the accelerator waits for: schedule, inputs, sampling, detokenising
+    ranks: float = 0.0  #: more of it where several accelerators take part
+    sequence: float = 0.0  #: host work for each sequence of a step
+    sequence_ranks: float = 0.0  #: more of it where several accelerators take part
+    layer: float = 0.0  #: gaps between the kernels of a layer
+    collective: float = 0.0  #: a collective in a step, over the same one in a benchmark loop: ranks wait for each other
+    hidden: float = 0.0  #: share of each kernel's launch that its neighbours hide (programmatic dependent launch)
+    grouped: float = (
+        0.0  #: decode attention takes 1 + grouped·(1 − K/H) times as long: keys are read for each query head
+    )
+    memory: float = 1.0  #: memory-bound kernels take this much longer than alone (fitted to a deployment's own runs)
+    compute: float = 1.0  #: compute-bound ones
+    launch: float = 0.0  #: host time to launch what the model counts as one kernel, without a CUDA graph
+    request: float = 0.0  #: front end of a request before its first token: HTTP, tokeniser, first answer
+    graphs: bool = True  #: decode steps replay CUDA graphs; prefill is launched kernel by kernel
+    mixes: bool = True  #: prompts are computed in the same steps as decoding sequences; False: in steps of their own
+    interval: float = 1.0  #: 90 % of the measured step times lie within this factor, either way
+    spread: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class ServedCosts:
+    """Step costs of one deployment, from benchmark files; they hold for this accelerator and range of versions alone.
+
+    since: first version of that range. errors: one standard error of each cost after the fit, which the files' next fit
+    starts from; the spread in `costs`, for intervals, is never more than the shipped one. shipped: the kernels' fits
+    are those of a shipped calibration. hashes: of the files that have been used.
+    """
+
+    accelerator: str
+    engine: str
+    since: str
+    costs: StepCosts
+    errors: Mapping[str, float]
+    provenance: tuple[Provenance, ...]
+    shipped: bool
+    hashes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine in one range of versions; every number has its source in `provenance`."""
+
+    name: str
+    title: str
+    since: str  #: first version that this describes; "" if it has none
+    until: str  #: first version that it no longer describes; "" if it describes the newest
+    memory: MemoryRule
+    costs: StepCosts = StepCosts()
+    provenance: tuple[Provenance, ...] = ()
+
+
+DEFAULTS = EngineSettings()
+"""Nothing said to the engine."""
+
+IDEAL = Engine("ideal", "no engine", "", "", MemoryRule("none"))
+"""The physical bound: weights, cache and activations, and nothing for an engine."""

@@ -1,0 +1,147 @@
+"""What a model runs on: one accelerator, and a system of them with its links. SI units throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import DtypeError
+from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.numeric import Numeric, maximum
+
+__all__ = ["Accelerator", "Price", "Provenance", "Source", "System"]
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a number came from.
+
+    `confidence`: A two independent sources, or one vendor document that was read, or reproduced by cores x rate x
+    clock; B one secondary source, or vendor sources that disagree; C derived.
+    """
+
+    quantity: str
+    value: float
+    unit: str
+    source: str
+    confidence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A document that numbers come from; `read` is false if it is named but was not opened."""
+
+    id: str
+    title: str
+    url: str
+    read: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """A dated quote for one accelerator hour [USD/h]."""
+
+    usd_per_hour: float
+    date: str
+    source: str
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One device: dense peak rates by format, memory, links. Any number may be an array for a sensitivity study."""
+
+    name: str
+    title: str
+    vendor: str
+    architecture: str
+    peaks: Mapping[Dtype, float]  #: dense peak rate [FLOP/s]
+    memory_bytes: Numeric  #: what the driver shows, not the marketing number [B]
+    memory_bandwidth: Numeric  #: datasheet [B/s]
+    l2_bytes: float  #: last cache in front of memory [B]; 0 if unknown
+    cores: int  #: SMs, CUs, tensor cores
+    link_bandwidth: Numeric  #: to all peers of the scale-up domain together, one direction [B/s]
+    domain_size: int  #: accelerators that the scale-up links join
+    nic_bandwidth: Numeric = 0.0  #: scale-out network, one direction [B/s]; 0 if none is known
+    pcie_bandwidth: Numeric = 0.0  #: to the host, one direction [B/s]
+    clock_hz: float = 0.0  #: maximum core clock [Hz]
+    tdp_w: float = 0.0
+    link_kind: str = ""
+    release_year: int = 0
+    compute_capability: str = ""
+    price: Price | None = None
+    tile_rows: int = 64  #: rows that a matrix instruction takes at once: 64 for tensor cores (wgmma m64), 1 for a CPU
+    is_cpu: bool = False  #: runs its kernels itself, in place of being told to
+    aliases: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    provenance: tuple[Provenance, ...] = field(default=(), repr=False)
+    sources: tuple[Source, ...] = field(default=(), repr=False)
+    origin: str = ""
+
+    def peak(self, dtype: Dtype) -> float:
+        """Dense peak rate for arithmetic in `dtype` [FLOP/s].
+
+        Raises DtypeError if the accelerator has no units for it.
+        """
+        try:
+            return self.peaks[dtype.unit]
+        except KeyError:
+            known = ", ".join(kind.value for kind in self.peaks)
+            raise DtypeError(f"{self.name} has no {dtype.value} arithmetic; it has: {known}") from None
+
+    def supports(self, dtype: Dtype) -> bool:
+        """Whether it computes in `dtype` natively."""
+        return dtype.unit in self.peaks
+
+    def ridge(self, dtype: Dtype) -> Numeric:
+        """Intensity at which the compute roof meets the memory roof [FLOP/B] (Williams et al. 2009)."""
+        return self.peak(dtype) / self.memory_bandwidth
+
+
+@dataclass(frozen=True)
+class System:
+    """Accelerators and the links between them: scale-up domains joined by a scale-out network."""
+
+    accelerator: Accelerator
+    domain_size: int
+    max_gpus: int  #: more than this cannot be joined, or nothing is known about how
+    name: str = ""  #: of its file; "" for the usual system of an accelerator
+    link_bandwidth: Numeric = 0.0  #: to all peers of the domain together, one direction [B/s]
+    nic_bandwidth: Numeric = 0.0  #: of one accelerator to other domains, one direction [B/s]; 0 if there is no way
+    in_switch: bool = False  #: the switch of the domain adds up what passes it (NVLink SHARP)
+    provenance: tuple[Provenance, ...] = field(default=(), repr=False)
+
+    @property
+    def over_pcie(self) -> bool:
+        """Whether accelerators reach each other over PCI Express alone."""
+        return 0.0 < float(self.link_bandwidth) <= float(self.accelerator.pcie_bandwidth)
+
+    @classmethod
+    def of(cls, accelerator: Accelerator) -> System:
+        """The usual system of this accelerator: its scale-up domain, joined by NICs where it has them."""
+        domain = accelerator.domain_size
+        network = bool(accelerator.nic_bandwidth)
+        return cls(
+            accelerator,
+            domain,
+            1024 * domain if network else domain,
+            link_bandwidth=accelerator.link_bandwidth,
+            nic_bandwidth=accelerator.nic_bandwidth,
+        )
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return self.name or f"{self.accelerator.name} system"
+
+    def transfer_time(self, kernel: Kernel) -> Numeric:
+        """Time to send a collective's bytes at datasheet rates [s]: the slower of scale-up links and NICs.
+
+        Both tiers work at once, on different pieces of the data (a hierarchical collective in a pipeline).
+        """
+        links = (kernel.network_bytes - kernel.nic_bytes) / self.link_bandwidth if self.domain_size > 1 else 0.0
+        if isinstance(kernel.nic_bytes, float) and kernel.nic_bytes == 0.0:
+            return links
+        return maximum(links, kernel.nic_bytes / self.nic_bandwidth)

@@ -1,0 +1,274 @@
+"""What a decoder-only language model is made of: a tuple of layers, each a mixer and a feed-forward block.
+
+A newcomer reads this file as the list of everything the library understands. Sizes are element counts; nothing here
+knows about GPUs, batches or time. Layers are values: equal layers compare and hash equal, so a model with 80
+identical layers costs as much to describe as one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from rooflinekit.model.types.dtype import Dtype
+
+__all__ = [
+    "Attention",
+    "DenseFFN",
+    "FeedForward",
+    "GatedDeltaNet",
+    "Indexer",
+    "LatentAttention",
+    "Layer",
+    "LightningAttention",
+    "Mamba",
+    "Mamba2",
+    "Mixer",
+    "MixtureOfExperts",
+    "Model",
+    "Norm",
+    "WeightFormats",
+]
+
+Norm: TypeAlias = Literal["rmsnorm", "layernorm", "layernorm_nobias", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Softmax attention with `heads` query heads that share `kv_heads` keys and values (MHA, GQA, MQA).
+
+    MHA is kv_heads == heads, MQA is kv_heads == 1 (Shazeer 2019, arXiv:1911.02150), GQA lies between
+    (Ainslie et al. 2023, arXiv:2305.13245).
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    window: int | None = None  #: sliding window: a token sees itself and the window - 1 tokens before it
+    chunk: int | None = None  #: chunked attention (Llama-4): a token sees the tokens of its own chunk
+    qkv_bias: bool = False
+    o_bias: bool = False
+    q_norm: int = 0  #: weights of the norm on the queries (0: none)
+    k_norm: int = 0  #: weights of the norm on the keys (0: none)
+    sinks: bool = False  #: one learned logit a head (gpt-oss)
+    gated: bool = False  #: an output gate doubles the query projection (Qwen3-Next)
+    keys_are_values: bool = False  #: one projection yields both keys and values (Gemma-4, global layers)
+    rotary: bool = True
+
+    @property
+    def kind(self) -> str:
+        """mha, gqa or mqa."""
+        if self.kv_heads == self.heads:
+            return "mha"
+        return "mqa" if self.kv_heads == 1 else "gqa"
+
+
+@dataclass(frozen=True, slots=True)
+class Indexer:
+    """The lightning indexer of sparse attention: picks the `top_k` keys a query attends to (DeepSeek-V3.2)."""
+
+    heads: int
+    head_dim: int
+    top_k: int
+    shared: bool = False  #: reuses the choice of an earlier layer: no weights, keys or scores of its own (GLM-5.2)
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention: the cache holds one latent of kv_rank + rope_dim elements a token.
+
+    DeepSeek-V2 (arXiv:2405.04434), section 2.1. `q_rank` None means that queries are projected directly.
+    """
+
+    heads: int
+    q_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    indexer: Indexer | None = None
+
+    kind = "mla"
+
+    @property
+    def qk_dim(self) -> int:
+        """Width of one query head."""
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def latent_dim(self) -> int:
+        """Elements the cache holds per token and layer."""
+        return self.kv_rank + self.rope_dim
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDeltaNet:
+    """Linear attention with the gated delta rule (Qwen3-Next; arXiv:2412.06464): a fixed state, no KV cache."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_width: int
+
+    kind = "gated_delta_net"
+
+
+@dataclass(frozen=True, slots=True)
+class LightningAttention:
+    """Linear attention with a decayed outer-product state (MiniMax-M1, arXiv:2506.13585)."""
+
+    heads: int
+    head_dim: int
+
+    kind = "lightning"
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba:
+    """Selective state space, first version (arXiv:2312.00752), with Jamba's norms on dt, B and C."""
+
+    inner: int
+    state: int
+    conv_width: int
+    dt_rank: int
+    conv_bias: bool = True
+    proj_bias: bool = False
+
+    kind = "mamba"
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba2:
+    """Selective state space, second version (arXiv:2405.21060)."""
+
+    heads: int
+    head_dim: int
+    groups: int
+    state: int
+    conv_width: int
+    conv_bias: bool = True
+    proj_bias: bool = False
+
+    kind = "mamba2"
+
+    @property
+    def inner(self) -> int:
+        """Width of the expanded stream."""
+        return self.heads * self.head_dim
+
+
+Mixer: TypeAlias = Attention | LatentAttention | GatedDeltaNet | LightningAttention | Mamba | Mamba2
+
+
+@dataclass(frozen=True, slots=True)
+class DenseFFN:
+    """A feed-forward block: two matrices, or three when gated (SwiGLU, GeGLU; Shazeer 2020, arXiv:2002.05202)."""
+
+    width: int
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureOfExperts:
+    """A router that sends each token to `top_k` of `experts`, plus shared experts that every token visits."""
+
+    experts: int
+    top_k: int
+    width: int  #: inner width of one routed expert
+    gated: bool = True
+    bias: bool = False
+    shared_width: int = 0  #: inner width of all shared experts together (0: none)
+    shared_gate: bool = False  #: a learned sigmoid gate on the shared expert (Qwen)
+    router_bias: bool = False  #: one learned number an expert: a bias, or DeepSeek's balance correction
+    latent: int | None = None  #: routed experts work at this width, between a down and an up projection (Nemotron-3)
+
+
+FeedForward: TypeAlias = DenseFFN | MixtureOfExperts
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One block of the residual stream. `mixer` or `ffn` may be absent (Nemotron-H)."""
+
+    mixer: Mixer | None
+    ffn: FeedForward | None
+    norm: Norm = "rmsnorm"
+    norms: int = 2  #: norms over the residual width: 1 (parallel block), 2, or 4 (Gemma-2: before and after)
+    parallel: bool = False  #: attention and FFN read the same input (GPT-J, Falcon, Command-R)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFormats:
+    """The number format in which the checkpoint stores each kind of module."""
+
+    attention: Dtype
+    ffn: Dtype
+    experts: Dtype
+    shared_experts: Dtype
+    embedding: Dtype
+    lm_head: Dtype
+    other: Dtype  #: norms, router, biases, convolutions, state-space parameters
+    attention_output: Dtype | None = None  #: the output projection, where it differs from the rest of attention
+
+    @classmethod
+    def uniform(cls, dtype: Dtype) -> WeightFormats:
+        """Every module in the same format."""
+        return cls(dtype, dtype, dtype, dtype, dtype, dtype, dtype)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A decoder-only language model, exact to the last weight.
+
+    `layers` holds every layer in order, so its length is the depth. `dtype` is the format of the residual stream,
+    `formats` the checkpoint's weight formats.
+    """
+
+    name: str
+    hidden: int
+    vocab: int
+    layers: tuple[Layer, ...]
+    dtype: Dtype
+    formats: WeightFormats
+    max_context: int | None
+    tied: bool = False  #: the LM head is the embedding table
+    position_rows: int = 0  #: rows of a learned position table (GPT-2, OPT); 0 for rotary, ALiBi or none
+    embedding_dim: int = 0  #: width of the embedding when it differs from `hidden` (0: the same)
+    embedding_norm: bool = False  #: a norm right after the embedding (BLOOM)
+    final_norm: Norm = "rmsnorm"
+    lm_head_bias: bool = False
+    kv_dtype: Dtype | None = None  #: cache format that the checkpoint asks for (kv_cache_scheme)
+    weight_only: bool = False  #: quantised weights are dequantised: matrix inputs stay in the stream's format
+    rotary_tables: int = 1  #: of cosines and sines an engine keeps, each of `max_context` positions
+    tower: int = 0  #: parameters of vision towers and projectors, in 16 bit; they take memory and nothing else here
+    mtp_layers: int = 0  #: multi-token-prediction layers in the checkpoint; counted apart, never in the totals
+    aliases: tuple[str, ...] = ()
+    source: str = ""
+    notes: tuple[str, ...] = ()
+    origin: str = ""  #: where it was read from (file)
+    read_keys: dict[str, str] = field(default_factory=dict, compare=False, hash=False)  #: config key -> what it gave
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self.layers)
+
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        """The kinds of weight matrices that the layers have, as `WeightFormats` names them; the heaviest kind last."""
+        layers = self.layer_counts
+        present = {
+            "attention": any(layer.mixer is not None for layer in layers),
+            "ffn": any(isinstance(layer.ffn, DenseFFN) for layer in layers),
+            "experts": any(isinstance(layer.ffn, MixtureOfExperts) for layer in layers),
+        }
+        return tuple(kind for kind, there in present.items() if there)
+
+    @property
+    def layer_counts(self) -> Counter[Layer]:
+        """Distinct layers with their counts, in order of first appearance."""
+        return Counter(self.layers)

@@ -1,0 +1,220 @@
+"""The event loop: arrivals, ends of steps and transfers in one heap, in order of time.
+
+Everything that happens at one instant happens before any replica forms its next step, so that requests which come
+together are served together, and a user's next request can join the step after the one that gave the last answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any
+
+from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.simulation.interrupt import asking_to_stop
+from rooflinekit.simulation.ledger import Ledger
+from rooflinekit.simulation.replica import FULL, Replica
+from rooflinekit.simulation.request import Arrival, Job
+from rooflinekit.simulation.router import Route, router_named
+from rooflinekit.simulation.source import Source
+
+__all__ = ["Fleet", "Link", "Simulation", "Watch"]
+
+Watch = Callable[[int, Replica, float], None]
+"""Sees every step, or run of decode steps, as it ends: number of the replica, the replica before it books, the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What joins a prefill replica to the decode replicas: it copies one prompt after the other."""
+
+    latency: float = 0.0  #: [s]
+    token_s: float = 0.0  #: time a token's keys and values take [s]
+    staging: int = 64  #: prompts that may be computed or wait on one prefill replica
+
+
+class Fleet:
+    """Replicas behind a router; with `prefills`, those compute prompts and hand them to `replicas` over a link.
+
+    front_end: time of a request before it comes to a queue [s].
+    """
+
+    def __init__(
+        self, replicas: list[Replica], router: str = "round-robin", prefills: list[Replica] | None = None,
+        link: Link | None = None, front_end: float = 0.0,
+    ) -> None:  # fmt: skip
+        if not replicas:
+            raise WorkloadError("a simulation needs at least one replica")
+        self.replicas, self.prefills, self.link = replicas, prefills or [], link or Link()
+        self.front_end = front_end
+        self.all = [*self.prefills, *replicas]
+        self.route: Route = router_named(router, self.prefills or replicas)
+        self.hand_over: Route = router_named("least-loaded", replicas)
+        for replica in self.prefills:
+            replica.staging = self.link.staging
+
+    def refusal(self, job: Job, replica: Replica) -> str:
+        """Why the request cannot be served: not there, or with prefill replicas not anywhere after it."""
+        if why := replica.refusal(job):
+            return why
+        after = [other.refusal(job) for other in self.replicas] if self.prefills else [""]
+        return after[0] if all(after) else ""
+
+    def full(self, waiting: int) -> bool:
+        """Whether the queue in front of all replicas takes no more: it is as long as that of one replica may be."""
+        limit = self.all[0].limits.queue_limit
+        return limit is not None and waiting >= limit
+
+
+class Simulation:
+    """One run of requests from a source through a fleet; `run` may be called once."""
+
+    def __init__(
+        self, fleet: Fleet, source: Source, ledger: Ledger, horizon: float = math.inf, watch: Watch | None = None
+    ) -> None:
+        self.fleet, self.source, self.ledger, self.horizon, self.watch = fleet, source, ledger, horizon, watch
+        self.now = 0.0
+        self.interrupted = False
+        self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self._order = self._numbers = 0
+        self._idle: dict[Replica, None] = {}  # who must look for work at this instant
+        self._held: deque[Job] = deque()  # the queue in front of all replicas
+        self._coming: dict[Job, None] = {}  # still in the front end
+        self._free_at = dict.fromkeys(fleet.prefills, 0.0)  # when each link has copied what it has
+        self._index = {replica: index for index, replica in enumerate(fleet.all)}
+        for replica in fleet.prefills:
+            replica.exports = self._export
+        for replica in fleet.replicas:
+            replica.fetches = self._fetch
+
+    def run(self) -> None:
+        """Run until nothing is left, the horizon, or an interrupt; what is left then is cut, and counted as such."""
+        try:
+            with asking_to_stop(self.stop):
+                self._loop()
+                self._halt()
+        except KeyboardInterrupt:
+            self.interrupted = True
+        self._cut_rest()
+
+    def stop(self) -> None:
+        """End the run before its next event."""
+        self.interrupted = True
+
+    def _loop(self) -> None:
+        heap, idle = self._heap, self._idle
+        for arrival, measured in self.source.start():
+            self._expect(arrival, measured)
+        while heap and not self.interrupted:
+            if heap[0][0] > self.horizon:
+                self.now = self.horizon
+                return
+            self.now = now = heap[0][0]
+            while heap and heap[0][0] == now and not self.interrupted:
+                _, _, act, what = heappop(heap)
+                act(what)
+            for replica in idle:
+                self._start(replica)
+            idle.clear()
+
+    def _halt(self) -> None:
+        """Book the decode steps that are over by now, of runs that are under way."""
+        for replica in self.fleet.all:
+            if replica.halt(self.now):
+                self._book(replica, replica.until)
+
+    def _book(self, replica: Replica, now: float) -> list[Job]:
+        if self.watch:
+            self.watch(self._index[replica], replica, now)
+        return replica.end(now)
+
+    def _push(self, time: float, act: Callable[[Any], None], what: object) -> None:
+        self._order += 1
+        heappush(self._heap, (time, self._order, act, what))
+
+    def _expect(self, arrival: Arrival, measured: bool) -> None:
+        self._numbers += 1
+        self._push(arrival.time, self._arrive, Job(self._numbers, arrival, measured))
+
+    def _arrive(self, job: Job) -> None:
+        self.ledger.enter(job, self.now)
+        if following := self.source.after_arrival():
+            self._expect(*following)
+        if self.fleet.front_end > 0.0:
+            self._coming[job] = None
+            self._push(self.now + self.fleet.front_end, self._admit, job)
+        else:
+            self._admit(job)
+
+    def _admit(self, job: Job) -> None:
+        self._coming.pop(job, None)
+        job.queued = self.now
+        replica = None if self._held else self.fleet.route(job)
+        full = replica is None and self.fleet.full(len(self._held))
+        if why := FULL if full else self.fleet.refusal(job, replica or self.fleet.all[0]):
+            self.ledger.refusals[why] += 1
+            self._leave(job, "rejected")
+        elif replica is None:
+            self._held.append(job)
+        else:
+            self._submit(job, replica)
+
+    def _submit(self, job: Job, replica: Replica) -> None:
+        replica.submit(job)
+        self._wake(replica)
+
+    def _wake(self, replica: Replica) -> None:
+        """Something has come in: an idle replica looks at it now, a busy one when its step ends."""
+        if replica.until < 0.0:
+            self._idle[replica] = None
+        elif (before := replica.until) != (until := replica.cut(self.now)) and before != until:
+            self._push(until, self._step_ends, replica)
+
+    def _start(self, replica: Replica) -> None:
+        if replica.until < 0.0 and replica.begin(self.now):
+            self._push(replica.until, self._step_ends, replica)
+
+    def _step_ends(self, replica: Replica) -> None:
+        if replica.until != self.now:  # the run was cut, and this was its former end
+            return
+        for job in self._book(replica, self.now):
+            self._leave(job, "finished")
+        replica.until = -1.0
+        self._idle[replica] = None
+        while self._held and (next_replica := self.fleet.route(self._held[0])):
+            self._submit(self._held.popleft(), next_replica)
+
+    def _leave(self, job: Job, how: str) -> None:
+        self.ledger.leave(job, self.now, how)
+        for arrival, measured in self.source.after_end(self.now):
+            self._expect(arrival, measured)
+
+    def _export(self, job: Job, now: float) -> None:
+        """A prompt is computed: a decode replica queues it, and copies its blocks when it has room for them."""
+        if replica := self.fleet.hand_over(job):
+            self._submit(job, replica)
+
+    def _fetch(self, job: Job, to: Replica, now: float) -> None:
+        link, home = self.fleet.link, job.home
+        assert isinstance(home, Replica)
+        done = max(now, self._free_at[home]) + link.latency + link.token_s * job.keys
+        self._free_at[home] = done
+        self._push(done, self._copied, (job, home, to))
+
+    def _copied(self, what: tuple[Job, Replica, Replica]) -> None:
+        job, home, to = what
+        home.release_staged(job)
+        to.deliver(job)
+        self._wake(home)
+        self._wake(to)
+
+    def _cut_rest(self) -> None:
+        """Count what has come and has not ended."""
+        rest = dict.fromkeys(self._held) | self._coming
+        for replica in self.fleet.all:
+            rest |= dict.fromkeys(replica.evict_all())
+        for job in rest:
+            self.ledger.leave(job, self.now, "cut")

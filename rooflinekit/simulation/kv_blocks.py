@@ -1,0 +1,154 @@
+"""The paged cache of one replica: blocks that are counted, and shared prefixes that are known by their content.
+
+A block of a sequence's own is only counted. A block that other prompts may share is known by its hash: while a running
+sequence uses it, it is pinned; after that it stays until its place is needed, the least recently used first, and then
+moves to host memory if there is a tier for it (Kwon et al. 2023, arXiv:2309.06180; vLLM's automatic prefix caching).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.simulation.request import Job
+
+__all__ = ["BlockPool", "PrefixPool"]
+
+
+class BlockPool:
+    """Blocks of `size` tokens, of which `free` can be had."""
+
+    def __init__(self, total: int, size: int) -> None:
+        if total < 1 or size < 1:
+            raise WorkloadError(f"a cache of {total} blocks of {size} tokens holds nothing")
+        self.total, self.size, self.free = total, size, total
+        self.asked = self.found = 0  #: prompt tokens looked up in the prefix cache, and found there
+
+    @property
+    def used(self) -> int:
+        """Blocks that running sequences hold, shared ones once."""
+        return self.total - self.free
+
+    def span(self, job: Job, keys: int) -> int:
+        """Blocks of a request with `keys` tokens a sample: ⌈keys/size⌉; samples share the prompt's full blocks."""
+        whole = -(-keys // self.size)
+        if job.samples == 1:
+            return whole
+        shared = min(job.isl // self.size, whole)
+        return shared + job.samples * (whole - shared)
+
+    def missing(self, job: Job) -> int:
+        """Blocks that must be free for the prompt to be placed."""
+        return self.span(job, job.isl + job.made)
+
+    def place(self, job: Job) -> float:
+        """Take what `missing` said, for a prefill; returns the blocks that are copied from host memory."""
+        job.blocks = self.missing(job)
+        self.take(job.blocks)
+        return 0
+
+    def take(self, count: int) -> None:
+        """Take blocks that are free."""
+        self.free -= count
+
+    def publish(self, job: Job) -> None:
+        """Let others share the prompt's blocks, now that they are computed; nothing without a prefix cache."""
+
+    def release(self, job: Job) -> None:
+        """Give everything back that a request holds."""
+        self.free += job.blocks
+        job.blocks = 0
+
+    def match(self, job: Job) -> int:
+        """Prompt tokens that are in the cache."""
+        return 0
+
+
+class PrefixPool(BlockPool):
+    """The same with a prefix cache; a hash stands for `per` blocks. `host` is the size of the host tier in hashes."""
+
+    def __init__(self, total: int, size: int, per: int = 1, host: int = 0) -> None:
+        super().__init__(total, size)
+        self.per, self.host_room = per, host
+        self.pinned: dict[int, int] = {}
+        self.idle: OrderedDict[int, None] = OrderedDict()
+        self.host: OrderedDict[int, None] = OrderedDict()
+
+    def match(self, job: Job) -> int:
+        """Leading prompt tokens that are in the cache on the accelerator; at least one token stays to be computed."""
+        return self._hits(job)[0] * self.per * self.size
+
+    def missing(self, job: Job) -> int:
+        """Blocks that must be free: those not found, and those found that nothing has pinned."""
+        hits, _ = self._hits(job)
+        unpinned = sum(1 for key in job.hashes[:hits] if key not in self.pinned)
+        return super().missing(job) - (hits - unpinned) * self.per
+
+    def place(self, job: Job) -> float:
+        """Pin what is found, take the rest; returns the blocks that come from host memory."""
+        hits, loaded = self._hits(job)
+        for key in job.hashes[:hits]:
+            self._pin(key)
+        self.take(self.span(job, job.isl + job.made) - hits * self.per)
+        for key in job.hashes[hits : hits + loaded]:
+            self.host.pop(key, None)
+            self.pinned[key] = 1
+        job.held = job.hashes[: hits + loaded]
+        job.blocks = self.span(job, job.isl + job.made) - len(job.held) * self.per
+        job.computed = job.cached = len(job.held) * self.per * self.size
+        self.asked += job.isl
+        self.found += job.cached
+        return loaded * self.per
+
+    def take(self, count: int) -> None:
+        """Take blocks that are free, from unused prefixes where no others are left."""
+        spare = self.free - len(self.idle) * self.per
+        while spare < count:
+            key, _ = self.idle.popitem(last=False)
+            spare += self.per
+            if self.host_room:
+                self.host[key] = None
+                if len(self.host) > self.host_room:
+                    self.host.popitem(last=False)
+        self.free -= count
+
+    def publish(self, job: Job) -> None:
+        """Move the prompt's full blocks from the request to the cache, but for those that another brought first."""
+        whole = job.hashes[: job.isl // (self.per * self.size)]
+        rest = dict.fromkeys(whole[len(job.held) :])
+        fresh = [key for key in rest if key not in self.pinned and key not in self.idle]
+        for key in fresh:
+            self.pinned[key] = 1
+            self.host.pop(key, None)
+        job.held = (*job.held, *fresh)
+        job.blocks -= len(fresh) * self.per
+
+    def release(self, job: Job) -> None:
+        """Unpin what it shared, the end of the prompt first, so that beginnings stay longest."""
+        super().release(job)
+        for key in reversed(job.held):
+            self.pinned[key] -= 1
+            if not self.pinned[key]:
+                del self.pinned[key]
+                self.idle[key] = None
+                self.free += self.per
+        job.held = ()
+
+    def _hits(self, job: Job) -> tuple[int, int]:
+        """Leading hashes on the accelerator, and those that follow in host memory."""
+        usable = min(len(job.hashes), (job.isl - 1) // (self.per * self.size))
+        found = 0
+        while found < usable and (job.hashes[found] in self.pinned or job.hashes[found] in self.idle):
+            found += 1
+        loaded = found
+        while loaded < usable and job.hashes[loaded] in self.host:
+            loaded += 1
+        return found, loaded - found
+
+    def _pin(self, key: int) -> None:
+        if key in self.pinned:
+            self.pinned[key] += 1
+        else:
+            del self.idle[key]
+            self.pinned[key] = 1
+            self.free -= self.per

@@ -1,0 +1,267 @@
+"""How long prompts and outputs are: distributions of whole tokens, with moments and quantiles in closed form."""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+from rooflinekit.model.types.errors import SpecError, WorkloadError
+from rooflinekit.simulation.spelling import at_least, read_phrase
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+__all__ = ["MOST_TOKENS", "Empirical", "Fixed", "Length", "LogNormal", "Uniform", "cv", "parse_length", "read_lengths"]
+
+MOST_TOKENS = 10_000_000
+"""No prompt or output is longer: the longest context that any known model claims is 10 million tokens."""
+
+_NORMAL = NormalDist()
+_NAMES = ("fixed", "uniform", "lognormal", "empirical")
+_RANGE = re.compile(r"uniform:\s*(\d+)\s*-\s*(\d+)\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Every length the same."""
+
+    tokens: int
+
+    @property
+    def mean(self) -> float:
+        """First moment [tokens]."""
+        return float(self.tokens)
+
+    @property
+    def second_moment(self) -> float:
+        """E[X²] [tokens²]."""
+        return float(self.tokens) ** 2
+
+    def quantile(self, share: float) -> float:
+        """The length that `share` of the requests do not exceed [tokens]."""
+        return float(self.tokens)
+
+    def sample(self, rng: Generator, count: int) -> list[int]:
+        """Draw lengths."""
+        return [self.tokens] * count
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Whole numbers from `low` to `high`, both included, all equally likely (the range option of benchmark clients).
+
+    >>> Uniform(1, 6).mean, Uniform(1, 6).second_moment  # a die: 91 / 6
+    (3.5, 15.166666666666666)
+    """
+
+    low: int
+    high: int
+
+    @property
+    def mean(self) -> float:
+        """(a + b) / 2 [tokens]."""
+        return (self.low + self.high) / 2
+
+    @property
+    def second_moment(self) -> float:
+        """Variance ((b − a + 1)² − 1) / 12, plus the squared mean [tokens²]."""
+        return ((self.high - self.low + 1) ** 2 - 1) / 12 + self.mean**2
+
+    def quantile(self, share: float) -> float:
+        """Smallest length with at least `share` of the requests at or below it [tokens]."""
+        count = self.high - self.low + 1
+        return float(self.low + max(math.ceil(share * count), 1) - 1)
+
+    def sample(self, rng: Generator, count: int) -> list[int]:
+        """Draw lengths."""
+        drawn: list[int] = rng.integers(self.low, self.high + 1, count).tolist()
+        return drawn
+
+
+@dataclass(frozen=True)
+class LogNormal:
+    """Log-normal with this mean and coefficient of variation before it is cut off at `most`.
+
+    The moments are those of the continuous law, its tail heaped on `most`; samples are rounded to whole tokens, at
+    least one. With σ² = ln(1 + cv²), µ = ln(mean) − σ²/2, d = (ln most − µ)/σ (Aitchison and Brown 1957):
+    E[min(X, m)^k] = E[X^k]·Φ(d − kσ) + m^k·(1 − Φ(d)).
+
+    >>> free = LogNormal(1000.0, 0.8)
+    >>> round(free.mean), round(free.quantile(0.5)), round(free.quantile(0.99))  # median = mean / √(1 + cv²)
+    (1000, 781, 4010)
+    >>> round(LogNormal(1000.0, 0.8, most=2000).mean)
+    918
+    """
+
+    given_mean: float
+    given_cv: float
+    most: int = MOST_TOKENS
+
+    @cached_property
+    def _shape(self) -> tuple[float, float, float]:
+        sigma = math.sqrt(math.log1p(self.given_cv**2))
+        mu = math.log(self.given_mean) - sigma**2 / 2
+        return mu, sigma, (math.log(self.most) - mu) / sigma
+
+    def _moment(self, order: int) -> float:
+        mu, sigma, cut = self._shape
+        whole = math.exp(order * mu + (order * sigma) ** 2 / 2)
+        return whole * _NORMAL.cdf(cut - order * sigma) + float(self.most) ** order * _NORMAL.cdf(-cut)
+
+    @property
+    def mean(self) -> float:
+        """First moment [tokens]."""
+        return self._moment(1)
+
+    @property
+    def second_moment(self) -> float:
+        """E[X²] [tokens²]."""
+        return self._moment(2)
+
+    def quantile(self, share: float) -> float:
+        """exp(µ + σ·z), at most `most` [tokens]."""
+        mu, sigma, cut = self._shape
+        if share <= 0.0:
+            return 1.0
+        z = cut if share >= 1.0 else min(_NORMAL.inv_cdf(share), cut)
+        return max(math.exp(mu + sigma * z), 1.0)
+
+    def sample(self, rng: Generator, count: int) -> list[int]:
+        """Draw lengths."""
+        mu, sigma, _ = self._shape
+        drawn: list[int] = (rng.lognormal(mu, sigma, count) + 0.5).clip(1, self.most).astype(int).tolist()
+        return drawn
+
+
+@dataclass(frozen=True)
+class Empirical:
+    """Lengths that were seen, each as likely as it was frequent.
+
+    >>> seen = Empirical.of([5, 1, 5, 9])
+    >>> seen.mean, seen.second_moment, seen.quantile(0.5), seen.quantile(0.9)
+    (5.0, 33.0, 5.0, 9.0)
+    """
+
+    tokens: tuple[int, ...]  #: ascending, each once
+    upto: tuple[int, ...] = field(repr=False)  #: how many of the lengths seen are no longer than it
+
+    @classmethod
+    def of(cls, lengths: Iterable[int]) -> Empirical:
+        """Count lengths.
+
+        Raises WorkloadError if there are none.
+        """
+        counts: dict[int, int] = {}
+        for length in lengths:
+            counts[length] = counts.get(length, 0) + 1
+        if not counts:
+            raise WorkloadError("an empirical distribution needs at least one length")
+        tokens = tuple(sorted(counts))
+        return cls(tokens, tuple(accumulate(counts[length] for length in tokens)))
+
+    def _moment(self, order: int) -> float:
+        before = (0, *self.upto[:-1])
+        counts = (last - first for first, last in zip(before, self.upto, strict=True))
+        return sum(float(length) ** order * n for length, n in zip(self.tokens, counts, strict=True)) / self.upto[-1]
+
+    @cached_property
+    def mean(self) -> float:
+        """First moment [tokens]."""
+        return self._moment(1)
+
+    @cached_property
+    def second_moment(self) -> float:
+        """E[X²] [tokens²]."""
+        return self._moment(2)
+
+    def quantile(self, share: float) -> float:
+        """Smallest length with at least `share` of those seen at or below it [tokens]."""
+        rank = min(max(math.ceil(share * self.upto[-1]), 1), self.upto[-1])
+        return float(self.tokens[bisect_left(self.upto, rank)])
+
+    def sample(self, rng: Generator, count: int) -> list[int]:
+        """Draw lengths, with replacement."""
+        ranks: list[int] = rng.integers(1, self.upto[-1] + 1, count).tolist()
+        return [self.tokens[bisect_left(self.upto, rank)] for rank in ranks]
+
+
+Length = Fixed | Uniform | LogNormal | Empirical
+
+
+def cv(length: Length) -> float:
+    """Standard deviation over mean.
+
+    >>> cv(Fixed(100)), round(cv(LogNormal(1000.0, 0.8)), 6)
+    (0.0, 0.8)
+    """
+    return math.sqrt(max(length.second_moment / length.mean**2 - 1.0, 0.0))
+
+
+def parse_length(text: str) -> Length:
+    """Read what a user types for a length.
+
+    `1024`, `uniform:100-200`, `lognormal:mean=1000,cv=0.8` (and `,max=8192`), or `empirical:FILE` with one length a
+    line.
+
+    >>> parse_length("1024"), parse_length("uniform:100-200")
+    (Fixed(tokens=1024), Uniform(low=100, high=200))
+
+    Raises WorkloadError for anything else; SpecError for a file that is not a list of lengths.
+    """
+    word = re.sub(r"^\s*fixed\s*:", "", text, flags=re.IGNORECASE).strip()
+    if word.lstrip("+-").replace(".", "", 1).isdecimal():
+        return Fixed(_tokens(float(word), "a length"))
+    if word.lower().startswith("empirical:"):
+        return read_lengths(Path(word.partition(":")[2].strip()))
+    if hit := _RANGE.fullmatch(word):
+        low, high = (_tokens(float(bound), "an end of the range") for bound in hit.groups())
+        if low > high:
+            raise WorkloadError(f"{text!r} runs backwards; write uniform:{high}-{low}")
+        return Uniform(low, high)
+    phrase = read_phrase(word, "length", _NAMES)
+    if phrase.name != "lognormal":
+        raise WorkloadError(f"{text!r} is not a length; write it like '1024' or 'uniform:100-200'")
+    mean, spread, most = phrase.number("mean"), phrase.positive("cv"), phrase.count("max", MOST_TOKENS)
+    phrase.done()
+    if not 1 <= mean <= most <= MOST_TOKENS:
+        raise WorkloadError(f"{text!r}: needs 1 <= mean <= max <= {MOST_TOKENS:,} tokens")
+    return LogNormal(mean, spread, most)
+
+
+def read_lengths(path: Path) -> Empirical:
+    """Read a file with one length a line.
+
+    Raises SpecError naming the line that is no length.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError:
+        raise SpecError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: cannot be read as text ({type(error).__name__})") from None
+    lengths = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            lengths.append(_tokens(float(line), "a length"))
+        except ValueError:  # and WorkloadError, which is one
+            raise SpecError(f"{path}, line {number}: {line.strip()[:24]!r} is not a length in whole tokens") from None
+    if not lengths:
+        raise SpecError(f"{path}: is empty; write one length a line")
+    return Empirical.of(lengths)
+
+
+def _tokens(value: float, name: str) -> int:
+    at_least(value, 1, name, whole=True)
+    if value > MOST_TOKENS:
+        raise WorkloadError(f"{name} must be at most {MOST_TOKENS:,} tokens, not {value:g}")
+    return int(value)

@@ -1,0 +1,192 @@
+"""What a simulation says: plain numbers with units in their names."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.simulation.event_loop import Simulation
+from rooflinekit.simulation.ledger import Ledger
+from rooflinekit.simulation.replica import Replica
+from rooflinekit.simulation.sketch import Sketch
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["PERCENTILES", "Counts", "Outcome", "ReplicaUse", "Spread", "summarise"]
+
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A duration over requests (or tokens) [ms]; None if there were none. Percentiles are within 0.25 %."""
+
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    max: float | None
+    n: int
+
+    @classmethod
+    def of(cls, sketch: Sketch) -> Spread:
+        """Read a sketch of seconds."""
+        if not sketch.count:
+            return cls(None, None, None, None, None, 0)
+        marks = {name: sketch.quantile(share) * 1e3 for name, share in PERCENTILES.items()}
+        return cls(sketch.mean * 1e3, **marks, max=sketch.largest * 1e3, n=sketch.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Every request is in one of finished, rejected and cut (by the end of the run)."""
+
+    arrived: int
+    finished: int
+    rejected: int
+    cut: int
+    measured: int  #: finished and not of the warm-up: what the statistics are over
+    preemptions: int
+    swaps: int  #: preemptions to host memory
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing was cut."""
+        return self.cut == 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaUse:
+    """How one replica spent the run."""
+
+    role: str  #: serve, prefill or decode
+    steps: int
+    decode_steps: int
+    utilisation: float  #: share of the time with a step under way
+    mean_batch: float  #: sequences in a step, weighted by its time
+    kv_use: float  #: share of the blocks in use, over the whole run
+    prefix_hit_rate: float | None  #: share of prompt tokens found in the prefix cache; None without one
+    prompt_tokens: int  #: computed, those lost in preemptions again
+    decode_tokens: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A simulated run. Rates are over `duration_s`, from the first measured arrival to the last end."""
+
+    version: str
+    model: str
+    gpu: str
+    engine: str
+    level: str
+    calibration: dict[str, str] | None
+    inputs: dict[str, Any]
+    requests: Counts
+    duration_s: float
+    ttft_ms: Spread
+    tpot_ms: Spread
+    itl_ms: Spread
+    e2e_ms: Spread
+    queue_ms: Spread
+    request_rate: float | None  #: finished [1/s]
+    goodput_rate: float | None  #: of them those that met the objective [1/s]; None without one
+    goodput: float | None  #: share that met it
+    output_tok_s: float | None
+    output_tok_s_per_gpu: float | None
+    steps: int
+    replicas: tuple[ReplicaUse, ...]
+    interrupted: bool
+    warnings: tuple[str, ...]
+    timeline: tuple[dict[str, float], ...] = field(default=(), repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain data for JSON, without the timeline."""
+        data = asdict(self)
+        del data["timeline"]
+        return data
+
+    def to_row(self) -> dict[str, Any]:
+        """One flat row: inputs, counts, and every statistic as metric_statistic."""
+        row: dict[str, Any] = {key: getattr(self, key) for key in ("model", "gpu", "engine", "level")}
+        row |= self.inputs | asdict(self.requests)
+        for name in ("ttft", "tpot", "itl", "e2e", "queue"):
+            spread = asdict(getattr(self, f"{name}_ms"))
+            row |= {f"{name}_{key}_ms": value for key, value in spread.items() if key != "n"}
+        rates = ("request_rate", "goodput_rate", "goodput", "output_tok_s", "output_tok_s_per_gpu", "duration_s")
+        row |= {key: getattr(self, key) for key in rates}
+        made = {"calibration_hash": self.calibration["hash"] if self.calibration else "", "version": self.version}
+        return row | made | {"warnings": "; ".join(self.warnings)}
+
+    def to_frame(self) -> pd.DataFrame:
+        """`to_row` as a table of one row: runs can be put below each other."""
+        import pandas as pd  # noqa: PLC0415 - only where it is asked for
+
+        return pd.DataFrame([self.to_row()])
+
+    def timeline_frame(self) -> pd.DataFrame:
+        """Queue, batch and cache over time, one row a replica and moment."""
+        import pandas as pd  # noqa: PLC0415 - as above
+
+        return pd.DataFrame(self.timeline)
+
+    def _repr_html_(self) -> str:
+        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
+
+        return html_of(self)
+
+
+def summarise(simulation: Simulation, about: dict[str, Any], gpus: int, **more: Any) -> Outcome:
+    """Turn the books of a finished run into an answer; `about` names what ran, `gpus` counts the whole fleet's."""
+    ledger, fleet = simulation.ledger, simulation.fleet
+    span = ledger.last_end - ledger.measured_from
+    span = span if 0 < span < math.inf else math.nan
+    speed = _finite(ledger.measured_tokens / span)
+    asked = ledger.objective.ttft is not None or ledger.objective.tpot is not None
+    work = [replica.work for replica in fleet.all]
+    return Outcome(
+        **about,
+        requests=_counts(ledger, sum(each.swapped for each in work)),
+        duration_s=simulation.now,
+        ttft_ms=Spread.of(ledger.ttft),
+        tpot_ms=Spread.of(ledger.tpot),
+        itl_ms=Spread.of(ledger.itl),
+        e2e_ms=Spread.of(ledger.e2el),
+        queue_ms=Spread.of(ledger.queued),
+        request_rate=_finite(ledger.measured / span),
+        goodput_rate=_finite(ledger.good / span) if asked else None,
+        goodput=_finite(ledger.good / ledger.measured if ledger.measured else math.nan) if asked else None,
+        output_tok_s=speed,
+        output_tok_s_per_gpu=None if speed is None else speed / gpus,
+        steps=sum(each.steps for each in work),
+        replicas=tuple(_use(replica, simulation) for replica in fleet.all),
+        interrupted=simulation.interrupted,
+        **more,
+    )
+
+
+def _counts(ledger: Ledger, swaps: int) -> Counts:
+    return Counts(
+        ledger.arrived, ledger.finished, ledger.rejected, ledger.cut, ledger.measured, ledger.preempted, swaps
+    )
+
+
+def _use(replica: Replica, simulation: Simulation) -> ReplicaUse:
+    work, pool, elapsed = replica.work, replica.pool, simulation.now or math.inf
+    role = "serve" if not simulation.fleet.prefills else "prefill" if replica.exports else "decode"
+    return ReplicaUse(
+        role=role,
+        steps=work.steps,
+        decode_steps=work.decode_steps,
+        utilisation=work.busy / elapsed,
+        mean_batch=work.sequences / work.busy if work.busy else 0.0,
+        kv_use=work.blocks / pool.total / elapsed,
+        prefix_hit_rate=pool.found / pool.asked if pool.asked else None,
+        prompt_tokens=work.computed,
+        decode_tokens=replica.decoding.tokens,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

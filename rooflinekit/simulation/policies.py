@@ -1,0 +1,141 @@
+"""How an engine forms its steps, as data: five policies that differ in four choices."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Protocol
+
+from rooflinekit.model.types.errors import UnknownNameError, WorkloadError
+from rooflinekit.simulation.request import Job
+
+__all__ = ["POLICIES", "ByClass", "FirstCome", "Limits", "Policy", "Queue", "policy_named"]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a step may hold.
+
+    mixes: prompts and decoding sequences share a step. chunks: a prompt may be cut to fit the token budget. joins: new
+    requests start while others decode. pads: a finished sequence keeps its place until all of its batch have finished.
+    """
+
+    mixes: bool
+    chunks: bool
+    joins: bool
+    pads: bool = False
+
+
+POLICIES = {
+    "static": Policy(mixes=False, chunks=False, joins=False, pads=True),
+    "decode-priority": Policy(mixes=False, chunks=False, joins=False),
+    "prefill-priority": Policy(mixes=False, chunks=False, joins=True),
+    "continuous": Policy(mixes=True, chunks=False, joins=True),
+    "chunked": Policy(mixes=True, chunks=True, joins=True),
+}
+"""static: a batch is filled once and decoded to its longest output. decode-priority: the same, but who is done leaves
+(FasterTransformer). prefill-priority: whole prompts in steps of their own, before any decoding (vLLM 0). continuous:
+whole prompts beside the decoding sequences (Orca, OSDI 2022). chunked: decoding first, prompts in what is left of the
+token budget (Sarathi-Serve, arXiv:2403.02310; vLLM 1)."""
+
+
+def policy_named(name: str) -> Policy:
+    """Look a policy up.
+
+    Raises UnknownNameError.
+    """
+    if name not in POLICIES:
+        raise UnknownNameError("policy", name, POLICIES)
+    return POLICIES[name]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the scheduler of one replica may do.
+
+    engines: attention replicas that step together. token_budget: tokens of one step of one of them. max_num_seqs:
+    sequences that run at once, in all. queue_limit: waiting requests beyond which new ones are rejected. by_class: the
+    queue is ordered by priority class, else by arrival. swap: a preempted request goes to host memory, else it is
+    computed again. longest_run: decode steps that are taken together when nothing can happen between them (the result
+    is the same for any).
+    """
+
+    policy: Policy = POLICIES["chunked"]
+    token_budget: int = 8192
+    max_num_seqs: int = 256
+    max_model_len: int | None = None
+    queue_limit: int | None = None
+    by_class: bool = False
+    swap: bool = False
+    longest_run: int = 1 << 30
+    engines: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("token_budget", "max_num_seqs", "longest_run", "engines"):
+            if getattr(self, name) < 1:
+                raise WorkloadError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.policy.chunks and self.policy.mixes and self.token_budget * self.engines <= self.max_num_seqs:
+            raise WorkloadError(
+                f"token_budget={self.token_budget} leaves no room for prompts beside max_num_seqs={self.max_num_seqs} "
+                "decoding sequences; use a larger budget or fewer sequences"
+            )
+
+
+class Queue(Protocol):
+    """Requests that wait for their place, in the order in which they get it."""
+
+    def push(self, job: Job) -> None:
+        """A new one."""
+
+    def put_back(self, job: Job) -> None:
+        """One that had its place already."""
+
+    def first(self) -> Job:
+        """Who is next."""
+        ...
+
+    def pop(self) -> Job:
+        """Who is next, and leaves."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class FirstCome:
+    """First come, first served; who was preempted comes before all."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[Job] = deque()
+        self.push, self.put_back, self.pop = self._jobs.append, self._jobs.appendleft, self._jobs.popleft
+
+    def first(self) -> Job:
+        """Who is next."""
+        return self._jobs[0]
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+
+class ByClass:
+    """By priority class, the lowest number first; by arrival within a class."""
+
+    def __init__(self) -> None:
+        self._jobs: list[tuple[int, int, Job]] = []
+
+    def push(self, job: Job) -> None:
+        """A new one."""
+        heappush(self._jobs, (job.priority, job.number, job))
+
+    put_back = push
+
+    def first(self) -> Job:
+        """Who is next."""
+        return self._jobs[0][2]
+
+    def pop(self) -> Job:
+        """Who is next, and leaves."""
+        return heappop(self._jobs)[2]
+
+    def __len__(self) -> int:
+        return len(self._jobs)

@@ -1,0 +1,372 @@
+"""One engine: a queue, a batch, a cache of blocks, and a clock that says how long a step takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rooflinekit.simulation.decoding import Lockstep
+from rooflinekit.simulation.kv_blocks import BlockPool
+from rooflinekit.simulation.ledger import Ledger
+from rooflinekit.simulation.policies import ByClass, FirstCome, Limits, Queue
+from rooflinekit.simulation.request import Job
+from rooflinekit.simulation.steps import Chunk, Clock
+
+__all__ = ["FULL", "HostTier", "Replica", "Work"]
+
+FULL = "the queue was full"
+"""Why a replica, or the queue in front of all, takes no request now."""
+
+
+@dataclass
+class HostTier:
+    """Host memory for blocks: `room` for swapped sequences [blocks], and the time to copy one block [s]."""
+
+    room: int = 0
+    block_s: float = 0.0
+
+
+@dataclass
+class Work:
+    """What a replica has done: sums over its steps."""
+
+    steps: int = 0
+    decode_steps: int = 0
+    busy: float = 0.0  #: [s]
+    sequences: float = 0.0  #: ∫ running sequences dt [s]
+    blocks: float = 0.0  #: ∫ used blocks dt [s]
+    computed: int = 0  #: prompt tokens, those computed again after a preemption included
+    first_tokens: int = 0
+    swapped: int = 0  #: requests moved to host memory
+
+
+class Replica:
+    """Steps of one engine. Between `begin` and `end` lies a step, or a run of decode steps in which nothing happens."""
+
+    def __init__(
+        self, limits: Limits, clock: Clock, decoding: Lockstep, ledger: Ledger, host: HostTier | None = None
+    ) -> None:
+        self.limits, self.clock, self.decoding, self.ledger = limits, clock, decoding, ledger
+        self.pool: BlockPool = decoding.pool
+        self.host, self.work = host or HostTier(), Work()
+        self.queue: Queue = ByClass() if limits.by_class else FirstCome()
+        self.admitted: dict[Job, None] = {}  # who holds blocks here, in order of admission
+        self.partial: list[Job] = []  # of them, prompts that are cut and not complete
+        self.staged: dict[Job, tuple[int, tuple[int, ...]]] = {}  # prompts that wait for a decode replica to take them
+        self.exports: Callable[[Job, float], None] | None = None  # takes finished prompts, on a prefill replica
+        self.fetches: Callable[[Job, Replica, float], None] | None = None  # copies a prompt's blocks to this replica
+        self.staging = 1 << 30  #: most prompts that may be computed or staged here at once, on a prefill replica
+        self.places = 0  #: sequences that hold blocks here
+        self._width: int = getattr(clock, "width", 1)  # tokens that a sequence computes in a decode step
+        self.until = -1.0  #: end of the step or run under way [s]; below 0 while idle
+        self.last_pass = 0.0  # end of the latest decode step [s]
+        self._landed: list[Job] = []  # prompts that came from other replicas during the step
+        self._fresh: list[Job] = []  # who got a token since then
+        self._ghosts = self._ghost_keys = 0  # places and keys of finished sequences that a static batch still pads
+        self._stall = 0.0  # copies from and to host memory that the next step waits for [s]
+        self.began, self._time, self._slope = 0.0, 0.0, 0.0  #: start of what is under way [s]
+        self.steps = self.decodes = 0  #: steps that are under way, and sequences that decode in them
+        self.shares: list[tuple[Job, int]] = []  #: prompts of this step, and how many tokens of each
+        self._firsts = 0  # sequences of this step whose prompts end with it
+
+    @property
+    def load(self) -> int:
+        """Requests here."""
+        return len(self.queue) + len(self.admitted)
+
+    def refusal(self, job: Job) -> str:
+        """Why a request can never be served here, or finds the queue full; empty if it is taken."""
+        limits, longest = self.limits, job.isl + (1 if self.exports else job.osl)
+        if limits.max_model_len is not None and longest > limits.max_model_len:
+            return f"longer than the {limits.max_model_len:,} tokens of the longest sequence that is admitted"
+        if self.pool.span(job, longest) > self.pool.total:
+            return f"larger than the cache of {self.pool.total * self.pool.size:,} tokens"
+        if job.samples > limits.max_num_seqs:
+            return f"of more samples than the {limits.max_num_seqs:,} sequences that run at once"
+        if limits.queue_limit is not None and len(self.queue) >= limits.queue_limit:
+            return FULL
+        return ""
+
+    def submit(self, job: Job) -> None:
+        """Queue a request."""
+        self.queue.push(job)
+
+    def cut(self, now: float) -> float:
+        """Something has come in: end the run with the step under way; returns when that is [s]."""
+        if self.steps > 1 and (self._landed or self._may_admit()):
+            self.steps = self._steps_until(now)
+            self.until = self.began + self._span(self.steps)
+        return self.until
+
+    def halt(self, now: float) -> bool:
+        """The run of the simulation ends: keep the steps under way that are over by `now`; False if none is."""
+        if self.steps < 2 or self.until <= now:
+            return False
+        steps = self._steps_until(now)
+        self.steps = steps if self._span(steps) <= now - self.began else steps - 1
+        self.until = self.began + self._span(self.steps)
+        return self.steps > 0
+
+    def _may_admit(self) -> bool:
+        limits = self.limits
+        blocked = len(self.queue) > 1 and not limits.by_class  # who was there before could not be placed either
+        return limits.policy.joins and not blocked and self.decoding.width < limits.max_num_seqs
+
+    def _span(self, steps: int) -> float:
+        return steps * self._time + self._slope * (steps * (steps - 1) / 2)
+
+    def _steps_until(self, now: float) -> int:
+        """Steps that have begun before `now`: the least n with n·t + slope·n(n − 1)/2 >= now − began."""
+        passed, time, slope = now - self.began, self._time, self._slope
+        if abs(slope) * self.steps < 1e-12 * time:
+            steps = math.ceil(passed / time) if time > 0.0 else self.steps
+        else:
+            half = time - slope / 2
+            steps = math.ceil((math.sqrt(max(half * half + 2 * slope * passed, 0.0)) - half) / slope)
+        steps = min(max(steps, 1), self.steps)
+        while steps > 1 and self._span(steps - 1) >= passed:
+            steps -= 1
+        while steps < self.steps and self._span(steps) < passed:
+            steps += 1
+        return steps
+
+    def begin(self, now: float) -> bool:
+        """Form the next step; False if there is nothing to do."""
+        decoding, policy, limits = self.decoding, self.limits.policy, self.limits
+        short = decoding.width > 0 and self._make_room()
+        chunks = self._prompts(now, short) if policy.joins or not decoding.width else []
+        self.decodes = decoding.width if policy.mixes or not chunks else 0
+        if not self.decodes and not chunks:
+            self.until = -1.0
+            return False
+        padded, keys = self.decodes, decoding.keys
+        if padded:
+            padded, keys = padded + self._ghosts, keys + self._ghost_keys
+        if chunks:
+            self._time, self._slope, self.steps = self.clock.step(padded, keys, chunks, self._firsts), 0.0, 1
+        else:
+            self._time, self._slope, most = self.clock.run(padded, keys)
+            self.steps = decoding.longest_run(1 if self._stall or short else min(most, limits.longest_run))
+        self._time += self._stall
+        self.began, self._stall = now, 0.0
+        self.until = now + self._span(self.steps)
+        return True
+
+    def end(self, now: float) -> list[Job]:
+        """Book the step or run under way; returns the requests that end with it."""
+        ended: list[Job] = []
+        self._book(now)
+        if self.decodes:
+            self._gaps()
+            ended = self.decoding.advance(self.steps)
+            self._ghost_keys += self._ghosts * self.steps
+            self.last_pass = now
+            for job in ended:
+                self._finish(job)
+        for job, take in self.shares:
+            job.computed += take
+            if job.computed == job.target and self._first_token(job, now):
+                ended.append(job)
+        if self.shares:
+            self.partial = [job for job in self.partial if job.computed < job.target]
+            self.shares = []
+        for job in self._landed:
+            self._resume(job)
+        self._landed = []
+        if not self.decoding.width:
+            self._ghosts = self._ghost_keys = 0
+        return ended
+
+    def deliver(self, job: Job) -> None:
+        """A prompt that another replica computed has arrived: it decodes from the next step on."""
+        job.home = None
+        if self.until < 0.0:
+            self._resume(job)
+        else:
+            self._landed.append(job)
+
+    def evict_all(self) -> list[Job]:
+        """Everything that is here at the end of the run, brought up to date."""
+        jobs = [*self.admitted, *self.staged]
+        while len(self.queue):
+            jobs.append(self.queue.pop())
+        for job in jobs:
+            if job.due >= 0:
+                self.decoding.leave(job)
+        return jobs
+
+    def release_staged(self, job: Job) -> None:
+        """The decode replica has copied a prompt: give its blocks back."""
+        blocks, held = self.staged.pop(job)
+        kept = job.blocks, job.held
+        job.blocks, job.held = blocks, held
+        self.pool.release(job)
+        job.blocks, job.held = kept
+
+    def _book(self, now: float) -> None:
+        took, work = now - self.began, self.work
+        work.steps += self.steps
+        work.busy += took
+        work.sequences += took * (self.decodes + len(self.shares))
+        work.blocks += took * self.pool.used
+        for _, take in self.shares:
+            work.computed += take
+        if self.decodes:
+            work.decode_steps += self.steps
+
+    def _gaps(self) -> None:
+        """Gaps between tokens: one for every sequence and step; the first since its own latest token."""
+        first_end, itl = self.began + self._time, self.ledger.itl
+        old = self.decodes
+        for job in self._fresh:
+            if job.due >= 0 and job.last >= 0.0:
+                itl.add(first_end - job.last, job.samples)
+                old -= job.samples
+                job.last = -1.0
+        self._fresh = []
+        if old > 0:
+            itl.add(first_end - self.last_pass, old)
+        if self.steps > 1:
+            itl.add_run(self._time + self._slope, self._slope, self.steps - 1, self.decodes)
+
+    def _prompts(self, now: float, short: bool) -> list[Chunk]:
+        """Choose the prompts of this step: those begun before, then new ones in order while there is room."""
+        limits, policy = self.limits, self.limits.policy
+        most = limits.token_budget  # of one engine, and so of one prompt
+        budget = most * limits.engines - (self.decoding.width * self._width if policy.mixes else 0)
+        chunks: list[Chunk] = []
+        self._firsts = 0
+        for job in self.partial:
+            if (take := min(job.target - job.computed, budget, most)) <= 0:
+                break
+            budget -= self._take(job, take, chunks)
+        while not short and len(self.queue) and (budget > 0 or not (chunks or policy.chunks)):
+            job = self.queue.first()
+            if not policy.chunks and chunks and self._tokens(job) - self.pool.match(job) > budget:
+                break
+            if not self._admit(job, now):
+                break
+            if job.target > job.computed:  # else its blocks came back, or are on their way
+                take = min(job.target - job.computed, budget, most) if policy.chunks else job.target - job.computed
+                if take < job.target - job.computed:
+                    self.partial.append(job)
+                budget -= self._take(job, take, chunks)
+        return chunks
+
+    def _take(self, job: Job, take: int, chunks: list[Chunk]) -> int:
+        chunks.append((take, job.computed))
+        if job.computed + take == job.target:
+            self._firsts += job.samples
+        self.shares.append((job, take))
+        return take
+
+    def _tokens(self, job: Job) -> int:
+        """Tokens to compute before the next one comes out: the prompt, and again what was lost with a preemption."""
+        return job.isl + job.samples * job.made
+
+    def _admit(self, job: Job, now: float) -> bool:
+        """Give the next in the queue its place, if there is one."""
+        decoding, pool = self.decoding, self.pool
+        if self.places + job.samples > self.limits.max_num_seqs or len(self.staged) + self.places >= self.staging:
+            return False
+        kept = decoding.need() if decoding.width else 0
+        if job.swapped:
+            needed, kept = job.swapped, kept + job.samples  # it may need new blocks at once
+        else:
+            needed = pool.span(job, job.keys) if job.home else pool.missing(job)
+        if needed > pool.free - kept:
+            return False
+        self.queue.pop()
+        self._enter(job)
+        if job.swapped:
+            self._swap_in(job)
+        elif job.home is not None and self.fetches:
+            job.blocks = needed
+            pool.take(needed)
+            self.fetches(job, self, now)
+        else:
+            job.target, job.computed, job.cached = self._tokens(job), 0, 0
+            self._stall += pool.place(job) * self.host.block_s
+            if job.first < 0.0 and job.measured:
+                self.ledger.queued.add(now - job.queued)
+        return True
+
+    def _enter(self, job: Job) -> None:
+        self.admitted[job] = None
+        self.places += job.samples
+
+    def _exit(self, job: Job) -> None:
+        del self.admitted[job]
+        self.places -= job.samples
+
+    def _first_token(self, job: Job, now: float) -> bool:
+        """A prefill is complete: its token comes out. True if that was the last."""
+        job.made += 1
+        self.work.first_tokens += job.samples
+        self.pool.publish(job)
+        if job.first < 0.0:
+            self.ledger.first_token(job, now)
+        else:
+            self.ledger.itl.add(now - job.last, job.samples)
+        job.last = now
+        if job.made == job.osl:
+            self._finish(job)
+            return True
+        if self.exports:
+            self._exit(job)
+            self.staged[job] = job.blocks, job.held
+            job.blocks, job.held, job.home = 0, (), self
+            self.exports(job, now)
+        else:
+            self._resume(job)
+        return False
+
+    def _resume(self, job: Job) -> None:
+        self.decoding.join(job)
+        self._fresh.append(job)
+
+    def _finish(self, job: Job) -> None:
+        if self.limits.policy.pads:
+            self._ghosts += job.samples
+            self._ghost_keys += job.samples * job.keys
+        self._exit(job)
+        self.pool.release(job)
+
+    def _make_room(self) -> bool:
+        """Preempt whoever came last until the next token of the others fits; True if someone had to go."""
+        preempted = False
+        while self.decoding.need() > self.pool.free:
+            self._preempt(self._victim())
+            preempted = True
+        return preempted
+
+    def _victim(self) -> Job:
+        candidates = [job for job in self.admitted if job.due >= 0 or job in self.partial]
+        return max(candidates, key=lambda job: (job.priority, job.number)) if self.limits.by_class else candidates[-1]
+
+    def _preempt(self, job: Job) -> None:
+        self.ledger.preempted += 1
+        if job.due >= 0:
+            self.decoding.leave(job)
+            if job.last < 0.0:
+                job.last = self.last_pass
+            if self.limits.swap and job.blocks <= self.host.room and not job.held:
+                job.swapped = job.blocks
+                self.host.room -= job.swapped
+                self._stall += job.swapped * self.host.block_s
+                self.work.swapped += 1
+        else:
+            self.partial.remove(job)
+        self._exit(job)
+        self.pool.release(job)
+        self.queue.put_back(job)
+
+    def _swap_in(self, job: Job) -> None:
+        self.pool.take(job.swapped)
+        job.blocks = job.swapped
+        self.host.room += job.swapped
+        self._stall += job.swapped * self.host.block_s
+        job.swapped = 0
+        job.computed = job.target
+        self._resume(job)

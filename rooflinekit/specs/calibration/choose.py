@@ -1,0 +1,95 @@
+"""Which calibration stands in for an accelerator or engine without one; the rule is data, beside the calibrations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rooflinekit.model.timing.calibrated import Calibration
+from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.specs.calibration.load import calibration_names, load_calibration
+from rooflinekit.specs.locate import read_yaml, spec_dir
+
+__all__ = ["choose_calibration", "reach_of", "stand_in"]
+
+_REACH = {
+    "engine": "another engine on the same accelerator",
+    "architecture": "the same architecture",
+    "generation": "the nearest generation",
+    "generic": "an accelerator of another kind",
+}
+
+
+def choose_calibration(accelerator: Accelerator, engine: str) -> tuple[Calibration, str | None]:
+    """The calibration shipped for this accelerator and engine, else the nearest one and a sentence that says so.
+
+    Same accelerator with another engine first, then the same architecture, the nearest generation, the generic one;
+    the interval is widened by what a transfer of that reach was measured to cost (calibrations/transfer.yaml).
+    """
+    known, rule = calibration_names(), _rule()
+    own = f"{accelerator.name}--{engine}"
+    if own in known and _is_shipped(accelerator):
+        return load_calibration(own), None
+    donor = next(name for name, _ in _donors(accelerator, engine, rule) if name in known)
+    return stand_in(load_calibration(donor), accelerator, engine, home=_is_shipped(accelerator))
+
+
+def for_serving(calibration: Calibration) -> Calibration:
+    """The calibration without fits of kernels that ran untuned in the benchmark (calibrations/transfer.yaml)."""
+    families, untuned = dict(calibration.families), {}
+    for entry in _rule()["untuned"]:
+        of = calibration.accelerator in entry["accelerators"] and calibration.engine.split()[0] in entry["engines"]
+        for key in [key for key in families if of and key.startswith(entry["fit"])]:
+            label = key.removeprefix(entry["fit"])
+            if label[:1] in ("", "/") and entry["instead"] + label in families:
+                families[key] = families[entry["instead"] + label]
+                untuned[entry["fit"]] = entry["instead"]
+    return replace(calibration, families=families, untuned=untuned) if untuned else calibration
+
+
+def stand_in(
+    calibration: Calibration, accelerator: Accelerator, engine: str, *, home: bool = True
+) -> tuple[Calibration, str | None]:
+    """The calibration as it serves for this accelerator and engine: as it is at home, wider elsewhere, and says so.
+
+    `home` False: an accelerator of the same name is another one (a user's file that is called like a known chip).
+    """
+    name = f"{calibration.accelerator}--{calibration.engine.split()[0]}"
+    if home and name == f"{accelerator.name}--{engine}":
+        return calibration, None
+    rule, reach = _rule(), reach_of(calibration, accelerator, engine)
+    note = (
+        f"no calibration for {accelerator.name} with {engine} in use: {name} stands in ({_REACH[reach]}), "
+        f"its intervals widened by the measured error of such transfers"
+    )
+    return replace(calibration, widening={key: float(power) for key, power in rule["widening"][reach].items()}), note
+
+
+def reach_of(calibration: Calibration, accelerator: Accelerator, engine: str) -> str:
+    """What a calibration reaches across to serve here: "engine", "architecture", "generation" or "generic"."""
+    name = f"{calibration.accelerator}--{calibration.engine.split()[0]}"
+    return next((reach for donor, reach in _donors(accelerator, engine, _rule()) if donor == name), "generic")
+
+
+def _is_shipped(accelerator: Accelerator) -> bool:
+    """Whether it is the library's own, and not a file of the user's that happens to share a name."""
+    return Path(accelerator.origin).parent == spec_dir("accelerator")
+
+
+def _rule() -> dict[str, Any]:
+    return read_yaml(spec_dir("accelerator") / "calibrations" / "transfer.yaml")
+
+
+def _donors(accelerator: Accelerator, engine: str, rule: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Candidates by growing distance, each with what it reaches across."""
+    engines = [engine, *(each for each in rule["engines"] if each != engine)]
+    family = accelerator.architecture.split()[0] if accelerator.architecture else ""
+    places = [(accelerator.name, "engine")] if _is_shipped(accelerator) else []
+    places += [(name, "architecture") for name in rule["architecture"].get(family, [])]
+    places += [(name, "generation") for name in rule["generation"].get(family, [])]
+    places.append((rule["generic"], "generic"))
+    for name, reach in places:
+        for each in engines:
+            yield f"{name}--{each}", reach

@@ -1,0 +1,154 @@
+"""The `serving` section of a calibration file: what benchmark files of one deployment say about its engine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rooflinekit import __version__
+from rooflinekit.model.types.engine import ServedCosts, StepCosts
+from rooflinekit.specs.cited import read_sources
+from rooflinekit.specs.engine_costs import read_step_costs
+from rooflinekit.specs.section import Section
+
+__all__ = ["KEY", "UNITLESS", "Fitted", "ServedFile", "ServingHeading", "plain", "read_served", "with_serving"]
+
+KEY = "serving"
+_TEXTS = ("accelerator", "engine", "since", "date", "version")
+_MAYBE = ("since", "date", "version", "base", "shipped", "earlier")
+_FILE = ("name", "sha256", "tool", "rows", "before", "after")
+UNITLESS = ("hidden", "grouped", "memory", "compute", "interval")
+_MOST = 100.0  # no error of a share or a factor is larger
+_OLD = re.compile(r"^(?:# Engine costs of one deployment.*\n(?:#.*\n)*)?serving:\n(?:[ #].*\n|\n)*", re.MULTILINE)
+_NAME = re.compile(r"^name: *(.*?)(?:--served)?$", re.MULTILINE)
+_COMMENT = (
+    "# Engine costs of one deployment, fitted to benchmark files (docs/fit-back.md). files: mean error of each before",
+    "# and after the fit, and unseen: by a fit without that file. costs: value, spread in intervals (never more than",
+    "# before), what they were, and the share that the files have in the value. errors: one standard error of each, of",
+    "# the logarithm for memory and compute.",
+)
+
+
+@dataclass(frozen=True)
+class ServedFile:
+    """A benchmark file that was used: mean absolute relative errors before and after, and of a fit without it."""
+
+    name: str
+    sha256: str
+    tool: str
+    rows: int
+    before: float
+    after: float
+    unseen: float | None = None
+
+
+@dataclass(frozen=True)
+class ServingHeading:
+    """What a `serving` section is about.
+
+    base: name and hash of the calibration that it was fitted on; earlier: hashes of the files which that one had seen.
+    """
+
+    accelerator: str
+    engine: str
+    since: str
+    date: str
+    base: tuple[str, str]
+    shipped: bool
+    earlier: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Costs, their standard errors, and what to say of each: what it was, and how much of its value is the files'."""
+
+    costs: StepCosts
+    errors: Mapping[str, float]
+    notes: Mapping[str, str]
+
+
+def read_served(path: Path, data: Mapping[str, Any]) -> ServedCosts:
+    """Read and check the section; raises SpecError by file, key and value."""
+    section = Section(path, "", data).section(KEY)
+    section.expect(("accelerator", "engine", "files", "costs", "errors", "sources"), _MAYBE)
+    texts = {key: section.text(key) for key in ("accelerator", "engine", "since")}
+    costs, provenance = read_step_costs(section.section("costs"), read_sources(section.section("sources")))
+    listed = section.data["files"]
+    if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
+        section.refuse("files", "is not a list of files; put `- {name: …}` with keys under it")
+    hashes = list(section.texts("earlier"))
+    for number, item in enumerate(listed):
+        entry = Section(path, f"{KEY}.files[{number}]", item)
+        entry.expect(_FILE, ("unseen",))
+        hashes.append(entry.text("sha256"))
+    shipped = section.flag("shipped") if section.has("shipped") else False
+    errors = _errors(section.section("errors"), costs)
+    return ServedCosts(
+        **texts, costs=costs, errors=errors, provenance=provenance, shipped=shipped, hashes=tuple(hashes)
+    )
+
+
+def _errors(section: Section, costs: StepCosts) -> dict[str, float]:
+    """Standard errors by cost: times with their unit, and numbers above 0."""
+    section.expect((), tuple(costs.spread))
+    found = {}
+    for key, value in section.data.items():
+        if key not in UNITLESS:
+            found[key] = section.quantity(key, "s")
+        elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < _MOST:
+            section.refuse(key, f"{value!r} is not a number above 0 and below {_MOST:g}")
+        else:
+            found[key] = float(value)
+    return found
+
+
+def with_serving(text: str, heading: ServingHeading, files: Sequence[ServedFile], fitted: Fitted) -> str:
+    """The text of a calibration file with this `serving` section in place of any that it had."""
+    whole = _NAME.sub(r"name: \1--served", _OLD.sub("", text), count=1)
+    lines = [*_COMMENT, f"{KEY}:", *(f'  {key}: "{getattr(heading, key)}"' for key in _TEXTS[:-1])]
+    lines += [f'  version: "{__version__}"', f"  base: {{name: {_quoted(heading.base[0])}, hash: {heading.base[1]!r}}}"]
+    lines += [f"  shipped: {str(heading.shipped).lower()}"]
+    lines += [f"  earlier: [{', '.join(map(repr, heading.earlier))}]"] if heading.earlier else []
+    lines += ["  files:", *map(_file_line, files), *_source(heading, files)]
+    lines += ["  costs:", *(_cost_line(fitted.costs, key, note) for key, note in fitted.notes.items())]
+    lines += [f"  errors: {{{', '.join(f'{key}: {_value(key, error)}' for key, error in fitted.errors.items())}}}"]
+    return whole.rstrip("\n") + "\n" + "\n".join(lines) + "\n"
+
+
+def _file_line(file: ServedFile) -> str:
+    unseen = "" if file.unseen is None else f", unseen: {file.unseen:.4f}"
+    return (
+        f"    - {{name: {_quoted(file.name)}, sha256: {file.sha256!r}, tool: {_quoted(file.tool)}, "
+        f"rows: {file.rows}, before: {file.before:.4f}, after: {file.after:.4f}{unseen}}}"
+    )
+
+
+def _source(heading: ServingHeading, files: Sequence[ServedFile]) -> list[str]:
+    rows = sum(file.rows for file in files)
+    title = f"fitted to {rows} figures of {len(files)} benchmark files of this deployment, {heading.date}"
+    return ["  sources:", f'    files: {{title: "{title}", url: "docs/fit-back.md", read: true}}']
+
+
+def _cost_line(costs: StepCosts, key: str, note: str) -> str:
+    value, spread = (_value(key, number) for number in (getattr(costs, key), costs.spread.get(key, 0.0)))
+    return f"    {key}: {{value: {value}, spread: {spread}, source: [files], note: {_quoted(note)}}}"
+
+
+def _value(key: str, number: float) -> str:
+    return plain(number) if key in UNITLESS else f"{plain(1e6 * number)} us"
+
+
+def plain(number: float) -> str:
+    """A number as YAML reads one back, without an exponent.
+
+    >>> plain(26.0), plain(0.00012345)
+    ('26', '0.00012345')
+    """
+    return f"{number:.9f}".rstrip("0").rstrip(".")
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
