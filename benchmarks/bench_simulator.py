@@ -26,7 +26,7 @@ from rooflinekit.simulation.decoding import Lockstep
 from rooflinekit.simulation.event_loop import Fleet, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.ledger import Ledger, Objective
-from rooflinekit.simulation.lengths import Fixed, Uniform
+from rooflinekit.estimation.lengths import Fixed, Uniform
 from rooflinekit.simulation.policies import Limits
 from rooflinekit.simulation.replica import Replica
 from rooflinekit.simulation.request import Arrival

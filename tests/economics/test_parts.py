@@ -21,7 +21,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import InFlight, slots
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError
-from rooflinekit.simulation.lengths import Fixed, Uniform
+from rooflinekit.estimation.lengths import Fixed, Uniform
 
 
 def predictor(model: str = "llama-3-8b", gpu: str = "h100-sxm", calibration: str | None = None, **kw: Any) -> Predictor:

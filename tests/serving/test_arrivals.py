@@ -21,7 +21,7 @@ from rooflinekit.simulation.arrivals import (
     generate,
     parse_process,
 )
-from rooflinekit.simulation.lengths import Fixed, LogNormal, Uniform
+from rooflinekit.estimation.lengths import Fixed, LogNormal, Uniform
 
 PLAIN = Requests(Fixed(8), Fixed(4))
 rates = st.floats(1e-3, 1e4)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflinekit.model.types.errors import InputError, SpecError
-from rooflinekit.simulation.lengths import MOST_TOKENS, Empirical, Fixed, LogNormal, Uniform, cv, parse_length
+from rooflinekit.estimation.lengths import MOST_TOKENS, Empirical, Fixed, LogNormal, Uniform, cv, parse_length
 
 COUNT = 20_000
 

@@ -10,15 +10,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rooflinekit.estimation.estimator import WORKLOAD_KEYS, Resolved, refuse_static
+from rooflinekit.estimation.estimator import Resolved, refuse_static
 from rooflinekit.estimation.frames.cells import number
 from rooflinekit.estimation.frames.texts import Rows, Texts
 from rooflinekit.estimation.frames.values import Times, values_of
 from rooflinekit.estimation.frames.warn import warn_of_lengths
 from rooflinekit.estimation.notes import unstable_note, waiting_note
+from rooflinekit.estimation.scenario import LOAD_KEYS, WORKLOAD_KEYS
 from rooflinekit.model.traffic.closed_form import Traffic, largest_rate, no_room
 from rooflinekit.model.traffic.mixing import slots
-from rooflinekit.model.traffic.question import LOAD_KEYS, LoadQuestion, answer_load, read_load
+from rooflinekit.model.traffic.question import LoadQuestion, answer_load, read_load
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.numeric import Array, Numeric
 

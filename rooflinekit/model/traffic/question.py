@@ -15,9 +15,8 @@ from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.numeric import Numeric, every
 
-__all__ = ["LOAD_KEYS", "LoadAnswer", "LoadQuestion", "LoadResult", "answer_load", "read_load"]
+__all__ = ["LoadAnswer", "LoadQuestion", "LoadResult", "answer_load", "read_load"]
 
-LOAD_KEYS = ("concurrency", "rate", "requests", "burstiness", "isl_cv", "osl_cv", "ttft", "tpot")
 _LARGEST = 1e9
 
 
@@ -44,7 +43,7 @@ class LoadQuestion:
 
 
 def read_load(given: dict[str, Any], isl: float, osl: float) -> LoadQuestion | None:
-    """Read the keywords of LOAD_KEYS; None if no load is asked for.
+    """Read what a user says of traffic; None if no load is asked for.
 
     Raises InputError for a concurrency together with a rate, or an option that needs either; WorkloadError for numbers
     that make no sense.
