@@ -2,8 +2,8 @@
 
     python benchmarks/predictions.py --check
 
-Each deployment is predicted at both levels, expected and bound. A figure that moved by more than a billionth of itself fails the
-check: what changes predictions says so.
+Each deployment is predicted at both levels, expected and bound. A figure that moved by more than a billionth
+of itself fails the check.
 """
 
 from __future__ import annotations

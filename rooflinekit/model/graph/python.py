@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from rooflinekit.model.graph.code import Loop, Printer
-from rooflinekit.model.graph.symbol import Table
+from rooflinekit.model.graph.table import Table
 from rooflinekit.model.graph.trace import Graph
 
 __all__ = ["compiled"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-from rooflinekit.model.graph.symbol import Table
+from rooflinekit.model.graph.table import Table
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, ceil_div, lattice, log2, sqrt, where
 
