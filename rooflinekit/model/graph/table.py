@@ -1,4 +1,4 @@
-"""Interpolation in a table: at one place, at arrays of places, or with some of its axes fixed."""
+"""Interpolation in a table: at one place or at arrays of places, with the same bits, or with some of its axes fixed."""
 
 from __future__ import annotations
 
@@ -31,13 +31,17 @@ class Table:
         >>> Table(((0.0, 1.0), (0.0, 2.0)), (0.0, 2.0, 10.0, 12.0)).at(0.5, 1.0)
         6.0
         """
-        corners = [(0, 1.0)]
+        base, corners, shares = 0, [0], []
         for nodes, place in zip(self.axes, places, strict=True):
             index, share = locate(nodes, place)
-            near = [(at * len(nodes) + index, weight * (1.0 - share)) for at, weight in corners]
-            far = [(at * len(nodes) + index + 1, weight * share) for at, weight in corners] if share else []
-            corners = near + far
-        return sum(self.values[at] * weight for at, weight in corners)
+            size = len(nodes)
+            base = base * size + index
+            corners = [corner * size + step for corner in corners for step in range(min(size, 2))]
+            shares += [share] if size > 1 else []
+        found = [self.values[base + corner] for corner in corners]
+        for share in reversed(shares):
+            found = [near + share * (far - near) for near, far in zip(found[::2], found[1::2], strict=True)]
+        return found[0]
 
     @property
     def array(self) -> Any:
@@ -75,17 +79,21 @@ class Table:
         return known
 
 
-def locate(nodes: Sequence[float], position: float) -> tuple[int, float]:
-    """The node at or below `position`, and the share of the way to the next (0 to 1).
+def locate(nodes: Sequence[float], place: float) -> tuple[int, float]:
+    """The node at or below `place`, and the share of the way to the next (0 to 1).
 
     >>> locate((0.0, 1.0, 3.0), 2.0), locate((0.0, 1.0, 3.0), 9.0)
     ((1, 0.5), (1, 1.0))
     """
-    if len(nodes) == 1:
+    if place <= nodes[0] or len(nodes) == 1:
         return 0, 0.0
-    index = min(max(bisect_right(nodes, position) - 1, 0), len(nodes) - 2)
-    share = (position - nodes[index]) / (nodes[index + 1] - nodes[index])
-    return index, min(max(share, 0.0), 1.0)
+    last = len(nodes) - 2
+    if place >= nodes[-1]:
+        return last, 1.0
+    index = bisect_right(nodes, place) - 1
+    steps = 1.0 / (nodes[index + 1] - nodes[index]) * (place - nodes[index]) + index  # as NumPy's interp has it
+    index = min(int(steps), last)
+    return index, steps - index
 
 
 def located(nodes: Sequence[float], places: Array) -> tuple[NDArray[np.intp], Array]:
