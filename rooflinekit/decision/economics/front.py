@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from os import PathLike
 from typing import Any, Unpack
 
-from rooflinekit import __version__
 from rooflinekit.decision.economics.asymmetry import token_work
 from rooflinekit.decision.economics.price import read_price
 from rooflinekit.decision.economics.question import CostQuestion, refuse_misfit
@@ -28,6 +27,7 @@ from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS
 from rooflinekit.estimation.scenario import Cost as CostOptions
 from rooflinekit.model.traffic.mixing import InFlight, slots
 from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.version import __version__
 
 __all__ = ["cost"]
 

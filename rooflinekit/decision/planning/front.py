@@ -7,7 +7,6 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any, Unpack
 
-from rooflinekit import __version__
 from rooflinekit.decision.planning.answer import Candidate, Fleet, PlanAnswer
 from rooflinekit.decision.planning.confirm import Played
 from rooflinekit.decision.planning.cost import Tariff, cold_start_s, cost_of
@@ -23,6 +22,7 @@ from rooflinekit.estimation.options import keywords
 from rooflinekit.estimation.scenario import Plan
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError
 from rooflinekit.specs import load_model
+from rooflinekit.version import __version__
 
 __all__ = ["DEFAULT_SLO", "plan"]
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit import __version__
 from rooflinekit.decision.planning.objective import Objective
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import part_of
@@ -18,6 +17,7 @@ from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS
 from rooflinekit.model.operating_point import Interval, Predictor
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.version import __version__
 
 __all__ = [
     "Solution", "last_before_violation", "make_solution", "meets", "missed", "refuse_percentiles", "resolved_of",

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflinekit import __version__
 from rooflinekit.estimation.options import options_of, part_of
 from rooflinekit.estimation.scenario import Simulation
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.simulation.front import simulate
 from rooflinekit.simulation.outcome import Outcome
+from rooflinekit.version import __version__
 
 __all__ = ["SIMULATED_COLUMNS", "simulate_frame"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any, Unpack
 
-from rooflinekit import __version__
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.estimation.options import keywords, part_of, read
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, Shapes
@@ -13,6 +12,7 @@ from rooflinekit.explanation.walk.build import walk_phase
 from rooflinekit.explanation.walk.prompts import Prompts, read_prompts
 from rooflinekit.explanation.walk.result import Walk
 from rooflinekit.model.step import Plan
+from rooflinekit.version import __version__
 
 __all__ = ["shapes", "walk"]
 
