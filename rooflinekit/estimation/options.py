@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, NoReturn, TypeVar, get_args
 
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError, nearest
@@ -55,7 +55,9 @@ def quantity(text: str, unit: str = "") -> float:
     word = text.strip()
     hit = _NUMBER.fullmatch(word)
     if hit is None or not any(map(str.isdigit, hit[1])):
-        return float(word) if word.lower().lstrip("+-") in ("inf", "nan", "infinity") else _no_number(text, unit)
+        if word.lower().lstrip("+-") not in ("inf", "nan", "infinity"):
+            _no_number(text, unit)
+        return float(word)
     value, end, known = float(hit[1].replace(",", "")), hit[2].strip(), _UNITS[unit]
     factor = known.get(end) or known.get(end.lower())
     if factor is None:
@@ -63,7 +65,7 @@ def quantity(text: str, unit: str = "") -> float:
     return value * factor if factor >= 1.0 else value / (1.0 / factor)
 
 
-def _no_number(text: str, unit: str) -> Any:
+def _no_number(text: str, unit: str) -> NoReturn:
     hint = f"; write {_EXAMPLES[unit]}" if unit in _EXAMPLES else ""
     raise ValueError(f"{text!r} is not a number{hint}")
 
