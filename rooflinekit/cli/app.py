@@ -10,9 +10,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rooflinekit.cli.command import Argument, grouped
+from rooflinekit.cli.command import COMMANDS, Argument, find, grouped
 from rooflinekit.cli.guard import guarded
-from rooflinekit.cli.run import COMMANDS, find
 from rooflinekit.estimation.options import Option
 from rooflinekit.estimation.scenario import GROUPS, complete
 from rooflinekit.version import __version__

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import import_module
 from inspect import getdoc
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -12,7 +14,8 @@ from rooflinekit.estimation.options import Option, options_of
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 
 __all__ = [
-    "MAYBE_MODEL", "MODEL", "Argument", "Command", "check_pictures", "command", "grouped", "note", "write_pictures",
+    "COMMANDS", "MAYBE_MODEL", "MODEL", "Argument", "Command", "check_pictures", "command", "find", "grouped", "note",
+    "write_pictures",
 ]  # fmt: skip
 
 
@@ -120,6 +123,22 @@ def command(
         return function
 
     return decorated
+
+
+COMMANDS = {
+    **{name: name for name in ("estimate", "explain", "simulate", "shapes", "levers", "cost", "sweep", "plan")},
+    **dict.fromkeys(("models", "gpus", "show"), "catalogue"),
+    **{name: name for name in ("validate", "calibrate", "compare", "launch", "workbook", "report")},
+    **{f"accuracy {name}": "accuracy" for name in ("kernels", "memory", "serving")},
+}
+"""The words of each command, and the module that holds it; it is imported when it is asked for."""
+
+
+@cache
+def find(words: str) -> Command:
+    """The command of these words."""
+    found: Command = getattr(import_module(f"rooflinekit.cli.{COMMANDS[words]}"), words.rsplit(maxsplit=1)[-1]).command
+    return found
 
 
 def note(text: str) -> None:

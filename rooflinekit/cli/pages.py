@@ -7,15 +7,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from rooflinekit.cli.command import grouped
-from rooflinekit.cli.run import find
-from rooflinekit.estimation.options import Option
-from rooflinekit.estimation.scenario import GROUPS
+from rooflinekit.cli.command import find, grouped
+from rooflinekit.estimation.options import Option, options_of
+from rooflinekit.estimation.scenario import GROUPS, Written
 
 __all__ = ["refreshed"]
 
 _TABLE = re.compile(r"<!-- options of ([a-z ]+) -->\n.*?<!-- /options -->", re.DOTALL)
-_EVERYWHERE = ("format", "out", "force")
 
 
 def refreshed(page: str) -> str:
@@ -25,7 +23,8 @@ def refreshed(page: str) -> str:
 
 def _tables(words: str) -> str:
     command, known = find(words), find("estimate").options
-    options = {name: row for name, row in command.options.items() if name not in _EVERYWHERE or row.many}
+    above = options_of(Written) if "format" in command.options else {}
+    options = {name: row for name, row in command.options.items() if above.get(name) is not row}
     same = {} if words == "estimate" else {name: row for name, row in options.items() if known.get(name) is row}
     own = {name: row for name, row in options.items() if name not in same}
     if len(same) < 5:

@@ -18,7 +18,7 @@ __all__ = ["report"]
 
 
 @command(
-    Page, Accelerator, Scenario, Pictures, Written,
+    Written, Page, Accelerator, Scenario, Pictures,
     arguments={"model": MAYBE_MODEL}, leave=("allow_oom", "format"),
     examples=(
         "rooflinekit report llama3-8b --batch 32 --against h200",

@@ -1,32 +1,15 @@
-"""Which commands there are, and how a line is answered: at once where it is plain, by way of typer where it is not."""
+"""How a line is answered: at once where it is plain, by way of typer where it needs explaining."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
-from functools import cache
-from importlib import import_module
 
-from rooflinekit.cli.command import Command
+from rooflinekit.cli.command import COMMANDS, Command, find
 from rooflinekit.cli.guard import guarded
 
-__all__ = ["COMMANDS", "find", "main"]
-
-COMMANDS = {
-    **{name: name for name in ("estimate", "explain", "simulate", "shapes", "levers", "cost", "sweep", "plan")},
-    **dict.fromkeys(("models", "gpus", "show"), "catalogue"),
-    **{name: name for name in ("validate", "calibrate", "compare", "launch", "workbook", "report")},
-    **{f"accuracy {name}": "accuracy" for name in ("kernels", "memory", "serving")},
-}
-"""The words of each command, and the module that holds it; it is imported when it is asked for."""
-
-
-@cache
-def find(words: str) -> Command:
-    """The command of these words."""
-    found: Command = getattr(import_module(f"rooflinekit.cli.{COMMANDS[words]}"), words.rsplit(maxsplit=1)[-1]).command
-    return found
+__all__ = ["main"]
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -25,7 +25,7 @@ _SHOWN = 3  # reasons that are printed; the sheet Notes has all
 
 
 @command(
-    Workbook, Written, arguments={}, leave=("format",),
+    Written, Workbook, arguments={}, leave=("format",),
     examples=(
         "rooflinekit workbook --model llama-3.1-8b,llama-3.3-70b --gpu h100,h200",
         "rooflinekit workbook --rate 20rps",

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from numbers import Real
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, get_args
 
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError, nearest
 
-__all__ = ["Option", "keywords", "number_of", "options_of", "part_of", "quantity", "read"]
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+__all__ = ["Option", "keywords", "model_of", "number_of", "options_of", "part_of", "quantity", "read"]
 
 _COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "ki": 2.0**10, "mi": 2.0**20}
 _TIMES = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}
@@ -111,13 +114,19 @@ class Option:
             case "flag":
                 return _TRUTH.get(text.strip().lower(), text)
             case "length":
-                return text if ":" in text else self._whole(text)
+                return text if ":" in text else self._whole(text, "whole number, nor a length such as uniform:100-200")
             case "names":
                 return [part.strip() for part in text.split(",") if part.strip()]
             case "counts":
-                return [self._whole(part) for part in text.split(",") if part.strip()]
+                return [
+                    self._whole(part, "list of whole numbers such as 2,4") for part in text.split(",") if part.strip()
+                ]
             case "price":
-                return self._pairs(text) if "=" in text else quantity(text, self.unit)
+                return (
+                    quantity(text, self.unit)
+                    if text.strip()[:1] in "$.0123456789" and "=" not in text
+                    else self._pairs(text)
+                )
             case "pairs":
                 return self._pairs(text)
             case _:
@@ -170,7 +179,7 @@ class Option:
             found[name] = quantity(value, self.unit)
         return found
 
-    def _whole(self, text: str) -> int:
+    def _whole(self, text: str, what: str = "whole number") -> int:
         word = text.strip().replace("_", ",")
         if re.fullmatch(r"[+-]?\d+", word):
             return int(word)
@@ -179,7 +188,7 @@ class Option:
         except ValueError:
             value = math.nan
         if not math.isfinite(value) or value != int(value):
-            raise ValueError(f"{text!r} is not a whole number")
+            raise ValueError(f"{text!r} is not a {what}")
         return int(value)
 
     def check(self, name: str, value: Any) -> Any:
@@ -210,31 +219,22 @@ class Option:
         if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(float(value)):
             raise WorkloadError(f"{name} must be {words if words[0] == 'f' else f'a number {words}'}, not {value!r}")
         number = float(value)
+        if math.isinf(number) and not math.isinf(self.most):
+            raise WorkloadError(f"{name} must be a finite number, not {value!r}")
         if not least <= number <= self.most or (self.above and number == least):
             raise WorkloadError(f"{name} must be {words}, not {value!r}")
         return number
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        """Let pydantic check values as `check` does; it is imported by whoever asks."""
-        from pydantic_core import core_schema  # noqa: PLC0415 - nobody pays for it who does not use it
-
-        return core_schema.no_info_before_validator_function(
-            lambda value: None if value is None else self.check("the value", value), handler(source)
-        )
-
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> Any:
-        """The row in a JSON Schema."""
-        made = dict(handler(schema), description=self.help)
-        if self.default is not None:
-            made["default"] = self.default
-        kinds = made.get("anyOf", [made])
-        for each in kinds:
-            if each.get("type") in ("integer", "number"):
-                if self.least is not None or self.kind == "count":
-                    each["exclusiveMinimum" if self.above else "minimum"] = 1 if self.least is None else self.least
-                if self.most < _MOST:
-                    each["maximum"] = self.most
-        return made
+    @property
+    def json(self) -> dict[str, Any]:
+        """What a JSON Schema says of it beside its type."""
+        said: dict[str, Any] = {"description": self.help} | ({} if self.default is None else {"default": self.default})
+        said |= {"unit": self.unit} if self.unit else {}
+        if self.kind in ("count", "number"):
+            least = self.least if self.least is not None else 1 if self.kind == "count" else 0
+            said["exclusiveMinimum" if self.above else "minimum"] = least
+            said |= {"maximum": self.most} if self.most < _MOST else {}
+        return said
 
 
 @cache
@@ -290,6 +290,27 @@ def number_of(name: str, value: Any) -> float:
     except ValueError:
         number = value
     return float(Option("", kind="number").check(name, number))
+
+
+def model_of(table: Any, **more: Any) -> type[BaseModel]:
+    """A table as a model of pydantic's, for programs that check or describe inputs; `more` are fields besides.
+
+    >>> from rooflinekit.estimation.scenario import Scenario
+    >>> model_of(Scenario)(batch=32).batch
+    32
+    """
+    from pydantic import AfterValidator, ConfigDict, Field, create_model  # noqa: PLC0415 - nobody else pays for it
+
+    fields: dict[str, Any] = dict(more)
+    for name, option in options_of(table).items():
+        if not option.hidden:
+            kind = Annotated[option.type | None, AfterValidator(partial(_checked, name, option))]
+            fields[name] = (kind, Field(default=None, json_schema_extra=option.json))
+    return create_model(table.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _checked(name: str, option: Option, value: Any) -> Any:
+    return None if value is None else option.check(name, value)
 
 
 def part_of(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -201,7 +201,7 @@ class Scheduling(TypedDict, total=False):
     swap: Annotated[bool, Option("Preempt to host memory instead of computing again.", False)]
     kv_tokens: Annotated[int | None, Option("Tokens that the cache of one replica holds.", unit="tokens", usual="what memory leaves")]
     prefix_cache: Annotated[bool, Option("Keep and share the blocks of prompt prefixes.", False)]
-    host_gib: Annotated[float, Option("Host memory for cache blocks, per replica, in GiB.", 0.0, unit="GiB", most=math.inf)]
+    host_gib: Annotated[float, Option("Host memory for cache blocks, per replica, in GiB.", 0.0, unit="GiB")]
     draft_ms: Annotated[float, Option("Time to draft one token.", 0.0, unit="ms", group="Speculation")]
 
 
@@ -389,6 +389,7 @@ class Workbook(Lengths):
     ttft: Annotated[float, Option("Objective: mean time to first token.", 1000.0, unit="ms", kind="loose")]
     tpot: Annotated[float, Option("Objective: mean time per output token.", 50.0, unit="ms", kind="loose")]
     price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour.", unit="USD", kind="price", many=True, usual="its file's")]
+    out: Annotated[Path | None, Option("File to write.", usual="workbook.xlsx", kind="path", group="Output")]
 
 
 class Pictures(TypedDict, total=False):
@@ -450,6 +451,7 @@ class Page(TypedDict, total=False):
     simulate: Annotated[int | None, Option("Simulate so many requests of --rate or --concurrency too.", kind="loose count")]
     models: Annotated[Names, Option("Models that the sliders offer besides, comma between.", kind="names", complete=MODELS)]
     gpus: Annotated[Names, Option("Accelerators that the sliders offer besides.", kind="names", complete=GPUS)]
+    out: Annotated[Path | None, Option("File to write.", usual="report.html", kind="path", group="Output")]
 
 
 class Measuring(TypedDict, total=False):
