@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast, get_args
 
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError, nearest
@@ -301,10 +301,10 @@ def model_of(table: Any, **more: Any) -> type[BaseModel]:
     """
     from pydantic import AfterValidator, ConfigDict, Field, create_model  # noqa: PLC0415 - nobody else pays for it
 
-    fields: dict[str, Any] = dict(more)
+    fields, annotated = dict(more), cast(Any, Annotated)
     for name, option in options_of(table).items():
         if not option.hidden:
-            kind = Annotated[option.type | None, AfterValidator(partial(_checked, name, option))]
+            kind = annotated[option.type | None, AfterValidator(partial(_checked, name, option))]
             fields[name] = (kind, Field(default=None, json_schema_extra=option.json))
     return create_model(table.__name__, __config__=ConfigDict(extra="forbid"), **fields)
 
