@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_flops, gemm_weight_bytes
 from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
 from rooflinekit.model.types.batch import Sequences
@@ -11,7 +12,6 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import AttentionShape, GemmShape, Kernel, RowsShape
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.numeric import Numeric, minimum
-from rooflinekit.model.types.quantity import formula
 
 __all__ = [
     "AttentionCore",
@@ -67,7 +67,7 @@ def cache_read_bytes(keys: Numeric, token_bytes: Numeric) -> Numeric:
 
 
 @formula("kw", "cache written", "B")
-def append_bytes(tokens: Numeric, token_bytes: float) -> Numeric:
+def append_bytes(tokens: Numeric, token_bytes: Numeric) -> Numeric:
     """Keys and values, or the latent, of the new tokens of one layer: m·c [B].
 
     >>> append_bytes(32.0, kv_cache_bytes_per_token(8, 128, 128, Dtype.BF16))

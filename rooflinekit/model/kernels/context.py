@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.kernels.attention import AttentionCore, LatentCore
 from rooflinekit.model.kernels.collective import Tiers, collective_kernel
 from rooflinekit.model.kernels.elementwise import elementwise_flops
@@ -16,7 +17,6 @@ from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed
 from rooflinekit.model.types.batch import Sequences
 from rooflinekit.model.types.kernel import AttentionShape, Kernel
 from rooflinekit.model.types.numeric import Numeric
-from rooflinekit.model.types.quantity import formula
 
 __all__ = ["ContextExchange", "ContextShare", "result_bytes"]
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import Kernel, RowsShape
 from rooflinekit.model.types.numeric import Numeric
-from rooflinekit.model.types.quantity import formula
 
 __all__ = ["Elementwise", "Embedding", "Parameters", "Sampling", "elementwise_flops", "gathered_bytes", "own_bytes"]
 
 
 @formula("F", "arithmetic on every row", "FLOP")
-def elementwise_flops(rows: Numeric, each: float) -> Numeric:
+def elementwise_flops(rows: Numeric, each: Numeric) -> Numeric:
     """Arithmetic of a pass: m·f [FLOP].
 
     >>> elementwise_flops(32.0, 5 * 4096)  # a norm over the residual width

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.kernels.operation import Operation, Step, Weights
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import GemmShape, Kernel
 from rooflinekit.model.types.numeric import Numeric
-from rooflinekit.model.types.quantity import formula
 
 __all__ = ["BatchedLinear", "Linear", "gemm_activation_bytes", "gemm_flops", "gemm_weight_bytes"]
 

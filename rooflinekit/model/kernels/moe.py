@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.kernels.operation import Operation, Step, Weights
 from rooflinekit.model.kernels.routing import Routing
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import ExpertsShape, Kernel
 from rooflinekit.model.types.numeric import Numeric
-from rooflinekit.model.types.quantity import formula
 
 __all__ = ["Experts", "distinct_experts", "expert_activation_bytes", "expert_flops", "expert_weight_bytes"]
 

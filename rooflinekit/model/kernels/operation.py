@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
+from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, ceil_div
-from rooflinekit.model.types.quantity import formula
 
 __all__ = ["Operation", "Step", "Weights", "passed_bytes"]
 

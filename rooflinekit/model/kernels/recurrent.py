@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.kernels.elementwise import own_bytes
 from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric
-from rooflinekit.model.types.quantity import formula
 
 __all__ = ["STATE_DTYPE", "ShortConvolution", "StateUpdate", "convolution_flops", "recurrence_flops", "state_bytes"]
 

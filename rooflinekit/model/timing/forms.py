@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.timing.parameter import EFFICIENCY, Duration, choice, parameter
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.kernel import (
@@ -19,7 +20,6 @@ from rooflinekit.model.types.kernel import (
     RowsShape,
 )
 from rooflinekit.model.types.numeric import Numeric, ceil, ceil_div, log2, maximum, minimum, smooth_maximum, sqrt, where
-from rooflinekit.model.types.quantity import formula
 
 __all__ = [
     "CollectiveTime",

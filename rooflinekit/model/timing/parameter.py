@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
+from rooflinekit.model.graph.symbol import Quantity
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric
-from rooflinekit.model.types.quantity import Quantity
 
 __all__ = ["EFFICIENCY", "Bounds", "Duration", "TimeForm", "choice", "parameter", "parameters"]
 

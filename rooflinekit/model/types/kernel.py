@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from rooflinekit.model.graph.symbol import quantity
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.numeric import Numeric, ceil_div, sqrt, where
-from rooflinekit.model.types.quantity import quantity
 
 __all__ = [
     "FAMILIES",

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rooflinekit import __version__
 from rooflinekit.model.types.engine import ServedCosts, StepCosts
 from rooflinekit.specs.cited import read_sources
 from rooflinekit.specs.engine_costs import read_step_costs
 from rooflinekit.specs.section import Section
+from rooflinekit.version import __version__
 
 __all__ = ["KEY", "UNITLESS", "Fitted", "ServedFile", "ServingHeading", "plain", "read_served", "with_serving"]
 
