@@ -197,7 +197,7 @@ def test_a_prefill_pool_is_a_queue_with_one_server() -> None:
     """M/D/1 at half load waits half a service time (Pollaczek and Khinchine)."""
     demand = read_demand({"rate": 1.0, "isl": 1000, "osl": 150})
     pool = PrefillPool.of(lay_out(MODEL, "h100-sxm", {}, demand, None), demand)
-    service = float(pool.prompt.time)
+    service = float(pool.prompt.expected)
     felt = pool.feel(demand, 0.5 / service)
     request = pool.replica.predictor.plan.costs.request
     assert felt.means["ttft"] == pytest.approx(service + request + service / 2.0)
