@@ -37,7 +37,9 @@ def exported(case: int) -> tuple[Predictor, PlanCoefficients]:
 
 def assert_same(span: KernelSpan, interval: Time) -> None:
     for end in ("bound", "time", "low", "high"):
-        assert getattr(span, end) == pytest.approx(float(getattr(interval, end.replace("time", "expected"))), rel=1e-12), end
+        assert getattr(span, end) == pytest.approx(
+            float(getattr(interval, end.replace("time", "expected"))), rel=1e-12
+        ), end
 
 
 @settings(max_examples=120, deadline=None)

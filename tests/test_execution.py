@@ -69,7 +69,9 @@ def test_eager_execution_is_bound_by_its_launches():
 def test_flag_eager_reaches_the_step():
     slow = float(resolve("llama-3-8b", "h100-sxm", read_deployment({"eager": True}), None).plan
                  .time(Batch.decode(1.0, 128.0)).expected)  # fmt: skip
-    fast = float(resolve("llama-3-8b", "h100-sxm", read_deployment({}), None).plan.time(Batch.decode(1.0, 128.0)).expected)
+    fast = float(
+        resolve("llama-3-8b", "h100-sxm", read_deployment({}), None).plan.time(Batch.decode(1.0, 128.0)).expected
+    )
     assert slow > 1.2 * fast
 
 

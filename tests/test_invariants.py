@@ -377,7 +377,7 @@ def test_arrays_are_the_scalars_elementwise(plan, rows, fixed):
         at = float(context[i]) if fixed else None
         one = predictor.evaluate(Workload(float(batch[i]), float(isl[i]), float(osl[i]), float(cached[i]), at))
         for many, single in ((arrays.ttft, one.ttft), (arrays.tpot, one.tpot)):
-            for part in ("time", "bound", "low", "high"):
+            for part in ("expected", "bound", "low", "high"):
                 assert close(np.broadcast_to(getattr(many, part), len(rows))[i], getattr(single, part))
         for part in ("weight_bytes", "kv_bytes", "activation_bytes", "total_bytes", "max_batch", "max_context", "fits"):
             values = np.broadcast_to(getattr(arrays.memory, part), len(rows))

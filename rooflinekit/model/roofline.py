@@ -18,7 +18,7 @@ __all__ = ["StepTime", "roofline_bound", "time_kernel", "time_step"]
 
 @formula("streamed", "bytes that cross the memory at the least", "B")
 def least_traffic(weights: Numeric, read: Numeric, written: Numeric, activations: Numeric, cache: Numeric) -> Numeric:
-    """w + kr + kw + max(a − L2, 0): activations up to the last cache can stay on the chip between kernels [B].
+    """Traffic w + kr + kw + max(a − L2, 0): activations up to the last cache can stay on the chip between kernels [B].
 
     >>> least_traffic(33.6e6, 0.0, 0.0, 524288.0, 50e6) / 1e6
     33.6

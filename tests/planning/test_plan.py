@@ -271,7 +271,7 @@ def test_the_table_of_shared_times_is_the_closed_form_s(quick: PlanAnswer) -> No
     for running in (1.0, 1.5, 17.25, 64.0, room):
         known, worked = curve(running), shared_times(predictor, InFlight(running, 1000.0, 150.0))
         for kind in ("step", "share", "first"):
-            for part in ("time", "bound", "low", "high"):
+            for part in ("expected", "bound", "low", "high"):
                 values = [float(getattr(getattr(times, kind), part)) for times in (known, worked)]
                 assert values[0] == pytest.approx(values[1], rel=5e-3)
 

@@ -70,7 +70,7 @@ def token_times(predictor: Predictor, load: InFlight) -> TokenTimes:
     >>> from rooflinekit.estimation.estimator import read_deployment, resolve
     >>> at_bound = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
     >>> times = token_times(at_bound, InFlight(64.0, 1024.0, 256.0))
-    >>> round(times.step.time * 1e3, 2), round(times.output * 1e6, 1)  # 15.0 + 9.7 GB at 3.35 TB/s, 64 tokens a step
+    >>> round(times.step.expected * 1e3, 2), round(times.output * 1e6, 1)  # 15.0 + 9.7 GB at 3.35 TB/s, 64 tokens
     (7.37, 115.1)
     >>> round(times.asymmetry, 1)  # the same FLOP, but 64 sequences share the weights and none shares its cache
     9.9

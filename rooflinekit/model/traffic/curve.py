@@ -23,8 +23,8 @@ _KINDS = ("step", "share", "first")
 class SharedCurve:
     """Shared times at whole numbers of sequences and just beyond each, straight lines between.
 
-    grid: sequences in flight, ascending from 1; rows: the twelve times at each (step, share, first; expected, bound, low,
-    high) [s].
+    grid: sequences in flight, ascending from 1; rows: the twelve times at each (step, share, first;
+    expected, bound, low, high) [s].
     """
 
     grid: list[float]
