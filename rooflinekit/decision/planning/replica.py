@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.decision.planning.curve import tabulate
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.objective import Felt, Objective
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, Times
-from rooflinekit.model.traffic.curve import tabulate
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.question import LoadAnswer, answer_load
 from rooflinekit.model.types.errors import DoesNotFitError
@@ -110,7 +110,7 @@ def _room(predictor: Predictor, demand: Demand) -> float:
 def feel(answer: LoadAnswer) -> Felt:
     """The latencies of an answer, as objectives read them."""
     loaded: Loaded = answer.loaded
-    means = {"ttft": float(loaded.ttft.time), "tpot": float(loaded.tpot.time), "e2el": float(loaded.e2e)}
+    means = {"ttft": float(loaded.ttft.expected), "tpot": float(loaded.tpot.expected), "e2el": float(loaded.e2e)}
     return Felt(means, answer.times, bool(loaded.stable))
 
 
