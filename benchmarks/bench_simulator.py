@@ -21,7 +21,7 @@ from multiprocessing import get_context
 
 from rooflinekit.estimation.estimator import Resolved, resolve
 from rooflinekit.model.types.deployment import Deployment
-from rooflinekit.simulation.arrivals import ClosedLoop, Poisson, Requests, generate
+from rooflinekit.simulation.arrivals import Arrival, ClosedLoop, OpenSource, Poisson, Requests, generate
 from rooflinekit.simulation.decoding import Lockstep
 from rooflinekit.simulation.event_loop import Fleet, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
@@ -29,10 +29,8 @@ from rooflinekit.simulation.ledger import Ledger, Objective
 from rooflinekit.simulation.lengths import Fixed, Uniform
 from rooflinekit.simulation.policies import Limits
 from rooflinekit.simulation.replica import Replica
-from rooflinekit.simulation.request import Arrival
 from rooflinekit.simulation.simulate import Load, Scheduler, Setup, serve
-from rooflinekit.simulation.source import OpenSource
-from rooflinekit.simulation.tabulate import build_table
+from rooflinekit.simulation.steps import build_table
 
 MODEL, GPU, RATE = "llama-3-8b", "h100-sxm", 200.0
 

@@ -18,8 +18,18 @@ from statistics import median
 
 import numpy as np
 
-from rooflinekit.evidence.accuracy_memory import engine_of, memory_accuracy, memory_of, predict_run, run_plan
-from rooflinekit.evidence.memory_table import QUANTITIES, Run, Setup, read_memory_tables, setup_of
+from rooflinekit.evidence.accuracy_memory import (
+    QUANTITIES,
+    Run,
+    Setup,
+    engine_of,
+    memory_accuracy,
+    memory_of,
+    predict_run,
+    read_memory_tables,
+    run_plan,
+    setup_of,
+)
 from rooflinekit.model.memory import activation_peak
 from rooflinekit.model.memory.capacity import make_memory_model
 from rooflinekit.model.types.engine import Engine

@@ -19,8 +19,7 @@ import pandas as pd
 from simulated_rows import simulated
 from textbook import derated, textbook
 
-from rooflinekit.evidence.accuracy_serving import Answer, predict_group
-from rooflinekit.evidence.serving_table import ServedGroup, read_serving_table, served_groups
+from rooflinekit.evidence.accuracy_serving import Answer, ServedGroup, predict_group, read_serving_table, served_groups
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.model import MixtureOfExperts
 

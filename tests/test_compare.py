@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
-from rooflinekit.evidence.compare import Given, compare
-from rooflinekit.evidence.gap import CAUSES, attribute
+from rooflinekit.evidence.benchmark_runs import Interference, LoadPoint, LoadPrediction
+from rooflinekit.evidence.compare import CAUSES, Given, attribute, compare
 from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp, read_measurements
 from rooflinekit.model.memory.capacity import make_memory_model
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, SpecError
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.compare import compare_text
-from rooflinekit.simulation.interference import Interference, LoadPoint, LoadPrediction
 
 VLLM = {
     "date": "20260101-000000", "endpoint_type": "vllm", "backend": "vllm", "label": None,

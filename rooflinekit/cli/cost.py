@@ -50,7 +50,7 @@ def cost(
     **scenario: Any,
 ) -> None:
     """Price cached, input and output tokens, dialogues and long contexts, and say why output costs more."""
-    from rooflinekit.decision.economics.front import cost as found_cost
+    from rooflinekit.decision.economics.cost import cost as found_cost
     from rooflinekit.report.cost import cost_text
 
     if out is not None:

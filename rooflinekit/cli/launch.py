@@ -14,7 +14,7 @@ from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
-    from rooflinekit.decision.launching.result import Launch
+    from rooflinekit.decision.launching.launch import Launch
 
 __all__ = ["launch"]
 
@@ -36,7 +36,7 @@ def launch(
     **scenario: Any,
 ) -> None:
     """Write a deployment or a plan as commands and configuration of vLLM, SGLang or TensorRT-LLM."""
-    from rooflinekit.decision.launching.front import launch as export
+    from rooflinekit.decision.launching.launch import launch as export
 
     given = {key: value for key, value in scenario.items() if said(call, key)}
     if plan is not None and "gpu" in given:
@@ -53,7 +53,7 @@ def _is_folder(out: Path) -> bool:
 
 
 def _render(made: Launch, format: Format) -> str:
-    from rooflinekit.decision.launching.shell import launch_script
+    from rooflinekit.decision.launching.launch import launch_script
     from rooflinekit.report.launch import launch_markdown, launch_rows
 
     match format:
@@ -69,7 +69,7 @@ def _render(made: Launch, format: Format) -> str:
 
 def _write(made: Launch, folder: Path, format: Format, force: bool) -> None:
     """The script and its configuration files into a folder; nothing if one of them is there already."""
-    from rooflinekit.decision.launching.shell import launch_script
+    from rooflinekit.decision.launching.launch import launch_script
 
     if format is not Format.table:
         raise InputError(f"--format {format.value} is one file; give --out a file's name, not a folder")

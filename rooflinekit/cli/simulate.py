@@ -87,7 +87,7 @@ def simulate(
     **deployment: Any,
 ) -> int:
     """Serve requests step by step, and say what users feel: percentiles of TTFT, TPOT and latency under load."""
-    from rooflinekit.simulation.front import simulate as run
+    from rooflinekit.simulation.simulate import simulate as run
     from rooflinekit.simulation.watch import TIMELINE, ChromeTrace, both
 
     for path in (out, timeline, chrome_trace):

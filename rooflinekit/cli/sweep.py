@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rooflinekit.decision.sweeping.answer import Job
-    from rooflinekit.decision.sweeping.front import Means
     from rooflinekit.decision.sweeping.grid import Grid
-    from rooflinekit.decision.sweeping.kept import Kept
+    from rooflinekit.decision.sweeping.output import Kept
+    from rooflinekit.decision.sweeping.sweep import Means
     from rooflinekit.decision.sweeping.tables import ParquetTable, TextTable
     from rooflinekit.decision.sweeping.workbook import Sheet
 
@@ -71,11 +71,10 @@ def sweep(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> int:
     """Answer every combination of some values, or every row of a table, and keep the best."""
-    from rooflinekit.decision.sweeping.answer import Job
-    from rooflinekit.decision.sweeping.front import Means, Shard, run
+    from rooflinekit.decision.sweeping.answer import Job, check_price
     from rooflinekit.decision.sweeping.pareto import parse_goals
-    from rooflinekit.decision.sweeping.price import check_price
-    from rooflinekit.decision.sweeping.tally import Tally
+    from rooflinekit.decision.sweeping.rows import Tally
+    from rooflinekit.decision.sweeping.sweep import Means, Shard, run
     from rooflinekit.model.types.batch import whole_number
 
     axes = {"gpu": gpu, "batch": batch, "isl": isl, "osl": osl, "context": context, "concurrency": concurrency,
@@ -106,10 +105,8 @@ def _source(
     name: str, axes: dict[str, str], also: list[str] | None, sheet: str | None, job: Job
 ) -> tuple[Grid | Table, Any]:
     """The scenarios, and what tells them from others."""
-    from rooflinekit.decision.sweeping.axes import parse_axis
-    from rooflinekit.decision.sweeping.front import check_inputs
-    from rooflinekit.decision.sweeping.grid import Grid
-    from rooflinekit.decision.sweeping.sources import identity, is_table, open_table
+    from rooflinekit.decision.sweeping.grid import Grid, parse_axis
+    from rooflinekit.decision.sweeping.sweep import check_inputs, identity, is_table, open_table
 
     for pair in also or ():
         key, equals, text = pair.partition("=")
@@ -129,7 +126,7 @@ def _source(
 
 
 def _kept(resume: bool, out: Path | None, asked: Any) -> Kept:
-    from rooflinekit.decision.sweeping.kept import Kept
+    from rooflinekit.decision.sweeping.output import Kept
 
     if out is None:
         raise InputError("--resume keeps finished pieces beside the output; add --out FILE")
@@ -164,7 +161,7 @@ def _draw(parts: list[pd.DataFrame], folder: Path, force: bool) -> None:
 
 
 def _best(answers: Iterable[pd.DataFrame], goals: Any) -> Iterable[pd.DataFrame]:
-    from rooflinekit.decision.sweeping.front import front_of
+    from rooflinekit.decision.sweeping.sweep import front_of
 
     return front_of(answers, goals) if goals else answers
 
@@ -176,7 +173,7 @@ def _deliver(
     from functools import partial
 
     from rooflinekit.decision.sweeping.output import SUFFIXES, check_suffix, write_table
-    from rooflinekit.decision.sweeping.sources import WORKBOOKS
+    from rooflinekit.decision.sweeping.sweep import WORKBOOKS
     from rooflinekit.decision.sweeping.workbook import Sheet
     from rooflinekit.decision.sweeping.workbook_out import write_beside
 

@@ -1,25 +1,217 @@
-"""Predictions of whole requests against measured serving tables: errors, bias and coverage by group."""
+"""Predictions of whole requests against the serving table: errors, bias and coverage by group."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.evidence.accuracy import Accuracy, Score, score, signature
-from rooflinekit.evidence.serving_table import ServedGroup, read_serving_table, served_groups, server_settings
 from rooflinekit.model.traffic.closed_form import Loaded, Traffic, closed_loop
 from rooflinekit.model.traffic.mixing import InFlight, StaticRun, static_run
-from rooflinekit.model.types.client import Client
+from rooflinekit.model.types.batch import whole_number
+from rooflinekit.model.types.client import Client, Conditions
+from rooflinekit.model.types.deployment import ENGINES
+from rooflinekit.model.types.dtype import Dtype, parse_dtype
+from rooflinekit.model.types.errors import RooflinekitError, SpecError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.numeric import Array
+from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs.clients import client_of
+from rooflinekit.specs.engines import engine_names, engine_version_of
 
-__all__ = ["Answer", "predict_group", "serving_accuracy"]
+__all__ = [
+    "LOADS",
+    "METRICS",
+    "Answer",
+    "ServedGroup",
+    "predict_group",
+    "published_table",
+    "read_serving_table",
+    "served_groups",
+    "server_settings",
+    "serving_accuracy",
+]
+
+METRICS = (
+    "ttft_ms", "tpot_ms", "e2e_ms", "output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user",
+    "prefill_tok_s",
+)  # fmt: skip
+LOADS = ("static", "concurrency", "saturated")
+_NEEDED = ("model", "gpu", "engine", "load", "isl", "osl", "concurrency", "metric", "value")
+_DEGREES = ("tp", "pp", "ep", "dp")
+_SETUP = ("model", "gpu", "n_gpus", *_DEGREES, "weight_dtype", "kv_dtype", "engine", "engine_version")
+_OPTIONAL: dict[str, Any] = {
+    **dict.fromkeys(_DEGREES, 1), "n_gpus": None, "weight_dtype": "", "kv_dtype": "", "engine_version": "",
+    "source_key": "", "source": "", "tier": "", "notes": "",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ServedGroup:
+    """Rows that one deployment produced under one client, as columns; `resolved` predicts them."""
+
+    resolved: Resolved
+    table: pd.DataFrame
+    client: Client
+
+    def column(self, name: str) -> Array:
+        """A column of numbers."""
+        return self.table[name].to_numpy(dtype=float)
+
+
+def published_table() -> Path:
+    """The shipped table of published figures: inside the package (a wheel), else beside it (a checkout)."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "validate" / "published.csv"
+    return inside if inside.is_file() else package.parent / "validate" / "published.csv"
+
+
+def read_serving_table(path: Path) -> pd.DataFrame:
+    """Read one file (CSV or Parquet); missing optional columns take their defaults.
+
+    Raises SpecError for a file that cannot be read or is no serving table.
+    """
+    try:
+        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    except (OSError, ValueError, ImportError, UnicodeError) as error:
+        raise SpecError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+    if missing := [name for name in _NEEDED if name not in table]:
+        raise SpecError(f"{path}: is no serving table: column {missing[0]!r} is missing; it needs {', '.join(_NEEDED)}")
+    for name, default in _OPTIONAL.items():
+        if name not in table:
+            table[name] = default
+    for name in ("isl", "osl", "concurrency", "value"):
+        table[name] = pd.to_numeric(table[name], errors="coerce")
+    for name in _DEGREES:
+        table[name] = table[name].astype(object).where(table[name].notna(), 1)
+    for name in ("weight_dtype", "kv_dtype", "engine_version", "source_key", "source", "tier", "notes"):
+        table[name] = table[name].fillna("").astype(str)
+    return table
+
+
+def served_groups(table: pd.DataFrame, calibration: str | None, unanswered: Counter[str]) -> Iterator[ServedGroup]:
+    """The rows by deployment, each with its predictor; what cannot be predicted is counted with its reason."""
+    known = table["metric"].isin(METRICS) & table["load"].isin(LOADS)
+    for row in table[~known].itertuples():
+        unanswered[f"metric {row.metric!r} under load {row.load!r} is not known"] += 1
+    for key, rows in table[known].groupby(
+        [*_SETUP, table["source_key"].map(lambda name: client_of(name).source_key)[known]], sort=False, dropna=False
+    ):
+        setup = dict(zip(_SETUP, key[:-1], strict=True))
+        try:
+            client = _client(str(key[-1]), setup)
+            setup["kv_dtype"] = setup["kv_dtype"] or next((server.kv for server in client.servers), "")
+            resolved = _resolve(setup, str(rows["source"].iloc[0]), calibration)
+        except RooflinekitError as error:
+            unanswered[str(error)] += len(rows)
+            continue
+        yield ServedGroup(resolved, rows, client)
+
+
+def server_settings(group: ServedGroup, rows: NDArray[np.intp], users: Array) -> dict[str, Any]:
+    """What the servers of some rows were told about waiting, as fields of `Traffic`; the first rule counts."""
+    told = {"receive_interval": np.ones(len(rows)), "batch_wait": np.zeros(len(rows))}
+    isl, osl, free = group.column("isl")[rows], group.column("osl")[rows], np.ones(len(rows), dtype=bool)
+    for server in group.client.servers:
+        when = server.when
+        own = free & (users >= when.users_from)
+        own &= (isl == (when.isl or isl)) & (osl == (when.osl or osl))
+        for name, values in told.items():
+            values[own] = getattr(server, name)
+        free &= ~own
+    return told
+
+
+def _client(source_key: str, setup: dict[str, Any]) -> Client:
+    """The client of a source, with the server rules for one deployment alone."""
+    client = client_of(source_key)
+    if not client.servers:
+        return client
+    facts = {
+        "engine": str(setup["engine"]).lower(), "model": load_model(setup["model"]).value.name,
+        "weights": str(parse_dtype(setup["weight_dtype"])) if setup["weight_dtype"] else "",
+    }  # fmt: skip
+    gpu, tp = load_accelerator(str(setup["gpu"])).value.name, whole_number(_degree(setup["tp"]), "tp")
+    rules = [server for server in client.servers if _runs(server.when, facts, gpu, tp)]
+    return replace(client, servers=tuple(rules))
+
+
+def _runs(when: Conditions, facts: dict[str, str], gpu: str, tp: int) -> bool:
+    named = all(getattr(when, key) in ("", value) for key, value in facts.items())
+    return named and (not when.gpus or gpu.startswith(when.gpus)) and (not when.tp_below or tp < when.tp_below)
+
+
+def _resolve(setup: dict[str, Any], source: str, calibration: str | None) -> Resolved:
+    engine = str(setup["engine"]).lower()
+    if engine not in ENGINES or engine not in engine_names():
+        raise UnknownNameError("engine", engine, [name for name in ENGINES if name != "ideal"])
+    scenario = _split(setup)
+    scenario |= _formats(str(setup["model"]), setup["weight_dtype"], setup["kv_dtype"], engine)
+    version = engine_version_of(engine, setup["engine_version"] or _date(source))
+    scenario |= {"engine": engine, "engine_version": version}
+    deployment = read_deployment(scenario)
+    gpus = _degree(setup["n_gpus"])
+    if isinstance(gpus, Real) and not math.isnan(gpus) and gpus != deployment.gpus:
+        raise WorkloadError(f"n_gpus={gpus} is not tp·pp·dp = {deployment.gpus}")
+    accelerator = load_accelerator(str(setup["gpu"])).value
+    if deployment.tp > accelerator.domain_size and accelerator.name in _BOXES:
+        deployment = read_deployment(scenario | {"system": _BOXES[accelerator.name]})
+    return resolve(setup["model"], setup["gpu"], deployment, calibration)
+
+
+# More cards than a bridge joins were in a server without bridges.
+_BOXES = {"a100-pcie-80gb": "a100-pcie-box", "a100-pcie-40gb": "a100-pcie-box", "h100-pcie": "h100-pcie-box"}
+
+
+def _split(setup: dict[str, Any]) -> dict[str, Any]:
+    """Degrees of a row. Some sources count attention-parallel ranks inside tp (TensorRT-LLM's attention DP)."""
+    degrees = {key: _degree(setup[key]) for key in _DEGREES}
+    tp, pp, dp = (whole_number(degrees[key], key) for key in ("tp", "pp", "dp"))
+    if dp > 1 and tp % dp == 0 and _degree(setup["n_gpus"]) == tp * pp:
+        degrees["tp"] = tp // dp
+    return degrees | {"microbatches": pp}
+
+
+def _degree(cell: object) -> object:
+    """A cell of a column that is text because another cell of it is, as a number where it is one."""
+    return int(cell) if isinstance(cell, str) and cell.strip().isdecimal() else cell
+
+
+_MODELOPT = (Dtype.FP8, Dtype.NVFP4)
+"""Formats of NVIDIA's own checkpoints (ModelOpt), whose hf_quant_config.json asks TensorRT-LLM for an FP8 cache."""
+
+
+def _formats(name: str, weights: str, kv: str, engine: str) -> dict[str, Any]:
+    """Formats of a row; weights that are the checkpoint's own keep its formats module by module."""
+    chosen: dict[str, Any] = {"kv": parse_dtype(kv)} if kv else {}
+    if not weights:
+        return chosen
+    model, given = load_model(name).value, parse_dtype(weights)
+    own: Dtype = getattr(model.formats, model.matrices[-1])
+    if own.unit is not given.unit or (own.is_wide and own is not given):
+        chosen["weights"] = given
+        if not kv and engine == "trtllm" and given in _MODELOPT:
+            chosen["kv"] = Dtype.FP8
+    if engine == "gpt-fast" and not given.is_wide:  # its quantised weights are dequantised (README of gpt-fast)
+        chosen["activations"] = Dtype.BF16
+    return chosen
+
+
+def _date(source: str) -> str:
+    """The year, or year and month, that a source names."""
+    found = re.search(r"20\d\d(?:-\d\d)?", source)
+    return found[0] if found else ""
+
 
 _KEY = ("source_key", "model", "gpu", "metric")
 _PER_TIME = {"output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user", "prefill_tok_s"}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rooflinekit.decision.economics.results import Cost
-from rooflinekit.decision.planning.answer import Candidate, Fleet, PlanAnswer
+from rooflinekit.decision.economics.cost import Cost
+from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer
 from rooflinekit.decision.sensitivity.balance import Balance
-from rooflinekit.decision.sensitivity.results import Levers
+from rooflinekit.decision.sensitivity.levers import Levers
 from rooflinekit.explanation.derivation.node import Node
 from rooflinekit.explanation.walk.result import Phase, Section, Stop, Symbol, Walk, Work
 from rooflinekit.report.schema_estimate import CALIBRATION, ENGINE, LEVEL, REGIMES, estimate_inputs

@@ -7,17 +7,87 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.lengths import Length
-from rooflinekit.simulation.request import Arrival
 from rooflinekit.simulation.spelling import at_least, read_phrase
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-__all__ = ["Burst", "ClosedLoop", "Constant", "Gamma", "Poisson", "Process", "Requests", "generate", "parse_process"]
+__all__ = [
+    "Arrival",
+    "Burst",
+    "ClosedLoop",
+    "ClosedSource",
+    "Constant",
+    "Gamma",
+    "Job",
+    "OpenSource",
+    "Poisson",
+    "Process",
+    "Requests",
+    "Source",
+    "checked",
+    "generate",
+    "parse_process",
+]
+
+
+class Arrival(NamedTuple):
+    """One request as a client sends it.
+
+    time: when it is sent, from the start of the run [s]; isl, osl: tokens of the prompt and of each output.
+    hashes: the prompt's leading blocks by content, one number a block, so that prompts that begin with the same numbers
+    begin with the same text; how many tokens a block has is one number a run. priority: lower is served first, where
+    the order of the queue is by class. samples: outputs drawn from the one prompt (`n`).
+    """
+
+    time: float
+    isl: int
+    osl: int
+    hashes: tuple[int, ...] = ()
+    priority: int = 0
+    samples: int = 1
+
+
+class Job:
+    """A request in the system: how far it is, and what it holds. The one thing here that changes."""
+
+    __slots__ = (
+        "arrived", "blocks", "cached", "computed", "due", "first", "hashes", "held", "home", "isl", "joined", "last",
+        "made", "measured", "number", "offset", "osl", "priority", "queued", "samples", "swapped", "target",
+    )  # fmt: skip
+
+    def __init__(self, number: int, arrival: Arrival, measured: bool = True) -> None:
+        self.number = number  #: order of arrival
+        self.arrived, self.isl, self.osl, self.hashes, self.priority, self.samples = arrival
+        self.queued = self.arrived  #: when the front end handed it on [s]
+        self.measured = measured  #: whether it counts in the statistics (not one of the warm-up)
+        self.target = self.isl  #: tokens that a prefill must have in the cache before the next token comes out
+        self.computed = 0  #: of them, how many are
+        self.cached = 0  #: of them, how many were found in a cache
+        self.made = 0  #: output tokens of each sample so far
+        self.first = -1.0  #: when the first token came out [s]
+        self.last = -1.0  #: when the latest did, where that is not the replica's latest decode step [s]
+        self.blocks = 0  #: blocks of its own
+        self.held: tuple[int, ...] = ()  #: blocks that it shares through the prefix cache
+        self.joined = 0  #: decode steps that the replica had made when this one joined
+        self.due = -1  #: decode step with which it ends; -1 while it does not decode
+        self.offset = 0  #: class of the decode steps in which it needs a new block
+        self.swapped = 0  #: blocks in host memory
+        self.home: object = None  #: the prefill replica that still holds its blocks
+
+    def __lt__(self, other: Job) -> bool:
+        """In order of arrival, where a heap asks."""
+        return self.number < other.number
+
+    @property
+    def keys(self) -> int:
+        """Tokens of each sample that the cache holds once the prefill is done: the latest token is not yet computed."""
+        return self.isl + max(self.made - 1, 0)
+
 
 _CHUNK = 4096  # requests drawn at a time: fast, and memory stays flat
 _STREAMS = 4  # gaps, prompts, outputs, priorities: changing one leaves the others as they are
@@ -208,3 +278,100 @@ def generate(process: Process, requests: Requests, count: int, seed: int = 0) ->
             clock += wait
             yield Arrival(clock, isl, osl, (), priority)
         first += size
+
+
+def checked(arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
+    """Pass arrivals on, in order and sensible.
+
+    Raises WorkloadError with the number of the first that is not.
+    """
+    before = 0.0
+    for number, arrival in enumerate(arrivals, 1):
+        if not before <= arrival.time < math.inf:
+            raise WorkloadError(f"request {number} arrives at {arrival.time} s, after one at {before} s")
+        if min(arrival.isl, arrival.osl, arrival.samples) < 1:
+            raise WorkloadError(
+                f"request {number} has isl={arrival.isl}, osl={arrival.osl}, samples={arrival.samples}; each must be "
+                "at least 1"
+            )
+        before = arrival.time
+        yield arrival
+
+
+class Source(Protocol):
+    """Hands out arrivals; the flag says whether the request counts in the statistics."""
+
+    def start(self) -> Iterator[tuple[Arrival, bool]]:
+        """Those that come whatever happens first."""
+        ...
+
+    def after_arrival(self) -> tuple[Arrival, bool] | None:
+        """The next, when one has arrived."""
+        ...
+
+    def after_end(self, now: float) -> Iterator[tuple[Arrival, bool]]:
+        """What follows the end of a request."""
+        ...
+
+
+class OpenSource:
+    """Arrivals at times of their own; the first `warmup` are not counted."""
+
+    def __init__(self, arrivals: Iterator[Arrival], warmup: int = 0) -> None:
+        self._arrivals, self._left = checked(arrivals), warmup
+
+    def start(self) -> Iterator[tuple[Arrival, bool]]:
+        """The first."""
+        if first := self.after_arrival():
+            yield first
+
+    def after_arrival(self) -> tuple[Arrival, bool] | None:
+        """The next."""
+        arrival = next(self._arrivals, None)
+        if arrival is None:
+            return None
+        self._left -= 1
+        return arrival, self._left < 0
+
+    def after_end(self, now: float) -> Iterator[tuple[Arrival, bool]]:
+        """Nothing."""
+        return iter(())
+
+
+class ClosedSource:
+    """`users` who each send the next request when the answer has come; their own times do not count.
+
+    As benchmark clients do: the first `warmup` requests run and end by themselves, then the counted ones begin, `users`
+    at once.
+    """
+
+    def __init__(self, arrivals: Iterator[Arrival], users: int, warmup: int = 0) -> None:
+        if users < 1:
+            raise WorkloadError(f"a closed loop needs at least 1 user, not {users}")
+        self._arrivals, self._users = checked(arrivals), users
+        self._warmup, self._counting, self._flying = warmup, warmup == 0, 0
+
+    def start(self) -> Iterator[tuple[Arrival, bool]]:
+        """One of each user."""
+        return self._send(0.0, self._users)
+
+    def after_arrival(self) -> tuple[Arrival, bool] | None:
+        """Nothing: users wait."""
+        return None
+
+    def after_end(self, now: float) -> Iterator[tuple[Arrival, bool]]:
+        """The user's next one; after the last of the warm-up, one of each."""
+        self._flying -= 1
+        if self._counting or self._warmup > 0:
+            return self._send(now, 1)
+        self._counting = self._flying == 0
+        return self._send(now, self._users if self._counting else 0)
+
+    def _send(self, now: float, count: int) -> Iterator[tuple[Arrival, bool]]:
+        for _ in range(count if self._counting else min(count, self._warmup)):
+            arrival = next(self._arrivals, None)
+            if arrival is None:
+                return
+            self._flying += 1
+            self._warmup -= not self._counting
+            yield arrival._replace(time=now), self._counting

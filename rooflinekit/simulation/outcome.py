@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.simulation.event_loop import Simulation
-from rooflinekit.simulation.ledger import Ledger
+from rooflinekit.simulation.ledger import Ledger, Sketch
 from rooflinekit.simulation.replica import Replica
-from rooflinekit.simulation.sketch import Sketch
 
 if TYPE_CHECKING:
     import pandas as pd

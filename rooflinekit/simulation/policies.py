@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from rooflinekit.model.types.errors import UnknownNameError, WorkloadError
-from rooflinekit.simulation.request import Job
+from rooflinekit.simulation.arrivals import Job
 
 __all__ = ["POLICIES", "ByClass", "FirstCome", "Limits", "Policy", "Queue", "policy_named"]
 

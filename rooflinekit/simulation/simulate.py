@@ -4,30 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
+from numbers import Real
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
-from rooflinekit.estimation.estimator import Resolved
+from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, Resolved, read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
-from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.types.batch import whole_number
+from rooflinekit.model.types.errors import InputError, WorkloadError, nearest
 from rooflinekit.model.types.units import GB, GIB
-from rooflinekit.simulation.capacity import kv_capacity_tokens
+from rooflinekit.simulation.arrivals import (
+    Arrival,
+    Burst,
+    ClosedLoop,
+    ClosedSource,
+    Gamma,
+    OpenSource,
+    Poisson,
+    Process,
+    Requests,
+    generate,
+    parse_process,
+)
 from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import Fleet, Link, Simulation, Watch
-from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
+from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool, kv_capacity_tokens
 from rooflinekit.simulation.ledger import Ledger, Objective
+from rooflinekit.simulation.lengths import parse_length
 from rooflinekit.simulation.outcome import Outcome, summarise
 from rooflinekit.simulation.policies import Limits, policy_named
 from rooflinekit.simulation.replica import HostTier, Replica
-from rooflinekit.simulation.request import Arrival
-from rooflinekit.simulation.source import ClosedSource, OpenSource
-from rooflinekit.simulation.steps import Clock
-from rooflinekit.simulation.tabulate import build_table
+from rooflinekit.simulation.steps import Clock, build_table
+from rooflinekit.simulation.traces import Trace, load_trace
 from rooflinekit.simulation.watch import Timeline, both
 from rooflinekit.version import __version__
 
-__all__ = ["Load", "Scheduler", "Setup", "serve"]
+__all__ = ["SIMULATION_KEYS", "Load", "Question", "Scheduler", "Setup", "make_load", "serve", "simulate"]
 
 _LONGEST = 1 << 20  # tokens up to which step times are tabulated; beyond, the last slope goes on
 
@@ -286,3 +301,198 @@ def _notes(run: Simulation, setup: Setup) -> Iterator[str]:
         yield f"{ledger.cut} of {ledger.arrived} requests were cut by {reason} and are in no statistic of latency"
     for why, count in ledger.refusals.most_common():
         yield f"{count:,} request{'s were' if count > 1 else ' was'} rejected: {why}"
+
+
+_REQUESTS = 1000  # of an open loop, unless told
+_PER_USER = 10  # requests of a closed loop for each user, as benchmark clients send
+_IN_STEP = (
+    "answers of one length keep the users of a closed loop in step, so that their prompts come all at once; "
+    "estimate takes them to drift apart, as answers of random length do (osl=uniform:200-300)"
+)
+_PREFIX_TOKENS = 16  # granularity of a synthetic shared prefix
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is sent, as a user says it. Of rate, concurrency, arrivals and trace, one is given; a trace may have users.
+
+    rate: Poisson arrivals [1/s], or with `cv` other than 1, gamma ones. arrivals: as `parse_process` reads it. trace:
+    file, replayed `speed` times as fast; `clean` drops rows that cannot be trusted. shared_prefix: leading tokens that
+    requests have in common, in `prefix_groups` groups. ttft_ms, tpot_ms: the objective.
+    """
+
+    rate: float | None = None
+    cv: float = 1.0
+    concurrency: int | None = None
+    arrivals: str | None = None
+    trace: Path | None = None
+    speed: float = 1.0
+    clean: bool = False
+    isl: str = "1024"
+    osl: str = "256"
+    requests: int | None = None
+    warmup: int = 0
+    duration: float = math.inf
+    samples: int = 1
+    classes: tuple[float, ...] = ()
+    shared_prefix: int = 0
+    prefix_groups: int = 1
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+
+
+def make_load(question: Question, seed: int = 0) -> tuple[Load, int, tuple[str, ...]]:
+    """Arrivals for `simulate`, the tokens that a hash stands for, and what the reader should know.
+
+    >>> load, _, _ = make_load(Question(rate=2.0, requests=3, isl="64", osl="8"))
+    >>> [arrival.isl for arrival in load.arrivals]
+    [64, 64, 64]
+
+    Raises InputError (and its kinds) for a question that makes no sense.
+    """
+    given = [key for key in ("rate", "arrivals", "trace") if getattr(question, key) is not None]
+    if question.concurrency is not None and question.trace is None:
+        given.append("concurrency")
+    if len(given) != 1:
+        what = f"not {' and '.join(given)}" if given else "none is given"
+        raise InputError(f"requests come by one of --rate, --concurrency, --arrivals and --trace; {what}")
+    if not question.duration > 0 or question.warmup < 0 or min(question.samples, question.prefix_groups) < 1:
+        raise WorkloadError("duration must be above 0, warmup at least 0, samples and prefix_groups at least 1")
+    if question.trace is not None:
+        return _replay(question, load_trace(question.trace, question.clean))
+    return _synthetic(question, _process(question), seed)
+
+
+def _process(question: Question) -> Process:
+    if question.arrivals is not None:
+        return parse_process(question.arrivals)
+    if question.concurrency is not None:
+        return ClosedLoop(question.concurrency, question.requests or _PER_USER * question.concurrency, question.warmup)
+    rate = float(question.rate or 0.0)
+    if not 0 < rate < math.inf or not 0 < question.cv < math.inf:
+        raise WorkloadError(f"rate and cv must be above 0, not {rate} and {question.cv}")
+    return Poisson(rate) if question.cv == 1 else Gamma(rate, question.cv)
+
+
+def _synthetic(question: Question, process: Process, seed: int) -> tuple[Load, int, tuple[str, ...]]:
+    isl, osl = parse_length(question.isl), parse_length(question.osl)
+    requests = Requests(isl, osl, question.classes)
+    users, warmup, count = None, question.warmup, question.requests or _REQUESTS
+    if isinstance(process, ClosedLoop):
+        users, warmup, count = process.users, process.warmup, process.prompts + process.warmup
+    elif isinstance(process, Burst) and not process.period_s:
+        count = min(question.requests or process.size, process.size)
+    arrivals = _dressed(generate(process, requests, count, seed), question)
+    longest = int(isl.quantile(1.0) + osl.quantile(1.0))
+    notes = (_IN_STEP,) if (users or 0) > 1 and osl.quantile(0.0) == osl.quantile(1.0) else ()
+    return _load(question, arrivals, (isl.mean + osl.mean, longest), users, warmup), _PREFIX_TOKENS, notes
+
+
+def _replay(question: Question, trace: Trace) -> tuple[Load, int, tuple[str, ...]]:
+    arrivals = trace.arrivals(question.speed, question.requests)
+    typical = (sum(trace.isl) + sum(trace.osl)) / len(trace)
+    longest = max(isl + osl for isl, osl in zip(trace.isl, trace.osl, strict=True))
+    notes = tuple(f"{trace.name}: {count} rows cleaned: {reason}" for reason, count in trace.cleaned.items())
+    users = question.concurrency
+    if users is not None:
+        arrivals = (arrival._replace(time=0.0) for arrival in arrivals)
+    load = _load(question, _dressed(arrivals, question), (typical, longest), users, question.warmup)
+    return load, trace.block_tokens or _PREFIX_TOKENS, notes
+
+
+def _load(
+    question: Question, arrivals: Iterator[Arrival], size: tuple[float, int], users: int | None, warmup: int
+) -> Load:
+    ttft, tpot = (None if ms is None else ms / 1e3 for ms in (question.ttft_ms, question.tpot_ms))
+    return Load(arrivals, *size, users, warmup, question.duration, Objective(ttft, tpot))
+
+
+def _dressed(arrivals: Iterator[Arrival], question: Question) -> Iterator[Arrival]:
+    """Give arrivals their samples and their shared prefix."""
+    if question.samples > 1:
+        arrivals = (arrival._replace(samples=question.samples) for arrival in arrivals)
+    blocks = question.shared_prefix // _PREFIX_TOKENS
+    if not blocks:
+        return arrivals
+    groups = [tuple(range(group * blocks, (group + 1) * blocks)) for group in range(question.prefix_groups)]
+    return (
+        arrival._replace(hashes=groups[number % question.prefix_groups][: arrival.isl // _PREFIX_TOKENS])
+        for number, arrival in enumerate(arrivals)
+    )
+
+
+_QUESTION, _SCHEDULER, _SETUP = (
+    tuple(field.name for field in fields(kind) if field.name != "scheduler") for kind in (Question, Scheduler, Setup)
+)
+SIMULATION_KEYS = tuple(dict.fromkeys((*_QUESTION, *DEPLOYMENT_KEYS, "calibration", *_SCHEDULER, *_SETUP)))
+"""Keywords of `simulate`."""
+
+_COUNTS = dict.fromkeys(
+    ("concurrency", "requests", "samples", "prefix_groups", "queue_limit", "replicas", "block_size", "kv_tokens",
+     "hash_tokens", "staging"), 1,
+) | dict.fromkeys(("warmup", "shared_prefix", "draft_tokens", "prefill_replicas", "seed"), 0)  # fmt: skip
+_NUMBERS = ("duration", "ttft_ms", "tpot_ms", "acceptance", "draft_ms", "host_gib", "link_gb_s", "link_ms")
+
+
+def simulate(
+    model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", watch: Watch | None = None, **scenario: Any
+) -> Outcome:
+    """Serve requests step by step on replicas of a deployment.
+
+    Args:
+        model: a model's name or path.
+        gpu: an accelerator's name or path.
+        watch: sees every step as it ends, such as a `ChromeTrace`.
+        **scenario: the load (`Question`: rate, concurrency, arrivals or trace, isl, osl, requests, …), the deployment
+            as `estimate` takes it, the scheduler (`Scheduler`: policy, token_budget, …) and the fleet (`Setup`:
+            replicas, router, prefix_cache, …). None means the default.
+
+    Raises:
+        InputError: (and its kinds) for anything that makes no sense; DoesNotFitError if the cache holds no request.
+
+    >>> outcome = simulate("llama-3-8b", rate=4.0, requests=50, isl=512, osl="uniform:20-60", calibration="none")
+    >>> outcome.requests.finished, outcome.level
+    (50, 'bound')
+    """
+    for key in scenario:
+        if key not in SIMULATION_KEYS:
+            near = nearest(key, SIMULATION_KEYS) or SIMULATION_KEYS
+            raise InputError(f"unknown option {key!r}; nearest: {', '.join(near)}")
+    given = {key: _checked(key, value) for key, value in scenario.items() if value is not None}
+    deployment = read_deployment({key: given[key] for key in DEPLOYMENT_KEYS if key in given})
+    question = _question(given)
+    load, hash_tokens, notes = make_load(question, given.get("seed", 0))
+    scheduler = Scheduler(**{key: given[key] for key in _SCHEDULER if key in given})
+    chosen = {"hash_tokens": hash_tokens} | {key: given[key] for key in _SETUP if key in given}
+    resolved = resolve(model, gpu, deployment, given.get("calibration"))
+    outcome = serve(resolved, load, Setup(scheduler, **chosen), watch)
+    return replace(outcome, inputs=_asked(question) | outcome.inputs, warnings=(*notes, *outcome.warnings))
+
+
+def _checked(key: str, value: Any) -> Any:
+    """Refuse a count that is not whole or too small, and a number below 0 or infinite; a run alone may have no end."""
+    if key in _COUNTS:
+        return whole_number(value, key, _COUNTS[key])
+    if key in _NUMBERS and (isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0):
+        raise WorkloadError(f"{key} must be a number of at least 0, not {value!r}")
+    if key in _NUMBERS and key != "duration" and math.isinf(value):
+        raise WorkloadError(f"{key} must be a finite number, not {value!r}")
+    return value
+
+
+def _asked(question: Question) -> dict[str, Any]:
+    """The load as plain values: a path as text, no end as None, objectives by names that are no result's."""
+    asked = {field.name: getattr(question, field.name) for field in fields(question)}
+    asked["trace"] = None if question.trace is None else str(question.trace)
+    asked["duration"] = None if math.isinf(question.duration) else question.duration
+    asked["classes"] = list(question.classes)
+    objective = {f"objective_{key}": asked.pop(key) for key in ("ttft_ms", "tpot_ms")}
+    return asked | objective
+
+
+def _question(given: dict[str, Any]) -> Question:
+    asked = {key: given[key] for key in _QUESTION if key in given}
+    asked |= {key: str(asked[key]) for key in ("isl", "osl") if key in asked}
+    if "trace" in asked:
+        asked["trace"] = Path(asked["trace"])
+    return Question(**asked)

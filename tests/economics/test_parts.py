@@ -10,12 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflinekit.decision.economics.asymmetry import token_work
+from rooflinekit.decision.economics.caching import eviction, memory_waste, naive_decoding, recompute_time, swap_time
 from rooflinekit.decision.economics.dialogue import Dialogue, dialogue_time
-from rooflinekit.decision.economics.eviction import eviction, recompute_time, swap_time
-from rooflinekit.decision.economics.recompute import naive_decoding
-from rooflinekit.decision.economics.token_prices import token_times
-from rooflinekit.decision.economics.waste import memory_waste
+from rooflinekit.decision.economics.token_prices import token_times, token_work
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import InFlight, slots

@@ -11,16 +11,13 @@ from random import Random
 import pytest
 
 from rooflinekit.model.types.errors import UnknownNameError, WorkloadError
+from rooflinekit.simulation.arrivals import Arrival, ClosedSource, OpenSource
 from rooflinekit.simulation.decoding import Lockstep, Speculative
-from rooflinekit.simulation.event_loop import Fleet, Link, Simulation
+from rooflinekit.simulation.event_loop import Fleet, Link, Simulation, router_named
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
-from rooflinekit.simulation.ledger import Ledger, Objective
+from rooflinekit.simulation.ledger import Ledger, Objective, Sketch
 from rooflinekit.simulation.policies import POLICIES, Limits, policy_named
 from rooflinekit.simulation.replica import HostTier, Replica
-from rooflinekit.simulation.request import Arrival
-from rooflinekit.simulation.router import router_named
-from rooflinekit.simulation.sketch import Sketch
-from rooflinekit.simulation.source import ClosedSource, OpenSource
 
 
 class Constant:
@@ -195,7 +192,7 @@ def test_samples_share_the_prompt():
     pool = BlockPool(100, 4)
     _, ends = serve([Arrival(0.0, 10, 5, (), 0, 3)], pool=lambda: pool)
     assert times(ends) == [(1.0, 5.0)]
-    from rooflinekit.simulation.request import Job
+    from rooflinekit.simulation.arrivals import Job
 
     job = Job(1, Arrival(0.0, 10, 5, (), 0, 3))
     assert pool.span(job, 10) == 2 + 3 * 1

@@ -8,15 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rooflinekit.simulation.arrivals import Arrival, ClosedSource, OpenSource
 from rooflinekit.simulation.decoding import Lockstep, Speculative
-from rooflinekit.simulation.event_loop import Fleet, Link, Simulation
+from rooflinekit.simulation.event_loop import ROUTERS, Fleet, Link, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, Objective
 from rooflinekit.simulation.policies import POLICIES, Limits
 from rooflinekit.simulation.replica import HostTier, Replica
-from rooflinekit.simulation.request import Arrival
-from rooflinekit.simulation.router import ROUTERS
-from rooflinekit.simulation.source import ClosedSource, OpenSource
 
 SIZE = 4
 

@@ -10,9 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooflinekit.decision.launching import sglang, trtllm, vllm
-from rooflinekit.decision.launching.checkpoint import Checkpoint, find_checkpoint, quantised
-from rooflinekit.decision.launching.share import memory_share
-from rooflinekit.decision.launching.target import Target, refuse_what_no_server_does, weights_of
+from rooflinekit.decision.launching.target import (
+    Checkpoint,
+    Target,
+    find_checkpoint,
+    memory_share,
+    quantised,
+    refuse_what_no_server_does,
+    weights_of,
+)
 from rooflinekit.estimation.estimator import WORKLOAD_KEYS, estimate, read_deployment, resolve
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.step import Plan

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rooflinekit.decision.launching.settings import Wish
-from rooflinekit.decision.launching.target import Target, common
+from rooflinekit.decision.launching.target import Target, Wish, common
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError
 from rooflinekit.model.types.speculation import Speculation

@@ -1,9 +1,10 @@
-"""Questions the other way round: the largest batch, context, rate or number of users within objectives."""
+"""Questions the other way round: the largest batch or load, the least bandwidth or fleet, break-even prices."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from typing import Any
 
@@ -11,28 +12,155 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflinekit.decision.planning.demand import Demand, read_demand
+from rooflinekit.decision.planning.fleet import ability, feel, lay_out
 from rooflinekit.decision.planning.objective import Objective, parse_objectives, refuse_undecoded
-from rooflinekit.decision.planning.replica import ability, feel, lay_out
-from rooflinekit.decision.planning.solution import (
-    STATIC_KEYS,
-    Solution,
-    check_keys,
-    last_before_violation,
-    make_solution,
-    meets,
-    missed,
-    part_of,
-    refuse_percentiles,
-    resolved_of,
-    static_times,
-)
-from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, Resolved
-from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, UnknownNameError
+from rooflinekit.decision.planning.plan import DEFAULT_SLO, PlanAnswer, plan
+from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, Resolved, read_deployment, resolve
+from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, UnknownNameError, nearest
 from rooflinekit.model.types.numeric import Numeric
-from rooflinekit.model.types.units import format_time
+from rooflinekit.model.types.units import format_rate, format_time
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.specs import load_accelerator
+from rooflinekit.version import __version__
 
-__all__ = ["LARGEST", "largest"]
+__all__ = [
+    "LARGEST",
+    "STATIC_KEYS",
+    "BreakEven",
+    "Solution",
+    "break_even_prices",
+    "check_keys",
+    "fewest_gpus",
+    "largest",
+    "last_before_violation",
+    "make_solution",
+    "meets",
+    "missed",
+    "part_of",
+    "refuse_percentiles",
+    "required_bandwidth",
+    "resolved_of",
+    "static_times",
+]
+
+STATIC_KEYS = ("batch", "isl", "osl", "cached")
+_ALL = 1 << 15  # whole numbers up to which every one is tried
+_PROBES = 1025
+
+Test = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The answer to one inverse question.
+
+    binds: what stops it; at: latencies there [ms]; regained: larger values meet the objectives again, which is not
+    counted on.
+    """
+
+    version: str
+    what: str
+    value: float
+    unit: str
+    answer: str
+    model: str
+    gpu: str
+    subject_to: tuple[str, ...]
+    binds: tuple[str, ...]
+    at: dict[str, float]
+    regained: bool
+    scenario: dict[str, Any]
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def last_before_violation(good: Test, low: int, high: int) -> tuple[int | None, bool]:
+    """The largest whole number up to `high` below which nothing fails, None if `low` does; and whether more is good.
+
+    Up to 32,768 numbers are all tried. Of more, 1,025 are, and then those between the last good one and the first that
+    fails: exact where `good` does not change twice within such a gap.
+
+    >>> last_before_violation(lambda n: n * n <= 1000, 1, 10**6)
+    (31, False)
+    >>> last_before_violation(lambda n: n != 7, 1, 100)
+    (6, True)
+    """
+    points = np.arange(low, high + 1) if high - low < _ALL else np.unique(np.linspace(low, high, _PROBES).astype(int))
+    fine = np.broadcast_to(good(points.astype(float)), points.shape)
+    if fine.all():
+        return high, False
+    at = int(np.argmin(fine))
+    again = bool(fine[at:].any())
+    if at == 0:
+        return None, again
+    if points[at] - points[at - 1] == 1:
+        return int(points[at - 1]), again
+    found, within = last_before_violation(good, int(points[at - 1]), int(points[at]))
+    return found, again or within
+
+
+def check_keys(scenario: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    """Refuse keywords that mean nothing here."""
+    for key in scenario:
+        if key not in known:
+            raise InputError(f"unknown option {key!r} here; nearest: {', '.join(nearest(key, known) or known)}")
+
+
+def part_of(given: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    """Those of the keywords that were given."""
+    return {key: given[key] for key in keys if key in given}
+
+
+def resolved_of(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any]) -> Resolved:
+    """The deployment that the keywords describe."""
+    return resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), given.get("calibration"))
+
+
+def refuse_percentiles(slo: tuple[Objective, ...]) -> None:
+    """Raise InputError for an objective on a percentile."""
+    for each in slo:
+        if each.share is not None:
+            raise InputError(f"{each}: a static batch has no percentiles; leave {each.statistic} out, or ask for rate")
+
+
+def static_times(predictor: Predictor, work: Workload) -> dict[str, Interval]:
+    """TTFT, TPOT and the time of a whole request."""
+    ttft, tpot = predictor.ttft(work), predictor.tpot(work)
+    return {"ttft": ttft, "tpot": tpot, "e2el": ttft.plus(tpot, work.osl - 1.0)}
+
+
+def meets(predictor: Predictor, work: Workload, slo: tuple[Objective, ...]) -> NDArray[np.bool_]:
+    """Whether every objective holds; an array where the workload is one."""
+    times = static_times(predictor, work)
+    met = [np.asarray(times[each.metric].time) <= each.limit for each in slo]
+    return np.asarray(np.logical_and.reduce(np.broadcast_arrays(True, *met)), bool)
+
+
+def missed(predictor: Predictor, work: Workload, slo: tuple[Objective, ...]) -> list[str]:
+    """Objectives that fail."""
+    times = static_times(predictor, work)
+    return [str(each) for each in slo if float(times[each.metric].time) > each.limit]
+
+
+def make_solution(
+    resolved: Resolved,
+    said: tuple[str, float, str, str],
+    slo: tuple[Objective, ...],
+    why: tuple[tuple[str, ...], dict[str, float], bool],
+) -> Solution:
+    """Put an answer together: (what, value, unit, words) and (what binds, latencies, whether more is good again)."""
+    (what, value, unit, answer), (binds, at, again) = said, why
+    note = "Larger values meet the objectives again, but one below them does not: they are not counted on."
+    plan = resolved.plan
+    return Solution(
+        __version__, what, value, unit, f"{answer} {note}" if again else answer, plan.model.name,
+        plan.system.accelerator.name, tuple(map(str, slo)), binds, at, again, {}, resolved.warnings,
+    )  # fmt: skip
+
 
 LARGEST = ("batch", "context", "rate", "users")
 _LOAD = ("isl", "osl", "cv")
@@ -185,3 +313,151 @@ def _many(probe: Demand, room: float, slo: tuple[Objective, ...]) -> Demand:
     """Users up to those that run at once; more where an objective limits how long they wait."""
     waits = any(each.metric != "tpot" for each in slo)
     return replace(probe, users=room * (_WAITING if waits else 1))
+
+
+_FASTEST = 1e3  # times the bandwidth there is
+
+
+def required_bandwidth(
+    model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", subject_to: str = "tpot<20ms", **scenario: Any
+) -> Solution:
+    """The memory bandwidth at which a static batch meets its objectives, all else of the accelerator as it is.
+
+    The calibrated shares of the bandwidth, the launches and the network stay, so that beyond some bandwidth nothing is
+    gained. Times fall with the bandwidth, so bisection finds it.
+
+    Raises InputError (and its kinds) for anything that makes no sense, InfeasibleError where no bandwidth suffices.
+
+    >>> solved = required_bandwidth("llama-3-8b", subject_to="tpot<10ms", isl=2047, osl=2, batch=32, calibration="none")
+    >>> solved.value > 2e12, solved.value < 3.35e12  # 23.6 GB in 10 ms
+    (True, True)
+    """
+    slo = parse_objectives(subject_to)
+    refuse_percentiles(slo)
+    check_keys(scenario, (*STATIC_KEYS, *DEPLOYMENT_KEYS, "calibration"))
+    given = {key: value for key, value in scenario.items() if value is not None}
+    resolved = resolved_of(model, gpu, given)
+    work = Workload.checked(**({"batch": 1, "isl": 1024, "osl": 256} | part_of(given, STATIC_KEYS)))
+    now = float(resolved.plan.system.accelerator.memory_bandwidth)
+
+    def good(bandwidth: float) -> bool:
+        return bool(meets(_with_bandwidth(resolved.predictor, bandwidth), work, slo))
+
+    if not good(now * _FASTEST):
+        raise _no_bandwidth(resolved, work, slo, now)
+    low, high = now / _FASTEST, now * _FASTEST
+    while high - low > 1e-9 * high:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if good(middle) else (middle, high)
+    times = static_times(_with_bandwidth(resolved.predictor, high), work)
+    at = {f"{key}_ms": float(time.time) * 1e3 for key, time in times.items()}
+    answer = (
+        f"{format_rate(high, 'B/s')} of memory bandwidth meet {', '.join(map(str, slo))}: "
+        f"{high / now:.3g} times the {format_rate(now, 'B/s')} of {resolved.plan.system.accelerator.name}."
+    )
+    found = make_solution(resolved, ("bandwidth", high, "B/s", answer), slo, (("memory bandwidth",), at, False))
+    return replace(found, scenario={"model": str(model), "gpu": str(gpu), **given})
+
+
+def _with_bandwidth(predictor: Predictor, bandwidth: float) -> Predictor:
+    plan = predictor.plan
+    accelerator = replace(plan.system.accelerator, memory_bandwidth=bandwidth)
+    return replace(predictor, plan=replace(plan, system=replace(plan.system, accelerator=accelerator)))
+
+
+def _no_bandwidth(resolved: Resolved, work: Workload, slo: tuple[Objective, ...], now: float) -> InfeasibleError:
+    times = static_times(_with_bandwidth(resolved.predictor, now * _FASTEST), work)
+    left = [
+        f"{each.metric.upper()} stays at {float(times[each.metric].time) * 1e3:.4g} ms"
+        for each in slo if float(times[each.metric].time) > each.limit
+    ]  # fmt: skip
+    return InfeasibleError(
+        f"no solution: with a thousand times the bandwidth {' and '.join(left)} (arithmetic, launches and network), "
+        f"and {', '.join(map(str, slo))} is asked"
+    )
+
+
+def fewest_gpus(
+    model: str | PathLike[str], gpus: str | Sequence[str], slo: str = DEFAULT_SLO, **scenario: Any
+) -> PlanAnswer:
+    """The plan of fewest accelerators, whatever they cost; arguments and answer as of `plan`."""
+    return plan(model, gpus, slo, **scenario, by="gpus")
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """The fewest accelerators of each kind for one traffic, and the price at which each is the cheapest.
+
+    rows: gpu, gpus, usd_per_gpu_hour (None: unknown), break_even_usd: at which it costs what the cheapest other costs
+    (None: no other has a price), why (of those that cannot).
+    """
+
+    version: str
+    model: str
+    answer: str
+    rows: tuple[dict[str, Any], ...]
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def break_even_prices(
+    model: str | PathLike[str], gpus: Sequence[str], slo: str = DEFAULT_SLO, **scenario: Any
+) -> BreakEven:
+    """The hourly price at which each accelerator costs as much a token as the cheapest of the others.
+
+    All serve the same traffic within the same objectives (`plan`, with the keywords it takes), so the price of a token
+    is equal where that of the fleet is: p·n = p'·n'.
+
+    Raises InputError (and its kinds) for anything that makes no sense, InfeasibleError where fewer than two can serve.
+
+    >>> found = break_even_prices(
+    ...     "llama-3-8b", ["h100-sxm", "l40s"], "p95 tpot<50ms", rate=20, tp=[1], prices={"h100-sxm": 3.0},
+    ...     confirm=0, disaggregated=False)
+    >>> h100, l40s = found.rows
+    >>> l40s["break_even_usd"] == 3.0 * h100["gpus"] / l40s["gpus"], h100["break_even_usd"]
+    (True, None)
+    """
+    names = [gpus] if isinstance(gpus, str) else list(gpus)
+    if len(names) < 2:
+        raise InputError("a break-even price needs at least two gpus to compare")
+    own = {**scenario, "mixed": False}
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for gpu in names:
+        prices = {name: price for name, price in dict(scenario.get("prices") or {}).items() if _same(name, gpu)}
+        try:
+            answer = plan(model, gpu, slo, **{**own, "prices": prices})
+        except (InfeasibleError, DoesNotFitError) as error:
+            rows.append({"gpu": gpu, "gpus": None, "usd_per_gpu_hour": None, "usd_per_hour": None, "why": str(error)})
+            continue
+        known = next(iter(answer.prices.values()))
+        rows.append({
+            "gpu": next(iter(answer.prices)), "gpus": answer.best.gpus,
+            "usd_per_gpu_hour": None if known is None else known["usd_per_gpu_hour"],
+            "usd_per_hour": answer.best.cost.usd_per_hour, "why": None,
+        })  # fmt: skip
+        notes += answer.warnings
+    return _break_even(str(model), rows, notes)
+
+
+def _same(name: str, gpu: str) -> bool:
+    return load_accelerator(name).value.name == load_accelerator(gpu).value.name
+
+
+def _break_even(model: str, rows: list[dict[str, Any]], notes: list[str]) -> BreakEven:
+    able = [row for row in rows if row["gpus"]]
+    if len(able) < 2:
+        raise InfeasibleError("no solution: " + "; ".join(f"{r['gpu']}: {r['why']}" for r in rows if r["why"]))
+    for row in rows:
+        others = [o["usd_per_hour"] for o in able if o is not row and o["usd_per_hour"] is not None]
+        row["break_even_usd"] = min(others) / row["gpus"] if others and row["gpus"] else None
+    words = [
+        f"{row['gpus']} x {row['gpu']} cost as much as the cheapest other at ${row['break_even_usd']:.2f} an hour each"
+        + (f" (now ${row['usd_per_gpu_hour']:.2f})" if row["usd_per_gpu_hour"] is not None else "")
+        for row in able if row["break_even_usd"] is not None
+    ]  # fmt: skip
+    answer = "; ".join(words) + "." if words else "no price is known; give one with --price"
+    return BreakEven(__version__, model, answer, tuple(rows), tuple(dict.fromkeys(notes)))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from rooflinekit.decision.economics.price import quoted_price
-from rooflinekit.decision.sensitivity.setting import Setting, latent_variant
+from rooflinekit.decision.sensitivity.question import Setting, latent_variant
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.model import Attention, LatentAttention

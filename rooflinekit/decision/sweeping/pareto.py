@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rooflinekit.decision.sweeping.barred import why_not
+from rooflinekit.decision.sweeping.rows import why_not
 from rooflinekit.model.types.errors import InputError, nearest
 
 __all__ = ["Goal", "on_front", "pareto_front", "parse_goals"]

@@ -6,8 +6,7 @@ import csv
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rooflinekit.evidence.measured.fields import Fields
-from rooflinekit.evidence.measured.measurement import NOTHING, Facts, Measurement, Spread
+from rooflinekit.evidence.measured.measurement import NOTHING, Facts, Fields, Measurement, Spread
 from rooflinekit.model.types.errors import SpecError
 
 __all__ = ["is_aiperf", "is_aiperf_csv", "read_aiperf", "read_aiperf_csv"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rooflinekit.evidence.measured.fields import Fields
-from rooflinekit.evidence.measured.measurement import NOTHING, Facts, Measurement, Spread
+from rooflinekit.evidence.measured.measurement import NOTHING, Facts, Fields, Measurement, Spread
 from rooflinekit.model.types.errors import SpecError
 
 __all__ = ["is_guidellm", "read_guidellm"]

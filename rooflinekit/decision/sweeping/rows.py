@@ -1,14 +1,17 @@
-"""What keeps a row off a front: it has no answer, does not fit, cannot be sustained, or meets no objective."""
+"""What becomes of the rows of a sweep: what keeps one off a front, and how many of each kind pass."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-__all__ = ["FAILED", "LATE", "MISFIT", "OVERLOADED", "runs", "why_not"]
+__all__ = ["FAILED", "LATE", "MISFIT", "OVERLOADED", "Tally", "runs", "why_not"]
 
 FAILED = "has an error"
 MISFIT = "does not fit"
@@ -51,3 +54,44 @@ def _denied(column: pd.Series[Any]) -> NDArray[np.bool_]:
     if pd.api.types.is_bool_dtype(column):
         return ~column.astype("boolean").fillna(value=True).to_numpy(dtype=bool)
     return column.astype(str).str.strip().str.lower().isin(_FALSE).to_numpy(dtype=bool)
+
+
+_WORDS = {
+    MISFIT: "do not fit in memory",
+    OVERLOADED: "are overloaded: requests arrive faster than they can be served",
+    LATE: "miss the objectives: no request meets them",
+}
+
+
+@dataclass
+class Tally:
+    """Rows that were answered, that failed and why, and that are on no front for another reason."""
+
+    rows: int = 0
+    barred: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+
+    def counting(self, answers: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        """The same answers."""
+        for part in answers:
+            self.rows += len(part)
+            failed = part["error"][part["error"] != ""]
+            self.errors.update({str(error): count for error, count in failed.value_counts().items()})
+            self.barred.update(why_not(part).tolist())
+            yield part
+
+    @property
+    def failed(self) -> int:
+        """Rows with an error."""
+        return self.errors.total()
+
+    def words(self) -> list[str]:
+        """What a user should hear; nothing if every row was answered, fits, and can be sustained."""
+        lines = []
+        if self.failed:
+            most, count = self.errors.most_common(1)[0]
+            others = f", and {len(self.errors) - 1} other reasons" if len(self.errors) > 1 else ""
+            lines.append(f"{self.failed:,} of {self.rows:,} rows could not be answered: {most} ({count:,}){others}")
+        told = ((word, words) for word, words in _WORDS.items() if self.barred[word])
+        lines += [f"{self.barred[word]:,} of {self.rows:,} rows {words}" for word, words in told]
+        return lines

@@ -1,0 +1,595 @@
+"""The front door of costs: names and keywords in, `Cost` out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.decision.economics.caching import Waste, eviction, memory_waste, naive_decoding
+from rooflinekit.decision.economics.dialogue import Dialogue, dialogue_time
+from rooflinekit.decision.economics.price import (
+    POWER_ASSUMPTION,
+    PRICE_KEYS,
+    deployment_watts,
+    joules_per_token,
+    positive,
+    read_price,
+)
+from rooflinekit.decision.economics.token_prices import (
+    MILLION,
+    TokenPrices,
+    TokenTimes,
+    TokenWork,
+    token_prices,
+    token_times,
+    token_work,
+)
+from rooflinekit.estimation.estimator import (
+    DEPLOYMENT_KEYS,
+    WORKLOAD_KEYS,
+    Resolved,
+    estimate,
+    read_deployment,
+    resolve,
+)
+from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.traffic.mixing import InFlight, slots
+from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.batch import whole_number
+from rooflinekit.model.types.errors import DoesNotFitError, InputError, WorkloadError, nearest
+from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.workload import Workload
+from rooflinekit.simulation.lengths import MOST_TOKENS, Length, parse_length
+from rooflinekit.version import __version__
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "COST_DEFAULTS",
+    "ContextCost",
+    "Cost",
+    "CostQuestion",
+    "DialogueCost",
+    "EvictionCost",
+    "PriceResult",
+    "Reason",
+    "RecomputeCost",
+    "Served",
+    "checked_cost",
+    "context_cost",
+    "cost",
+    "dialogue_cost",
+    "eviction_cost",
+    "price_result",
+    "recompute_cost",
+    "refuse_misfit",
+    "waste_cost",
+    "why",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PriceResult:
+    """Prices of tokens, and the energy of one; energy is None where the rated power is not known.
+
+    interval: [low, high] of input and output, as the times have it. holding: what a million tokens of cache take of
+    the replica in an hour; break_even_hold_s: how long a cached token may wait for its next use before computing it
+    again is cheaper, where the pool is full.
+    """
+
+    usd_per_gpu_hour: float
+    source: str
+    gpus: int
+    replica_usd_per_hour: float
+    utilisation: float
+    running: float
+    cached_usd_per_million: float
+    input_usd_per_million: float
+    output_usd_per_million: float
+    request_usd: float
+    asymmetry: float
+    interval: dict[str, list[float]] | None
+    watts: float | None
+    joules_per_cached_token: float | None
+    joules_per_input_token: float | None
+    joules_per_output_token: float | None
+    holding_usd_per_million_hours: float
+    break_even_hold_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why output costs more than input: what one token of each takes."""
+
+    input: TokenWork
+    output: TokenWork
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class DialogueCost:
+    """A conversation or an agent's run, with a prefix cache and without."""
+
+    turns: int
+    system_tokens: int
+    asked_tokens: int
+    answered_tokens: int
+    sent_tokens: float
+    computed_tokens: float
+    usd: float
+    usd_without_cache: float
+    saving: float
+    first_turn_usd: float
+    last_turn_usd: float
+    last_turn_usd_without_cache: float
+
+
+@dataclass(frozen=True, slots=True)
+class ContextCost:
+    """One sequence at a context: the time and price of its first token, of each further one, and what it displaces.
+
+    displaced: sequences of the ordinary length that would fit in its place; running: that decode together; step_ms:
+    one decode step of them, without the prompts of others.
+    """
+
+    context: int
+    ttft_ms: float
+    prompt_usd: float
+    token_usd: float
+    output_usd_per_million: float
+    step_ms: float
+    running: float
+    slots: int
+    displaced: float
+    kv_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputeCost:
+    """One sequence decoded with a cache, and by running everything again for each token."""
+
+    cached_flops: float
+    naive_flops: float
+    flops_ratio: float
+    cached_ms: float
+    naive_ms: float
+    time_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionCost:
+    """Evicting one sequence: copied to the host and back, or computed again."""
+
+    length: int
+    kv_bytes: float
+    swap_ms: float
+    recompute_ms: float
+    choice: str
+    short_choice: str
+    crossings: tuple[float, ...]
+    longest: int
+    break_even_link_gb_s: float
+
+
+@dataclass(frozen=True)
+class Cost(Answer):
+    """What tokens cost on a deployment, why, and what follows from it. A part is None where it cannot be answered."""
+
+    version: str
+    model: str
+    gpu: str
+    engine: str
+    level: str
+    calibration: dict[str, str] | None
+    inputs: dict[str, Any]
+    prices: PriceResult
+    reason: Reason
+    conversation: DialogueCost | None
+    agent: DialogueCost | None
+    ordinary_context: ContextCost
+    long_context: ContextCost | None
+    recompute: RecomputeCost
+    waste: Waste
+    eviction: EvictionCost | None
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain Python values, ready for JSON."""
+        plain = asdict(self)
+        plain["warnings"] = list(self.warnings)
+        if self.eviction is not None:
+            plain["eviction"]["crossings"] = list(self.eviction.crossings)
+        return plain
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row a number: section, name, value."""
+        plain = self.to_dict()
+        sections = {key: value for key, value in plain.items() if isinstance(value, dict)}
+        return [
+            {"section": section, "name": name, "value": value}
+            for section, values in sections.items()
+            for name, value in _flat(values)
+        ]
+
+    def to_frame(self) -> pd.DataFrame:
+        """The same as a table."""
+        import pandas as pd  # noqa: PLC0415 - only where it is asked for
+
+        return pd.DataFrame(self.to_rows())
+
+
+def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Nested names joined by a dot, lists by semicolons."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{inner}", deeper) for inner, deeper in _flat(value))
+        else:
+            yield name, ";".join(map(str, value)) if isinstance(value, list) else value
+
+
+COST_DEFAULTS: dict[str, Any] = {
+    "isl": "1024", "osl": "256", "cached": 0, "concurrency": None, "utilisation": 1.0,
+    "turns": 10, "question": 100, "system_prompt": 500,
+    "calls": 20, "agent_prompt": 4000, "tool_result": 800, "tool_call": 100, "shared_prompt": False,
+    "long_context": None, "reserve": None,
+}  # fmt: skip
+"""Lengths of dialogues are examples, not measurements; they are printed with the answer."""
+
+_KEYS = (*COST_DEFAULTS, *DEPLOYMENT_KEYS, *PRICE_KEYS, "calibration")
+_MOST_TURNS = 100_000
+_LONG = 131_072
+
+
+@dataclass(frozen=True)
+class CostQuestion:
+    """Lengths of requests, what runs at once, and the dialogues to price; counts in tokens."""
+
+    isl: Length
+    osl: Length
+    cached: int
+    concurrency: int | None
+    utilisation: float
+    pue: float
+    conversation: Dialogue
+    agent: Dialogue
+    long_context: int
+    long_given: bool
+    reserve: int | None
+
+    @property
+    def prompt(self) -> float:
+        """Mean prompt, in whole tokens."""
+        return float(max(round(self.isl.mean), 1))
+
+    @property
+    def output(self) -> float:
+        """Mean output, in whole tokens."""
+        return float(max(round(self.osl.mean), 1))
+
+    @classmethod
+    def read(cls, scenario: Mapping[str, Any]) -> CostQuestion:
+        """Read keywords; those of the deployment and of prices are left alone.
+
+        Raises WorkloadError for a number that makes no sense.
+        """
+        given = COST_DEFAULTS | {key: scenario[key] for key in COST_DEFAULTS if scenario.get(key) is not None}
+        isl, osl = (parse_length(str(given[key])) for key in ("isl", "osl"))
+        count = {key: _count(given, key) for key in ("question", "tool_result", "tool_call")}
+        count |= {key: _count(given, key, 0) for key in ("cached", "system_prompt", "agent_prompt")}
+        turns, calls = (_turns(given, key) for key in ("turns", "calls"))
+        shared = bool(given["shared_prompt"])
+        asked = cls(
+            isl, osl, count["cached"],
+            None if given["concurrency"] is None else whole_number(given["concurrency"], "concurrency"),
+            positive(given["utilisation"], "utilisation"),
+            positive(1.0 if scenario.get("pue") is None else scenario["pue"], "pue"),
+            Dialogue(turns, count["system_prompt"], count["question"], max(round(osl.mean), 1), shared),
+            Dialogue(calls, count["agent_prompt"], count["tool_result"], count["tool_call"], shared),
+            _count({"long_context": _LONG} | {k: v for k, v in given.items() if v is not None}, "long_context", 2),
+            given["long_context"] is not None,
+            None if given["reserve"] is None else _count(given, "reserve"),
+        )  # fmt: skip
+        asked._check()
+        return asked
+
+    def _check(self) -> None:
+        if self.utilisation > 1.0:
+            raise WorkloadError(f"utilisation is a share of the time, above 0 and at most 1, not {self.utilisation:g}")
+        if self.pue < 1.0:
+            raise WorkloadError(
+                f"pue is power of the building over power of the machines, at least 1, not {self.pue:g}"
+            )
+        if self.reserve is not None and self.reserve < self.prompt + self.output:
+            raise WorkloadError(
+                f"reserve={self.reserve} holds no mean request of {self.prompt + self.output:.0f} tokens"
+            )
+        if self.cached >= self.prompt:
+            raise WorkloadError(f"cached={self.cached} leaves nothing of isl={self.prompt:.0f} to compute; use less")
+
+
+def checked_cost(scenario: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords that were given. Raises InputError for one nobody knows."""
+    for key in scenario:
+        if key not in _KEYS:
+            raise InputError(f"unknown option {key!r}; nearest: {', '.join(nearest(key, _KEYS)) or ', '.join(_KEYS)}")
+    return {key: value for key, value in scenario.items() if value is not None}
+
+
+def refuse_misfit(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any], misfit: str) -> None:
+    """Say what `estimate` says of such a batch, or else `misfit`. Raises DoesNotFitError."""
+    asked = {key: given[key] for key in (*WORKLOAD_KEYS, *DEPLOYMENT_KEYS, "calibration") if key in given}
+    try:
+        estimate(model, gpu, **asked)
+    except DoesNotFitError as error:
+        raise DoesNotFitError(str(error).partition(" (--allow-oom")[0]) from None  # an option of estimate alone
+    raise DoesNotFitError(misfit)
+
+
+def _count(given: Mapping[str, Any], key: str, least: int = 1) -> int:
+    value = whole_number(given[key], key, least)
+    if value > MOST_TOKENS:
+        raise WorkloadError(f"{key} must be at most {MOST_TOKENS:,} tokens, not {value}")
+    return value
+
+
+def _turns(given: Mapping[str, Any], key: str) -> int:
+    value = whole_number(given[key], key)
+    if value > _MOST_TURNS:
+        raise WorkloadError(f"{key} must be at most {_MOST_TURNS:,}, not {value}")
+    return value
+
+
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Served:
+    """A deployment, what is asked of it, and what its tokens take and cost; `room`: such sequences that fit."""
+
+    predictor: Predictor
+    asked: CostQuestion
+    times: TokenTimes
+    prices: TokenPrices
+    room: float
+
+    @property
+    def usd_per_second(self) -> float:
+        """Of a replica, idle time included."""
+        return float(self.prices.replica_usd_per_hour) / _HOUR / self.asked.utilisation
+
+    @property
+    def running(self) -> float:
+        """Sequences at once."""
+        return float(self.times.load.users)
+
+    def inputs(self) -> dict[str, Any]:
+        """Every input as it was understood."""
+        plan, asked = self.predictor.plan, self.asked
+        degrees = {name: getattr(plan.deployment, name) for name in ("tp", "pp", "ep", "dp", "cp")}
+        formats = getattr(plan.precision.formats, plan.model.matrices[-1]).value
+        lengths = {"isl": int(asked.prompt), "osl": int(asked.output), "cached": asked.cached}
+        return {**lengths, "concurrency": asked.concurrency, **degrees, "weights": formats,
+                "kv": plan.precision.kv.value, "pue": asked.pue}  # fmt: skip
+
+    def long_context(self, notes: list[str]) -> ContextCost | None:
+        """The long context, or as much of it as the model has; None, and a note, where it does not fit."""
+        tokens, model = self.asked.long_context, self.predictor.plan.model
+        if model.max_context is not None and tokens > model.max_context:
+            if not self.asked.long_given:
+                tokens = model.max_context
+            notes.append(f"long context: {model.name}'s own maximum is {model.max_context} tokens")
+        prompt = float(tokens) - min(self.asked.output, float(tokens) - 1.0)
+        if float(slots(self.predictor, prompt, float(tokens) - prompt)) < 1.0:
+            notes.append(f"long context: not one sequence of {tokens} tokens fits in memory")
+            return None
+        return context_cost(self, int(prompt), tokens)
+
+
+def price_result(served: Served, notes: list[str]) -> PriceResult:
+    """Prices with their interval, energy, and the price of holding a token."""
+    prices, times, plan = served.prices, served.times, served.predictor.plan
+    watts = _watts(served, notes)
+    cached, fresh, made = (
+        None if watts is None else float(joules_per_token(watts, float(each)))
+        for each in (times.cached, times.input, times.output)
+    )
+    work = Workload(1.0, times.load.isl, times.load.osl)
+    pool = served.predictor.memory.evaluate(1.0, work.longest_context, work.isl).kv_pool_tokens
+    holding = float(prices.replica_usd_per_hour) / served.asked.utilisation / float(pool * plan.deployment.dp) * MILLION
+    saved = float(prices.input_usd_per_million - prices.cached_usd_per_million)
+    interval = None
+    if plan.calibration:
+        interval = {
+            "input_usd_per_million": _span(float(prices.input_usd_per_million), times.prompt),
+            "output_usd_per_million": _span(float(prices.output_usd_per_million), times.step),
+        }
+    return PriceResult(
+        float(prices.hour.usd_per_gpu_hour), prices.hour.source, plan.deployment.gpus,
+        float(prices.replica_usd_per_hour), served.asked.utilisation, served.running,
+        float(prices.cached_usd_per_million), float(prices.input_usd_per_million),
+        float(prices.output_usd_per_million), float(prices.request_usd), float(times.asymmetry), interval,
+        watts, cached, fresh, made, holding, saved / holding * _HOUR,
+    )  # fmt: skip
+
+
+def _span(price: float, time: Interval) -> list[float]:
+    return [price * float(time.low / time.time), price * float(time.high / time.time)]
+
+
+def _watts(served: Served, notes: list[str]) -> float | None:
+    plan = served.predictor.plan
+    if not plan.system.accelerator.tdp_w:
+        notes.append(f"energy: {plan.system.accelerator.name} has no rated power in its file")
+        return None
+    notes.append(f"{POWER_ASSUMPTION}; PUE {served.asked.pue:g}")
+    deployment = plan.deployment
+    return float(deployment_watts(plan.system.accelerator, deployment.gpus, served.asked.pue, deployment.power_cap))
+
+
+def dialogue_cost(served: Served, dialogue: Dialogue, name: str, notes: list[str]) -> DialogueCost | None:
+    """Price the turns; None, and a note, where the last one does not fit."""
+    try:
+        time = dialogue_time(served.predictor, dialogue, served.running)
+    except DoesNotFitError as error:
+        notes.append(f"{name}: {error}")
+        return None
+    second = served.usd_per_second
+    longest = float(dialogue.prompts()[0][-1]) + dialogue.answered
+    limit = served.predictor.plan.model.max_context
+    if limit is not None and longest > limit:
+        notes.append(f"{name}: its last turn of {longest:.0f} tokens exceeds the model's maximum of {limit}")
+    return DialogueCost(
+        dialogue.turns, dialogue.system, dialogue.asked, dialogue.answered, time.sent_tokens, time.computed_tokens,
+        second * float(time.cached.sum()), second * float(time.recomputed.sum()), time.saving,
+        second * float(time.cached[0]), second * float(time.cached[-1]), second * float(time.recomputed[-1]),
+    )  # fmt: skip
+
+
+def context_cost(served: Served, prompt: int, context: int | None = None) -> ContextCost:
+    """A sequence with this prompt, among as many of its kind as fit (and are asked for)."""
+    predictor, asked = served.predictor, served.asked
+    tokens = prompt + asked.output if context is None else float(context)
+    osl = tokens - prompt
+    room = float(slots(predictor, float(prompt), osl))
+    times = token_times(predictor, InFlight(min(room, served.running), float(prompt), osl))
+    second = served.usd_per_second
+    alone = predictor.ttft(Workload(1.0, float(prompt), osl)).time
+    kept = float(predictor.memory.evaluate(1.0, tokens, float(prompt)).kv_bytes)
+    return ContextCost(
+        int(tokens), float(alone) * 1e3, second * float(times.prompt.time), second * float(times.output),
+        second * float(times.output) * MILLION, float(times.step.time) * 1e3, min(room, served.running), int(room),
+        served.room / room, kept,
+    )  # fmt: skip
+
+
+def recompute_cost(served: Served) -> RecomputeCost:
+    """One request decoded with a cache and without."""
+    both = naive_decoding(served.predictor, int(served.asked.prompt), int(served.asked.output))
+    return RecomputeCost(
+        both.cached_flops, both.naive_flops, both.flops_ratio, both.cached_s * 1e3, both.naive_s * 1e3, both.time_ratio
+    )
+
+
+def waste_cost(served: Served, notes: list[str]) -> Waste:
+    """Reservations of the longest length against blocks."""
+    asked, plan = served.asked, served.predictor.plan
+    both = int(served.asked.prompt + served.asked.output)
+    longest = asked.reserve or plan.deployment.settings.max_model_len or plan.model.max_context or both
+    if longest < both:
+        notes.append(f"reserved room: a request of {both} tokens is longer than the {longest} that are admitted")
+    return memory_waste(served.predictor, asked.isl, asked.osl, max(longest, both))
+
+
+def eviction_cost(served: Served, notes: list[str]) -> EvictionCost | None:
+    """Swap or recompute one sequence of the mean length; None, and a note, without a host link."""
+    length = int(served.asked.prompt + served.asked.output / 2.0)
+    longest = served.predictor.plan.model.max_context or served.asked.long_context
+    found = eviction(served.predictor, length, max(longest, length))
+    if found is None:
+        notes.append(f"eviction: no host link is known of {served.predictor.plan.system.accelerator.name}")
+        return None
+    return EvictionCost(
+        length, found.bytes, found.swap * 1e3, found.recompute * 1e3, found.choice, found.short_choice,
+        found.crossings, int(found.longest), found.link / 1e9,
+    )  # fmt: skip
+
+
+def why(times: TokenTimes, given: TokenWork, made: TokenWork, experts: bool = False) -> str:
+    """Set the FLOP of the two beside their bytes and their time; `experts`: not every token visits every weight."""
+    load = times.load
+    context = float(load.isl) + float(load.osl) / 2.0
+    weights = f"{made.shared_by:.0f} tokens share one reading of the weights in a decode step, {given.shared_by:.0f}"
+    fewer = " (an expert's only those that visit it)" if experts else ""
+    return (
+        f"An output token takes {made.flops / given.flops:.2f} x the FLOP of an input token and "
+        f"{made.seconds / given.seconds:.1f} x its time: {weights} in a prompt{fewer}; and for each output token "
+        f"a sequence reads its own cache of about {context:,.0f} tokens, which all tokens of a prompt share."
+    )
+
+
+def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Any) -> Cost:
+    """What tokens cost on a deployment, why output costs more than input, and what follows from it.
+
+    Args:
+        model: a name, a Hugging Face id, or a path, as `estimate` takes it.
+        gpu: an accelerator's name or a path to its file.
+        **scenario: isl, osl (tokens, or distributions such as `lognormal:mean=900,cv=1`), cached; concurrency
+            (sequences that run at once; default: as many as fit), utilisation (share of the paid time that it works);
+            the deployment and calibration as `estimate` takes them; price [USD/h], or purchase, years, power_price
+            [USD/kWh]; pue; turns, question, system_prompt (a conversation); calls, agent_prompt, tool_result,
+            tool_call (an agent); shared_prompt (both prompts are cached from the start); long_context [tokens]; reserve
+            (tokens that a static layout sets aside).
+
+    Returns:
+        `Cost`: USD a million cached, input and output tokens; conversations, agents and long contexts; decoding
+        without a cache; memory that is wasted; swapping or recomputing.
+
+    Raises:
+        InputError: (and its kinds) for anything that makes no sense, and for an accelerator without a price;
+        DoesNotFitError if not one such request fits.
+
+    >>> c = cost("llama-3-8b", isl=2000, osl=300, concurrency=64, price=3.0, calibration="none")
+    >>> p = c.prices
+    >>> p.cached_usd_per_million < p.input_usd_per_million < p.output_usd_per_million
+    True
+    >>> round(p.output_usd_per_million, 3)  # (15.0 + 18.1) GB over 3.35 TB/s, 64 tokens, 3 USD an hour
+    0.128
+    """
+    given = checked_cost(scenario)
+    asked = CostQuestion.read(given)
+    deployment = read_deployment({key: given[key] for key in DEPLOYMENT_KEYS if key in given})
+    resolved = resolve(model, gpu, deployment, given.get("calibration"))
+    hour = read_price(resolved.plan.system.accelerator, _hourly(given))
+    room = float(slots(resolved.predictor, asked.prompt, asked.output))
+    if room < 1.0:
+        name = resolved.plan.model.name
+        lengths = {"isl": int(asked.prompt), "osl": int(asked.output)}
+        refuse_misfit(model, gpu, given | lengths, f"{name}: not one request fits in memory")
+    running = room if asked.concurrency is None else min(float(asked.concurrency), room)
+    load = InFlight(running, asked.prompt, asked.output, float(asked.cached))
+    times = token_times(resolved.predictor, load)
+    prices = token_prices(times, hour, deployment.gpus, asked.utilisation)
+    return _answer(resolved, asked, Served(resolved.predictor, asked, times, prices, room))
+
+
+def _crowded(served: Served) -> Iterator[str]:
+    """Say that fewer run than were asked for."""
+    wanted = served.asked.concurrency
+    if wanted is not None and wanted > served.room:
+        yield f"{served.room:.0f} of {wanted} sequences fit at a time; prices are those of {served.room:.0f}"
+
+
+def _hourly(given: dict[str, Any]) -> dict[str, Any]:
+    """What is said about the price; a PUE alone is about energy."""
+    return given if "purchase" in given else {key: value for key, value in given.items() if key != "pue"}
+
+
+def _answer(resolved: Resolved, asked: CostQuestion, served: Served) -> Cost:
+    plan = resolved.plan
+    accelerator: Accelerator = plan.system.accelerator
+    input_work, output_work = token_work(resolved.predictor, served.times)
+    notes = list(_crowded(served))
+    return Cost(
+        version=__version__,
+        model=plan.model.name,
+        gpu=accelerator.name,
+        engine=plan.deployment.engine,
+        level="expected" if plan.calibration else "bound",
+        calibration={"name": plan.calibration.name, "hash": plan.calibration.hash} if plan.calibration else None,
+        inputs=served.inputs(),
+        prices=price_result(served, notes),
+        reason=Reason(
+            input_work, output_work, why(served.times, input_work, output_work, "experts" in plan.model.matrices)
+        ),
+        conversation=dialogue_cost(served, asked.conversation, "conversation", notes),
+        agent=dialogue_cost(served, asked.agent, "agent", notes),
+        ordinary_context=context_cost(served, int(asked.prompt)),
+        long_context=served.long_context(notes),
+        recompute=recompute_cost(served),
+        waste=waste_cost(served, notes),
+        eviction=eviction_cost(served, notes),
+        warnings=(*resolved.warnings, *notes),
+    )

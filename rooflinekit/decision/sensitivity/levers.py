@@ -1,0 +1,356 @@
+"""The front door of levers: every move tried and ranked; names and keywords in, `Levers` out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.decision.economics.cost import refuse_misfit
+from rooflinekit.decision.economics.price import (
+    PRICE_KEYS,
+    HourlyPrice,
+    positive,
+    quoted_price,
+    read_price,
+    usd_per_million,
+)
+from rooflinekit.decision.sensitivity.balance import Balance, balance, in_words
+from rooflinekit.decision.sensitivity.elasticity import Elasticity, elasticities
+from rooflinekit.decision.sensitivity.moves import Hints, Move, moves
+from rooflinekit.decision.sensitivity.question import METRICS, Question, Setting
+from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, WORKLOAD_KEYS, read_deployment
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.batch import whole_number
+from rooflinekit.model.types.errors import InputError, RooflinekitError, UnknownNameError, WorkloadError, nearest
+from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.speculation import SPECULATION_KEYS, Speculation
+from rooflinekit.model.types.workload import Workload
+from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.version import __version__
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "Levers",
+    "MoveResult",
+    "Operating",
+    "Present",
+    "checked",
+    "levers",
+    "operate",
+    "rank",
+    "read_price_or_say",
+    "read_setting",
+    "try_move",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Operating:
+    """What a deployment answers; USD are None where nobody knows a price."""
+
+    ttft_ms: float
+    tpot_ms: float
+    output_tok_s: float
+    output_tok_s_per_gpu: float
+    gpus: int
+    running: float  #: sequences that decode together
+    kv_bytes_per_token: float
+    gpu_seconds_per_token: float  #: of an output token, its share of the prompts included
+    usd_per_million_output: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MoveResult:
+    """One change and what it gives; `ratio` is each metric over that of the present deployment."""
+
+    move: str
+    option: str
+    caveat: str
+    possible: bool
+    reason: str  #: why it is not possible
+    answer: Operating | None
+    ratio: dict[str, float | None]  #: ttft, tpot, throughput (of one accelerator), cost
+    warnings: tuple[str, ...] = ()  #: what a user should hear about it that is not true of the present deployment
+
+    def to_row(self) -> dict[str, Any]:
+        """One flat row; empty cells where it is not possible."""
+        head = {"move": self.move, "option": self.option, "possible": self.possible}
+        ratios = {f"{name}_ratio": self.ratio.get(name) for name in ("ttft", "tpot", "throughput", "cost")}
+        fields = Operating.__slots__
+        numbers = {name: None if self.answer is None else getattr(self.answer, name) for name in fields}
+        words = {"caveat": self.caveat, "reason": self.reason, "warnings": "; ".join(self.warnings)}
+        return {**head, **ratios, **numbers, **words}
+
+
+@dataclass(frozen=True)
+class Levers(Answer):
+    """Elasticities of a deployment's answers, what its decode steps read, and moves ranked by gain."""
+
+    version: str
+    model: str
+    gpu: str
+    engine: str
+    level: str
+    calibration: dict[str, str] | None
+    inputs: dict[str, Any]
+    by: str  #: metric that ranks the moves
+    price: dict[str, Any] | None
+    answer: Operating
+    elasticities: tuple[Elasticity, ...]
+    balance: Balance
+    sentence: str
+    moves: tuple[MoveResult, ...]  #: possible ones, best first, and then the others
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain Python values, ready for JSON."""
+        plain = asdict(self)
+        shares = {"lever": self.balance.lever, "weight_share": self.balance.weight_share}
+        plain["balance"] |= shares | {"kv_share": self.balance.kv_share}
+        for name in ("elasticities", "moves", "warnings"):
+            plain[name] = list(plain[name])
+        plain["moves"] = [entry | {"warnings": list(entry["warnings"])} for entry in plain["moves"]]
+        return plain
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """The moves, one flat row each."""
+        return [move.to_row() for move in self.moves]
+
+    def to_frame(self) -> pd.DataFrame:
+        """The moves as a table."""
+        import pandas as pd  # noqa: PLC0415 - only where it is asked for
+
+        return pd.DataFrame(self.to_rows())
+
+
+_OWN = ("concurrency", "prefix", "gpus", "models", "by")
+_KEYS = (*WORKLOAD_KEYS, *DEPLOYMENT_KEYS, *SPECULATION_KEYS, *PRICE_KEYS, *_OWN, "calibration")
+
+
+def checked(scenario: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords that were given. Raises InputError for one nobody knows, or two that exclude each other."""
+    for key in scenario:
+        if key not in _KEYS:
+            raise InputError(f"unknown option {key!r}; nearest: {', '.join(nearest(key, _KEYS)) or ', '.join(_KEYS)}")
+    given = {key: value for key, value in scenario.items() if value is not None}
+    if given.get("by", "cost") not in METRICS:
+        raise UnknownNameError("metric to rank by", str(given["by"]), METRICS)
+    for key in ("batch", "context"):
+        if "concurrency" in given and given.get(key) not in (None, WORKLOAD_KEYS[key]):
+            raise InputError(f"{key} describes a static batch and excludes concurrency; leave it out")
+    return given
+
+
+def read_setting(model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str, Any]) -> tuple[Setting, Hints]:
+    """The deployment, what is asked of it, and what may be tried. Raises InputError and its kinds."""
+    work = WORKLOAD_KEYS | {key: given[key] for key in WORKLOAD_KEYS if key in given}
+    users = "concurrency" in given
+    if users:
+        work["batch"] = whole_number(given["concurrency"], "concurrency")
+    deployment = read_deployment({key: given[key] for key in DEPLOYMENT_KEYS if key in given})
+    question = Question(Workload.checked(**work), users)
+    prefix = given.get("prefix")
+    if prefix is not None and positive(prefix, "prefix", zero=True) > 1.0:
+        raise WorkloadError(f"prefix is a share of the prompt, from 0 to 1, not {prefix!r}")
+    draft = Speculation.read({key: given[key] for key in SPECULATION_KEYS if key in given})
+    models = _listed(given.get("models"), "models")
+    for name in models:
+        load_model(name)
+    hints = Hints(_accelerators(given.get("gpus")), prefix, draft, models)
+    calibration = None if "calibration" not in given else str(given["calibration"])
+    return Setting(model, gpu, deployment, calibration, question), hints
+
+
+def _accelerators(given: object) -> Mapping[str, float | None] | None:
+    """Names, or names with their price an hour: a mapping, a list, or text such as `h200-sxm=3.5,l40s`."""
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        pairs = [(str(name), price) for name, price in given.items()]
+    else:
+        parts = [entry.partition("=") for entry in _listed(given, "gpus")]
+        pairs = [(name.strip(), price.strip() or None) for name, _, price in parts]
+    found: dict[str, float | None] = {}
+    for name, price in pairs:
+        load_accelerator(name)
+        found[name] = None if price is None else positive(_number(price), f"price of {name}")
+    return found
+
+
+def _number(price: object) -> object:
+    try:
+        return float(price) if isinstance(price, str) else price
+    except ValueError:
+        return price
+
+
+def _listed(given: object, name: str) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        return tuple(entry.strip() for entry in given.split(",") if entry.strip())
+    if isinstance(given, (list, tuple)):
+        return tuple(str(entry) for entry in given)
+    raise InputError(f"{name} must be names, such as 'a,b', not {given!r}")
+
+
+def read_price_or_say(gpu: Accelerator, given: dict[str, Any]) -> tuple[HourlyPrice | None, list[str]]:
+    """The price of an hour, or None and what to say about it."""
+    if not any(key in given for key in PRICE_KEYS) and quoted_price(gpu) is None:
+        return None, [
+            f"{gpu.name} has no price in its file: costs are ratios of GPU hours; give price (USD per GPU hour)"
+        ]
+    hour = read_price(gpu, given)
+    return hour, [f"price {float(hour.usd_per_gpu_hour):.2f} USD per GPU hour: {hour.source}"]
+
+
+@dataclass(frozen=True)
+class Present:
+    """The deployment as it is: what it answers, and what is said about it."""
+
+    setting: Setting
+    answer: Operating
+    warnings: tuple[str, ...]
+
+
+def operate(setting: Setting, predictor: Predictor) -> Operating:
+    """Ask the question, and price the answer where the price of an hour is known."""
+    answer, gpus = setting.question.ask(predictor), predictor.plan.deployment.gpus
+    hour = setting.usd_per_gpu_hour
+    cost = None if hour is None else float(usd_per_million(hour, answer.tok_s_per_gpu))
+    return Operating(
+        answer.ttft * 1e3, answer.tpot * 1e3, answer.tok_s_per_gpu * gpus, answer.tok_s_per_gpu, gpus, answer.batch,
+        predictor.memory.kv_bytes_per_token, answer.gpu_seconds, cost,
+    )  # fmt: skip
+
+
+def try_move(move: Move, present: Present) -> MoveResult:
+    """Make the move; what is refused, or does not fit, says why."""
+    if move.setting is None:
+        return MoveResult(move.name, move.option, move.caveat, False, move.reason, None, {})
+    reason = ""
+    for attempt in (move.setting, *move.fallbacks):
+        try:
+            predictor, warnings = attempt.resolved()
+            misfit = attempt.question.misfit(predictor)
+            if not misfit:
+                new = tuple(warning for warning in warnings if warning not in present.warnings)
+                return _tried(move, Present(attempt, operate(attempt, predictor), new), present)
+            reason = reason or misfit
+        except RooflinekitError as error:
+            reason = reason or str(error)
+    return MoveResult(move.name, move.option, move.caveat, False, reason, None, {})
+
+
+def _tried(move: Move, then: Present, now: Present) -> MoveResult:
+    wider = "" if then.setting is move.setting else f" tp {then.setting.deployment.tp}"
+    return MoveResult(
+        move.name + wider,
+        move.option + wider.replace(" tp", " --tp"),
+        move.caveat,
+        True,
+        "",
+        then.answer,
+        {
+            "ttft": then.answer.ttft_ms / now.answer.ttft_ms,
+            "tpot": then.answer.tpot_ms / now.answer.tpot_ms,
+            "throughput": then.answer.output_tok_s_per_gpu / now.answer.output_tok_s_per_gpu,
+            "cost": _cost_ratio(then, now),
+        },
+        then.warnings,
+    )
+
+
+def _cost_ratio(then: Present, now: Present) -> float | None:
+    """In accelerator seconds on the same accelerator; on another in USD, if both prices are known."""
+    if then.setting.gpu == now.setting.gpu:
+        return then.answer.gpu_seconds_per_token / now.answer.gpu_seconds_per_token
+    if then.answer.usd_per_million_output is None or now.answer.usd_per_million_output is None:
+        return None
+    return then.answer.usd_per_million_output / now.answer.usd_per_million_output
+
+
+def rank(move: MoveResult, by: str) -> tuple[int, float]:
+    """Possible moves by their gain, those without a price after them, impossible ones last."""
+    ratio = move.ratio.get(by)
+    if ratio is None:
+        return (1 if move.possible else 2), 0.0
+    return 0, -ratio if by == "throughput" else ratio
+
+
+def levers(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Any) -> Levers:
+    """What would help a deployment most.
+
+    Args:
+        model: a name, a Hugging Face id, or a path, as `estimate` takes it.
+        gpu: an accelerator's name or a path to its file.
+        **scenario: batch, or concurrency (users of a closed loop); isl, osl, cached, context; the deployment and
+            calibration as `estimate` takes them; price [USD/h], or purchase, years, power_price [USD/kWh], pue;
+            prefix (share of each prompt that a prefix cache would hold); draft, draft_tokens, acceptance (to try, not
+            in use); gpus (others to try: names, or name -> USD/h; default: those whose files have a price); models
+            (others to compare); by (cost, tpot, ttft or throughput: what ranks the moves).
+
+    Returns:
+        `Levers`: the answer now, elasticities of TTFT, TPOT, throughput and cost, what a decode step reads, and moves
+        ranked by what they gain; those that are not possible say why.
+
+    Raises:
+        InputError: (and its kinds) for anything that makes no sense; DoesNotFitError if the deployment does not fit.
+
+    >>> found = levers("llama-3-8b", batch=1, isl=128, osl=128, calibration="none", gpus=["h200-sxm"])
+    >>> best = found.moves[0]
+    >>> found.balance.lever, best.move, round(best.ratio["tpot"], 2)  # 4 bits and a scale for 16, but for the LM head
+    ('weights', 'int4 weights', 0.31)
+    """
+    given = checked(scenario)
+    setting, hints = read_setting(model, gpu, given)
+    predictor, warnings = setting.resolved()
+    if setting.question.misfit(predictor):
+        _refuse(setting, given, predictor)
+    plan, by = predictor.plan, given.get("by", "cost")
+    hour, notes = read_price_or_say(plan.system.accelerator, given)
+    setting = replace(setting, usd_per_gpu_hour=None if hour is None else float(hour.usd_per_gpu_hour))
+    present = Present(setting, operate(setting, predictor), warnings)
+    tried = [try_move(move, present) for move in moves(setting, plan, hints)]
+    read = balance(predictor, setting.question.scaled(batch=present.answer.running).work)
+    slopes = elasticities(predictor, setting.question)
+    return Levers(
+        version=__version__,
+        model=plan.model.name,
+        gpu=plan.system.accelerator.name,
+        engine=plan.deployment.engine,
+        level="expected" if plan.calibration else "bound",
+        calibration={"name": plan.calibration.name, "hash": plan.calibration.hash} if plan.calibration else None,
+        inputs=_inputs(setting.question, predictor),
+        by=by,
+        price=None if hour is None else {"usd_per_gpu_hour": float(hour.usd_per_gpu_hour), "source": hour.source},
+        answer=present.answer,
+        elasticities=slopes,
+        balance=read,
+        sentence=in_words(read, slopes, setting.question.users, plan.model.max_context),
+        moves=tuple(sorted(tried, key=lambda move: rank(move, by))),
+        warnings=(*warnings, *notes),
+    )
+
+
+def _refuse(setting: Setting, given: dict[str, Any], found: Predictor) -> None:
+    """Say what `estimate` says of a deployment that does not fit. Raises DoesNotFitError."""
+    asked = given | {"batch": 1} if setting.question.users else given
+    misfit = f"{found.plan.model.name}: {setting.question.misfit(found)}"
+    refuse_misfit(setting.model, setting.gpu, asked, misfit)
+
+
+def _inputs(question: Question, predictor: Predictor) -> dict[str, Any]:
+    """Every input as it was understood."""
+    work, precision, deployment = question.work, predictor.plan.precision, predictor.plan.deployment
+    parallel = {"batch": None, "concurrency": None, "concurrency" if question.users else "batch": int(work.batch)}
+    counts = {"isl": int(work.isl), "osl": int(work.osl), "cached": int(work.cached)}
+    context = {"context": float(work.decode_context)}
+    degrees = {name: getattr(deployment, name) for name in ("tp", "pp", "ep", "dp", "cp")}
+    weights = getattr(precision.formats, predictor.plan.model.matrices[-1]).value
+    return {**parallel, **counts, **context, **degrees, "weights": weights, "kv": precision.kv.value}
