@@ -30,7 +30,6 @@ from rooflinekit.specs.clients import client_of
 from rooflinekit.specs.engines import engine_names, engine_version_of
 
 __all__ = [
-    "LOADS",
     "METRICS",
     "Answer",
     "ServedGroup",

@@ -29,7 +29,6 @@ __all__ = [
     "Process",
     "Requests",
     "Source",
-    "checked",
     "generate",
     "parse_process",
 ]

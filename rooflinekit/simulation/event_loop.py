@@ -23,7 +23,7 @@ from rooflinekit.simulation.arrivals import Arrival, Job, Source
 from rooflinekit.simulation.ledger import Ledger
 from rooflinekit.simulation.replica import FULL, Replica
 
-__all__ = ["IMBALANCE", "ROUTERS", "Fleet", "Link", "Route", "Simulation", "Watch", "asking_to_stop", "router_named"]
+__all__ = ["ROUTERS", "Fleet", "Link", "Simulation", "Watch", "router_named"]
 
 
 @contextmanager

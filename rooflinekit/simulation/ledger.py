@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rooflinekit.simulation.arrivals import Job
 
-__all__ = ["RESOLUTION", "Ledger", "Objective", "Sketch"]
+__all__ = ["Ledger", "Objective", "Sketch"]
 
 RESOLUTION = 0.005
 """Ratio of the ends of a bin, less 1. A quantile is within 0.5 % of the sample's own: half a bin, and as much again

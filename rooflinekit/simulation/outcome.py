@@ -14,7 +14,7 @@ from rooflinekit.simulation.replica import Replica
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["PERCENTILES", "Counts", "Outcome", "ReplicaUse", "Spread", "summarise"]
+__all__ = ["Outcome", "Spread", "summarise"]
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 

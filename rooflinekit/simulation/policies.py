@@ -10,7 +10,7 @@ from typing import Protocol
 from rooflinekit.model.types.errors import UnknownNameError, WorkloadError
 from rooflinekit.simulation.arrivals import Job
 
-__all__ = ["POLICIES", "ByClass", "FirstCome", "Limits", "Policy", "Queue", "policy_named"]
+__all__ = ["POLICIES", "ByClass", "FirstCome", "Limits", "Queue", "policy_named"]
 
 
 @dataclass(frozen=True, slots=True)

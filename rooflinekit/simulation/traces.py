@@ -27,19 +27,7 @@ from rooflinekit.simulation.arrivals import Arrival
 from rooflinekit.simulation.lengths import MOST_TOKENS, Empirical
 from rooflinekit.simulation.spelling import at_least
 
-__all__ = [
-    "FORMATS",
-    "FlawError",
-    "LengthSummary",
-    "Row",
-    "Trace",
-    "TraceFormat",
-    "TraceSummary",
-    "load_trace",
-    "open_trace",
-    "read_row",
-    "summarise",
-]
+__all__ = ["LengthSummary", "Trace", "TraceSummary", "load_trace", "summarise"]
 
 _LONGEST_S = 10 * 365 * 86400.0  # ten years: beyond that a relative time is a clock, or in another unit
 _MOST_ID = 2**63 - 1

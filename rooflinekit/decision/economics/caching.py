@@ -34,41 +34,24 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.numeric import Array, Numeric, maximum
 from rooflinekit.simulation.lengths import Length
 
-__all__ = [
-    "Eviction",
-    "Recompute",
-    "Waste",
-    "eviction",
-    "memory_waste",
-    "naive_decoding",
-    "recompute_time",
-    "swap_time",
-]
+__all__ = ["Waste", "eviction", "memory_waste", "naive_decoding", "recompute_time", "swap_time"]
 
 _LENGTHS = 1024  # lengths that a sum over tokens is taken at; all of them up to here
 
 
-@dataclass(frozen=True)
-class Recompute:
-    """FLOP on one accelerator and time of one sequence's output, with a cache and without."""
+@dataclass(frozen=True, slots=True)
+class RecomputeCost:
+    """One sequence decoded with a cache, and by running everything again for each token; FLOP on one accelerator."""
 
     cached_flops: float
     naive_flops: float
-    cached_s: float
-    naive_s: float
-
-    @property
-    def flops_ratio(self) -> float:
-        """Naive over cached."""
-        return self.naive_flops / self.cached_flops
-
-    @property
-    def time_ratio(self) -> float:
-        """Naive over cached."""
-        return self.naive_s / self.cached_s
+    flops_ratio: float
+    cached_ms: float
+    naive_ms: float
+    time_ratio: float
 
 
-def naive_decoding(predictor: Predictor, isl: int, osl: int) -> Recompute:
+def naive_decoding(predictor: Predictor, isl: int, osl: int) -> RecomputeCost:
     """One sequence, decoded with a cache and without.
 
         cached = prefill(S) + Σ_{i=1}^{N−1} decode(S + i)
@@ -86,13 +69,11 @@ def naive_decoding(predictor: Predictor, isl: int, osl: int) -> Recompute:
     True
     """
     plan = predictor.plan
-    passes = [_work(plan, Batch.prefill(1.0, lengths)) for lengths in (float(isl), _lengths(isl, osl))]
-    first, naive = (passes[0][0], passes[0][1]), (_sum(passes[1][0], osl), _sum(passes[1][1], osl))
-    if osl == 1:
-        return Recompute(float(first[0]), naive[0], float(first[1]), naive[1])
-    steps = _work(plan, Batch.decode(1.0, _lengths(isl + 1, osl - 1)))
-    flops, time = (_sum(part, osl - 1) for part in steps)
-    return Recompute(float(first[0]) + flops, naive[0], float(first[1]) + time, naive[1])
+    first = _work(plan, Batch.prefill(1.0, float(isl)), 1)
+    naive = _work(plan, Batch.prefill(1.0, _lengths(isl, osl)), osl)
+    steps = _work(plan, Batch.decode(1.0, _lengths(isl + 1, osl - 1)), osl - 1) if osl > 1 else (0.0, 0.0)
+    flops, seconds = first[0] + steps[0], first[1] + steps[1]
+    return RecomputeCost(flops, naive[0], naive[0] / flops, seconds * 1e3, naive[1] * 1e3, naive[1] / seconds)
 
 
 def _lengths(first: int, count: int) -> Array:
@@ -103,17 +84,13 @@ def _lengths(first: int, count: int) -> Array:
     return np.round(first + (np.arange(points) + 0.5) * (count / points) - 0.5)
 
 
-def _work(plan: Plan, batch: Batch) -> tuple[Numeric, Numeric]:
-    """FLOP and time of a step."""
-    step = plan.time(batch)
-    flops = sum((timed.kernel.count * timed.kernel.flops for timed in step.kernels), 0.0)
-    return flops, step.time
-
-
-def _sum(part: Numeric, count: int) -> float:
+def _work(plan: Plan, batch: Batch, count: int) -> tuple[float, float]:
+    """FLOP and time [s] of `count` steps, of which the batch is a sample."""
     import numpy as np  # noqa: PLC0415
 
-    return float(np.mean(part)) * count
+    step = plan.time(batch)
+    flops = sum((timed.kernel.count * timed.kernel.flops for timed in step.kernels), 0.0)
+    return float(np.mean(flops)) * count, float(np.mean(step.time)) * count
 
 
 @dataclass(frozen=True)
@@ -160,39 +137,35 @@ def memory_waste(predictor: Predictor, isl: Length, osl: Length, longest: int) -
     reserved, exact, paged = (
         content / float(law.bytes(taken)) for taken in (float(longest), final, held + (block - 1.0) / 2.0)
     )
-    fit = [_fitting(predictor, tokens, isl.mean) for tokens in (float(longest), final, held)]
+    fit = [
+        int(float(predictor.memory.max_batch(tokens, min(isl.mean, tokens))))
+        for tokens in (float(longest), final, held)
+    ]
     return Waste(float(longest), final, held, block, reserved, exact, paged, *fit)
-
-
-def _fitting(predictor: Predictor, tokens: float, prompt: float) -> int:
-    return int(float(predictor.memory.max_batch(tokens, min(prompt, tokens))))
 
 
 _POINTS = 200
 _ALIKE = 1.05  # blocks and tiles make stairs of both curves; closer than this they count as equally fast
 
 
-@dataclass(frozen=True)
-class Eviction:
-    """Times of one eviction at `length` tokens [s], and where swap and recomputing cross.
+@dataclass(frozen=True, slots=True)
+class EvictionCost:
+    """Evicting one sequence of `length` tokens: copied to the host and back, or computed again.
 
-    crossings: lengths [tokens] at which the faster one changes, by more than 5 % in the end, up to `longest`; link: the
-    host link at which both would take as long at this length [B/s].
+    choice: the faster one at this length; short_choice: for the shortest sequences. crossings: lengths [tokens] at
+    which the faster one changes, by more than 5 % in the end, up to `longest`; break_even_link_gb_s: the host link at
+    which both would take as long at this length.
     """
 
-    length: float
-    swap: float
-    recompute: float
-    longest: float
+    length: int
+    kv_bytes: float
+    swap_ms: float
+    recompute_ms: float
+    choice: str
+    short_choice: str
     crossings: tuple[float, ...]
-    short_choice: str  #: what is faster for the shortest sequences: "swap" or "recompute"
-    bytes: float
-    link: float
-
-    @property
-    def choice(self) -> str:
-        """The faster one at this length."""
-        return "swap" if self.swap <= self.recompute else "recompute"
+    longest: int
+    break_even_link_gb_s: float
 
 
 def swap_time(predictor: Predictor, length: Numeric) -> Numeric:
@@ -211,7 +184,7 @@ def recompute_time(predictor: Predictor, length: Numeric) -> Numeric:
     return predictor.plan.time(Batch.prefill(1.0, length)).time
 
 
-def eviction(predictor: Predictor, length: int, longest: int) -> Eviction | None:
+def eviction(predictor: Predictor, length: int, longest: int) -> EvictionCost | None:
     """Compare the two at `length`, and look for crossings from 1 to `longest` tokens; None without a host link.
 
     >>> from rooflinekit.estimation.estimator import read_deployment, resolve
@@ -227,10 +200,18 @@ def eviction(predictor: Predictor, length: int, longest: int) -> Eviction | None
         return swap_time(predictor, tokens) / recompute_time(predictor, tokens)
 
     swap, recompute = float(swap_time(predictor, float(length))), float(recompute_time(predictor, float(length)))
-    moved = 2.0 * float(_bytes(predictor, float(length)))
-    first = "swap" if float(ratio(1.0)) <= 1.0 else "recompute"
-    crossings = _crossings(ratio, float(longest))
-    return Eviction(float(length), swap, recompute, float(longest), crossings, first, moved / 2.0, moved / recompute)
+    held = float(_bytes(predictor, float(length)))
+    return EvictionCost(
+        length=length,
+        kv_bytes=held,
+        swap_ms=swap * 1e3,
+        recompute_ms=recompute * 1e3,
+        choice="swap" if swap <= recompute else "recompute",
+        short_choice="swap" if float(ratio(1.0)) <= 1.0 else "recompute",
+        crossings=_crossings(ratio, float(longest)),
+        longest=longest,
+        break_even_link_gb_s=2.0 * held / recompute / 1e9,
+    )
 
 
 def _bytes(predictor: Predictor, length: Numeric) -> Numeric:

@@ -7,7 +7,14 @@ from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.decision.economics.caching import Waste, eviction, memory_waste, naive_decoding
+from rooflinekit.decision.economics.caching import (
+    EvictionCost,
+    RecomputeCost,
+    Waste,
+    eviction,
+    memory_waste,
+    naive_decoding,
+)
 from rooflinekit.decision.economics.dialogue import Dialogue, dialogue_time
 from rooflinekit.decision.economics.price import (
     POWER_ASSUMPTION,
@@ -29,7 +36,6 @@ from rooflinekit.decision.economics.token_prices import (
 from rooflinekit.estimation.estimator import (
     DEPLOYMENT_KEYS,
     WORKLOAD_KEYS,
-    Resolved,
     estimate,
     read_deployment,
     resolve,
@@ -39,7 +45,6 @@ from rooflinekit.model.traffic.mixing import InFlight, slots
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, WorkloadError, nearest
-from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.simulation.lengths import MOST_TOKENS, Length, parse_length
 from rooflinekit.version import __version__
@@ -47,28 +52,7 @@ from rooflinekit.version import __version__
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "COST_DEFAULTS",
-    "ContextCost",
-    "Cost",
-    "CostQuestion",
-    "DialogueCost",
-    "EvictionCost",
-    "PriceResult",
-    "Reason",
-    "RecomputeCost",
-    "Served",
-    "checked_cost",
-    "context_cost",
-    "cost",
-    "dialogue_cost",
-    "eviction_cost",
-    "price_result",
-    "recompute_cost",
-    "refuse_misfit",
-    "waste_cost",
-    "why",
-]
+__all__ = ["ContextCost", "Cost", "DialogueCost", "cost", "refuse_misfit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,33 +129,6 @@ class ContextCost:
     slots: int
     displaced: float
     kv_bytes: float
-
-
-@dataclass(frozen=True, slots=True)
-class RecomputeCost:
-    """One sequence decoded with a cache, and by running everything again for each token."""
-
-    cached_flops: float
-    naive_flops: float
-    flops_ratio: float
-    cached_ms: float
-    naive_ms: float
-    time_ratio: float
-
-
-@dataclass(frozen=True, slots=True)
-class EvictionCost:
-    """Evicting one sequence: copied to the host and back, or computed again."""
-
-    length: int
-    kv_bytes: float
-    swap_ms: float
-    recompute_ms: float
-    choice: str
-    short_choice: str
-    crossings: tuple[float, ...]
-    longest: int
-    break_even_link_gb_s: float
 
 
 @dataclass(frozen=True)
@@ -279,7 +236,7 @@ class CostQuestion:
         isl, osl = (parse_length(str(given[key])) for key in ("isl", "osl"))
         count = {key: _count(given, key) for key in ("question", "tool_result", "tool_call")}
         count |= {key: _count(given, key, 0) for key in ("cached", "system_prompt", "agent_prompt")}
-        turns, calls = (_turns(given, key) for key in ("turns", "calls"))
+        turns, calls = (_count(given, key, 1, _MOST_TURNS, "") for key in ("turns", "calls"))
         shared = bool(given["shared_prompt"])
         asked = cls(
             isl, osl, count["cached"],
@@ -292,22 +249,18 @@ class CostQuestion:
             given["long_context"] is not None,
             None if given["reserve"] is None else _count(given, "reserve"),
         )  # fmt: skip
-        asked._check()
+        if asked.utilisation > 1.0:
+            raise WorkloadError(f"utilisation is a share of the time, above 0 and at most 1, not {asked.utilisation:g}")
+        if asked.pue < 1.0:
+            raise WorkloadError(
+                f"pue is power of the building over power of the machines, at least 1, not {asked.pue:g}"
+            )
+        both = asked.prompt + asked.output
+        if asked.reserve is not None and asked.reserve < both:
+            raise WorkloadError(f"reserve={asked.reserve} holds no mean request of {both:.0f} tokens")
+        if asked.cached >= asked.prompt:
+            raise WorkloadError(f"cached={asked.cached} leaves nothing of isl={asked.prompt:.0f} to compute; use less")
         return asked
-
-    def _check(self) -> None:
-        if self.utilisation > 1.0:
-            raise WorkloadError(f"utilisation is a share of the time, above 0 and at most 1, not {self.utilisation:g}")
-        if self.pue < 1.0:
-            raise WorkloadError(
-                f"pue is power of the building over power of the machines, at least 1, not {self.pue:g}"
-            )
-        if self.reserve is not None and self.reserve < self.prompt + self.output:
-            raise WorkloadError(
-                f"reserve={self.reserve} holds no mean request of {self.prompt + self.output:.0f} tokens"
-            )
-        if self.cached >= self.prompt:
-            raise WorkloadError(f"cached={self.cached} leaves nothing of isl={self.prompt:.0f} to compute; use less")
 
 
 def checked_cost(scenario: Mapping[str, Any]) -> dict[str, Any]:
@@ -328,17 +281,10 @@ def refuse_misfit(model: str | PathLike[str], gpu: str | PathLike[str], given: M
     raise DoesNotFitError(misfit)
 
 
-def _count(given: Mapping[str, Any], key: str, least: int = 1) -> int:
+def _count(given: Mapping[str, Any], key: str, least: int = 1, most: int = MOST_TOKENS, unit: str = " tokens") -> int:
     value = whole_number(given[key], key, least)
-    if value > MOST_TOKENS:
-        raise WorkloadError(f"{key} must be at most {MOST_TOKENS:,} tokens, not {value}")
-    return value
-
-
-def _turns(given: Mapping[str, Any], key: str) -> int:
-    value = whole_number(given[key], key)
-    if value > _MOST_TURNS:
-        raise WorkloadError(f"{key} must be at most {_MOST_TURNS:,}, not {value}")
+    if value > most:
+        raise WorkloadError(f"{key} must be at most {most:,}{unit}, not {value}")
     return value
 
 
@@ -465,14 +411,6 @@ def context_cost(served: Served, prompt: int, context: int | None = None) -> Con
     )  # fmt: skip
 
 
-def recompute_cost(served: Served) -> RecomputeCost:
-    """One request decoded with a cache and without."""
-    both = naive_decoding(served.predictor, int(served.asked.prompt), int(served.asked.output))
-    return RecomputeCost(
-        both.cached_flops, both.naive_flops, both.flops_ratio, both.cached_s * 1e3, both.naive_s * 1e3, both.time_ratio
-    )
-
-
 def waste_cost(served: Served, notes: list[str]) -> Waste:
     """Reservations of the longest length against blocks."""
     asked, plan = served.asked, served.predictor.plan
@@ -490,11 +428,7 @@ def eviction_cost(served: Served, notes: list[str]) -> EvictionCost | None:
     found = eviction(served.predictor, length, max(longest, length))
     if found is None:
         notes.append(f"eviction: no host link is known of {served.predictor.plan.system.accelerator.name}")
-        return None
-    return EvictionCost(
-        length, found.bytes, found.swap * 1e3, found.recompute * 1e3, found.choice, found.short_choice,
-        found.crossings, int(found.longest), found.link / 1e9,
-    )  # fmt: skip
+    return found
 
 
 def why(times: TokenTimes, given: TokenWork, made: TokenWork, experts: bool = False) -> str:
@@ -542,40 +476,27 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
     asked = CostQuestion.read(given)
     deployment = read_deployment({key: given[key] for key in DEPLOYMENT_KEYS if key in given})
     resolved = resolve(model, gpu, deployment, given.get("calibration"))
-    hour = read_price(resolved.plan.system.accelerator, _hourly(given))
+    plan = resolved.plan
+    # A PUE alone is about energy, not about the price.
+    money = given if "purchase" in given else {key: value for key, value in given.items() if key != "pue"}
+    hour = read_price(plan.system.accelerator, money)
     room = float(slots(resolved.predictor, asked.prompt, asked.output))
     if room < 1.0:
-        name = resolved.plan.model.name
         lengths = {"isl": int(asked.prompt), "osl": int(asked.output)}
-        refuse_misfit(model, gpu, given | lengths, f"{name}: not one request fits in memory")
+        refuse_misfit(model, gpu, given | lengths, f"{plan.model.name}: not one request fits in memory")
     running = room if asked.concurrency is None else min(float(asked.concurrency), room)
     load = InFlight(running, asked.prompt, asked.output, float(asked.cached))
     times = token_times(resolved.predictor, load)
     prices = token_prices(times, hour, deployment.gpus, asked.utilisation)
-    return _answer(resolved, asked, Served(resolved.predictor, asked, times, prices, room))
-
-
-def _crowded(served: Served) -> Iterator[str]:
-    """Say that fewer run than were asked for."""
-    wanted = served.asked.concurrency
-    if wanted is not None and wanted > served.room:
-        yield f"{served.room:.0f} of {wanted} sequences fit at a time; prices are those of {served.room:.0f}"
-
-
-def _hourly(given: dict[str, Any]) -> dict[str, Any]:
-    """What is said about the price; a PUE alone is about energy."""
-    return given if "purchase" in given else {key: value for key, value in given.items() if key != "pue"}
-
-
-def _answer(resolved: Resolved, asked: CostQuestion, served: Served) -> Cost:
-    plan = resolved.plan
-    accelerator: Accelerator = plan.system.accelerator
-    input_work, output_work = token_work(resolved.predictor, served.times)
-    notes = list(_crowded(served))
+    served = Served(resolved.predictor, asked, times, prices, room)
+    input_work, output_work = token_work(resolved.predictor, times)
+    notes = []
+    if asked.concurrency is not None and asked.concurrency > room:
+        notes.append(f"{room:.0f} of {asked.concurrency} sequences fit at a time; prices are those of {room:.0f}")
     return Cost(
         version=__version__,
         model=plan.model.name,
-        gpu=accelerator.name,
+        gpu=plan.system.accelerator.name,
         engine=plan.deployment.engine,
         level="expected" if plan.calibration else "bound",
         calibration={"name": plan.calibration.name, "hash": plan.calibration.hash} if plan.calibration else None,
@@ -588,7 +509,7 @@ def _answer(resolved: Resolved, asked: CostQuestion, served: Served) -> Cost:
         agent=dialogue_cost(served, asked.agent, "agent", notes),
         ordinary_context=context_cost(served, int(asked.prompt)),
         long_context=served.long_context(notes),
-        recompute=recompute_cost(served),
+        recompute=naive_decoding(resolved.predictor, int(asked.prompt), int(asked.output)),
         waste=waste_cost(served, notes),
         eviction=eviction_cost(served, notes),
         warnings=(*resolved.warnings, *notes),

@@ -12,7 +12,6 @@ from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.numeric import Numeric
 
 __all__ = [
-    "HOURS_PER_YEAR",
     "POWER_ASSUMPTION",
     "PRICE_KEYS",
     "Capex",

@@ -32,7 +32,7 @@ from rooflinekit.specs import load_model
 from rooflinekit.specs.engines import split_version
 from rooflinekit.specs.flags import load_flags
 
-__all__ = ["ONLINE", "aim"]
+__all__ = ["aim"]
 
 ONLINE: dict[str, tuple[Dtype, ...]] = {"vllm": vllm.ONLINE, "sglang": sglang.ONLINE, "trtllm": trtllm.ONLINE}
 _HEADS = ("medusa", "eagle", "eagle3")  # drafts that come as a checkpoint of their own

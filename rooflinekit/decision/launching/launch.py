@@ -22,7 +22,7 @@ from rooflinekit.model.types.errors import DeploymentError, InputError
 from rooflinekit.model.types.units import GB
 from rooflinekit.version import __version__
 
-__all__ = ["Launch", "Prediction", "Server", "launch", "launch_script"]
+__all__ = ["Launch", "Server", "launch", "launch_script"]
 
 
 @dataclass(frozen=True, slots=True)

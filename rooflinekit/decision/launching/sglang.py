@@ -9,8 +9,6 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError
 from rooflinekit.model.types.speculation import Speculation
 
-__all__ = ["NOTES", "ONLINE", "sglang_notes", "sglang_wishes"]
-
 ONLINE = (Dtype.FP8,)
 """Formats to which it can quantise 16-bit weights as it loads them."""
 

@@ -28,9 +28,7 @@ from rooflinekit.specs.locate import spec_dir, user_dir
 __all__ = [
     "Checkpoint",
     "Setting",
-    "Share",
     "Target",
-    "Weights",
     "Wish",
     "common",
     "find_checkpoint",

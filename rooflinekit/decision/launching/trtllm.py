@@ -9,8 +9,6 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError
 from rooflinekit.model.types.speculation import Speculation
 
-__all__ = ["NOTES", "ONLINE", "trtllm_notes", "trtllm_wishes"]
-
 ONLINE: tuple[Dtype, ...] = ()
 """It quantises nothing as it loads: formats come from the checkpoint."""
 

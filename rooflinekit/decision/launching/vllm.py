@@ -10,8 +10,6 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError
 from rooflinekit.model.types.speculation import Speculation
 
-__all__ = ["NOTES", "ONLINE", "vllm_notes", "vllm_wishes"]
-
 ONLINE = (Dtype.FP8, Dtype.FP8_BLOCK)
 """Formats to which it can quantise 16-bit weights as it loads them; the table says from which version."""
 

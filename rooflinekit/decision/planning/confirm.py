@@ -20,7 +20,7 @@ from rooflinekit.simulation.lengths import Length, LogNormal, cv
 from rooflinekit.simulation.replica import Replica as Served
 from rooflinekit.simulation.simulate import Load, Setup, serve
 
-__all__ = ["Played", "Ranked", "play", "ranked", "warnings"]
+__all__ = ["Played", "ranked", "warnings"]
 
 _REQUESTS = (400, 2000)  # least and most that count
 _STEPS = 150_000  # of one replica, to which the requests are cut

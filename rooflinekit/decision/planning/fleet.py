@@ -40,8 +40,6 @@ __all__ = [
     "ability",
     "bears",
     "feel",
-    "first_violation",
-    "joined",
     "lay_out",
     "link_seconds",
     "pool_ability",

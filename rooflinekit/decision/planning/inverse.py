@@ -25,23 +25,13 @@ from rooflinekit.specs import load_accelerator
 from rooflinekit.version import __version__
 
 __all__ = [
-    "LARGEST",
-    "STATIC_KEYS",
     "BreakEven",
     "Solution",
     "break_even_prices",
-    "check_keys",
     "fewest_gpus",
     "largest",
     "last_before_violation",
-    "make_solution",
-    "meets",
-    "missed",
-    "part_of",
-    "refuse_percentiles",
     "required_bandwidth",
-    "resolved_of",
-    "static_times",
 ]
 
 STATIC_KEYS = ("batch", "isl", "osl", "cached")

@@ -21,19 +21,7 @@ from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, Inp
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.version import __version__
 
-__all__ = [
-    "DEFAULT_SLO",
-    "PLAN_KEYS",
-    "Candidate",
-    "Fleet",
-    "PlanAnswer",
-    "answer_in_words",
-    "deployment_name",
-    "lost_in_words",
-    "plan",
-    "read_question",
-    "split_name",
-]
+__all__ = ["DEFAULT_SLO", "Candidate", "Fleet", "PlanAnswer", "plan", "read_question", "split_name"]
 
 
 @dataclass(frozen=True)

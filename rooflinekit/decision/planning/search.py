@@ -34,19 +34,7 @@ from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.specs import load_accelerator, load_model
 
-__all__ = [
-    "BUDGETS",
-    "SEQUENCES",
-    "Able",
-    "Found",
-    "Question",
-    "Refusal",
-    "Space",
-    "Split",
-    "search",
-    "settings",
-    "splits",
-]
+__all__ = ["Found", "Question", "Refusal", "Space", "search", "splits"]
 
 BUDGETS = (2048, 4096, 8192, 16384)
 """Token budgets of a step that are tried beside the engine's default."""

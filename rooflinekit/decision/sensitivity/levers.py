@@ -34,19 +34,7 @@ from rooflinekit.version import __version__
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Levers",
-    "MoveResult",
-    "Operating",
-    "Present",
-    "checked",
-    "levers",
-    "operate",
-    "rank",
-    "read_price_or_say",
-    "read_setting",
-    "try_move",
-]
+__all__ = ["Levers", "MoveResult", "Operating", "levers"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,17 +20,7 @@ from rooflinekit.simulation.simulate import SIMULATION_KEYS, simulate
 from rooflinekit.specs import load_accelerator
 from rooflinekit.version import __version__
 
-__all__ = [
-    "COST_COLUMNS",
-    "SIMULATED_COLUMNS",
-    "Job",
-    "Piece",
-    "Scenarios",
-    "answer",
-    "check_price",
-    "simulate_frame",
-    "with_costs",
-]
+__all__ = ["COST_COLUMNS", "SIMULATED_COLUMNS", "Job", "Piece", "Scenarios", "answer", "check_price", "with_costs"]
 
 COST_COLUMNS = ("usd_per_hour", "usd_per_million_output_tokens", "price_source")
 

@@ -17,7 +17,7 @@ from rooflinekit.model.types.errors import InputError, InterruptedRunError, Miss
 from rooflinekit.specs.writing import partial_path
 from rooflinekit.version import __version__
 
-__all__ = ["SHEET_ROWS", "SUFFIXES", "Kept", "check_suffix", "need_parquet", "write_table"]
+__all__ = ["SUFFIXES", "Kept", "check_suffix", "need_parquet", "write_table"]
 
 
 @dataclass(frozen=True)

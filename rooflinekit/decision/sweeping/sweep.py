@@ -26,7 +26,6 @@ __all__ = [
     "WORKBOOKS",
     "Means",
     "Shard",
-    "Source",
     "check_inputs",
     "front_of",
     "identity",

@@ -20,7 +20,7 @@ from rooflinekit.specs.calibration.served import UNITLESS, Fitted, ServedFile, S
 from rooflinekit.specs.engines import step_range
 from rooflinekit.specs.locate import read_text
 
-__all__ = ["Answers", "EngineFit", "Error", "Outcome", "Problem", "alike", "fit_engine", "remarks"]
+__all__ = ["EngineFit", "Outcome", "fit_engine"]
 
 
 @dataclass(frozen=True)

@@ -24,17 +24,7 @@ from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.choose import choose_calibration, reach_of
 from rooflinekit.specs.calibration.write import Heading, render
 
-__all__ = [
-    "REGIMES",
-    "Built",
-    "Fitted",
-    "build_calibration",
-    "calibrate_family",
-    "coverage",
-    "fit_regimes",
-    "predict",
-    "regime_of",
-]
+__all__ = ["REGIMES", "Built", "Fitted", "build_calibration", "calibrate_family", "predict", "regime_of"]
 
 LEVEL = 0.9
 _LEAST = 15

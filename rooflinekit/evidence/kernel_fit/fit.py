@@ -14,7 +14,7 @@ from rooflinekit.model.types.errors import MissingExtraError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.numeric import Array
 
-__all__ = ["FormFit", "Prior", "fit_form", "form_time", "form_values"]
+__all__ = ["Prior", "fit_form", "form_time"]
 
 _SCALE = 0.08
 """Log error beyond which a row counts linearly instead of squared: the usual misfit of the forms."""

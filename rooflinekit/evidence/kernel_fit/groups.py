@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "KEY",
     "SCHEMA",
-    "STATUSES",
     "SUFFIX",
     "Group",
     "Measurements",

@@ -43,7 +43,7 @@ from rooflinekit.model.types.numeric import Array
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["GROUP", "OPERATIONS", "VARIANT", "Columns", "Measured", "balanced_load", "measured_rows", "power_law_load"]
+__all__ = ["OPERATIONS", "VARIANT", "Columns", "Measured", "measured_rows", "power_law_load"]
 
 _SAMPLES = 32
 _LOW, _SMALL, _HIGH = 1.0, (0.01, 2.0), 0.8

@@ -15,7 +15,7 @@ from rooflinekit.evidence.measured.logs import StartUp, is_mlperf, is_startup, r
 from rooflinekit.evidence.measured.measurement import Measurement
 from rooflinekit.model.types.errors import SpecError
 
-__all__ = ["TOOLS", "is_benchmark", "read_measurements"]
+__all__ = ["is_benchmark", "read_measurements"]
 
 TOOLS = (
     "vllm bench serve (JSON)",
