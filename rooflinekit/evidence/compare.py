@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.estimation.estimator import Resolved
 from rooflinekit.evidence.benchmark_runs import (
     Given,
     Interference,
@@ -23,6 +22,7 @@ from rooflinekit.evidence.benchmark_runs import (
 from rooflinekit.evidence.measured import Facts, Measurement, StartUp, read_measurements
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.simulation.outcome import about
 from rooflinekit.version import __version__
 
 __all__ = ["CAUSES", "Comparison", "Gap", "Given", "Metric", "Run", "attribute", "compare"]
@@ -208,13 +208,8 @@ def _run(run: Measurement, given: Given, predictor: Callable[[Predictor], LoadPr
         tuple(_metrics(run, expected)),
         gap,
         tuple(notes + list(gap.notes if gap else ())),
-        _calibration(resolved),
+        about(resolved.plan)["calibration"],
     )
-
-
-def _calibration(resolved: Resolved) -> dict[str, str] | None:
-    used = resolved.plan.calibration
-    return {"name": used.name, "hash": used.hash} if used else None
 
 
 def _metrics(run: Measurement, expected: LoadPrediction) -> list[Metric]:

@@ -107,11 +107,6 @@ class ClosedLoop:
         """No request waits for the clock."""
         return [0.0] * count
 
-    @property
-    def in_flight(self) -> int | None:
-        """Most requests that the client has under way."""
-        return self.users
-
 
 @dataclass(frozen=True)
 class Gamma:
@@ -127,11 +122,6 @@ class Gamma:
         """Seconds before each arrival."""
         drawn: list[float] = rng.gamma(self.cv**-2, self.cv**2 / self.rate, count).tolist()
         return drawn
-
-    @property
-    def in_flight(self) -> int | None:
-        """An open loop has no limit."""
-        return None
 
 
 @dataclass(frozen=True)
@@ -150,11 +140,6 @@ class Poisson:
         drawn: list[float] = rng.exponential(1.0 / self.rate, count).tolist()
         return drawn
 
-    @property
-    def in_flight(self) -> int | None:
-        """An open loop has no limit."""
-        return None
-
 
 @dataclass(frozen=True)
 class Constant:
@@ -171,11 +156,6 @@ class Constant:
         """Seconds before each arrival."""
         return [1.0 / self.rate] * count
 
-    @property
-    def in_flight(self) -> int | None:
-        """An open loop has no limit."""
-        return None
-
 
 @dataclass(frozen=True)
 class Burst:
@@ -187,11 +167,6 @@ class Burst:
     def gaps(self, rng: Generator, first: int, count: int) -> list[float]:
         """Seconds before each arrival: only the first of a burst waits."""
         return [self.period_s if index and index % self.size == 0 else 0.0 for index in range(first, first + count)]
-
-    @property
-    def in_flight(self) -> int | None:
-        """An open loop has no limit."""
-        return None
 
 
 Process = ClosedLoop | Gamma | Poisson | Constant | Burst
@@ -222,13 +197,11 @@ def parse_process(text: str) -> Process:
         case "constant":
             process = Constant(phrase.positive("rate"))
         case _:
-            process = Burst(phrase.count("size"), _period(phrase.number("period", 0.0)))
+            process = Burst(phrase.count("size"), phrase.number("period", 0.0))
+            if process.period_s:
+                at_least(process.period_s, 0, "period")
     phrase.done()
     return process
-
-
-def _period(seconds: float) -> float:
-    return at_least(seconds, 0, "period") if seconds else 0.0
 
 
 @dataclass(frozen=True)
@@ -259,8 +232,7 @@ def generate(process: Process, requests: Requests, count: int, seed: int = 0) ->
     """Yield `count` arrivals in order of time; the same seed gives the same arrivals.
 
     Gaps, prompts, outputs and classes come from streams of their own, so that another law for one leaves the others
-    as they were. A closed loop has no clock: its arrivals are all at 0, and `process.in_flight` says how many a client
-    has under way.
+    as they were. A closed loop has no clock: its arrivals are all at 0.
 
     >>> from rooflinekit.simulation.lengths import Fixed
     >>> [arrival.time for arrival in generate(Constant(4.0), Requests(Fixed(8), Fixed(2)), 3)]

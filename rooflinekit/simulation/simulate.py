@@ -34,13 +34,12 @@ from rooflinekit.simulation.event_loop import Fleet, Link, Simulation, Watch
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool, kv_capacity_tokens
 from rooflinekit.simulation.ledger import Ledger, Objective
 from rooflinekit.simulation.lengths import parse_length
-from rooflinekit.simulation.outcome import Outcome, summarise
+from rooflinekit.simulation.outcome import Outcome, about, summarise
 from rooflinekit.simulation.policies import Limits, policy_named
 from rooflinekit.simulation.replica import HostTier, Replica
 from rooflinekit.simulation.steps import Clock, build_table
-from rooflinekit.simulation.traces import Trace, load_trace
+from rooflinekit.simulation.traces import load_trace
 from rooflinekit.simulation.watch import Timeline, both
-from rooflinekit.version import __version__
 
 __all__ = ["SIMULATION_KEYS", "Load", "Question", "Scheduler", "Setup", "make_load", "serve", "simulate"]
 
@@ -139,8 +138,9 @@ def serve(
     gpus = resolved.plan.deployment.gpus * len(fleet.replicas) + first * len(fleet.prefills)
     return summarise(
         run,
-        _about(resolved, setup, fleet),
         gpus,
+        **about(resolved.plan),
+        inputs=_inputs(resolved.plan, setup, fleet),
         warnings=(*resolved.warnings, *_notes(run, setup)),
         timeline=timeline.rows(),
     )
@@ -269,8 +269,9 @@ class _Drafting:
         return time + self.seconds, slope, steps
 
 
-def _about(resolved: Resolved, setup: Setup, fleet: Fleet) -> dict[str, Any]:
-    plan, limits = resolved.plan, fleet.replicas[0].limits
+def _inputs(plan: Plan, setup: Setup, fleet: Fleet) -> dict[str, Any]:
+    """Every input of the deployment, the scheduler and the fleet, as it was understood."""
+    limits = fleet.replicas[0].limits
     inputs = {key: getattr(plan.deployment, key) for key in ("tp", "pp", "ep", "dp", "gpus")}
     precision = plan.precision
     inputs |= {"weights": getattr(precision.formats, plan.model.matrices[-1]).value, "kv": precision.kv.value}
@@ -278,16 +279,7 @@ def _about(resolved: Resolved, setup: Setup, fleet: Fleet) -> dict[str, Any]:
     inputs |= {"token_budget": limits.token_budget, "max_num_seqs": limits.max_num_seqs}
     inputs |= {"max_model_len": limits.max_model_len, "policy": setup.scheduler.policy or _usual(plan)}
     pool = fleet.replicas[0].pool
-    inputs |= {"block_size": pool.size, "kv_tokens": pool.total * pool.size}
-    return {
-        "version": __version__,
-        "model": plan.model.name,
-        "gpu": plan.system.accelerator.name,
-        "engine": plan.deployment.engine,
-        "level": "expected" if plan.calibration else "bound",
-        "calibration": {"name": plan.calibration.name, "hash": plan.calibration.hash} if plan.calibration else None,
-        "inputs": inputs,
-    }
+    return inputs | {"block_size": pool.size, "kv_tokens": pool.total * pool.size}
 
 
 def _notes(run: Simulation, setup: Setup) -> Iterator[str]:
@@ -358,9 +350,32 @@ def make_load(question: Question, seed: int = 0) -> tuple[Load, int, tuple[str, 
         raise InputError(f"requests come by one of --rate, --concurrency, --arrivals and --trace; {what}")
     if not question.duration > 0 or question.warmup < 0 or min(question.samples, question.prefix_groups) < 1:
         raise WorkloadError("duration must be above 0, warmup at least 0, samples and prefix_groups at least 1")
+    ttft, tpot = (None if ms is None else ms / 1e3 for ms in (question.ttft_ms, question.tpot_ms))
+    users, warmup = question.concurrency, question.warmup
+    notes: tuple[str, ...] = ()
     if question.trace is not None:
-        return _replay(question, load_trace(question.trace, question.clean))
-    return _synthetic(question, _process(question), seed)
+        trace = load_trace(question.trace, question.clean)
+        arrivals = trace.arrivals(question.speed, question.requests)
+        if users is not None:
+            arrivals = (arrival._replace(time=0.0) for arrival in arrivals)
+        typical = (sum(trace.isl) + sum(trace.osl)) / len(trace)
+        longest = max(isl + osl for isl, osl in zip(trace.isl, trace.osl, strict=True))
+        notes = tuple(f"{trace.name}: {count} rows cleaned: {reason}" for reason, count in trace.cleaned.items())
+        hash_tokens = trace.block_tokens or _PREFIX_TOKENS
+    else:
+        process, hash_tokens = _process(question), _PREFIX_TOKENS
+        isl, osl = parse_length(question.isl), parse_length(question.osl)
+        count = question.requests or _REQUESTS
+        if isinstance(process, ClosedLoop):
+            users, warmup, count = process.users, process.warmup, process.prompts + process.warmup
+        elif isinstance(process, Burst) and not process.period_s:
+            count = min(question.requests or process.size, process.size)
+        arrivals = generate(process, Requests(isl, osl, question.classes), count, seed)
+        typical, longest = isl.mean + osl.mean, int(isl.quantile(1.0) + osl.quantile(1.0))
+        notes = (_IN_STEP,) if (users or 0) > 1 and osl.quantile(0.0) == osl.quantile(1.0) else ()
+    arrivals = _dressed(arrivals, question)
+    load = Load(arrivals, typical, longest, users, warmup, question.duration, Objective(ttft, tpot))
+    return load, hash_tokens, notes
 
 
 def _process(question: Question) -> Process:
@@ -372,39 +387,6 @@ def _process(question: Question) -> Process:
     if not 0 < rate < math.inf or not 0 < question.cv < math.inf:
         raise WorkloadError(f"rate and cv must be above 0, not {rate} and {question.cv}")
     return Poisson(rate) if question.cv == 1 else Gamma(rate, question.cv)
-
-
-def _synthetic(question: Question, process: Process, seed: int) -> tuple[Load, int, tuple[str, ...]]:
-    isl, osl = parse_length(question.isl), parse_length(question.osl)
-    requests = Requests(isl, osl, question.classes)
-    users, warmup, count = None, question.warmup, question.requests or _REQUESTS
-    if isinstance(process, ClosedLoop):
-        users, warmup, count = process.users, process.warmup, process.prompts + process.warmup
-    elif isinstance(process, Burst) and not process.period_s:
-        count = min(question.requests or process.size, process.size)
-    arrivals = _dressed(generate(process, requests, count, seed), question)
-    longest = int(isl.quantile(1.0) + osl.quantile(1.0))
-    notes = (_IN_STEP,) if (users or 0) > 1 and osl.quantile(0.0) == osl.quantile(1.0) else ()
-    return _load(question, arrivals, (isl.mean + osl.mean, longest), users, warmup), _PREFIX_TOKENS, notes
-
-
-def _replay(question: Question, trace: Trace) -> tuple[Load, int, tuple[str, ...]]:
-    arrivals = trace.arrivals(question.speed, question.requests)
-    typical = (sum(trace.isl) + sum(trace.osl)) / len(trace)
-    longest = max(isl + osl for isl, osl in zip(trace.isl, trace.osl, strict=True))
-    notes = tuple(f"{trace.name}: {count} rows cleaned: {reason}" for reason, count in trace.cleaned.items())
-    users = question.concurrency
-    if users is not None:
-        arrivals = (arrival._replace(time=0.0) for arrival in arrivals)
-    load = _load(question, _dressed(arrivals, question), (typical, longest), users, question.warmup)
-    return load, trace.block_tokens or _PREFIX_TOKENS, notes
-
-
-def _load(
-    question: Question, arrivals: Iterator[Arrival], size: tuple[float, int], users: int | None, warmup: int
-) -> Load:
-    ttft, tpot = (None if ms is None else ms / 1e3 for ms in (question.ttft_ms, question.tpot_ms))
-    return Load(arrivals, *size, users, warmup, question.duration, Objective(ttft, tpot))
 
 
 def _dressed(arrivals: Iterator[Arrival], question: Question) -> Iterator[Arrival]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rooflinekit.decision.economics.caching import (
     EvictionCost,
@@ -42,15 +42,12 @@ from rooflinekit.estimation.estimator import (
 )
 from rooflinekit.model.operating_point import Interval, Predictor
 from rooflinekit.model.traffic.mixing import InFlight, slots
-from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, WorkloadError, nearest
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.simulation.lengths import MOST_TOKENS, Length, parse_length
-from rooflinekit.version import __version__
-
-if TYPE_CHECKING:
-    import pandas as pd
+from rooflinekit.simulation.outcome import about
 
 __all__ = ["ContextCost", "Cost", "DialogueCost", "cost", "refuse_misfit"]
 
@@ -132,16 +129,9 @@ class ContextCost:
 
 
 @dataclass(frozen=True)
-class Cost(Answer):
+class Cost(DeploymentAnswer):
     """What tokens cost on a deployment, why, and what follows from it. A part is None where it cannot be answered."""
 
-    version: str
-    model: str
-    gpu: str
-    engine: str
-    level: str
-    calibration: dict[str, str] | None
-    inputs: dict[str, Any]
     prices: PriceResult
     reason: Reason
     conversation: DialogueCost | None
@@ -170,12 +160,6 @@ class Cost(Answer):
             for section, values in sections.items()
             for name, value in _flat(values)
         ]
-
-    def to_frame(self) -> pd.DataFrame:
-        """The same as a table."""
-        import pandas as pd  # noqa: PLC0415 - only where it is asked for
-
-        return pd.DataFrame(self.to_rows())
 
 
 def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -494,12 +478,7 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
     if asked.concurrency is not None and asked.concurrency > room:
         notes.append(f"{room:.0f} of {asked.concurrency} sequences fit at a time; prices are those of {room:.0f}")
     return Cost(
-        version=__version__,
-        model=plan.model.name,
-        gpu=plan.system.accelerator.name,
-        engine=plan.deployment.engine,
-        level="expected" if plan.calibration else "bound",
-        calibration={"name": plan.calibration.name, "hash": plan.calibration.hash} if plan.calibration else None,
+        **about(plan),
         inputs=served.inputs(),
         prices=price_result(served, notes),
         reason=Reason(

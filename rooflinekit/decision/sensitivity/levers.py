@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rooflinekit.decision.economics.cost import refuse_misfit
 from rooflinekit.decision.economics.price import (
@@ -22,17 +22,14 @@ from rooflinekit.decision.sensitivity.moves import Hints, Move, moves
 from rooflinekit.decision.sensitivity.question import METRICS, Question, Setting
 from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, WORKLOAD_KEYS, read_deployment
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, RooflinekitError, UnknownNameError, WorkloadError, nearest
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.speculation import SPECULATION_KEYS, Speculation
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.simulation.outcome import about
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.version import __version__
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["Levers", "MoveResult", "Operating", "levers"]
 
@@ -76,16 +73,9 @@ class MoveResult:
 
 
 @dataclass(frozen=True)
-class Levers(Answer):
+class Levers(DeploymentAnswer):
     """Elasticities of a deployment's answers, what its decode steps read, and moves ranked by gain."""
 
-    version: str
-    model: str
-    gpu: str
-    engine: str
-    level: str
-    calibration: dict[str, str] | None
-    inputs: dict[str, Any]
     by: str  #: metric that ranks the moves
     price: dict[str, Any] | None
     answer: Operating
@@ -108,12 +98,6 @@ class Levers(Answer):
     def to_rows(self) -> list[dict[str, Any]]:
         """The moves, one flat row each."""
         return [move.to_row() for move in self.moves]
-
-    def to_frame(self) -> pd.DataFrame:
-        """The moves as a table."""
-        import pandas as pd  # noqa: PLC0415 - only where it is asked for
-
-        return pd.DataFrame(self.to_rows())
 
 
 _OWN = ("concurrency", "prefix", "gpus", "models", "by")
@@ -308,12 +292,7 @@ def levers(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **
     read = balance(predictor, setting.question.scaled(batch=present.answer.running).work)
     slopes = elasticities(predictor, setting.question)
     return Levers(
-        version=__version__,
-        model=plan.model.name,
-        gpu=plan.system.accelerator.name,
-        engine=plan.deployment.engine,
-        level="expected" if plan.calibration else "bound",
-        calibration={"name": plan.calibration.name, "hash": plan.calibration.hash} if plan.calibration else None,
+        **about(plan),
         inputs=_inputs(setting.question, predictor),
         by=by,
         price=None if hour is None else {"usd_per_gpu_hour": float(hour.usd_per_gpu_hour), "source": hour.source},
