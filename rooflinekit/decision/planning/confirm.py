@@ -16,7 +16,7 @@ from rooflinekit.model.traffic.percentiles import Spread
 from rooflinekit.simulation.arrivals import Arrival, Constant, Gamma, Poisson, Requests, generate
 from rooflinekit.simulation.event_loop import Watch
 from rooflinekit.simulation.ledger import Ledger, Sketch
-from rooflinekit.simulation.lengths import Length, LogNormal, cv
+from rooflinekit.simulation.lengths import LogNormal, cv
 from rooflinekit.simulation.replica import Replica as Served
 from rooflinekit.simulation.simulate import Load, Setup, serve
 
@@ -101,7 +101,8 @@ def _alike(part: Part, demand: Demand, seed: int) -> _Window:
     if demand.closed:
         rate = load / turn
         seconds = _counted(rate, step) / rate + _WARM * turn
-        arrivals = generate(Poisson(1.0), Requests(demand.isl, _drifting(demand.osl)), 1 << 40, seed)
+        osl = demand.osl if cv(demand.osl) > 0.0 or demand.osl.mean < 2.0 else LogNormal(demand.osl.mean, _DRIFT)
+        arrivals = generate(Poisson(1.0), Requests(demand.isl, osl), 1 << 40, seed)
         return _run(part, _load(arrivals, demand, seconds, int(load)), Setup(seed=seed), _WARM * turn)
     seconds = _counted(load, step) / load + _WARM * turn
     return _run(part, _load(_open(seen, load, seed), demand, seconds), Setup(seed=seed), _WARM * turn)
@@ -157,10 +158,6 @@ def _speed(demand: Demand) -> float:
     return demand.peak_load / ((len(trace) - 1) / trace.time[-1])
 
 
-def _drifting(osl: Length) -> Length:
-    return osl if cv(osl) > 0.0 or osl.mean < 2.0 else LogNormal(osl.mean, _DRIFT)
-
-
 Ranked = tuple[Option, Played | None, int]
 """An option, its simulation, and how many accelerators the formula alone asked for."""
 
@@ -208,27 +205,16 @@ def warnings(question: Question, found: Found, order: list[Ranked]) -> list[str]
     if played is None and question.confirm:
         notes.append("no candidate was confirmed: each that was simulated missed an objective, with replicas added too")
     if played is not None and played.felt.stable:
-        notes += _disagreements(question, best, played)
-    notes += _formats(best)
+        felt = best.feel(question.demand)
+        for each in question.slo:
+            said, seen = each.value(felt), each.value(played.felt)
+            if abs(seen / said - 1.0) > _APART:
+                words = f"{each.statistic} {each.metric.upper()}"
+                notes.append(f"{words}: the formula says {said * 1e3:.3g} ms, the simulation {seen * 1e3:.3g} ms")
+    scenarios = [part.replica.scenario for part in best.parts]
+    told = {(key, each[key]): None for each in scenarios for key in ("weights", "kv", "activations") if key in each}
+    notes += [f"{key} {value} as asked: what that does to the quality of answers is not weighed" for key, value in told]
     if question.space.weights == question.space.kv == (None,):
         notes.append("weights and cache are in the checkpoint's formats; others, such as fp8, are tried if asked for")
     notes += [note for part in best.parts for note in part.replica.resolved.warnings]
     return notes
-
-
-def _formats(option: Option) -> list[str]:
-    """Formats that were asked for change what the model says."""
-    scenarios = [part.replica.scenario for part in option.parts]
-    told = {(key, each[key]): None for each in scenarios for key in ("weights", "kv", "activations") if key in each}
-    return [f"{key} {value} as asked: what that does to the quality of answers is not weighed" for key, value in told]
-
-
-def _disagreements(question: Question, option: Option, played: Played) -> list[str]:
-    """Objectives of which formula and simulation say things more than a fifth apart."""
-    felt, found = option.feel(question.demand), []
-    for each in question.slo:
-        said, seen = each.value(felt), each.value(played.felt)
-        if abs(seen / said - 1.0) > _APART:
-            words = f"{each.statistic} {each.metric.upper()}"
-            found.append(f"{words}: the formula says {said * 1e3:.3g} ms, the simulation {seen * 1e3:.3g} ms")
-    return found

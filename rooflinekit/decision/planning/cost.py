@@ -22,7 +22,6 @@ from rooflinekit.decision.planning.fleet import Option, Part, Replica, feel
 from rooflinekit.decision.sweeping.pareto import on_front
 from rooflinekit.model.traffic.mixing import InFlight
 from rooflinekit.model.types.errors import InputError, WorkloadError
-from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import GB
 from rooflinekit.specs import load_accelerator
@@ -74,7 +73,10 @@ def read_tariff(gpus: tuple[str, ...], given: Mapping[str, float], pue: float, l
         if accelerator.name not in {each.name for each in loaded.values()}:
             raise InputError(f"a price is given for {accelerator.name}, which is not among --gpu {', '.join(gpus)}")
         named[accelerator.name] = price
-    prices = {each.name: _price(each, named.get(each.name)) for each in loaded.values()}
+    prices = {
+        each.name: quoted_price(each) if named.get(each.name) is None else hourly_price(each, named[each.name])
+        for each in loaded.values()
+    }
     if not 1.0 <= pue <= 10.0:
         raise WorkloadError(f"pue is power of the building over power of the machines, from 1 to 10, not {pue!r}")
     if load_gb_s is not None and not 0.0 < load_gb_s <= 1e6:
@@ -82,10 +84,6 @@ def read_tariff(gpus: tuple[str, ...], given: Mapping[str, float], pue: float, l
     told = f"weights load at {LOAD_GB_S:g} GB/s ({LOAD_ASSUMPTION})" if load_gb_s is None else ""
     notes = tuple(note for note in (POWER_ASSUMPTION, told) if note)
     return Tariff(prices, pue, (load_gb_s or LOAD_GB_S) * GB, notes)
-
-
-def _price(accelerator: Accelerator, given: float | None) -> HourlyPrice | None:
-    return quoted_price(accelerator) if given is None else hourly_price(accelerator, given)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.decision.planning.demand import Demand, read_demand
+from rooflinekit.decision.planning.demand import read_demand
 from rooflinekit.decision.planning.fleet import ability, feel, lay_out
 from rooflinekit.decision.planning.objective import Objective, parse_objectives, refuse_undecoded
 from rooflinekit.decision.planning.plan import DEFAULT_SLO, PlanAnswer, plan
@@ -136,20 +136,36 @@ def missed(predictor: Predictor, work: Workload, slo: tuple[Objective, ...]) -> 
     return [str(each) for each in slo if float(times[each.metric].time) > each.limit]
 
 
-def make_solution(
+def make_solution(  # noqa: PLR0913, PLR0917 - the fields of an answer
     resolved: Resolved,
-    said: tuple[str, float, str, str],
+    what: str,
+    value: float,
+    unit: str,
+    answer: str,
     slo: tuple[Objective, ...],
-    why: tuple[tuple[str, ...], dict[str, float], bool],
+    binds: tuple[str, ...],
+    at: dict[str, float],
+    regained: bool = False,
 ) -> Solution:
-    """Put an answer together: (what, value, unit, words) and (what binds, latencies, whether more is good again)."""
-    (what, value, unit, answer), (binds, at, again) = said, why
-    note = "Larger values meet the objectives again, but one below them does not: they are not counted on."
+    """Put an answer together; a larger value that is good again is said."""
+    if regained:
+        answer += " Larger values meet the objectives again, but one below them does not: they are not counted on."
     plan = resolved.plan
     return Solution(
-        __version__, what, value, unit, f"{answer} {note}" if again else answer, plan.model.name,
-        plan.system.accelerator.name, tuple(map(str, slo)), binds, at, again, {}, resolved.warnings,
-    )  # fmt: skip
+        version=__version__,
+        what=what,
+        value=value,
+        unit=unit,
+        answer=answer,
+        model=plan.model.name,
+        gpu=plan.system.accelerator.name,
+        subject_to=tuple(map(str, slo)),
+        binds=binds,
+        at=at,
+        regained=regained,
+        scenario={},
+        warnings=resolved.warnings,
+    )
 
 
 LARGEST = ("batch", "context", "rate", "users")
@@ -206,7 +222,7 @@ def _batch(resolved: Resolved, work: Workload, slo: tuple[Objective, ...]) -> So
     if value is None:
         raise _no_solution(resolved, "batch 1", replace(work, batch=1.0), slo)
     stops = missed(predictor, replace(work, batch=value + 1.0), slo) if value < room else ["memory"]
-    return _static(resolved, ("batch", "sequences"), replace(work, batch=float(value)), slo, (value, stops, again))
+    return _static(resolved, "batch", "sequences", value, replace(work, batch=float(value)), slo, stops, again)
 
 
 def _context(resolved: Resolved, work: Workload, slo: tuple[Objective, ...]) -> Solution:
@@ -233,17 +249,19 @@ def _context(resolved: Resolved, work: Workload, slo: tuple[Objective, ...]) -> 
     stops = missed(predictor, at(value + 1.0), slo)
     limit = predictor.plan.model.max_context
     stops = stops or ([f"{predictor.plan.model.name}'s own maximum"] if value == limit else ["memory"])
-    return _static(resolved, ("context", "tokens"), at(float(value)), slo, (value, stops, again))
+    return _static(resolved, "context", "tokens", value, at(float(value)), slo, stops, again)
 
 
-def _static(
+def _static(  # noqa: PLR0913, PLR0917 - the parts of one sentence
     resolved: Resolved,
-    what: tuple[str, str],
+    name: str,
+    unit: str,
+    value: int,
     work: Workload,
     slo: tuple[Objective, ...],
-    found: tuple[int, list[str], bool],
+    stops: list[str],
+    regained: bool,
 ) -> Solution:
-    (name, unit), (value, stops, again) = what, found
     at = {f"{key}_ms": float(time.time) * 1e3 for key, time in static_times(resolved.predictor, work).items()}
     inside = f"batch {work.batch:.0f}, {work.isl:,.0f} tokens in, {work.osl:,.0f} out"
     answer = (
@@ -251,7 +269,7 @@ def _static(
         f"There ({inside}) TTFT is {format_time(at['ttft_ms'] / 1e3)} and TPOT "
         f"{format_time(at['tpot_ms'] / 1e3)}."
     )
-    return make_solution(resolved, (name, float(value), unit, answer), slo, (tuple(stops), at, again))
+    return make_solution(resolved, name, float(value), unit, answer, slo, tuple(stops), at, regained)
 
 
 def _no_room(resolved: Resolved, tokens: float, batch: int = 1) -> str:
@@ -282,7 +300,10 @@ def _under_load(what: str, model: str, gpu: str, slo: tuple[Objective, ...], giv
     probe = read_demand({"rate": 1.0, **lengths} if what == "rate" else {"users": 1, **part_of(given, ("isl", "osl"))})
     refuse_undecoded(slo, probe.osl.mean)
     replica = lay_out(model, gpu, part_of(given, DEPLOYMENT_KEYS), probe, given.get("calibration"))
-    demand = probe if what == "rate" else _many(probe, replica.room, slo)
+    demand = probe
+    if what == "users":  # those that run at once; more where an objective limits how long they wait
+        waits = any(each.metric != "tpot" for each in slo)
+        demand = replace(probe, users=replica.room * (_WAITING if waits else 1))
     able = ability(replica, demand, slo)
     if able.load <= 0.0:
         felt = feel(replica.answer(demand, 1.0 if demand.closed else 1e-6))
@@ -295,14 +316,8 @@ def _under_load(what: str, model: str, gpu: str, slo: tuple[Objective, ...], giv
     number = f"{able.load:,.0f}" if demand.closed else f"{able.load:,.4g}"
     named = f"number of users is {number}" if demand.closed else f"rate is {number} {demand.unit}"
     answer = f"The largest {named}: {' and '.join(stops)} stops more."
-    found = make_solution(replica.resolved, (what, able.load, demand.unit, answer), slo, (stops, at, able.regained))
+    found = make_solution(replica.resolved, what, able.load, demand.unit, answer, slo, stops, at, able.regained)
     return replace(found, scenario={"model": model, "gpu": gpu, **given})
-
-
-def _many(probe: Demand, room: float, slo: tuple[Objective, ...]) -> Demand:
-    """Users up to those that run at once; more where an objective limits how long they wait."""
-    waits = any(each.metric != "tpot" for each in slo)
-    return replace(probe, users=room * (_WAITING if waits else 1))
 
 
 _FASTEST = 1e3  # times the bandwidth there is
@@ -345,7 +360,7 @@ def required_bandwidth(
         f"{format_rate(high, 'B/s')} of memory bandwidth meet {', '.join(map(str, slo))}: "
         f"{high / now:.3g} times the {format_rate(now, 'B/s')} of {resolved.plan.system.accelerator.name}."
     )
-    found = make_solution(resolved, ("bandwidth", high, "B/s", answer), slo, (("memory bandwidth",), at, False))
+    found = make_solution(resolved, "bandwidth", high, "B/s", answer, slo, ("memory bandwidth",), at)
     return replace(found, scenario={"model": str(model), "gpu": str(gpu), **given})
 
 
@@ -417,7 +432,11 @@ def break_even_prices(
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     for gpu in names:
-        prices = {name: price for name, price in dict(scenario.get("prices") or {}).items() if _same(name, gpu)}
+        prices = {
+            name: price
+            for name, price in dict(scenario.get("prices") or {}).items()
+            if load_accelerator(name).value.name == load_accelerator(gpu).value.name
+        }
         try:
             answer = plan(model, gpu, slo, **{**own, "prices": prices})
         except (InfeasibleError, DoesNotFitError) as error:
@@ -430,14 +449,6 @@ def break_even_prices(
             "usd_per_hour": answer.best.cost.usd_per_hour, "why": None,
         })  # fmt: skip
         notes += answer.warnings
-    return _break_even(str(model), rows, notes)
-
-
-def _same(name: str, gpu: str) -> bool:
-    return load_accelerator(name).value.name == load_accelerator(gpu).value.name
-
-
-def _break_even(model: str, rows: list[dict[str, Any]], notes: list[str]) -> BreakEven:
     able = [row for row in rows if row["gpus"]]
     if len(able) < 2:
         raise InfeasibleError("no solution: " + "; ".join(f"{r['gpu']}: {r['why']}" for r in rows if r["why"]))
@@ -449,5 +460,5 @@ def _break_even(model: str, rows: list[dict[str, Any]], notes: list[str]) -> Bre
         + (f" (now ${row['usd_per_gpu_hour']:.2f})" if row["usd_per_gpu_hour"] is not None else "")
         for row in able if row["break_even_usd"] is not None
     ]  # fmt: skip
-    answer = "; ".join(words) + "." if words else "no price is known; give one with --price"
-    return BreakEven(__version__, model, answer, tuple(rows), tuple(dict.fromkeys(notes)))
+    told = "; ".join(words) + "." if words else "no price is known; give one with --price"
+    return BreakEven(__version__, str(model), told, tuple(rows), tuple(dict.fromkeys(notes)))

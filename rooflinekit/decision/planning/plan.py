@@ -170,7 +170,17 @@ def deployment_name(scenario: dict[str, Any]) -> str:
 
 def answer_in_words(best: Candidate, demand: Demand, reserve: Reserve) -> str:
     """The answer as a sentence or four, with the arithmetic that leads to it."""
-    parts = [f"{_arithmetic(best)}: {_money(best)}."]
+    pieces = []
+    for fleet in best.fleets:
+        role = "" if fleet.role == "serve" else f"{fleet.role} "
+        number = f"{fleet.replicas} {role}replica{'s' if fleet.replicas > 1 else ''}"
+        pieces.append(f"{number} x {deployment_name(fleet.scenario)} on {fleet.scenario['gpu']}")
+    cost, engine = best.cost, best.fleets[0].scenario["engine"]
+    money = "no price is known, so plans are compared by GPUs"
+    if cost.usd_per_hour is not None:
+        million = _three(cost.million_tokens_usd or 0.0)
+        money = f"${cost.usd_per_hour:,.2f} an hour, ${million} a million tokens in and out"
+    parts = [f"{best.gpus} GPU{'s' if best.gpus > 1 else ''} = {' + '.join(pieces)}, {engine}: {money}."]
     parts += [_sizing(fleet, demand, reserve) for fleet in best.fleets]
     if best.formula_gpus != best.gpus:
         parts.append(
@@ -182,24 +192,6 @@ def answer_in_words(best: Candidate, demand: Demand, reserve: Reserve) -> str:
     else:
         parts.append("No simulation has confirmed it.")
     return " ".join(parts)
-
-
-def _arithmetic(best: Candidate) -> str:
-    """`40 GPUs = 5 replicas x TP8`."""
-    pieces = []
-    for fleet in best.fleets:
-        role = "" if fleet.role == "serve" else f"{fleet.role} "
-        number = f"{fleet.replicas} {role}replica{'s' if fleet.replicas > 1 else ''}"
-        pieces.append(f"{number} x {deployment_name(fleet.scenario)} on {fleet.scenario['gpu']}")
-    first = best.fleets[0].scenario
-    return f"{best.gpus} GPU{'s' if best.gpus > 1 else ''} = {' + '.join(pieces)}, {first['engine']}"
-
-
-def _money(best: Candidate) -> str:
-    cost = best.cost
-    if cost.usd_per_hour is None:
-        return "no price is known, so plans are compared by GPUs"
-    return f"${cost.usd_per_hour:,.2f} an hour, ${_three(cost.million_tokens_usd or 0.0)} a million tokens in and out"
 
 
 def _sizing(fleet: Fleet, demand: Demand, reserve: Reserve) -> str:
@@ -230,9 +222,10 @@ def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
     ratio = mine / theirs if mine is not None and theirs is not None else other.gpus / best.gpus
     if abs(ratio - 1.0) < _CLOSE:
         return "costs the same; more is left to spare in the best" if priced else "as many GPUs; less to spare"
-    head = f"{_percent(ratio)} {'dearer' if priced else 'more GPUs'}" if ratio > 1 else "cheaper, but not confirmed"
+    head = f"{ratio - 1.0:.0%} {'dearer' if priced else 'more GPUs'}" if ratio > 1 else "cheaper, but not confirmed"
+    binds = dict.fromkeys(what for fleet in other.fleets for what in fleet.binds)
     use, its = demand.peak_load / best.gpus, demand.peak_load / other.gpus
-    reasons = [f"a GPU carries {_three(its)} against {_three(use)} {demand.unit} ({_binding(other)})"]
+    reasons = [f"a GPU carries {_three(its)} against {_three(use)} {demand.unit} ({', '.join(binds)} binds)"]
     if priced and mine is not None and theirs is not None:
         hours = [cost / candidate.gpus for cost, candidate in ((mine, other), (theirs, best))]
         if abs(hours[0] / hours[1] - 1.0) > _CLOSE:
@@ -241,15 +234,6 @@ def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
     if idle > 0.1:
         reasons.append(f"{idle:.0%} of what it bears stays unused")
     return f"{head}: {', '.join(reasons)}"
-
-
-def _binding(candidate: Candidate) -> str:
-    bound = dict.fromkeys(what for fleet in candidate.fleets for what in fleet.binds)
-    return f"{', '.join(bound)} binds"
-
-
-def _percent(ratio: float) -> str:
-    return f"{ratio - 1.0:.0%}"
 
 
 def _three(value: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 from rooflinekit.decision.planning.cost import Tariff
@@ -120,6 +120,9 @@ def _powers(most: int) -> tuple[int, ...]:
 
 _TRIES = 64  # replicas that are added where an objective of the whole request fails though those of its parts hold
 _ANSWER = 2.0  # tokens from which there is something to decode
+_BETTER = 1.0 + 1e-3  # a setting has to bear this much more than one that was tried before
+_IDLE = 1e-6  # requests/s at which nobody waits
+_MIXED = 64  # replicas of one kind in a mixed fleet, from none up and from the most down
 _LONG = 256  # tokens to which the longest admitted sequence is rounded up
 
 
@@ -185,14 +188,10 @@ def search(question: Question) -> Found:
         if question.space.disaggregated and not question.demand.closed and question.demand.osl.mean >= _ANSWER:
             _disaggregated(question, laid_out, found)
     if question.space.mixed:
-        found.options += _cheaper(_mixed(question, found.able), found.options, question.tariff)
+        rank = question.tariff.rank
+        least = min((rank(option) for option in found.options), default=(math.inf, 0))
+        found.options += [mix for mix in _mixed(question, found.able) if rank(mix) < least]
     return found
-
-
-def _cheaper(mixes: list[Option], others: list[Option], tariff: Tariff) -> list[Option]:
-    """Mixed fleets that cost less than every other option."""
-    least = min((tariff.rank(option) for option in others), default=(math.inf, 0))
-    return [mix for mix in mixes if tariff.rank(mix) < least]
 
 
 def _longest(model: Model, demand: Demand, found: Found) -> int | None:
@@ -266,14 +265,18 @@ def _aggregated(question: Question, base: Replica, found: Found) -> None:
         found.refused.append(Refusal(name, why))
         return
     found.able.append(best)
-    option = _sized(question, best)
-    if option is None:
+    reserve = question.reserve
+    part = Part(
+        "serve",
+        best.replica,
+        best.ability,
+        working_replicas(best.ability, question.demand, reserve),
+        reserve.redundancy,
+    )
+    if part.gpus > reserve.limit(best.replica.gpu):
         found.refused.append(Refusal(name, f"takes more {base.gpu} than there are"))
     else:
-        found.options.append(option)
-
-
-_BETTER = 1.0 + 1e-3  # a setting has to bear this much more than one that was tried before
+        found.options.append(Option("aggregated", (part,)))
 
 
 def _how_near(question: Question, able: Able, found: Found) -> str:
@@ -287,25 +290,15 @@ def _how_near(question: Question, able: Able, found: Found) -> str:
     return f"even without waiting {words}" if missed else f"{', '.join(able.ability.binds)} fails at any load"
 
 
-_IDLE = 1e-6  # requests/s at which nobody waits
-
-
-def _sized(question: Question, able: Able) -> Option | None:
-    """As many replicas as the peak takes, and the spare ones; None where there are not so many accelerators."""
-    reserve = question.reserve
-    working = working_replicas(able.ability, question.demand, reserve)
-    part = Part("serve", able.replica, able.ability, working, reserve.redundancy)
-    return Option("aggregated", (part,)) if part.gpus <= reserve.limit(able.replica.gpu) else None
-
-
 def _disaggregated(question: Question, laid_out: list[Replica], found: Found) -> None:
     """The cheapest prefill pool with the cheapest decode pool, for each engine and pair of formats on one accelerator.
 
     The objectives on TTFT bind the one, those on TPOT the other, so that each can be chosen by itself.
     """
-    kinds = {(r.scenario["engine"], r.scenario.get("weights"), r.scenario.get("kv")): None for r in laid_out}
-    for kind in kinds:
-        own = [r for r in laid_out if (r.scenario["engine"], r.scenario.get("weights"), r.scenario.get("kv")) == kind]
+    kinds: dict[tuple[Any, ...], list[Replica]] = {}
+    for replica in laid_out:
+        kinds.setdefault(tuple(replica.scenario.get(key) for key in ("engine", "weights", "kv")), []).append(replica)
+    for kind, own in kinds.items():
         prefill = _cheapest_pool(question, [(r, PrefillPool.of(r, question.demand)) for r in own], "prefill")
         if prefill is None:
             continue
@@ -352,12 +345,12 @@ def _mixed(question: Question, able: list[Able]) -> list[Option]:
     """
     if question.demand.closed or any(question.tariff.price(each.replica.gpu) is None for each in able):
         return []
-    mixes = []
-    for place, first in enumerate(able):
-        for second in able[place + 1 :]:
-            if first.replica.gpu != second.replica.gpu:
-                mixes += [option for option in (_pair(question, first, second),) if option is not None]
-    return sorted(mixes, key=question.tariff.rank)[:1]
+    mixes = [
+        _pair(question, first, second)
+        for first, second in combinations(able, 2)
+        if first.replica.gpu != second.replica.gpu
+    ]
+    return sorted((mix for mix in mixes if mix is not None), key=question.tariff.rank)[:1]
 
 
 def _pair(question: Question, first: Able, second: Able) -> Option | None:
@@ -377,17 +370,9 @@ def _pair(question: Question, first: Able, second: Able) -> Option | None:
     if not found:
         return None
     _, _, count, other = min(found, key=lambda mix: (mix[1], mix[0]) if question.tariff.by_gpus else mix[:2])
-    return _fleet(question, (first, count), (second, other))
-
-
-_MIXED = 64  # replicas of one kind in a mixed fleet, from none up and from the most down
-
-
-def _fleet(question: Question, *kinds: tuple[Able, int]) -> Option:
-    """Replicas of two kinds; what may fail is taken from the kind that bears more."""
-    strongest = max(kinds, key=lambda kind: kind[0].ability.load)
+    strongest = max((first, second), key=lambda able: able.ability.load)  # of which some may fail
     parts = []
-    for able, count in kinds:
-        spare = min(question.reserve.redundancy, count - 1) if (able, count) == strongest else 0
-        parts.append(Part("serve", able.replica, able.ability, count - spare, spare))
+    for able, replicas in ((first, count), (second, other)):
+        spare = min(reserve.redundancy, replicas - 1) if able is strongest else 0
+        parts.append(Part("serve", able.replica, able.ability, replicas - spare, spare))
     return Option("mixed", shared_out(parts))
