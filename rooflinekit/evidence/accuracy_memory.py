@@ -157,6 +157,7 @@ def setup_of(run: Run) -> Setup:
     engine = _ENGINES.get(run.engine, run.engine)
     model, bits = _formats(_model(facts["model"]), facts.get("weight_dtype", "").lower())
     accelerator, known = _accelerator(facts)
+    version = _VERSION.search(facts.get("engine_version", ""))
     replicas = _REPLICAS.search(facts.get("notes", ""))
     dp, ep = (int(replicas[1]), int(replicas[2])) if replicas else (1, 1)
     deployment = Deployment(
@@ -167,7 +168,7 @@ def setup_of(run: Run) -> Setup:
         weights=Dtype.FP32 if facts.get("weight_dtype") == "fp32" else None,
         kv=Dtype.FP8 if facts.get("kv_dtype", "").startswith("fp8") else None,
         engine=engine,
-        engine_version=_version(run),
+        engine_version=version[1] if version else _V0 if run.engine == "vllm-v0" else None,
         settings=_settings(facts),
     )
     return Setup(model, accelerator, deployment, known, bits)
@@ -195,11 +196,6 @@ def _count(facts: Mapping[str, str], key: str) -> int | None:
         return int(float(text))
     except ValueError:
         raise InputError(f"{key} {text!r} is not a whole number") from None
-
-
-def _version(run: Run) -> str | None:
-    found = _VERSION.search(run.facts.get("engine_version", ""))
-    return found[1] if found else _V0 if run.engine == "vllm-v0" else None
 
 
 def _model(name: str) -> Model:
@@ -262,15 +258,13 @@ _WEIGHTS: dict[str, Dtype] = {
 
 def _quantised(model: Model, dtype: Dtype, told: str) -> WeightFormats:
     """Matrices of the layers in `dtype`; attention stays wide where the recipe says so, and in weight-only MLA."""
-    wide = "ffn only" in told or (dtype.weight_only and any(_latent(layer.mixer) for layer in model.layers))
+    wide = "ffn only" in told or (
+        dtype.weight_only and any(getattr(layer.mixer, "kind", "") == "mla" for layer in model.layers)
+    )
     attention = model.dtype if wide else dtype
     fields: dict[str, Any] = {"attention": attention, "ffn": dtype, "experts": dtype, "shared_experts": dtype}
     base = WeightFormats.uniform(model.dtype)
     return replace(base, **fields)
-
-
-def _latent(mixer: object) -> bool:
-    return getattr(mixer, "kind", "") == "mla"
 
 
 _OF_POOL = ("kv_pool_gib_per_gpu", "kv_pool_tokens", "kv_blocks", "max_concurrency")
@@ -300,8 +294,7 @@ def memory_accuracy(files: Sequence[Path], progress: Callable[[str], None] | Non
         known = [(measured, value) for measured, value in pairs if value is not None]
         values, answers = (np.array(column, dtype=float) for column in (list(zip(*known, strict=True)) or [(), ()]))
         scores.append(score({"engine": engine, "quantity": quantity}, values, answers, None, len(pairs)))
-    answered = sum(group.answered for group in scores)
-    return Accuracy(answered + sum(unanswered.values()), answered, dict(unanswered), tuple(scores), "quantity")
+    return Accuracy.of(scores, unanswered, "quantity")
 
 
 def _answers(run: Run, unanswered: Counter[str]) -> Mapping[str, float]:

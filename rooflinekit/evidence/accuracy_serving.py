@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.evidence.accuracy import Accuracy, Score, score, signature
-from rooflinekit.model.traffic.closed_form import Loaded, Traffic, closed_loop
-from rooflinekit.model.traffic.mixing import InFlight, StaticRun, static_run
+from rooflinekit.model.traffic.closed_form import Traffic, closed_loop
+from rooflinekit.model.traffic.mixing import InFlight, static_run
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.client import Client, Conditions
 from rooflinekit.model.types.deployment import ENGINES
@@ -154,9 +154,14 @@ def _resolve(setup: dict[str, Any], source: str, calibration: str | None) -> Res
     engine = str(setup["engine"]).lower()
     if engine not in ENGINES or engine not in engine_names():
         raise UnknownNameError("engine", engine, [name for name in ENGINES if name != "ideal"])
-    scenario = _split(setup)
+    degrees = {key: _degree(setup[key]) for key in _DEGREES}
+    tp, pp, dp = (whole_number(degrees[key], key) for key in ("tp", "pp", "dp"))
+    if dp > 1 and tp % dp == 0 and _degree(setup["n_gpus"]) == tp * pp:
+        degrees["tp"] = tp // dp  # some sources count attention-parallel ranks inside tp (TensorRT-LLM's attention DP)
+    scenario = degrees | {"microbatches": pp}
     scenario |= _formats(str(setup["model"]), setup["weight_dtype"], setup["kv_dtype"], engine)
-    version = engine_version_of(engine, setup["engine_version"] or _date(source))
+    dated = re.search(r"20\d\d(?:-\d\d)?", source)  # the year, or year and month, that a source names
+    version = engine_version_of(engine, setup["engine_version"] or (dated[0] if dated else ""))
     scenario |= {"engine": engine, "engine_version": version}
     deployment = read_deployment(scenario)
     gpus = _degree(setup["n_gpus"])
@@ -170,15 +175,6 @@ def _resolve(setup: dict[str, Any], source: str, calibration: str | None) -> Res
 
 # More cards than a bridge joins were in a server without bridges.
 _BOXES = {"a100-pcie-80gb": "a100-pcie-box", "a100-pcie-40gb": "a100-pcie-box", "h100-pcie": "h100-pcie-box"}
-
-
-def _split(setup: dict[str, Any]) -> dict[str, Any]:
-    """Degrees of a row. Some sources count attention-parallel ranks inside tp (TensorRT-LLM's attention DP)."""
-    degrees = {key: _degree(setup[key]) for key in _DEGREES}
-    tp, pp, dp = (whole_number(degrees[key], key) for key in ("tp", "pp", "dp"))
-    if dp > 1 and tp % dp == 0 and _degree(setup["n_gpus"]) == tp * pp:
-        degrees["tp"] = tp // dp
-    return degrees | {"microbatches": pp}
 
 
 def _degree(cell: object) -> object:
@@ -206,13 +202,9 @@ def _formats(name: str, weights: str, kv: str, engine: str) -> dict[str, Any]:
     return chosen
 
 
-def _date(source: str) -> str:
-    """The year, or year and month, that a source names."""
-    found = re.search(r"20\d\d(?:-\d\d)?", source)
-    return found[0] if found else ""
-
-
 _KEY = ("source_key", "model", "gpu", "metric")
+_QUEUE = 1e6  # users of a saturated run: more than any deployment holds
+_USUAL_OSL = 128.0  # a row that names none: long enough that the first token hardly counts
 _PER_TIME = {"output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user", "prefill_tok_s"}
 
 
@@ -242,8 +234,7 @@ def serving_accuracy(
     told = progress or (lambda _: None)
     rows = pd.concat([_predicted(read_serving_table(path), calibration, unanswered, told) for path in files])
     scores = tuple(_score(own) for _, own in rows.groupby([rows[name].astype(str) for name in _KEY]))
-    answered = sum(group.answered for group in scores)
-    return Accuracy(answered + sum(unanswered.values()), answered, dict(unanswered), scores, "metric")
+    return Accuracy.of(scores, unanswered, "metric")
 
 
 def _predicted(
@@ -303,44 +294,23 @@ def _reasons(group: ServedGroup) -> NDArray[np.str_]:
 
 
 def _static(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> None:
+    """A static batch, of as many waves as fit at once."""
     isl, users = group.column("isl")[rows], group.column("concurrency")[rows]
     osl = np.nan_to_num(group.column("osl")[rows], nan=_USUAL_OSL)
     run = static_run(group.resolved.predictor, InFlight(users, isl, osl))
     for part in ("time", "low", "high"):
-        _fill(group, rows, answer, part, _static_values(run, part, users, isl, osl))
+        ttft, tpot = (np.broadcast_to(getattr(each, part), users.shape) for each in (run.ttft, run.tpot))
+        whole = (ttft + (osl - 1.0) * tpot) * run.waves
+        with np.errstate(invalid="ignore", divide="ignore"):
+            _fill(group, rows, answer, part, ttft, tpot, whole, users * osl / whole, users * isl / ttft)
 
 
-_QUEUE = 1e6  # users of a saturated run: more than any deployment holds
-_USUAL_OSL = 128.0  # a row that names none: long enough that the first token hardly counts
-
-
-def _static_values(run: StaticRun, part: str, users: Array, isl: Array, osl: Array) -> dict[str, Array]:
-    """Each metric from one end of the interval; sums of times, so a slow end is a low rate."""
-    ttft, tpot = (np.broadcast_to(getattr(each, part), users.shape) for each in (run.ttft, run.tpot))
-    whole = (ttft + (osl - 1.0) * tpot) * run.waves
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return {
-            "ttft_ms": 1e3 * ttft, "tpot_ms": 1e3 * tpot, "e2e_ms": 1e3 * whole,
-            "output_tok_s_total": users * osl / whole, "output_tok_s_per_user": 1.0 / tpot,
-            "prefill_tok_s": users * isl / ttft,
-        }  # fmt: skip
-
-
-def _concurrency(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> None:
-    _loaded(group, rows, answer, group.column("concurrency")[rows])
-
-
-def _saturated(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> None:
-    """An offline queue is a closed loop with more users than fit."""
-    _under_client(group, rows, answer, np.full(len(rows), _QUEUE), Client(requests=math.inf))
-
-
-def _loaded(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, users: Array) -> None:
-    """Continuous batching under the client that each source used."""
-    _under_client(group, rows, answer, users, group.client)
-
-
-def _under_client(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, users: Array, client: Client) -> None:
+def _loaded(
+    group: ServedGroup, rows: NDArray[np.intp], answer: Answer, users: Array | None = None, client: Client | None = None
+) -> None:
+    """Continuous batching under the client that each source used, or under another."""
+    client = client or group.client
+    users = group.column("concurrency")[rows] if users is None else users
     osl = np.nan_to_num(group.column("osl")[rows], nan=1.0)
     traffic = Traffic(
         client.mean_length * group.column("isl")[rows], client.mean_length * osl,
@@ -349,32 +319,35 @@ def _under_client(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, us
     )  # fmt: skip
     loaded = closed_loop(group.resolved.predictor, users, traffic)
     for part in ("time", "low", "high"):
-        _fill(group, rows, answer, part, _loaded_values(loaded, part, users, traffic))
+        ttft, tpot = (np.broadcast_to(getattr(each, part), users.shape) for each in (loaded.ttft, loaded.tpot))
+        whole = ttft + (traffic.osl - 1.0) * tpot
+        rate = loaded.rate * loaded.e2e / whole  # a slow end of the interval is a low rate
+        _fill(group, rows, answer, part, ttft, tpot, whole, rate * traffic.osl, rate * traffic.isl)
 
 
-def _loaded_values(loaded: Loaded, part: str, users: Array, traffic: Traffic) -> dict[str, Array]:
-    ttft, tpot = (np.broadcast_to(getattr(each, part), users.shape) for each in (loaded.ttft, loaded.tpot))
-    whole = ttft + (traffic.osl - 1.0) * tpot
-    rate = loaded.rate * loaded.e2e / whole  # a slow end of the interval is a low rate
-    return {
-        "ttft_ms": 1e3 * ttft, "tpot_ms": 1e3 * tpot, "e2e_ms": 1e3 * whole,
-        "output_tok_s_total": rate * traffic.osl, "output_tok_s_per_user": 1.0 / tpot,
-        "prefill_tok_s": rate * traffic.isl,
+def _saturated(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> None:
+    """An offline queue is a closed loop with more users than fit."""
+    _loaded(group, rows, answer, np.full(len(rows), _QUEUE), Client(requests=math.inf))
+
+
+def _fill(  # noqa: PLR0913, PLR0917 - five times and rates of one row
+    group: ServedGroup, rows: NDArray[np.intp], answer: Answer, part: str, ttft: Array, tpot: Array, whole: Array,
+    output: Array, prefill: Array,
+) -> None:  # fmt: skip
+    """Every metric at one end of the interval, from times [s] and rates [tokens/s]; a short time is a high rate."""
+    values = {
+        "ttft_ms": 1e3 * ttft, "tpot_ms": 1e3 * tpot, "e2e_ms": 1e3 * whole, "output_tok_s_total": output,
+        "output_tok_s_per_gpu": output / group.resolved.plan.deployment.gpus, "output_tok_s_per_user": 1.0 / tpot,
+        "prefill_tok_s": prefill,
     }  # fmt: skip
-
-
-def _fill(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, part: str, values: dict[str, Array]) -> None:
     metrics = group.table["metric"].to_numpy()[rows]
-    values["output_tok_s_per_gpu"] = values["output_tok_s_total"] / group.resolved.plan.deployment.gpus
     for metric, value in values.items():
         own = metrics == metric
-        target = {"time": answer.value, "low": answer.low, "high": answer.high}[_end(part, metric)]
+        end = {"low": "high", "high": "low"}.get(part, part) if metric in _PER_TIME else part
+        target = {"time": answer.value, "low": answer.low, "high": answer.high}[end]
         target[rows[own]] = np.where(np.isfinite(value[own]), value[own], np.nan)
 
 
-def _end(part: str, metric: str) -> str:
-    """A short time is a high rate."""
-    return {"low": "high", "high": "low"}.get(part, part) if metric in _PER_TIME else part
-
-
-_LOADS = {"static": _static, "concurrency": _concurrency, "saturated": _saturated}
+_LOADS: dict[str, Callable[[ServedGroup, NDArray[np.intp], Answer], None]] = {
+    "static": _static, "concurrency": _loaded, "saturated": _saturated,
+}  # fmt: skip

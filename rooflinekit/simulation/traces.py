@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import chain, pairwise
 from numbers import Real
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -76,12 +76,22 @@ class TraceFormat:
         return tuple(name for name in (self.time, self.isl, self.osl, self.mark) if name)
 
 
-def _seconds(cell: Any) -> float:
-    return _number(cell, "time")
+def _number(cell: Any, name: str = "time") -> float:
+    if isinstance(cell, bool) or not isinstance(cell, (str, Real)):
+        raise FlawError("unreadable", f"{name} {_short(cell)} is not a number")
+    try:
+        value = float(cell)
+    except (ValueError, OverflowError):
+        raise FlawError("unreadable", f"{name} {_short(cell)} is not a number") from None
+    if math.isnan(value):
+        raise FlawError("missing", f"{name} is not a number")
+    if math.isinf(value):
+        raise FlawError("huge", f"{name} {_short(cell)} is not finite")
+    return value
 
 
 def _milliseconds(cell: Any) -> float:
-    return _number(cell, "time") / 1e3
+    return _number(cell) / 1e3
 
 
 def _date(cell: Any) -> float:
@@ -97,12 +107,12 @@ def _date(cell: Any) -> float:
 
 FORMATS = (
     TraceFormat("azure", "timestamp", "contexttokens", "generatedtokens", _date),
-    TraceFormat("azure", "arrived_at", "num_prefill_tokens", "num_decode_tokens", _seconds),
-    TraceFormat("burstgpt", "timestamp", "request tokens", "response tokens", _seconds, exact_clock=False),
-    TraceFormat("bailian", "timestamp", "input_length", "output_length", _seconds, "chat_id", 16),
+    TraceFormat("azure", "arrived_at", "num_prefill_tokens", "num_decode_tokens", _number),
+    TraceFormat("burstgpt", "timestamp", "request tokens", "response tokens", _number, exact_clock=False),
+    TraceFormat("bailian", "timestamp", "input_length", "output_length", _number, "chat_id", 16),
     TraceFormat("mooncake", "timestamp", "input_length", "output_length", _milliseconds, "hash_ids", 512),
-    TraceFormat("plain", "time_s", "isl", "osl", _seconds, "priority", has_priority=True),
-    TraceFormat("plain", "time_s", "isl", "osl", _seconds),
+    TraceFormat("plain", "time_s", "isl", "osl", _number, "priority", has_priority=True),
+    TraceFormat("plain", "time_s", "isl", "osl", _number),
 )
 """In the order in which they are tried.
 
@@ -123,7 +133,7 @@ def open_trace(path: Path) -> tuple[TraceFormat, Iterator[tuple[int, Mapping[str
     names = {name.strip().lower() for name in first[1] if isinstance(name, str)}
     for layout in FORMATS:
         if names.issuperset(layout.columns):
-            return layout, _chain(first, rows)
+            return layout, chain([first], rows)
     known = "; ".join(f"{layout.name}: {', '.join(layout.columns)}" for layout in FORMATS)
     raise SpecError(f"{path}: has the columns {_short(sorted(names))}, those of no known trace ({known})")
 
@@ -153,20 +163,6 @@ def _cell(cells: Mapping[str, Any], name: str) -> Any:
     value = cells.get(name)
     if value is None or (isinstance(value, str) and not value.strip()):
         raise FlawError("missing", f"{name} is missing")
-    return value
-
-
-def _number(cell: Any, name: str) -> float:
-    if isinstance(cell, bool) or not isinstance(cell, (str, Real)):
-        raise FlawError("unreadable", f"{name} {_short(cell)} is not a number")
-    try:
-        value = float(cell)
-    except (ValueError, OverflowError):
-        raise FlawError("unreadable", f"{name} {_short(cell)} is not a number") from None
-    if math.isnan(value):
-        raise FlawError("missing", f"{name} is not a number")
-    if math.isinf(value):
-        raise FlawError("huge", f"{name} {_short(cell)} is not finite")
     return value
 
 
@@ -214,11 +210,6 @@ def _short(value: object) -> str:
     except ValueError:  # an integer too long to print
         return "(a very long number)"
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _chain(first: tuple[int, Mapping[str, Any]], rest: Iterator[tuple[int, Mapping[str, Any]]]) -> Iterator[Any]:
-    yield first
-    yield from rest
 
 
 def _guarded(path: Path, rows: Iterator[tuple[int, Mapping[str, Any]]]) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -282,8 +282,9 @@ def levers(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **
     given = checked(scenario)
     setting, hints = read_setting(model, gpu, given)
     predictor, warnings = setting.resolved()
-    if setting.question.misfit(predictor):
-        _refuse(setting, given, predictor)
+    if misfit := setting.question.misfit(predictor):  # say what `estimate` says
+        asked = given | {"batch": 1} if setting.question.users else given
+        refuse_misfit(setting.model, setting.gpu, asked, f"{predictor.plan.model.name}: {misfit}")
     plan, by = predictor.plan, given.get("by", "cost")
     hour, notes = read_price_or_say(plan.system.accelerator, given)
     setting = replace(setting, usd_per_gpu_hour=None if hour is None else float(hour.usd_per_gpu_hour))
@@ -303,13 +304,6 @@ def levers(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **
         moves=tuple(sorted(tried, key=lambda move: rank(move, by))),
         warnings=(*warnings, *notes),
     )
-
-
-def _refuse(setting: Setting, given: dict[str, Any], found: Predictor) -> None:
-    """Say what `estimate` says of a deployment that does not fit. Raises DoesNotFitError."""
-    asked = given | {"batch": 1} if setting.question.users else given
-    misfit = f"{found.plan.model.name}: {setting.question.misfit(found)}"
-    refuse_misfit(setting.model, setting.gpu, asked, misfit)
 
 
 def _inputs(question: Question, predictor: Predictor) -> dict[str, Any]:
