@@ -298,7 +298,7 @@ def _static(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> None:
     isl, users = group.column("isl")[rows], group.column("concurrency")[rows]
     osl = np.nan_to_num(group.column("osl")[rows], nan=_USUAL_OSL)
     run = static_run(group.resolved.predictor, InFlight(users, isl, osl))
-    for part in ("time", "low", "high"):
+    for part in ("expected", "low", "high"):
         ttft, tpot = (np.broadcast_to(getattr(each, part), users.shape) for each in (run.ttft, run.tpot))
         whole = (ttft + (osl - 1.0) * tpot) * run.waves
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -318,7 +318,7 @@ def _loaded(
         **server_settings(group, rows, users),
     )  # fmt: skip
     loaded = closed_loop(group.resolved.predictor, users, traffic)
-    for part in ("time", "low", "high"):
+    for part in ("expected", "low", "high"):
         ttft, tpot = (np.broadcast_to(getattr(each, part), users.shape) for each in (loaded.ttft, loaded.tpot))
         whole = ttft + (traffic.osl - 1.0) * tpot
         rate = loaded.rate * loaded.e2e / whole  # a slow end of the interval is a low rate
@@ -344,7 +344,7 @@ def _fill(  # noqa: PLR0913, PLR0917 - five times and rates of one row
     for metric, value in values.items():
         own = metrics == metric
         end = {"low": "high", "high": "low"}.get(part, part) if metric in _PER_TIME else part
-        target = {"time": answer.value, "low": answer.low, "high": answer.high}[end]
+        target = {"expected": answer.value, "low": answer.low, "high": answer.high}[end]
         target[rows[own]] = np.where(np.isfinite(value[own]), value[own], np.nan)
 
 

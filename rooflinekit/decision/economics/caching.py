@@ -90,7 +90,7 @@ def _work(plan: Plan, batch: Batch, count: int) -> tuple[float, float]:
 
     step = plan.time(batch)
     flops = sum((timed.kernel.count * timed.kernel.flops for timed in step.kernels), 0.0)
-    return float(np.mean(flops)) * count, float(np.mean(step.time)) * count
+    return float(np.mean(flops)) * count, float(np.mean(step.expected)) * count
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def swap_time(predictor: Predictor, length: Numeric) -> Numeric:
 
 def recompute_time(predictor: Predictor, length: Numeric) -> Numeric:
     """A prefill of the whole sequence by itself [s]."""
-    return predictor.plan.time(Batch.prefill(1.0, length)).time
+    return predictor.plan.time(Batch.prefill(1.0, length)).expected
 
 
 def eviction(predictor: Predictor, length: int, longest: int) -> EvictionCost | None:

@@ -19,7 +19,7 @@ from typing import Any
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.objective import Felt, Objective, slowest
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
-from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, Times
 from rooflinekit.model.traffic.curve import tabulate
 from rooflinekit.model.traffic.mixing import InFlight, Shared, lone_prompt, slots
@@ -28,6 +28,7 @@ from rooflinekit.model.traffic.question import LoadAnswer, answer_load
 from rooflinekit.model.types.engine import EngineSettings
 from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 from rooflinekit.model.types.numeric import Numeric
+from rooflinekit.model.types.time import NOTHING, Time
 
 __all__ = [
     "Ability",
@@ -138,7 +139,7 @@ def _room(predictor: Predictor, demand: Demand) -> float:
 def feel(answer: LoadAnswer) -> Felt:
     """The latencies of an answer, as objectives read them."""
     loaded: Loaded = answer.loaded
-    means = {"ttft": float(loaded.ttft.time), "tpot": float(loaded.tpot.time), "e2el": float(loaded.e2e)}
+    means = {"ttft": float(loaded.ttft.expected), "tpot": float(loaded.tpot.expected), "e2el": float(loaded.e2e)}
     return Felt(means, answer.times, bool(loaded.stable))
 
 
@@ -221,7 +222,6 @@ def _users(feels: Callable[[float], Felt], demand: Demand, slo: tuple[Objective,
     return Ability(float(low), tuple(broken(high)))
 
 
-_NOTHING = Interval(0.0, 0.0, 0.0, 0.0)
 _FULL = 1.0 - 1e-4  # of the knee
 
 
@@ -233,7 +233,7 @@ class PrefillPool:
     """
 
     replica: Replica
-    prompt: Interval
+    prompt: Time
     together: float
     lanes: int = 1
 
@@ -242,8 +242,8 @@ class PrefillPool:
         """Time the mean prompt."""
         plan, load = replica.predictor.plan, InFlight(1.0, demand.isl.mean, demand.osl.mean)
         lanes = plan.deployment.dp
-        alone, full = (Interval.of(plan.time(lone_prompt(load, filled))) for filled in (1.0 / lanes, 1.0))
-        return cls(replica, alone, float(full.time), lanes)
+        alone, full = (plan.time(lone_prompt(load, filled)).total for filled in (1.0 / lanes, 1.0))
+        return cls(replica, alone, float(full.expected), lanes)
 
     def knee(self, demand: Demand) -> float:
         """Prompts a second at most: one after the other on each attention replica."""
@@ -259,11 +259,11 @@ class PrefillPool:
         variation = float(traffic.arrival_cv**2 + traffic.isl_cv**2) / 2.0
         wait = busy / (1.0 - busy) * variation / self.knee(demand)
         wait += (1.0 - 1.0 / self.lanes) * min(rate * self.together, 1.0) * self.together / 2.0  # the pass under way
-        own = float(alone.time) + busy * (self.together - float(alone.time))
+        own = float(alone.expected) + busy * (self.together - float(alone.expected))
         ttft = own + request + wait
-        shared = Shared(_NOTHING, alone, alone, request, mixes=False)
-        first = replace(alone, time=ttft)
-        loaded = Loaded(first, _NOTHING, ttft, 1.0, rate, self.knee(demand), wait, busy, 1.0, 0.0, shared)
+        shared = Shared(NOTHING, alone, alone, request, mixes=False)
+        first = replace(alone, expected=ttft)
+        loaded = Loaded(first, NOTHING, ttft, 1.0, rate, self.knee(demand), wait, busy, 1.0, 0.0, shared)
         return Felt({"ttft": ttft, "tpot": 0.0, "e2el": ttft}, spread(loaded, traffic, closed=False))
 
 
@@ -281,7 +281,7 @@ class DecodePool:
     def times(self, running: Numeric) -> Shared:
         """Shared times without prompts."""
         shared = self.replica.times(running)
-        return Shared(shared.step, _NOTHING, _NOTHING, 0.0, shared.mixes)
+        return Shared(shared.step, NOTHING, NOTHING, 0.0, shared.mixes)
 
     def answer(self, demand: Demand, rate: float) -> LoadAnswer:
         """The closed form without prompts."""

@@ -16,9 +16,10 @@ from rooflinekit.decision.planning.fleet import ability, feel, lay_out
 from rooflinekit.decision.planning.objective import Objective, parse_objectives, refuse_undecoded
 from rooflinekit.decision.planning.plan import DEFAULT_SLO, PlanAnswer, plan
 from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, Resolved, read_deployment, resolve
-from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, UnknownNameError, nearest
 from rooflinekit.model.types.numeric import Numeric
+from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.units import format_rate, format_time
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator
@@ -117,7 +118,7 @@ def refuse_percentiles(slo: tuple[Objective, ...]) -> None:
             raise InputError(f"{each}: a static batch has no percentiles; leave {each.statistic} out, or ask for rate")
 
 
-def static_times(predictor: Predictor, work: Workload) -> dict[str, Interval]:
+def static_times(predictor: Predictor, work: Workload) -> dict[str, Time]:
     """TTFT, TPOT and the time of a whole request."""
     ttft, tpot = predictor.ttft(work), predictor.tpot(work)
     return {"ttft": ttft, "tpot": tpot, "e2el": ttft.plus(tpot, work.osl - 1.0)}
@@ -126,14 +127,14 @@ def static_times(predictor: Predictor, work: Workload) -> dict[str, Interval]:
 def meets(predictor: Predictor, work: Workload, slo: tuple[Objective, ...]) -> NDArray[np.bool_]:
     """Whether every objective holds; an array where the workload is one."""
     times = static_times(predictor, work)
-    met = [np.asarray(times[each.metric].time) <= each.limit for each in slo]
+    met = [np.asarray(times[each.metric].expected) <= each.limit for each in slo]
     return np.asarray(np.logical_and.reduce(np.broadcast_arrays(True, *met)), bool)
 
 
 def missed(predictor: Predictor, work: Workload, slo: tuple[Objective, ...]) -> list[str]:
     """Objectives that fail."""
     times = static_times(predictor, work)
-    return [str(each) for each in slo if float(times[each.metric].time) > each.limit]
+    return [str(each) for each in slo if float(times[each.metric].expected) > each.limit]
 
 
 def make_solution(  # noqa: PLR0913, PLR0917 - the fields of an answer
@@ -262,7 +263,7 @@ def _static(  # noqa: PLR0913, PLR0917 - the parts of one sentence
     stops: list[str],
     regained: bool,
 ) -> Solution:
-    at = {f"{key}_ms": float(time.time) * 1e3 for key, time in static_times(resolved.predictor, work).items()}
+    at = {f"{key}_ms": float(time.expected) * 1e3 for key, time in static_times(resolved.predictor, work).items()}
     inside = f"batch {work.batch:.0f}, {work.isl:,.0f} tokens in, {work.osl:,.0f} out"
     answer = (
         f"The largest {name} is {value:,}: {' and '.join(stops)} stops more. "
@@ -287,7 +288,7 @@ def _no_solution(resolved: Resolved, where: str, work: Workload, slo: tuple[Obje
     times = static_times(resolved.predictor, work)
     words = []
     for each in slo:
-        time, bound = (float(getattr(times[each.metric], part)) * 1e3 for part in ("time", "bound"))
+        time, bound = (float(getattr(times[each.metric], part)) * 1e3 for part in ("expected", "bound"))
         if time <= each.limit * 1e3:
             continue
         verdict = "so no engine can do it" if bound > each.limit * 1e3 else "so it is not out of reach of the hardware"
@@ -355,7 +356,7 @@ def required_bandwidth(
         middle = math.sqrt(low * high)
         low, high = (low, middle) if good(middle) else (middle, high)
     times = static_times(_with_bandwidth(resolved.predictor, high), work)
-    at = {f"{key}_ms": float(time.time) * 1e3 for key, time in times.items()}
+    at = {f"{key}_ms": float(time.expected) * 1e3 for key, time in times.items()}
     answer = (
         f"{format_rate(high, 'B/s')} of memory bandwidth meet {', '.join(map(str, slo))}: "
         f"{high / now:.3g} times the {format_rate(now, 'B/s')} of {resolved.plan.system.accelerator.name}."
@@ -373,8 +374,8 @@ def _with_bandwidth(predictor: Predictor, bandwidth: float) -> Predictor:
 def _no_bandwidth(resolved: Resolved, work: Workload, slo: tuple[Objective, ...], now: float) -> InfeasibleError:
     times = static_times(_with_bandwidth(resolved.predictor, now * _FASTEST), work)
     left = [
-        f"{each.metric.upper()} stays at {float(times[each.metric].time) * 1e3:.4g} ms"
-        for each in slo if float(times[each.metric].time) > each.limit
+        f"{each.metric.upper()} stays at {float(times[each.metric].expected) * 1e3:.4g} ms"
+        for each in slo if float(times[each.metric].expected) > each.limit
     ]  # fmt: skip
     return InfeasibleError(
         f"no solution: with a thousand times the bandwidth {' and '.join(left)} (arithmetic, launches and network), "
