@@ -25,7 +25,6 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.question import LOAD_KEYS
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, InputError, WorkloadError
-from rooflinekit.model.types.flags import FlagTable
 from rooflinekit.model.types.speculation import SPECULATION_KEYS, Speculation
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_model
@@ -34,7 +33,7 @@ from rooflinekit.specs.flags import load_flags
 
 __all__ = ["aim"]
 
-ONLINE: dict[str, tuple[Dtype, ...]] = {"vllm": vllm.ONLINE, "sglang": sglang.ONLINE, "trtllm": trtllm.ONLINE}
+_ONLINE: dict[str, tuple[Dtype, ...]] = {"vllm": vllm.ONLINE, "sglang": sglang.ONLINE, "trtllm": trtllm.ONLINE}
 _HEADS = ("medusa", "eagle", "eagle3")  # drafts that come as a checkpoint of their own
 
 
@@ -43,9 +42,17 @@ def aim(scenario: Mapping[str, Any], role: str = "", host_gpus: int = 8) -> Targ
 
     Raises DoesNotFitError for one that does not fit, InputError (and its kinds) for one that no server can be told.
     """
-    given = _checked(scenario)
-    table = load_flags(split_version(str(given.get("engine") or "vllm"))[0])
-    given["engine"], version = _engine(given, table)
+    given = {key: value for key, value in scenario.items() if value is not None}
+    if given.pop("allow_oom", False):
+        raise InputError("a deployment that does not fit is never exported; leave allow_oom out")
+    if not given.get("model"):
+        raise InputError("a scenario needs a model: a name, a Hugging Face id, or a path")
+    given.setdefault("gpu", "h100-sxm")
+    engine, named = split_version(str(given.get("engine") or "vllm"))
+    table = load_flags(engine)
+    version = table.check(str(named or given.get("engine_version") or ""))
+    given["engine"] = f"{table.engine}@{version}"
+    given.pop("engine_version", None)
     plan, draft = _planned(given)
     refuse_what_no_server_does(plan, draft)
     work = Workload.checked(**(WORKLOAD_KEYS | {key: given[key] for key in WORKLOAD_KEYS if key in given}))
@@ -53,7 +60,7 @@ def aim(scenario: Mapping[str, Any], role: str = "", host_gpus: int = 8) -> Targ
     fixed = _fixed(given, plan, _running(_predicted(given)) if loaded else float(work.batch))
     answer = _longest(fixed, plan, int(float(work.longest_context)))
     plan, draft = _planned(fixed | {"max_model_len": answer.inputs["max_model_len"]})
-    weights = weights_of(plan, ONLINE[table.engine], cast=table.engine != "trtllm")
+    weights = weights_of(plan, _ONLINE[table.engine], cast=table.engine != "trtllm")
     checkpoint = find_checkpoint(given["model"], plan.model)
     if weights.checkpoint:
         checkpoint = quantised(plan.model, weights.checkpoint)
@@ -63,25 +70,6 @@ def aim(scenario: Mapping[str, Any], role: str = "", host_gpus: int = 8) -> Targ
         int(settings.max_num_seqs or 1), settings.token_budget, int(settings.max_model_len or 0), draft,
         _draft_checkpoint(draft), math.ceil(_running(answer) / plan.deployment.dp), role, host_gpus,
     )  # fmt: skip
-
-
-def _checked(scenario: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords that say something; raises InputError without a model, or for numbers that do not fit."""
-    given = {key: value for key, value in scenario.items() if value is not None}
-    if given.pop("allow_oom", False):
-        raise InputError("a deployment that does not fit is never exported; leave allow_oom out")
-    if not given.get("model"):
-        raise InputError("a scenario needs a model: a name, a Hugging Face id, or a path")
-    given.setdefault("gpu", "h100-sxm")
-    return given
-
-
-def _engine(given: dict[str, Any], table: FlagTable) -> tuple[str, str]:
-    """The engine with the version that its settings are looked up for, and that version."""
-    named = split_version(str(given.get("engine") or "vllm"))[1] or given.pop("engine_version", None)
-    given.pop("engine_version", None)
-    version = table.check(str(named or ""))
-    return f"{table.engine}@{version}", version
 
 
 def _predicted(given: Mapping[str, Any]) -> Estimate:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from os import PathLike
 from textwrap import indent, wrap
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
@@ -122,6 +122,21 @@ class Server:
             found["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(self.side_channel + number * self.attention_replicas)
         return found
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        settings = ("flag", "value", "because", "source")
+        return {
+            "role": self.role,
+            "replicas": self.replicas,
+            "replicas_per_host": self.per_host,
+            "hosts": self.hosts,
+            "gpus_per_replica": self.gpus,
+            "port": self.port,
+            "commands": [{"env": self.env(n), "args": list(self.args(n))} for n in range(self.per_host)],
+            "settings": [{name: getattr(setting, name) for name in settings} for setting in self.settings],
+            "prediction": asdict(self.prediction),
+        }
+
 
 @dataclass(frozen=True)
 class Launch(Answer):
@@ -140,28 +155,21 @@ class Launch(Answer):
     @property
     def files(self) -> dict[str, str]:
         """Names and texts of the configuration files."""
-        own = {server.config_name: _yaml(server.config) for server in self.servers if server.config_name}
+        own = {
+            server.config_name: yaml.safe_dump(server.config, sort_keys=False, width=10**6)
+            for server in self.servers
+            if server.config_name
+        }
         return own | dict(self.extra_files)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        servers = [_server_dict(server) for server in self.servers]
-        return {"servers": servers, "files": self.files, "notes": list(self.notes), "warnings": list(self.warnings)}
-
-
-def _server_dict(server: Server) -> dict[str, Any]:
-    fields = Prediction.__dataclass_fields__
-    commands = [{"env": server.env(n), "args": list(server.args(n))} for n in range(server.per_host)]
-    settings = [{"flag": s.flag, "value": s.value, "because": s.because, "source": s.source} for s in server.settings]
-    return {
-        "role": server.role, "replicas": server.replicas, "replicas_per_host": server.per_host, "hosts": server.hosts,
-        "gpus_per_replica": server.gpus, "port": server.port, "commands": commands, "settings": settings,
-        "prediction": {name: getattr(server.prediction, name) for name in fields},
-    }  # fmt: skip
-
-
-def _yaml(config: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(dict(config), sort_keys=False, width=10**6)
+        return {
+            "servers": [server.to_dict() for server in self.servers],
+            "files": self.files,
+            "notes": list(self.notes),
+            "warnings": list(self.warnings),
+        }
 
 
 _WIDTH = 80
@@ -172,36 +180,21 @@ def launch_script(launch: Launch, with_files: bool = True) -> str:
 
     `with_files`: it writes the configuration files too, into the folder where it runs; otherwise they lie beside it.
     """
-    head = ["#!/usr/bin/env bash", *_head(launch)]
+    head = ["#!/usr/bin/env bash", *_comment(f"written by rooflinekit {__version__}")]
+    for note in (*launch.warnings, *launch.notes):
+        head += _comment(f"- {note}", "  ")
     if not with_files and launch.files:
         head.append('cd "$(dirname "$0")" || exit')
     if len(launch.servers) == 1:
         body = "\n".join(_server_script(launch, launch.servers[0], with_files))
     else:
-        body = "\n".join(_choice(launch, with_files))
+        parts = ['case "${1:-}" in']
+        for server in launch.servers:  # the lines of a file end at a mark in the first column, so that they stay
+            script = "\n".join(_server_script(launch, server, with_files))
+            parts += [f"{server.role})", indent(script, "  ", lambda line: not line.startswith("\t")), "  ;;"]
+        names = "|".join(server.role for server in launch.servers)
+        body = "\n".join((*parts, f'*) echo "usage: $0 {names}" >&2; false ;;', "esac"))
     return "\n".join((*head, "", body)) + "\n"
-
-
-def _head(launch: Launch) -> Iterator[str]:
-    yield from _comment(f"written by rooflinekit {__version__}")
-    for note in (*launch.warnings, *launch.notes):
-        yield from _comment(f"- {note}", "  ")
-
-
-def _choice(launch: Launch, with_files: bool) -> Iterator[str]:
-    yield 'case "${1:-}" in'
-    for server in launch.servers:
-        yield f"{server.role})"
-        yield indent("\n".join(_server_script(launch, server, with_files)), "  ", _indented)
-        yield "  ;;"
-    names = "|".join(server.role for server in launch.servers)
-    yield f'*) echo "usage: $0 {names}" >&2; false ;;'
-    yield "esac"
-
-
-def _indented(line: str) -> bool:
-    """Whether a line may be moved: those of a configuration file end at a mark in the first column."""
-    return not line.startswith("\t")
 
 
 def _server_script(launch: Launch, server: Server, with_files: bool) -> Iterator[str]:
@@ -218,7 +211,10 @@ def _server_script(launch: Launch, server: Server, with_files: bool) -> Iterator
         if " GB / " in setting.because:
             yield from _comment(f"{setting.flag} {setting.value} = {setting.because}", "  ")
     if with_files:
-        yield from _files(launch, server)
+        # Its own configuration, and with the prefill servers of a split that of the front end; `<<-` takes tabs away.
+        for name in filter(None, (server.config_name, server.front_end)):
+            text = [f"\t{line}" for line in launch.files[name].rstrip("\n").splitlines()]
+            yield "\n".join((f"cat > {shlex.quote(name)} <<-'END_OF_FILE' &&", *text, "\tEND_OF_FILE"))
     for number in range(server.per_host):
         yield _command(server, number) + (" &" if server.per_host > 1 else "")
     if server.per_host > 1:
@@ -237,18 +233,6 @@ def _predicted(server: Server) -> str:
     )
 
 
-def _files(launch: Launch, server: Server) -> Iterator[str]:
-    """Its own configuration, and with the prefill servers of a split that of the front end."""
-    for name in filter(None, (server.config_name, server.front_end)):
-        text = launch.files[name].rstrip("\n")
-        yield "\n".join((f"cat > {shlex.quote(name)} <<-'END_OF_FILE' &&", *_tabbed(text), "\tEND_OF_FILE"))
-
-
-def _tabbed(text: str) -> Iterator[str]:
-    """The lines behind tabs, which `<<-` takes away, so that a script may indent them."""
-    return (f"\t{line}" for line in text.splitlines())
-
-
 def _command(server: Server, number: int) -> str:
     """One command, an option a line."""
     words = [*server.program, *server.positional]
@@ -265,13 +249,17 @@ def _comment(text: str, hanging: str = "") -> Iterable[str]:
     return (f"# {line}" for line in lines)
 
 
-_WISHES: dict[str, Callable[[Target], Iterator[Wish]]] = {
-    "vllm": vllm.vllm_wishes, "sglang": sglang.sglang_wishes, "trtllm": trtllm.trtllm_wishes,
-}  # fmt: skip
-_NOTES: dict[str, Callable[[Target], Iterator[str]]] = {
-    "vllm": vllm.vllm_notes, "sglang": sglang.sglang_notes, "trtllm": trtllm.trtllm_notes,
-}  # fmt: skip
-_SEVERAL: dict[str, Mapping[str, str]] = {"vllm": vllm.NOTES, "sglang": sglang.NOTES, "trtllm": trtllm.NOTES}
+class _Engine(Protocol):
+    """What the module of an engine has: wishes for its flags, notes, and how several servers become one service."""
+
+    NOTES: dict[str, str]
+
+    def wishes(self, target: Target) -> Iterator[Wish]: ...
+
+    def notes(self, target: Target) -> Iterator[str]: ...
+
+
+_ENGINES: dict[str, _Engine] = {"vllm": vllm, "sglang": sglang, "trtllm": trtllm}
 _PORTS = {"": 8000, "prefill": 8100, "decode": 8200}
 _PART = 1000  # ports between the parts of a mixed fleet
 _BOOTSTRAP = 8998  # where SGLang's prefill servers are found by default
@@ -310,37 +298,32 @@ def launch(  # noqa: PLR0913 - the front door: keywords that each say one thing
     ('vllm', 'serve', 'meta-llama/Meta-Llama-3-8B', '--tensor-parallel-size', '2')
     """
     hosts = whole_number(host_gpus, "host_gpus")
-    found, said = _parts(model, gpu, plan, (candidate, replicas), scenario)
-    targets = [aim(part.scenario, part.role, hosts) for part in found]
-    _check_pairs(targets)
-    servers = tuple(_server(target, part) for target, part in zip(targets, found, strict=True))
-    warnings = dict.fromkeys(warning for target in targets for warning in target.estimate.warnings)
-    notes = dict.fromkeys((*([said] if said else []), *_told(servers, targets), *_several(servers, targets)))
-    return Launch(servers, _front_ends(servers), tuple(notes), tuple(warnings))
-
-
-def _parts(
-    model: str | PathLike[str] | None,
-    gpu: str | PathLike[str],
-    plan: str | PathLike[str] | Mapping[str, Any] | None,
-    which: tuple[int | None, int],
-    scenario: dict[str, Any],
-) -> tuple[tuple[Part, ...], str | None]:
-    """The kinds of server of what was asked for, and what a plan says of them; raises InputError for two things."""
-    candidate, replicas = which
+    said: str | None = None
+    found: tuple[Part, ...]
     if plan is None:
         if candidate is not None:
             raise InputError("candidate chooses among those of a plan; give the plan too")
         if model is None:
             raise InputError("nothing to launch: give a model, or a plan")
-        return (Part("", {"model": model, "gpu": gpu, **scenario}, whole_number(replicas, "replicas")),), None
-    if model is not None or any(value is not None for value in scenario.values()):
-        raise InputError("a plan has its own model and options; give a plan, or a model with options")
-    if replicas != 1:
-        raise InputError("a plan has its own number of replicas; leave replicas out")
-    data = read_plan(plan)
-    chosen = choose(data, candidate)
-    return tuple(parts(chosen, data.get("traffic"))), planned(chosen)
+        found = (Part("", {"model": model, "gpu": gpu, **scenario}, whole_number(replicas, "replicas")),)
+    else:
+        if model is not None or any(value is not None for value in scenario.values()):
+            raise InputError("a plan has its own model and options; give a plan, or a model with options")
+        if replicas != 1:
+            raise InputError("a plan has its own number of replicas; leave replicas out")
+        data = read_plan(plan)
+        chosen = choose(data, candidate)
+        found, said = tuple(parts(chosen, data.get("traffic"))), planned(chosen)
+    targets = [aim(part.scenario, part.role, hosts) for part in found]
+    _check_pairs(targets)
+    servers = tuple(_server(target, part) for target, part in zip(targets, found, strict=True))
+    warnings = dict.fromkeys(warning for target in targets for warning in target.estimate.warnings)
+    each = [tuple(_notes(target)) for target in targets]
+    notes = [said] if said else []
+    for server, own in zip(servers, each, strict=True):  # with the name of the server where they are not those of all
+        notes += [note if all(note in others for others in each) else f"{server.role}: {note}" for note in own]
+    notes += _several(servers, targets)
+    return Launch(servers, _front_ends(servers), tuple(dict.fromkeys(notes)), tuple(warnings))
 
 
 def _check_pairs(targets: list[Target]) -> None:
@@ -358,7 +341,7 @@ def _check_pairs(targets: list[Target]) -> None:
 
 
 def _server(target: Target, part: Part) -> Server:
-    granted = list(grant(target.table, target.version, _WISHES[target.table.engine](target)))
+    granted = list(grant(target.table, target.version, _ENGINES[target.table.engine].wishes(target)))
     by_flag = any(setting.flag == "--model-path" for setting in granted)
     file, engine = target.table.find("config", target.version), target.table.engine
     first = _PORTS[part.role] + _PART * part.number
@@ -384,14 +367,6 @@ def _prediction(target: Target) -> Prediction:
     )  # fmt: skip
 
 
-def _told(servers: tuple[Server, ...], targets: list[Target]) -> Iterator[str]:
-    """The notes of each kind of server, with its name where they are not those of all."""
-    each = [tuple(_notes(target)) for target in targets]
-    for server, notes in zip(servers, each, strict=True):
-        for note in notes:
-            yield note if all(note in others for others in each) else f"{server.role}: {note}"
-
-
 def _notes(target: Target) -> Iterator[str]:
     """What has no flag, and what a user has to do or know."""
     deployment, engine = target.plan.deployment, target.table.engine
@@ -409,7 +384,7 @@ def _notes(target: Target) -> Iterator[str]:
             yield f"{name}={value} has no flag that is known: see that {engine} chooses it"
     if deployment.power_cap is not None:
         yield f"set the power limit before the start: nvidia-smi --power-limit {deployment.power_cap:g}"
-    yield from _NOTES[engine](target)
+    yield from _ENGINES[engine].notes(target)
 
 
 def _several(servers: tuple[Server, ...], targets: list[Target]) -> Iterator[str]:
@@ -423,9 +398,9 @@ def _several(servers: tuple[Server, ...], targets: list[Target]) -> Iterator[str
                 f"{server.host_gpus} GPUs (--host-gpus): the same on each host{rest}"
             )
         if target.role == "prefill":
-            yield _SEVERAL[target.table.engine]["split"].format(file=server.front_end)
+            yield _ENGINES[target.table.engine].NOTES["split"].format(file=server.front_end)
         elif not target.role and server.replicas > 1:
-            yield _SEVERAL[target.table.engine]["replicas"]
+            yield _ENGINES[target.table.engine].NOTES["replicas"]
     if len(servers) > 1:
         yield "each kind of server is meant for hosts of its own: device numbers begin at 0 in each"
 

@@ -66,11 +66,9 @@ class Setting:
     @property
     def args(self) -> tuple[str, ...]:
         """Its words on a command line."""
-        return (self.flag,) if self.value is None else (self.flag, _spelt(self.value))
-
-
-def _spelt(value: str | float | bool) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        if self.value is None:
+            return (self.flag,)
+        return (self.flag, f"{self.value:g}" if isinstance(self.value, float) else str(self.value))
 
 
 def grant(table: FlagTable, version: str, wishes: Iterable[Wish]) -> Iterator[Setting]:
@@ -81,8 +79,11 @@ def grant(table: FlagTable, version: str, wishes: Iterable[Wish]) -> Iterator[Se
     for wish in wishes:
         flag = table.find(wish.concept, version)
         if flag is None:
-            missing = f"{_name(table, version)} has no setting that is known for this: {wish.because}"
-            raise DeploymentError(missing + _when(table, wish))
+            others = [flag for flag in table.flags if flag.concept == wish.concept]
+            when = f"; versions {others[0].since} to {others[-1].last or table.read[-1]} have one" if others else ""
+            raise DeploymentError(
+                f"{table.engine} {version} has no setting that is known for this: {wish.because}{when}"
+            )
         yield Setting(
             flag.spelling, _value(table, version, flag, wish), wish.because, flag.source, flag.on_command_line
         )
@@ -93,23 +94,13 @@ def _value(table: FlagTable, version: str, flag: Flag, wish: Wish) -> str | int 
         return None
     if wish.word and wish.value not in flag.values:
         raise DeploymentError(
-            f"{_name(table, version)} does not take {wish.value} for {flag.spelling}; it takes "
+            f"{table.engine} {version} does not take {wish.value} for {flag.spelling}; it takes "
             f"{', '.join(flag.values)} ({wish.because})"
         )
     if flag.kind == "json":
         return json.dumps(wish.value, separators=(",", ":"))
     given: str | int | float | bool = flag.values[wish.value] if wish.word else wish.value
     return given
-
-
-def _name(table: FlagTable, version: str) -> str:
-    return f"{table.engine} {version}"
-
-
-def _when(table: FlagTable, wish: Wish) -> str:
-    """From when to when the concept had a setting, if it ever had one."""
-    flags = [flag for flag in table.flags if flag.concept == wish.concept]
-    return f"; versions {flags[0].since} to {flags[-1].last or table.read[-1]} have one" if flags else ""
 
 
 _ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -137,7 +128,8 @@ def find_checkpoint(given: str | PathLike[str], model: Model) -> Checkpoint:
     for name in (text, str(origin.resolve())):
         if any(ord(letter) < _PRINTABLE or ord(letter) == _DELETE for letter in name):
             raise InputError(f"model {name!r} has control characters; rename the folder")
-    if model.origin and not _is_library(origin):
+    ours = origin.suffix in (".yaml", ".yml") and origin.parent in (spec_dir("model"), user_dir("model"))
+    if model.origin and not ours:
         return _own(text, origin)
     ids = [alias for alias in model.aliases if _ID.fullmatch(alias)]
     asked = next((alias for alias in ids if alias.casefold() == text.casefold()), None)
@@ -153,10 +145,6 @@ def find_checkpoint(given: str | PathLike[str], model: Model) -> Checkpoint:
     return Checkpoint(chosen, None, note)
 
 
-def _is_library(origin: Path) -> bool:
-    return origin.suffix in (".yaml", ".yml") and origin.parent in (spec_dir("model"), user_dir("model"))
-
-
 def _own(text: str, origin: Path) -> Checkpoint:
     """A path of the user's, or an id of the local Hugging Face cache."""
     if _ID.fullmatch(text.partition("@")[0]) and not Path(text).exists():
@@ -168,14 +156,10 @@ def _own(text: str, origin: Path) -> Checkpoint:
                           "its checkpoint's folder", placeholder=True)  # fmt: skip
     folder = origin if origin.is_dir() else origin.parent
     if origin.name == "config.json" or origin.is_dir():
-        return Checkpoint(str(folder.resolve()), None, _weightless(folder.resolve()))
+        held = any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+        note = None if held else f"{folder.resolve()} holds no weights here: start the server where it does"
+        return Checkpoint(str(folder.resolve()), None, note)
     return Checkpoint(str(folder.resolve()), None, f"an engine reads config.json, and this is {origin.name}")
-
-
-def _weightless(folder: Path) -> str | None:
-    if any(folder.glob("*.safetensors")) or any(folder.glob("*.bin")):
-        return None
-    return f"{folder} holds no weights here: start the server where it does"
 
 
 def quantised(model: Model, dtype: str) -> Checkpoint:
@@ -314,11 +298,12 @@ class Target:
 def common(target: Target) -> Iterator[Wish]:
     """What every engine takes alike: pipeline, context, memory, formats, blocks."""
     deployment, settings = target.plan.deployment, target.plan.deployment.settings
+    inputs = target.estimate.inputs
     if deployment.pp > 1:
         yield Wish("pp", deployment.pp, f"{deployment.pp} pipeline stages")
     if target.checkpoint.revision:
         yield Wish("revision", target.checkpoint.revision, "the revision that was named")
-    yield Wish("context", target.longest, f"longest sequence; requests are {_request(target)} tokens")
+    yield Wish("context", target.longest, f"longest sequence; requests are {inputs['isl']} + {inputs['osl']} tokens")
     yield Wish("memory", target.share.fraction, target.share.sum)
     if target.weights.dtype is not None:
         yield Wish("dtype", target.weights.dtype.value, f"weights and activations in {target.weights.dtype}", word=True)
@@ -329,11 +314,6 @@ def common(target: Target) -> Iterator[Wish]:
         yield kv
     if settings.block_size is not None:
         yield Wish("block", settings.block_size, "tokens of one block of the cache")
-
-
-def _request(target: Target) -> str:
-    inputs = target.estimate.inputs
-    return f"{inputs['isl']} + {inputs['osl']}"
 
 
 def weights_of(plan: Plan, online: tuple[Dtype, ...], cast: bool) -> Weights:

@@ -19,7 +19,7 @@ NOTES = {
 }
 
 
-def trtllm_wishes(target: Target) -> Iterator[Wish]:
+def wishes(target: Target) -> Iterator[Wish]:
     """Everything that the prediction rests on, for the table to spell."""
     deployment, settings = target.plan.deployment, target.plan.deployment.settings
     yield Wish("backend", "pytorch", "the runtime that the prediction describes", word=True)
@@ -77,7 +77,7 @@ def _draft(choice: Speculation) -> Iterator[Wish]:
         yield Wish("draft_tokens", choice.draft_tokens, because)
 
 
-def trtllm_notes(target: Target) -> Iterator[str]:
+def notes(target: Target) -> Iterator[str]:
     """What a user should know who starts this server."""
     if not float(target.estimate.inputs["cached"]):
         yield "block reuse (the prefix cache) is on by default; the prediction counts no hits"

@@ -22,7 +22,7 @@ NOTES = {
 }
 
 
-def vllm_wishes(target: Target) -> Iterator[Wish]:
+def wishes(target: Target) -> Iterator[Wish]:
     """Everything that the prediction rests on, for the table to spell."""
     settings = target.plan.deployment.settings
     yield from _ranks(target)
@@ -102,7 +102,7 @@ def _draft(target: Target, choice: Speculation) -> Wish:
     return Wish("speculative", value, because)
 
 
-def vllm_notes(target: Target) -> Iterator[str]:
+def notes(target: Target) -> Iterator[str]:
     """What a user should know who starts this server."""
     pool, version = round(target.share.pool), target.version
     if flag := target.table.find("memory_bytes", version):

@@ -15,7 +15,6 @@ from rooflinekit.estimation.frames.cells import Resolutions
 from rooflinekit.estimation.frames.evaluate import answer_table
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.numeric import Array
-from rooflinekit.simulation.outcome import Outcome
 from rooflinekit.simulation.simulate import SIMULATION_KEYS, simulate
 from rooflinekit.specs import load_accelerator
 from rooflinekit.version import __version__
@@ -119,7 +118,8 @@ def _row(scenario: dict[Any, Any]) -> dict[str, Any]:
         return empty | {"error": str(error)}
     if outcome.interrupted:  # the sweep is, with this row unanswered
         raise KeyboardInterrupt
-    return empty | _numbers(outcome)
+    row: dict[str, Any] = {"gpus": np.nan} | outcome.to_row()
+    return empty | {name: np.nan if row[name] is None else row[name] for name in SIMULATED_COLUMNS if name != "error"}
 
 
 def _plain(key: str, cell: Any) -> Any:
@@ -134,13 +134,6 @@ def _plain(key: str, cell: Any) -> Any:
     if isinstance(cell, float) and cell.is_integer() and (key in _WHOLE or key in ("isl", "osl")):
         return int(cell)
     return cell
-
-
-def _numbers(outcome: Outcome) -> dict[str, Any]:
-    row = outcome.to_row()
-    row["gpus"] = row.get("gpus", np.nan)
-    found = {name: row[name] for name in SIMULATED_COLUMNS if name != "error"}
-    return {name: np.nan if cell is None else cell for name, cell in found.items()}
 
 
 _STATIC, _LOADED, _SIMULATED = 65_536, 8_192, 1  # rows of a piece: about a second of work
@@ -183,7 +176,9 @@ def answer(job: Job, piece: Piece) -> pd.DataFrame:
     Raises InputError for a table that cannot be read at all.
     """
     scenarios = piece.scenarios.frame()
-    _check(scenarios)
+    for column in scenarios.columns:
+        if column in COST_COLUMNS:
+            raise InputError(f"column {column!r} would be overwritten by a result; rename it")
     faults = scenarios.pop(FAULT) if FAULT in scenarios else None
     if faults is None or (faults == "").all():
         return _answered(job, scenarios)
@@ -210,9 +205,3 @@ def _answered(job: Job, scenarios: pd.DataFrame) -> pd.DataFrame:
 def _resolutions(run: str) -> Resolutions:
     """Deployments that this process has laid out for a sweep; files may have changed before the next."""
     return Resolutions()
-
-
-def _check(scenarios: Any) -> None:
-    for column in scenarios.columns:
-        if column in COST_COLUMNS:
-            raise InputError(f"column {column!r} would be overwritten by a result; rename it")

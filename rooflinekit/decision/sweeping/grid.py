@@ -67,21 +67,16 @@ def _range(word: str, name: str) -> list[int | float]:
     if any(isinstance(number, str) or number is None for number in numbers) or (geometric and not step_text):
         raise InputError(f"{name}: {word!r} is no range; write 1:8, 1:9:2 (steps of 2) or 4:64*2 (doubling)")
     start, end, step = numbers
-    _check(word, name, (start, end, step), geometric)
-    if geometric:
-        count = math.floor(math.log(end / start) / math.log(step) + _SLACK) + 1
-        return [_plain(start * step**place) for place in range(count)]
-    return [_plain(start + place * step) for place in range(math.floor((end - start) / step + _SLACK) + 1)]
-
-
-def _check(word: str, name: str, numbers: tuple[float, float, float], geometric: bool) -> None:
-    start, end, step = numbers
     if end < start:
         raise InputError(f"{name}: the range {word!r} ends before it starts")
     if geometric and (step <= 1 or start <= 0):
         raise InputError(f"{name}: {word!r} does not end; a factor is above 1 and the start above 0, as in 4:64*2")
     if not geometric and (step <= 0 or (end - start) / step >= _MOST_VALUES):
         raise InputError(f"{name}: {word!r} does not end or has more than {_MOST_VALUES:,} values")
+    if geometric:
+        count = math.floor(math.log(end / start) / math.log(step) + _SLACK) + 1
+        return [_plain(start * step**place) for place in range(count)]
+    return [_plain(start + place * step) for place in range(math.floor((end - start) / step + _SLACK) + 1)]
 
 
 def _plain(value: float) -> int | float:

@@ -34,7 +34,8 @@ class Kept:
         """
         need_parquet("--resume")
         kept = cls(out.with_name(f"{out.name}.pieces"))
-        mark, asked = kept.folder / "question.txt", _digest(question)
+        text = json.dumps([__version__, question], default=str, sort_keys=True)
+        mark, asked = kept.folder / "question.txt", hashlib.sha256(text.encode()).hexdigest()[:16]
         if mark.exists() and mark.read_text() != asked:
             raise InputError(f"{kept.folder} holds pieces of another sweep; remove it, or choose another --out")
         kept.folder.mkdir(exist_ok=True)
@@ -66,12 +67,6 @@ class Kept:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}.parquet"
-
-
-def _digest(question: Any) -> str:
-    """What was asked, by which version."""
-    text = json.dumps([__version__, question], default=str, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def need_parquet(what: str) -> None:

@@ -317,7 +317,8 @@ def fit_engine(
     costs = _costs(problem, posterior, times)
     listed = problem.files(times)
     fitted = Fitted(costs, problem.spreads(posterior), _notes(outcomes, own, costs))
-    text = with_serving(_base_text(given, benchmarks), _heading(given, benchmarks, date), listed, fitted)
+    base = read_text(calibration_path(given.calibration or benchmarks.calibration.name))
+    text = with_serving(base, _heading(given, benchmarks, date), listed, fitted)
     noise = {name: float(posterior.noise[number]) for number, name in enumerate(METRICS) if name in errors}
     pairs = alike([each.prior.name for each in outcomes], posterior)
     said = (*benchmarks.notes, *remarks(outcomes, errors, own.interval, costs.interval))
@@ -341,10 +342,6 @@ def _interval(own: StepCosts, problem: Problem, unseen: Array | None) -> float:
     left = np.log(rows.measured[steps] / unseen[steps])
     off = math.sqrt(float(left @ left) / max(len(left), 1))
     return max(own.interval, math.exp(_SIGMAS * off))
-
-
-def _base_text(given: Given, benchmarks: Benchmarks) -> str:
-    return read_text(calibration_path(given.calibration or benchmarks.calibration.name))
 
 
 def _heading(given: Given, benchmarks: Benchmarks, date: str) -> ServingHeading:

@@ -213,7 +213,11 @@ def build_calibration(
         fitted[key] = calibrate_family(group.rows(), System.of(accelerator), group.source, prior).fit
     families = {key: _borrowed(key, fit, donor) for key, fit in donor.families.items() if key not in donor.defaults}
     release = "/".join(sorted({str(v) for g in groups for v in g.table.get("engine_version", [])}))
-    heading = Heading(accelerator.name, engine, release, _source(groups), date, _defaults(donor))
+    source = f"{sum(len(group.table) for group in groups)} rows of kernel tables"
+    # Which fit serves a family's other formats: the one that does so for the donor.
+    by_fit = {id(fit): key for key, fit in donor.families.items() if key not in donor.defaults}
+    defaults = {family: by_fit[id(donor.families[family])] for family in sorted(donor.defaults)}
+    heading = Heading(accelerator.name, engine, release, source, date, defaults)
     borrowed = tuple(sorted(families.keys() - fitted.keys()))
     return Built(render(heading, families | fitted), fitted, borrowed, tuple(notes))
 
@@ -250,13 +254,3 @@ def _borrowed(key: str, fit: FamilyFit, donor: Calibration) -> FamilyFit:
         return fit
     widths = tuple(width**power for width in fit.regimes.width)
     return replace(fit, regimes=replace(fit.regimes, width=widths), source=f"{BORROWED}{fit.source}")
-
-
-def _source(groups: Sequence[Group]) -> str:
-    return f"{sum(len(group.table) for group in groups)} rows of kernel tables"
-
-
-def _defaults(donor: Calibration) -> dict[str, str]:
-    """Which fit serves a family's other formats: the one that does so for the donor."""
-    by_fit = {id(fit): key for key, fit in donor.families.items() if key not in donor.defaults}
-    return {family: by_fit[id(donor.families[family])] for family in sorted(donor.defaults)}

@@ -79,7 +79,11 @@ def read_measurements(path: Path) -> Measurements:
     if not lines or lines[0].get("type") != "header":
         raise SpecError(f"{path}: line 1 is not the header of a measurement file")
     header = lines[0]
-    _check_header(path, header)
+    if header.get("schema") != SCHEMA:
+        raise SpecError(f"{path}: schema {header.get('schema')!r}; this version reads {SCHEMA}")
+    _check_types(f"{path}: line 1", header, _HEADER)
+    if not isinstance(header["device"].get("name"), str):
+        raise SpecError(f"{path}: line 1: device.name is missing")
     rows, ending = [], ""
     for number, line in enumerate(lines[1:], start=2):
         if line.get("run") != header["run"]:
@@ -105,14 +109,6 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         if not isinstance(line, dict):
             raise SpecError(f"{path}: line {number} is not an object")
         yield line
-
-
-def _check_header(path: Path, header: Mapping[str, Any]) -> None:
-    if header.get("schema") != SCHEMA:
-        raise SpecError(f"{path}: schema {header.get('schema')!r}; this version reads {SCHEMA}")
-    _check_types(f"{path}: line 1", header, _HEADER)
-    if not isinstance(header["device"].get("name"), str):
-        raise SpecError(f"{path}: line 1: device.name is missing")
 
 
 def _check_types(where: str, line: Mapping[str, Any], known: Mapping[str, type]) -> None:
