@@ -21,7 +21,7 @@ from multiprocessing import get_context
 
 from rooflinekit.estimation.estimator import Resolved, resolve
 from rooflinekit.model.types.deployment import Deployment
-from rooflinekit.simulation.arrivals import Arrival, ClosedLoop, OpenSource, Poisson, Requests, generate
+from rooflinekit.simulation.arrivals import Arrival, ClosedLoop, Poisson, Requests, Source, generate
 from rooflinekit.simulation.decoding import Lockstep
 from rooflinekit.simulation.event_loop import Fleet, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
@@ -51,7 +51,7 @@ def steady_run(longest: int) -> None:
     pool, ledger = BlockPool(64 * 6272, 16), Ledger(Objective())
     replica = Replica(Limits(max_num_seqs=64, longest_run=longest), table, Lockstep(pool), ledger)
     arrivals: Iterator[Arrival] = iter([Arrival(0.0, 100, 100_000)] * 64)
-    run = Simulation(Fleet([replica]), OpenSource(arrivals), ledger)
+    run = Simulation(Fleet([replica]), Source(arrivals), ledger)
     start = time.process_time()
     run.run()
     took = time.process_time() - start

@@ -109,11 +109,17 @@ def _runs(path: Path) -> Iterable[Run]:
         name = row["run_id"]
         facts.setdefault(name, {key: (value or "").strip() for key, value in row.items() if key})
         values.setdefault(name, {})
-        quantity, value = _quantity(path, line, row), _value(row)
-        if value is None:
-            unread[name] += 1
-        else:
+        quantity = row["quantity"]
+        if quantity not in QUANTITIES:
+            raise SpecError(f"{path}: line {line}: quantity {quantity!r} is not one of {', '.join(QUANTITIES)}")
+        try:
+            value = float(row["value"] or "")
+        except ValueError:
+            value = math.nan
+        if math.isfinite(value) and value:  # a few logs print a graph's memory as below 0
             values[name][quantity] = value
+        else:
+            unread[name] += 1
     return [Run(facts[name], values[name], unread[name]) for name in facts]
 
 
@@ -131,21 +137,6 @@ def _read(path: Path) -> tuple[Collection[str], Iterable[Mapping[str, str]]]:
     text = table.astype(object).where(table.notna(), "").astype(str)
     columns = [str(name) for name in text.columns]
     return columns, [dict(zip(columns, row, strict=True)) for row in text.itertuples(index=False, name=None)]
-
-
-def _quantity(path: Path, line: int, row: Mapping[str, str]) -> str:
-    if row["quantity"] not in QUANTITIES:
-        raise SpecError(f"{path}: line {line}: quantity {row['quantity']!r} is not one of {', '.join(QUANTITIES)}")
-    return row["quantity"]
-
-
-def _value(row: Mapping[str, str]) -> float | None:
-    """The measured value, where it is a number to compare with; a few logs print a graph's memory as below 0."""
-    try:
-        value = float(row["value"] or "")
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and value else None
 
 
 def setup_of(run: Run) -> Setup:

@@ -171,8 +171,11 @@ def pose(run: Measurement, given: Given, room: int | None = None) -> Posed:
     isl, osl = (max(round(length or 1.0), 1) for length in (facts.isl, facts.osl))
     facts = replace(facts, isl=isl, osl=osl)
     most = None if room is None else max(room // (isl + osl), 1)
-    load = LoadPoint(isl, osl, facts.concurrency, facts.rate, facts.requests, most, facts.osl_cv or 0.0)
-    return Posed(run, facts, resolve_facts(facts, given), _share(load, given.replicas))
+    copies = given.replicas  # which share the load evenly
+    users, requests = (None if count is None else -(-count // copies) for count in (facts.concurrency, facts.requests))
+    rate = facts.rate / copies if facts.rate else facts.rate
+    load = LoadPoint(isl, osl, users, rate, requests, most, facts.osl_cv or 0.0)
+    return Posed(run, facts, resolve_facts(facts, given), load)
 
 
 def room_of(entries: Sequence[Measurement | StartUp]) -> int | None:
@@ -206,11 +209,3 @@ def resolve_facts(facts: Facts, given: Given) -> Resolved:
         except InputError as error:
             raise InputError(f"the file calls its model {facts.model!r}, and that is {error}; add --model") from None
     return resolve(str(facts.model), str(facts.gpu), deployment, given.calibration)
-
-
-def _share(load: LoadPoint, replicas: int) -> LoadPoint:
-    """The load of one of several replicas."""
-    if replicas == 1:
-        return load
-    users, requests = (None if count is None else -(-count // replicas) for count in (load.users, load.requests))
-    return replace(load, users=users, requests=requests, rate=load.rate / replicas if load.rate else None)

@@ -66,8 +66,9 @@ def attribute(run: Measurement, expected: LoadPrediction, load: LoadPoint) -> Ga
         return None
     more, parts, notes = load.osl - 1.0, expected.parts, []
     step = run.tpot.mean - expected.tpot_ms
-    if _median_is_a_step(run, expected, load):
-        step = (run.itl.p50 or 0.0) - parts["step"]
+    chunks, median = math.ceil(load.isl / _BUDGET), run.itl.p50 or 0.0
+    if 0.0 < median <= _SAME * run.tpot.mean and expected.running * chunks / load.osl < _COMMON:
+        step = median - parts["step"]
     elif expected.running > 1:
         notes.append("step time holds interference: the median gap between tokens does not tell them apart")
     waited = run.ttft.mean - expected.ttft_ms
@@ -85,12 +86,6 @@ def attribute(run: Measurement, expected: LoadPrediction, load: LoadPoint) -> Ga
         in_flight=run.request_s * measured / 1e3 if run.request_s else None,
         notes=tuple(notes),
     )
-
-
-def _median_is_a_step(run: Measurement, expected: LoadPrediction, load: LoadPoint) -> bool:
-    chunks = math.ceil(load.isl / _BUDGET)
-    gap, token = run.itl.p50 or 0.0, run.tpot.mean or 0.0
-    return 0.0 < gap <= _SAME * token and expected.running * chunks / load.osl < _COMMON
 
 
 _EQUAL = (
@@ -165,9 +160,14 @@ def compare(
     Raises:
         RooflinekitError: (one of its kinds) if no run can be compared; otherwise failures are listed.
     """
-    entries, failures = _read(files)
-    room = room_of(entries)
-    runs = []
+    entries: list[Measurement | StartUp] = []
+    failures: dict[str, RooflinekitError] = {}
+    for path in files:
+        try:
+            entries += read_measurements(path)
+        except RooflinekitError as error:
+            failures[str(path)] = error
+    room, runs = room_of(entries), []
     for entry in entries:
         if progress is not None:
             progress(entry.source)
@@ -180,17 +180,6 @@ def compare(
     return Comparison(tuple(runs), {name: str(error) for name, error in failures.items()})
 
 
-def _read(files: Sequence[Path]) -> tuple[list[Measurement | StartUp], dict[str, RooflinekitError]]:
-    entries: list[Measurement | StartUp] = []
-    failures: dict[str, RooflinekitError] = {}
-    for path in files:
-        try:
-            entries += read_measurements(path)
-        except RooflinekitError as error:
-            failures[str(path)] = error
-    return entries, failures
-
-
 def _run(run: Measurement, given: Given, predictor: Callable[[Predictor], LoadPredictor], room: int | None) -> Run:
     posed = pose(run, given, room)
     resolved, load = posed.resolved, posed.load
@@ -201,31 +190,21 @@ def _run(run: Measurement, given: Given, predictor: Callable[[Predictor], LoadPr
     if together and posed.facts.osl_cv is None:
         notes.append(_EQUAL)
     gap = attribute(run, expected, load)
+    pairs = (
+        ("ttft_ms", *run.ttft.middle, expected.ttft_ms),
+        ("tpot_ms", *run.tpot.middle, expected.tpot_ms),
+        ("e2e_ms", *run.e2e.middle, expected.e2e_ms),
+        ("output_tok_s", "mean", run.output_tok_s, expected.output_tok_s),
+    )
     return Run(
         run.source,
         run.tool,
         replace(posed.facts, model=resolved.plan.model.name, gpu=resolved.plan.system.accelerator.name),
-        tuple(_metrics(run, expected)),
+        tuple(Metric(name, part, measured, predicted) for name, part, measured, predicted in pairs if measured),
         gap,
         tuple(notes + list(gap.notes if gap else ())),
         about(resolved.plan)["calibration"],
     )
-
-
-def _metrics(run: Measurement, expected: LoadPrediction) -> list[Metric]:
-    spreads = {
-        "ttft_ms": (run.ttft, expected.ttft_ms),
-        "tpot_ms": (run.tpot, expected.tpot_ms),
-        "e2e_ms": (run.e2e, expected.e2e_ms),
-    }
-    found = []
-    for name, (spread, predicted) in spreads.items():
-        statistic, measured = spread.middle
-        if measured:
-            found.append(Metric(name, statistic, measured, predicted))
-    if run.output_tok_s:
-        found.append(Metric("output_tok_s", "mean", run.output_tok_s, expected.output_tok_s))
-    return found
 
 
 def _memory(log: StartUp, given: Given) -> Run:

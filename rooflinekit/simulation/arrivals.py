@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.lengths import Length
@@ -20,11 +20,9 @@ __all__ = [
     "Arrival",
     "Burst",
     "ClosedLoop",
-    "ClosedSource",
     "Constant",
     "Gamma",
     "Job",
-    "OpenSource",
     "Poisson",
     "Process",
     "Requests",
@@ -269,69 +267,38 @@ def checked(arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
         yield arrival
 
 
-class Source(Protocol):
-    """Hands out arrivals; the flag says whether the request counts in the statistics."""
+class Source:
+    """Hands out arrivals while a simulation runs; the flag says whether the request counts in the statistics.
 
-    def start(self) -> Iterator[tuple[Arrival, bool]]:
-        """Those that come whatever happens first."""
-        ...
-
-    def after_arrival(self) -> tuple[Arrival, bool] | None:
-        """The next, when one has arrived."""
-        ...
-
-    def after_end(self, now: float) -> Iterator[tuple[Arrival, bool]]:
-        """What follows the end of a request."""
-        ...
-
-
-class OpenSource:
-    """Arrivals at times of their own; the first `warmup` are not counted."""
-
-    def __init__(self, arrivals: Iterator[Arrival], warmup: int = 0) -> None:
-        self._arrivals, self._left = checked(arrivals), warmup
-
-    def start(self) -> Iterator[tuple[Arrival, bool]]:
-        """The first."""
-        if first := self.after_arrival():
-            yield first
-
-    def after_arrival(self) -> tuple[Arrival, bool] | None:
-        """The next."""
-        arrival = next(self._arrivals, None)
-        if arrival is None:
-            return None
-        self._left -= 1
-        return arrival, self._left < 0
-
-    def after_end(self, now: float) -> Iterator[tuple[Arrival, bool]]:
-        """Nothing."""
-        return iter(())
-
-
-class ClosedSource:
-    """`users` who each send the next request when the answer has come; their own times do not count.
-
-    As benchmark clients do: the first `warmup` requests run and end by themselves, then the counted ones begin, `users`
-    at once.
+    Without `users` requests come at times of their own, and the first `warmup` are not counted. With them, each of the
+    users sends the next request when the answer has come, and its own time does not count; as benchmark clients do,
+    the first `warmup` requests run and end by themselves, then the counted ones begin, `users` at once.
     """
 
-    def __init__(self, arrivals: Iterator[Arrival], users: int, warmup: int = 0) -> None:
-        if users < 1:
+    def __init__(self, arrivals: Iterator[Arrival], users: int | None = None, warmup: int = 0) -> None:
+        if users is not None and users < 1:
             raise WorkloadError(f"a closed loop needs at least 1 user, not {users}")
         self._arrivals, self._users = checked(arrivals), users
         self._warmup, self._counting, self._flying = warmup, warmup == 0, 0
 
     def start(self) -> Iterator[tuple[Arrival, bool]]:
-        """One of each user."""
-        return self._send(0.0, self._users)
+        """Those that come whatever happens first: the first, or one of each user."""
+        if self._users is not None:
+            yield from self._send(0.0, self._users)
+        elif first := self.after_arrival():
+            yield first
 
     def after_arrival(self) -> tuple[Arrival, bool] | None:
-        """Nothing: users wait."""
-        return None
+        """The next, when one has arrived; none where users wait."""
+        if self._users is not None or (arrival := next(self._arrivals, None)) is None:
+            return None
+        self._warmup -= 1
+        return arrival, self._warmup < 0
 
     def after_end(self, now: float) -> Iterator[tuple[Arrival, bool]]:
-        """The user's next one; after the last of the warm-up, one of each."""
+        """What follows the end of a request: the user's next one; after the last of the warm-up, one of each."""
+        if self._users is None:
+            return iter(())
         self._flying -= 1
         if self._counting or self._warmup > 0:
             return self._send(now, 1)

@@ -20,12 +20,11 @@ from rooflinekit.simulation.arrivals import (
     Arrival,
     Burst,
     ClosedLoop,
-    ClosedSource,
     Gamma,
-    OpenSource,
     Poisson,
     Process,
     Requests,
+    Source,
     generate,
     parse_process,
 )
@@ -128,10 +127,7 @@ def serve(
     setup = setup or Setup()
     timeline, ledger = Timeline(), Ledger(load.objective)
     fleet = _fleet(resolved.predictor, (prefill or resolved).predictor, load, setup, ledger)
-    if load.users is None:
-        source: OpenSource | ClosedSource = OpenSource(load.arrivals, load.warmup)
-    else:
-        source = ClosedSource(load.arrivals, load.users, load.warmup)
+    source = Source(load.arrivals, load.users, load.warmup)
     run = Simulation(fleet, source, ledger, load.duration, both(timeline, watch))
     run.run()
     first = (prefill or resolved).plan.deployment.gpus

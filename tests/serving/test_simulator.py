@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from rooflinekit.model.types.errors import UnknownNameError, WorkloadError
-from rooflinekit.simulation.arrivals import Arrival, ClosedSource, OpenSource
+from rooflinekit.simulation.arrivals import Arrival, Source
 from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import Fleet, Link, Simulation, router_named
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
@@ -79,7 +79,7 @@ def serve(arrivals, clock=None, *, users=None, warmup=0, blocks=1000, size=4, re
         return Replica(Limits(**({"max_num_seqs": 64} | more)), clock, decoding, ledger, host and HostTier(*host))
 
     fleet = Fleet([replica() for _ in range(replicas)], router, [replica() for _ in range(prefills)], link)
-    source = OpenSource(iter(arrivals), warmup) if users is None else ClosedSource(iter(arrivals), users, warmup)
+    source = Source(iter(arrivals), users, warmup)
     run = Simulation(fleet, source, ledger, horizon)
     run.run()
     return run, ends

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflinekit.simulation.arrivals import Arrival, ClosedSource, OpenSource
+from rooflinekit.simulation.arrivals import Arrival, Source
 from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import ROUTERS, Fleet, Link, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
@@ -142,7 +142,7 @@ def simulate(requests, asked):
 
     ledger = Ledger(Objective(), keep)
     fleet = build(asked, ledger)
-    source = OpenSource(iter(requests)) if asked["users"] is None else ClosedSource(iter(requests), asked["users"])
+    source = Source(iter(requests), asked["users"])
     run = Simulation(fleet, source, ledger, asked["horizon"], check)
     run.run()
     return run, ends

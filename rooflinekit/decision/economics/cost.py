@@ -322,7 +322,13 @@ class Served:
 def price_result(served: Served, notes: list[str]) -> PriceResult:
     """Prices with their interval, energy, and the price of holding a token."""
     prices, times, plan = served.prices, served.times, served.predictor.plan
-    watts = _watts(served, notes)
+    deployment, accelerator, pue = plan.deployment, plan.system.accelerator, served.asked.pue
+    watts = None
+    if accelerator.tdp_w:
+        notes.append(f"{POWER_ASSUMPTION}; PUE {pue:g}")
+        watts = float(deployment_watts(accelerator, deployment.gpus, pue, deployment.power_cap))
+    else:
+        notes.append(f"energy: {accelerator.name} has no rated power in its file")
     cached, fresh, made = (
         None if watts is None else float(joules_per_token(watts, float(each)))
         for each in (times.cached, times.input, times.output)
@@ -348,16 +354,6 @@ def price_result(served: Served, notes: list[str]) -> PriceResult:
 
 def _span(price: float, time: Time) -> list[float]:
     return [price * float(time.low / time.expected), price * float(time.high / time.expected)]
-
-
-def _watts(served: Served, notes: list[str]) -> float | None:
-    plan = served.predictor.plan
-    if not plan.system.accelerator.tdp_w:
-        notes.append(f"energy: {plan.system.accelerator.name} has no rated power in its file")
-        return None
-    notes.append(f"{POWER_ASSUMPTION}; PUE {served.asked.pue:g}")
-    deployment = plan.deployment
-    return float(deployment_watts(plan.system.accelerator, deployment.gpus, served.asked.pue, deployment.power_cap))
 
 
 def dialogue_cost(served: Served, dialogue: Dialogue, name: str, notes: list[str]) -> DialogueCost | None:

@@ -77,15 +77,9 @@ def _facts(run: Fields, report: Fields, metrics: Fields) -> tuple[Facts, list[st
         rate=rate,
         cv=0.0 if kind == "constant" else 1.0,
         requests=done,
-        osl_cv=_variation(metrics),
+        osl_cv=metrics.inside("output_token_count", "successful").variation("mean", "std_dev"),
     )
     return facts, notes
-
-
-def _variation(metrics: Fields) -> float | None:
-    lengths = metrics.inside("output_token_count", "successful")
-    mean, spread = lengths.number("mean"), lengths.number("std_dev")
-    return spread / mean if mean and spread is not None else None
 
 
 def _mean(metrics: Fields, name: str) -> float | None:

@@ -125,6 +125,11 @@ class Fields:
         found = {part: self.number(template.format(word), scale=scale) for part, word in words.items()}
         return Spread(**found) if found["mean"] or found["p50"] else NOTHING
 
+    def variation(self, mean: str, deviation: str) -> float | None:
+        """Standard deviation over mean; None where the file lacks one of them."""
+        middle, spread = self.number(mean), self.number(deviation)
+        return spread / middle if middle and spread is not None else None
+
     def _checked(self, name: str, value: Any) -> float:
         try:
             number = float(value) if isinstance(value, (Real, str)) and not isinstance(value, bool) else math.nan
