@@ -25,7 +25,7 @@ from rooflinekit.simulation.arrivals import Arrival, ClosedLoop, Poisson, Reques
 from rooflinekit.simulation.decoding import Lockstep
 from rooflinekit.simulation.event_loop import Fleet, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
-from rooflinekit.simulation.ledger import Ledger, Objective
+from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.lengths import Fixed, Uniform
 from rooflinekit.simulation.policies import Limits
 from rooflinekit.simulation.replica import Replica
@@ -48,7 +48,7 @@ def peak() -> float:
 def steady_run(longest: int) -> None:
     """Decode steps of a full batch, with nothing else going on."""
     table = build_table(deployment().plan, 64, 131_072)
-    pool, ledger = BlockPool(64 * 6272, 16), Ledger(Objective())
+    pool, ledger = BlockPool(64 * 6272, 16), Ledger(RequestObjective())
     replica = Replica(Limits(max_num_seqs=64, longest_run=longest), table, Lockstep(pool), ledger)
     arrivals: Iterator[Arrival] = iter([Arrival(0.0, 100, 100_000)] * 64)
     run = Simulation(Fleet([replica]), Source(arrivals), ledger)

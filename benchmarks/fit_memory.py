@@ -20,8 +20,8 @@ import numpy as np
 
 from rooflinekit.evidence.accuracy_memory import (
     QUANTITIES,
-    Run,
-    Setup,
+    StartUpRun,
+    StartUpSetup,
     engine_of,
     memory_accuracy,
     memory_of,
@@ -65,8 +65,8 @@ TARGETS = {
 class Case:
     """A run that can be answered, with its profile; `kind` is its architecture."""
 
-    run: Run
-    setup: Setup
+    run: StartUpRun
+    setup: StartUpSetup
     engine: Engine | None
     kind: tuple[int, int]
 

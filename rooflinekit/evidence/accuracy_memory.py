@@ -30,8 +30,8 @@ from rooflinekit.specs.engines import load_engine
 
 __all__ = [
     "QUANTITIES",
-    "Run",
-    "Setup",
+    "StartUpRun",
+    "StartUpSetup",
     "engine_of",
     "memory_accuracy",
     "memory_of",
@@ -64,7 +64,7 @@ _DESCRIBED = {"64-layer GDN hybrid": "qwen3.5-27b", "7B MHA Llama-class": "llama
 
 
 @dataclass(frozen=True)
-class Run:
+class StartUpRun:
     """One start-up: the columns that its rows share, the value of each quantity, and rows whose value is none."""
 
     facts: Mapping[str, str]
@@ -78,7 +78,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Setup:
+class StartUpSetup:
     """A run in this library's terms; `bits` a weight where llama.cpp's formats are not ours."""
 
     model: Model
@@ -89,7 +89,7 @@ class Setup:
     notes: tuple[str, ...] = ()
 
 
-def read_memory_tables(files: Sequence[Path]) -> list[Run]:
+def read_memory_tables(files: Sequence[Path]) -> list[StartUpRun]:
     """The runs of some tables.
 
     Raises SpecError for a file that is no memory table, or a quantity that is not one.
@@ -97,7 +97,7 @@ def read_memory_tables(files: Sequence[Path]) -> list[Run]:
     return [run for path in files for run in _runs(path)]
 
 
-def _runs(path: Path) -> Iterable[Run]:
+def _runs(path: Path) -> Iterable[StartUpRun]:
     columns, rows = _read(path)
     missing = [column for column in _COLUMNS if column not in columns]
     if missing:
@@ -120,7 +120,7 @@ def _runs(path: Path) -> Iterable[Run]:
             values[name][quantity] = value
         else:
             unread[name] += 1
-    return [Run(facts[name], values[name], unread[name]) for name in facts]
+    return [StartUpRun(facts[name], values[name], unread[name]) for name in facts]
 
 
 def _read(path: Path) -> tuple[Collection[str], Iterable[Mapping[str, str]]]:
@@ -139,7 +139,7 @@ def _read(path: Path) -> tuple[Collection[str], Iterable[Mapping[str, str]]]:
     return columns, [dict(zip(columns, row, strict=True)) for row in text.itertuples(index=False, name=None)]
 
 
-def setup_of(run: Run) -> Setup:
+def setup_of(run: StartUpRun) -> StartUpSetup:
     """What was deployed where.
 
     Raises UnknownNameError for a model or engine that nobody knows, and InputError for settings that make no sense.
@@ -162,7 +162,7 @@ def setup_of(run: Run) -> Setup:
         engine_version=version[1] if version else _V0 if run.engine == "vllm-v0" else None,
         settings=_settings(facts),
     )
-    return Setup(model, accelerator, deployment, known, bits)
+    return StartUpSetup(model, accelerator, deployment, known, bits)
 
 
 def _settings(facts: Mapping[str, str]) -> EngineSettings:
@@ -288,7 +288,7 @@ def memory_accuracy(files: Sequence[Path], progress: Callable[[str], None] | Non
     return Accuracy.of(scores, unanswered, "quantity")
 
 
-def _answers(run: Run, unanswered: Counter[str]) -> Mapping[str, float]:
+def _answers(run: StartUpRun, unanswered: Counter[str]) -> Mapping[str, float]:
     try:
         setup = setup_of(run)
         predicted = predict_run(setup, engine_of(setup))
@@ -300,13 +300,13 @@ def _answers(run: Run, unanswered: Counter[str]) -> Mapping[str, float]:
     return predicted
 
 
-def engine_of(setup: Setup) -> Engine | None:
+def engine_of(setup: StartUpSetup) -> Engine | None:
     """The profile of a run; None under llama.cpp, which has none."""
     deployment = setup.deployment
     return None if setup.bits else load_engine(deployment.engine, deployment.engine_version)
 
 
-def predict_run(setup: Setup, engine: Engine | None) -> dict[str, float]:
+def predict_run(setup: StartUpSetup, engine: Engine | None) -> dict[str, float]:
     """Every quantity that can be answered for a run, as the table names them.
 
     Raises InputError (and its kinds) for a deployment that makes no sense.
@@ -326,19 +326,19 @@ def predict_run(setup: Setup, engine: Engine | None) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-def memory_of(setup: Setup, engine: Engine) -> Memory:
+def memory_of(setup: StartUpSetup, engine: Engine) -> Memory:
     """The memory of a run, for one sequence of its longest length."""
     longest = setup.deployment.settings.max_model_len or setup.model.max_context or 1
     return make_memory_model(run_plan(setup, engine)).evaluate(float(setup.deployment.dp), float(longest), 1.0)
 
 
-def run_plan(setup: Setup, engine: Engine) -> Plan:
+def run_plan(setup: StartUpSetup, engine: Engine) -> Plan:
     """The plan of a run on a system that is large enough."""
     system = replace(System.of(setup.accelerator), domain_size=_ROOM, max_gpus=_ROOM)
     return make_plan(setup.model, setup.deployment, system, None, engine)
 
 
-def _llamacpp(setup: Setup) -> dict[str, float]:
+def _llamacpp(setup: StartUpSetup) -> dict[str, float]:
     settings = setup.deployment.settings
     if setup.bits is None or settings.max_model_len is None:
         raise InputError("a llama.cpp run needs bits a weight and max_model_len")

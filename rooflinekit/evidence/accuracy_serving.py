@@ -31,8 +31,8 @@ from rooflinekit.specs.engines import engine_names, engine_version_of
 
 __all__ = [
     "METRICS",
-    "Answer",
     "ServedGroup",
+    "ServedPrediction",
     "predict_group",
     "published_table",
     "read_serving_table",
@@ -209,7 +209,7 @@ _PER_TIME = {"output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_use
 
 
 @dataclass(frozen=True)
-class Answer:
+class ServedPrediction:
     """Predicted value of each row with its 90 % interval, in the row's own unit; NaN where `reason` says why not."""
 
     value: Array
@@ -264,10 +264,10 @@ def _score(rows: pd.DataFrame) -> Score:
     return replace(score(key, value, predicted, inside, len(rows)), calibration=used)
 
 
-def predict_group(group: ServedGroup) -> Answer:
+def predict_group(group: ServedGroup) -> ServedPrediction:
     """Predict every row of one deployment in one pass for each kind of load."""
     size = len(group.table)
-    answer = Answer(np.full(size, np.nan), np.full(size, np.nan), np.full(size, np.nan), _reasons(group))
+    answer = ServedPrediction(np.full(size, np.nan), np.full(size, np.nan), np.full(size, np.nan), _reasons(group))
     loads = group.table["load"].to_numpy()
     for load, predict in _LOADS.items():
         rows = (loads == load) & (answer.reason == "")
@@ -293,7 +293,7 @@ def _reasons(group: ServedGroup) -> NDArray[np.str_]:
     return reason
 
 
-def _static(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> None:
+def _static(group: ServedGroup, rows: NDArray[np.intp], answer: ServedPrediction) -> None:
     """A static batch, of as many waves as fit at once."""
     isl, users = group.column("isl")[rows], group.column("concurrency")[rows]
     osl = np.nan_to_num(group.column("osl")[rows], nan=_USUAL_OSL)
@@ -306,7 +306,11 @@ def _static(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> None:
 
 
 def _loaded(
-    group: ServedGroup, rows: NDArray[np.intp], answer: Answer, users: Array | None = None, client: Client | None = None
+    group: ServedGroup,
+    rows: NDArray[np.intp],
+    answer: ServedPrediction,
+    users: Array | None = None,
+    client: Client | None = None,
 ) -> None:
     """Continuous batching under the client that each source used, or under another."""
     client = client or group.client
@@ -325,15 +329,22 @@ def _loaded(
         _fill(group, rows, answer, part, ttft, tpot, whole, rate * traffic.osl, rate * traffic.isl)
 
 
-def _saturated(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> None:
+def _saturated(group: ServedGroup, rows: NDArray[np.intp], answer: ServedPrediction) -> None:
     """An offline queue is a closed loop with more users than fit."""
     _loaded(group, rows, answer, np.full(len(rows), _QUEUE), Client(requests=math.inf))
 
 
 def _fill(  # noqa: PLR0913, PLR0917 - five times and rates of one row
-    group: ServedGroup, rows: NDArray[np.intp], answer: Answer, part: str, ttft: Array, tpot: Array, whole: Array,
-    output: Array, prefill: Array,
-) -> None:  # fmt: skip
+    group: ServedGroup,
+    rows: NDArray[np.intp],
+    answer: ServedPrediction,
+    part: str,
+    ttft: Array,
+    tpot: Array,
+    whole: Array,
+    output: Array,
+    prefill: Array,
+) -> None:
     """Every metric at one end of the interval, from times [s] and rates [tokens/s]; a short time is a high rate."""
     values = {
         "ttft_ms": 1e3 * ttft, "tpot_ms": 1e3 * tpot, "e2e_ms": 1e3 * whole, "output_tok_s_total": output,
@@ -348,6 +359,6 @@ def _fill(  # noqa: PLR0913, PLR0917 - five times and rates of one row
         target[rows[own]] = np.where(np.isfinite(value[own]), value[own], np.nan)
 
 
-_LOADS: dict[str, Callable[[ServedGroup, NDArray[np.intp], Answer], None]] = {
+_LOADS: dict[str, Callable[[ServedGroup, NDArray[np.intp], ServedPrediction], None]] = {
     "static": _static, "concurrency": _loaded, "saturated": _saturated,
 }  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rooflinekit.simulation.arrivals import Job
 
-__all__ = ["Ledger", "Objective", "Sketch"]
+__all__ = ["Ledger", "RequestObjective", "Sketch"]
 
 RESOLUTION = 0.005
 """Ratio of the ends of a bin, less 1. A quantile is within 0.5 % of the sample's own: half a bin, and as much again
@@ -104,7 +104,7 @@ class Sketch:
 
 
 @dataclass(frozen=True, slots=True)
-class Objective:
+class RequestObjective:
     """Service-level objective of one request; None asks for nothing [s]."""
 
     ttft: float | None = None
@@ -118,7 +118,7 @@ class Objective:
 class Ledger:
     """Counts every request once on its way in and once on its way out."""
 
-    def __init__(self, objective: Objective, keep: Callable[[Job, float, str], None] | None = None) -> None:
+    def __init__(self, objective: RequestObjective, keep: Callable[[Job, float, str], None] | None = None) -> None:
         self.objective, self.keep = objective, keep
         self.ttft, self.tpot, self.itl, self.e2el, self.queued = Sketch(), Sketch(), Sketch(), Sketch(), Sketch()
         self.arrived = self.finished = self.rejected = self.cut = self.good = 0

@@ -31,7 +31,7 @@ from rooflinekit.simulation.arrivals import (
 from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import Fleet, Link, Simulation, Watch
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool, kv_capacity_tokens
-from rooflinekit.simulation.ledger import Ledger, Objective
+from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.lengths import parse_length
 from rooflinekit.simulation.outcome import Outcome, about, summarise
 from rooflinekit.simulation.policies import Limits, policy_named
@@ -94,7 +94,7 @@ class Load:
     users: int | None = None
     warmup: int = 0
     duration: float = math.inf
-    objective: Objective = field(default_factory=Objective)
+    objective: RequestObjective = field(default_factory=RequestObjective)
 
 
 def serve(
@@ -370,7 +370,7 @@ def make_load(question: Question, seed: int = 0) -> tuple[Load, int, tuple[str, 
         typical, longest = isl.mean + osl.mean, int(isl.quantile(1.0) + osl.quantile(1.0))
         notes = (_IN_STEP,) if (users or 0) > 1 and osl.quantile(0.0) == osl.quantile(1.0) else ()
     arrivals = _dressed(arrivals, question)
-    load = Load(arrivals, typical, longest, users, warmup, question.duration, Objective(ttft, tpot))
+    load = Load(arrivals, typical, longest, users, warmup, question.duration, RequestObjective(ttft, tpot))
     return load, hash_tokens, notes
 
 

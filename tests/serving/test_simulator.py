@@ -15,7 +15,7 @@ from rooflinekit.simulation.arrivals import Arrival, Source
 from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import Fleet, Link, Simulation, router_named
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
-from rooflinekit.simulation.ledger import Ledger, Objective, Sketch
+from rooflinekit.simulation.ledger import Ledger, RequestObjective, Sketch
 from rooflinekit.simulation.policies import POLICIES, Limits, policy_named
 from rooflinekit.simulation.replica import HostTier, Replica
 
@@ -71,7 +71,7 @@ def serve(arrivals, clock=None, *, users=None, warmup=0, blocks=1000, size=4, re
         assert job.number not in ends, "a request ends once"
         ends[job.number] = (job.first, now, how, job.made, job.cached)
 
-    ledger, clock = Ledger(more.pop("objective", Objective()), keep), clock or Constant()
+    ledger, clock = Ledger(more.pop("objective", RequestObjective()), keep), clock or Constant()
 
     def replica():
         own = pool() if pool else BlockPool(blocks, size)
@@ -315,7 +315,7 @@ def test_what_can_never_run_is_rejected():
 
 def test_goodput_counts_those_who_meet_both_objectives():
     arrivals = [Arrival(0.0, 8, 3), Arrival(0.0, 8, 3), Arrival(0.0, 8, 3)]
-    run, _ = serve(arrivals, max_num_seqs=1, token_budget=64, objective=Objective(ttft=4.5, tpot=1.5))
+    run, _ = serve(arrivals, max_num_seqs=1, token_budget=64, objective=RequestObjective(ttft=4.5, tpot=1.5))
     assert (run.ledger.finished, run.ledger.good) == (3, 2)
 
 

@@ -12,7 +12,7 @@ from rooflinekit.simulation.arrivals import Arrival, Source
 from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import ROUTERS, Fleet, Link, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
-from rooflinekit.simulation.ledger import Ledger, Objective
+from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.policies import POLICIES, Limits
 from rooflinekit.simulation.replica import HostTier, Replica
 
@@ -140,7 +140,7 @@ def simulate(requests, asked):
         assert job.number not in ends, "a request ends once"
         ends[job.number] = (job, now, how)
 
-    ledger = Ledger(Objective(), keep)
+    ledger = Ledger(RequestObjective(), keep)
     fleet = build(asked, ledger)
     source = Source(iter(requests), asked["users"])
     run = Simulation(fleet, source, ledger, asked["horizon"], check)

@@ -14,7 +14,7 @@ import yaml
 
 from rooflinekit.decision.launching import sglang, trtllm, vllm
 from rooflinekit.decision.launching.aim import aim
-from rooflinekit.decision.launching.candidate import Part, choose, parts, planned, read_plan
+from rooflinekit.decision.launching.candidate import ServerPart, choose, parts, planned, read_plan
 from rooflinekit.decision.launching.target import Setting, Target, Wish, grant
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.batch import whole_number
@@ -299,13 +299,13 @@ def launch(  # noqa: PLR0913 - the front door: keywords that each say one thing
     """
     hosts = whole_number(host_gpus, "host_gpus")
     said: str | None = None
-    found: tuple[Part, ...]
+    found: tuple[ServerPart, ...]
     if plan is None:
         if candidate is not None:
             raise InputError("candidate chooses among those of a plan; give the plan too")
         if model is None:
             raise InputError("nothing to launch: give a model, or a plan")
-        found = (Part("", {"model": model, "gpu": gpu, **scenario}, whole_number(replicas, "replicas")),)
+        found = (ServerPart("", {"model": model, "gpu": gpu, **scenario}, whole_number(replicas, "replicas")),)
     else:
         if model is not None or any(value is not None for value in scenario.values()):
             raise InputError("a plan has its own model and options; give a plan, or a model with options")
@@ -340,7 +340,7 @@ def _check_pairs(targets: list[Target]) -> None:
                 )
 
 
-def _server(target: Target, part: Part) -> Server:
+def _server(target: Target, part: ServerPart) -> Server:
     granted = list(grant(target.table, target.version, _ENGINES[target.table.engine].wishes(target)))
     by_flag = any(setting.flag == "--model-path" for setting in granted)
     file, engine = target.table.find("config", target.version), target.table.engine

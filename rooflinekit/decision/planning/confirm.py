@@ -11,7 +11,7 @@ from itertools import count
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import Option, Part
 from rooflinekit.decision.planning.objective import Felt, Objective, slowest
-from rooflinekit.decision.planning.search import Found, Question, Refusal
+from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal
 from rooflinekit.model.traffic.percentiles import Spread
 from rooflinekit.simulation.arrivals import Arrival, Constant, Gamma, Poisson, Requests, generate
 from rooflinekit.simulation.event_loop import Watch
@@ -165,7 +165,7 @@ _RUNS = 12  # simulations beyond those of the candidates that are asked for
 _APART = 0.2  # of formula and simulation, beyond which it is said
 
 
-def ranked(question: Question, found: Found) -> list[Ranked]:
+def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
     """Options by cost, those confirmed first; a refuted one goes on with one more replica until it is confirmed.
 
     The cheapest is simulated until as many as asked are confirmed, so none that is left could be cheaper than they.
@@ -192,7 +192,7 @@ def ranked(question: Question, found: Found) -> list[Ranked]:
     return [*kept, *rest]
 
 
-def warnings(question: Question, found: Found, order: list[Ranked]) -> list[str]:
+def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[str]:
     """What a planner should hear beside the numbers."""
     notes = list(found.notes)
     unknown = [gpu for gpu, price in question.tariff.prices.items() if price is None]

@@ -26,7 +26,7 @@ from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import GB
 from rooflinekit.specs import load_accelerator
 
-__all__ = ["Cost", "Point", "Tariff", "cold_start_s", "cost_of", "front", "points", "read_tariff"]
+__all__ = ["FleetCost", "Point", "Tariff", "cold_start_s", "cost_of", "front", "points", "read_tariff"]
 
 LOAD_GB_S = 5.0
 LOAD_ASSUMPTION = "assumption: one local NVMe drive for each replica"
@@ -87,7 +87,7 @@ def read_tariff(gpus: tuple[str, ...], given: Mapping[str, float], pue: float, l
 
 
 @dataclass(frozen=True)
-class Cost:
+class FleetCost:
     """Money and energy of an option at the mean load, spares included; None without a price or a rated power.
 
     Dollars are for a million tokens of each kind; `million_tokens_usd` is over all tokens, in and out.
@@ -103,7 +103,7 @@ class Cost:
     output_tok_s: float
 
 
-def cost_of(option: Option, demand: Demand, tariff: Tariff) -> Cost:
+def cost_of(option: Option, demand: Demand, tariff: Tariff) -> FleetCost:
     """Price the tokens of an option: every part's hour divided by what it serves in the mean.
 
     Input is what a prompt adds to the steps of the others, output the decode steps (`economics.token_prices`); the
@@ -117,7 +117,7 @@ def cost_of(option: Option, demand: Demand, tariff: Tariff) -> Cost:
         cached, new, made = (sum(kind) / rate / _HOUR for kind in zip(*pieces, strict=True))
         whole = float(usd_per_million(hour, rate * (isl + osl)))
     joules = None if watts is None else watts / (rate * osl)
-    return Cost(hour, cached, new, made, whole, watts, joules, rate * osl)
+    return FleetCost(hour, cached, new, made, whole, watts, joules, rate * osl)
 
 
 def _rate(part: Part, demand: Demand) -> float:

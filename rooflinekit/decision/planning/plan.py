@@ -9,11 +9,11 @@ from os import PathLike
 from typing import Any
 
 from rooflinekit.decision.planning.confirm import Played, ranked, warnings
-from rooflinekit.decision.planning.cost import Cost, Point, Tariff, cold_start_s, cost_of, points, read_tariff
+from rooflinekit.decision.planning.cost import FleetCost, Point, Tariff, cold_start_s, cost_of, points, read_tariff
 from rooflinekit.decision.planning.demand import Demand, read_demand
 from rooflinekit.decision.planning.fleet import DecodePool, Option, Part, PrefillPool, Reserve
 from rooflinekit.decision.planning.objective import parse_objectives, refuse_undecoded
-from rooflinekit.decision.planning.search import Found, Question, Refusal, Space, search
+from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal, Space, search
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import parse_dtype
@@ -69,7 +69,7 @@ class Candidate:
 
     kind: str
     fleets: tuple[Fleet, ...]
-    cost: Cost
+    cost: FleetCost
     predicted: dict[str, dict[str, float | None]]
     interval: dict[str, list[float]] | None
     simulated: dict[str, dict[str, float | None]] | None
@@ -251,7 +251,7 @@ PLAN_KEYS = (*_DEMAND, *_SPACE_LISTS, *_SPACE_SINGLE, *_MONEY, *_RESERVE, "calib
 
 def read_question(
     model: str | PathLike[str], gpus: str | Sequence[str], slo: str, scenario: Mapping[str, Any]
-) -> Question:
+) -> PlanQuestion:
     """Read what a plan is asked.
 
     Raises InputError (and its kinds) for anything that makes no sense.
@@ -264,7 +264,7 @@ def read_question(
     load_model(model)
     demand, objectives = read_demand({key: given[key] for key in _DEMAND if key in given}), parse_objectives(slo)
     refuse_undecoded(objectives, demand.osl.mean)
-    return Question(
+    return PlanQuestion(
         model=str(model),
         demand=demand,
         slo=objectives,
@@ -387,7 +387,7 @@ def plan(
     )
 
 
-def _nothing(question: Question, found: Found) -> DoesNotFitError | InfeasibleError:
+def _nothing(question: PlanQuestion, found: Found) -> DoesNotFitError | InfeasibleError:
     """Why there is no plan, and how near the best comes."""
     slo = ", ".join(map(str, question.slo))
     if found.near:
@@ -402,7 +402,7 @@ def _nothing(question: Question, found: Found) -> DoesNotFitError | InfeasibleEr
     return DoesNotFitError(f"no deployment holds {question.model}; {tried or 'nothing was left to try'}")
 
 
-def _candidate(question: Question, option: Option, played: Played | None, formula: int) -> Candidate:
+def _candidate(question: PlanQuestion, option: Option, played: Played | None, formula: int) -> Candidate:
     demand = question.demand
     return Candidate(
         kind=option.kind,
@@ -417,7 +417,7 @@ def _candidate(question: Question, option: Option, played: Played | None, formul
     )
 
 
-def _fleet(question: Question, part: Part) -> Fleet:
+def _fleet(question: PlanQuestion, part: Part) -> Fleet:
     demand, load = question.demand, part.load(question.demand)
     knee = _knee(part, demand)
     return Fleet(

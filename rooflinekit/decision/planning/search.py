@@ -34,7 +34,7 @@ from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.specs import load_accelerator, load_model
 
-__all__ = ["Found", "Question", "Refusal", "Space", "search", "splits"]
+__all__ = ["Found", "PlanQuestion", "Refusal", "Space", "search", "splits"]
 
 BUDGETS = (2048, 4096, 8192, 16384)
 """Token budgets of a step that are tried beside the engine's default."""
@@ -127,7 +127,7 @@ _LONG = 256  # tokens to which the longest admitted sequence is rounded up
 
 
 @dataclass(frozen=True)
-class Question:
+class PlanQuestion:
     """All that a plan is asked."""
 
     model: str
@@ -173,7 +173,7 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
 
-def search(question: Question) -> Found:
+def search(question: PlanQuestion) -> Found:
     """Go through the whole space.
 
     Raises InputError (and its kinds) for names and numbers that make no sense.
@@ -211,7 +211,7 @@ def _longest(model: Model, demand: Demand, found: Found) -> int | None:
     return rounded if limit is None else min(rounded, limit)
 
 
-def _replicas(question: Question, model: Model, gpu: str, longest: int | None, found: Found) -> Iterator[Replica]:
+def _replicas(question: PlanQuestion, model: Model, gpu: str, longest: int | None, found: Found) -> Iterator[Replica]:
     """Every split, format and engine on one accelerator that exists and holds the model, with default settings."""
     space, system = question.space, System.of(load_accelerator(gpu).value)
     for engine in space.engines:
@@ -226,7 +226,7 @@ def _replicas(question: Question, model: Model, gpu: str, longest: int | None, f
 
 
 def _laid_out(
-    question: Question, gpu: str, base: dict[str, Any], chosen: list[dict[str, int]], found: Found
+    question: PlanQuestion, gpu: str, base: dict[str, Any], chosen: list[dict[str, int]], found: Found
 ) -> Iterator[Replica]:
     for split in chosen:
         scenario = {key: value for key, value in split.items() if value > 1 or key == "tp"} | base
@@ -242,7 +242,7 @@ def _name(gpu: str, scenario: dict[str, Any]) -> str:
     return " ".join(part for part in (gpu, split or "tp1", formats, scenario["engine"]) if part)
 
 
-def _aggregated(question: Question, base: Replica, found: Found) -> None:
+def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> None:
     """Try all settings of a split; the one that bears most stands, the engine's defaults where nothing is better."""
     best: Able | None = None
     tables: dict[int | None, Replica] = {}  # by token budget: what limits of sequences share
@@ -279,7 +279,7 @@ def _aggregated(question: Question, base: Replica, found: Found) -> None:
         found.options.append(Option("aggregated", (part,)))
 
 
-def _how_near(question: Question, able: Able, found: Found) -> str:
+def _how_near(question: PlanQuestion, able: Able, found: Found) -> str:
     """What the objectives that fail come to at next to no load."""
     load = 1.0 if question.demand.closed else _IDLE
     felt = feel(able.replica.answer(question.demand, load))
@@ -290,7 +290,7 @@ def _how_near(question: Question, able: Able, found: Found) -> str:
     return f"even without waiting {words}" if missed else f"{', '.join(able.ability.binds)} fails at any load"
 
 
-def _disaggregated(question: Question, laid_out: list[Replica], found: Found) -> None:
+def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found) -> None:
     """The cheapest prefill pool with the cheapest decode pool, for each engine and pair of formats on one accelerator.
 
     The objectives on TTFT bind the one, those on TPOT the other, so that each can be chosen by itself.
@@ -315,7 +315,9 @@ def _disaggregated(question: Question, laid_out: list[Replica], found: Found) ->
             found.options.append(option)
 
 
-def _cheapest_pool(question: Question, pools: list[tuple[Replica, PrefillPool | DecodePool]], role: str) -> Part | None:
+def _cheapest_pool(
+    question: PlanQuestion, pools: list[tuple[Replica, PrefillPool | DecodePool]], role: str
+) -> Part | None:
     """The pool of fewest accelerators; of equals the one with more to spare."""
     parts = []
     for replica, pool in pools:
@@ -326,7 +328,7 @@ def _cheapest_pool(question: Question, pools: list[tuple[Replica, PrefillPool | 
     return min(parts, key=lambda part: (part.gpus, -part.ability.load * part.working), default=None)
 
 
-def _whole_request(question: Question, option: Option) -> Option | None:
+def _whole_request(question: PlanQuestion, option: Option) -> Option | None:
     """Add replicas until objectives on the whole request hold; None where that does not help, or none are left."""
     for _ in range(_TRIES):
         felt = option.feel(question.demand)
@@ -338,7 +340,7 @@ def _whole_request(question: Question, option: Option) -> Option | None:
     return None
 
 
-def _mixed(question: Question, able: list[Able]) -> list[Option]:
+def _mixed(question: PlanQuestion, able: list[Able]) -> list[Option]:
     """The cheapest fleet of two accelerators for each pair, where it is cheaper than either alone.
 
     Exact for two kinds of replica: for every number of the one, the least number of the other that carries the rest.
@@ -353,7 +355,7 @@ def _mixed(question: Question, able: list[Able]) -> list[Option]:
     return sorted((mix for mix in mixes if mix is not None), key=question.tariff.rank)[:1]
 
 
-def _pair(question: Question, first: Able, second: Able) -> Option | None:
+def _pair(question: PlanQuestion, first: Able, second: Able) -> Option | None:
     """The cheapest fleet of both kinds; exact while one of them is at most 64 replicas beyond none or the most."""
     reserve, peak = question.reserve, question.demand.peak_load
     bears = [each.ability.load * (1.0 - reserve.headroom) for each in (first, second)]
