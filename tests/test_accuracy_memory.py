@@ -18,7 +18,7 @@ from rooflinekit.evidence.accuracy_memory import (
     read_memory_tables,
     setup_of,
 )
-from rooflinekit.model.memory.gguf import gguf_memory
+from rooflinekit.evidence.gguf import gguf_memory
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs import load_model

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from rooflinekit.evidence.accuracy import Accuracy, score
+from rooflinekit.evidence.gguf import gguf_memory
 from rooflinekit.model.memory.capacity import Memory, make_memory_model
-from rooflinekit.model.memory.gguf import gguf_memory
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype

@@ -13,13 +13,13 @@ import rooflinekit as rk
 from rooflinekit.decision.planning import confirm as ranking
 from rooflinekit.decision.planning.confirm import Played
 from rooflinekit.decision.planning.cost import front as pareto_front
+from rooflinekit.decision.planning.curve import tabulate
 from rooflinekit.decision.planning.demand import Demand, read_demand
 from rooflinekit.decision.planning.fleet import Option, PrefillPool, ability, lay_out
 from rooflinekit.decision.planning.objective import Objective, parse_objectives
 from rooflinekit.decision.planning.plan import PlanAnswer, read_question
 from rooflinekit.decision.planning.search import search
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.model.traffic.curve import tabulate
 from rooflinekit.model.traffic.mixing import InFlight, shared_times, slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError

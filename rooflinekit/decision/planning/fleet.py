@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.decision.planning.curve import tabulate
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.objective import Felt, Objective, slowest
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, Times
-from rooflinekit.model.traffic.curve import tabulate
 from rooflinekit.model.traffic.mixing import InFlight, Shared, lone_prompt, slots
 from rooflinekit.model.traffic.percentiles import Spread, spread
 from rooflinekit.model.traffic.question import LoadAnswer, answer_load

@@ -15,6 +15,7 @@ from rooflinekit.evidence.engine_fit.parameters import FACTORS, Parameter, costs
 from rooflinekit.evidence.engine_fit.solve import STEPS, WAITS, Linear, Posterior, Rows, solve
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.numeric import Array
+from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.specs.calibration.load import calibration_path
 from rooflinekit.specs.calibration.served import UNITLESS, Fitted, ServedFile, ServingHeading, plain, with_serving
 from rooflinekit.specs.engines import step_range
@@ -288,9 +289,6 @@ def _bound(place: float, least: float, most: float) -> str:
     return "most" if place > most - 1e-6 else "least" if place < least + 1e-6 else ""
 
 
-_SIGMAS = 1.645  # of a normal distribution: 90 % lie within
-
-
 def fit_engine(
     files: Sequence[Path], given: Given, date: str, progress: Callable[[str], None] = lambda _: None
 ) -> EngineFit:
@@ -341,7 +339,7 @@ def _interval(own: StepCosts, problem: Problem, unseen: Array | None) -> float:
     steps = (rows.metric > 0) & np.isfinite(unseen)
     left = np.log(rows.measured[steps] / unseen[steps])
     off = math.sqrt(float(left @ left) / max(len(left), 1))
-    return max(own.interval, math.exp(_SIGMAS * off))
+    return max(own.interval, math.exp(SIGMAS * off))
 
 
 def _heading(given: Given, benchmarks: Benchmarks, date: str) -> ServingHeading:
