@@ -73,6 +73,23 @@ class ReplicaUse:
     prompt_tokens: int  #: computed, those lost in preemptions again
     decode_tokens: int
 
+    @classmethod
+    def of(cls, replica: Replica, simulation: Simulation) -> ReplicaUse:
+        """Read the books of a replica after a run."""
+        work, pool, elapsed = replica.work, replica.pool, simulation.now or math.inf
+        role = "serve" if not simulation.fleet.prefills else "prefill" if replica.exports else "decode"
+        return cls(
+            role=role,
+            steps=work.steps,
+            decode_steps=work.decode_steps,
+            utilisation=work.busy / elapsed,
+            mean_batch=work.sequences / work.busy if work.busy else 0.0,
+            kv_use=work.blocks / pool.total / elapsed,
+            prefix_hit_rate=pool.found / pool.asked if pool.asked else None,
+            prompt_tokens=work.computed,
+            decode_tokens=replica.decoding.tokens,
+        )
+
 
 @dataclass(frozen=True)
 class Outcome(DeploymentAnswer):
@@ -168,25 +185,9 @@ def summarise(simulation: Simulation, gpus: int, **more: Any) -> Outcome:
         output_tok_s=speed,
         output_tok_s_per_gpu=None if speed is None else speed / gpus,
         steps=sum(each.steps for each in work),
-        replicas=tuple(_use(replica, simulation) for replica in fleet.all),
+        replicas=tuple(ReplicaUse.of(replica, simulation) for replica in fleet.all),
         interrupted=simulation.interrupted,
         **more,
-    )
-
-
-def _use(replica: Replica, simulation: Simulation) -> ReplicaUse:
-    work, pool, elapsed = replica.work, replica.pool, simulation.now or math.inf
-    role = "serve" if not simulation.fleet.prefills else "prefill" if replica.exports else "decode"
-    return ReplicaUse(
-        role=role,
-        steps=work.steps,
-        decode_steps=work.decode_steps,
-        utilisation=work.busy / elapsed,
-        mean_batch=work.sequences / work.busy if work.busy else 0.0,
-        kv_use=work.blocks / pool.total / elapsed,
-        prefix_hit_rate=pool.found / pool.asked if pool.asked else None,
-        prompt_tokens=work.computed,
-        decode_tokens=replica.decoding.tokens,
     )
 
 

@@ -152,7 +152,12 @@ def hourly_price(accelerator: Accelerator, price: object = None, capex: Capex | 
     if price is not None:
         return HourlyPrice(positive(price, "price"), "given")
     if capex is not None:
-        return _bought(accelerator, capex)
+        if not accelerator.tdp_w and capex.watts is None and capex.usd_per_kwh:
+            raise InputError(f"{accelerator.name} has no rated power in its file, so its electricity cannot be priced")
+        words = f"purchase of {capex.purchase_usd:g} USD over {capex.years:g} years"
+        if isinstance(capex.usd_per_kwh, float) and capex.usd_per_kwh:
+            words += f", {capex.usd_per_kwh:g} USD/kWh at rated power and PUE {capex.pue:g}"
+        return HourlyPrice(capex.usd_per_gpu_hour(accelerator.tdp_w), words)
     quote = quoted_price(accelerator)
     if quote is None:
         raise InputError(
@@ -176,15 +181,6 @@ def read_price(accelerator: Accelerator, given: Mapping[str, Any]) -> HourlyPric
         raise InputError("purchase needs years: over how many years it is spread")
     capex = Capex.checked(asked["purchase"], asked["years"], asked.get("power_price", 0.0), asked.get("pue", 1.0))
     return hourly_price(accelerator, asked.get("price"), capex)
-
-
-def _bought(accelerator: Accelerator, capex: Capex) -> HourlyPrice:
-    if not accelerator.tdp_w and capex.watts is None and capex.usd_per_kwh:
-        raise InputError(f"{accelerator.name} has no rated power in its file, so its electricity cannot be priced")
-    words = f"purchase of {capex.purchase_usd:g} USD over {capex.years:g} years"
-    if isinstance(capex.usd_per_kwh, float) and capex.usd_per_kwh:
-        words += f", {capex.usd_per_kwh:g} USD/kWh at rated power and PUE {capex.pue:g}"
-    return HourlyPrice(capex.usd_per_gpu_hour(accelerator.tdp_w), words)
 
 
 POWER_ASSUMPTION = "power: rated power (TDP) of every accelerator at all times, an upper limit; hosts are not counted"

@@ -363,8 +363,6 @@ def plan(
     """
     question = read_question(model, gpus, slo, scenario)
     found = search(question)
-    if not found.options:
-        raise _nothing(question, found)
     order = ranked(question, found)
     if not order:
         raise _nothing(question, found)
@@ -382,7 +380,17 @@ def plan(
         pareto=tuple(points([able.replica for able in found.able], question.demand, question.tariff)),
         refused=tuple(found.refused),
         tried=found.tried,
-        prices=_prices(question.tariff),
+        prices={
+            gpu: None
+            if price is None
+            else {
+                "usd_per_gpu_hour": float(price.usd_per_gpu_hour),
+                "source": price.source,
+                "low": price.low,
+                "high": price.high,
+            }
+            for gpu, price in question.tariff.prices.items()
+        },
         warnings=tuple(dict.fromkeys(warnings(question, found, order))),
     )
 
@@ -455,13 +463,3 @@ def _interval(option: Option, demand: Demand) -> dict[str, list[float]] | None:
     loaded = part.replica.answer(part.seen(demand), part.load(demand)).loaded
     times = {"ttft_ms": loaded.ttft, "tpot_ms": loaded.tpot}
     return {key: [float(time.low) * 1e3, float(time.high) * 1e3] for key, time in times.items()}
-
-
-def _prices(tariff: Tariff) -> dict[str, dict[str, Any] | None]:
-    return {
-        gpu: None if price is None else {
-            "usd_per_gpu_hour": float(price.usd_per_gpu_hour), "source": price.source, "low": price.low,
-            "high": price.high,
-        }
-        for gpu, price in tariff.prices.items()
-    }  # fmt: skip

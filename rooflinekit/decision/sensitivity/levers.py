@@ -181,15 +181,6 @@ def read_price_or_say(gpu: Accelerator, given: dict[str, Any]) -> tuple[HourlyPr
     return hour, [f"price {float(hour.usd_per_gpu_hour):.2f} USD per GPU hour: {hour.source}"]
 
 
-@dataclass(frozen=True)
-class Present:
-    """The deployment as it is: what it answers, and what is said about it."""
-
-    setting: Setting
-    answer: Operating
-    warnings: tuple[str, ...]
-
-
 def operate(setting: Setting, predictor: Predictor) -> Operating:
     """Ask the question, and price the answer where the price of an hour is known."""
     answer, gpus = setting.question.ask(predictor), predictor.plan.deployment.gpus
@@ -201,8 +192,8 @@ def operate(setting: Setting, predictor: Predictor) -> Operating:
     )  # fmt: skip
 
 
-def try_move(move: Move, present: Present) -> MoveResult:
-    """Make the move; what is refused, or does not fit, says why."""
+def try_move(move: Move, present: Setting, now: Operating, known: tuple[str, ...]) -> MoveResult:
+    """Make the move; what is refused, or does not fit, says why. `known` warnings are true of the present one too."""
     if move.setting is None:
         return MoveResult(move.name, move.option, move.caveat, False, move.reason, None, {})
     reason = ""
@@ -211,40 +202,28 @@ def try_move(move: Move, present: Present) -> MoveResult:
             predictor, warnings = attempt.resolved()
             misfit = attempt.question.misfit(predictor)
             if not misfit:
-                new = tuple(warning for warning in warnings if warning not in present.warnings)
-                return _tried(move, Present(attempt, operate(attempt, predictor), new), present)
+                break
             reason = reason or misfit
         except RooflinekitError as error:
             reason = reason or str(error)
-    return MoveResult(move.name, move.option, move.caveat, False, reason, None, {})
-
-
-def _tried(move: Move, then: Present, now: Present) -> MoveResult:
-    wider = "" if then.setting is move.setting else f" tp {then.setting.deployment.tp}"
-    return MoveResult(
-        move.name + wider,
-        move.option + wider.replace(" tp", " --tp"),
-        move.caveat,
-        True,
-        "",
-        then.answer,
-        {
-            "ttft": then.answer.ttft_ms / now.answer.ttft_ms,
-            "tpot": then.answer.tpot_ms / now.answer.tpot_ms,
-            "throughput": then.answer.output_tok_s_per_gpu / now.answer.output_tok_s_per_gpu,
-            "cost": _cost_ratio(then, now),
-        },
-        then.warnings,
-    )
-
-
-def _cost_ratio(then: Present, now: Present) -> float | None:
-    """In accelerator seconds on the same accelerator; on another in USD, if both prices are known."""
-    if then.setting.gpu == now.setting.gpu:
-        return then.answer.gpu_seconds_per_token / now.answer.gpu_seconds_per_token
-    if then.answer.usd_per_million_output is None or now.answer.usd_per_million_output is None:
-        return None
-    return then.answer.usd_per_million_output / now.answer.usd_per_million_output
+    else:
+        return MoveResult(move.name, move.option, move.caveat, False, reason, None, {})
+    then = operate(attempt, predictor)
+    cost: float | None = None
+    if attempt.gpu == present.gpu:  # accelerator seconds; on another in USD, if both prices are known
+        cost = then.gpu_seconds_per_token / now.gpu_seconds_per_token
+    elif then.usd_per_million_output is not None and now.usd_per_million_output is not None:
+        cost = then.usd_per_million_output / now.usd_per_million_output
+    ratio = {
+        "ttft": then.ttft_ms / now.ttft_ms,
+        "tpot": then.tpot_ms / now.tpot_ms,
+        "throughput": then.output_tok_s_per_gpu / now.output_tok_s_per_gpu,
+        "cost": cost,
+    }
+    wider = "" if attempt is move.setting else f" tp {attempt.deployment.tp}"
+    name, option = move.name + wider, move.option + wider.replace(" tp", " --tp")
+    new = tuple(warning for warning in warnings if warning not in known)
+    return MoveResult(name, option, move.caveat, True, "", then, ratio, new)
 
 
 def rank(move: MoveResult, by: str) -> tuple[int, float]:
@@ -288,16 +267,16 @@ def levers(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **
     plan, by = predictor.plan, given.get("by", "cost")
     hour, notes = read_price_or_say(plan.system.accelerator, given)
     setting = replace(setting, usd_per_gpu_hour=None if hour is None else float(hour.usd_per_gpu_hour))
-    present = Present(setting, operate(setting, predictor), warnings)
-    tried = [try_move(move, present) for move in moves(setting, plan, hints)]
-    read = balance(predictor, setting.question.scaled(batch=present.answer.running).work)
+    answer = operate(setting, predictor)
+    tried = [try_move(move, setting, answer, warnings) for move in moves(setting, plan, hints)]
+    read = balance(predictor, setting.question.scaled(batch=answer.running).work)
     slopes = elasticities(predictor, setting.question)
     return Levers(
         **about(plan),
         inputs=_inputs(setting.question, predictor),
         by=by,
         price=None if hour is None else {"usd_per_gpu_hour": float(hour.usd_per_gpu_hour), "source": hour.source},
-        answer=present.answer,
+        answer=answer,
         elasticities=slopes,
         balance=read,
         sentence=in_words(read, slopes, setting.question.users, plan.model.max_context),
