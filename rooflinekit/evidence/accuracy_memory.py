@@ -62,6 +62,14 @@ _STAND_IN = "h100-sxm"  # of an accelerator that nobody knows, whose memory the 
 _LABEL, _VISIBLE = re.compile(r"(\d+) ?GB"), 0.985  # GiB that CUDA shows for one of the label
 _DESCRIBED = {"64-layer GDN hybrid": "qwen3.5-27b", "7B MHA Llama-class": "llama-2-7b"}  # names that were held back
 
+_WEIGHTS: dict[str, Dtype] = {
+    "fp8-block": Dtype.FP8_BLOCK, "fp8": Dtype.FP8, "int8": Dtype.INT8, "awq": Dtype.INT4, "gptq": Dtype.INT4,
+    "bnb-4bit": Dtype.INT4_G64, "4-bit": Dtype.INT4, "int4": Dtype.INT4, "w4a16": Dtype.INT4, "nvfp4": Dtype.NVFP4,
+}  # fmt: skip
+
+_OF_POOL = ("kv_pool_gib_per_gpu", "kv_pool_tokens", "kv_blocks", "max_concurrency")
+_ROOM = 1024  # accelerators that a system may join: what fits does not depend on its links
+
 
 @dataclass(frozen=True)
 class StartUpRun:
@@ -241,12 +249,6 @@ def _formats(model: Model, told: str) -> tuple[Model, float | None]:
     return model, None
 
 
-_WEIGHTS: dict[str, Dtype] = {
-    "fp8-block": Dtype.FP8_BLOCK, "fp8": Dtype.FP8, "int8": Dtype.INT8, "awq": Dtype.INT4, "gptq": Dtype.INT4,
-    "bnb-4bit": Dtype.INT4_G64, "4-bit": Dtype.INT4, "int4": Dtype.INT4, "w4a16": Dtype.INT4, "nvfp4": Dtype.NVFP4,
-}  # fmt: skip
-
-
 def _quantised(model: Model, dtype: Dtype, told: str) -> WeightFormats:
     """Matrices of the layers in `dtype`; attention stays wide where the recipe says so, and in weight-only MLA."""
     wide = "ffn only" in told or (
@@ -256,10 +258,6 @@ def _quantised(model: Model, dtype: Dtype, told: str) -> WeightFormats:
     fields: dict[str, Any] = {"attention": attention, "ffn": dtype, "experts": dtype, "shared_experts": dtype}
     base = WeightFormats.uniform(model.dtype)
     return replace(base, **fields)
-
-
-_OF_POOL = ("kv_pool_gib_per_gpu", "kv_pool_tokens", "kv_blocks", "max_concurrency")
-_ROOM = 1024  # accelerators that a system may join: what fits does not depend on its links
 
 
 def memory_accuracy(files: Sequence[Path], progress: Callable[[str], None] | None = None) -> Accuracy:

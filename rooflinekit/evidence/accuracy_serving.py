@@ -54,6 +54,17 @@ _OPTIONAL: dict[str, Any] = {
     "source_key": "", "source": "", "tier": "", "notes": "",
 }  # fmt: skip
 
+# More cards than a bridge joins were in a server without bridges.
+_BOXES = {"a100-pcie-80gb": "a100-pcie-box", "a100-pcie-40gb": "a100-pcie-box", "h100-pcie": "h100-pcie-box"}
+
+_MODELOPT = (Dtype.FP8, Dtype.NVFP4)
+"""Formats of NVIDIA's own checkpoints (ModelOpt), whose hf_quant_config.json asks TensorRT-LLM for an FP8 cache."""
+
+_KEY = ("source_key", "model", "gpu", "metric")
+_QUEUE = 1e6  # users of a saturated run: more than any deployment holds
+_USUAL_OSL = 128.0  # a row that names none: long enough that the first token hardly counts
+_PER_TIME = {"output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user", "prefill_tok_s"}
+
 
 @dataclass(frozen=True)
 class ServedGroup:
@@ -173,17 +184,9 @@ def _resolve(setup: dict[str, Any], source: str, calibration: str | None) -> Res
     return resolve(setup["model"], setup["gpu"], deployment, calibration)
 
 
-# More cards than a bridge joins were in a server without bridges.
-_BOXES = {"a100-pcie-80gb": "a100-pcie-box", "a100-pcie-40gb": "a100-pcie-box", "h100-pcie": "h100-pcie-box"}
-
-
 def _degree(cell: object) -> object:
     """A cell of a column that is text because another cell of it is, as a number where it is one."""
     return int(cell) if isinstance(cell, str) and cell.strip().isdecimal() else cell
-
-
-_MODELOPT = (Dtype.FP8, Dtype.NVFP4)
-"""Formats of NVIDIA's own checkpoints (ModelOpt), whose hf_quant_config.json asks TensorRT-LLM for an FP8 cache."""
 
 
 def _formats(name: str, weights: str, kv: str, engine: str) -> dict[str, Any]:
@@ -200,12 +203,6 @@ def _formats(name: str, weights: str, kv: str, engine: str) -> dict[str, Any]:
     if engine == "gpt-fast" and not given.is_wide:  # its quantised weights are dequantised (README of gpt-fast)
         chosen["activations"] = Dtype.BF16
     return chosen
-
-
-_KEY = ("source_key", "model", "gpu", "metric")
-_QUEUE = 1e6  # users of a saturated run: more than any deployment holds
-_USUAL_OSL = 128.0  # a row that names none: long enough that the first token hardly counts
-_PER_TIME = {"output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user", "prefill_tok_s"}
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,9 @@ __all__ = [
     "room_of",
 ]
 
+_MOST_VARIED = 10.0
+_OPTIONS = {"model": "--model", "gpu": "--gpu", "tp": "--tp", "isl": "--isl", "osl": "--osl"}
+
 
 @dataclass(frozen=True)
 class LoadPoint:
@@ -115,10 +118,6 @@ def _note(loaded: Loaded, point: LoadPoint, room: float) -> str:
     if point.users is not None and point.users > room:
         return f"{room:.0f} of {point.users} requests fit in memory at a time; the others wait"
     return ""
-
-
-_MOST_VARIED = 10.0
-_OPTIONS = {"model": "--model", "gpu": "--gpu", "tp": "--tp", "isl": "--isl", "osl": "--osl"}
 
 
 @dataclass(frozen=True)

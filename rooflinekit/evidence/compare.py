@@ -32,6 +32,11 @@ _BUDGET = 2048  # tokens a step, the smallest default of the engines: the most c
 _COMMON = 0.5  # where more gaps than this hold a prefill, the median gap does too
 _SAME = 1.05  # a median gap this much above the mean time a token is no single token
 
+_EQUAL = (
+    "the file does not say how output lengths vary; equal ones are taken, whose users start every turn together, and a "
+    "small --osl-cv shortens TTFT much"
+)
+
 
 @dataclass(frozen=True)
 class Gap:
@@ -86,12 +91,6 @@ def attribute(run: Measurement, expected: LoadPrediction, load: LoadPoint) -> Ga
         in_flight=run.request_s * measured / 1e3 if run.request_s else None,
         notes=tuple(notes),
     )
-
-
-_EQUAL = (
-    "the file does not say how output lengths vary; equal ones are taken, whose users start every turn together, and a "
-    "small --osl-cv shortens TTFT much"
-)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,10 @@ __all__ = [
     "parse_process",
 ]
 
+_CHUNK = 4096  # requests drawn at a time: fast, and memory stays flat
+_STREAMS = 4  # gaps, prompts, outputs, priorities: changing one leaves the others as they are
+_PROCESSES = ("closed", "poisson", "gamma", "constant", "burst")
+
 
 class Arrival(NamedTuple):
     """One request as a client sends it.
@@ -84,10 +88,6 @@ class Job:
     def keys(self) -> int:
         """Tokens of each sample that the cache holds once the prefill is done: the latest token is not yet computed."""
         return self.isl + max(self.made - 1, 0)
-
-
-_CHUNK = 4096  # requests drawn at a time: fast, and memory stays flat
-_STREAMS = 4  # gaps, prompts, outputs, priorities: changing one leaves the others as they are
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,6 @@ class Burst:
 
 
 Process = ClosedLoop | Gamma | Poisson | Constant | Burst
-_PROCESSES = ("closed", "poisson", "gamma", "constant", "burst")
 
 
 def parse_process(text: str) -> Process:

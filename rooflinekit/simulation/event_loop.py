@@ -25,6 +25,9 @@ from rooflinekit.simulation.replica import FULL, Replica
 
 __all__ = ["ROUTERS", "Fleet", "Link", "Simulation", "Watch", "router_named"]
 
+IMBALANCE = 16
+"""Requests by which a replica may exceed the least loaded one and still be chosen for its prefix (assumption)."""
+
 
 @contextmanager
 def asking_to_stop(stop: Callable[[], None]) -> Iterator[None]:
@@ -50,9 +53,6 @@ def asking_to_stop(stop: Callable[[], None]) -> Iterator[None]:
 
 Route = Callable[[Job], "Replica | None"]
 """Chooses a replica; None leaves the request in a queue in front of all."""
-
-IMBALANCE = 16
-"""Requests by which a replica may exceed the least loaded one and still be chosen for its prefix (assumption)."""
 
 
 def _round_robin(replicas: Sequence[Replica]) -> Route:

@@ -44,6 +44,21 @@ __all__ = ["SIMULATION_KEYS", "Load", "Question", "Scheduler", "Setup", "make_lo
 
 _LONGEST = 1 << 20  # tokens up to which step times are tabulated; beyond, the last slope goes on
 
+_REQUESTS = 1000  # of an open loop, unless told
+_PER_USER = 10  # requests of a closed loop for each user, as benchmark clients send
+_IN_STEP = (
+    "answers of one length keep the users of a closed loop in step, so that their prompts come all at once; "
+    "estimate takes them to drift apart, as answers of random length do (osl=uniform:200-300)"
+)
+
+_PREFIX_TOKENS = 16  # granularity of a synthetic shared prefix
+_COUNTS = dict.fromkeys(
+    ("concurrency", "requests", "samples", "prefix_groups", "queue_limit", "replicas", "block_size", "kv_tokens",
+     "hash_tokens", "staging"), 1,
+) | dict.fromkeys(("warmup", "shared_prefix", "draft_tokens", "prefill_replicas", "seed"), 0)  # fmt: skip
+
+_NUMBERS = ("duration", "ttft_ms", "tpot_ms", "acceptance", "draft_ms", "host_gib", "link_gb_s", "link_ms")
+
 
 @dataclass(frozen=True)
 class Scheduler:
@@ -291,15 +306,6 @@ def _notes(run: Simulation, setup: Setup) -> Iterator[str]:
         yield f"{count:,} request{'s were' if count > 1 else ' was'} rejected: {why}"
 
 
-_REQUESTS = 1000  # of an open loop, unless told
-_PER_USER = 10  # requests of a closed loop for each user, as benchmark clients send
-_IN_STEP = (
-    "answers of one length keep the users of a closed loop in step, so that their prompts come all at once; "
-    "estimate takes them to drift apart, as answers of random length do (osl=uniform:200-300)"
-)
-_PREFIX_TOKENS = 16  # granularity of a synthetic shared prefix
-
-
 @dataclass(frozen=True)
 class Question:
     """What is sent, as a user says it. Of rate, concurrency, arrivals and trace, one is given; a trace may have users.
@@ -404,12 +410,6 @@ _QUESTION, _SCHEDULER, _SETUP = (
 )
 SIMULATION_KEYS = tuple(dict.fromkeys((*_QUESTION, *DEPLOYMENT_KEYS, "calibration", *_SCHEDULER, *_SETUP)))
 """Keywords of `simulate`."""
-
-_COUNTS = dict.fromkeys(
-    ("concurrency", "requests", "samples", "prefix_groups", "queue_limit", "replicas", "block_size", "kv_tokens",
-     "hash_tokens", "staging"), 1,
-) | dict.fromkeys(("warmup", "shared_prefix", "draft_tokens", "prefill_replicas", "seed"), 0)  # fmt: skip
-_NUMBERS = ("duration", "ttft_ms", "tpot_ms", "acceptance", "draft_ms", "host_gib", "link_gb_s", "link_ms")
 
 
 def simulate(

@@ -42,6 +42,10 @@ Chunk = tuple[int, int]
 Span = tuple[float, float, int]
 """Time of the first decode step of a run [s], what each later one takes more [s], and for how many that holds."""
 
+_DENSE = 16_384  # token counts up to here are tabulated one by one
+_RATIO = 1.05  # of neighbouring contexts, and of chunk lengths
+_FINE = 32  # contexts and chunk lengths up to here stand one by one
+
 
 class Clock(Protocol):
     """How long an engine step takes. A `StepTable` is one; a test may bring its own."""
@@ -171,11 +175,6 @@ class StepTable:
         local = -(-decodes // self.replicas)
         largest = sorted(chunks, reverse=True)[:: self.replicas]
         return local, keys / decodes * local if decodes else 0, largest, -(-firsts // self.replicas)
-
-
-_DENSE = 16_384  # token counts up to here are tabulated one by one
-_RATIO = 1.05  # of neighbouring contexts, and of chunk lengths
-_FINE = 32  # contexts and chunk lengths up to here stand one by one
 
 
 def step_table(

@@ -34,6 +34,8 @@ _MOST_ID = 2**63 - 1
 _SHORT = 7  # fewer digits are below any limit
 _SURPLUS = "\0"  # key of cells beyond the header: no column is called so
 
+_UNSORTED, _DUPLICATE = "out of order", "duplicate"
+
 
 class FlawError(Exception):
     """A row that cannot be trusted: of which kind, and what it says."""
@@ -274,9 +276,6 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 yield number, {name.strip().lower(): value for name, value in cells.items()}
     except (pa.ArrowException, ValueError) as error:
         raise SpecError(f"{path}: is not a Parquet file that can be read ({type(error).__name__})") from None
-
-
-_UNSORTED, _DUPLICATE = "out of order", "duplicate"
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,9 @@ __all__ = ["Waste", "eviction", "memory_waste", "naive_decoding", "recompute_tim
 
 _LENGTHS = 1024  # lengths that a sum over tokens is taken at; all of them up to here
 
+_POINTS = 200
+_ALIKE = 1.05  # blocks and tiles make stairs of both curves; closer than this they count as equally fast
+
 
 @dataclass(frozen=True, slots=True)
 class RecomputeCost:
@@ -142,10 +145,6 @@ def memory_waste(predictor: Predictor, isl: Length, osl: Length, longest: int) -
         for tokens in (float(longest), final, held)
     ]
     return Waste(float(longest), final, held, block, reserved, exact, paged, *fit)
-
-
-_POINTS = 200
-_ALIKE = 1.05  # blocks and tiles make stairs of both curves; closer than this they count as equally fast
 
 
 @dataclass(frozen=True, slots=True)

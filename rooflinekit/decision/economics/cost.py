@@ -52,6 +52,19 @@ from rooflinekit.simulation.outcome import about
 
 __all__ = ["ContextCost", "Cost", "DialogueCost", "cost", "refuse_misfit"]
 
+COST_DEFAULTS: dict[str, Any] = {
+    "isl": "1024", "osl": "256", "cached": 0, "concurrency": None, "utilisation": 1.0,
+    "turns": 10, "question": 100, "system_prompt": 500,
+    "calls": 20, "agent_prompt": 4000, "tool_result": 800, "tool_call": 100, "shared_prompt": False,
+    "long_context": None, "reserve": None,
+}  # fmt: skip
+"""Lengths of dialogues are examples, not measurements; they are printed with the answer."""
+
+_KEYS = (*COST_DEFAULTS, *DEPLOYMENT_KEYS, *PRICE_KEYS, "calibration")
+_MOST_TURNS = 100_000
+_LONG = 131_072
+_HOUR = 3600.0
+
 
 @dataclass(frozen=True, slots=True)
 class PriceResult:
@@ -172,19 +185,6 @@ def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, ";".join(map(str, value)) if isinstance(value, list) else value
 
 
-COST_DEFAULTS: dict[str, Any] = {
-    "isl": "1024", "osl": "256", "cached": 0, "concurrency": None, "utilisation": 1.0,
-    "turns": 10, "question": 100, "system_prompt": 500,
-    "calls": 20, "agent_prompt": 4000, "tool_result": 800, "tool_call": 100, "shared_prompt": False,
-    "long_context": None, "reserve": None,
-}  # fmt: skip
-"""Lengths of dialogues are examples, not measurements; they are printed with the answer."""
-
-_KEYS = (*COST_DEFAULTS, *DEPLOYMENT_KEYS, *PRICE_KEYS, "calibration")
-_MOST_TURNS = 100_000
-_LONG = 131_072
-
-
 @dataclass(frozen=True)
 class CostQuestion:
     """Lengths of requests, what runs at once, and the dialogues to price; counts in tokens."""
@@ -271,9 +271,6 @@ def _count(given: Mapping[str, Any], key: str, least: int = 1, most: int = MOST_
     if value > most:
         raise WorkloadError(f"{key} must be at most {most:,}{unit}, not {value}")
     return value
-
-
-_HOUR = 3600.0
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ HOURS_PER_YEAR = 8760.0
 
 _MOST = 1e12  # no price, wattage or number of years that a user may give is larger
 
+POWER_ASSUMPTION = "power: rated power (TDP) of every accelerator at all times, an upper limit; hosts are not counted"
+
 
 def usd_per_million(usd_per_hour: Numeric, tokens_per_second: Numeric) -> Numeric:
     """What a million tokens cost where that many come out all the time: usd/h over millions of tokens an hour [USD].
@@ -181,9 +183,6 @@ def read_price(accelerator: Accelerator, given: Mapping[str, Any]) -> HourlyPric
         raise InputError("purchase needs years: over how many years it is spread")
     capex = Capex.checked(asked["purchase"], asked["years"], asked.get("power_price", 0.0), asked.get("pue", 1.0))
     return hourly_price(accelerator, asked.get("price"), capex)
-
-
-POWER_ASSUMPTION = "power: rated power (TDP) of every accelerator at all times, an upper limit; hosts are not counted"
 
 
 def deployment_watts(

@@ -24,6 +24,13 @@ from rooflinekit.version import __version__
 
 __all__ = ["Launch", "Server", "launch", "launch_script"]
 
+_WIDTH = 80
+_ENGINES: dict[str, _Engine] = {"vllm": vllm, "sglang": sglang, "trtllm": trtllm}
+_PORTS = {"": 8000, "prefill": 8100, "decode": 8200}
+_PART = 1000  # ports between the parts of a mixed fleet
+_BOOTSTRAP = 8998  # where SGLang's prefill servers are found by default
+_CHANNEL = 5600 - 8000  # vLLM's default side channel (docs/features/nixl_connector_usage.md), beside the port
+
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
@@ -172,9 +179,6 @@ class Launch(Answer):
         }
 
 
-_WIDTH = 80
-
-
 def launch_script(launch: Launch, with_files: bool = True) -> str:
     """The script that starts one host's servers; several kinds are chosen by its first argument.
 
@@ -257,13 +261,6 @@ class _Engine(Protocol):
     def wishes(self, target: Target) -> Iterator[Wish]: ...
 
     def notes(self, target: Target) -> Iterator[str]: ...
-
-
-_ENGINES: dict[str, _Engine] = {"vllm": vllm, "sglang": sglang, "trtllm": trtllm}
-_PORTS = {"": 8000, "prefill": 8100, "decode": 8200}
-_PART = 1000  # ports between the parts of a mixed fleet
-_BOOTSTRAP = 8998  # where SGLang's prefill servers are found by default
-_CHANNEL = 5600 - 8000  # vLLM's default side channel (docs/features/nixl_connector_usage.md), beside the port
 
 
 def launch(  # noqa: PLR0913 - the front door: keywords that each say one thing

@@ -39,6 +39,12 @@ __all__ = [
     "weights_of",
 ]
 
+_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_PRINTABLE, _DELETE = 32, 127  # ASCII
+_HUB = "https://huggingface.co/"
+_DIGITS = 4  # of a fraction: 8 MB of an 80 GB accelerator
+_CAPTURED = 128  # sequences; TensorRT-LLM's own default, taken for all
+
 
 @dataclass(frozen=True, slots=True)
 class Wish:
@@ -103,11 +109,6 @@ def _value(table: FlagTable, version: str, flag: Flag, wish: Wish) -> str | int 
     return given
 
 
-_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_PRINTABLE, _DELETE = 32, 127  # ASCII
-_HUB = "https://huggingface.co/"
-
-
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The argument that names the model, its revision, and what the user has to hear about it."""
@@ -169,9 +170,6 @@ def quantised(model: Model, dtype: str) -> Checkpoint:
     return Checkpoint(place, None, note, placeholder=True)
 
 
-_DIGITS = 4  # of a fraction: 8 MB of an 80 GB accelerator
-
-
 @dataclass(frozen=True, slots=True)
 class Share:
     """One memory fraction, what it is a share of, and what it pays for besides the pool for the cache [B]."""
@@ -227,9 +225,6 @@ def memory_share(rule: MemoryRule, memory: MemoryResult) -> Share:
 
 def _there(*parts: tuple[str, float]) -> tuple[tuple[str, float], ...]:
     return tuple(part for part in parts if part[1] > 0.0)
-
-
-_CAPTURED = 128  # sequences; TensorRT-LLM's own default, taken for all
 
 
 @dataclass(frozen=True, slots=True)

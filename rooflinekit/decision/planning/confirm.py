@@ -31,6 +31,9 @@ _SLICE = 48  # replicas of two pools that are played at most
 _ROUTER = "random"  # as the formula has it: what a replica sees are arrivals of its own
 _DRIFT = 0.1  # variation of equal answers of users, who would otherwise march in step as no real clients do
 
+_RUNS = 12  # simulations beyond those of the candidates that are asked for
+_APART = 0.2  # of formula and simulation, beyond which it is said
+
 
 @dataclass(frozen=True)
 class Played:
@@ -160,9 +163,6 @@ def _speed(demand: Demand) -> float:
 
 Ranked = tuple[Option, Played | None, int]
 """An option, its simulation, and how many accelerators the formula alone asked for."""
-
-_RUNS = 12  # simulations beyond those of the candidates that are asked for
-_APART = 0.2  # of formula and simulation, beyond which it is said
 
 
 def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:

@@ -32,6 +32,9 @@ LOAD_GB_S = 5.0
 LOAD_ASSUMPTION = "assumption: one local NVMe drive for each replica"
 _HOUR = 3600.0
 
+T = TypeVar("T")
+_SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of the knee at which a replica is looked at
+
 
 @dataclass(frozen=True)
 class Tariff:
@@ -155,10 +158,6 @@ def cold_start_s(replica: Replica, tariff: Tariff) -> float:
     stages = replica.predictor.memory.stages
     held = sum(stage.weight_bytes for stage in stages) * replica.gpus / len(stages)
     return held / tariff.load_bytes_s
-
-
-T = TypeVar("T")
-_SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of the knee at which a replica is looked at
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,9 @@ _CLOSE = 1e-4  # relative: a bisection of a rate ends
 _REACH = 1.05  # of the room: lower limits of sequences leave a little more of it
 _LIGHT = 1e-3  # of the knee: a load at which nobody waits
 
+_FULL = 1.0 - 1e-4  # of the knee
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True)
 class Replica:
@@ -222,9 +225,6 @@ def _users(feels: Callable[[float], Felt], demand: Demand, slo: tuple[Objective,
     return Ability(float(low), tuple(broken(high)))
 
 
-_FULL = 1.0 - 1e-4  # of the knee
-
-
 @dataclass(frozen=True)
 class PrefillPool:
     """Replicas that compute prompts and give out the first token.
@@ -343,9 +343,6 @@ def joined(first: Felt, after: Felt) -> Felt:
 
     means = {"ttft": first.means["ttft"], "tpot": after.means["tpot"], "e2el": mean}
     return Felt(means, Spread(first.times.ttft, after.times.tpot, whole))
-
-
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)

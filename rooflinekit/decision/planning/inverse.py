@@ -41,6 +41,11 @@ _PROBES = 1025
 
 Test = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
 
+LARGEST = ("batch", "context", "rate", "users")
+_LOAD = ("isl", "osl", "cv")
+_WAITING = 64  # users for each one that runs, up to which a limit on waiting is searched
+_FASTEST = 1e3  # times the bandwidth there is
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -167,11 +172,6 @@ def make_solution(  # noqa: PLR0913, PLR0917 - the fields of an answer
         scenario={},
         warnings=resolved.warnings,
     )
-
-
-LARGEST = ("batch", "context", "rate", "users")
-_LOAD = ("isl", "osl", "cv")
-_WAITING = 64  # users for each one that runs, up to which a limit on waiting is searched
 
 
 def largest(
@@ -319,9 +319,6 @@ def _under_load(what: str, model: str, gpu: str, slo: tuple[Objective, ...], giv
     answer = f"The largest {named}: {' and '.join(stops)} stops more."
     found = make_solution(replica.resolved, what, able.load, demand.unit, answer, slo, stops, at, able.regained)
     return replace(found, scenario={"model": model, "gpu": gpu, **given})
-
-
-_FASTEST = 1e3  # times the bandwidth there is
 
 
 def required_bandwidth(

@@ -23,6 +23,19 @@ from rooflinekit.version import __version__
 
 __all__ = ["DEFAULT_SLO", "Candidate", "Fleet", "PlanAnswer", "plan", "read_question", "split_name"]
 
+_CLOSE = 0.005  # relative: costs this near are equal
+_FORMATS = ("weights", "kv", "activations")
+_DEMAND = ("rate", "users", "trace", "peak", "isl", "osl", "cv", "clean")
+_SPACE_LISTS = ("engines", "weights", "kv", "tp", "pp", "ep", "dp", "token_budgets", "max_num_seqs")
+_SPACE_SINGLE = ("max_gpus", "memory_fraction", "activations", "disaggregated", "mixed")
+_MONEY = ("prices", "pue", "load_gbps")
+_RESERVE = ("headroom", "redundancy", "limits")
+PLAN_KEYS = (*_DEMAND, *_SPACE_LISTS, *_SPACE_SINGLE, *_MONEY, *_RESERVE, "calibration", "confirm", "seed", "by")
+"""Keywords of `plan` beside model, gpus and slo."""
+
+_SHARES = (0.5, 0.9, 0.95, 0.99)
+DEFAULT_SLO = "p95 ttft<1s, p95 tpot<50ms"
+
 
 @dataclass(frozen=True)
 class Fleet:
@@ -145,10 +158,6 @@ class PlanAnswer(Answer):
         }  # fmt: skip
 
 
-_CLOSE = 0.005  # relative: costs this near are equal
-_FORMATS = ("weights", "kv", "activations")
-
-
 def split_name(scenario: dict[str, Any]) -> str:
     """`TP8`, or `TP1 DP8 EP8`.
 
@@ -240,15 +249,6 @@ def _three(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-_DEMAND = ("rate", "users", "trace", "peak", "isl", "osl", "cv", "clean")
-_SPACE_LISTS = ("engines", "weights", "kv", "tp", "pp", "ep", "dp", "token_budgets", "max_num_seqs")
-_SPACE_SINGLE = ("max_gpus", "memory_fraction", "activations", "disaggregated", "mixed")
-_MONEY = ("prices", "pue", "load_gbps")
-_RESERVE = ("headroom", "redundancy", "limits")
-PLAN_KEYS = (*_DEMAND, *_SPACE_LISTS, *_SPACE_SINGLE, *_MONEY, *_RESERVE, "calibration", "confirm", "seed", "by")
-"""Keywords of `plan` beside model, gpus and slo."""
-
-
 def read_question(
     model: str | PathLike[str], gpus: str | Sequence[str], slo: str, scenario: Mapping[str, Any]
 ) -> PlanQuestion:
@@ -327,10 +327,6 @@ def _reserve(gpus: tuple[str, ...], given: dict[str, Any]) -> Reserve:
     if isinstance(headroom, (bool, str)):
         raise WorkloadError(f"headroom is a share from 0 to below 1, not {headroom!r}")
     return Reserve(float(headroom), whole_number(given.get("redundancy", 0), "redundancy", 0), tuple(limits))
-
-
-_SHARES = (0.5, 0.9, 0.95, 0.99)
-DEFAULT_SLO = "p95 ttft<1s, p95 tpot<50ms"
 
 
 def plan(

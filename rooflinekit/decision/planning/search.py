@@ -45,6 +45,13 @@ _DENSE, _SPARSE, _STAGED = 8, 16, 32  # accelerators of one replica at most: den
 
 Split = dict[str, int]
 
+_TRIES = 64  # replicas that are added where an objective of the whole request fails though those of its parts hold
+_ANSWER = 2.0  # tokens from which there is something to decode
+_BETTER = 1.0 + 1e-3  # a setting has to bear this much more than one that was tried before
+_IDLE = 1e-6  # requests/s at which nobody waits
+_MIXED = 64  # replicas of one kind in a mixed fleet, from none up and from the most down
+_LONG = 256  # tokens to which the longest admitted sequence is rounded up
+
 
 @dataclass(frozen=True)
 class Space:
@@ -116,14 +123,6 @@ def splits(model: Model, system: System, space: Space, staged: bool = False) -> 
 
 def _powers(most: int) -> tuple[int, ...]:
     return tuple(1 << exponent for exponent in range(max(most, 1).bit_length()) if 1 << exponent <= most)
-
-
-_TRIES = 64  # replicas that are added where an objective of the whole request fails though those of its parts hold
-_ANSWER = 2.0  # tokens from which there is something to decode
-_BETTER = 1.0 + 1e-3  # a setting has to bear this much more than one that was tried before
-_IDLE = 1e-6  # requests/s at which nobody waits
-_MIXED = 64  # replicas of one kind in a mixed fleet, from none up and from the most down
-_LONG = 256  # tokens to which the longest admitted sequence is rounded up
 
 
 @dataclass(frozen=True)

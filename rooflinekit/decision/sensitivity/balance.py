@@ -16,6 +16,15 @@ __all__ = ["Balance", "balance", "in_words"]
 _MOST = 1e9  # sequences or tokens beyond which no crossing is looked for
 _ROUNDS = 100
 
+_NAMED = {"bandwidth": "memory bandwidth", "flops": "FLOP/s", "network": "network bandwidth"}
+_LEVERS = {
+    "weights": "The lever is the weights",
+    "kv": "The lever is the KV cache",
+    "compute": "The lever is arithmetic, not bytes",
+    "network": "The lever is the links",
+    "overhead": "The lever is overhead (launches, gaps, host), not bytes",
+}
+
 
 @dataclass(frozen=True)
 class Balance:
@@ -114,15 +123,7 @@ def _crossing(reads: Callable[[float], tuple[float, float, float]]) -> float | N
     return high
 
 
-_NAMED = {"bandwidth": "memory bandwidth", "flops": "FLOP/s", "network": "network bandwidth"}
 _NAMED |= {"launch": "the latencies of kernels", "host": "the engine's host time"}
-_LEVERS = {
-    "weights": "The lever is the weights",
-    "kv": "The lever is the KV cache",
-    "compute": "The lever is arithmetic, not bytes",
-    "network": "The lever is the links",
-    "overhead": "The lever is overhead (launches, gaps, host), not bytes",
-}
 
 
 def in_words(found: Balance, slopes: Sequence[Elasticity], shared: bool = False, longest: int | None = None) -> str:

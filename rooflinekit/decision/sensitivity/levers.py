@@ -33,6 +33,9 @@ from rooflinekit.specs import load_accelerator, load_model
 
 __all__ = ["Levers", "MoveResult", "Operating", "levers"]
 
+_OWN = ("concurrency", "prefix", "gpus", "models", "by")
+_KEYS = (*WORKLOAD_KEYS, *DEPLOYMENT_KEYS, *SPECULATION_KEYS, *PRICE_KEYS, *_OWN, "calibration")
+
 
 @dataclass(frozen=True, slots=True)
 class Operating:
@@ -98,10 +101,6 @@ class Levers(DeploymentAnswer):
     def to_rows(self) -> list[dict[str, Any]]:
         """The moves, one flat row each."""
         return [move.to_row() for move in self.moves]
-
-
-_OWN = ("concurrency", "prefix", "gpus", "models", "by")
-_KEYS = (*WORKLOAD_KEYS, *DEPLOYMENT_KEYS, *SPECULATION_KEYS, *PRICE_KEYS, *_OWN, "calibration")
 
 
 def checked(scenario: Mapping[str, Any]) -> dict[str, Any]:

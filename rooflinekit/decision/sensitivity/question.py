@@ -22,6 +22,8 @@ __all__ = ["METRICS", "Answer", "Question", "Setting", "latent_variant"]
 
 METRICS = ("ttft", "tpot", "throughput", "cost")
 
+_RANK, _ROTARY = 4, 2  # DeepSeek-V2 (arXiv:2405.04434), 2.1: a latent of 4 heads, and a rotary part of half a head
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -83,9 +85,6 @@ class Question:
     def scaled(self, **changes: float) -> Question:
         """The same with other numbers in its workload."""
         return replace(self, work=replace(self.work, **changes))
-
-
-_RANK, _ROTARY = 4, 2  # DeepSeek-V2 (arXiv:2405.04434), 2.1: a latent of 4 heads, and a rotary part of half a head
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,23 @@ __all__ = ["COST_COLUMNS", "SIMULATED_COLUMNS", "Job", "Piece", "Scenarios", "an
 
 COST_COLUMNS = ("usd_per_hour", "usd_per_million_output_tokens", "price_source")
 
+_SPREADS = ("ttft", "tpot", "itl", "e2e", "queue")
+_NUMBERS = (
+    "gpus", "arrived", "finished", "rejected", "cut", "measured", "preemptions",
+    *(f"{name}_{part}_ms" for name in _SPREADS for part in ("mean", "p50", "p90", "p99", "max")),
+    "request_rate", "goodput_rate", "goodput", "output_tok_s", "output_tok_s_per_gpu", "duration_s",
+)  # fmt: skip
+
+SIMULATED_COLUMNS = (*_NUMBERS, "level", "calibration_hash", "warnings", "error", "version")
+"""Results of a simulated row; with the simulator, `goodput` is the share of requests that meet the objectives."""
+
+_OBJECTIVES = {"ttft": "ttft_ms", "tpot": "tpot_ms"}
+_WHOLE = ("concurrency", "requests", "warmup", "samples", "tp", "pp", "ep", "dp", "cp", "replicas", "seed")
+_STATIC, _LOADED, _SIMULATED = 65_536, 8_192, 1  # rows of a piece: about a second of work
+_TEXTS = ("level", "calibration_hash", "warnings", "error", "version", "price_source")
+FAULT = "\0fault"
+"""A column that a reader adds: why a row cannot be read, empty where it can."""
+
 
 def check_price(price: object) -> float | None:
     """Read a price for one accelerator hour [USD/h]; None leaves it to the accelerators' files.
@@ -61,19 +78,6 @@ def _quote(gpu: str) -> tuple[str, float]:
     except RooflinekitError:  # the row says so
         quote = None
     return ("", float("nan")) if quote is None else (quote.source, float(quote.usd_per_gpu_hour))
-
-
-_SPREADS = ("ttft", "tpot", "itl", "e2e", "queue")
-_NUMBERS = (
-    "gpus", "arrived", "finished", "rejected", "cut", "measured", "preemptions",
-    *(f"{name}_{part}_ms" for name in _SPREADS for part in ("mean", "p50", "p90", "p99", "max")),
-    "request_rate", "goodput_rate", "goodput", "output_tok_s", "output_tok_s_per_gpu", "duration_s",
-)  # fmt: skip
-SIMULATED_COLUMNS = (*_NUMBERS, "level", "calibration_hash", "warnings", "error", "version")
-"""Results of a simulated row; with the simulator, `goodput` is the share of requests that meet the objectives."""
-
-_OBJECTIVES = {"ttft": "ttft_ms", "tpot": "tpot_ms"}
-_WHOLE = ("concurrency", "requests", "warmup", "samples", "tp", "pp", "ep", "dp", "cp", "replicas", "seed")
 
 
 def simulate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
@@ -136,9 +140,6 @@ def _plain(key: str, cell: Any) -> Any:
     return cell
 
 
-_STATIC, _LOADED, _SIMULATED = 65_536, 8_192, 1  # rows of a piece: about a second of work
-
-
 class Scenarios(Protocol):
     """Rows that travel to where they are answered."""
 
@@ -189,11 +190,6 @@ def answer(job: Job, piece: Piece) -> pd.DataFrame:
     results[texts] = results[texts].fillna("")
     results["error"] = results["error"].where(faults == "", faults)
     return pd.concat([rest, results], axis=1)
-
-
-_TEXTS = ("level", "calibration_hash", "warnings", "error", "version", "price_source")
-FAULT = "\0fault"
-"""A column that a reader adds: why a row cannot be read, empty where it can."""
 
 
 def _answered(job: Job, scenarios: pd.DataFrame) -> pd.DataFrame:

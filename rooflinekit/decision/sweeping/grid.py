@@ -18,6 +18,8 @@ __all__ = ["Grid", "parse_axis"]
 _MOST_VALUES = 1_000_000
 _SLACK = 1e-9  # of a step: the end of a range is in it, whatever decimals lose
 
+_MOST = 10**9
+
 
 def parse_axis(text: str, name: str) -> list[Any]:
     """Read the values of one input.
@@ -83,9 +85,6 @@ def _plain(value: float) -> int | float:
     """A whole number as one, and decimals without what binary adds to them."""
     rounded = float(f"{value:.12g}")
     return int(rounded) if rounded == int(rounded) and isinstance(value, int) else rounded
-
-
-_MOST = 10**9
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,11 @@ from rooflinekit.version import __version__
 
 __all__ = ["SUFFIXES", "Kept", "check_suffix", "need_parquet", "write_table"]
 
+SHEET_ROWS = 1_048_576
+"""Rows of a sheet, its header included (ECMA-376; Microsoft, Excel specifications and limits)."""
+
+SUFFIXES = (".csv", ".parquet", ".xlsx")
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -79,11 +84,6 @@ def need_parquet(what: str) -> None:
     except ImportError:
         raise MissingExtraError(f"{what} (Parquet)", "accuracy") from None
 
-
-SHEET_ROWS = 1_048_576
-"""Rows of a sheet, its header included (ECMA-376; Microsoft, Excel specifications and limits)."""
-
-SUFFIXES = (".csv", ".parquet", ".xlsx")
 
 Writer: TypeAlias = Callable[[Iterable[pd.DataFrame], Path], None]
 

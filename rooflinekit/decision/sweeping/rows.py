@@ -20,6 +20,12 @@ LATE = "misses the objectives"
 
 _FALSE = ("false", "no", "0", "0.0")
 
+_WORDS = {
+    MISFIT: "do not fit in memory",
+    OVERLOADED: "are overloaded: requests arrive faster than they can be served",
+    LATE: "miss the objectives: no request meets them",
+}
+
 
 def why_not(table: pd.DataFrame) -> NDArray[np.object_]:
     """Of each row the first of these that holds, and an empty text where none does.
@@ -54,13 +60,6 @@ def _denied(column: pd.Series[Any]) -> NDArray[np.bool_]:
     if pd.api.types.is_bool_dtype(column):
         return ~column.astype("boolean").fillna(value=True).to_numpy(dtype=bool)
     return column.astype(str).str.strip().str.lower().isin(_FALSE).to_numpy(dtype=bool)
-
-
-_WORDS = {
-    MISFIT: "do not fit in memory",
-    OVERLOADED: "are overloaded: requests arrive faster than they can be served",
-    LATE: "miss the objectives: no request meets them",
-}
 
 
 @dataclass

@@ -23,6 +23,18 @@ from rooflinekit.specs.locate import read_text
 
 __all__ = ["EngineFit", "Outcome", "fit_engine"]
 
+_ALIKE = 0.5  # correlation of two errors beyond which files tell the sum of two costs, and not each
+_SILENT = 0.1  # share of the files in a value, below which they say nothing of it
+_NEAR = 0.25  # prior spreads
+_OFF = 0.25  # error that is left where something else than the engine is wrong
+_ROUNDS = 6  # of asking the predictor anew
+_FAR = 0.5  # prior spreads from which slopes are asked again too
+_PROBE = 0.25  # prior spreads by which a slope is probed
+_HALVINGS = 5
+_SETTLED = 0.02  # prior spreads
+_NOISE = tuple(WAITS if name == "ttft_ms" else STEPS for name in METRICS)
+_FEW = 3  # files from which leaving one out says something
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -68,12 +80,6 @@ class EngineFit:
     failed: Mapping[str, str]
 
 
-_ALIKE = 0.5  # correlation of two errors beyond which files tell the sum of two costs, and not each
-_SILENT = 0.1  # share of the files in a value, below which they say nothing of it
-_NEAR = 0.25  # prior spreads
-_OFF = 0.25  # error that is left where something else than the engine is wrong
-
-
 def alike(names: Sequence[str], posterior: Posterior) -> tuple[tuple[str, str], ...]:
     """Pairs of costs that go down as the other goes up, the closest first."""
     scale = np.sqrt(np.diag(posterior.covariance))
@@ -113,15 +119,6 @@ def remarks(
             f" of {interval:.2f}, stay, since these files are of one deployment"
         )
     return tuple(said)
-
-
-_ROUNDS = 6  # of asking the predictor anew
-_FAR = 0.5  # prior spreads from which slopes are asked again too
-_PROBE = 0.25  # prior spreads by which a slope is probed
-_HALVINGS = 5
-_SETTLED = 0.02  # prior spreads
-_NOISE = tuple(WAITS if name == "ttft_ms" else STEPS for name in METRICS)
-_FEW = 3  # files from which leaving one out says something
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,20 @@ REGIMES: dict[Family, tuple[str, tuple[float, ...]]] = {
 }
 """The shape that tells small from large, and where: launch bound, in between, bound by memory or compute."""
 
+FOLDS = 4
+_FEW, _KERNEL = 20, 200
+"""Rows below which a correction would follow noise, and rows that a kernel of its own needs."""
+
+_SWITCH = {"attention_decode": ("group", 40.0)}
+"""Where an engine may change its kernel: decode with more than 32 query heads a KV head (TensorRT-LLM does)."""
+
+_APART = 0.4
+"""Median |log error| beyond the switch, under the fit from below it, that makes it another kernel."""
+
+_UNKNOWN = Regimes("", (), (1.0,))
+_ENOUGH = 8
+"""Rows below which a family keeps its donor's fit: fewer than a form has parameters."""
+
 
 def regime_of(rows: Measured) -> NDArray[np.intp]:
     """Number of the regime of each row."""
@@ -76,16 +90,6 @@ def coverage(rows: Measured, ratio: Array, fold: NDArray[np.intp]) -> NDArray[np
         widths = np.log(_widths(errors[~held], regime[~held], len(REGIMES[rows.family][1]) + 1))
         inside[held] = errors[held] <= widths[regime[held]]
     return inside
-
-
-FOLDS = 4
-_FEW, _KERNEL = 20, 200
-"""Rows below which a correction would follow noise, and rows that a kernel of its own needs."""
-_SWITCH = {"attention_decode": ("group", 40.0)}
-"""Where an engine may change its kernel: decode with more than 32 query heads a KV head (TensorRT-LLM does)."""
-_APART = 0.4
-"""Median |log error| beyond the switch, under the fit from below it, that makes it another kernel."""
-_UNKNOWN = Regimes("", (), (1.0,))
 
 
 @dataclass(frozen=True)
@@ -164,10 +168,6 @@ def _fit_one(rows: Measured, system: System, prior: Prior | None, start: TimeFor
     if len(rows.time) >= _FEW and rows.family in LATTICES:
         surface = fit_surface(rows, found.form, system, rows.time / form_time(found.form, rows, system))
     return FamilyFit(found.form, found.spread, found.frozen, surface, _UNKNOWN, len(rows.time), 0.0, "")
-
-
-_ENOUGH = 8
-"""Rows below which a family keeps its donor's fit: fewer than a form has parameters."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,21 @@ __all__ = ["LATTICES", "fit_surface"]
 _FADE = 4.0
 """Doublings beyond the outermost node with data over which a correction fades to none."""
 
+_GROUPS = (1, 4, 16, 32, 48, 128)
+_SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
+_HEADS = (1, 2, 4, 8, 16, 32, 64, 128)
+SMOOTHNESS, RIDGE = 0.1, 0.1
+"""Weight of a unit step between neighbouring nodes, and of a unit correction, against one measured row."""
+
+LIMIT = 1.5
+"""Largest correction [log]: a factor of 4.5, what an untuned expert kernel costs over a tuned one."""
+
+_STEPS, _MARGIN = 4, 0.01
+"""Pieces in which a form's growth between two nodes is looked at; growth that must remain from node to node [log]."""
+
+_OUTLIER = 0.1
+_ITERATIONS = 120
+
 
 @dataclass(frozen=True)
 class Lattice:
@@ -96,10 +111,6 @@ def _moe(points: Columns) -> Columns:
             "expert_intermediate": points["width"]}  # fmt: skip
 
 
-_GROUPS = (1, 4, 16, 32, 48, 128)
-_SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
-_HEADS = (1, 2, 4, 8, 16, 32, 64, 128)
-
 LATTICES: dict[Family, Lattice] = {
     "gemm": Lattice(
         "gemm",
@@ -149,16 +160,6 @@ LATTICES: dict[Family, Lattice] = {
 }  # fmt: skip
 """Corrections by family. Groups of 32 and 48 query heads a KV head have nodes of their own: TensorRT-LLM changes its
 decode kernel between them."""
-
-
-SMOOTHNESS, RIDGE = 0.1, 0.1
-"""Weight of a unit step between neighbouring nodes, and of a unit correction, against one measured row."""
-LIMIT = 1.5
-"""Largest correction [log]: a factor of 4.5, what an untuned expert kernel costs over a tuned one."""
-_STEPS, _MARGIN = 4, 0.01
-"""Pieces in which a form's growth between two nodes is looked at; growth that must remain from node to node [log]."""
-_OUTLIER = 0.1
-_ITERATIONS = 120
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,36 @@ _ROW = {"op": str, "backend": str, "status": str, "detail": str}
 _TIMES = ("latency_us", "p10_us", "p90_us")
 _NOT_SHAPE = {"type", "run", "key", *_ROW, *_TIMES, "launch", "repeats", "outliers", "samples_us"}
 
+KEY = ("gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind")
+"""Columns that make a group of a kernel table, where the table has them."""
+
+_COLLECTIVES = {"custom_all_reduce": "all_reduce", "alltoall": "all_to_all"}
+_NEEDED = {
+    "gemm": ("dtype", "m", "n", "k"),
+    "attention_decode": ("dtype", "kv_dtype", "batch", "seq_len", "heads", "kv_heads", "head_dim"),
+    "attention_prefill": ("dtype", "kv_dtype", "batch", "seq_len", "heads", "kv_heads", "head_dim"),
+    "mla_decode": ("dtype", "kv_dtype", "batch", "seq_len", "heads"),
+    "mla_prefill": ("dtype", "kv_dtype", "batch", "seq_len", "heads"),
+    "moe": ("dtype", "routing", "ffn_matrices", "tokens", "hidden", "expert_intermediate", "top_k",
+            "experts", "tp", "ep"),
+    "comm": ("dtype", "collective", "mode", "gpus", "bytes"),
+    "elementwise": ("dtype", "kind", "tokens", "read", "written"),
+    "kv_append": ("dtype", "kv_dtype", "tokens", "elements"),
+    "embedding": ("dtype", "tokens", "width"),
+    "sampling": ("dtype", "kind", "rows", "vocab"),
+}  # fmt: skip
+
+_WORDS: dict[str, tuple[str, ...]] = {
+    "gpu": (), "engine": (), "dtype": (), "kv_dtype": (), "routing": ("balanced", "power_law_1.2"),
+    "collective": ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "custom_all_reduce"),
+    "mode": ("eager", "graph"), "kind": (),
+}  # fmt: skip
+
+_AT_MOST = (("kv_heads", "heads"), ("top_k", "experts"))
+_PAIR = 2
+_PLAIN = ("balanced", "greedy")
+"""Variants that go without saying."""
+
 
 @dataclass(frozen=True)
 class Measurements:
@@ -149,36 +179,6 @@ def kernel_tables(found: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
         if best:
             plain = [{name: row[name] for name in row if name != "samples_us"} for row in best.values()]
             yield operation, pd.DataFrame(plain).assign(**named)
-
-
-KEY = ("gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind")
-"""Columns that make a group of a kernel table, where the table has them."""
-
-_COLLECTIVES = {"custom_all_reduce": "all_reduce", "alltoall": "all_to_all"}
-_NEEDED = {
-    "gemm": ("dtype", "m", "n", "k"),
-    "attention_decode": ("dtype", "kv_dtype", "batch", "seq_len", "heads", "kv_heads", "head_dim"),
-    "attention_prefill": ("dtype", "kv_dtype", "batch", "seq_len", "heads", "kv_heads", "head_dim"),
-    "mla_decode": ("dtype", "kv_dtype", "batch", "seq_len", "heads"),
-    "mla_prefill": ("dtype", "kv_dtype", "batch", "seq_len", "heads"),
-    "moe": ("dtype", "routing", "ffn_matrices", "tokens", "hidden", "expert_intermediate", "top_k",
-            "experts", "tp", "ep"),
-    "comm": ("dtype", "collective", "mode", "gpus", "bytes"),
-    "elementwise": ("dtype", "kind", "tokens", "read", "written"),
-    "kv_append": ("dtype", "kv_dtype", "tokens", "elements"),
-    "embedding": ("dtype", "tokens", "width"),
-    "sampling": ("dtype", "kind", "rows", "vocab"),
-}  # fmt: skip
-
-_WORDS: dict[str, tuple[str, ...]] = {
-    "gpu": (), "engine": (), "dtype": (), "kv_dtype": (), "routing": ("balanced", "power_law_1.2"),
-    "collective": ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "custom_all_reduce"),
-    "mode": ("eager", "graph"), "kind": (),
-}  # fmt: skip
-_AT_MOST = (("kv_heads", "heads"), ("top_k", "experts"))
-_PAIR = 2
-_PLAIN = ("balanced", "greedy")
-"""Variants that go without saying."""
 
 
 @dataclass(frozen=True)

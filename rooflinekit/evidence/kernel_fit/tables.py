@@ -49,6 +49,31 @@ _SAMPLES = 32
 _LOW, _SMALL, _HIGH = 1.0, (0.01, 2.0), 0.8
 """Bounds of the sampled counts: 1 to 0.8·tokens, or 0.01 to 2 when there are fewer pairs than experts."""
 
+_LATENT, _RANK, _NOPE, _ROPE, _VALUES = 576, 512, 128, 64, 128
+_WIDE = 2.0  # bytes of an element in 16 bit
+"""DeepSeek's latent with rotary part, without it, and query-key width of an up-projected head."""
+
+VARIANT = {"moe": "routing", "comm": "collective", "elementwise": "kind", "sampling": "kind"} | dict.fromkeys(
+    ("attention_decode", "attention_prefill", "mla_decode", "mla_prefill", "kv_append"), "kv_dtype"
+)
+"""The column that, besides the number format, tells an engine's kernels apart."""
+
+_HEADS = ["heads", "kv_heads", "head_dim"]
+GROUP = {
+    "gemm": ["n", "k"],
+    "attention_decode": _HEADS,
+    "attention_prefill": _HEADS,
+    "mla_decode": ["heads", "seq_len"],
+    "mla_prefill": ["heads", "seq_len"],
+    "moe": ["hidden", "expert_intermediate", "experts", "top_k", "tp", "ep"],
+    "comm": ["gpus", "bytes"],
+    "elementwise": ["read", "written"],
+    "kv_append": ["elements"],
+    "embedding": ["width"],
+    "sampling": ["vocab"],
+}
+"""Columns that make a shape group: what one model brings, apart from the size of the batch."""
+
 
 def balanced_load(tokens: Array, top_k: Array, experts: Array, ranks: Array) -> tuple[Array, Array]:
     """(token, expert) pairs and distinct experts on one rank when tokens spread evenly over all experts.
@@ -87,9 +112,6 @@ def _busiest(tokens: int, top_k: int, experts: int, ranks: int) -> tuple[float, 
 
 
 Columns = Mapping[str, Array]
-_LATENT, _RANK, _NOPE, _ROPE, _VALUES = 576, 512, 128, 64, 128
-_WIDE = 2.0  # bytes of an element in 16 bit
-"""DeepSeek's latent with rotary part, without it, and query-key width of an up-projected head."""
 
 
 @dataclass(frozen=True)
@@ -268,24 +290,3 @@ OPERATIONS: dict[str, tuple[Family, Callable[[Columns, Dtype, str], Kernel]]] = 
     "sampling": ("sampling", _sampling),
 }
 """Kernel tables by name: the family, and the work of its rows."""
-
-VARIANT = {"moe": "routing", "comm": "collective", "elementwise": "kind", "sampling": "kind"} | dict.fromkeys(
-    ("attention_decode", "attention_prefill", "mla_decode", "mla_prefill", "kv_append"), "kv_dtype"
-)
-"""The column that, besides the number format, tells an engine's kernels apart."""
-
-_HEADS = ["heads", "kv_heads", "head_dim"]
-GROUP = {
-    "gemm": ["n", "k"],
-    "attention_decode": _HEADS,
-    "attention_prefill": _HEADS,
-    "mla_decode": ["heads", "seq_len"],
-    "mla_prefill": ["heads", "seq_len"],
-    "moe": ["hidden", "expert_intermediate", "experts", "top_k", "tp", "ep"],
-    "comm": ["gpus", "bytes"],
-    "elementwise": ["read", "written"],
-    "kv_append": ["elements"],
-    "embedding": ["width"],
-    "sampling": ["vocab"],
-}
-"""Columns that make a shape group: what one model brings, apart from the size of the batch."""

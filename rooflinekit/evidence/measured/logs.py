@@ -16,6 +16,13 @@ _PAIR = re.compile(r"^[ \t]*([^:\n]+?)[ \t]*:[ \t]*(\S.*?)[ \t]*$", re.MULTILINE
 _SHARES = {"p50": "50.00 percentile", "p90": "90.00 percentile", "p99": "99.00 percentile"}
 _TPOT = ("time to output token (ns)", "time per output token (ns)")  # LoadGen has written both
 
+_SIZES = {"GiB": GIB, "GB": GB}
+_KV_BYTES = re.compile(r"Available KV cache memory: (-?[\d.]+) (GiB|GB)")
+_KV_TOKENS = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
+_BLOCKS = re.compile(r"# GPU blocks: (\d+)")
+_WEIGHTS = re.compile(r"(?:Loading model weights took|Model loading took) ([\d.]+) (GiB|GB)")
+_CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
+
 
 def is_mlperf(text: str) -> bool:
     """Whether a text is LoadGen's summary."""
@@ -61,14 +68,6 @@ def _spread(fields: Fields, *names: str) -> Spread:
         return fields.number(*(f"{prefix} {name}" for name in names), scale=_NS)
 
     return Spread(figure("mean"), low=figure("min"), **{part: figure(word) for part, word in _SHARES.items()})
-
-
-_SIZES = {"GiB": GIB, "GB": GB}
-_KV_BYTES = re.compile(r"Available KV cache memory: (-?[\d.]+) (GiB|GB)")
-_KV_TOKENS = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
-_BLOCKS = re.compile(r"# GPU blocks: (\d+)")
-_WEIGHTS = re.compile(r"(?:Loading model weights took|Model loading took) ([\d.]+) (GiB|GB)")
-_CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from rooflinekit.model.types.errors import SpecError
 
 __all__ = ["NOTHING", "Facts", "Fields", "Measurement", "Spread"]
 
+_MOST = 1e15  # no latency in ms, count or rate is larger
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -77,9 +79,6 @@ class Measurement:
     output_tok_s: float | None = None
     request_s: float | None = None
     notes: tuple[str, ...] = ()
-
-
-_MOST = 1e15  # no latency in ms, count or rate is larger
 
 
 class Fields:
