@@ -72,8 +72,7 @@ def sweep(
 ) -> int:
     """Answer every combination of some values, or every row of a table, and keep the best."""
     from rooflinekit.decision.sweeping.answer import Job, check_price
-    from rooflinekit.decision.sweeping.pareto import parse_goals
-    from rooflinekit.decision.sweeping.rows import Tally
+    from rooflinekit.decision.sweeping.pareto import Tally, parse_goals
     from rooflinekit.decision.sweeping.sweep import Means, Shard, run
     from rooflinekit.model.types.batch import whole_number
 

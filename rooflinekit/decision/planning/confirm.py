@@ -14,7 +14,6 @@ from rooflinekit.decision.planning.objective import Felt, Objective, slowest
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal
 from rooflinekit.model.traffic.percentiles import Spread
 from rooflinekit.simulation.arrivals import Arrival, Constant, Gamma, Poisson, Requests, generate
-from rooflinekit.simulation.event_loop import Watch
 from rooflinekit.simulation.ledger import Ledger, Sketch
 from rooflinekit.simulation.lengths import LogNormal, cv
 from rooflinekit.simulation.replica import Replica as Served
@@ -93,22 +92,20 @@ class _Window:
 
 def _alike(part: Part, demand: Demand, seed: int) -> _Window:
     """One replica with its share, or all of them behind a router where a trace is replayed."""
-    seen = part.seen(demand)
-    felt = part.replica.answer(seen, part.load(demand)).loaded
-    turn, step = float(felt.e2e), float(felt.tpot.expected)
+    seen, load = part.seen(demand), part.load(demand)
     if demand.trace is not None:
         setup = Setup(replicas=part.working, router=_ROUTER, seed=seed)
-        arrivals = demand.trace.arrivals(_speed(demand) * part.share, _TRACED)
-        return _run(part, _load(arrivals, demand, math.inf), setup, 0.0)
-    load = part.load(demand)
-    if demand.closed:
-        rate = load / turn
-        seconds = _counted(rate, step) / rate + _WARM * turn
-        osl = demand.osl if cv(demand.osl) > 0.0 or demand.osl.mean < 2.0 else LogNormal(demand.osl.mean, _DRIFT)
-        arrivals = generate(Poisson(1.0), Requests(demand.isl, osl), 1 << 40, seed)
-        return _run(part, _load(arrivals, demand, seconds, int(load)), Setup(seed=seed), _WARM * turn)
-    seconds = _counted(load, step) / load + _WARM * turn
-    return _run(part, _load(_open(seen, load, seed), demand, seconds), Setup(seed=seed), _WARM * turn)
+        return _run(part, demand, demand.trace.arrivals(_speed(demand) * part.share, _TRACED), setup)
+    felt = part.replica.answer(seen, load).loaded
+    turn, step = float(felt.e2e), float(felt.tpot.expected)
+    rate = load / turn if demand.closed else load
+    counted = min(max(_STEPS * step * rate, _REQUESTS[0]), _REQUESTS[1])  # as many as fit into a number of steps
+    warm = _WARM * turn
+    if not demand.closed:
+        return _run(part, demand, _open(seen, load, seed), Setup(seed=seed), counted / rate + warm, warm)
+    osl = demand.osl if cv(demand.osl) > 0.0 or demand.osl.mean < 2.0 else LogNormal(demand.osl.mean, _DRIFT)
+    arrivals = generate(Poisson(1.0), Requests(demand.isl, osl), 1 << 40, seed)
+    return _run(part, demand, arrivals, Setup(seed=seed), counted / rate + warm, warm, users=int(load))
 
 
 def _pools(option: Option, demand: Demand, seed: int) -> _Window:
@@ -116,42 +113,36 @@ def _pools(option: Option, demand: Demand, seed: int) -> _Window:
     first, after = option.parts
     whole = first.working + after.working
     counts = [max(part.working * min(_SLICE, whole) // whole, 1) for part in option.parts]
-    rate = demand.peak_load * min(counts[0] / first.working, counts[1] / after.working)
-    felt = option.feel(demand)
-    turn = felt.means["e2el"]
     setup = Setup(replicas=counts[1], prefill_replicas=counts[0], router=_ROUTER, seed=seed)
     if demand.trace is not None:
-        arrivals, seconds, warm = demand.trace.arrivals(_speed(demand), _TRACED), math.inf, 0.0
-    else:
-        warm = _WARM * turn
-        arrivals, seconds = _open(demand, rate, seed), _PAIRED / rate + warm
-    return _run(after, _load(arrivals, demand, seconds), setup, warm, first)
+        return _run(after, demand, demand.trace.arrivals(_speed(demand), _TRACED), setup, prefill=first)
+    rate = demand.peak_load * min(counts[0] / first.working, counts[1] / after.working)
+    warm = _WARM * option.feel(demand).means["e2el"]
+    return _run(after, demand, _open(demand, rate, seed), setup, _PAIRED / rate + warm, warm, prefill=first)
 
 
-def _run(part: Part, load: Load, setup: Setup, warm: float, prefill: Part | None = None) -> _Window:
-    window = _Window(warm)
-    watch: Watch = window
+def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
+    part: Part,
+    demand: Demand,
+    arrivals: Iterator[Arrival],
+    setup: Setup,
+    seconds: float = math.inf,
+    warm: float = 0.0,
+    users: int | None = None,
+    prefill: Part | None = None,
+) -> _Window:
+    window, longest = _Window(warm), int(min(demand.longest, 1 << 20))
+    load = Load(arrivals, float(demand.isl.mean) + float(demand.osl.mean), longest, users, duration=seconds)
     first = None if prefill is None else prefill.replica.resolved
-    if serve(part.replica.resolved, load, setup, watch, first).interrupted:  # half a run confirms nothing
+    if serve(part.replica.resolved, load, setup, window, first).interrupted:  # half a run confirms nothing
         raise KeyboardInterrupt
     return window
-
-
-def _load(arrivals: Iterator[Arrival], demand: Demand, seconds: float, users: int | None = None) -> Load:
-    traffic = demand.traffic
-    longest = int(min(demand.longest, 1 << 20))
-    return Load(arrivals, float(traffic.isl) + float(traffic.osl), longest, users, duration=seconds)
 
 
 def _open(demand: Demand, rate: float, seed: int) -> Iterator[Arrival]:
     variation = demand.arrival_cv
     process = Constant(rate) if variation == 0 else Poisson(rate) if variation == 1 else Gamma(rate, variation)
     return generate(process, Requests(demand.isl, demand.osl), 1 << 40, seed)
-
-
-def _counted(rate: float, step: float) -> float:
-    """Requests that count: as many as fit into a number of steps."""
-    return min(max(_STEPS * step * rate, _REQUESTS[0]), _REQUESTS[1])
 
 
 def _speed(demand: Demand) -> float:
@@ -161,8 +152,13 @@ def _speed(demand: Demand) -> float:
     return demand.peak_load / ((len(trace) - 1) / trace.time[-1])
 
 
-Ranked = tuple[Option, Played | None, int]
-"""An option, its simulation, and how many accelerators the formula alone asked for."""
+@dataclass(frozen=True)
+class Ranked:
+    """An option, its simulation, and how many accelerators the formula alone asked for."""
+
+    option: Option
+    played: Played | None
+    formula_gpus: int
 
 
 def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
@@ -180,7 +176,7 @@ def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
         runs -= 1
         played = play(option, question.demand, question.slo, question.seed)
         if played.confirmed:
-            kept.append((option, played, formula))
+            kept.append(Ranked(option, played, formula))
             continue
         more = option.grown(max(1, option.parts[0].working // 20))
         if all(part.gpus <= question.reserve.limit(part.replica.gpu) for part in more.parts):
@@ -188,7 +184,7 @@ def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
         else:
             name = ", ".join(f"{part.replicas} x {part.replica.gpu}" for part in option.parts)
             found.refused.append(Refusal(name, "the simulation refutes it, and more are not to be had"))
-    rest = [(option, None, formula) for _, _, option, formula in sorted(heap)]
+    rest = [Ranked(option, None, formula) for _, _, option, formula in sorted(heap)]
     return [*kept, *rest]
 
 
@@ -201,7 +197,7 @@ def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[
     notes += question.tariff.assumptions
     if not question.demand.closed:
         notes.append("requests reach replicas at random; a balancer that evens them out does better")
-    best, played, _ = order[0]
+    best, played = order[0].option, order[0].played
     if played is None and question.confirm:
         notes.append("no candidate was confirmed: each that was simulated missed an objective, with replicas added too")
     if played is not None and played.felt.stable:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
-from rooflinekit.decision.planning.confirm import Played, ranked, warnings
+from rooflinekit.decision.planning.confirm import Ranked, ranked, warnings
 from rooflinekit.decision.planning.cost import FleetCost, Point, Tariff, cold_start_s, cost_of, points, read_tariff
 from rooflinekit.decision.planning.demand import Demand, read_demand
 from rooflinekit.decision.planning.fleet import DecodePool, Option, Part, PrefillPool, Reserve
@@ -362,7 +362,7 @@ def plan(
     order = ranked(question, found)
     if not order:
         raise _nothing(question, found)
-    candidates = [_candidate(question, *entry) for entry in order]
+    candidates = [_candidate(question, entry) for entry in order]
     best = candidates[0]
     lost = [replace(each, lost=lost_in_words(each, best, question.demand)) for each in candidates[1:]]
     return PlanAnswer(
@@ -406,8 +406,8 @@ def _nothing(question: PlanQuestion, found: Found) -> DoesNotFitError | Infeasib
     return DoesNotFitError(f"no deployment holds {question.model}; {tried or 'nothing was left to try'}")
 
 
-def _candidate(question: PlanQuestion, option: Option, played: Played | None, formula: int) -> Candidate:
-    demand = question.demand
+def _candidate(question: PlanQuestion, entry: Ranked) -> Candidate:
+    demand, option, played = question.demand, entry.option, entry.played
     return Candidate(
         kind=option.kind,
         fleets=tuple(_fleet(question, part) for part in option.parts),
@@ -417,7 +417,7 @@ def _candidate(question: PlanQuestion, option: Option, played: Played | None, fo
         simulated=None if played is None else played.felt.table(_SHARES),
         simulated_requests=0 if played is None else played.requests,
         confirmed=None if played is None else played.confirmed,
-        formula_gpus=formula,
+        formula_gpus=entry.formula_gpus,
     )
 
 

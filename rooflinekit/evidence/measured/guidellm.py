@@ -32,23 +32,20 @@ def read_guidellm(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]
     for number, entry in enumerate(data["benchmarks"]):
         if not isinstance(entry, Mapping) or not isinstance(entry.get("metrics"), Mapping):
             raise SpecError(f"{source}: benchmark {number} has no metrics")
-        yield _one(Fields(f"{source}#{number}", entry), report)
-
-
-def _one(run: Fields, report: Fields) -> Measurement:
-    metrics = run.inside("metrics")
-    facts, notes = _facts(run, report, metrics)
-    return Measurement(
-        source=run.source,
-        tool="guidellm",
-        facts=facts,
-        ttft=_spread(metrics, "time_to_first_token_ms"),
-        tpot=_spread(metrics, "inter_token_latency_ms"),
-        e2e=_spread(metrics, "request_latency", 1e3),
-        output_tok_s=_mean(metrics, "output_tokens_per_second"),
-        request_s=_mean(metrics, "requests_per_second"),
-        notes=(_ITL_NOTE, *notes),
-    )
+        run = Fields(f"{source}#{number}", entry)
+        metrics = run.inside("metrics")
+        facts, notes = _facts(run, report, metrics)
+        yield Measurement(
+            source=run.source,
+            tool="guidellm",
+            facts=facts,
+            ttft=_spread(metrics, "time_to_first_token_ms"),
+            tpot=_spread(metrics, "inter_token_latency_ms"),
+            e2e=_spread(metrics, "request_latency", 1e3),
+            output_tok_s=_mean(metrics, "output_tokens_per_second"),
+            request_s=_mean(metrics, "requests_per_second"),
+            notes=(_ITL_NOTE, *notes),
+        )
 
 
 def _facts(run: Fields, report: Fields, metrics: Fields) -> tuple[Facts, list[str]]:

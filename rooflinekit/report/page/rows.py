@@ -119,7 +119,7 @@ def _barred(table: pd.DataFrame) -> pd.Series[Any]:
     """What keeps each row off fronts, in words."""
     import pandas as pd  # noqa: PLC0415 - only where a table is at hand
 
-    from rooflinekit.decision.sweeping.rows import why_not  # noqa: PLC0415 - as above
+    from rooflinekit.decision.sweeping.pareto import why_not  # noqa: PLC0415 - as above
 
     return pd.Series(why_not(table), index=table.index)
 
