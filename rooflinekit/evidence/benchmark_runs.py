@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol
+from typing import Any
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.evidence.measured import Facts, Measurement, StartUp
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.closed_form import Loaded, Traffic, closed_loop, open_loop
+from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import DoesNotFitError, InputError
@@ -19,14 +19,13 @@ from rooflinekit.specs import load_model
 
 __all__ = [
     "Given",
-    "Interference",
     "LoadPoint",
     "LoadPrediction",
-    "LoadPredictor",
     "Posed",
     "checked_facts",
     "known_facts",
     "pose",
+    "predict_load",
     "resolve_facts",
     "room_of",
 ]
@@ -70,54 +69,42 @@ class LoadPrediction:
     note: str = ""
 
 
-class LoadPredictor(Protocol):
-    """Whatever predicts latency under load."""
+def predict_load(predictor: Predictor, point: LoadPoint) -> LoadPrediction:
+    """The closed form of `rooflinekit.model.traffic` at one operating point, told apart as a comparison needs it.
 
-    def predict(self, point: LoadPoint) -> LoadPrediction:
-        """Answer one operating point."""
-
-
-@dataclass(frozen=True)
-class Interference:
-    """The closed form of `rooflinekit.model.traffic`, told apart into what a comparison needs."""
-
-    predictor: Predictor
-
-    def predict(self, point: LoadPoint) -> LoadPrediction:
-        """Answer one operating point.
-
-        Raises DoesNotFitError if not one such request fits.
-        """
-        most = math.inf if point.most is None else float(point.most)
-        share = math.inf if point.requests is None or not point.users else point.requests / point.users
-        traffic = Traffic(point.isl, point.osl, osl_cv=point.osl_cv, requests=max(share, 1.0), most=most)
-        room = float(slots(self.predictor, traffic.isl, traffic.osl, most))
-        if room < 1.0:
-            name = self.predictor.plan.model.name
-            raise DoesNotFitError(f"{name}: not one request of {point.isl + point.osl:.0f} tokens fits in memory")
-        if point.rate is None:
-            return self._answer(closed_loop(self.predictor, float(point.users or 1), traffic), point, room)
-        return self._answer(open_loop(self.predictor, point.rate, traffic), point, room)
-
-    def _answer(self, loaded: Loaded, point: LoadPoint, room: float) -> LoadPrediction:
-        times = loaded.shared
-        step, own = float(times.step.expected), float(times.first.expected) + times.request
-        tpot, ttft = float(loaded.tpot.expected), float(loaded.ttft.expected)
-        parts = {"step": step, "interference": tpot - step, "prefill": own, "queue": ttft - own}
-        rate = min(float(loaded.rate), float(loaded.knee))
-        running = float(loaded.running) if point.rate is None or not loaded.stable else rate * float(loaded.e2e)
-        return LoadPrediction(
-            1e3 * ttft, 1e3 * tpot, 1e3 * float(loaded.e2e), rate * point.osl,
-            {name: 1e3 * value for name, value in parts.items()}, running, _note(loaded, point, room),
-        )  # fmt: skip
-
-
-def _note(loaded: Loaded, point: LoadPoint, room: float) -> str:
+    Raises DoesNotFitError if not one such request fits.
+    """
+    most = math.inf if point.most is None else float(point.most)
+    share = math.inf if point.requests is None or not point.users else point.requests / point.users
+    traffic = Traffic(point.isl, point.osl, osl_cv=point.osl_cv, requests=max(share, 1.0), most=most)
+    room = float(slots(predictor, traffic.isl, traffic.osl, most))
+    if room < 1.0:
+        name = predictor.plan.model.name
+        raise DoesNotFitError(f"{name}: not one request of {point.isl + point.osl:.0f} tokens fits in memory")
+    if point.rate is None:
+        loaded = closed_loop(predictor, float(point.users or 1), traffic)
+    else:
+        loaded = open_loop(predictor, point.rate, traffic)
+    times = loaded.shared
+    step, own = float(times.step.expected), float(times.first.expected) + times.request
+    tpot, ttft = float(loaded.tpot.expected), float(loaded.ttft.expected)
+    parts = {"step": step, "interference": tpot - step, "prefill": own, "queue": ttft - own}
+    rate = min(float(loaded.rate), float(loaded.knee))
+    running = float(loaded.running) if point.rate is None or not loaded.stable else rate * float(loaded.e2e)
+    note = ""
     if not loaded.stable:
-        return f"unstable: {point.rate:g} requests/s exceed the {float(loaded.knee):.3g} that can be sustained"
-    if point.users is not None and point.users > room:
-        return f"{room:.0f} of {point.users} requests fit in memory at a time; the others wait"
-    return ""
+        note = f"unstable: {point.rate:g} requests/s exceed the {float(loaded.knee):.3g} that can be sustained"
+    elif point.users is not None and point.users > room:
+        note = f"{room:.0f} of {point.users} requests fit in memory at a time; the others wait"
+    return LoadPrediction(
+        ttft_ms=1e3 * ttft,
+        tpot_ms=1e3 * tpot,
+        e2e_ms=1e3 * float(loaded.e2e),
+        output_tok_s=rate * point.osl,
+        parts={name: 1e3 * value for name, value in parts.items()},
+        running=running,
+        note=note,
+    )
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,15 @@ from typing import Any
 
 from rooflinekit.evidence.benchmark_runs import (
     Given,
-    Interference,
     LoadPoint,
     LoadPrediction,
-    LoadPredictor,
     known_facts,
     pose,
+    predict_load,
     resolve_facts,
     room_of,
 )
 from rooflinekit.evidence.measured import Facts, Measurement, StartUp, read_measurements
-from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.simulation.outcome import about
 from rooflinekit.version import __version__
@@ -143,7 +141,6 @@ class Comparison:
 def compare(
     files: Sequence[Path],
     given: Given,
-    predictor: Callable[[Predictor], LoadPredictor] = Interference,
     progress: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Read files, predict each run of them, and set both side by side.
@@ -153,7 +150,6 @@ def compare(
     Args:
         files: results of benchmark clients, and start-up logs.
         given: what the files leave out.
-        predictor: turns a plan with its memory into a prediction under load.
         progress: called with the name of each run.
 
     Raises:
@@ -171,7 +167,7 @@ def compare(
         if progress is not None:
             progress(entry.source)
         try:
-            runs.append(_memory(entry, given) if isinstance(entry, StartUp) else _run(entry, given, predictor, room))
+            runs.append(_memory(entry, given) if isinstance(entry, StartUp) else _run(entry, given, room))
         except RooflinekitError as error:
             failures[entry.source] = error
     if not runs and failures:
@@ -179,10 +175,10 @@ def compare(
     return Comparison(tuple(runs), {name: str(error) for name, error in failures.items()})
 
 
-def _run(run: Measurement, given: Given, predictor: Callable[[Predictor], LoadPredictor], room: int | None) -> Run:
+def _run(run: Measurement, given: Given, room: int | None) -> Run:
     posed = pose(run, given, room)
     resolved, load = posed.resolved, posed.load
-    one = predictor(resolved.predictor).predict(load)
+    one = predict_load(resolved.predictor, load)
     expected = replace(one, output_tok_s=one.output_tok_s * given.replicas)
     notes = [*run.notes, *([expected.note] if expected.note else []), *resolved.warnings]
     together = not resolved.plan.costs.mixes and load.rate is None and (load.users or 1) > 1

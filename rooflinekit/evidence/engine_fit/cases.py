@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rooflinekit.evidence.benchmark_runs import Given, Interference, LoadPrediction, Posed, pose, room_of
+from rooflinekit.evidence.benchmark_runs import Given, LoadPrediction, Posed, pose, predict_load, room_of
 from rooflinekit.evidence.measured import Measurement, StartUp, read_measurements
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.timing.calibrated import Calibration
@@ -62,7 +62,7 @@ def case_of(posed: Posed, replicas: int, file: int) -> Case:
 def _predict(posed: Posed, costs: StepCosts) -> LoadPrediction:
     plan, memory = posed.resolved.plan, posed.resolved.predictor.memory
     changed = replace(plan, engine=replace(plan.engine, costs=costs))
-    return Interference(Predictor(changed, memory)).predict(posed.load)
+    return predict_load(Predictor(changed, memory), posed.load)
 
 
 def numbered(cases: Sequence[Case]) -> list[tuple[str, int]]:
