@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooflinekit.specs.hardware import load_accelerator
+from rooflinekit.specs.hardware import accelerator_template, load_accelerator, load_system
 from rooflinekit.specs.locate import (
     Kind,
     Loaded,
@@ -17,8 +17,6 @@ from rooflinekit.specs.locate import (
     user_dir,
 )
 from rooflinekit.specs.models import load_model
-from rooflinekit.specs.systems import load_system
-from rooflinekit.specs.template import accelerator_template
 
 __all__ = [
     "Kind",

@@ -12,11 +12,12 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 from rooflinekit.model.types.errors import SpecError, UnknownNameError
-from rooflinekit.specs.reading import read_json, read_text, read_yaml
+from rooflinekit.specs.files import kept, read_json, read_text, read_yaml
 
 __all__ = [
     "Kind", "Loaded", "Resolved", "aliases", "kind_of_file", "names", "read_json", "read_text", "read_yaml", "resolve",
@@ -84,6 +85,7 @@ def _config_dir() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "rooflinekit"
 
 
+@lru_cache(maxsize=16384)
 def tokens(name: str) -> tuple[str, ...]:
     """What a name is compared by.
 
@@ -100,7 +102,7 @@ def names(kind: Kind) -> list[str]:
 
 def aliases(kind: Kind) -> dict[str, tuple[str, ...]]:
     """The exact aliases of every spec, by its name."""
-    return {entry.path.stem: entry.exact for entry in reversed(_scan(_files(kind)))}
+    return {entry.path.stem: entry.exact for entry in reversed(_scan(kind))}
 
 
 def scanned_aliases(path: Path) -> tuple[str, ...]:
@@ -118,8 +120,7 @@ def resolve(kind: Kind, name: str | os.PathLike[str]) -> Resolved:
         return Resolved(_existing(kind, Path(text).expanduser()))
     if "/" in text and kind == "model" and _usable(kind, Path(text, "config.json")):
         return Resolved(Path(text))
-    files = _files(kind)
-    found = _by_stem(kind, text, files) or _by_alias(text, scanned := _scan(files))
+    found = _by_stem(kind, text) or _by_alias(text, scanned := _scan(kind))
     if found is not None:
         return found
     if _usable(kind, Path(text)):
@@ -222,32 +223,39 @@ def _existing(kind: Kind, path: Path) -> Path:
 
 
 def _files(kind: Kind) -> list[Path]:
-    """Spec files, the user's before the library's.
+    """Spec files, the user's before the library's."""
+    return [path for folder in _folders(kind) for paths in kept(_listing, folder).values() for path in paths]
+
+
+def _folders(kind: Kind) -> tuple[Path, Path]:
+    """The user's folder and the library's.
 
     Raises SpecError if the user names a folder that does not exist.
     """
     chosen = os.environ.get("ROOFLINEKIT_SPECS")
     if chosen and not Path(chosen).is_dir():
         raise SpecError(f"ROOFLINEKIT_SPECS = {chosen}: no such folder; create it, or unset the variable")
-    return [path for folder in (user_dir(kind), spec_dir(kind)) for path in _listing(folder)]
+    return user_dir(kind), spec_dir(kind)
 
 
-def _listing(folder: Path) -> list[Path]:
+def _listing(folder: Path) -> dict[tuple[str, ...], list[Path]]:
+    """The spec files of a folder by what their names are compared by."""
     try:
         entries = sorted(os.listdir(folder))  # noqa: PTH208 - strings are several times cheaper than Paths
     except OSError:
-        return []
-    return [folder / entry for entry in entries if entry.endswith(_SUFFIXES) and not entry.startswith(".")]
+        return {}
+    found: dict[tuple[str, ...], list[Path]] = {}
+    for path in (folder / entry for entry in entries if entry.endswith(_SUFFIXES) and not entry.startswith(".")):
+        found.setdefault(tokens(path.stem), []).append(path)
+    return found
 
 
-def _by_stem(kind: Kind, name: str, files: Iterable[Path]) -> Resolved | None:
-    wanted = tokens(name)
-    hits = [path for path in files if wanted and tokens(path.stem) == wanted]
-    if not hits:
-        return None
-    taken, mine = hits[0], user_dir(kind)
-    hidden = [path.stem for path in hits if taken.parent == mine != path.parent]
-    return Resolved(taken, tuple(f"{taken} is used instead of the library's own {stem!r}" for stem in hidden))
+def _by_stem(kind: Kind, name: str) -> Resolved | None:
+    wanted, (mine, library) = tokens(name), _folders(kind)
+    own, shipped = (kept(_listing, folder).get(wanted, []) if wanted else [] for folder in (mine, library))
+    if not own:
+        return Resolved(shipped[0]) if shipped else None
+    return Resolved(own[0], tuple(f"{own[0]} is used instead of the library's own {path.stem!r}" for path in shipped))
 
 
 def _by_alias(name: str, scanned: list[_Aliases]) -> Resolved | None:
@@ -294,12 +302,19 @@ def _within(few: tuple[str, ...], many: tuple[str, ...]) -> bool:
     return all(token in rest for token in few)
 
 
-def _scan(files: Iterable[Path]) -> list[_Aliases]:
-    """The alias lines at the top of each file, by text: no YAML is parsed; an unreadable file has none."""
-    return [_aliases_of(path) for path in files]
+def _scan(kind: Kind) -> list[_Aliases]:
+    """The alias lines at the top of each file, by text: no YAML is parsed; the library's are read once."""
+    mine, library = _folders(kind)
+    own = [kept(_aliases_of, path) for paths in kept(_listing, mine).values() for path in paths]
+    return own + kept(_aliases_in, library)
+
+
+def _aliases_in(folder: Path) -> list[_Aliases]:
+    return [_aliases_of(path) for paths in _listing(folder).values() for path in paths]
 
 
 def _aliases_of(path: Path) -> _Aliases:
+    """The aliases that a file states at its top; an unreadable file has none."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             head = file.read(_HEAD)

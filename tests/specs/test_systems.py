@@ -7,7 +7,7 @@ import pytest
 from rooflinekit.model.types.errors import DeploymentError, SpecError, UnknownNameError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator, load_system, names, spec_dir
-from rooflinekit.specs.reading import read_yaml
+from rooflinekit.specs.files import read_yaml
 
 FILES = {path.stem: read_yaml(path) for path in sorted(spec_dir("system").glob("*.yaml"))}
 BUILT = [(name, gpu) for name, data in FILES.items() for gpu in data["accelerators"]]
