@@ -192,11 +192,11 @@ class Section:
         return value
 
     def count(self, key: str, least: int = 1) -> int:
-        """A whole number above 0, or of at least `least`."""
+        """A whole number above 0 that a device may have of something, or any of at least `least`."""
         value = self.data.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             self.refuse(key, f"value {value!r} is not a whole number" + (" above 0" if least else ""))
-        if value > _MOST:
+        if least and value > _MOST:
             self.refuse(key, f"value is above {_MOST:,}, more than any device has of anything")
         return value
 

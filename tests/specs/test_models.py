@@ -136,17 +136,17 @@ def test_loading_is_quick():
 
 
 @pytest.mark.parametrize(("old", "new", "said"), [
-    ("source:", "sauce:", "unknown key 'sauce'; nearest: source"),
+    ("source:", "sauce:", "sauce: unknown key; nearest: source"),
     ("intermediate_size:", "intermedate_size:", "intermediate_size"),
     ("vocab_size: 1000", "vocab_size: 1000\n  max_position_embedings: 5", "max_position_embedings = 5 (nearest: max_position_embeddings)"),
-    ("vocab_size: 1000", "vocab_size: 1000\n  rope_theta: 5", "config.rope_theta is not used by this model"),
-    ("name: small", "name: 3", "name = 3 is not a text"),
-    ("source: https://example.org/small\n", "", "source is missing"),
-    ("config:", "configs:", "unknown key 'configs'; nearest: config"),
+    ("vocab_size: 1000", "vocab_size: 1000\n  rope_theta: 5", "config.rope_theta: is not used by this model"),
+    ("name: small", "name: 3", "name: value 3 is not a text; put it in quotes"),
+    ("source: https://example.org/small\n", "", "source: is missing; add it"),
+    ("config:", "configs:", "configs: unknown key; nearest: config"),
     ("hidden_size: 256", "hidden_size: .nan", "hidden_size = nan"),
     ("  model_type: llama", "  1: 2", "key 1 is not a string"),
-    ("name: small", "name: small\nexpect: {params: 3}", "expect.'params'"),
-    ("name: small", "name: small\naliases: [1]", "aliases holds 1"),
+    ("name: small", "name: small\nexpect: {params: 3}", "expect.params: unknown key; nearest: params_total"),
+    ("name: small", "name: small\naliases: [1]", "aliases: value [1] is not a list of texts"),
 ])  # fmt: skip
 def test_a_library_file_is_read_strictly(tmp_path, old, new, said):
     path = tmp_path / "small.yaml"
