@@ -1,14 +1,14 @@
-"""Engine profiles: which versions a file describes, how each divides memory, what a step costs, which flags it takes."""
+"""Engine profiles by version: how an engine divides memory, what a step costs it, which flags its server takes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from rooflinekit.model.types.engine import Budget, Engine, MemoryRule, Pair, StepCosts
 from rooflinekit.model.types.errors import InputError, UnknownNameError

@@ -1,4 +1,4 @@
-"""Text, YAML and JSON files: every failure is a SpecError of one line; what was made of a file is kept until it changes."""
+"""Text, YAML and JSON files: every failure is a SpecError of one line; what was read is kept until a file changes."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Section:
         self.expect(required - given.keys(), asked)
         return kind(**given, **{key: self.value(key, hint) for key, hint in asked.items() if self.has(key)})
 
-    def value(self, key: str, hint: Any) -> Any:  # noqa: PLR0911 - one line for each kind of value
+    def value(self, key: str, hint: Any) -> Any:
         """The value of a key that is there, as its annotation says."""
         origin, args = get_origin(hint), get_args(hint)
         if origin is Annotated:

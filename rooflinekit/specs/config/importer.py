@@ -113,7 +113,6 @@ def _with_defaults(config: Mapping[str, Any], family: Family, warnings: list[str
 def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> Model:
     keys, family = r.keys, r.family
     _check_needs(r)
-    norm = family.norm if isinstance(family.norm, str) else family.norm(r)
     layers = _layers(r)
     dtype = _dtype(r)
     formats = read_formats(r, dtype, layers, quant_config)
@@ -128,7 +127,7 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
         tied=r.is_set(family.tied),
         position_rows=family.positions(r) if family.positions else 0,
         embedding_norm=family.embedding_norm,
-        final_norm=norm,
+        final_norm=r.norm,
         lm_head_bias=r.is_set(family.lm_head_bias),
         kv_dtype=formats.kv,
         weight_only=formats.weight_only,
@@ -141,14 +140,13 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
 def _layers(r: Reading) -> tuple[Layer, ...]:
     """Mixers and feed-forward blocks, joined; equal layers are one object."""
     family = r.family
-    norm = family.norm if isinstance(family.norm, str) else family.norm(r)
     norms = family.norms(r) if callable(family.norms) else family.norms
     parallel = r.is_set(family.parallel)
     pairs = list(zip(family.mixers(r), family.ffns(r), strict=True))
     kinds: dict[tuple[Mixer | None, FeedForward | None], Layer] = {}
     for mixer, ffn in dict.fromkeys(pairs):
         count = (mixer is not None) + (ffn is not None) if norms is None else norms
-        kinds[mixer, ffn] = Layer(mixer, ffn, norm=norm, norms=count, parallel=parallel)
+        kinds[mixer, ffn] = Layer(mixer, ffn, norm=r.norm, norms=count, parallel=parallel)
     return tuple(kinds[pair] for pair in pairs)
 
 
