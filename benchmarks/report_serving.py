@@ -20,7 +20,7 @@ from report_page import Block, insert, markdown, percent, table, web
 from report_serving_text import EXPLAINED, LOADS, METHOD, RULES
 from serving_errors import WAYS, errors, predicted_rows, under_load
 
-from rooflinekit import __version__
+from rooflinekit.version import __version__
 
 NAMES = {
     "model_out": "model left out", "gpu_out": "GPU left out", "source_out": "source left out",

@@ -17,11 +17,11 @@ import pandas as pd
 from half_split import Half, halves
 from report_page import Block, percent, table, web
 
-from rooflinekit import __version__
 from rooflinekit.evidence.kernel_fit.measurements import Measurements, read_measurements
 from rooflinekit.specs import load_accelerator
 from rooflinekit.validate.attribution import Line
 from rooflinekit.validate.compare_model import compare_model, explain
+from rooflinekit.version import __version__
 
 _SIDE = 200  # of a picture
 _FACTS = ("driver", "cuda", "compute_capability", "power_limit", "torch", "triton", "flashinfer", "python")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from rooflinekit.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from rooflinekit.decision.economics.front import cost
@@ -151,6 +151,11 @@ def __getattr__(name: str) -> object:
         globals()[name] = value
         return value
     raise AttributeError(f"module 'rooflinekit' has no attribute {name!r}")
+
+
+def _html_of(answer: object) -> str:
+    """What a notebook shows of an answer; the report that writes it is imported only now."""
+    return str(import_module("rooflinekit.report.notebook").html_of(answer))
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from rooflinekit import __version__
 from rooflinekit.cli.accuracy import accuracy
 from rooflinekit.cli.calibrate import calibrate
 from rooflinekit.cli.catalogue import gpus, models, show
@@ -25,6 +24,7 @@ from rooflinekit.cli.simulate import simulate
 from rooflinekit.cli.sweep import sweep
 from rooflinekit.cli.validate import validate
 from rooflinekit.cli.workbook import workbook
+from rooflinekit.version import __version__
 
 __all__ = ["app"]
 

@@ -8,7 +8,6 @@ from numbers import Real
 from os import PathLike
 from typing import Any
 
-from rooflinekit import __version__
 from rooflinekit.estimation.notes import context_notes, format_notes, load_notes, memory_notes, misfit
 from rooflinekit.estimation.results import Estimate, MemoryResult, SpeculationResult, StepResult
 from rooflinekit.model.operating_point import Predictor
@@ -37,6 +36,7 @@ from rooflinekit.specs import Loaded, load_accelerator, load_model, load_system
 from rooflinekit.specs.calibration import choose_calibration, for_serving, load_calibration, stand_in
 from rooflinekit.specs.calibration.last_cache import last_cache
 from rooflinekit.specs.engines import load_engine, split_version, step_range
+from rooflinekit.version import __version__
 
 __all__ = [
     "DEGREES",

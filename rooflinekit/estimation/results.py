@@ -10,6 +10,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.traffic.question import LoadResult
+from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.hardware import Accelerator, Provenance
 from rooflinekit.model.types.kernel import KernelTime
 from rooflinekit.model.types.workload import Workload
@@ -195,7 +196,7 @@ class SpeculationResult:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Answer):
     """The answer for one operating point. `to_dict()` is the published JSON, `to_frame()` the kernels as a table."""
 
     version: str
@@ -257,8 +258,3 @@ class Estimate:
 
         steps = (("prefill", self.prefill), ("decode", self.decode))
         return pd.DataFrame([{"step": name, **asdict(kernel)} for name, step in steps for kernel in step.kernels])
-
-    def _repr_html_(self) -> str:
-        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
-
-        return html_of(self)

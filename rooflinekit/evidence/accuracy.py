@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit import __version__
 from rooflinekit.evidence.kernel_fit.groups import Group, fit_key, kernel_groups, read_kernel_tables
 from rooflinekit.evidence.kernel_fit.tables import Measured
 from rooflinekit.model.roofline import time_kernel
@@ -23,6 +22,7 @@ from rooflinekit.model.types.numeric import Array
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.choose import choose_calibration, stand_in
 from rooflinekit.specs.calibration.load import load_calibration
+from rooflinekit.version import __version__
 
 __all__ = ["Accuracy", "Score", "kernel_accuracy", "score", "signature"]
 

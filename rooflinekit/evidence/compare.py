@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rooflinekit import __version__
 from rooflinekit.estimation.estimator import Resolved
 from rooflinekit.evidence.benchmark_runs import Given, known_facts, pose, resolve_facts, room_of
 from rooflinekit.evidence.gap import Gap, attribute
@@ -16,6 +15,7 @@ from rooflinekit.evidence.measured import Facts, Measurement, StartUp, read_meas
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.simulation.interference import Interference, LoadPrediction, LoadPredictor
+from rooflinekit.version import __version__
 
 __all__ = ["Comparison", "Given", "Metric", "Run", "compare"]
 

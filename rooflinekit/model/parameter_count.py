@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rooflinekit.model.layers import Precision, model_operations
+from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.model import MixtureOfExperts, Model
 
@@ -12,7 +13,7 @@ __all__ = ["ParameterCount", "count_parameters"]
 
 
 @dataclass(frozen=True, slots=True)
-class ParameterCount:
+class ParameterCount(Answer):
     """Weights of the text decoder by module; multi-token-prediction layers and vision towers are not counted."""
 
     embedding: int
@@ -49,11 +50,6 @@ class ParameterCount:
     def active_without_vocabulary(self) -> int:
         """Without embedding and head (GLM-4.5, MiniMax count so)."""
         return self.active - self.embedding - self.lm_head
-
-    def _repr_html_(self) -> str:
-        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
-
-        return html_of(self)
 
 
 def count_parameters(model: Model) -> ParameterCount:

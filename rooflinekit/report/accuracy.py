@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from rooflinekit import __version__
 from rooflinekit.evidence.accuracy import Accuracy, Score
 from rooflinekit.report.table import WIDTH, aligned, markdown
+from rooflinekit.version import __version__
 
 __all__ = ["accuracy_rows", "accuracy_text"]
 

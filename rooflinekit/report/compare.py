@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooflinekit import __version__
 from rooflinekit.evidence.compare import Comparison, Metric, Run
 from rooflinekit.evidence.gap import CAUSES, Gap
 from rooflinekit.model.types.units import format_bytes, format_time
 from rooflinekit.report.table import aligned, markdown, wrapped
+from rooflinekit.version import __version__
 
 __all__ = ["compare_rows", "compare_text"]
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.model.types.answer import Answer
 from rooflinekit.simulation.event_loop import Simulation
 from rooflinekit.simulation.ledger import Ledger
 from rooflinekit.simulation.replica import Replica
@@ -73,7 +74,7 @@ class ReplicaUse:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Answer):
     """A simulated run. Rates are over `duration_s`, from the first measured arrival to the last end."""
 
     version: str
@@ -130,11 +131,6 @@ class Outcome:
         import pandas as pd  # noqa: PLC0415 - as above
 
         return pd.DataFrame(self.timeline)
-
-    def _repr_html_(self) -> str:
-        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
-
-        return html_of(self)
 
 
 def summarise(simulation: Simulation, about: dict[str, Any], gpus: int, **more: Any) -> Outcome:

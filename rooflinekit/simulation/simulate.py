@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rooflinekit import __version__
 from rooflinekit.estimation.estimator import Resolved
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
@@ -26,6 +25,7 @@ from rooflinekit.simulation.source import ClosedSource, OpenSource
 from rooflinekit.simulation.steps import Clock
 from rooflinekit.simulation.tabulate import build_table
 from rooflinekit.simulation.watch import Timeline, both
+from rooflinekit.version import __version__
 
 __all__ = ["Load", "Scheduler", "Setup", "serve"]
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from os import PathLike
 from typing import Any
 
-from rooflinekit import __version__
 from rooflinekit.decision.economics.asymmetry import token_work
 from rooflinekit.decision.economics.price import read_price
 from rooflinekit.decision.economics.question import CostQuestion, checked_cost, refuse_misfit
@@ -25,6 +24,7 @@ from rooflinekit.decision.economics.words import why
 from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, Resolved, read_deployment, resolve
 from rooflinekit.model.traffic.mixing import InFlight, slots
 from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.version import __version__
 
 __all__ = ["cost"]
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.decision.economics.asymmetry import TokenWork
+from rooflinekit.model.types.answer import Answer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,7 +128,7 @@ class EvictionCost:
 
 
 @dataclass(frozen=True)
-class Cost:
+class Cost(Answer):
     """What tokens cost on a deployment, why, and what follows from it. A part is None where it cannot be answered."""
 
     version: str
@@ -171,11 +172,6 @@ class Cost:
         import pandas as pd  # noqa: PLC0415 - only where it is asked for
 
         return pd.DataFrame(self.to_rows())
-
-    def _repr_html_(self) -> str:
-        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
-
-        return html_of(self)
 
 
 def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from rooflinekit.decision.launching.settings import Setting
+from rooflinekit.model.types.answer import Answer
 
 __all__ = ["Launch", "Prediction", "Server"]
 
@@ -112,7 +113,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Launch:
+class Launch(Answer):
     """Every server of a deployment or plan; `files` and `commands` hold what to write and what to run."""
 
     servers: tuple[Server, ...]
@@ -135,11 +136,6 @@ class Launch:
         """Plain values for JSON."""
         servers = [_server_dict(server) for server in self.servers]
         return {"servers": servers, "files": self.files, "notes": list(self.notes), "warnings": list(self.warnings)}
-
-    def _repr_html_(self) -> str:
-        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
-
-        return html_of(self)
 
 
 def _server_dict(server: Server) -> dict[str, Any]:

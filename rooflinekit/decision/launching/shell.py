@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Iterable, Iterator
 from textwrap import indent, wrap
 
-from rooflinekit import __version__
 from rooflinekit.decision.launching.result import Launch, Server
 from rooflinekit.model.types.units import GB
+from rooflinekit.version import __version__
 
 __all__ = ["launch_script"]
 

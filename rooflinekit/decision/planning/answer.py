@@ -8,6 +8,7 @@ from typing import Any
 from rooflinekit.decision.planning.cost import Cost
 from rooflinekit.decision.planning.pareto import Point
 from rooflinekit.decision.planning.search import Refusal
+from rooflinekit.model.types.answer import Answer
 
 __all__ = ["Candidate", "Fleet", "PlanAnswer"]
 
@@ -100,7 +101,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class PlanAnswer:
+class PlanAnswer(Answer):
     """A plan: the answer in words, the best candidate, all others by cost, the fronts, and what was refused."""
 
     version: str
@@ -131,8 +132,3 @@ class PlanAnswer:
             "refused": [refusal.to_dict() for refusal in self.refused],
             "tried": self.tried, "prices": self.prices, "warnings": list(self.warnings),
         }  # fmt: skip
-
-    def _repr_html_(self) -> str:
-        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
-
-        return html_of(self)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
-from rooflinekit import __version__
 from rooflinekit.decision.planning.answer import Candidate, Fleet, PlanAnswer
 from rooflinekit.decision.planning.confirm import Played
 from rooflinekit.decision.planning.cost import Tariff, cold_start_s, cost_of
@@ -21,6 +20,7 @@ from rooflinekit.decision.planning.reading import read_question
 from rooflinekit.decision.planning.search import Found, Question, search
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError
 from rooflinekit.specs import load_model
+from rooflinekit.version import __version__
 
 __all__ = ["DEFAULT_SLO", "plan"]
 

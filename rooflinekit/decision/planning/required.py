@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from typing import Any
 
-from rooflinekit import __version__
 from rooflinekit.decision.planning.answer import PlanAnswer
 from rooflinekit.decision.planning.front import DEFAULT_SLO, plan
 from rooflinekit.decision.planning.objective import Objective, parse_objectives
@@ -29,6 +28,7 @@ from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, Inp
 from rooflinekit.model.types.units import format_rate
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator
+from rooflinekit.version import __version__
 
 __all__ = ["BreakEven", "break_even_prices", "fewest_gpus", "required_bandwidth"]
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit import __version__
 from rooflinekit.decision.planning.objective import Objective
 from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, Resolved, read_deployment, resolve
 from rooflinekit.model.operating_point import Interval, Predictor
 from rooflinekit.model.types.errors import InputError, nearest
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.version import __version__
 
 __all__ = [
     "STATIC_KEYS", "Solution", "check_keys", "last_before_violation", "make_solution", "meets", "missed", "part_of",

@@ -6,7 +6,6 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
-from rooflinekit import __version__
 from rooflinekit.decision.economics.question import refuse_misfit
 from rooflinekit.decision.sensitivity.balance import balance
 from rooflinekit.decision.sensitivity.elasticity import elasticities
@@ -18,6 +17,7 @@ from rooflinekit.decision.sensitivity.setting import Setting
 from rooflinekit.decision.sensitivity.trial import Present, operate, rank, try_move
 from rooflinekit.decision.sensitivity.words import in_words
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.version import __version__
 
 __all__ = ["levers"]
 

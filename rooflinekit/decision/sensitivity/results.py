@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.decision.sensitivity.balance import Balance
 from rooflinekit.decision.sensitivity.elasticity import Elasticity
+from rooflinekit.model.types.answer import Answer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +54,7 @@ class MoveResult:
 
 
 @dataclass(frozen=True)
-class Levers:
+class Levers(Answer):
     """Elasticities of a deployment's answers, what its decode steps read, and moves ranked by gain."""
 
     version: str
@@ -91,8 +92,3 @@ class Levers:
         import pandas as pd  # noqa: PLC0415 - only where it is asked for
 
         return pd.DataFrame(self.to_rows())
-
-    def _repr_html_(self) -> str:
-        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
-
-        return html_of(self)

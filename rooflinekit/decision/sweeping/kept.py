@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from rooflinekit import __version__
 from rooflinekit.model.types.errors import InputError, MissingExtraError
+from rooflinekit.version import __version__
 
 __all__ = ["Kept", "need_parquet"]
 

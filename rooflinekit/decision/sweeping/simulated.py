@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflinekit import __version__
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.simulation.front import SIMULATION_KEYS, simulate
 from rooflinekit.simulation.outcome import Outcome
+from rooflinekit.version import __version__
 
 __all__ = ["SIMULATED_COLUMNS", "simulate_frame"]
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflinekit import __version__
 from rooflinekit.estimation.estimator import Resolved
 from rooflinekit.estimation.frames.cells import Group, Resolutions, groups, read_workloads
 from rooflinekit.estimation.frames.columns import LOAD_NUMBERS, NUMBERS, check_columns, is_loaded
@@ -18,6 +17,7 @@ from rooflinekit.estimation.frames.warn import warn
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.version import __version__
 
 __all__ = ["answer_table", "estimate_frame"]
 

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from rooflinekit.evidence.kernel_fit.lattice import LATTICES, Lattice, make_axes
 from rooflinekit.evidence.kernel_fit.tables import Measured
 from rooflinekit.model.timing import AXES, Axis, Surface, TimeForm
-from rooflinekit.model.timing.surface import corners
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import MissingExtraError
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.numeric import Array
+from rooflinekit.model.types.numeric import Array, corners
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -172,8 +171,7 @@ def _basis(grid: _Grid, rows: Measured) -> csr_array:
         from scipy.sparse import csr_array  # noqa: PLC0415
     except ImportError:
         raise MissingExtraError("fitting a calibration", "accuracy") from None
-    places = [(axis, np.log2(rows.each(AXES[axis.name]))) for axis in grid.axes]
-    found = corners(places)
+    found = corners([axis.nodes for axis in grid.axes], [np.log2(rows.each(AXES[axis.name])) for axis in grid.axes])
     count, size = len(rows.time), int(np.prod(grid.shape))
     weight = np.concatenate([np.broadcast_to(w, (count,)) for _, w in found])
     column = np.concatenate([np.broadcast_to(at, (count,)) for at, _ in found])

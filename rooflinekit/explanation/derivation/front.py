@@ -13,6 +13,7 @@ from rooflinekit.explanation.derivation.metrics import find_metric, full_name
 from rooflinekit.explanation.derivation.node import Node
 from rooflinekit.explanation.derivation.rule import Rule
 from rooflinekit.explanation.derivation.rules import mental_rule
+from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.errors import InputError
 
 __all__ = ["TIMELESS", "Derivation", "derive", "explain", "make_case"]
@@ -34,7 +35,7 @@ TIMELESS = (
 
 
 @dataclass(frozen=True)
-class Derivation:
+class Derivation(Answer):
     """One metric with its tree: `value` in `unit` is what `estimate` says; the tree is in SI units.
 
     rule: mental arithmetic beside it, None where there is none; largest_gap: how far the worst formula of the tree is
@@ -102,11 +103,6 @@ class Derivation:
             "largest_gap": self.largest_gap,
             "warnings": list(self.warnings),
         }
-
-    def _repr_html_(self) -> str:
-        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
-
-        return html_of(self)
 
 
 def explain(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
-from rooflinekit import __version__
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.explanation.walk.build import walk_phase
 from rooflinekit.explanation.walk.prompts import Prompts, read_prompts
 from rooflinekit.explanation.walk.result import Walk
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.errors import InputError, nearest
+from rooflinekit.version import __version__
 
 __all__ = ["shapes", "walk"]
 

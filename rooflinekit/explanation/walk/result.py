@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from rooflinekit.model.types.answer import Answer
+
 __all__ = ["Phase", "Section", "Stop", "Symbol", "Tensor", "Walk", "Work"]
 
 
@@ -149,7 +151,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class Walk(Answer):
     """The walk through a model. `to_dict()` is the JSON, `to_rows()` one row a tensor."""
 
     version: str
@@ -188,11 +190,6 @@ class Walk:
             for phase in self.phases for section in phase.sections for stop in section.stops
             for first, tensor in enumerate(stop.outputs)
         ]  # fmt: skip
-
-    def _repr_html_(self) -> str:
-        from rooflinekit.report.notebook import html_of  # noqa: PLC0415 - upwards: how a notebook shows it
-
-        return html_of(self)
 
 
 def _section(section: Section) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 from rooflinekit.model.coefficients.state import Feature, Features
-from rooflinekit.model.timing.surface import Axis, Surface
+from rooflinekit.model.graph.symbol import locate
+from rooflinekit.model.timing.surface import Surface
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.kernel import Kernel
 
@@ -37,7 +38,7 @@ class SurfaceSlice:
         """Bilinear in the logarithms, constant beyond the outermost nodes."""
         corners = [(0, 1.0)]
         for position, nodes in zip(self.positions, self.nodes, strict=True):
-            index, share = Axis("", nodes).locate(math.log2(position.at(features)))
+            index, share = locate(nodes, math.log2(position.at(features)))
             corners = [(at * len(nodes) + index + step, weight * part)
                        for at, weight in corners for step, part in ((0, 1.0 - share), (1, share)) if part]  # fmt: skip
         return sum(self.ratios[at] * weight for at, weight in corners)
@@ -105,7 +106,7 @@ def slice_surface(surface: Surface, sizes: dict[str, Position | float]) -> Surfa
             nodes.insert(0, axis.nodes)
             inner *= count
             continue
-        index, share = axis.locate(math.log2(size))
+        index, share = locate(axis.nodes, math.log2(size))
         blocks = [values[at : at + inner] for at in range(0, len(values), inner)]
         groups = [blocks[at : at + count] for at in range(0, len(blocks), count)]
         values = [value for group in groups for value in _between(group, index, share)]

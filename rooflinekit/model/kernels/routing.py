@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 import random
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
+from rooflinekit.model.graph.symbol import Table
 from rooflinekit.model.kernels.occupancy import Load, counted_maximum, expected_maximum
-from rooflinekit.model.types.numeric import Numeric, maximum, minimum
+from rooflinekit.model.types.numeric import Numeric, lattice, log, maximum, minimum
 
 __all__ = ["Routing", "popularity"]
 
@@ -144,7 +144,7 @@ class Routing:
         """
         if self.ranks == 1 or (self.top_k == self.experts and not self.copies):
             return 1.0 + 0.0 * tokens
-        return _interpolated(self, tokens)
+        return lattice(_table(self), [log(maximum(tokens, 1.0))])
 
     def fullest(self, tokens: Numeric) -> tuple[Numeric, Numeric]:
         """Pairs on the fullest rank, and distinct experts that they touch there.
@@ -224,9 +224,9 @@ def _mean(loads: Sequence[Load]) -> Load:
 
 
 @cache
-def _table(routing: Routing) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Logarithm of the tokens, and the imbalance at each."""
-    return tuple(math.log(tokens) for tokens in _TOKENS), tuple(_imbalance(routing, tokens) for tokens in _TOKENS)
+def _table(routing: Routing) -> Table:
+    """The imbalance over the logarithm of the tokens."""
+    return Table((tuple(math.log(tokens) for tokens in _TOKENS),), tuple(_imbalance(routing, at) for at in _TOKENS))
 
 
 def _imbalance(routing: Routing, tokens: int) -> float:
@@ -241,15 +241,3 @@ def _imbalance(routing: Routing, tokens: int) -> float:
         full = sum(expected_maximum(ranks) for ranks in loads) / len(loads)
     most = tokens * min(routing.top_k, routing.local)
     return min(max(full, math.ceil(pairs / routing.ranks - 1e-9)), most) / (pairs / routing.ranks)
-
-
-def _interpolated(routing: Routing, tokens: Numeric) -> Numeric:
-    logs, values = _table(routing)
-    if isinstance(tokens, (int, float)):
-        place = math.log(max(tokens, 1.0))
-        upper = min(max(bisect_right(logs, place), 1), len(logs) - 1)
-        part = min((place - logs[upper - 1]) / (logs[upper] - logs[upper - 1]), 1.0)
-        return values[upper - 1] + part * (values[upper] - values[upper - 1])
-    import numpy as np  # noqa: PLC0415
-
-    return np.interp(np.log(np.maximum(tokens, 1.0)), logs, values)

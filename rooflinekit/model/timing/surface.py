@@ -7,20 +7,16 @@ nodes, spread evenly on a logarithmic scale in between, and fades to 1 beyond it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, cast
 
+from rooflinekit.model.graph.symbol import Table
 from rooflinekit.model.types.kernel import Kernel
-from rooflinekit.model.types.numeric import Array, Numeric, ceil_div, log2, sqrt, where
+from rooflinekit.model.types.numeric import Numeric, ceil_div, lattice, log2, sqrt, where
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-__all__ = ["AXES", "Axis", "Surface", "corners"]
+__all__ = ["AXES", "Axis", "Surface"]
 
 
 @dataclass(frozen=True)
@@ -34,31 +30,6 @@ class Axis:
     def open_low(self) -> bool:
         """Whether the first node holds data, because the shape has no smaller value (a batch of 1 = 2^0)."""
         return self.nodes[0] == 0.0
-
-    def locate(self, position: float) -> tuple[int, float]:
-        """The node at or below `position`, and how far it is to the next (0 to 1).
-
-        >>> Axis("m", (0.0, 1.0, 3.0)).locate(2.0), Axis("m", (0.0, 1.0, 3.0)).locate(9.0)
-        ((1, 0.5), (1, 1.0))
-        """
-        nodes = self.nodes
-        if len(nodes) == 1:
-            return 0, 0.0
-        index = 0
-        while index < len(nodes) - 2 and position >= nodes[index + 1]:
-            index += 1
-        share = (position - nodes[index]) / (nodes[index + 1] - nodes[index])
-        return index, min(max(share, 0.0), 1.0)
-
-    def locate_all(self, positions: Array) -> tuple[NDArray[np.intp], Array]:
-        """The same for an array."""
-        import numpy as np  # noqa: PLC0415
-
-        if len(self.nodes) == 1:
-            return np.zeros(positions.shape, np.intp), np.zeros(positions.shape)
-        place = np.interp(positions, self.nodes, np.arange(len(self.nodes)))
-        index = np.minimum(place.astype(np.intp), len(self.nodes) - 2)
-        return index, place - index
 
 
 def _rows(kernel: Kernel) -> Numeric:
@@ -122,9 +93,12 @@ class Surface:
         >>> surface.ratio(Kernel("a", "attention_decode", 1, Dtype.BF16, dims={"batch": 2.0}))  # (e^0.2 + e^0.1) / 2
         1.163
         """
-        places = [log2(AXES[axis.name](kernel)) for axis in self.axes]
-        numbers = [place for place in places if isinstance(place, (int, float))]
-        return self._point(numbers) if len(numbers) == len(places) else self._array(places)
+        return lattice(self.table, [log2(AXES[axis.name](kernel)) for axis in self.axes])
+
+    @cached_property
+    def table(self) -> Table:
+        """Ratios at all nodes."""
+        return Table(tuple(axis.nodes for axis in self.axes), self.values)
 
     @cached_property
     def values(self) -> tuple[float, ...]:
@@ -139,57 +113,3 @@ class Surface:
                 start = start * size + index
             ratios[start : start + width] = factors[row * width : (row + 1) * width]
         return tuple(ratios)
-
-    def _point(self, places: list[float]) -> float:
-        corners = [(0, 1.0)]
-        for axis, place in zip(self.axes, places, strict=True):
-            index, share = axis.locate(place)
-            size = len(axis.nodes)
-            near = [(at * size + index, weight * (1.0 - share)) for at, weight in corners]
-            far = [(at * size + index + 1, weight * share) for at, weight in corners] if share else []
-            corners = near + far
-        return sum(self.values[at] * weight for at, weight in corners)
-
-    def _array(self, places: list[Numeric]) -> Array:
-        """Fixed shapes first, so that only those that vary cost an operation an element."""
-        table = self._table
-        varying: list[tuple[Axis, Array]] = []
-        for axis, place in zip(self.axes, places, strict=True):
-            if not isinstance(place, (int, float)):
-                varying.append((axis, place))
-                continue
-            index, share = axis.locate(place)
-            near: Array = table.take([index], len(varying)).squeeze(len(varying))
-            far = table.take([index + 1], len(varying)).squeeze(len(varying)) if share else near
-            table = near + share * (far - near)
-        return _interpolate(table, varying)
-
-    @cached_property
-    def _table(self) -> Array:
-        import numpy as np  # noqa: PLC0415
-
-        return np.array(self.values).reshape([len(axis.nodes) for axis in self.axes])
-
-
-def corners(varying: Sequence[tuple[Axis, Array]]) -> list[tuple[NDArray[np.intp], Array]]:
-    """Flat indices of the nodes around each position, and their weights (multilinear interpolation)."""
-    import numpy as np  # noqa: PLC0415
-
-    found: list[tuple[NDArray[np.intp], Array]] = [(np.zeros(1, np.intp), np.ones(1))]
-    for axis, place in varying:
-        index, share = axis.locate_all(place)
-        size = len(axis.nodes)
-        near = [(at * size + index, weight * (1.0 - share)) for at, weight in found]
-        far = [(at * size + index + 1, weight * share) for at, weight in found] if size > 1 else []
-        found = near + far
-    return found
-
-
-def _interpolate(table: Array, varying: list[tuple[Axis, Array]]) -> Array:
-    if len(varying) == 1:
-        import numpy as np  # noqa: PLC0415
-
-        axis, place = varying[0]
-        return cast("Array", np.interp(place, axis.nodes, table))
-    flat = table.ravel()
-    return cast("Array", sum(flat[at] * weight for at, weight in corners(varying)))

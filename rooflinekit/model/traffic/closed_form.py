@@ -27,7 +27,7 @@ from rooflinekit.model.operating_point import Interval, Predictor
 from rooflinekit.model.traffic.mixing import InFlight, Shared, shared_times, slots
 from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.errors import DoesNotFitError
-from rooflinekit.model.types.numeric import Numeric, every, largest, maximum, minimum, sqrt, where
+from rooflinekit.model.types.numeric import Numeric, choose, fails, largest, maximum, minimum, sqrt, where
 
 __all__ = ["Loaded", "Times", "Traffic", "closed_loop", "largest_rate", "no_room", "open_loop"]
 
@@ -157,21 +157,26 @@ def open_loop(predictor: Predictor, rate: Numeric, traffic: Traffic, known: Time
     Above the knee there is no steady state: `stable` is 0, and times are those of the full deployment, to which the
     ever-growing queue comes on top (infinite). `known`: times that are tabulated; by default each is worked out.
 
-    Raises DoesNotFitError if not one such request fits, ValueError for arrays of which some lie above the knee and some
-    below (`largest_rate` tells them apart).
+    Raises DoesNotFitError if not one such request fits.
     """
     room = slots(predictor, traffic.isl, traffic.osl, traffic.most)
-    if not every(room >= 1.0):
+    if fails(room >= 1.0):
         raise no_room(predictor, traffic)
     times = known or _worked_out(predictor, traffic)
     knee = largest_rate(predictor, traffic, room, times)
-    if every(rate < knee):
-        return _steady(times, rate, traffic, room, knee)
-    if not every(rate >= knee):
-        raise ValueError("some of these loads can be sustained and some cannot; ask for them apart")
-    full = closed_loop(predictor, room, traffic, times)
-    endless = replace(full, ttft=_shifted(full.ttft, math.inf), e2e=math.inf + 0.0 * rate, queue=math.inf + 0.0 * rate)
-    return replace(endless, rate=rate, knee=knee, stable=0.0 * rate)
+    return choose(
+        rate < knee,
+        lambda: _steady(times, rate, traffic, room, knee),
+        lambda: _endless(closed_loop(predictor, room, traffic, times), rate, knee),
+    )
+
+
+def _endless(full: Loaded, rate: Numeric, knee: Numeric) -> Loaded:
+    """Above the knee: the full deployment, and a queue that grows for ever."""
+    never = math.inf + 0.0 * rate
+    return replace(
+        full, ttft=_shifted(full.ttft, math.inf), e2e=never, rate=rate, knee=knee, queue=never, stable=0.0 * rate
+    )
 
 
 def largest_rate(predictor: Predictor, traffic: Traffic, room: Numeric, known: Times | None = None) -> Numeric:

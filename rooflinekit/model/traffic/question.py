@@ -13,7 +13,7 @@ from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.percentiles import QUANTILES, Spread, goodput, spread
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
-from rooflinekit.model.types.numeric import Numeric, every
+from rooflinekit.model.types.numeric import Numeric, fails, where
 
 __all__ = ["LOAD_KEYS", "LoadAnswer", "LoadQuestion", "LoadResult", "answer_load", "read_load"]
 
@@ -109,10 +109,11 @@ class LoadAnswer:
             "prompt_share": loaded.busy,
             "queue_ms": 1e3 * loaded.queue,
         }
-        ends = every(loaded.stable == 1.0)
         for name, quantile in functions.items():
-            known = ends or name == "tpot"
-            values |= {f"{name}_p{100 * q:.0f}_ms": 1e3 * quantile(q) if known else math.inf for q in QUANTILES}
+            times = {q: 1e3 * quantile(q) for q in QUANTILES}
+            if name != "tpot":  # a queue that grows has no end
+                times = {q: where(loaded.stable == 1.0, time, math.inf) for q, time in times.items()}
+            values |= {f"{name}_p{100 * q:.0f}_ms": time for q, time in times.items()}
         good = None if goals[0] is None and goals[1] is None else goodput(self.times, loaded.rate, *goals)
         return values | {"goodput": good}
 
@@ -123,7 +124,7 @@ def answer_load(predictor: Predictor, question: LoadQuestion, known: Times | Non
     Raises DoesNotFitError if not one such request fits; ValueError as `open_loop` does.
     """
     traffic, closed = question.traffic, question.rate is None
-    if not every(slots(predictor, traffic.isl, traffic.osl) >= 1.0):
+    if fails(slots(predictor, traffic.isl, traffic.osl) >= 1.0):
         raise no_room(predictor, traffic)
     if question.users is not None:
         loaded = closed_loop(predictor, question.users, traffic, known)

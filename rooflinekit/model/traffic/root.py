@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rooflinekit.model.types.numeric import Numeric, absolute, every, maximum, minimum, where
+from rooflinekit.model.types.numeric import Numeric, absolute, maximum, minimum, repeat, where
 
 __all__ = ["root"]
 
@@ -33,21 +33,25 @@ def root(excess: Callable[[Numeric], Numeric], low: Numeric, high: Numeric, sett
     >>> round(root(lambda x: 2.0 - x * x, 0.0, 2.0, 1e-9), 6)
     1.414214
     """
-    new, old = _Point(low, excess(low)), _Point(high, excess(high))
-    share: Numeric = 0.5
-    done = new.value * old.value >= 0.0
-    for _ in range(_ROUNDS):
-        if every(done):
-            break
-        at = where(done, new.at, new.at + share * (old.at - new.at))
-        found = _Point(at, excess(at))
+    start = (low, excess(low)), (high, excess(high))
+    done = start[0][1] * start[1][1] >= 0.0
+    state = (*start[0], *start[1], 0.5 + 0.0 * low, where(done, 1.0, 0.0))
+
+    def halved(*state: Numeric) -> Sequence[Numeric]:
+        at, value, last, there, share, done = state
+        new, old = _Point(at, value), _Point(last, there)
+        place = where(done > 0.0, new.at, new.at + share * (old.at - new.at))
+        found = _Point(place, excess(place))
         same = (found.value > 0.0) == (new.value > 0.0)
-        last = new.or_else(old, same)
+        beyond = new.or_else(old, same)
         old, new = old.or_else(new, same), found
         least = 0.5 * settled * absolute(new.at) / _not_0(absolute(old.at - new.at))
-        done = done | (new.value == 0.0) | (least > 0.5)
-        share = minimum(maximum(_interpolated(new, old, last), least), 1.0 - least)
-    return new.or_else(old, absolute(new.value) < absolute(old.value)).at
+        ended = where((new.value == 0.0) | (least > 0.5), 1.0, done)
+        step = minimum(maximum(_interpolated(new, old, beyond), least), 1.0 - least)
+        return new.at, new.value, old.at, old.value, step, ended
+
+    at, value, last, there, *_ = repeat(_ROUNDS, state, halved, lambda *held: held[-1] > 0.0)
+    return where(absolute(value) < absolute(there), at, last)
 
 
 def _interpolated(a: _Point, b: _Point, c: _Point) -> Numeric:

@@ -1,12 +1,18 @@
-"""Numbers that may be one scenario or a million: plain floats or NumPy arrays that broadcast.
+"""Numbers that may be one scenario, a million, or a formula: plain floats, NumPy arrays that broadcast, or symbols.
 
-Scalars stay in pure Python, so that one estimate never pays for importing NumPy; arrays go to NumPy.
+Scalars stay in pure Python, so that one estimate never pays for importing NumPy; arrays go to NumPy; the symbols of
+`model.graph` pass through the same functions. What none of NumPy's functions can say stands here: a choice between two
+calculations, a table, a loop.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeAlias, cast
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+
+from rooflinekit.model.graph.symbol import UNKNOWN, Symbol, Table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,6 +20,7 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = "NDArray[np.float64]"
 Numeric: TypeAlias = "float | Array"
+T = TypeVar("T")
 
 __all__ = [
     "Array",
@@ -21,15 +28,20 @@ __all__ = [
     "absolute",
     "ceil",
     "ceil_div",
+    "choose",
+    "corners",
     "distinct",
     "every",
     "exp",
+    "fails",
     "floor_div",
     "largest",
+    "lattice",
     "log",
     "log2",
     "maximum",
     "minimum",
+    "repeat",
     "smooth_maximum",
     "sqrt",
     "total",
@@ -122,7 +134,7 @@ def distinct(values: Numeric) -> tuple[Numeric, NDArray[np.intp] | None]:
     >>> distinct(3.0)
     (3.0, None)
     """
-    if isinstance(values, (int, float)) or values.ndim != 1:
+    if isinstance(values, (int, float)) or values.ndim != 1:  # a symbol has no dimension
         return values, None
     import numpy as np  # noqa: PLC0415
 
@@ -196,6 +208,17 @@ def every(condition: object) -> bool:
     return condition if isinstance(condition, bool) else bool(cast("Array", condition).all())
 
 
+def fails(condition: object) -> bool:
+    """Whether something does not hold for some scenario; of a symbol without a value nobody knows, and it may.
+
+    >>> fails(True)
+    False
+    """
+    if isinstance(condition, Symbol):
+        return condition.value is not UNKNOWN and not condition.value
+    return not every(condition)
+
+
 def log2(value: Numeric) -> Numeric:
     """Logarithm to base 2.
 
@@ -221,3 +244,85 @@ def smooth_maximum(first: Numeric, second: Numeric, sharpness: int) -> Numeric:
         return first + second
     x, y = first * first, second * second
     return sqrt(x + y) if sharpness == 2 else sqrt(sqrt(x * x + y * y))
+
+
+def choose(condition: object, yes: Callable[[], T], no: Callable[[], T]) -> T:
+    """One of two calculations, where the other may make no sense; of arrays or symbols both, and each element its own.
+
+    >>> choose(True, lambda: 1.0, lambda: 1.0 / 0.0)
+    1.0
+    """
+    if isinstance(condition, Symbol):
+        known = condition.value is not UNKNOWN
+        return (yes() if condition.value else no()) if known else _merged(condition, yes(), no())
+    array: Any = condition
+    if isinstance(condition, bool) or array.all() or not array.any():
+        return yes() if (condition if isinstance(condition, bool) else array.all()) else no()
+    return cast("T", _merged(condition, yes(), no()))
+
+
+def _merged(condition: object, yes: Any, no: Any) -> Any:
+    """Two results of the same type as one: numbers element by element, and all else as it is in the first."""
+    if is_dataclass(yes) and not isinstance(yes, type):
+        names = [entry.name for entry in fields(yes)]
+        return replace(yes, **{name: _merged(condition, getattr(yes, name), getattr(no, name)) for name in names})
+    if isinstance(yes, (bool, str)) or yes is None or yes is no:
+        return yes
+    return where(condition, yes, no)
+
+
+def repeat(
+    rounds: int, state: Sequence[Numeric], step: Callable[..., Sequence[Numeric]], done: Callable[..., object]
+) -> Sequence[Numeric]:
+    """`state = step(*state)` until `done(*state)` for every scenario, at most so many rounds.
+
+    >>> repeat(100, [1.0], lambda x: [2.0 * x], lambda x: x > 50.0)
+    [64.0]
+    """
+    symbol: Any = next((entry for entry in state if isinstance(entry, Symbol)), None)
+    if symbol is not None:
+        return cast("Sequence[Numeric]", symbol.pool.loop(rounds, state, step, done))
+    for _ in range(rounds):
+        if every(done(*state)):
+            break
+        state = step(*state)
+    return state
+
+
+def lattice(table: Table, places: Sequence[Numeric]) -> Numeric:
+    """Multilinear interpolation in a table, constant beyond its ends.
+
+    >>> lattice(Table(((0.0, 1.0), (0.0, 2.0)), (0.0, 2.0, 10.0, 12.0)), [0.5, 1.0])
+    6.0
+    """
+    fixed = tuple(place if isinstance(place, (int, float)) else None for place in places)
+    varying: list[Any] = [place for place in places if not isinstance(place, (int, float))]
+    if not varying:
+        return table.at(*cast("tuple[float, ...]", fixed))
+    if len(varying) < len(places):
+        table = table.sliced(fixed)
+    if isinstance(varying[0], Symbol):
+        return cast("Numeric", varying[0].pool.lattice(table.axes, table.values, varying))
+    import numpy as np  # noqa: PLC0415
+
+    if len(varying) == 1:
+        return cast("Array", np.interp(varying[0], table.axes[0], table.values))
+    values = np.asarray(table.values)
+    return cast("Array", sum((values[at] * weight for at, weight in corners(table.axes, varying)), 0.0))
+
+
+def corners(axes: Sequence[Sequence[float]], places: Sequence[Array]) -> list[tuple[NDArray[np.intp], Array]]:
+    """Flat indices of the nodes of a table around each position, and their weights (multilinear interpolation)."""
+    import numpy as np  # noqa: PLC0415
+
+    found: list[tuple[NDArray[np.intp], Array]] = [(np.zeros(1, np.intp), np.ones(1))]
+    for nodes, place in zip(axes, places, strict=True):
+        size = len(nodes)
+        if size == 1:
+            continue
+        steps = np.interp(place, nodes, np.arange(size))
+        index = np.minimum(steps.astype(np.intp), size - 2)
+        share = steps - index
+        near = [(at * size + index, weight * (1.0 - share)) for at, weight in found]
+        found = near + [(at * size + index + 1, weight * share) for at, weight in found]
+    return found

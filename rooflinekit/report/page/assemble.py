@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rooflinekit import __version__
 from rooflinekit.explanation.walk.front import shapes
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.errors import RooflinekitError
@@ -25,6 +24,7 @@ from rooflinekit.report.page.sections import (
 )
 from rooflinekit.report.page.words import title
 from rooflinekit.report.walk_page import walk_page
+from rooflinekit.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd

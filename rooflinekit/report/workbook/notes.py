@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rooflinekit import __version__
 from rooflinekit.report.workbook.offers import Offers
 from rooflinekit.report.workbook.sheet import Book
+from rooflinekit.version import __version__
 
 __all__ = ["write_notes"]
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rooflinekit import __version__
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.workbook.data import write_data
 from rooflinekit.report.workbook.fleet import write_fleet, write_tco
@@ -21,6 +20,7 @@ from rooflinekit.report.workbook.selected import write_selected
 from rooflinekit.report.workbook.sheet import Book
 from rooflinekit.report.workbook.views import write_results, write_sweep
 from rooflinekit.specs.writing import whole
+from rooflinekit.version import __version__
 
 __all__ = ["Built", "write_workbook"]
 

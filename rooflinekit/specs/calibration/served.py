@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rooflinekit import __version__
 from rooflinekit.model.types.engine import ServedCosts, StepCosts
 from rooflinekit.specs.engines import read_step_costs
 from rooflinekit.specs.section import Section
+from rooflinekit.version import __version__
 
 __all__ = ["KEY", "UNITLESS", "Fitted", "ServedFile", "ServingHeading", "plain", "read_served", "with_serving"]
 

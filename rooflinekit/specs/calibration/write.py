@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rooflinekit import __version__
 from rooflinekit.model.timing import Surface, parameters
 from rooflinekit.model.timing.calibrated import FamilyFit
 from rooflinekit.specs.calibration.load import FORM
+from rooflinekit.version import __version__
 
 __all__ = ["Heading", "render"]
 

@@ -1,0 +1,137 @@
+"""A graph as statements of a language: shared nodes are assigned once, loops are loops, constants stand as they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rooflinekit.model.graph.symbol import Symbol, Table
+from rooflinekit.model.graph.trace import Graph, reachable
+
+__all__ = ["Loop", "Printer"]
+
+_INFIX = ("+", "-", "*", "/")
+
+
+@dataclass(frozen=True)
+class Loop:
+    """`names` start at `first` and become `following`, at most `rounds` times, until `end` is true.
+
+    before: statements that `end` needs; after: those that `following` needs besides.
+    """
+
+    rounds: int
+    names: Sequence[str]
+    first: Sequence[str]
+    before: Sequence[str]
+    end: str
+    after: Sequence[str]
+    following: Sequence[str]
+
+
+class Printer:
+    """Prints the nodes of a graph as statements; a language says how an operator, a loop and a number are written.
+
+    Names: `x7` is node 7, `t0` the first table.
+    """
+
+    operators: ClassVar[Mapping[str, str]] = {}  #: templates over the operands
+    numbers: ClassVar[Mapping[float, str]] = {}  #: those that are not written as Python writes them
+    repeated: ClassVar[tuple[str, ...]] = ()  #: operators whose template writes an operand twice
+    assignment = "{name} = {value}"
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.tables: dict[Table, str] = {}
+        self._nodes = graph.nodes
+        uses = Counter(operand.index for node in self._nodes for operand in node.operands)
+        uses.update(output.index for output in graph.outputs.values() if isinstance(output, Symbol))
+        self._uses, self._scopes = uses, _scopes(self._nodes)
+        self._takers = {operand.index: taker for taker in self._nodes for operand in taker.operands}
+        self._written: dict[int, str] = {}
+
+    def lines(self) -> list[str]:
+        """Statements that give every node a name or a place in an expression; `value` then tells the outputs'."""
+        return self._block(self._nodes, frozenset())
+
+    def value(self, output: Any) -> str:
+        """What stands for a node or a number in an expression."""
+        if isinstance(output, Symbol):
+            return self._written[output.index]
+        if isinstance(output, Table):
+            return self.tables.setdefault(output, f"t{len(self.tables)}")
+        if isinstance(output, bool):
+            return self.boolean(output)
+        return self.numbers.get(output) or (f"({output!r})" if output < 0.0 else repr(output))
+
+    def boolean(self, value: bool) -> str:
+        """True or false."""
+        return str(value)
+
+    def loop(self, loop: Loop) -> list[str]:
+        """A loop as statements."""
+        raise NotImplementedError
+
+    def _block(self, nodes: Iterable[Symbol], scope: frozenset[int]) -> list[str]:
+        lines: list[str] = []
+        for node in nodes:
+            if self._scopes[node.index] == scope and node.index not in self._written:
+                lines += self._statement(node, scope)
+        return lines
+
+    def _statement(self, node: Symbol, scope: frozenset[int]) -> list[str]:
+        place = node.index
+        match node.op:
+            case "var":
+                self._written[place] = str(node.arguments[0])
+                return []
+            case "fact" | "number":
+                self._written[place] = self.value(node.arguments[0])
+                return []
+            case "named" | "held":
+                self._written[place] = self._written[node.arguments[0].index] if node.op == "named" else f"x{place}"
+                return []
+            case "result":
+                self._written[place] = self._written[node.arguments[0].arguments[1][node.arguments[1]].index]
+                return []
+            case "loop":
+                return self._loop(node, scope)
+        written = [self.value(argument) for argument in node.arguments]
+        text = self.operators[node.op].format(*written, rest=", ".join(written[1:]))
+        inline = self._uses[place] == 1 and node.op in _INFIX and not self._twice(node)
+        self._written[place] = f"({text})" if inline else f"x{place}"
+        return [] if inline else [self.assignment.format(name=f"x{place}", value=text)]
+
+    def _twice(self, node: Symbol) -> bool:
+        """Whether the one node that takes it writes it twice, or stands in a loop of its own."""
+        taker = self._takers.get(node.index)
+        return (
+            taker is None
+            or taker.op in (*self.repeated, "loop")
+            or self._scopes[taker.index] != self._scopes[node.index]
+        )
+
+    def _loop(self, node: Symbol, scope: frozenset[int]) -> list[str]:
+        rounds, held, body, ends, *first = node.arguments
+        inner = scope | {held[0].arguments[0]}
+        names = [f"x{entry.index}" for entry in held]
+        starts = [self.value(entry) for entry in first]
+        before = self._block(reachable([*held, ends]), inner)
+        after = self._block(reachable(body), inner)
+        following = [self.value(entry) for entry in body]
+        self._written[node.index] = ""
+        return self.loop(Loop(rounds, names, starts, before, self.value(ends), after, following))
+
+
+def _scopes(nodes: Sequence[Symbol]) -> dict[int, frozenset[int]]:
+    """The loops whose changing state each node depends on."""
+    found: dict[int, frozenset[int]] = {}
+    for node in nodes:
+        if node.op == "held":
+            found[node.index] = frozenset({node.arguments[0]})
+            continue
+        depends = frozenset[int]().union(*(found[operand.index] for operand in node.operands))
+        found[node.index] = depends - {node.arguments[1][0].arguments[0]} if node.op == "loop" else depends
+    return found

@@ -1,0 +1,84 @@
+"""A graph as JavaScript: the same operators in the same order, so that a browser gets the same numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+from rooflinekit.model.graph.code import Loop, Printer
+from rooflinekit.model.graph.trace import Graph
+
+__all__ = ["RUNTIME", "javascript"]
+
+RUNTIME = """const lattice = (axes, values) => (...places) => {
+  let corners = [[0, 1]];
+  axes.forEach((nodes, axis) => {
+    const place = places[axis], size = nodes.length, next = [];
+    let index = 0, share = 0;
+    if (size > 1) {
+      while (index < size - 2 && place >= nodes[index + 1]) index++;
+      share = Math.min(Math.max((place - nodes[index]) / (nodes[index + 1] - nodes[index]), 0), 1);
+    }
+    for (const [at, weight] of corners) next.push([at * size + index, weight * (1 - share)]);
+    if (share) for (const [at, weight] of corners) next.push([at * size + index + 1, weight * share]);
+    corners = next;
+  });
+  return corners.reduce((sum, [at, weight]) => sum + values[at] * weight, 0);
+};
+"""
+"""What printed functions call: interpolation in a table."""
+
+
+class _JavaScript(Printer):
+    operators: ClassVar[Mapping[str, str]] = {
+        "+": "{0} + {1}", "-": "{0} - {1}", "*": "{0} * {1}", "/": "{0} / {1}", "**": "{0} ** {1}",
+        "//": "Math.floor({0} / {1})", "max": "{0} > {1} ? {0} : {1}", "min": "{0} < {1} ? {0} : {1}",
+        "ceil": "Math.ceil({0})", "floor": "Math.floor({0})", "sqrt": "Math.sqrt({0})", "log2": "Math.log2({0})",
+        "log": "Math.log({0})", "exp": "Math.exp({0})", "neg": "-{0}", "abs": "Math.abs({0})", "<=": "{0} <= {1}",
+        "<": "{0} < {1}", ">": "{0} > {1}", ">=": "{0} >= {1}", "==": "{0} === {1}", "!=": "{0} !== {1}",
+        "&": "{0} && {1}", "|": "{0} || {1}", "~": "!{0}", "where": "{0} ? {1} : {2}", "lattice": "{0}({rest})",
+    }  # fmt: skip
+    repeated = ("max", "min")
+    numbers: ClassVar[Mapping[float, str]] = {math.inf: "Infinity", -math.inf: "(-Infinity)"}
+    assignment = "const {name} = {value};"
+
+    def boolean(self, value: bool) -> str:
+        return str(value).lower()
+
+    def loop(self, loop: Loop) -> list[str]:
+        starts = ", ".join(f"{name} = {value}" for name, value in zip(loop.names, loop.first, strict=True))
+        step = f"[{', '.join(loop.names)}] = [{', '.join(loop.following)}];"
+        ended = f"if ({loop.end}) break;"
+        return [
+            f"let {starts};",
+            f"for (let i = 0; i < {loop.rounds}; i++) {{",
+            *loop.before,
+            ended,
+            *loop.after,
+            step,
+            "}",
+        ]
+
+
+def javascript(graph: Graph, name: str = "answer") -> str:
+    """A function of an object of inputs that returns the outputs in their order; RUNTIME stands before it.
+
+    >>> from rooflinekit.model.graph.trace import trace
+    >>> print(javascript(trace(lambda m, k: {"bytes": 2.0 * m * k}, ["m", "k"])))
+    function answer({m, k}) {
+    const x3 = (2.0 * m) * k;
+    return [x3];
+    }
+    """
+    printer = _JavaScript(graph)
+    lines = printer.lines()
+    results = ", ".join(printer.value(output) for output in graph.outputs.values())
+    tables = [
+        f"const {key} = lattice({json.dumps(table.axes)}, {json.dumps(table.values)});"
+        for table, key in printer.tables.items()
+    ]
+    return "\n".join(
+        [*tables, f"function {name}({{{', '.join(graph.inputs)}}}) {{", *lines, f"return [{results}];", "}"]
+    )

@@ -1,0 +1,397 @@
+"""A symbol that goes where floats and arrays go: formulas that it passes through become a graph.
+
+Equal nodes are one object, so that the graph shares every common part. Nothing here knows physics or a printer.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
+
+__all__ = [
+    "OPERATORS",
+    "UNKNOWN",
+    "BranchError",
+    "Pool",
+    "Quantity",
+    "Symbol",
+    "Table",
+    "fact",
+    "formula",
+    "locate",
+    "named",
+    "quantity",
+]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class BranchError(TypeError):
+    """A formula asked for the value of a symbol that has none: write `where`, `maximum` or `choose` instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """What a number is called in formulas, what it means, its unit, and where it comes from."""
+
+    symbol: str
+    meaning: str
+    unit: str = ""
+    source: str = ""
+    spread: float | None = None  #: one standard error, of a number that was fitted
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Table:
+    """Values at the nodes of a grid, the last axis fastest; positions along each axis ascend."""
+
+    axes: tuple[tuple[float, ...], ...]
+    values: tuple[float, ...]
+    _slices: dict[tuple[float | None, ...], Table] = field(default_factory=dict, repr=False)
+
+    def at(self, *places: float) -> float:
+        """Multilinear interpolation, constant beyond the ends.
+
+        >>> Table(((0.0, 1.0), (0.0, 2.0)), (0.0, 2.0, 10.0, 12.0)).at(0.5, 1.0)
+        6.0
+        """
+        corners = [(0, 1.0)]
+        for nodes, place in zip(self.axes, places, strict=True):
+            index, share = locate(nodes, place)
+            near = [(at * len(nodes) + index, weight * (1.0 - share)) for at, weight in corners]
+            far = [(at * len(nodes) + index + 1, weight * share) for at, weight in corners] if share else []
+            corners = near + far
+        return sum(self.values[at] * weight for at, weight in corners)
+
+    def sliced(self, places: tuple[float | None, ...]) -> Table:
+        """The table of the axes whose place is None, at the given places of the others.
+
+        >>> Table(((0.0, 1.0), (0.0, 2.0)), (0.0, 2.0, 10.0, 12.0)).sliced((None, 1.0)).values
+        (1.0, 11.0)
+        """
+        known = self._slices.get(places)
+        if known is None:
+            values, inner = list(self.values), 1  # from the last axis on: those behind an axis vary fastest
+            for nodes, place in zip(reversed(self.axes), reversed(places), strict=True):
+                if place is None:
+                    inner *= len(nodes)
+                    continue
+                index, share = locate(nodes, place)
+                after = min(index + 1, len(nodes) - 1)
+                blocks = range(0, len(values), inner * len(nodes))
+                ends = [(start + index * inner, start + after * inner) for start in blocks]
+                values = [
+                    values[near + i] + share * (values[far + i] - values[near + i]) if share else values[near + i]
+                    for near, far in ends
+                    for i in range(inner)
+                ]
+            kept = tuple(nodes for nodes, place in zip(self.axes, places, strict=True) if place is None)
+            known = self._slices[places] = Table(kept, tuple(values))
+        return known
+
+
+def locate(nodes: Sequence[float], position: float) -> tuple[int, float]:
+    """The node at or below `position`, and the share of the way to the next (0 to 1).
+
+    >>> locate((0.0, 1.0, 3.0), 2.0), locate((0.0, 1.0, 3.0), 9.0)
+    ((1, 0.5), (1, 1.0))
+    """
+    if len(nodes) == 1:
+        return 0, 0.0
+    index = min(max(bisect_right(nodes, position) - 1, 0), len(nodes) - 2)
+    share = (position - nodes[index]) / (nodes[index + 1] - nodes[index])
+    return index, min(max(share, 0.0), 1.0)
+
+
+def _rounded_up(value: float) -> float:
+    return float(math.ceil(value)) if math.isfinite(value) else value
+
+
+OPERATORS: Mapping[str, Callable[..., Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "**": operator.pow,
+    "//": operator.floordiv,
+    "max": lambda a, b: a if a > b else b,
+    "min": lambda a, b: a if a < b else b,
+    "ceil": _rounded_up,
+    "floor": lambda a: float(math.floor(a)),
+    "sqrt": math.sqrt,
+    "log2": math.log2,
+    "log": math.log,
+    "exp": math.exp,
+    "neg": operator.neg,
+    "abs": abs,
+    "<=": operator.le,
+    "<": operator.lt,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "&": lambda a, b: a and b,
+    "|": lambda a, b: a or b,
+    "~": operator.not_,
+    "where": lambda condition, yes, no: yes if condition else no,
+    "lattice": lambda table, *places: table.at(*places),
+    "named": lambda value, _: value,
+}
+"""What each operator does to scalars, as the physics does it."""
+
+_UFUNCS = {
+    "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "true_divide": "/", "power": "**",
+    "floor_divide": "//", "maximum": "max", "minimum": "min", "ceil": "ceil", "floor": "floor", "sqrt": "sqrt",
+    "log2": "log2", "log": "log", "exp": "exp", "negative": "neg", "absolute": "abs", "less_equal": "<=", "less": "<",
+    "greater": ">", "greater_equal": ">=", "equal": "==", "not_equal": "!=", "bitwise_and": "&", "logical_and": "&",
+    "bitwise_or": "|", "logical_or": "|", "invert": "~", "logical_not": "~",
+}  # fmt: skip
+
+UNKNOWN = object()
+"""The value of a symbol that has none yet."""
+
+
+class Pool:
+    """The nodes of one graph, in the order in which they were made: each stands behind those that it is made of."""
+
+    def __init__(self, values: Mapping[str, float] | None = None) -> None:
+        """`values` of variables, where the graph is traced at one point: branches then follow them."""
+        self.values = dict(values or {})
+        self.nodes: list[Symbol] = []
+        self._known: dict[tuple[Any, ...], Symbol] = {}
+        self._tables: dict[tuple[Any, ...], Table] = {}
+
+    def variable(self, name: str, quantity: Quantity | None = None) -> Symbol:
+        """An input."""
+        return self.node("var", name, quantity, value=self.values.get(name, UNKNOWN))
+
+    def fact(self, value: float, quantity: Quantity) -> Symbol:
+        """A number with a name and a source: a leaf of explanations."""
+        return self.node("fact", float(value), quantity, value=float(value))
+
+    def node(self, op: str, *arguments: Any, value: Any = UNKNOWN) -> Symbol:
+        """The one node of this operator on these arguments."""
+        key = (op, *(a.index if isinstance(a, Symbol) else (type(a), a) for a in arguments))
+        found = self._known.get(key)
+        if found is None:
+            found = Symbol(self, op, arguments, len(self.nodes), value)
+            self._known[key] = found
+            self.nodes.append(found)
+        return found
+
+    def apply(self, op: str, *arguments: Any) -> Any:
+        """The operator on symbols and numbers; what changes no bit is left out."""
+        given = tuple(_plain(argument) for argument in arguments)
+        if op == "where" and not isinstance(given[0], Symbol):
+            return given[1] if given[0] else given[2]
+        kept = _identity(op, given)
+        if kept is not None:
+            return kept
+        values = [a.value if isinstance(a, Symbol) else a for a in given]
+        known = not any(value is UNKNOWN for value in values)
+        return self.node(op, *given, value=OPERATORS[op](*values) if known else UNKNOWN)
+
+    def lattice(self, axes: Sequence[tuple[float, ...]], values: Sequence[float], places: Sequence[Any]) -> Symbol:
+        """Interpolation in a table, of which equal ones are one."""
+        key = (tuple(axes), tuple(values))
+        table = self._tables.setdefault(key, Table(*key))
+        return cast("Symbol", self.apply("lattice", table, *places))
+
+    def loop(
+        self, rounds: int, state: Sequence[Any], step: Callable[..., Sequence[Any]], done: Callable[..., Any]
+    ) -> list[Symbol]:
+        """`state = step(*state)` until `done(*state)`, at most so many rounds: the entries of the last state."""
+        given = [_plain(entry) for entry in state]
+        values = [entry.value if isinstance(entry, Symbol) else entry for entry in given]
+        number = len(self.nodes)
+        held = [self.node("held", number, place, value=value) for place, value in enumerate(values)]
+        body = tuple(self.lifted(entry) for entry in step(*held))
+        ends = self.lifted(done(*held))
+        whole = self.node("loop", rounds, tuple(held), body, ends, *given, value=None)
+        results: list[Any] = [UNKNOWN] * len(given)
+        if not any(value is UNKNOWN for value in values) and self.values:
+            results = values
+            for _ in range(rounds):
+                if bool(done(*results)):
+                    break
+                results = [_value(entry) for entry in step(*results)]
+        return [self.node("result", whole, place, value=result) for place, result in enumerate(results)]
+
+    def lifted(self, value: Any) -> Symbol:
+        """A number as a node."""
+        value = _plain(value)
+        return value if isinstance(value, Symbol) else self.node("number", value, value=value)
+
+
+def _value(entry: Any) -> Any:
+    return entry.value if isinstance(entry, Symbol) else entry
+
+
+def _plain(value: Any) -> Any:
+    """Python's own numbers in place of NumPy's."""
+    if type(value) in (Symbol, bool, float):
+        return value
+    if isinstance(value, (int, float)):
+        return float(value)
+    if hasattr(value, "ndim") and hasattr(value, "item"):
+        if value.ndim:
+            raise BranchError("an array met a symbol; trace scalars")
+        return _plain(value.item())
+    return value
+
+
+def _identity(op: str, given: tuple[Any, ...]) -> Any:
+    """x·1, x + 0, x − 0, x/1: the same bits without the operator."""
+    if len(given) != 2:
+        return None
+    first, second = given
+    if op == "*":
+        return first if _is(second, 1.0) else second if _is(first, 1.0) else None
+    if op == "+":
+        return first if _is(second, 0.0) else second if _is(first, 0.0) else None
+    if op == "-":
+        return first if _is(second, 0.0) else None
+    return first if op == "/" and _is(second, 1.0) else None
+
+
+def _is(value: Any, number: float) -> bool:
+    return type(value) is float and value == number
+
+
+class Symbol:
+    """One node of a graph. Operators and NumPy's functions on it make further nodes.
+
+    op: an entry of OPERATORS, or one of var, fact, number, held, loop, result; value: where it is known.
+    """
+
+    __slots__ = ("arguments", "index", "op", "pool", "value")
+    ndim = 0
+    shape = ()
+
+    def __init__(self, pool: Pool, op: str, arguments: tuple[Any, ...], index: int, value: Any) -> None:
+        self.pool, self.op, self.arguments, self.index, self.value = pool, op, arguments, index, value
+
+    @property
+    def operands(self) -> Iterator[Symbol]:
+        """The nodes that it is made of."""
+        for argument in self.arguments:
+            if isinstance(argument, Symbol):
+                yield argument
+            elif self.op == "loop" and isinstance(argument, tuple):
+                yield from argument
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __bool__(self) -> bool:
+        if self.value is UNKNOWN:
+            raise BranchError(f"a branch depends on {self!r}")
+        return bool(self.value)
+
+    def __float__(self) -> float:
+        if self.value is UNKNOWN:
+            raise BranchError(f"float() of {self!r}")
+        return float(self.value)
+
+    def __int__(self) -> int:
+        return int(float(self))
+
+    def __repr__(self) -> str:
+        return f"<symbol {self.index}: {self.op}>"
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *given: Any, **options: Any) -> Any:
+        if method != "__call__" or options or ufunc.__name__ not in _UFUNCS:
+            raise BranchError(f"{ufunc.__name__} of a symbol")
+        return self.pool.apply(_UFUNCS[ufunc.__name__], *given)
+
+    def __array_function__(self, function: Any, types: Any, given: Any, options: Any) -> Any:
+        if function.__name__ == "where" and len(given) == 3:
+            return self.pool.apply("where", *given)
+        raise BranchError(f"{function.__name__} of a symbol")
+
+    def __eq__(self, other: object) -> Any:
+        return True if other is self else self.pool.apply("==", self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return self.pool.apply("!=", self, other)
+
+    def __neg__(self) -> Any:
+        return self.pool.apply("neg", self)
+
+    def __abs__(self) -> Any:
+        return self.pool.apply("abs", self)
+
+    def __invert__(self) -> Any:
+        return self.pool.apply("~", self)
+
+
+def _binary(op: str) -> Callable[[Symbol, Any], Any]:
+    return lambda self, other: self.pool.apply(op, self, other)
+
+
+def _reflected(op: str) -> Callable[[Symbol, Any], Any]:
+    return lambda self, other: self.pool.apply(op, other, self)
+
+
+for _name, _op in {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**", "floordiv": "//",
+                   "and": "&", "or": "|"}.items():  # fmt: skip
+    setattr(Symbol, f"__{_name}__", _binary(_op))
+    setattr(Symbol, f"__r{_name}__", _reflected(_op))
+for _name, _op in {"le": "<=", "lt": "<", "ge": ">=", "gt": ">"}.items():
+    setattr(Symbol, f"__{_name}__", _binary(_op))
+
+
+def fact(value: Any, pool: Pool, quantity: Quantity) -> Any:
+    """A number as a leaf of explanations; a symbol stays what it is.
+
+    >>> bandwidth = fact(3.35e12, Pool(), Quantity("W", "memory bandwidth", "B/s", "datasheet"))
+    >>> (2e9 / bandwidth).value
+    0.000597
+    """
+    return value if isinstance(value, Symbol) else pool.fact(float(value), quantity)
+
+
+def named(value: Any, symbol: str, meaning: str, unit: str = "", source: str = "") -> Any:
+    """A number passes; a symbol becomes a line of the explanation.
+
+    >>> named(3.0, "F", "work of one launch", "FLOP")
+    3.0
+    """
+    if not isinstance(value, Symbol):
+        return value
+    return value.pool.apply("named", value, Quantity(symbol, meaning, unit, source))
+
+
+def formula(symbol: str, meaning: str, unit: str = "", source: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Name what a formula gives: its result is a line of explanations, in the words that stand here once.
+
+    >>> @formula("F", "multiply-adds of a matrix product", "FLOP")
+    ... def gemm_flops(m: float, n: float, k: float) -> float:
+    ...     return 2.0 * m * n * k
+    >>> gemm_flops(32.0, 6144.0, 4096.0), gemm_flops.quantity.unit
+    (1610612736.0, 'FLOP')
+    """
+    quantity = Quantity(symbol, meaning, unit, source)
+
+    def naming(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def called(*given: P.args, **options: P.kwargs) -> R:
+            value = function(*given, **options)
+            return cast("R", value.pool.apply("named", value, quantity)) if isinstance(value, Symbol) else value
+
+        called.quantity = quantity  # type: ignore[attr-defined]
+        return called
+
+    return naming
+
+
+def quantity(symbol: str, meaning: str, unit: str = "", **options: Any) -> Any:
+    """Declare a field of a dataclass that is a number of formulas: its symbol, meaning and unit stand here once."""
+    return field(**options, metadata={"quantity": Quantity(symbol, meaning, unit)})

@@ -1,0 +1,82 @@
+"""A formula as a graph: the function runs once on symbols, and what it returns are the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from typing import Any
+
+from rooflinekit.model.graph.symbol import Pool, Quantity, Symbol
+
+__all__ = ["Graph", "reachable", "trace", "variables"]
+
+Inputs = Iterable[str] | Mapping[str, Quantity | None]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Inputs, and outputs by dotted name (`ttft.time`, `prefill.0.flops`): symbols, or numbers that depend on none."""
+
+    inputs: tuple[str, ...]
+    outputs: Mapping[str, Symbol | float]
+
+    @cached_property
+    def nodes(self) -> list[Symbol]:
+        """The nodes that the outputs are made of, each behind its operands."""
+        return reachable(self.outputs.values())
+
+    def only(self, outputs: Iterable[str]) -> Graph:
+        """The part that gives these outputs."""
+        return Graph(self.inputs, {name: self.outputs[name] for name in outputs})
+
+
+def trace(function: Callable[..., Any], inputs: Inputs, at: Mapping[str, float] | None = None) -> Graph:
+    """Run `function` on a symbol for each input.
+
+    `at` gives the inputs values: branches then follow these, and every node knows its own. Without, a branch on a
+    value that depends on an input raises BranchError.
+
+    >>> graph = trace(lambda batch, isl: {"tokens": batch * isl}, "batch isl".split())
+    >>> graph.outputs["tokens"]
+    <symbol 2: *>
+    """
+    names = dict(inputs) if isinstance(inputs, Mapping) else dict.fromkeys(inputs)
+    pool = Pool(at)
+    given = {name: pool.variable(name, quantity) for name, quantity in names.items()}
+    return Graph(tuple(names), dict(_flat(function(**given))))
+
+
+def reachable(outputs: Iterable[Any]) -> list[Symbol]:
+    """All nodes that some are made of, operands first."""
+    found: set[Symbol] = set()
+    left = [output for output in outputs if isinstance(output, Symbol)]
+    while left:
+        node = left.pop()
+        if node not in found:
+            found.add(node)
+            left.extend(node.operands)
+    return sorted(found, key=lambda node: node.index)
+
+
+def variables(node: Symbol) -> set[str]:
+    """Names of the inputs that it depends on."""
+    return {part.arguments[0] for part in reachable([node]) if part.op == "var"}
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Numbers and symbols of nested dataclasses, mappings and sequences; what is neither is left out."""
+    inside = f"{name}." if name else ""
+    if isinstance(value, Symbol):
+        yield name, value
+    elif isinstance(value, (bool, int, float)):
+        yield name, float(value)
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _flat(part, f"{inside}{key}")
+    elif isinstance(value, (list, tuple)):
+        for place, part in enumerate(value):
+            yield from _flat(part, f"{inside}{place}")
+    elif is_dataclass(value):
+        for entry in fields(value):
+            yield from _flat(getattr(value, entry.name), f"{inside}{entry.name}")

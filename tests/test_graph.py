@@ -1,0 +1,99 @@
+"""The traced model: every deployment becomes a graph, and what is printed from it gives the same numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.graph import BranchError, Graph, trace
+from rooflinekit.model.graph.python import compiled
+from rooflinekit.model.graph.trace import _flat
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
+from rooflinekit.model.types.numeric import choose, maximum, repeat, where
+from rooflinekit.model.types.workload import Workload
+
+DEPLOYMENTS: list[tuple[str, str, dict[str, Any]]] = [
+    ("llama-3-8b", "h100-sxm", {}),
+    ("llama-3-70b", "h100-sxm", {"tp": 4, "pp": 2, "microbatches": 2}),
+    ("mixtral-8x7b", "h100-sxm", {"tp": 2, "ep": 2, "skew": 1.2}),
+    ("deepseek-v3", "h200-sxm", {"dp": 8, "ep": 8}),
+    ("gpt-oss-120b", "b200-sxm", {"kv": "fp8"}),
+    ("llama-3-8b", "a100-sxm-80gb", {"cp": 2, "engine": "sglang"}),
+    ("llama-3-8b", "l40s", {"kv_policy": "topk:2048"}),
+]
+
+
+def predictor(model: str, gpu: str, deployment: dict[str, Any]) -> Predictor:
+    return resolve(model, gpu, read_deployment(deployment), None).predictor
+
+
+def static(deployed: Predictor) -> Graph:
+    return trace(lambda batch, isl, osl: deployed.evaluate(Workload(batch, isl, osl)), ["batch", "isl", "osl"])
+
+
+def apart(first: float, second: float) -> float:
+    """Relative difference; equal infinities are equal."""
+    return 0.0 if first == second else abs(first - second) / max(abs(first), abs(second))
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda d: f"{d[0]} {d[2]}")
+def test_compiled_python_gives_the_bits_of_the_formulas(deployment: tuple[str, str, dict[str, Any]]) -> None:
+    deployed = predictor(*deployment)
+    graph = static(deployed)
+    quick = compiled(graph)
+    for at in ((1.0, 1.0, 2.0), (32.0, 1024.0, 256.0), (7.0, 3001.0, 100.0), (512.0, 128.0, 4096.0)):
+        expected = dict(_flat(deployed.evaluate(Workload(*at))))
+        assert list(expected) == list(graph.outputs)
+        assert max(map(apart, quick(*at), expected.values())) < 1e-12, at
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS[::3], ids=lambda d: f"{d[0]} {d[2]}")
+def test_loads_below_and_above_the_knee_are_one_graph(deployment: tuple[str, str, dict[str, Any]]) -> None:
+    deployed = predictor(*deployment)
+    quick = compiled(trace(lambda rate, isl, osl: open_loop(deployed, rate, Traffic(isl, osl)), ["rate", "isl", "osl"]))
+    for at in ((0.01, 1000.0, 200.0), (0.5, 500.0, 300.0), (1e5, 500.0, 300.0)):
+        expected = [value for _, value in _flat(open_loop(deployed, at[0], Traffic(*at[1:])))]
+        assert max(map(apart, quick(*at), expected)) < 1e-12, at
+    graph = trace(lambda users: closed_loop(deployed, users, Traffic(1024.0, 256.0, requests=4.0)), ["users"])
+    expected = [value for _, value in _flat(closed_loop(deployed, 48.0, Traffic(1024.0, 256.0, requests=4.0)))]
+    assert max(map(apart, compiled(graph)(48.0), expected)) < 1e-12
+
+
+def test_equal_parts_are_one_node() -> None:
+    graph = trace(lambda x, y: [(x + y) * (x + y), x + y], ["x", "y"])
+    assert [node.op for node in graph.nodes] == ["var", "var", "+", "*"]
+
+
+def test_a_branch_on_an_input_says_so() -> None:
+    with pytest.raises(BranchError, match="a branch depends on"):
+        trace(lambda x: 1.0 if x > 2.0 else 0.0, ["x"])
+    assert trace(lambda x: 1.0 if x > 2.0 else 0.0, ["x"], at={"x": 3.0}).outputs == {"": 1.0}
+
+
+@given(x=st.floats(-10.0, 10.0), y=st.floats(0.1, 10.0))
+@settings(max_examples=50, deadline=None)
+def test_every_operator_passes_through(x: float, y: float) -> None:
+    def each(x: Any, y: Any) -> list[Any]:
+        steps = repeat(9, [x, y], lambda a, b: [a + b, b / 2.0], lambda a, b: (a > 11.0) | (b < 0.02))
+        return [
+            -x + y * 2.0 - 1.0 / y, y**x, x // y, abs(x), maximum(x, y), where((x < y) & (y != 1.0), x, 3.0),
+            choose(x > 0.0, lambda: x, lambda: y), *steps, x == y, x <= 1.0,
+        ]  # fmt: skip
+
+    quick = compiled(trace(each, ["x", "y"]))
+    assert list(quick(x, y)) == [float(value) for value in each(x, y)]
+
+
+def test_the_core_knows_no_physics() -> None:
+    folder = Path(__file__).parents[1] / "rooflinekit" / "model" / "graph"
+    for path in folder.glob("*.py"):
+        imports = [
+            line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("from rooflinekit")
+        ]
+        assert all("rooflinekit.model.graph" in line for line in imports), path
