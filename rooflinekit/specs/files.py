@@ -6,14 +6,15 @@ import json
 import os
 import time
 from collections.abc import Callable, Hashable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 import yaml
 
 from rooflinekit.model.types.errors import SpecError
 
-__all__ = ["kept", "read_json", "read_text", "read_yaml"]
+__all__ = ["kept", "once", "read_json", "read_text", "read_yaml"]
 
 if TYPE_CHECKING:
     from yaml import SafeLoader as _FastLoader
@@ -21,9 +22,11 @@ else:
     _FastLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 T = TypeVar("T")
+P = ParamSpec("P")
 _Stamp: TypeAlias = tuple[int, int, int] | None
 _KEPT: dict[tuple[object, ...], tuple[tuple[_Stamp, ...], Any]] = {}
 _MOST_KEPT = 4096
+_MOST_ONCE = 256
 _YOUNG_NS = 2 * 10**9  # a file system may tell times apart no better than this
 
 
@@ -44,6 +47,23 @@ def kept(make: Callable[..., T], *paths: Path, also: tuple[Hashable, ...] = ()) 
             _KEPT.clear()
         _KEPT[key] = (stamps, made)
     return made
+
+
+def once(make: Callable[P, T]) -> Callable[P, T]:
+    """Remember what a function made of texts and of objects that never change, by which objects they are."""
+    made: dict[tuple[object, ...], tuple[object, T]] = {}
+
+    @wraps(make)
+    def remembered(*args: P.args, **kwargs: P.kwargs) -> T:
+        key = tuple(arg if isinstance(arg, str) else id(arg) for arg in (*args, *kwargs.values()))
+        found = made.get(key)
+        if found is None:
+            if len(made) >= _MOST_ONCE:
+                made.clear()
+            found = made[key] = ((args, kwargs), make(*args, **kwargs))  # holds the objects, so that no id is reused
+        return found[1]
+
+    return remembered
 
 
 def _stamp(path: Path) -> _Stamp:
