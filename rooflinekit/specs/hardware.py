@@ -13,7 +13,7 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError, SpecError
 from rooflinekit.model.types.hardware import Accelerator, Price, Provenance, System
 from rooflinekit.specs import sanity
-from rooflinekit.specs.files import kept
+from rooflinekit.specs.files import kept, once
 from rooflinekit.specs.locate import Loaded, names, resolve, scanned_aliases
 from rooflinekit.specs.section import Cites, Count, Section, described
 
@@ -247,11 +247,14 @@ def load_system(name: str | os.PathLike[str], accelerator: Accelerator) -> Loade
             f"{found.path.stem} is built of {' or '.join(file.accelerators)}, not {accelerator.name}; "
             f"use --gpu {file.accelerators[0]}" + (f", or --system {others}" if others else "")
         )
+    return Loaded(_system(file, provenance, found.path.stem, accelerator), found.warnings)
+
+
+@once
+def _system(file: _SystemFile, provenance: tuple[Provenance, ...], name: str, accelerator: Accelerator) -> System:
     domain, nic = file.domain, file.network.nic if file.network else 0.0
     reach = domain.size * _DOMAINS if nic else domain.size
-    switch = domain.in_switch
-    system = System(accelerator, domain.size, reach, found.path.stem, domain.bandwidth, nic, switch, provenance)
-    return Loaded(system, found.warnings)
+    return System(accelerator, domain.size, reach, name, domain.bandwidth, nic, domain.in_switch, provenance)
 
 
 def _read_system(path: Path) -> tuple[_SystemFile, tuple[Provenance, ...]]:

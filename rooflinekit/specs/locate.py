@@ -12,12 +12,12 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 from rooflinekit.model.types.errors import SpecError, UnknownNameError
-from rooflinekit.specs.files import kept, read_json, read_text, read_yaml
+from rooflinekit.specs.files import kept, once, read_json, read_text, read_yaml
 
 __all__ = [
     "Kind", "Loaded", "Resolved", "aliases", "kind_of_file", "names", "read_json", "read_text", "read_yaml", "resolve",
@@ -63,6 +63,7 @@ class _Aliases:
     ambiguous: tuple[str, ...]
 
 
+@cache
 def spec_dir(kind: Kind) -> Path:
     """The library's folder of specs: inside the package (a wheel), else beside it (a checkout)."""
     package = Path(__file__).resolve().parents[1]
@@ -258,6 +259,7 @@ def _by_stem(kind: Kind, name: str) -> Resolved | None:
     return Resolved(own[0], tuple(f"{own[0]} is used instead of the library's own {path.stem!r}" for path in shipped))
 
 
+@once
 def _by_alias(name: str, scanned: list[_Aliases]) -> Resolved | None:
     """A whole alias; else an ambiguous one; else the part after `org/`, if exactly one spec answers to it."""
     wanted = tokens(name)
@@ -306,7 +308,8 @@ def _scan(kind: Kind) -> list[_Aliases]:
     """The alias lines at the top of each file, by text: no YAML is parsed; the library's are read once."""
     mine, library = _folders(kind)
     own = [kept(_aliases_of, path) for paths in kept(_listing, mine).values() for path in paths]
-    return own + kept(_aliases_in, library)
+    shipped = kept(_aliases_in, library)
+    return [*own, *shipped] if own else shipped
 
 
 def _aliases_in(folder: Path) -> list[_Aliases]:
