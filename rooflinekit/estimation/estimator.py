@@ -199,7 +199,7 @@ def resolve(
     engine = load_engine(deployment.engine, deployment.engine_version)
     system = None if deployment.system is None else load_system(deployment.system, loaded_gpu.value)
     predictor, notes = _lay_out(
-        loaded_model.value, loaded_gpu.value, _same(deployment), chosen, engine, system and system.value
+        loaded_model.value, loaded_gpu.value, _same(deployment), chosen, engine, system.value if system else None
     )
     warnings = (*loaded_model.warnings, *loaded_gpu.warnings, *stands_in, *(system.warnings if system else ()), *notes)
     resolved = Resolved(predictor, warnings)

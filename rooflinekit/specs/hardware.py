@@ -179,15 +179,10 @@ def read_facts(path: Path) -> sanity.Facts:
         root.refuse("aliases", "cannot be searched; write them on one line near the top, like aliases: [a, b]")
     if not compute.dense:
         root.refuse("compute.dense", "is empty; give at least one dense peak, like bf16: 989.4 TFLOP/s")
-    if price and not _DATE.fullmatch(price.date):
-        root.refuse("price.date", f"value {price.date!r} is not a date; write it like '2026-05' or '2026-05-20'")
     link_bandwidth = links.bandwidth or (links.pcie if links.kind == "pcie" else 0.0)
     if links.domain_size > 1 and not link_bandwidth:
         problem = "is missing; give it, or set kind to pcie and give pcie, or domain_size to 1"
         root.refuse("links.bandwidth", problem)
-    quote = price and Price(
-        price.usd_per_hour, price.date, price.basis or root.titles(price.source), price.low, price.high
-    )
     accelerator = Accelerator(
         name=path.stem,
         title=file.title,
@@ -207,7 +202,7 @@ def read_facts(path: Path) -> sanity.Facts:
         link_kind=links.kind,
         release_year=file.release_year,
         compute_capability=file.compute_capability,
-        price=quote,
+        price=None if price is None else _price(root, price),
         tile_rows=cores.tile_rows,
         is_cpu=cores.kind == "core",
         aliases=file.aliases,
@@ -226,6 +221,12 @@ def read_facts(path: Path) -> sanity.Facts:
         pcie_generation=links.pcie_generation,
         unusual=compute.unusual,
     )
+
+
+def _price(root: Section, quote: _Quote) -> Price:
+    if not _DATE.fullmatch(quote.date):
+        root.refuse("price.date", f"value {quote.date!r} is not a date; write it like '2026-05' or '2026-05-20'")
+    return Price(quote.usd_per_hour, quote.date, quote.basis or root.titles(quote.source), quote.low, quote.high)
 
 
 def load_system(name: str | os.PathLike[str], accelerator: Accelerator) -> Loaded[System]:
@@ -274,7 +275,8 @@ def _provenance(root: Section, file: Any) -> Iterator[Provenance]:
 
 
 def _of_section(section: Section, cited: _Cited) -> Iterator[Provenance]:
-    hints = {key: hint for key, hint in described(type(cited))[1].items() if key not in _Cited.__dataclass_fields__}
+    kind: type[Any] = type(cited)
+    hints = {key: hint for key, hint in described(kind)[1].items() if key not in _Cited.__dataclass_fields__}
     section.section("assumed").expect((), hints)
     titles = section.titles(cited.source)
     for key, hint in hints.items():

@@ -220,6 +220,8 @@ def cached_config(identifier: str) -> Path | None:
     if not _ID.fullmatch(identifier):
         return None
     entry = _hub_cache() / f"models--{identifier.replace('/', '--')}"
+    if not entry.is_dir():
+        return None
     pointer = entry / "refs" / (revision or "main")
     try:
         commit = pointer.read_text(encoding="utf-8").strip()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -18,7 +17,7 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError, nearest
 from rooflinekit.model.types.hardware import Source
 from rooflinekit.model.types.units import parse_quantity
-from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.files import once, read_yaml
 
 __all__ = ["Cites", "Count", "Section", "described"]
 
@@ -237,8 +236,8 @@ _READERS: Mapping[Any, Any] = {
 }
 
 
-@lru_cache(maxsize=64)
-def described(kind: type) -> tuple[frozenset[str], dict[str, Any]]:
+@once
+def described(kind: Any) -> tuple[frozenset[str], dict[str, Any]]:
     """The keys that must be there, and what every key holds."""
     hints = get_type_hints(kind, include_extras=True)
     required = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]

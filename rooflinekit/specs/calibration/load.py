@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -143,10 +143,10 @@ def read_calibration(path: Path) -> Calibration:
 
 
 def _family(listed: Section, key: str) -> FamilyFit:
-    kind = FORMS.get(str(key).split("/", maxsplit=1)[0])
+    kind = next((form for family, form in FORMS.items() if family == str(key).split("/", maxsplit=1)[0]), None)
     if kind is None:
-        known = f"unknown family {str(key)!r}; nearest: {', '.join(nearest(str(key), FAMILIES))}"
-        raise SpecError(f"{listed.file}: families: {known}")
+        near = ", ".join(nearest(str(key), FAMILIES))
+        raise SpecError(f"{listed.file}: families: unknown family {str(key)!r}; nearest: {near}")
     section = listed.section(key)
     fit = section.read(_Fit)
     interval = fit.interval
@@ -154,24 +154,26 @@ def _family(listed: Section, key: str) -> FamilyFit:
         section.refuse("interval.axis", f"unknown shape {interval.axis!r}")
     if len(interval.width) != len(interval.edges) + 1 or min(interval.width) < 1.0:
         section.refuse("interval", "needs one width of at least 1 more than edges")
-    regimes = Regimes(interval.axis, interval.edges, interval.width)
     form, spread = _form(section.section("parameters"), kind)
-    evidence = (regimes, int(fit.rows), fit.error, str(fit.source))
-    surface = fit.correction and _surface(section.section("correction"), fit.correction)
+    whole = FamilyFit(
+        form, spread, fit.frozen, _surface(section, fit.correction),
+        Regimes(interval.axis, interval.edges, interval.width), int(fit.rows), fit.error, str(fit.source),
+    )  # fmt: skip
     if fit.beyond is None:
-        return FamilyFit(form, spread, fit.frozen, surface, *evidence)
+        return whole
     other, beyond = section.section("beyond"), fit.beyond
     if beyond.axis not in AXES:
         other.refuse("axis", f"unknown shape; nearest: {', '.join(nearest(beyond.axis, AXES))}")
-    second = beyond.correction and _surface(other.section("correction"), beyond.correction)
-    far = FamilyFit(*_form(other.section("parameters"), kind), beyond.frozen, second, *evidence)
-    return FamilyFit(form, spread, fit.frozen, surface, *evidence, Beyond(beyond.axis, beyond.start, far))
+    form, spread = _form(other.section("parameters"), kind)
+    surface = _surface(other, beyond.correction)
+    far = replace(whole, form=form, spread=spread, frozen=beyond.frozen, surface=surface)
+    return replace(whole, beyond=Beyond(beyond.axis, beyond.start, far))
 
 
 def _form(section: Section, kind: type[TimeForm]) -> tuple[TimeForm, dict[str, float]]:
     """A time form with its parameters and their standard errors, in SI."""
     known = parameters(kind)
-    data = _ABSENT.get(kind, {}) | section.data
+    data = {**_ABSENT.get(kind, {}), **section.data}
     values: dict[str, Any] = {}
     spread = {}
     section.expect([name for name in known if name not in _ABSENT.get(kind, {})], known)
@@ -191,8 +193,10 @@ def _form(section: Section, kind: type[TimeForm]) -> tuple[TimeForm, dict[str, f
     return kind(**values), spread
 
 
-def _surface(section: Section, correction: _Correction) -> Surface:
-    axes = []
+def _surface(fit: Section, correction: _Correction | None) -> Surface | None:
+    if correction is None:
+        return None
+    section, axes = fit.section("correction"), []
     for name, nodes in correction.axes.items():
         if name not in AXES:
             section.refuse("axes", f"unknown shape {name!r}; nearest: {', '.join(nearest(name, AXES))}")
