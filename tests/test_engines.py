@@ -10,6 +10,7 @@ from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError
 from rooflinekit.specs import engines
 from rooflinekit.specs.engines import engine_names, load_engine, split_version
+from rooflinekit.specs.files import read_yaml
 
 GIB = 2**30
 
@@ -39,10 +40,14 @@ def test_a_version_falls_in_one_range(asked, since):
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_ranges_join_and_every_number_is_sourced(name):
-    for profile in engines._profiles(engines._FOLDER / f"{name}.yaml"):
-        assert all(fact.source and fact.quantity.startswith("engine.memory.") for fact in profile.provenance)
+    newest = profile = load_engine(name)
+    listed = [part.get("since") for part in read_yaml(engines._FOLDER / f"{name}.yaml")["versions"]]
+    for since in listed:
+        profile = load_engine(name, since)
+        assert all(fact.source and fact.quantity.startswith("engine.") for fact in profile.provenance)
         assert 0 < profile.memory.fraction <= 1
-    newest = engines._profiles(engines._FOLDER / f"{name}.yaml")[-1]
+        assert (profile.since or None) == since
+    assert profile.memory == newest.memory
     assert newest.until == ""
 
 
@@ -71,7 +76,7 @@ HEAD = "title: x\nsources: {log: {title: a log, url: u, read: true}}\nversions:\
         (HEAD + "  - memory: {budget: half}\n", "not one of total, static, free, none"),
         (HEAD + "  - memory: {budget: total, fractoin: {value: 1, source: [log]}}\n", "nearest: fraction"),
         (HEAD + "  - memory: {budget: total, fraction: {value: 0.9}}\n", "source: is missing"),
-        (HEAD + "  - memory: {budget: total, fraction: {value: 0.9, source: [lgo]}}\n", "not under `sources`; nearest: log"),
+        (HEAD + "  - memory: {budget: total, fraction: {value: 1, source: [lgo]}}\n", "under `sources`; nearest: log"),
         (HEAD + "  - memory: {budget: total, graphs: {value: 1, source: [log]}}\n", "no unit"),
         (HEAD + "  - memory: {budget: total, context: {value: [1 GiB, 2 GiB, 3 GiB], source: [log]}}\n", "length"),
         (HEAD + "  - memory: {budget: total, profiled: 1}\n", "not true or false"),

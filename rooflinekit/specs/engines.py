@@ -136,12 +136,20 @@ def load_engine(name: str, version: str | None = None) -> Engine:
 
 
 def _engine(path: Path, steps: Path, name: str, version: str | None) -> Engine:
-    profile = _choose(name, kept(_profiles, path), version)
-    chosen = _step_section(steps, version)
-    if chosen is None:
-        return profile
-    costs, origins = read_step_costs(chosen.section("costs"))
-    return replace(profile, costs=costs, provenance=(*profile.provenance, *origins))
+    root = Section.open(path)
+    profile = root.read(_Profile)
+    for earlier, later in pairwise(profile.versions):
+        if earlier.until != later.since:
+            root.refuse("versions", f"{earlier.until!r} is followed by {later.since!r}; ranges must join, oldest first")
+    number = _choose(name, profile.versions, version)
+    chosen = profile.versions[number]
+    rule, provenance = _memory_rule(root.entries("versions")[number].section("memory"))
+    engine = Engine(name, profile.title, chosen.since, chosen.until, rule, provenance=provenance)
+    section = _step_section(steps, version)
+    if section is None:
+        return engine
+    costs, origins = read_step_costs(section.section("costs"))
+    return replace(engine, costs=costs, provenance=(*provenance, *origins))
 
 
 def engine_version_of(name: str, text: str) -> str | None:
@@ -152,7 +160,7 @@ def engine_version_of(name: str, text: str) -> str | None:
     >>> engine_version_of("trtllm", "vLLM ~0.4-0.6 / TRT-LLM ~0.9-0.11 (2024)"), engine_version_of("vllm", "dev")
     ('0.9', None)
     """
-    if not kept(_profiles, _FOLDER / f"{name}.yaml")[0].since:
+    if not load_engine(name).since:
         return None
     spelt = _SPELLINGS.get(name, name)
     own = re.search(rf"(?:{spelt})\D{{0,3}}(\d+\.\d+(?:\.\d+)*)", text, re.IGNORECASE)
@@ -201,17 +209,17 @@ def _step_section(path: Path, version: str | None) -> Section | None:
     return sections[max(len(sections) - len(later) - 1, 0)] if sections else None
 
 
-def _choose(name: str, profiles: tuple[Engine, ...], version: str | None) -> Engine:
-    """The profile in whose range the version falls; the newest stands last in the file."""
+def _choose(name: str, ranges: tuple[_Versions, ...], version: str | None) -> int:
+    """Which range the version falls in; the newest stands last in the file."""
     if version is None:
-        return profiles[-1]
-    if not profiles[0].since:
+        return len(ranges) - 1
+    if not ranges[0].since:
         raise InputError(f"engine {name} has no versions; leave @{version} out")
     key = _key(version)
-    for profile in profiles:
-        if _key(profile.since) <= key and (not profile.until or key < _key(profile.until)):
-            return profile
-    raise InputError(f"engine {name} {version} is older than any version described; the first is {profiles[0].since}")
+    for number, part in enumerate(ranges):
+        if _key(part.since) <= key and (not part.until or key < _key(part.until)):
+            return number
+    raise InputError(f"engine {name} {version} is older than any version described; the first is {ranges[0].since}")
 
 
 def _key(version: str) -> tuple[int, ...]:
@@ -222,20 +230,6 @@ def _key(version: str) -> tuple[int, ...]:
     """
     found = _VERSION.fullmatch(version)
     return tuple(int(part) for part in found[1].split(".")) if found else ()
-
-
-def _profiles(path: Path) -> tuple[Engine, ...]:
-    """The profiles of one file, oldest first."""
-    root = Section.open(path)
-    file = root.read(_Profile)
-    found = []
-    for part, section in zip(file.versions, root.entries("versions"), strict=True):
-        rule, provenance = _memory_rule(section.section("memory"))
-        found.append(Engine(path.stem, file.title, part.since, part.until, rule, provenance=provenance))
-    for earlier, later in pairwise(found):
-        if earlier.until != later.since:
-            root.refuse("versions", f"{earlier.until!r} is followed by {later.since!r}; ranges must join, oldest first")
-    return tuple(found)
 
 
 def _memory_rule(section: Section) -> tuple[MemoryRule, tuple[Provenance, ...]]:

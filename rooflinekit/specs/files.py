@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Hashable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
 
 import yaml
 
@@ -27,6 +27,7 @@ _Stamp: TypeAlias = tuple[int, int, int] | None
 _KEPT: dict[tuple[object, ...], tuple[tuple[_Stamp, ...], Any]] = {}
 _MOST_KEPT = 4096
 _MOST_ONCE = 256
+_TEXT, _LIST, _MAPPING = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
 _YOUNG_NS = 2 * 10**9  # a file system may tell times apart no better than this
 
 
@@ -160,16 +161,36 @@ class _RepeatedKeyError(Exception):
 
 
 class _StrictLoader(_FastLoader):
-    """The safe loader, in C where it is built, that refuses a repeated key."""
+    """The safe loader, in C where it is built, that refuses a repeated key and makes each scalar and alias once."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def construct_document(self, node: yaml.Node) -> Any:
+        """The value of a file."""
+        return self._value(node, {})
+
+    def _value(self, node: yaml.Node, made: dict[object, Any]) -> Any:
+        if node.tag == _TEXT:
+            return node.value
+        key = (node.tag, node.value) if isinstance(node, yaml.ScalarNode) else id(node)
+        if key not in made:
+            made[key] = self._make(node, made)
+        return made[key]
+
+    def _make(self, node: yaml.Node, made: dict[object, Any]) -> Any:
+        if node.tag == _LIST:
+            return [self._value(item, made) for item in node.value]
+        if node.tag != _MAPPING:
+            return self.construct_object(node, deep=True)
         seen = set()
         for key_node, _ in node.value:
-            if key_node.value.__hash__ and (key_node.tag, key_node.value) in seen:
+            key = (key_node.tag, str(key_node.value))
+            if key in seen:
                 raise _RepeatedKeyError(key_node.value, key_node.start_mark.line + 1)
-            if key_node.value.__hash__:
-                seen.add((key_node.tag, key_node.value))
-        return super().construct_mapping(node, deep)
+            seen.add(key)
+        self.flatten_mapping(cast("yaml.MappingNode", node))  # what `<<` names comes first
+        try:
+            return {self._value(key_node, made): self._value(value, made) for key_node, value in node.value}
+        except TypeError:
+            raise yaml.constructor.ConstructorError(None, None, "found unhashable key", node.start_mark) from None
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         """An integer that Python can also print; hexadecimal ones have no limit of their own."""

@@ -136,14 +136,17 @@ class Section:
             value = {}
         if not isinstance(value, dict):
             self.refuse(key, f"value {value!r} is not a section; put keys with values under it")
-        return replace(self, key=self.path(key), data=value)
+        return self._part(key, value)
+
+    def _part(self, key: str, data: Mapping[str, Any]) -> Section:
+        return Section(self.file, self.path(key), data, self.sources, self.example)
 
     def entries(self, key: str) -> list[Section]:
         """The list of sections under `key`, empty if there is none."""
         listed = self.data.get(key) or []
         if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
             self.refuse(key, "is not a list of sections; begin each with '-' and put keys with values under it")
-        return [replace(self, key=f"{self.path(key)}[{number}]", data=entry) for number, entry in enumerate(listed)]
+        return [self._part(f"{key}[{number}]", entry) for number, entry in enumerate(listed)]
 
     def text(self, key: str, default: str = "") -> str:
         """A text; a number that should be one is refused, because YAML has changed it already (9.0, 1e3)."""
