@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -61,6 +61,11 @@ class _Aliases:
     path: Path
     exact: tuple[str, ...]
     ambiguous: tuple[str, ...]
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The name, and what means this file alone."""
+        return self.path.stem, *self.exact
 
 
 @cache
@@ -118,7 +123,11 @@ def resolve(kind: Kind, name: str | os.PathLike[str]) -> Resolved:
     """
     text = os.fspath(name)
     if isinstance(name, os.PathLike) or _looks_like_path(text):
-        return Resolved(_existing(kind, Path(text).expanduser()))
+        path = Path(text).expanduser()
+        if _usable(kind, path):
+            return Resolved(path)
+        lacks = " without a config.json" if kind == "model" else ", not a file"
+        raise SpecError(f"{path}: is a folder{lacks}" if path.is_dir() else f"{path}: no such file")
     if "/" in text and kind == "model" and _usable(kind, Path(text, "config.json")):
         return Resolved(Path(text))
     found = _by_stem(kind, text) or _by_alias(text, scanned := _scan(kind))
@@ -150,7 +159,7 @@ def _suggestions(name: str, scanned: Sequence[_Aliases]) -> list[str]:
         for text in texts
     ]
     hits = [
-        (rank, not _begins(wanted, spelt), _in_order(spelt), stem)
+        (rank, spelt[: len(wanted)] != wanted, _in_order(spelt), stem)
         for rank, spelt, stem in known
         if _begins_partly(wanted, spelt)
     ]
@@ -163,12 +172,8 @@ def _suggestions(name: str, scanned: Sequence[_Aliases]) -> list[str]:
     return list(dict.fromkeys(spelt_out[text] for text in near))[:_FEW]
 
 
-def _begins(few: tuple[str, ...], many: tuple[str, ...]) -> bool:
-    return many[: len(few)] == few
-
-
 def _begins_partly(few: tuple[str, ...], many: tuple[str, ...]) -> bool:
-    """The same, where the last token may be cut.
+    """Whether `many` begin with `few`, whose last token may be cut.
 
     >>> _begins_partly(tokens("h10"), tokens("h100-sxm")), _begins_partly(tokens("h1-sxm"), tokens("h100-sxm"))
     (True, False)
@@ -213,14 +218,6 @@ def _usable(kind: Kind, path: Path) -> bool:
         return path.is_file() or (kind == "model" and (path / "config.json").is_file())
     except OSError:  # a name too long to be a path
         return False
-
-
-def _existing(kind: Kind, path: Path) -> Path:
-    if _usable(kind, path):
-        return path
-    if path.is_dir():
-        raise SpecError(f"{path}: is a folder{' without a config.json' if kind == 'model' else ', not a file'}")
-    raise SpecError(f"{path}: no such file")
 
 
 def _files(kind: Kind) -> list[Path]:
@@ -268,30 +265,16 @@ def _by_alias(name: str, scanned: list[_Aliases]) -> Resolved | None:
             return Resolved(entry.path)
     for entry in scanned:
         if any(tokens(alias) == wanted for alias in entry.ambiguous):
-            return Resolved(entry.path, (_ambiguity(name, entry, scanned),))
+            like = [other.path.stem for other in scanned if any(_within(wanted, tokens(t)) for t in other.known)]
+            others = ", ".join(stem for stem in dict.fromkeys(like) if stem != entry.path.stem)
+            also = f" (others: {others})" if others else ""
+            return Resolved(entry.path, (f"{name!r} is ambiguous; took {entry.path.stem}{also}",))
     tail = tokens(name.rpartition("/")[2])
-    hits = {entry.path: None for entry in scanned if tail and tail in set(_tails(entry))}
+    hits = [entry.path for entry in scanned if tail and tail in {tokens(t.rpartition("/")[2]) for t in entry.known}]
     if len(hits) != 1:
         return None
-    path = next(iter(hits))
-    return Resolved(path, (f"{name!r} is not a known id; took {path.stem} by its last part",) if "/" in name else ())
-
-
-def _tails(entry: _Aliases) -> Iterator[tuple[str, ...]]:
-    yield tokens(entry.path.stem)
-    for alias in entry.exact:
-        yield tokens(alias.rpartition("/")[2])
-
-
-def _ambiguity(name: str, taken: _Aliases, scanned: Iterable[_Aliases]) -> str:
-    wanted = tokens(name)
-    others = [
-        entry.path.stem for entry in scanned
-        if entry.path.stem != taken.path.stem
-        and any(_within(wanted, tokens(known)) for known in (entry.path.stem, *entry.exact))
-    ]  # fmt: skip
-    listed = f" (others: {', '.join(dict.fromkeys(others))})" if others else ""
-    return f"{name!r} is ambiguous; took {taken.path.stem}{listed}"
+    said = f"{name!r} is not a known id; took {hits[0].stem} by its last part"
+    return Resolved(hits[0], (said,) if "/" in name else ())
 
 
 def _within(few: tuple[str, ...], many: tuple[str, ...]) -> bool:

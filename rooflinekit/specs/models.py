@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.types.errors import InputError, MissingExtraError, SpecError, UnknownNameError, nearest
-from rooflinekit.model.types.model import DenseFFN, FeedForward, Mixer, MixtureOfExperts, Model
+from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts, Model
 from rooflinekit.specs.config.importer import model_from_config
 from rooflinekit.specs.config.keys import NAMES
 from rooflinekit.specs.files import kept, read_json, read_yaml
@@ -82,16 +82,14 @@ def load_model(name: str | os.PathLike[str]) -> Loaded[Model]:
         return _from_config(cached, text)
     if cached is not None and resolved.warnings:  # only its last part is known: the very id lies in the cache
         return _from_config(cached, text)
-    loaded = _from_path(resolved.path)
-    return Loaded(loaded.value, (*resolved.warnings, *loaded.warnings))
-
-
-def _from_path(path: Path) -> Loaded[Model]:
+    path = resolved.path
     if path.is_dir():
-        return _from_config(path / "config.json", path.resolve().name)
-    if path.suffix.lower() in (".yaml", ".yml"):
-        return kept(_from_library, path)
-    return _from_config(path, path.resolve().parent.name if path.name == "config.json" else path.stem)
+        loaded = _from_config(path / "config.json", path.resolve().name)
+    elif path.suffix.lower() in (".yaml", ".yml"):
+        loaded = kept(_from_library, path)
+    else:
+        loaded = _from_config(path, path.resolve().parent.name if path.name == "config.json" else path.stem)
+    return Loaded(loaded.value, (*resolved.warnings, *loaded.warnings))
 
 
 def _from_config(path: Path, name: str) -> Loaded[Model]:
@@ -191,17 +189,14 @@ def _facts(model: Model) -> dict[str, Counter[object]]:
         for block in (layer.mixer, layer.ffn):
             if block is None:
                 continue
+            names = _KEYS
+            if isinstance(block, DenseFFN | MixtureOfExperts):
+                names = {**_KEYS, "gated": "mlp_gated", "bias": "mlp_bias"}
+            if isinstance(block, MixtureOfExperts):
+                names = {**names, "width": "expert_width"}
             for part in fields(block):
-                facts.setdefault(_concept(block, part.name), Counter())[getattr(block, part.name)] += times
+                facts.setdefault(names.get(part.name, part.name), Counter())[getattr(block, part.name)] += times
     return facts
-
-
-def _concept(block: Mixer | FeedForward, name: str) -> str:
-    if isinstance(block, MixtureOfExperts) and name == "width":
-        return "expert_width"
-    if isinstance(block, DenseFFN | MixtureOfExperts) and name in ("gated", "bias"):
-        return f"mlp_{name}"
-    return _KEYS.get(name, name)
 
 
 def _told(values: Counter[object] | None) -> str:
@@ -227,17 +222,14 @@ def cached_config(identifier: str) -> Path | None:
         commit = pointer.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         commit = revision
-    chosen = [entry / "snapshots" / commit / "config.json"] if commit else []
-    found = [path for path in (*chosen, *([] if revision else _newest(entry / "snapshots"))) if path.is_file()]
-    return found[0] if found else None
-
-
-def _newest(snapshots: Path) -> list[Path]:
+    snapshots = entry / "snapshots"
     try:
-        folders = sorted(snapshots.iterdir(), key=lambda folder: folder.stat().st_mtime, reverse=True)
+        known = [] if revision else sorted(snapshots.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
     except OSError:
-        return []
-    return [folder / "config.json" for folder in folders]
+        known = []
+    folders = ([snapshots / commit] if commit else []) + known
+    found = [path for folder in folders if (path := folder / "config.json").is_file()]
+    return found[0] if found else None
 
 
 def _hub_cache() -> Path:

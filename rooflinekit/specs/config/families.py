@@ -284,13 +284,7 @@ QWEN3_5 = replace(
     attention_gate=Key("attn_output_gate", default=True),
     defaults={"kv_heads": 4, "head_dim": 256},
 )
-GEMMA = Family(
-    softmax_layers,
-    dense_layers(),
-    tied=TIED,
-    **_biased(BIAS),
-    defaults={"kv_heads": 16, "head_dim": 256},
-)
+GEMMA = Family(softmax_layers, dense_layers(), tied=TIED, **_biased(BIAS), defaults={"kv_heads": 16, "head_dim": 256})
 GEMMA2 = replace(GEMMA, norms=4, spans=alternating(2), defaults={"kv_heads": 4, "head_dim": 256})
 #: The configs of Gemma-3 leave out whatever the class has as its default, even the vocabulary.
 GEMMA3_DEFAULTS = {"heads": 8, "kv_heads": 4, "head_dim": 256, "vocab": 262208, "context": 131072}
@@ -413,10 +407,7 @@ FAMILIES: dict[str, Family] = _CLASSIC | {
     ),
     "grok-1": Family(softmax_layers, moe_everywhere(), norms=4, tied=TIED),
     "jamba": Family(
-        jamba_mixers,
-        periodic(period="expert_layer_period", offset="expert_layer_offset"),
-        rotary=False,
-        defaults=EIGHT,
+        jamba_mixers, periodic(period="expert_layer_period", offset="expert_layer_offset"), rotary=False, defaults=EIGHT
     ),
     "nemotron-nas": replace(LLAMA, mixers=nas_mixers, ffns=nas_ffns, norms=None),
     "nemotron_h": replace(

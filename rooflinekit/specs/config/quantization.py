@@ -240,11 +240,6 @@ def _grouped(dtype: Dtype, group: int | None, warnings: list[str]) -> Dtype:
     return dtype
 
 
-def _mxfp4(keys: Keys, warnings: list[str]) -> _Scheme:
-    """gpt-oss: only the routed experts."""
-    return _Scheme([(None, Dtype.MXFP4)], _skipped(keys), experts_only=True)
-
-
 def _bitsandbytes(keys: Keys, warnings: list[str]) -> _Scheme:
     four, eight = keys.flag("load_in_4bit", False), keys.flag("load_in_8bit", False)
     if four == eight:
@@ -267,7 +262,9 @@ def _compressed_tensors(keys: Keys, warnings: list[str]) -> _Scheme | None:
         group = section.child(name)
         dtype = _number_format(group.child("weights"), warnings) if group.has("weights") else None
         if dtype is not None:
-            groups.append((_targets(group), dtype))
+            listed = group.series("targets") or ["Linear"]
+            modules = [str(target) for target in listed if "." in str(target) or str(target).startswith("re:")]
+            groups.append((Patterns(modules, group.origin) if len(modules) == len(listed) else None, dtype))
             wide[not group.has("input_activations")].append(dtype)
     groups.sort(key=lambda group: group[0] is None)
     weight_only = bool(wide[True]) and not wide[False]
@@ -278,12 +275,6 @@ def _compressed_tensors(keys: Keys, warnings: list[str]) -> _Scheme | None:
             "quantised activations is costed as computing in its own format"
         )
     return _Scheme(groups, _skipped(keys), lm_head=True, weight_only=weight_only) if groups else None
-
-
-def _targets(group: Keys) -> Patterns | None:
-    listed = group.series("targets") or ["Linear"]
-    named = [target for target in listed if isinstance(target, str) and ("." in target or target.startswith("re:"))]
-    return Patterns(named, group.origin) if named and len(named) == len(listed) else None
 
 
 def _number_format(keys: Keys, warnings: list[str]) -> Dtype:
@@ -311,23 +302,20 @@ def _modelopt(keys: Keys, warnings: list[str]) -> _Scheme | None:
     if not algo or algo == "NO_QUANT":
         return None
     if algo == "MIXED_PRECISION":
-        return _mixed(keys)
+        return _module_by_module(keys)
     if algo not in _MODELOPT:
         raise DtypeError(f"{keys.at('quant_algo')} = {shown(algo)} is not known; known: {', '.join(_MODELOPT)}")
     return _Scheme([(None, _MODELOPT[algo])], _skipped(keys), lm_head=True, weight_only=algo in _MODELOPT_WIDE)
 
 
-def _mixed(keys: Keys) -> _Scheme:
-    """Each module by name."""
+def _module_by_module(keys: Keys) -> _Scheme:
     by_algo: dict[str, list[str]] = {}
     section = keys.child("quantized_layers")
     for module in section.config:
         by_algo.setdefault(section.child(module).word("quant_algo", "", tuple(_MODELOPT)), []).append(module)
-    groups: list[tuple[Patterns | None, Dtype]] = [
-        (Patterns(modules, keys.origin), _MODELOPT[algo]) for algo, modules in by_algo.items() if algo
-    ]
-    algos = [algo for algo in by_algo if algo]
-    weight_only = bool(algos) and all(algo in _MODELOPT_WIDE for algo in algos)
+    by_algo.pop("", None)
+    groups = [(Patterns(modules, keys.origin), _MODELOPT[algo]) for algo, modules in by_algo.items()]
+    weight_only = bool(by_algo) and all(algo in _MODELOPT_WIDE for algo in by_algo)
     return _Scheme(groups, _skipped(keys), lm_head=True, weight_only=weight_only)
 
 
@@ -373,7 +361,7 @@ _METHODS: dict[str, Callable[[Keys, list[str]], _Scheme | None]] = {
     "fbgemm_fp8": _fp8,
     "awq": _integer,
     "gptq": _integer,
-    "mxfp4": _mxfp4,
+    "mxfp4": lambda keys, warnings: _Scheme([(None, Dtype.MXFP4)], _skipped(keys), experts_only=True),  # gpt-oss
     "bitsandbytes": _bitsandbytes,
     "compressed-tensors": _compressed_tensors,
     "modelopt": _modelopt,
