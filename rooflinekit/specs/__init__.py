@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rooflinekit.specs.files import read_json, read_text, read_yaml
 from rooflinekit.specs.hardware import accelerator_template, load_accelerator, load_system
 from rooflinekit.specs.locate import (
     Kind,
@@ -9,9 +10,6 @@ from rooflinekit.specs.locate import (
     Resolved,
     aliases,
     names,
-    read_json,
-    read_text,
-    read_yaml,
     resolve,
     spec_dir,
     user_dir,

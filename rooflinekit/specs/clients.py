@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.types.client import Client, Conditions, Server
-from rooflinekit.specs.section import Cites, Count, Section
+from rooflinekit.specs.section import Cites, Count, Layout, Section
 
 __all__ = ["client_of", "read_clients"]
 
 
-@dataclass(frozen=True)
-class _Server:
+class _Server(Layout):
     when: Conditions
     source: Cites
     kv: str = ""
@@ -23,8 +21,7 @@ class _Server:
     batch_wait: Count = 0
 
 
-@dataclass(frozen=True)
-class _Client:
+class _Client(Layout):
     source_key: str
     lengths: Any
     requests: Count
@@ -32,8 +29,7 @@ class _Client:
     servers: tuple[_Server, ...] = ()
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(Layout):
     sources: Mapping[str, Any]
     clients: tuple[_Client, ...]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +15,7 @@ from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.model.types.flags import Flag, FlagTable
 from rooflinekit.model.types.hardware import Provenance
 from rooflinekit.specs.files import kept
-from rooflinekit.specs.section import Cites, Section, described
+from rooflinekit.specs.section import EMPTY, Cites, Layout, Section, described
 
 __all__ = [
     "engine_names", "engine_version_of", "launchable", "load_engine", "load_flags", "read_step_costs", "split_version",
@@ -41,8 +41,7 @@ _MOST = {"hidden": 1.0, "grouped": 20.0, "memory": 10.0, "compute": 10.0, "inter
 """Shares and factors of step costs, with the most that makes sense; the other costs are times."""
 
 
-@dataclass(frozen=True)
-class _Fact:
+class _Fact(Layout):
     """One number of a profile, or a pair of them, with the documents that say it."""
 
     value: Any
@@ -51,48 +50,29 @@ class _Fact:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class _Versions:
+class _Versions(Layout):
     memory: Mapping[str, Any]
     since: str = ""
     until: str = ""
 
 
-@dataclass(frozen=True)
-class _Profile:
+class _Profile(Layout):
     title: str
     versions: tuple[_Versions, ...]
-    sources: Mapping[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, Any] = EMPTY
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """What a step costs from a version on, which benchmarks/fit_engines.py writes."""
-
-    costs: Mapping[str, Any]
-    since: str = ""
-    released: str = ""
-
-
-@dataclass(frozen=True)
-class _StepsFile:
-    steps: tuple[_Steps, ...]
-    sources: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Flag:
+class _Flag(Layout):
     flag: str
     kind: Literal["integer", "number", "text", "choice", "json", "switch", "flag", "nothing"]
     since: str
     source: Cites
     last: str = ""
     default: str = ""
-    values: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, str] = EMPTY
 
 
-@dataclass(frozen=True)
-class _FlagFile:
+class _FlagFile(Layout):
     title: str
     program: tuple[str, ...]
     read: tuple[str, ...]
@@ -132,10 +112,10 @@ def load_engine(name: str, version: str | None = None) -> Engine:
     if engine not in engine_names():
         raise UnknownNameError("engine", engine, engine_names())
     at = given or version
-    return kept(_engine, _FOLDER / f"{engine}.yaml", _steps_path(engine), also=(engine, at))
+    return kept(_engine, _FOLDER / f"{engine}.yaml", _FOLDER / "steps" / f"{engine}.yaml", also=(engine, at))
 
 
-def _engine(path: Path, steps: Path, name: str, version: str | None) -> Engine:
+def _engine(path: Path, _: Path, name: str, version: str | None) -> Engine:
     root = Section.open(path)
     profile = root.read(_Profile)
     for earlier, later in pairwise(profile.versions):
@@ -145,10 +125,10 @@ def _engine(path: Path, steps: Path, name: str, version: str | None) -> Engine:
     chosen = profile.versions[number]
     rule, provenance = _memory_rule(root.entries("versions")[number].section("memory"))
     engine = Engine(name, profile.title, chosen.since, chosen.until, rule, provenance=provenance)
-    section = _step_section(steps, version)
-    if section is None:
+    steps = _range(name, version)
+    if steps is None:
         return engine
-    costs, origins = read_step_costs(section.section("costs"))
+    costs, origins = read_step_costs(steps.section("costs"))
     return replace(engine, costs=costs, provenance=(*provenance, *origins))
 
 
@@ -171,42 +151,41 @@ def engine_version_of(name: str, text: str) -> str | None:
     if date is None:
         return None
     month = date[0] if len(date[0]) > 4 else f"{date[0]}-07"
-    began = [steps.since for steps in _ranges(name) if steps.released <= month]
+    began = [part.text("since") for part in _ranges(name) if part.text("released") <= month]
     return began[-1] if began else None
 
 
 def step_ranges(name: str) -> list[str]:
     """The versions from which each range of step costs holds, oldest first; empty for an engine without costs."""
-    return [steps.since for steps in _ranges(name)]
+    return [part.text("since") for part in _ranges(name)]
 
 
 def step_range(name: str, version: str | None = None) -> str:
     """The version from which the step costs of a version hold; empty for an engine without versions."""
-    found = _step_section(_steps_path(name), version)
+    found = _range(name, version)
     return found.text("since") if found else ""
 
 
-def _steps_path(name: str) -> Path:
-    return _FOLDER / "steps" / f"{name}.yaml"
+def _ranges(name: str) -> list[Section]:
+    """What a step costs from each version on, oldest first (benchmarks/fit_engines.py writes the files)."""
+    path = _FOLDER / "steps" / f"{name}.yaml"
+    return kept(_read_ranges, path) if path.is_file() else []
 
 
-def _ranges(name: str) -> tuple[_Steps, ...]:
-    path = _steps_path(name)
-    return kept(_read_steps, path)[0].steps if path.is_file() else ()
-
-
-def _read_steps(path: Path) -> tuple[_StepsFile, list[Section]]:
+def _read_ranges(path: Path) -> list[Section]:
     root = Section.open(path)
-    return root.read(_StepsFile), root.entries("steps")
+    root.expect(("steps",), ("sources",))
+    ranges = root.entries("steps")
+    for part in ranges:
+        part.expect((), ("since", "released", "costs"))
+    return ranges
 
 
-def _step_section(path: Path, version: str | None) -> Section | None:
+def _range(name: str, version: str | None) -> Section | None:
     """The step costs of a version: of the range it falls in, else of the nearest one; None for an engine without."""
-    if not path.is_file():
-        return None
-    file, sections = kept(_read_steps, path)
-    later = [part for part in file.steps if version is not None and _key(part.since) > _key(version)]
-    return sections[max(len(sections) - len(later) - 1, 0)] if sections else None
+    ranges = _ranges(name)
+    later = [part for part in ranges if version is not None and _key(part.text("since")) > _key(version)]
+    return ranges[max(len(ranges) - len(later) - 1, 0)] if ranges else None
 
 
 def _choose(name: str, ranges: tuple[_Versions, ...], version: str | None) -> int:
@@ -314,6 +293,6 @@ def load_flags(engine: str) -> FlagTable:
             for key, version in (("since", entry.since), ("last", entry.last)):
                 if version and version not in file.read:
                     part.refuse(key, f"value {version!r} is not under `read`: {', '.join(file.read)}")
-            about = (entry.flag, entry.kind, entry.since, entry.last, entry.default, entry.values)
+            about = (entry.flag, entry.kind, entry.since, entry.last, entry.default, dict(entry.values))
             flags.append(Flag(concept, *about, part.titles(entry.source)))
     return FlagTable(engine, file.title, file.program, file.read, tuple(flags))

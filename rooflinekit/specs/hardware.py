@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -15,7 +14,7 @@ from rooflinekit.model.types.hardware import Accelerator, Price, Provenance, Sys
 from rooflinekit.specs import sanity
 from rooflinekit.specs.files import kept, once
 from rooflinekit.specs.locate import Loaded, names, resolve, scanned_aliases
-from rooflinekit.specs.section import Cites, Count, Section, described
+from rooflinekit.specs.section import EMPTY, Cites, Count, Layout, Section, described
 
 __all__ = ["accelerator_template", "load_accelerator", "load_system", "read_facts"]
 
@@ -30,23 +29,20 @@ _Clock = Annotated[float, "Hz"]
 _Price = Annotated[float, "USD/h"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Cited:
+class _Cited(Layout):
     """Facts that share their sources and their confidence; `assumed` says why where no source gives a number."""
 
     confidence: Literal["A", "B", "C"]
     source: Cites
-    assumed: Mapping[str, str] = field(default_factory=dict)
+    assumed: Mapping[str, str] = EMPTY
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Compute(_Cited):
-    flops_per_clock_per_core: Mapping[Dtype, Annotated[float, "FLOP"]] = field(default_factory=dict)
+    flops_per_clock_per_core: Mapping[Dtype, Annotated[float, "FLOP"]] = EMPTY
     dense: Mapping[Dtype, Annotated[float, "FLOP/s"]]
-    unusual: Mapping[Dtype, str] = field(default_factory=dict)
+    unusual: Mapping[Dtype, str] = EMPTY
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Memory(_Cited):
     label: _Bytes
     capacity: _Bytes
@@ -54,7 +50,6 @@ class _Memory(_Cited):
     bandwidth: _ByteRate
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Cores(_Cited):
     kind: str
     tensor_clock: _Clock = 0.0
@@ -67,7 +62,6 @@ class _Cores(_Cited):
     tile_rows: Count = Accelerator.tile_rows
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Links(_Cited):
     kind: str
     pcie: _ByteRate = 0.0
@@ -77,12 +71,10 @@ class _Links(_Cited):
     nic: _ByteRate = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Power(_Cited):
     tdp: Annotated[float, "W"] = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Quote(_Cited):
     usd_per_hour: _Price
     low: _Price | None = None
@@ -91,8 +83,7 @@ class _Quote(_Cited):
     basis: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _File:
+class _File(Layout):
     """The keys of an accelerator file; sections keep their order in the provenance."""
 
     title: str
@@ -112,7 +103,6 @@ class _File:
     price: _Quote | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Domain(_Cited):
     kind: str
     size: Count
@@ -120,13 +110,11 @@ class _Domain(_Cited):
     in_switch: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Network(_Cited):
     nic: _ByteRate
 
 
-@dataclass(frozen=True, kw_only=True)
-class _SystemFile:
+class _SystemFile(Layout):
     title: str
     accelerators: tuple[str, ...]
     sources: Mapping[str, Any]
@@ -268,15 +256,14 @@ def _read_system(path: Path) -> tuple[_SystemFile, tuple[Provenance, ...]]:
 
 def _provenance(root: Section, file: Any) -> Iterator[Provenance]:
     """Where each number of the cited sections comes from, in the order of their types."""
-    for part in fields(file):
-        cited = getattr(file, part.name)
+    for key, cited in vars(file).items():
         if isinstance(cited, _Cited):
-            yield from _of_section(root.section(part.name), cited)
+            yield from _of_section(root.section(key), cited)
 
 
 def _of_section(section: Section, cited: _Cited) -> Iterator[Provenance]:
     kind: type[Any] = type(cited)
-    hints = {key: hint for key, hint in described(kind)[1].items() if key not in _Cited.__dataclass_fields__}
+    hints = {key: hint for key, hint in described(kind)[1].items() if key not in _Cited.__annotations__}
     section.section("assumed").expect((), hints)
     titles = section.titles(cited.source)
     for key, hint in hints.items():

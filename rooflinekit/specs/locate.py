@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 from rooflinekit.model.types.errors import SpecError, UnknownNameError
-from rooflinekit.specs.files import kept, once, read_json, read_text, read_yaml
+from rooflinekit.specs.files import kept, once, read_yaml
 
 __all__ = [
-    "Kind", "Loaded", "Resolved", "aliases", "kind_of_file", "names", "read_json", "read_text", "read_yaml", "resolve",
-    "scanned_aliases", "spec_dir", "tokens", "unknown_name", "user_dir",
+    "Kind", "Loaded", "Resolved", "aliases", "kind_of_file", "names", "resolve", "scanned_aliases", "spec_dir",
+    "tokens", "unknown_name", "user_dir",
 ]  # fmt: skip
 
 Kind = Literal["model", "accelerator", "system"]

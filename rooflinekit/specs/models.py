@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from rooflinekit.specs.config.importer import model_from_config
 from rooflinekit.specs.config.keys import NAMES
 from rooflinekit.specs.files import kept, read_json, read_yaml
 from rooflinekit.specs.locate import Loaded, resolve, spec_dir
-from rooflinekit.specs.section import Section
+from rooflinekit.specs.section import Layout, Section
 
 __all__ = ["cached_config", "claimed_name", "fetch_config", "load_model"]
 
@@ -39,13 +39,11 @@ _KEYS = {
 }
 
 
-@dataclass(frozen=True)
-class _Expected:
+class _Expected(Layout):
     params_total: int = 0  #: what a test compares with
 
 
-@dataclass(frozen=True)
-class _LibraryFile:
+class _LibraryFile(Layout):
     """Hugging Face field names under `config`, and what is known about the model around them."""
 
     name: str

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rooflinekit.model.types.dtype import Dtype
@@ -19,7 +19,7 @@ from rooflinekit.model.types.hardware import Source
 from rooflinekit.model.types.units import parse_quantity
 from rooflinekit.specs.files import once, read_yaml
 
-__all__ = ["Cites", "Count", "Section", "described"]
+__all__ = ["EMPTY", "Cites", "Count", "Layout", "Section", "described"]
 
 T = TypeVar("T")
 Count = Annotated[int, ""]
@@ -27,12 +27,24 @@ Count = Annotated[int, ""]
 Cites = Annotated[tuple[str, ...], "sources"]
 """Ids of documents that the file lists under `sources`."""
 
+EMPTY: Mapping[Any, Any] = MappingProxyType({})
+"""The default of a section that may be absent."""
+
 _MOST = 10**9
 _ARITHMETIC = {dtype.value: dtype for dtype in Dtype if dtype.unit is dtype}
 
 
-@dataclass(frozen=True)
-class _Document:
+class Layout:
+    """What a section of a file holds: its annotations say of which kind each key is, its attributes are the defaults.
+
+    These are no dataclasses: making one takes half a millisecond, and every start would pay for thirty.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+
+class _Document(Layout):
     title: str
     url: str
     read: bool
@@ -82,12 +94,11 @@ class Section:
         """Whether `key` is there with a value."""
         return self.data.get(key) is not None
 
-    def read(self, kind: type[T], **given: Any) -> T:
-        """The section as a `kind`: each field by its annotation; what is `given` is no key of the file."""
+    def read(self, kind: type[T]) -> T:
+        """The section as a `kind`: each key by its annotation."""
         required, hints = described(kind)
-        asked = {key: hint for key, hint in hints.items() if key not in given}
-        self.expect(required - given.keys(), asked)
-        return kind(**given, **{key: self.value(key, hint) for key, hint in asked.items() if self.has(key)})
+        self.expect(required, hints)
+        return kind(**{key: self.value(key, hint) for key, hint in hints.items() if self.has(key)})
 
     def value(self, key: str, hint: Any) -> Any:
         """The value of a key that is there, as its annotation says."""
@@ -100,8 +111,8 @@ class Section:
             kinds = [kind for kind in args if kind is not NoneType]
             is_text = str in kinds and isinstance(self.data[key], str)
             return self.value(key, str if is_text else kinds[-1])
-        if is_dataclass(hint):
-            return self.section(key).read(hint)  # type: ignore[arg-type]
+        if isinstance(hint, type) and (issubclass(hint, Layout) or is_dataclass(hint)):
+            return self.section(key).read(hint)
         if origin is tuple:
             return self._tuple(key, args[0])
         if origin in (dict, Mapping):
@@ -240,8 +251,10 @@ _READERS: Mapping[Any, Any] = {
 
 
 @once
-def described(kind: Any) -> tuple[frozenset[str], dict[str, Any]]:
+def described(kind: Any) -> tuple[list[str], dict[str, Any]]:
     """The keys that must be there, and what every key holds."""
     hints = get_type_hints(kind, include_extras=True)
+    if issubclass(kind, Layout):
+        return [name for name in hints if not hasattr(kind, name)], hints
     required = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
-    return frozenset(required), {f.name: hints[f.name] for f in fields(kind)}
+    return required, {f.name: hints[f.name] for f in fields(kind)}

@@ -18,8 +18,8 @@ from rooflinekit.model.types.errors import DtypeError, SpecError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.units import GIB
 from rooflinekit.specs import accelerator_template, load_accelerator, names, spec_dir
+from rooflinekit.specs.files import read_yaml
 from rooflinekit.specs.hardware import read_facts
-from rooflinekit.specs.locate import read_yaml
 
 SHIPPED = sorted(path.stem for path in spec_dir("accelerator").glob("*.yaml"))
 CSV = Path(__file__).parents[2].parent / "shared" / "data" / "specs" / "hardware.csv"

@@ -9,13 +9,11 @@ import pytest
 
 from rooflinekit.model.types.errors import SpecError, UnknownNameError
 from rooflinekit.specs import locate
+from rooflinekit.specs.files import read_json, read_text, read_yaml
 from rooflinekit.specs.locate import (
     aliases,
     kind_of_file,
     names,
-    read_json,
-    read_text,
-    read_yaml,
     resolve,
     spec_dir,
     tokens,

@@ -16,7 +16,8 @@ from oracle import kv_elements_per_token, parameters
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError, MissingExtraError, UnknownNameError
 from rooflinekit.specs import load_model, spec_dir
-from rooflinekit.specs.locate import read_yaml, tokens
+from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.locate import tokens
 from rooflinekit.specs.models import cached_config, fetch_config
 
 SHIPPED = sorted(path.stem for path in spec_dir("model").glob("*.yaml"))

@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from rooflinekit.model.types.kernel import FAMILIES
 from rooflinekit.specs.calibration.served import KEY, read_served
 from rooflinekit.specs.files import kept, read_text, read_yaml
 from rooflinekit.specs.locate import spec_dir
-from rooflinekit.specs.section import Section
+from rooflinekit.specs.section import Layout, Section
 
 __all__ = ["FORM", "calibration_names", "calibration_path", "load_calibration", "read_calibration"]
 
@@ -29,8 +29,7 @@ _ABSENT: dict[type[TimeForm], dict[str, Any]] = {PlainTime: {"row": [0, 0]}}
 """Terms that files of before they were known lack."""
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(Layout):
     """The keys of a calibration file; what programs wrote without quotes is a text too."""
 
     name: Any
@@ -45,21 +44,18 @@ class _File:
     serving: Any = None
 
 
-@dataclass(frozen=True)
-class _Correction:
+class _Correction(Layout):
     axes: Mapping[str, tuple[float, ...]]
     percent: Any
 
 
-@dataclass(frozen=True)
-class _Interval:
+class _Interval(Layout):
     axis: str
     edges: tuple[float, ...]
     width: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class _Kernel:
+class _Kernel(Layout):
     """The fit of the kernel that runs beyond a shape."""
 
     axis: str
@@ -69,8 +65,7 @@ class _Kernel:
     correction: _Correction | None = None
 
 
-@dataclass(frozen=True)
-class _Fit:
+class _Fit(Layout):
     parameters: Mapping[str, Any]
     frozen: tuple[str, ...]
     interval: _Interval

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.types.engine import ServedCosts, StepCosts
 from rooflinekit.specs.engines import read_step_costs
-from rooflinekit.specs.section import Section
+from rooflinekit.specs.section import EMPTY, Layout, Section
 from rooflinekit.version import __version__
 
 __all__ = ["KEY", "UNITLESS", "Fitted", "ServedFile", "ServingHeading", "plain", "read_served", "with_serving"]
@@ -42,8 +42,7 @@ class ServedFile:
     unseen: float | None = None
 
 
-@dataclass(frozen=True)
-class _Served:
+class _Served(Layout):
     """The keys of the section."""
 
     accelerator: str
@@ -55,7 +54,7 @@ class _Served:
     since: str = ""
     date: str = ""
     version: str = ""
-    base: Mapping[str, Any] = field(default_factory=dict)
+    base: Mapping[str, Any] = EMPTY
     shipped: bool = False
     earlier: tuple[str, ...] = ()
 

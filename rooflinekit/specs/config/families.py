@@ -96,10 +96,6 @@ def _falcon_norms(r: Reading) -> int:
     return r.keys.size("num_ln_in_parallel_attn", 2) if new else 1
 
 
-def _falcon_rotary(r: Reading) -> bool:
-    return not r.keys.flag("alibi", False)
-
-
 def _chatglm_kv_heads(r: Reading, heads: int) -> int:
     return r.keys.size("multi_query_group_num") if r.keys.flag("multi_query_attention", False) else heads
 
@@ -148,18 +144,10 @@ def _optional_table(r: Reading) -> int:
     return r.keys.size("context") if kind == "learned" else 0
 
 
-def _generic_rotary(r: Reading) -> bool:
-    return r.keys.word("position_embedding_type", "rope") == "rope"
-
-
 def _generic_norm(r: Reading) -> Norm:
     known: tuple[Norm, ...] = ("rmsnorm", "layernorm", "layernorm_nobias", "none")
     stated = r.keys.word("norm_type", "rmsnorm", known)
     return next(norm for norm in known if norm == stated)
-
-
-def _stablelm_norms(r: Reading) -> int:
-    return 1 if r.keys.flag("use_parallel_residual", False) else 2
 
 
 def _nemotron_depth(keys: Keys) -> int:
@@ -168,11 +156,6 @@ def _nemotron_depth(keys: Keys) -> int:
     if depth not in (None, len(blocks)):
         raise SpecError(f"{keys.at('num_hidden_layers')} = {depth} but the pattern has {len(blocks)} blocks")
     return keys.whole("hybrid_override_pattern", len(blocks), 1, 10_000)
-
-
-def _gemma4_norms(r: Reading) -> int:
-    """Around attention and block two each; experts add three, and the router a scale over the residual width."""
-    return 8 if r.keys.flag("enable_moe_block", False) else 4
 
 
 PLAIN = Family(
@@ -210,7 +193,7 @@ _CLASSIC: dict[str, Family] = {
         PLAIN,
         kv_heads=_falcon_kv_heads,
         norms=_falcon_norms,
-        rotary=_falcon_rotary,
+        rotary=lambda r: not r.keys.flag("alibi", False),
         parallel=Key("parallel_attn", True),
         **_biased(Key("bias"), Key("bias")),
     ),
@@ -236,7 +219,7 @@ _CLASSIC: dict[str, Family] = {
         softmax_layers,
         dense_layers(),
         norm="layernorm",
-        norms=_stablelm_norms,
+        norms=lambda r: 1 if r.keys.flag("use_parallel_residual", False) else 2,
         parallel=Key("use_parallel_residual"),
         qkv_bias=Key("use_qkv_bias"),
     ),
@@ -260,7 +243,7 @@ _CLASSIC: dict[str, Family] = {
         parallel=Key("parallel_block"),
         **_biased(BIAS, Key("mlp_bias")),
         positions=_optional_table,
-        rotary=_generic_rotary,
+        rotary=lambda r: r.keys.word("position_embedding_type", "rope") == "rope",
     ),
 }
 
@@ -346,7 +329,8 @@ FAMILIES: dict[str, Family] = _CLASSIC | {
     "gemma4": Family(
         gemma4_mixers,
         gemma4_ffns,
-        norms=_gemma4_norms,
+        # two each around attention and block; experts add three, and the router a scale over the residual width
+        norms=lambda r: 8 if r.keys.flag("enable_moe_block", False) else 4,
         tied=TIED,
         **_biased(BIAS),
         qk_norm="head",
