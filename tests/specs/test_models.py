@@ -55,13 +55,13 @@ def test_the_library_holds_what_is_expected():
     assert set(EXPECTED) <= set(SHIPPED)
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_parameters_and_cache_to_the_digit(name):
-    model, row = load_model(name).value, EXPECTED[name]
-    assert model.name == name
-    assert parameters(model) == int(row["params_total"])
-    assert parameters(model, active=True) == int(row["params_active"])
-    assert kv_elements_per_token(model) == int(row["kv_elements_per_token"])
+def test_parameters_and_cache_to_the_digit():
+    for name, row in EXPECTED.items():
+        model = load_model(name).value
+        assert model.name == name
+        assert parameters(model) == int(row["params_total"])
+        assert parameters(model, active=True) == int(row["params_active"])
+        assert kv_elements_per_token(model) == int(row["kv_elements_per_token"])
 
 
 @pytest.mark.skipif(not FACTS.is_file(), reason="the collected facts are not in this checkout")
@@ -84,14 +84,14 @@ def test_expected_values_are_the_collected_facts():
         assert (model.dtype is Dtype.FP16) == (row["native_dtype"] == "fp16"), name
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_every_file_says_where_it_comes_from(name):
-    spec = read_yaml(spec_dir("model") / f"{name}.yaml")
-    assert spec["name"] == name
-    assert spec["source"].startswith("https://")
-    assert spec["license"]
-    if name in EXPECTED:
-        assert spec["expect"]["params_total"] == int(EXPECTED[name]["params_total"])
+def test_every_file_says_where_it_comes_from():
+    for name in SHIPPED:
+        spec = read_yaml(spec_dir("model") / f"{name}.yaml")
+        assert spec["name"] == name
+        assert spec["source"].startswith("https://")
+        assert spec["license"]
+        if name in EXPECTED:
+            assert spec["expect"]["params_total"] == int(EXPECTED[name]["params_total"])
 
 
 def test_no_name_means_two_models():
