@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from rooflinekit.model.types.engine import Budget, Engine, MemoryRule, Pair, StepCosts
 from rooflinekit.model.types.errors import InputError, UnknownNameError
-from rooflinekit.model.types.flags import Flag, FlagTable
+from rooflinekit.model.types.flags import Flag, FlagTable, version_key
 from rooflinekit.model.types.hardware import Provenance
 from rooflinekit.specs.files import kept
 from rooflinekit.specs.section import EMPTY, Cites, Layout, Section, described
@@ -184,7 +184,7 @@ def _read_ranges(path: Path) -> list[Section]:
 def _range(name: str, version: str | None) -> Section | None:
     """The step costs of a version: of the range it falls in, else of the nearest one; None for an engine without."""
     ranges = _ranges(name)
-    later = [part for part in ranges if version is not None and _key(part.text("since")) > _key(version)]
+    later = [part for part in ranges if version is not None and version_key(part.text("since")) > version_key(version)]
     return ranges[max(len(ranges) - len(later) - 1, 0)] if ranges else None
 
 
@@ -194,21 +194,11 @@ def _choose(name: str, ranges: tuple[_Versions, ...], version: str | None) -> in
         return len(ranges) - 1
     if not ranges[0].since:
         raise InputError(f"engine {name} has no versions; leave @{version} out")
-    key = _key(version)
+    key = version_key(version)
     for number, part in enumerate(ranges):
-        if _key(part.since) <= key and (not part.until or key < _key(part.until)):
+        if version_key(part.since) <= key and (not part.until or key < version_key(part.until)):
             return number
     raise InputError(f"engine {name} {version} is older than any version described; the first is {ranges[0].since}")
-
-
-def _key(version: str) -> tuple[int, ...]:
-    """The numbers of a version, compared one by one.
-
-    >>> _key("0.8.5.post1") < _key("0.10") < _key("1.0.0rc2")
-    True
-    """
-    found = _VERSION.fullmatch(version)
-    return tuple(int(part) for part in found[1].split(".")) if found else ()
 
 
 def _memory_rule(section: Section) -> tuple[MemoryRule, tuple[Provenance, ...]]:
