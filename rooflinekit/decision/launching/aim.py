@@ -23,8 +23,7 @@ from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, Inp
 from rooflinekit.model.types.flags import FlagTable
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.specs import load_model
-from rooflinekit.specs.engines import split_version
-from rooflinekit.specs.flags import load_flags
+from rooflinekit.specs.engines import load_flags, split_version
 
 __all__ = ["ONLINE", "aim"]
 
