@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import inspect
 import io
+import json
 import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import jsonschema
 import pandas as pd
+import pydantic
 import pytest
 from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.cli.command import COMMANDS, Command, find
+from rooflinekit.cli.pages import schema
 from rooflinekit.estimation import scenario
 from rooflinekit.estimation.frames import INPUT_COLUMNS
 from rooflinekit.estimation.options import model_of, options_of, quantity
@@ -212,9 +216,15 @@ def test_every_default_passes_its_own_check():
 
 
 def test_the_schema_of_inputs_says_what_estimate_takes():
-    schema = model_of(Scenario).model_json_schema()
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate({"batch": 32, "kv": "fp8", "rate": 2.5, "isl": "uniform:1-9"}, schema)
+    model = {"model": "llama3-8b"}
+    validator = jsonschema.Draft202012Validator(json.loads(schema()))
+    validator.check_schema(validator.schema)
+    validator.validate(model | {"gpu": "l40s", "batch": 32, "kv": "fp8", "rate": 2.5, "isl": "uniform:1-9"})
     for wrong in ({"batch": 0}, {"bacth": 1}, {"skew": 5.0}, {"rate": 0}, {"eager": "perhaps"}):
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(wrong, schema)
+        assert not validator.is_valid(model | wrong), wrong
+        with pytest.raises(pydantic.ValidationError):
+            model_of(Scenario)(**wrong)
+
+
+def test_the_published_schema_is_the_present_one():
+    assert (Path(__file__).parents[1] / "docs" / "scenario.schema.json").read_text(encoding="utf-8") == schema()

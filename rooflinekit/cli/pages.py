@@ -1,17 +1,21 @@
-"""The tables of docs/cli.md, made from the table of options: `python -m rooflinekit.cli.pages docs/cli.md`."""
+"""What the docs take from the table of options: the tables of a page, and the JSON Schema of a scenario.
+
+python -m rooflinekit.cli.pages docs/cli.md docs/scenario.schema.json
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from rooflinekit.cli.command import find, grouped
-from rooflinekit.estimation.options import Option, options_of
-from rooflinekit.estimation.scenario import GROUPS, Written
+from rooflinekit.estimation.options import Option, model_of, options_of
+from rooflinekit.estimation.scenario import GROUPS, Accelerator, Scenario, Written
 
-__all__ = ["refreshed"]
+__all__ = ["refreshed", "schema"]
 
 _TABLE = re.compile(r"<!-- options of ([a-z ]+) -->\n.*?<!-- /options -->", re.DOTALL)
 
@@ -19,6 +23,14 @@ _TABLE = re.compile(r"<!-- options of ([a-z ]+) -->\n.*?<!-- /options -->", re.D
 def refreshed(page: str) -> str:
     """The page with the present tables between its marks."""
     return _TABLE.sub(lambda hit: f"<!-- options of {hit[1]} -->\n{_tables(hit[1])}\n<!-- /options -->", page)
+
+
+def schema() -> str:
+    """The keywords of `estimate`, and the columns of `estimate_frame`, as a JSON Schema."""
+    gpu = options_of(Accelerator)["gpu"]
+    made = model_of(Scenario, model=(str, ...), gpu=(str | None, gpu.default)).model_json_schema()
+    made |= {"$schema": "https://json-schema.org/draft/2020-12/schema", "description": "A scenario of rooflinekit."}
+    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 
 def _tables(words: str) -> str:
@@ -66,4 +78,5 @@ def _meaning(row: Option) -> str:
 
 if __name__ == "__main__":
     for path in map(Path, sys.argv[1:]):
-        path.write_text(refreshed(path.read_text(encoding="utf-8")), encoding="utf-8")
+        text = schema() if path.suffix == ".json" else refreshed(path.read_text(encoding="utf-8"))
+        path.write_text(text, encoding="utf-8")

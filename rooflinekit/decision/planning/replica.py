@@ -70,7 +70,7 @@ def lay_out(model: str, gpu: str, scenario: dict[str, Any], demand: Demand, cali
     return _tabulated(named, resolved, demand)
 
 
-def retuned(replica: Replica, setting: dict[str, int], demand: Demand) -> Replica:
+def retuned(replica: Replica, setting: dict[str, Any], demand: Demand) -> Replica:
     """The same split with another token budget or limit of sequences; its operations stay as they are.
 
     Raises DoesNotFitError where the cache then has no room.
