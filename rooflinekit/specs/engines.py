@@ -23,7 +23,7 @@ __all__ = [
 ]  # fmt: skip
 
 _FOLDER = Path(__file__).resolve().with_name("profiles")
-_VERSION = re.compile(r"[vb]?(\d+(?:\.\d+)*)(?:[.+-]?[a-z][\w.+-]*)?", re.IGNORECASE)
+_VERSION = r"(?i)[vb]?\d+(?:\.\d+)*(?:[.+-]?[a-z][\w.+-]*)?"
 _SPELLINGS = {"trtllm": "trt-?llm|tensorrt-?llm", "vllm": "vllm", "gpt-fast": "gpt-?fast"}
 _BYTES = {
     "large", "context", "non_torch", "graphs", "graphs_per_layer", "layer_base", "sampler_base", "state_base",
@@ -94,7 +94,7 @@ def split_version(text: str) -> tuple[str, str | None]:
     Raises InputError for something that is no version.
     """
     name, at, version = text.strip().lower().partition("@")
-    if at and not _VERSION.fullmatch(version):
+    if at and not re.fullmatch(_VERSION, version):
         raise InputError(f"engine {text!r}: {version!r} is not a version; write it like {name}@0.8.5")
     return name, version if at else None
 

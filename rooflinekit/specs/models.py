@@ -24,9 +24,9 @@ __all__ = ["cached_config", "claimed_name", "fetch_config", "load_model"]
 
 _COMPANION = "hf_quant_config.json"
 _TOLD = 3  # differences that one warning names
-_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_CACHED = re.compile(r"models--([\w.-]+?)--([\w.-]+)")
-_ENDING = re.compile(r"(?:^[\w-][\w.-]*/)?[\w-][\w.-]*$")
+_ID = r"[\w.-]+/[\w.-]+"
+_CACHED = r"models--([\w.-]+?)--([\w.-]+)"
+_ENDING = r"(?:^[\w-][\w.-]*/)?[\w-][\w.-]*$"
 _LONGEST_NAME = 200
 #: What a config calls the sizes that are read by another name.
 _KEYS = {
@@ -132,12 +132,12 @@ def claimed_name(config: Mapping[str, Any], path: Path) -> str | None:
     'Llama-3.1-70B'
     """
     for part in path.parts:
-        if cached := _CACHED.fullmatch(part):
+        if cached := re.fullmatch(_CACHED, part):
             return "/".join(cached.groups())
     stated = config.get("_name_or_path")
     if not isinstance(stated, str) or len(stated) > _LONGEST_NAME:
         return None
-    ending = _ENDING.search(stated.rstrip("/"))
+    ending = re.search(_ENDING, stated.rstrip("/"))
     return ending and ending.group()
 
 
@@ -210,7 +210,7 @@ def _told(values: Counter[object] | None) -> str:
 def cached_config(identifier: str) -> Path | None:
     """The config.json of `org/name` or `org/name@revision` in the local Hugging Face cache, or None."""
     identifier, _, revision = identifier.partition("@")
-    if not _ID.fullmatch(identifier):
+    if not re.fullmatch(_ID, identifier):
         return None
     entry = _hub_cache() / f"models--{identifier.replace('/', '--')}"
     if not entry.is_dir():

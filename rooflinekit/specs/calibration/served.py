@@ -19,8 +19,8 @@ KEY = "serving"
 _TEXTS = ("accelerator", "engine", "since", "date", "version")
 UNITLESS = ("hidden", "grouped", "memory", "compute", "interval")
 _MOST = 100.0  # no error of a share or a factor is larger
-_OLD = re.compile(r"^(?:# Engine costs of one deployment.*\n(?:#.*\n)*)?serving:\n(?:[ #].*\n|\n)*", re.MULTILINE)
-_NAME = re.compile(r"^name: *(.*?)(?:--served)?$", re.MULTILINE)
+_OLD = r"(?m)^(?:# Engine costs of one deployment.*\n(?:#.*\n)*)?serving:\n(?:[ #].*\n|\n)*"
+_NAME = r"(?m)^name: *(.*?)(?:--served)?$"
 _COMMENT = (
     "# Engine costs of one deployment, fitted to benchmark files (docs/fit-back.md). files: mean error of each before",
     "# and after the fit, and unseen: by a fit without that file. costs: value, spread in intervals (never more than",
@@ -108,7 +108,7 @@ def _error(errors: Section, key: str) -> float:
 
 def with_serving(text: str, heading: ServingHeading, files: Sequence[ServedFile], fitted: Fitted) -> str:
     """The text of a calibration file with this `serving` section in place of any that it had."""
-    whole = _NAME.sub(r"name: \1--served", _OLD.sub("", text), count=1)
+    whole = re.sub(_NAME, r"name: \1--served", re.sub(_OLD, "", text), count=1)
     lines = [*_COMMENT, f"{KEY}:", *(f'  {key}: "{getattr(heading, key)}"' for key in _TEXTS[:-1])]
     lines += [f'  version: "{__version__}"', f"  base: {{name: {_quoted(heading.base[0])}, hash: {heading.base[1]!r}}}"]
     lines += [f"  shipped: {str(heading.shipped).lower()}"]

@@ -24,7 +24,7 @@ from rooflinekit.specs.locate import Loaded
 __all__ = ["model_from_config"]
 
 _WIDE = ", ".join(dtype.value for dtype in Dtype if dtype.is_wide)
-_TOWER = re.compile(r"vision|visual|audio|speech|image|vit")
+_TOWER = r"vision|visual|audio|speech|image|vit"
 _INHERITED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
 
 
@@ -68,7 +68,7 @@ def _only_text_keys(config: Mapping[str, Any], origin: str) -> None:
 def _text_decoder(config: Mapping[str, Any], origin: str) -> tuple[Mapping[str, Any], list[str]]:
     """The language model of a multimodal config, and the warning that the rest is not counted."""
     found = next((key for key in NESTED if config.get(key) is not None), None)
-    towers = [key for key in config if key.endswith("_config") and config[key] and _TOWER.search(key)]
+    towers = [key for key in config if key.endswith("_config") and config[key] and re.search(_TOWER, key)]
     named_towers = " and ".join(map(named, towers or [f"everything outside {found}"]))
     warning = f"multimodal: only the text decoder is counted, not {named_towers}"
     if found is None:

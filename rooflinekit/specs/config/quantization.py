@@ -35,10 +35,10 @@ _GROUPS = {None: Dtype.INT4, 128: Dtype.INT4, 64: Dtype.INT4_G64, 32: Dtype.INT4
 _CACHES = (Dtype.FP8, Dtype.INT8, Dtype.INT4, Dtype.NVFP4)
 _SKIP_LISTS = ("modules_to_not_convert", "ignore", "exclude_modules", "llm_int8_skip_modules", "ignored_layers")
 
-_DECODER = re.compile(r"^(?:model\.|language_model\.|backbone\.|transformer\.|decoder\.)*(?:h\.|layers\.|(?=lm_head))")
-_NUMBERED = re.compile(r"^(\d+)\.?([^*]*)\*?$")
+_DECODER = r"^(?:model\.|language_model\.|backbone\.|transformer\.|decoder\.)*(?:h\.|layers\.|(?=lm_head))"
+_NUMBERED = r"^(\d+)\.?([^*]*)\*?$"
 _LONGEST, _REPEATS = 300, 6  # characters and repetitions of a pattern, so that none can take for ever
-_NESTED = re.compile(r"[*+}][^()]*\)[*+{]")
+_NESTED = r"[*+}][^()]*\)[*+{]"
 _UP_DOWN = ("gate_proj", "up_proj", "down_proj")
 _SOFTMAX_IN = (
     ("self_attn.q_proj", "self_attn.qkv_proj", "self_attention.query_key_value", "attn.c_attn", "mixer.q_proj"),
@@ -76,8 +76,8 @@ class Patterns:
         self.by_layer: dict[int, list[str]] = {}
         expressions: list[str] = []
         for pattern in listed:
-            inside = _DECODER.sub("", pattern)
-            numbered = _NUMBERED.match(inside) if inside != pattern else None
+            inside = re.sub(_DECODER, "", pattern)
+            numbered = re.match(_NUMBERED, inside) if inside != pattern else None
             if pattern.startswith("re:"):
                 expressions.append(pattern[3:])
             elif numbered:
@@ -108,7 +108,7 @@ def _compiled(expressions: list[str], origin: str) -> re.Pattern[str] | None:
     if not expressions:
         return None
     for one in expressions:
-        if len(one) > _LONGEST or len(re.findall(r"[*+{]", one)) > _REPEATS or _NESTED.search(one):
+        if len(one) > _LONGEST or len(re.findall(r"[*+{]", one)) > _REPEATS or re.search(_NESTED, one):
             raise SpecError(
                 f"{origin}: quantisation pattern {shown(one)} has more than {_LONGEST} characters, more than "
                 f"{_REPEATS} repetitions, or one inside another"
