@@ -53,9 +53,11 @@ def walk_schema() -> Schema:
 
 
 def _walk_inputs() -> Schema:
-    counts = dict.fromkeys(("batch", "padded_tokens", "tp", "pp", "ep", "dp"), COUNT)
+    counts = dict.fromkeys(("batch", "padded_tokens", "tp", "pp", "ep", "dp", "cp"), COUNT)
+    whole: Schema = {key: {"type": "integer", "minimum": 0} for key in ("cached", "redundant_experts")}
     formats = dict.fromkeys(("weights", "activations", "kv"), DTYPE)
-    return object_({"tokens": array(COUNT), "cached": {"type": "integer", "minimum": 0}, **counts, **formats})
+    more: Schema = {"sequence_parallel": {"type": "boolean"}, "skew": NUMBER, "kv_policy": TEXT}
+    return object_({"tokens": array(COUNT), **counts, **whole, **formats, **more})
 
 
 def derivation_schema() -> Schema:

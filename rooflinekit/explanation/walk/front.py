@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
-from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, read_deployment, resolve
 from rooflinekit.explanation.walk.build import walk_phase
 from rooflinekit.explanation.walk.prompts import Prompts, read_prompts
 from rooflinekit.explanation.walk.result import Walk
@@ -16,7 +16,6 @@ from rooflinekit.version import __version__
 __all__ = ["shapes", "walk"]
 
 _PROMPT_KEYS = ("tokens", "prompt", "batch", "cached")
-_SPLIT_KEYS = ("tp", "pp", "ep", "dp", "system", "weights", "attention_weights", "lm_head", "activations", "kv")
 
 
 def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Any) -> Walk:
@@ -26,8 +25,8 @@ def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **
         model: a name, a Hugging Face id, or a path to a config.json or the folder that holds it.
         gpu: an accelerator's name or path: which number formats there are, and how many can share a layer.
         **scenario: tokens (a length, or several to pack: 6, "6,3,9", [6, 3, 9]) or prompt (a text whose words
-            and marks stand in for tokens); batch (over all attention replicas), cached [tokens]; tp, pp, ep, dp,
-            system, weights, attention_weights, lm_head, activations, kv as `estimate` takes them.
+            and marks stand in for tokens); batch (over all attention replicas), cached [tokens]; degrees, formats and
+            all else of a deployment as `estimate` takes it: tp, ep, cp, weights, kv, kv_policy, skew …
 
     Returns:
         A `Walk`: for each step its tensors with shapes in letters and numbers, FLOP and bytes with their formulas. The
@@ -42,13 +41,13 @@ def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **
     ('[H, S, T]', '[32, 6, 6]', 172032.0)
     """
     for key in scenario:
-        if key not in (*_PROMPT_KEYS, *_SPLIT_KEYS):
-            known = (*_PROMPT_KEYS, *_SPLIT_KEYS)
+        if key not in (known := (*_PROMPT_KEYS, *DEPLOYMENT_KEYS)):
             raise InputError(f"unknown option {key!r}; nearest: {', '.join(nearest(key, known) or known)}")
     given = {key: value for key, value in scenario.items() if value is not None}
     asked = {"tokens": None, "prompt": None, "batch": 1, "cached": 0} | given
     prompts = read_prompts(*(asked[key] for key in _PROMPT_KEYS))
-    resolved = resolve(model, gpu, read_deployment({key: given[key] for key in _SPLIT_KEYS if key in given}), "none")
+    split = read_deployment({key: value for key, value in given.items() if key not in _PROMPT_KEYS})
+    resolved = resolve(model, gpu, split, "none")
     return walk(resolved.plan, prompts, resolved.warnings)
 
 
@@ -79,6 +78,11 @@ def _inputs(plan: Plan, prompts: Prompts) -> dict[str, Any]:
         "pp": plan.deployment.pp,
         "ep": plan.deployment.ep,
         "dp": plan.deployment.dp,
+        "cp": plan.deployment.cp,
+        "sequence_parallel": plan.deployment.sequence_parallel,
+        "skew": plan.deployment.skew,
+        "redundant_experts": plan.deployment.redundant_experts,
+        "kv_policy": str(plan.deployment.kv_policy),
         "weights": getattr(precision.formats, plan.model.matrices[-1]).value,
         "activations": (precision.inputs or precision.stream).value,
         "kv": precision.kv.value,

@@ -82,6 +82,28 @@ class Prompts:
         """
         return self.sequences * max(self.new)
 
+    def seen(self, phase: PhaseName, window: int | None, chunk: int | None) -> str:
+        """How query-key pairs are counted: causal, or within a window or chunks.
+
+        >>> Prompts((6,)).seen("prefill", None, None), Prompts((6,)).seen("prefill", 4, None)
+        (', causal: S·(S+1)/2', ', at most 4 keys a token: 4·5/2 + 2·4')
+        """
+        decode, times = phase == "decode", "B·" if self.count > 1 else ""
+        window = None if window is None else int(window)
+        if chunk is not None:
+            return f", within chunks of {chunk:,}"
+        if window is not None:
+            limit, rest = f", at most {window:,} keys a token", self.lengths[0] - window
+            if decode or self.packed or self.cached or rest <= 0:
+                return limit
+            added = f"{window}·{window + 1}/2 + {rest}·{window}"
+            return f"{limit}: B·({added})" if times else f"{limit}: {added}"
+        if decode:
+            return "" if self.packed else f": {times}T"
+        if self.packed:
+            return ", causal in each prompt"
+        return f", causal: {times}{'(S·P+S·(S+1)/2)' if self.cached else 'S·(S+1)/2'}"
+
     def batch(self, phase: PhaseName) -> Batch:
         """The engine step: all new tokens, or the token behind them.
 

@@ -69,9 +69,13 @@ class Work:
         """FLOP per byte of memory traffic; None without traffic."""
         return self.flops / self.bytes if self.bytes else None
 
-    def plus(self, other: Work, times: int = 1) -> Work:
+    def plus(self, other: Work, times: float = 1) -> Work:
         """Add another one, several times."""
         return Work(*(getattr(self, f.name) + times * getattr(other, f.name) for f in fields(self)))
+
+    def times(self, factor: float) -> Work:
+        """A part of it, or several."""
+        return Work(*(factor * getattr(self, f.name) for f in fields(self)))
 
     @classmethod
     def total(cls, parts: Sequence[Work]) -> Work:

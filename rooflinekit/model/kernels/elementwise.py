@@ -30,7 +30,7 @@ class Elementwise:
     @property
     def weights(self) -> tuple[Weights, ...]:
         """Scales and biases."""
-        return (Weights("other", self.parameters, self.dtype),) if self.parameters else ()
+        return (Weights("other", (self.parameters,), self.dtype),) if self.parameters else ()
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One launch."""
@@ -62,7 +62,7 @@ class Parameters:
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The weights."""
-        return (Weights(self.module, self.count, self.dtype),)
+        return (Weights(self.module, (self.count,), self.dtype),)
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """None: the cost is counted where they are used."""
@@ -83,7 +83,7 @@ class Embedding:
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The table."""
-        return (Weights(self.module, self.rows * self.width, self.dtype),)
+        return (Weights(self.module, (self.rows, self.width), self.dtype),)
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One gather."""
