@@ -103,7 +103,9 @@ class Scene:
         stream = dtype is self.plan.precision.stream
         meaning = f"of the residual stream ({dtype})" if stream else f"in {dtype}, scales included"
         name = "b" if stream else f"b_{dtype.value}"
-        return _Other(dtype, bytes=self.letter(name, dtype.bytes, f"bytes of an element {meaning}"))
+        lettered: Any = _Other(dtype, bytes=self.letter(name, dtype.bytes, f"bytes of an element {meaning}"))
+        lettered.widened = lettered if dtype.is_wide else self.format(dtype.widened)
+        return lettered
 
     @cached_property
     def step(self) -> Any:
