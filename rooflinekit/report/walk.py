@@ -228,7 +228,7 @@ def _sum(section: Section) -> str:
     line = f"{'together':<{_NAME + _TENSOR}} {counts[0]:>{_NUMBER}} {counts[1]:>{_NUMBER}}"
     if section.count == 1:
         return line
-    whole = _counts(Work().plus(section.work, section.count))
+    whole = _counts(section.work.times(section.count))
     name = f"{section.count} {'layers' if section.layers else 'times'}"
     return f"{line}\n{name:<{_NAME + _TENSOR}} {whole[0]:>{_NUMBER}} {whole[1]:>{_NUMBER}}"
 

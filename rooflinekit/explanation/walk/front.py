@@ -53,7 +53,7 @@ def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **
 
 def walk(plan: Plan, prompts: Prompts, warnings: tuple[str, ...] = ()) -> Walk:
     """The walk of prompts through a plan, both phases."""
-    accelerator, mine = plan.system.accelerator, prompts.of_replica(plan.deployment.dp)
+    accelerator, mine = plan.system.accelerator, prompts.shared(plan.deployment.dp, plan.deployment.microbatches)
     return Walk(
         version=__version__,
         model=plan.model.name,

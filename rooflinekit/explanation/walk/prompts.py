@@ -48,17 +48,21 @@ class Prompts:
         """Tokens of each sequence that the prefill computes."""
         return tuple(length - self.cached for length in self.lengths) * (1 if self.packed else self.count)
 
-    def of_replica(self, replicas: int) -> Prompts:
-        """Those of the fullest of several attention replicas; `estimate` has all of them as full.
+    def shared(self, replicas: int, microbatches: int = 1) -> Prompts:
+        """Those of the fullest of several attention replicas, and of one microbatch; `estimate` has all as full.
 
-        >>> Prompts((6,), count=5).of_replica(2).count
+        >>> Prompts((6,), count=5).shared(2).count
         3
 
         Raises WorkloadError for packed prompts.
         """
-        if replicas > 1 and self.packed:
-            raise WorkloadError(f"dp={replicas} spreads prompts of one length; give one and --batch, or leave dp out")
-        return replace(self, count=-(-self.count // replicas))
+        count = self.count
+        for name, parts in (("dp", replicas), ("microbatches", microbatches)):
+            if parts > 1 and self.packed:
+                spread = f"{name}={parts} spreads prompts of one length"
+                raise WorkloadError(f"{spread}; give one and --batch, or leave {name} out")
+            count = -(-count // parts)
+        return replace(self, count=count)
 
     def cu_seqlens(self, phase: PhaseName) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Where each sequence starts among the packed new tokens, and among the keys, and where the last one ends.

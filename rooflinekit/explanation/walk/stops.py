@@ -37,7 +37,7 @@ from rooflinekit.model.kernels import (
     Tiers,
 )
 from rooflinekit.model.layers.feedforward import expert_operations
-from rooflinekit.model.types.model import Attention, LatentAttention, LightningAttention, Mamba2
+from rooflinekit.model.types.model import Attention, GatedDeltaNet, LatentAttention, LightningAttention, Mamba2
 
 __all__ = ["Addition", "stops"]
 
@@ -73,6 +73,9 @@ _ROWS: Mapping[str, Row] = {
     "qkv_a_proj": Row("latent projection", "latents"),
     "index_q_proj": Row("index queries", "index q"),
     "index_k_proj": Row("index key and weights", "index k, weights"),
+    "qk_norm": Row("norm of Q and K", does="normalised"),
+    "latent_norm": Row("norm of latents", does="normalised"),
+    "rope": Row("rotary positions", does="each pair of elements turned"),
     "output_gate": Row("output gate", does="x·sigmoid(gate)"),
     "o_proj": Row("output projection"),
     "linear_qkvz_proj": Row("QKV, gate projection", "qkvz"),
@@ -90,6 +93,7 @@ _ROWS: Mapping[str, Row] = {
     "activation": Row("activation", "inner"),
     "down_proj": Row("down projection"),
     "router": Row("router", "router scores"),
+    "expert_select": Row("pick experts"),
     "expert_down_latent": Row("down to the experts"),
     "expert_up_latent": Row("up from the experts"),
     "shared_gate_up_proj": Row("shared gate and up", "gate, up", note=_TWO),
@@ -120,9 +124,9 @@ def stops(on: Scene, block: Any, op: Operation) -> Stops:
     """The stops of an operation of a block, which for a norm is an `Addition`; none if it has nothing to do."""
     if on.launches(op):
         name = getattr(op, "name", "")
-        yield from _NAMED.get(name, _KINDS[type(op)])(on, block, op)
-        if name in _VIEWS:
-            yield from _VIEWS[name](on, block)
+        made: Callable[..., Stops] = _norm if name in _NORMS else _KINDS[type(op)]
+        yield from made(on, block, op)
+        yield from _views(on, block, name)
 
 
 def _row(on: Scene, block: Any, op: Any) -> Row:
@@ -147,9 +151,22 @@ def _linear(on: Scene, block: Any, op: Linear) -> Stops:
 
 
 def _pass(on: Scene, block: Any, op: Elementwise) -> Stops:
+    """A pass over the tokens; those over heads and latents make several tensors."""
     row = _row(on, block, op)
     does = row.does or ("act(gate)·up" if op.read > op.written else "act(up)")
-    yield on.stop(row.name, does, [on.out(row.out, op.written)], op)
+    match op.name:
+        case "rope" if isinstance(block, LatentAttention):
+            made = [on.out("Q rope", block.heads // on.shard.tp, block.rope_dim), on.out("k rope", block.rope_dim)]
+        case "rope" | "qk_norm":
+            made = _heads(on, block)[:2]
+        case "latent_norm":
+            made = [on.out(name, wide) for name, wide in (("c_kv", block.kv_rank), ("c_q", block.q_rank)) if wide]
+        case "expert_select":
+            does = f"the {int(block.top_k)} best of each token"
+            made = [on.out("shares", block.top_k), on.out("chosen", block.top_k, dtype="int32")]
+        case _:
+            made = [on.out(row.out, op.written)]
+    yield on.stop(row.name, does, made, op)
 
 
 def _collective(on: Scene, block: Any, op: Collective) -> Stops:
@@ -209,7 +226,7 @@ def _norm(on: Scene, addition: Addition, op: Elementwise) -> Stops:
     note = "goes past the block, which reads a normalised copy; the first layer has nothing to add yet"
     residual = on.stop("residual", "stream + what the block returned", [on.out("stream", wide)], op,
                        note if addition is Addition.BEFORE else "", weights=(),
-                       work=on.work(*on.launches(op)).plus(alone, -1))  # fmt: skip
+                       work=on.work(*on.launches(op)) - alone)  # fmt: skip
     yield from (residual, norm) if addition is Addition.BEFORE else (norm, residual)
 
 
@@ -218,26 +235,12 @@ def _heads(on: Scene, block: Any) -> list[Tensor]:
     tp = on.shard.tp
     if isinstance(block, LightningAttention):
         return [on.out(name, block.heads // tp, block.head_dim) for name in ("Q", "K", "V")]
+    if isinstance(block, GatedDeltaNet):
+        keys, values = ((block.key_heads // tp, block.key_dim), (block.value_heads // tp, block.value_dim))
+        return [on.out("Q", *keys), on.out("K", *keys), on.out("V", *values), on.out("gate", *values)]
     heads, shared, dim = block.heads // tp, on.shard.kv_heads(block.kv_heads), block.head_dim
     gate = [on.out("gate", heads * dim)] if block.gated else []
     return [on.out("Q", heads, dim), on.out("K", shared, dim), on.out("V", shared, block.v_head_dim), *gate]
-
-
-def _rotated(on: Scene, block: Any, op: Elementwise) -> Stops:
-    if isinstance(block, LatentAttention):
-        made = [on.out("Q rope", block.heads // on.shard.tp, block.rope_dim), on.out("k rope", block.rope_dim)]
-    else:
-        made = _heads(on, block)[:2]
-    yield on.stop("rotary positions", "each pair of elements turned", made, op)
-
-
-def _heads_normed(on: Scene, block: Any, op: Elementwise) -> Stops:
-    yield on.stop("norm of Q and K", "normalised", _heads(on, block)[:2], op)
-
-
-def _latents_normed(on: Scene, block: LatentAttention, op: Elementwise) -> Stops:
-    query = [on.out("c_q", block.q_rank)] if block.q_rank else []
-    yield on.stop("norm of latents", "normalised", [on.out("c_kv", block.kv_rank), *query], op)
 
 
 def _append(on: Scene, block: Any, op: KVAppend) -> Stops:
@@ -268,7 +271,7 @@ def _core(on: Scene, block: Any, op: Any) -> Stops:
     else:
         rest, scored, note = replace(core, nope_dim=0, rope_dim=0), "Q·Kᵀ/√(n+r)", ""
     summed = on.work(*on.launches(rest if core is op else replace(op, core=rest)))
-    work = on.work(*on.launches(op)).plus(summed, -1)
+    work = on.work(*on.launches(op)) - summed
     scores, weights = (on.tensor(name, *on.scores(core.heads), dtype="fp32") for name in ("scores", "weights"))
     yield on.stop("scores", scored, [scores], op, note, work=work, weights=())
     if not decode:
@@ -289,7 +292,7 @@ def _core(on: Scene, block: Any, op: Any) -> Stops:
     yield from on.later
     on.later.clear()
     if not absorbed:
-        yield from _joined_heads(on, block)
+        yield _joined_heads(on, block)
 
 
 def _groups(block: Attention) -> str:
@@ -377,17 +380,12 @@ def _experts(on: Scene, block: Any, op: Experts) -> Stops:
     yield on.view("sort by expert", "a row for each token and expert", on.tensor("rows", rows, op.hidden))
     product, said = "rows·Wᵀ of their expert", f"weights of the {touched:.4g} of {here}"
     yield on.stop(f"expert {kind}", product, [on.tensor(out, rows, first)], op, said,
-                  work=up.plus(once, -2), weights=weights(first, op.hidden))  # fmt: skip
+                  work=up - once.times(2), weights=weights(first, op.hidden))  # fmt: skip
     yield on.stop("expert activation", act, [on.tensor("inner", rows, op.width)], op,
                   "inside the launch: nothing counted", work=Work(), weights=())  # fmt: skip
     yield on.stop("expert down", product, [on.tensor("rows", rows, op.hidden)], op,
-                  work=down.plus(once, -2), weights=weights(op.hidden, op.width))  # fmt: skip
+                  work=down - once.times(2), weights=weights(op.hidden, op.width))  # fmt: skip
     yield on.stop("combine", does, [on.tensor("x", *axes, op.hidden)], op, note, work=once, weights=())
-
-
-def _selected(on: Scene, block: Any, op: Elementwise) -> Stops:
-    chosen = [on.out("shares", block.top_k), on.out("chosen", block.top_k, dtype="int32")]
-    yield on.stop("pick experts", f"the {int(block.top_k)} best of each token", chosen, op)
 
 
 def _convolution(on: Scene, block: Any, op: ShortConvolution) -> Stops:
@@ -409,52 +407,39 @@ def _recurrence(on: Scene, block: Any, op: StateUpdate) -> Stops:
     yield on.stop(op.name.replace("_", " "), _STATES[op.name], made, op, note)
 
 
-def _split_heads(on: Scene, block: Any) -> Stops:
-    note = ""
-    if isinstance(block, Attention):
-        note = "one projection is both keys and values" if block.keys_are_values else "a view: nothing moves"
-    yield on.view("split heads", "cut the last axis into heads", *_heads(on, block), note=note)
+def _views(on: Scene, block: Any, name: str) -> Stops:
+    """What is seen in another shape behind an operation; nothing moves."""
+    tp = on.shard.tp
+    match name, block:
+        case "qkv_proj", Attention():
+            note = "one projection is both keys and values" if block.keys_are_values else "a view: nothing moves"
+            yield on.view("split heads", "cut the last axis into heads", *_heads(on, block), note=note)
+        case (("qkv_proj" | "linear_qkvz_proj"), _):
+            yield on.view("split heads", "cut the last axis into heads", *_heads(on, block))
+        case (("q_proj" | "q_b_proj"), LatentAttention()):
+            rotary = on.out("Q rope", block.heads // tp, block.rope_dim)
+            plain = on.out("Q nope", block.heads // tp, block.nope_dim)
+            yield on.view("split heads", "cut into heads, each in two parts", plain, rotary)
+        case (("kv_a_proj" | "qkv_a_proj"), _):
+            parts = (("c_q", block.q_rank), ("c_kv", block.kv_rank), ("k rope", block.rope_dim))
+            yield on.view("split latents", "cut the last axis", *(on.out(part, wide) for part, wide in parts if wide))
+        case "q_absorb", _:
+            joined = on.out("Q", block.heads // tp, block.latent_dim)
+            yield on.view("join Q", "latent and rotary part side by side", joined)
+        case "v_absorb", _:
+            yield _joined_heads(on, block)
+        case "in_proj", Mamba2():
+            inner, groups = block.heads // tp * block.head_dim, max(block.groups // tp, 1) * block.state
+            wides = {"gate": inner, "x": inner, "B": groups, "C": groups, "dt": block.heads // tp}
+            yield on.view("split", "cut the last axis", *(on.out(part, wide) for part, wide in wides.items()))
+        case "final_norm", _:
+            last = on.tensor("x", on.step.rows, on.shard.hidden)
+            yield on.view("last token", "the last row of each sequence", last, note="only it says what comes next")
 
 
-def _split_queries(on: Scene, block: LatentAttention) -> Stops:
-    parts = (("Q nope", block.nope_dim), ("Q rope", block.rope_dim))
-    heads = [on.out(name, block.heads // on.shard.tp, wide) for name, wide in parts]
-    yield on.view("split heads", "cut into heads, each in two parts", *heads)
-
-
-def _split_latents(on: Scene, block: LatentAttention) -> Stops:
-    parts = [("c_q", block.q_rank), ("c_kv", block.kv_rank), ("k rope", block.rope_dim)]
-    yield on.view("split latents", "cut the last axis", *(on.out(name, wide) for name, wide in parts if wide))
-
-
-def _joined_queries(on: Scene, block: LatentAttention) -> Stops:
-    joined = on.out("Q", block.heads // on.shard.tp, block.latent_dim)
-    yield on.view("join Q", "latent and rotary part side by side", joined)
-
-
-def _joined_heads(on: Scene, block: Any) -> Stops:
+def _joined_heads(on: Scene, block: Any) -> Stop:
     wide = block.v_head_dim if isinstance(block, Attention) else block.v_dim
-    yield on.view("concatenate heads", "heads side by side", on.out("x", block.heads // on.shard.tp * wide))
-
-
-def _split_delta(on: Scene, block: Any) -> Stops:
-    tp, values = on.shard.tp, (block.value_heads // on.shard.tp, block.value_dim)
-    parts = {"Q": (block.key_heads // tp, block.key_dim), "K": (block.key_heads // tp, block.key_dim)}
-    heads = [on.out(name, *axes) for name, axes in (parts | {"V": values, "gate": values}).items()]
-    yield on.view("split heads", "cut the last axis into heads", *heads)
-
-
-def _split_input(on: Scene, block: Any) -> Stops:
-    if isinstance(block, Mamba2):
-        heads = block.heads // on.shard.tp
-        inner, groups = heads * block.head_dim, max(block.groups // on.shard.tp, 1) * block.state
-        parts = {"gate": inner, "x": inner, "B": groups, "C": groups, "dt": heads}
-        yield on.view("split", "cut the last axis", *(on.out(name, wide) for name, wide in parts.items()))
-
-
-def _last_token(on: Scene, block: Any) -> Stops:
-    last = on.tensor("x", on.step.rows, on.shard.hidden)
-    yield on.view("last token", "the last row of each sequence", last, note="only it says what comes next")
+    return on.view("concatenate heads", "heads side by side", on.out("x", block.heads // on.shard.tp * wide))
 
 
 _KINDS: Mapping[type, Callable[..., Stops]] = {
@@ -463,12 +448,4 @@ _KINDS: Mapping[type, Callable[..., Stops]] = {
     KVAppend: _append, LatentCore: _core, LatentUpProjection: _up_projected, Linear: _linear, Sampling: _sampling,
     ShortConvolution: _convolution, StateUpdate: _recurrence,
 }  # fmt: skip
-_NAMED: Mapping[str, Callable[..., Stops]] = {
-    "residual_norm": _norm, "embedding_norm": _norm, "final_norm": _norm, "qk_norm": _heads_normed, "rope": _rotated,
-    "latent_norm": _latents_normed, "expert_select": _selected,
-}  # fmt: skip
-_VIEWS: Mapping[str, Callable[..., Stops]] = {
-    "qkv_proj": _split_heads, "q_proj": _split_queries, "q_b_proj": _split_queries, "kv_a_proj": _split_latents,
-    "qkv_a_proj": _split_latents, "q_absorb": _joined_queries, "v_absorb": _joined_heads,
-    "linear_qkvz_proj": _split_delta, "in_proj": _split_input, "final_norm": _last_token,
-}  # fmt: skip
+_NORMS = ("residual_norm", "embedding_norm", "final_norm")
