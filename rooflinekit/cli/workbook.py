@@ -36,7 +36,7 @@ def workbook(*, out: Path = Path("workbook.xlsx"), force: bool = False, **said: 
     from rooflinekit.report.workbook import Choices, Planned, write_workbook
 
     check_target(out, force)
-    offered = {
+    offered: dict[str, Any] = {
         _PLURAL.get(key, key): tuple(said[key]) for key in ("model", "gpu", "tp", "weights", "kv") if key in said
     }
     choices = Choices(**offered, **part_of(said, ("engine", "calibration")))

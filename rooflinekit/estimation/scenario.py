@@ -50,7 +50,7 @@ class Requests(TypedDict, total=False):
     isl_cv: Annotated[float | None, Option("The same of prompt lengths, whose mean is --isl.", usual="0", most=1e9)]
     osl_cv: Annotated[float | None, Option("The same of output lengths.", usual="0", most=1e9)]
 
-class Load(Users, Requests, Objectives):
+class Load(Users, Requests, Objectives, total=False):
     """What comes, and what users should feel."""
 
 # --- how it is put on accelerators -------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ class Degrees(TypedDict, total=False):
     ep: Annotated[int, Option("Expert parallel degree, over tp · cp · dp ranks.", 1)]
     dp: Annotated[int, Option("Attention data parallel degree.", 1)]
 
-class Parallelism(Degrees):
+class Parallelism(Degrees, total=False):
     """And the rest of a split."""
     cp: Annotated[int, Option("Context parallel degree.", 1)]
     microbatches: Annotated[int, Option("Parts of a batch that follow each other through the stages of pp.", 1)]
@@ -103,7 +103,7 @@ class Engine(TypedDict, total=False):
     eager: Annotated[bool, Option("Without CUDA graphs.", False)]
     kv_policy: Annotated[str, Option("Keys that full attention reads and keeps: full, window:N, sink:F+R, topk:N or evict:N.", "full", group="Formats")]
 
-class Layout(Hardware, Parallelism, Formats, Engine):
+class Layout(Hardware, Parallelism, Formats, Engine, total=False):
     """Everything that lays out a plan."""
     calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", usual="that of GPU and engine", group="Engine")]
 
@@ -116,23 +116,22 @@ class Drafting(TypedDict, total=False):
     draft_tokens: Annotated[int | None, Option("Tokens drafted in a row.", least=0)]
     acceptance: Annotated[float | str | Sequence[float] | None, Option("Share of drafted tokens that are accepted, or one a position: 0.8,0.7,0.6.", kind="text")]
 
-class Speculation(Draft, Drafting):
+class Speculation(Draft, Drafting, total=False):
     """Speculative decoding."""
     draft_tree: Annotated[int | None, Option("Drafted tokens that one pass verifies, where several candidates stand at each place.")]
     draft_tp: Annotated[int | None, Option("Tensor parallel degree of a draft model.", usual="the target's")]
 
-class Scenario(Static, Lengths, Prefix, Layout, Speculation, Load):
+class Scenario(Static, Lengths, Prefix, Layout, Speculation, Load, total=False):
     """What `estimate` takes, and a row of `estimate_frame`: a deployment, and a batch or a load."""
     allow_oom: Annotated[bool, Option("Answer even if it does not fit in memory.", False, group="Output")]
 
 # --- what other questions add ------------------------------------------------------------------------------------------
 
-class Shapes(Prefix, Degrees, Formats):
+class Shapes(Prefix, Hardware, Parallelism, Formats, Engine, total=False):
     """A walk through the tensors of a step."""
     tokens: Annotated[int | str | Sequence[int] | None, Option("Prompt length, or several to pack without padding: 6,3,9.", kind="text", group="Workload")]
     prompt: Annotated[str | None, Option("A text whose words and marks stand in for tokens.", group="Workload")]
     batch: Annotated[int, Option("Prompts of that length, side by side.", 1, group="Workload")]
-    system: System
 
 class Arrivals(TypedDict, total=False):
     """What is sent to a simulated deployment."""
@@ -170,7 +169,7 @@ class Fleet(TypedDict, total=False):
     staging: Annotated[int, Option("Prompts that a prefill replica computes or holds for transfer at most.", 64)]
     hash_tokens: Annotated[int | None, Option("Prompt tokens that one hash of an arrival stands for.", hidden=True)]
 
-class Simulation(Lengths, Layout, Load, Drafting, Arrivals, Scheduling, Fleet):
+class Simulation(Lengths, Layout, Load, Drafting, Arrivals, Scheduling, Fleet, total=False):
     """Requests one by one."""
 
 class Pricing(TypedDict, total=False):
@@ -178,13 +177,13 @@ class Pricing(TypedDict, total=False):
     price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour, of all or of one: 2.5, h100-sxm=2.10; may be repeated.", unit="USD", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
     pue: Annotated[float | None, Option("Power of the building over power of the machines.", usual="1")]
 
-class Purchase(Pricing):
+class Purchase(Pricing, total=False):
     """Or to buy it."""
     purchase: Annotated[float | None, Option("USD of one GPU with its share of the host, bought; needs --years.", unit="USD", kind="number")]
     years: Annotated[float | None, Option("Years over which a purchase is spread.", unit="years")]
     power_price: Annotated[float | None, Option("USD of one kWh, beside a purchase.", unit="USD", usual="0")]
 
-class Levers(Static, Prefix, Lengths, Users, Layout, Speculation, Purchase):
+class Levers(Static, Prefix, Lengths, Users, Layout, Speculation, Purchase, total=False):
     """What would help most."""
     by: Annotated[str, Option("Ranks the moves: cost, tpot, ttft or throughput.", "cost", complete=("cost", "tpot", "ttft", "throughput"), group="Question")]
     gpus: Annotated[str | Sequence[str] | Mapping[str, float | None] | None, Option("Others to try, with USD an hour if you know it: h200-sxm=3.8,l40s.", usual="all with a price", complete=GPUS, kind="text", group="Question")]
@@ -204,14 +203,14 @@ class Dialogues(TypedDict, total=False):
     long_context: Annotated[int | None, Option("Tokens of a long context.", least=2, unit="tokens", most=10_000_000, usual="131072, or the model's")]
     reserve: Annotated[int | None, Option("Tokens that a static layout of the cache sets aside.", unit="tokens", most=10_000_000, usual="the longest")]
 
-class Cost(Prefix, Lengths, Users, Layout, Purchase, Dialogues):
+class Cost(Prefix, Lengths, Users, Layout, Purchase, Dialogues, total=False):
     """What tokens cost."""
     utilisation: Annotated[float, Option("Share of the paid time that the replica works.", 1.0, unit="share", group="Pricing")]
 
 Names = str | Sequence[str] | None
 Counts = int | Sequence[int] | None
 
-class Traffic(Lengths, Users):
+class Traffic(Lengths, Users, total=False):
     """What a fleet has to carry."""
     rate: Annotated[float | None, Option("Requests a second in the mean of the day.", unit="1/s", kind="loose")]
     trace: Annotated[Path | None, Option("A trace of requests: rate, lengths and bursts come from it.")]
@@ -246,27 +245,27 @@ class Search(TypedDict, total=False):
     seed: Annotated[int, Option("Seed of the simulations.", 0, least=0)]
     by: Annotated[str, Option("What is to be least: cost or gpus.", "cost", hidden=True)]
 
-class Reserves(Pricing):
+class Reserves(Pricing, total=False):
     """Money, and what is kept free."""
     limit: Annotated[str | Mapping[str, float] | None, Option("How many of an accelerator there are, as h100-sxm=16; may be repeated.", kind="pairs", many=True, also=("limits",))]
     headroom: Annotated[float, Option("Share of what a replica bears that is kept free at the peak.", 0.0, unit="share", kind="loose")]
     redundancy: Annotated[int, Option("Replicas that may fail at the peak: N+k.", 0, least=0)]
     load_gbps: Annotated[float | None, Option("Rate at which weights come to a new replica, in GB/s.", unit="GB/s", kind="loose", usual="5")]
 
-class Plan(Traffic, Search, Reserves):
+class Plan(Traffic, Search, Reserves, total=False):
     """Which deployments carry a traffic."""
 
-class LoadCase(Lengths, Layout):
+class LoadCase(Lengths, Layout, total=False):
     """A deployment whose largest load is asked for."""
     burstiness: Annotated[float | None, Option("Variation of the gaps between arrivals: 1 is Poisson.", usual="1", kind="loose", also=("cv",))]
 
-class StaticCase(Lengths, Prefix, Layout):
+class StaticCase(Lengths, Prefix, Layout, total=False):
     """A deployment whose largest batch or context is asked for."""
     batch: Annotated[int, Option("Sequences of the static batch.", 1)]
 
 # What is searched, priced and loaded besides on the command line alone: lists of accelerators, files, the inverse.
 
-class Asked(Static, Prefix, Objectives):
+class Asked(Static, Prefix, Objectives, total=False):
     """The question of a plan the other way round."""
     slo: Annotated[str | None, Option("Objectives, such as 'p95 ttft<1s, p95 tpot<40ms'; without a percentile the mean.", usual="p95 ttft<1s, p95 tpot<50ms", group="Load")]
     max: Annotated[str | None, Option("Ask instead for the largest batch, context, rate or users.", complete=("batch", "context", "rate", "users"))]
@@ -293,7 +292,7 @@ class Served(TypedDict, total=False):
     engine: Annotated[str | None, Option("Engine.", usual="the file's, else vllm", complete=ENGINES, group="Engine")]
     calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", group="Engine")]
 
-class Workbook(Lengths):
+class Workbook(Lengths, total=False):
     """What a workbook offers, and what its cells start with."""
     model: Annotated[Names, Option("Models to offer, comma between them.", kind="names", complete=MODELS)]
     gpu: Annotated[Names, Option("Accelerators to offer, comma between them.", kind="names", complete=GPUS)]
@@ -323,7 +322,7 @@ class Written(TypedDict, total=False):
     out: Annotated[Path | None, Option("Write to this file instead; its folder must exist.", kind="path")]
     force: Annotated[bool, Option("Overwrite an existing file.", False)]
 
-class Tree(Written):
+class Tree(Written, total=False):
     """What is shown of a derivation."""
     depth: Annotated[int | None, Option("Levels of the tree.", usual="what fits on a page or two", kind="loose count")]
 
@@ -373,12 +372,12 @@ class Measuring(TypedDict, total=False):
     force: Annotated[bool, Option("Replace the measurement file that is there.", False)]
     resume: Annotated[bool, Option("Go on with the run that is there.", False)]
 
-class Scored(Written):
+class Scored(Written, total=False):
     """What is set beside measured tables."""
     calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", group="Engine")]
     gpu: Annotated[Path | None, Option("File of your own accelerator, for the rows that name it.", group="Hardware")]
 
-class Shown(Written):
+class Shown(Written, total=False):
     """One entry, or a file to fill in."""
     template: Annotated[str | None, Option("Print a file to fill in: gpu.", complete=("gpu",))]
 

@@ -95,9 +95,12 @@ _LeverInputs = _object(
 _WalkInputs = _object(
     "WalkInputs",
     tokens=list[_Count],
-    cached=_Natural,
-    **dict.fromkeys(("batch", "padded_tokens", "tp", "pp", "ep", "dp"), _Count),
+    **dict.fromkeys(("cached", "redundant_experts"), _Natural),
+    **dict.fromkeys(("batch", "padded_tokens", "tp", "pp", "ep", "dp", "cp"), _Count),
     **dict.fromkeys(("weights", "activations", "kv"), _Dtype),
+    sequence_parallel=bool,
+    skew=_Size,
+    kv_policy=str,
 )
 _Times = _object("Times", **dict.fromkeys(("p50", "p90", "p99"), _Size | None))
 _Shares = _object("Shares", **dict.fromkeys(_REGIMES, _Size))
