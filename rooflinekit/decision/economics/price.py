@@ -21,7 +21,6 @@ __all__ = [
     "hourly_price",
     "positive",
     "price_among",
-    "price_of",
     "priced_names",
     "quoted_price",
     "read_price",
@@ -174,31 +173,11 @@ def read_price(accelerator: Accelerator, given: Mapping[str, Any]) -> HourlyPric
         for key in ("years", "power_price"):
             if key in asked:
                 raise InputError(f"{key} belongs to a purchase; add purchase (USD for one accelerator and its host)")
-        return hourly_price(accelerator, _own(accelerator, asked.get("price")))
+        return hourly_price(accelerator, price_among(asked.get("price"), [accelerator]))
     if "years" not in asked:
         raise InputError("purchase needs years: over how many years it is spread")
     capex = Capex.checked(asked["purchase"], asked["years"], asked.get("power_price", 0.0), asked.get("pue", 1.0))
-    return hourly_price(accelerator, _own(accelerator, asked.get("price")), capex)
-
-
-def _own(accelerator: Accelerator, price: object) -> object:
-    found = price_of(accelerator, price)
-    if found is None and price is not None:
-        raise InputError(
-            f"a price is given for {', '.join(priced_names(price))}, and {accelerator.name} is asked about"
-        )
-    return found
-
-
-def price_of(accelerator: Accelerator, price: object) -> object:
-    """The price of this accelerator where one is given for all, or `name=USD` for some; None where it is not named.
-
-    >>> from rooflinekit.specs import load_accelerator
-    >>> price_of(load_accelerator("h100-sxm").value, {"h100": 2.5, "h200": 3.5})
-    2.5
-    """
-    named = priced_names(price)
-    return named.get(accelerator.name) if isinstance(named, Mapping) else named
+    return hourly_price(accelerator, price_among(asked.get("price"), [accelerator]), capex)
 
 
 def priced_names(price: object) -> Any:
@@ -211,18 +190,24 @@ def priced_names(price: object) -> Any:
     return {load_accelerator(str(name)).value.name: usd for name, usd in price.items()}
 
 
-def price_among(price: object, gpus: Iterable[str]) -> Any:
-    """The one price of some accelerators. Raises InputError for another's, or for several."""
-    named = priced_names(price)
+def price_among(price: object, accelerators: Iterable[Accelerator]) -> Any:
+    """The one price of some accelerators, where it is given for all, or as `name=USD`.
+
+    >>> from rooflinekit.specs import load_accelerator
+    >>> price_among({"h100": 2.5, "h200": 3.5}, [load_accelerator("h100-sxm").value])
+    2.5
+
+    Raises InputError for the prices of others alone, or for several.
+    """
+    named, names = priced_names(price), [accelerator.name for accelerator in accelerators]
     if not isinstance(named, Mapping):
         return named
-    known = {load_accelerator(gpu).value.name for gpu in gpus}
-    for name in named:
-        if name not in known:
-            raise InputError(f"a price is given for {name}, which is not among {', '.join(sorted(known))}")
-    if len(named) > 1 and len(set(named.values())) > 1:
+    found = {named[name] for name in names if name in named}
+    if not found:
+        raise InputError(f"a price is given for {', '.join(named)}, which is not among {', '.join(names)}")
+    if len(found) > 1:
         raise InputError("one price an hour is needed here; give --price once")
-    return next(iter(named.values()))
+    return found.pop()
 
 
 def _bought(accelerator: Accelerator, capex: Capex) -> HourlyPrice:

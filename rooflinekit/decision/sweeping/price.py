@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 
 import numpy as np
 import pandas as pd
 
-from rooflinekit.decision.economics.price import positive, price_of, priced_names, quoted_price, usd_per_million
+from rooflinekit.decision.economics.price import positive, priced_names, quoted_price, usd_per_million
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.specs import load_accelerator
@@ -53,12 +54,9 @@ def with_costs(answers: pd.DataFrame, price: float | Mapping[str, float] | None)
 
 def _hour(gpu: str, price: float | Mapping[str, float] | None) -> tuple[str, float]:
     if isinstance(price, Mapping):
-        try:
-            given = price_of(load_accelerator(gpu).value, price)
-        except RooflinekitError:  # the row says so
-            given = None
-        return _quote(gpu) if given is None else ("given", float(str(given)))
-    return _quote(gpu) if price is None else ("given", price)
+        with suppress(RooflinekitError):  # the row says so
+            price = price.get(load_accelerator(gpu).value.name)
+    return ("given", price) if isinstance(price, float) else _quote(gpu)
 
 
 @cache
