@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
+from rooflinekit.estimation.spelling import at_least
 from rooflinekit.evidence.measured import Facts, Measurement, StartUp
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import DoesNotFitError, InputError
-from rooflinekit.simulation.spelling import at_least
 from rooflinekit.specs import load_model
 
 __all__ = [

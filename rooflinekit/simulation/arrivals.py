@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
+from rooflinekit.estimation.lengths import Length
+from rooflinekit.estimation.spelling import at_least, read_phrase
 from rooflinekit.model.types.errors import WorkloadError
-from rooflinekit.simulation.lengths import Length
-from rooflinekit.simulation.spelling import at_least, read_phrase
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -231,7 +231,7 @@ def generate(process: Process, requests: Requests, count: int, seed: int = 0) ->
     Gaps, prompts, outputs and classes come from streams of their own, so that another law for one leaves the others
     as they were. A closed loop has no clock: its arrivals are all at 0.
 
-    >>> from rooflinekit.simulation.lengths import Fixed
+    >>> from rooflinekit.estimation.lengths import Fixed
     >>> [arrival.time for arrival in generate(Constant(4.0), Requests(Fixed(8), Fixed(2)), 3)]
     [0.25, 0.5, 0.75]
     """

@@ -22,10 +22,10 @@ from numbers import Real
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from rooflinekit.estimation.lengths import MOST_TOKENS, Empirical
+from rooflinekit.estimation.spelling import at_least
 from rooflinekit.model.types.errors import MissingExtraError, SpecError
 from rooflinekit.simulation.arrivals import Arrival
-from rooflinekit.simulation.lengths import MOST_TOKENS, Empirical
-from rooflinekit.simulation.spelling import at_least
 
 __all__ = ["LengthSummary", "Trace", "TraceSummary", "load_trace", "summarise"]
 

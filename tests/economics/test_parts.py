@@ -14,11 +14,11 @@ from rooflinekit.decision.economics.caching import eviction, memory_waste, naive
 from rooflinekit.decision.economics.dialogue import Dialogue, dialogue_time
 from rooflinekit.decision.economics.token_prices import token_times, token_work
 from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.estimation.lengths import Fixed, Uniform
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import InFlight, slots
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError
-from rooflinekit.simulation.lengths import Fixed, Uniform
 
 
 def predictor(model: str = "llama-3-8b", gpu: str = "h100-sxm", calibration: str | None = None, **kw: Any) -> Predictor:

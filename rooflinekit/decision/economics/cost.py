@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 from rooflinekit.decision.economics.caching import (
     EvictionCost,
@@ -18,7 +18,6 @@ from rooflinekit.decision.economics.caching import (
 from rooflinekit.decision.economics.dialogue import Dialogue, dialogue_time
 from rooflinekit.decision.economics.price import (
     POWER_ASSUMPTION,
-    PRICE_KEYS,
     deployment_watts,
     joules_per_token,
     positive,
@@ -33,35 +32,21 @@ from rooflinekit.decision.economics.token_prices import (
     token_times,
     token_work,
 )
-from rooflinekit.estimation.estimator import (
-    DEPLOYMENT_KEYS,
-    WORKLOAD_KEYS,
-    estimate,
-    read_deployment,
-    resolve,
-)
+from rooflinekit.estimation.estimator import estimate, read_deployment, resolve
+from rooflinekit.estimation.lengths import Length, parse_length
+from rooflinekit.estimation.options import keywords, options_of, part_of, read
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Layout
+from rooflinekit.estimation.scenario import Cost as CostOptions
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import InFlight, slots
 from rooflinekit.model.types.answer import DeploymentAnswer
-from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.errors import DoesNotFitError, InputError, WorkloadError, nearest
+from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.simulation.lengths import MOST_TOKENS, Length, parse_length
 from rooflinekit.simulation.outcome import about
 
 __all__ = ["ContextCost", "Cost", "DialogueCost", "cost", "refuse_misfit"]
 
-COST_DEFAULTS: dict[str, Any] = {
-    "isl": "1024", "osl": "256", "cached": 0, "concurrency": None, "utilisation": 1.0,
-    "turns": 10, "question": 100, "system_prompt": 500,
-    "calls": 20, "agent_prompt": 4000, "tool_result": 800, "tool_call": 100, "shared_prompt": False,
-    "long_context": None, "reserve": None,
-}  # fmt: skip
-"""Lengths of dialogues are examples, not measurements; they are printed with the answer."""
-
-_KEYS = (*COST_DEFAULTS, *DEPLOYMENT_KEYS, *PRICE_KEYS, "calibration")
-_MOST_TURNS = 100_000
 _LONG = 131_072
 _HOUR = 3600.0
 
@@ -212,27 +197,22 @@ class CostQuestion:
         return float(max(round(self.osl.mean), 1))
 
     @classmethod
-    def read(cls, scenario: Mapping[str, Any]) -> CostQuestion:
-        """Read keywords; those of the deployment and of prices are left alone.
+    def read(cls, given: Mapping[str, Any]) -> CostQuestion:
+        """Read keywords that `Cost` has checked; those of the deployment and of prices are left alone.
 
-        Raises WorkloadError for a number that makes no sense.
+        Raises WorkloadError for numbers that make no sense together.
         """
-        given = COST_DEFAULTS | {key: scenario[key] for key in COST_DEFAULTS if scenario.get(key) is not None}
-        isl, osl = (parse_length(str(given[key])) for key in ("isl", "osl"))
-        count = {key: _count(given, key) for key in ("question", "tool_result", "tool_call")}
-        count |= {key: _count(given, key, 0) for key in ("cached", "system_prompt", "agent_prompt")}
-        turns, calls = (_count(given, key, 1, _MOST_TURNS, "") for key in ("turns", "calls"))
-        shared = bool(given["shared_prompt"])
+        usual = {name: option.default for name, option in options_of(CostOptions).items()} | {"long_context": _LONG}
+        said = usual | dict(given)
+        isl, osl = (parse_length(str(said[key])) for key in ("isl", "osl"))
+        answer, shared = max(round(osl.mean), 1), said["shared_prompt"]
         asked = cls(
-            isl, osl, count["cached"],
-            None if given["concurrency"] is None else whole_number(given["concurrency"], "concurrency"),
-            positive(given["utilisation"], "utilisation"),
-            positive(1.0 if scenario.get("pue") is None else scenario["pue"], "pue"),
-            Dialogue(turns, count["system_prompt"], count["question"], max(round(osl.mean), 1), shared),
-            Dialogue(calls, count["agent_prompt"], count["tool_result"], count["tool_call"], shared),
-            _count({"long_context": _LONG} | {k: v for k, v in given.items() if v is not None}, "long_context", 2),
-            given["long_context"] is not None,
-            None if given["reserve"] is None else _count(given, "reserve"),
+            isl, osl, said["cached"], said["concurrency"],
+            positive(said["utilisation"], "utilisation"),
+            positive(1.0 if said["pue"] is None else said["pue"], "pue"),
+            Dialogue(said["turns"], said["system_prompt"], said["question"], answer, shared),
+            Dialogue(said["calls"], said["agent_prompt"], said["tool_result"], said["tool_call"], shared),
+            said["long_context"], "long_context" in given, said["reserve"],
         )  # fmt: skip
         if asked.utilisation > 1.0:
             raise WorkloadError(f"utilisation is a share of the time, above 0 and at most 1, not {asked.utilisation:g}")
@@ -248,29 +228,14 @@ class CostQuestion:
         return asked
 
 
-def checked_cost(scenario: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords that were given. Raises InputError for one nobody knows."""
-    for key in scenario:
-        if key not in _KEYS:
-            raise InputError(f"unknown option {key!r}; nearest: {', '.join(nearest(key, _KEYS)) or ', '.join(_KEYS)}")
-    return {key: value for key, value in scenario.items() if value is not None}
-
-
 def refuse_misfit(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any], misfit: str) -> None:
     """Say what `estimate` says of such a batch, or else `misfit`. Raises DoesNotFitError."""
-    asked = {key: given[key] for key in (*WORKLOAD_KEYS, *DEPLOYMENT_KEYS, "calibration") if key in given}
+    asked = part_of(given, (*WORKLOAD_KEYS, *options_of(Layout)))
     try:
         estimate(model, gpu, **asked)
     except DoesNotFitError as error:
         raise DoesNotFitError(str(error).partition(" (--allow-oom")[0]) from None  # an option of estimate alone
     raise DoesNotFitError(misfit)
-
-
-def _count(given: Mapping[str, Any], key: str, least: int = 1, most: int = MOST_TOKENS, unit: str = " tokens") -> int:
-    value = whole_number(given[key], key, least)
-    if value > most:
-        raise WorkloadError(f"{key} must be at most {most:,}{unit}, not {value}")
-    return value
 
 
 @dataclass(frozen=True)
@@ -422,18 +387,14 @@ def why(times: TokenTimes, given: TokenWork, made: TokenWork, experts: bool = Fa
     )
 
 
-def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Any) -> Cost:
+@keywords(CostOptions)
+def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Unpack[CostOptions]) -> Cost:
     """What tokens cost on a deployment, why output costs more than input, and what follows from it.
 
     Args:
         model: a name, a Hugging Face id, or a path, as `estimate` takes it.
         gpu: an accelerator's name or a path to its file.
-        **scenario: isl, osl (tokens, or distributions such as `lognormal:mean=900,cv=1`), cached; concurrency
-            (sequences that run at once; default: as many as fit), utilisation (share of the paid time that it works);
-            the deployment and calibration as `estimate` takes them; price [USD/h], or purchase, years, power_price
-            [USD/kWh]; pue; turns, question, system_prompt (a conversation); calls, agent_prompt, tool_result,
-            tool_call (an agent); shared_prompt (both prompts are cached from the start); long_context [tokens]; reserve
-            (tokens that a static layout sets aside).
+        **scenario: the options of `Cost` in docs/cli.md: lengths, deployment, prices, dialogues; None is the default.
 
     Returns:
         `Cost`: USD a million cached, input and output tokens; conversations, agents and long contexts; decoding
@@ -450,9 +411,9 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
     >>> round(p.output_usd_per_million, 3)  # (15.0 + 18.1) GB over 3.35 TB/s, 64 tokens, 3 USD an hour
     0.128
     """
-    given = checked_cost(scenario)
+    given = read(CostOptions, scenario)
     asked = CostQuestion.read(given)
-    deployment = read_deployment({key: given[key] for key in DEPLOYMENT_KEYS if key in given})
+    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     resolved = resolve(model, gpu, deployment, given.get("calibration"))
     plan = resolved.plan
     # A PUE alone is about energy, not about the price.

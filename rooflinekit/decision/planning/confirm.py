@@ -12,10 +12,10 @@ from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import Option, Part
 from rooflinekit.decision.planning.objective import Felt, Objective, slowest
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal
+from rooflinekit.estimation.lengths import LogNormal, cv
 from rooflinekit.model.traffic.percentiles import Spread
 from rooflinekit.simulation.arrivals import Arrival, Constant, Gamma, Poisson, Requests, generate
 from rooflinekit.simulation.ledger import Ledger, Sketch
-from rooflinekit.simulation.lengths import LogNormal, cv
 from rooflinekit.simulation.replica import Replica as Served
 from rooflinekit.simulation.simulate import Load, Setup, serve
 

@@ -13,6 +13,7 @@ from rooflinekit.decision.economics.price import (
     HourlyPrice,
     deployment_watts,
     hourly_price,
+    priced_names,
     quoted_price,
     usd_per_million,
 )
@@ -64,19 +65,22 @@ class Tariff:
         return (option.gpus, hour) if self.by_gpus else (hour, option.gpus)
 
 
-def read_tariff(gpus: tuple[str, ...], given: Mapping[str, float], pue: float, load_gb_s: float | None) -> Tariff:
+def read_tariff(
+    gpus: tuple[str, ...], given: float | str | Mapping[str, float], pue: float, load_gb_s: float | None
+) -> Tariff:
     """Prices of these accelerators: those given, else the dated quotes in their files.
 
     Raises InputError for a price of an accelerator that is not asked about, WorkloadError for numbers without sense.
     """
     loaded = {gpu: load_accelerator(gpu).value for gpu in gpus}
     named: dict[str, float] = {}
-    for name, price in given.items():
-        accelerator = load_accelerator(name).value
-        if accelerator.name not in {each.name for each in loaded.values()}:
-            raise InputError(f"a price is given for {accelerator.name}, which is not among --gpu {', '.join(gpus)}")
-        named[accelerator.name] = price
-    prices = {
+    prices = priced_names(given)
+    known = {each.name for each in loaded.values()}
+    for name, price in (prices if isinstance(prices, Mapping) else dict.fromkeys(known, prices)).items():
+        if name not in known:
+            raise InputError(f"a price is given for {name}, which is not among --gpu {', '.join(gpus)}")
+        named[name] = price
+    hourly = {
         each.name: quoted_price(each) if named.get(each.name) is None else hourly_price(each, named[each.name])
         for each in loaded.values()
     }
@@ -86,7 +90,7 @@ def read_tariff(gpus: tuple[str, ...], given: Mapping[str, float], pue: float, l
         raise WorkloadError(f"load_gbps must be a number of GB/s above 0, not {load_gb_s!r}")
     told = f"weights load at {LOAD_GB_S:g} GB/s ({LOAD_ASSUMPTION})" if load_gb_s is None else ""
     notes = tuple(note for note in (POWER_ASSUMPTION, told) if note)
-    return Tariff(prices, pue, (load_gb_s or LOAD_GB_S) * GB, notes)
+    return Tariff(hourly, pue, (load_gb_s or LOAD_GB_S) * GB, notes)
 
 
 @dataclass(frozen=True)

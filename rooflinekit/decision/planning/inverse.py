@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from rooflinekit.decision.planning.demand import read_demand
 from rooflinekit.decision.planning.fleet import ability, feel, lay_out
 from rooflinekit.decision.planning.objective import Objective, parse_objectives, refuse_undecoded
-from rooflinekit.decision.planning.plan import DEFAULT_SLO, PlanAnswer, plan
-from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, Resolved, read_deployment, resolve
+from rooflinekit.decision.planning.plan import PlanAnswer, plan
+from rooflinekit.estimation.estimator import Resolved, read_deployment, read_workload, resolve
+from rooflinekit.estimation.options import part_of, read
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LoadCase, StaticCase
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, UnknownNameError, nearest
+from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, UnknownNameError
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.units import format_rate, format_time
@@ -35,7 +37,6 @@ __all__ = [
     "required_bandwidth",
 ]
 
-STATIC_KEYS = ("batch", "isl", "osl", "cached")
 _ALL = 1 << 15  # whole numbers up to which every one is tried
 _PROBES = 1025
 
@@ -97,18 +98,6 @@ def last_before_violation(good: Test, low: int, high: int) -> tuple[int | None, 
         return int(points[at - 1]), again
     found, within = last_before_violation(good, int(points[at - 1]), int(points[at]))
     return found, again or within
-
-
-def check_keys(scenario: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    """Refuse keywords that mean nothing here."""
-    for key in scenario:
-        if key not in known:
-            raise InputError(f"unknown option {key!r} here; nearest: {', '.join(nearest(key, known) or known)}")
-
-
-def part_of(given: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    """Those of the keywords that were given."""
-    return {key: given[key] for key in keys if key in given}
 
 
 def resolved_of(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any]) -> Resolved:
@@ -202,14 +191,12 @@ def largest(
     if what not in LARGEST:
         raise UnknownNameError("quantity", what, LARGEST)
     slo = parse_objectives(subject_to) if subject_to.strip() else ()
-    own = _LOAD if what in ("rate", "users") else STATIC_KEYS
-    check_keys(scenario, (*own, *DEPLOYMENT_KEYS, "calibration"))
-    given = {key: value for key, value in scenario.items() if value is not None}
+    given = read(LoadCase if what in ("rate", "users") else StaticCase, scenario)
     if what in ("rate", "users"):
         return _under_load(what, str(model), str(gpu), slo, given)
     refuse_percentiles(slo)
     resolved = resolved_of(model, gpu, given)
-    work = Workload.checked(**({"batch": 1, "isl": 1024, "osl": 256} | part_of(given, STATIC_KEYS)))
+    work = read_workload(given)[0]
     found = _batch(resolved, work, slo) if what == "batch" else _context(resolved, work, slo)
     return replace(found, scenario={"model": str(model), "gpu": str(gpu), **given})
 
@@ -297,8 +284,9 @@ def _no_solution(resolved: Resolved, where: str, work: Workload, slo: tuple[Obje
 
 
 def _under_load(what: str, model: str, gpu: str, slo: tuple[Objective, ...], given: dict[str, Any]) -> Solution:
-    lengths = part_of(given, _LOAD)
-    probe = read_demand({"rate": 1.0, **lengths} if what == "rate" else {"users": 1, **part_of(given, ("isl", "osl"))})
+    cv = {"cv": given["burstiness"]} if "burstiness" in given else {}
+    lengths = part_of(given, ("isl", "osl"))
+    probe = read_demand({"rate": 1.0, **lengths, **cv} if what == "rate" else {"users": 1, **lengths})
     refuse_undecoded(slo, probe.osl.mean)
     replica = lay_out(model, gpu, part_of(given, DEPLOYMENT_KEYS), probe, given.get("calibration"))
     demand = probe
@@ -337,10 +325,9 @@ def required_bandwidth(
     """
     slo = parse_objectives(subject_to)
     refuse_percentiles(slo)
-    check_keys(scenario, (*STATIC_KEYS, *DEPLOYMENT_KEYS, "calibration"))
-    given = {key: value for key, value in scenario.items() if value is not None}
+    given = read(StaticCase, scenario)
     resolved = resolved_of(model, gpu, given)
-    work = Workload.checked(**({"batch": 1, "isl": 1024, "osl": 256} | part_of(given, STATIC_KEYS)))
+    work = read_workload(given)[0]
     now = float(resolved.plan.system.accelerator.memory_bandwidth)
 
     def good(bandwidth: float) -> bool:
@@ -381,7 +368,7 @@ def _no_bandwidth(resolved: Resolved, work: Workload, slo: tuple[Objective, ...]
 
 
 def fewest_gpus(
-    model: str | PathLike[str], gpus: str | Sequence[str], slo: str = DEFAULT_SLO, **scenario: Any
+    model: str | PathLike[str], gpus: str | Sequence[str], slo: str | None = None, **scenario: Any
 ) -> PlanAnswer:
     """The plan of fewest accelerators, whatever they cost; arguments and answer as of `plan`."""
     return plan(model, gpus, slo, **scenario, by="gpus")
@@ -407,7 +394,7 @@ class BreakEven:
 
 
 def break_even_prices(
-    model: str | PathLike[str], gpus: Sequence[str], slo: str = DEFAULT_SLO, **scenario: Any
+    model: str | PathLike[str], gpus: Sequence[str], slo: str | None = None, **scenario: Any
 ) -> BreakEven:
     """The hourly price at which each accelerator costs as much a token as the cheapest of the others.
 

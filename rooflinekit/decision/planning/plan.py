@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 from rooflinekit.decision.planning.confirm import Ranked, ranked, warnings
 from rooflinekit.decision.planning.cost import FleetCost, Point, Tariff, cold_start_s, cost_of, points, read_tariff
@@ -14,10 +14,12 @@ from rooflinekit.decision.planning.demand import Demand, read_demand
 from rooflinekit.decision.planning.fleet import DecodePool, Option, Part, PrefillPool, Reserve
 from rooflinekit.decision.planning.objective import parse_objectives, refuse_undecoded
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal, Space, search
+from rooflinekit.estimation.options import keywords, read
+from rooflinekit.estimation.scenario import Plan
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import parse_dtype
-from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, WorkloadError, nearest
+from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, WorkloadError
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.version import __version__
 
@@ -25,13 +27,13 @@ __all__ = ["DEFAULT_SLO", "Candidate", "Fleet", "PlanAnswer", "plan", "read_ques
 
 _CLOSE = 0.005  # relative: costs this near are equal
 _FORMATS = ("weights", "kv", "activations")
-_DEMAND = ("rate", "users", "trace", "peak", "isl", "osl", "cv", "clean")
 _SPACE_LISTS = ("engines", "weights", "kv", "tp", "pp", "ep", "dp", "token_budgets", "max_num_seqs")
 _SPACE_SINGLE = ("max_gpus", "memory_fraction", "activations", "disaggregated", "mixed")
-_MONEY = ("prices", "pue", "load_gbps")
-_RESERVE = ("headroom", "redundancy", "limits")
-PLAN_KEYS = (*_DEMAND, *_SPACE_LISTS, *_SPACE_SINGLE, *_MONEY, *_RESERVE, "calibration", "confirm", "seed", "by")
-"""Keywords of `plan` beside model, gpus and slo."""
+_NAMES = {
+    "engine": "engines", "token_budget": "token_budgets", "concurrency": "users", "burstiness": "cv", "price": "prices",
+    "limit": "limits",
+}  # fmt: skip
+"""Options whose parts have names of their own here: there may be several."""
 
 _SHARES = (0.5, 0.9, 0.95, 0.99)
 DEFAULT_SLO = "p95 ttft<1s, p95 tpot<50ms"
@@ -256,13 +258,14 @@ def read_question(
 
     Raises InputError (and its kinds) for anything that makes no sense.
     """
-    for key in scenario:
-        if key not in PLAN_KEYS:
-            raise InputError(f"unknown option {key!r}; nearest: {', '.join(nearest(key, PLAN_KEYS) or PLAN_KEYS)}")
-    given = {key: value for key, value in scenario.items() if value is not None}
+    given = {_NAMES.get(key, key): value for key, value in read(Plan, scenario).items()}
+    if given.pop("aggregated_only", False):
+        given["disaggregated"] = False
+    if given.pop("one_kind", False):
+        given["mixed"] = False
     names = tuple(dict.fromkeys(_gpu_names((gpus,) if isinstance(gpus, str) else tuple(gpus))))
     load_model(model)
-    demand, objectives = read_demand({key: given[key] for key in _DEMAND if key in given}), parse_objectives(slo)
+    demand, objectives = read_demand(given), parse_objectives(slo)
     refuse_undecoded(objectives, demand.osl.mean)
     return PlanQuestion(
         model=str(model),
@@ -272,8 +275,8 @@ def read_question(
         reserve=_reserve(names, given),
         tariff=_tariff(names, given),
         calibration=given.get("calibration"),
-        confirm=whole_number(given.get("confirm", 3), "confirm", 0),
-        seed=whole_number(given.get("seed", 0), "seed", 0),
+        confirm=given.get("confirm", 3),
+        seed=given.get("seed", 0),
     )
 
 
@@ -299,8 +302,6 @@ def _gpu_names(gpus: tuple[str, ...]) -> list[str]:
 def _space(gpus: tuple[str, ...], given: dict[str, Any]) -> Space:
     lists: dict[str, Any] = {key: _listed(key, given[key]) for key in _SPACE_LISTS if key in given}
     single: dict[str, Any] = {key: given[key] for key in _SPACE_SINGLE if key in given}
-    if "max_gpus" in single:
-        single["max_gpus"] = whole_number(single["max_gpus"], "max_gpus")
     return Space(gpus, **lists, **single)
 
 
@@ -326,11 +327,15 @@ def _reserve(gpus: tuple[str, ...], given: dict[str, Any]) -> Reserve:
     headroom = given.get("headroom", 0.0)
     if isinstance(headroom, (bool, str)):
         raise WorkloadError(f"headroom is a share from 0 to below 1, not {headroom!r}")
-    return Reserve(float(headroom), whole_number(given.get("redundancy", 0), "redundancy", 0), tuple(limits))
+    return Reserve(float(headroom), given.get("redundancy", 0), tuple(limits))
 
 
+@keywords(Plan)
 def plan(
-    model: str | PathLike[str], gpus: str | Sequence[str] = ("h100-sxm",), slo: str = DEFAULT_SLO, **scenario: Any
+    model: str | PathLike[str],
+    gpus: str | Sequence[str] = ("h100-sxm",),
+    slo: str | None = None,
+    **scenario: Unpack[Plan],
 ) -> PlanAnswer:
     """The cheapest deployments that carry a traffic within its objectives.
 
@@ -338,13 +343,7 @@ def plan(
         model: a model's name or path.
         gpus: accelerators to choose from, names or paths, or one of them.
         slo: objectives as `parse_objectives` reads them, such as "p95 ttft<1s, p95 tpot<40ms".
-        **scenario: the traffic: rate [requests/s] or users, or trace (a file), isl and osl (tokens, or a distribution
-            such as "lognormal:mean=900,cv=1"), peak (busiest hour over the mean), cv (of the gaps between arrivals);
-            what is searched: engines, weights, kv, tp, pp, ep, dp, token_budgets, max_num_seqs (lists; None: all that
-            are valid, formats only the checkpoint's), max_gpus of one replica, disaggregated, mixed (False leaves them
-            out), memory_fraction, activations; money: prices {gpu: USD an hour}, pue, load_gbps [GB/s]; reserve:
-            headroom (share of what a replica bears), redundancy (replicas that may fail), limits {gpu: how many there
-            are}; calibration; confirm (candidates that are simulated, 3), seed; by: what is to be least, cost or gpus.
+        **scenario: the options of `Plan` in docs/cli.md: traffic, search, money, reserves; None is the default.
 
     Returns:
         A `PlanAnswer`: `answer` in words, `best`, `candidates` by cost, `pareto`, `refused`.
@@ -357,7 +356,7 @@ def plan(
     >>> answer.best.gpus == answer.best.replicas, answer.best.fleets[0].scenario["tp"]
     (True, 1)
     """
-    question = read_question(model, gpus, slo, scenario)
+    question = read_question(model, gpus, slo or DEFAULT_SLO, scenario)
     found = search(question)
     order = ranked(question, found)
     if not order:

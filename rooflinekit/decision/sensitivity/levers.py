@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 from rooflinekit.decision.economics.cost import refuse_misfit
 from rooflinekit.decision.economics.price import (
@@ -20,14 +20,15 @@ from rooflinekit.decision.sensitivity.balance import Balance, balance, in_words
 from rooflinekit.decision.sensitivity.elasticity import Elasticity, elasticities
 from rooflinekit.decision.sensitivity.moves import Hints, Move, moves
 from rooflinekit.decision.sensitivity.question import METRICS, Question, Setting
-from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, WORKLOAD_KEYS, read_deployment
+from rooflinekit.estimation.estimator import read_deployment, read_workload
+from rooflinekit.estimation.options import keywords, part_of, read
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
+from rooflinekit.estimation.scenario import Levers as LeverOptions
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.answer import DeploymentAnswer
-from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.errors import InputError, RooflinekitError, UnknownNameError, WorkloadError, nearest
+from rooflinekit.model.types.errors import InputError, RooflinekitError, UnknownNameError
 from rooflinekit.model.types.hardware import Accelerator
-from rooflinekit.model.types.speculation import SPECULATION_KEYS, Speculation
-from rooflinekit.model.types.workload import Workload
+from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.simulation.outcome import about
 from rooflinekit.specs import load_accelerator, load_model
 
@@ -105,10 +106,7 @@ class Levers(DeploymentAnswer):
 
 def checked(scenario: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords that were given. Raises InputError for one nobody knows, or two that exclude each other."""
-    for key in scenario:
-        if key not in _KEYS:
-            raise InputError(f"unknown option {key!r}; nearest: {', '.join(nearest(key, _KEYS)) or ', '.join(_KEYS)}")
-    given = {key: value for key, value in scenario.items() if value is not None}
+    given = read(LeverOptions, scenario)
     if given.get("by", "cost") not in METRICS:
         raise UnknownNameError("metric to rank by", str(given["by"]), METRICS)
     for key in ("batch", "context"):
@@ -119,20 +117,14 @@ def checked(scenario: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_setting(model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str, Any]) -> tuple[Setting, Hints]:
     """The deployment, what is asked of it, and what may be tried. Raises InputError and its kinds."""
-    work = WORKLOAD_KEYS | {key: given[key] for key in WORKLOAD_KEYS if key in given}
-    users = "concurrency" in given
-    if users:
-        work["batch"] = whole_number(given["concurrency"], "concurrency")
-    deployment = read_deployment({key: given[key] for key in DEPLOYMENT_KEYS if key in given})
-    question = Question(Workload.checked(**work), users)
-    prefix = given.get("prefix")
-    if prefix is not None and positive(prefix, "prefix", zero=True) > 1.0:
-        raise WorkloadError(f"prefix is a share of the prompt, from 0 to 1, not {prefix!r}")
-    draft = Speculation.read({key: given[key] for key in SPECULATION_KEYS if key in given})
+    work, users = read_workload(given)[0], "concurrency" in given
+    question = Question(replace(work, batch=float(given["concurrency"])) if users else work, users)
+    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
+    draft = Speculation.read(part_of(given, SPECULATION_KEYS))
     models = _listed(given.get("models"), "models")
     for name in models:
         load_model(name)
-    hints = Hints(_accelerators(given.get("gpus")), prefix, draft, models)
+    hints = Hints(_accelerators(given.get("gpus")), given.get("prefix"), draft, models)
     calibration = None if "calibration" not in given else str(given["calibration"])
     return Setting(model, gpu, deployment, calibration, question), hints
 
@@ -233,17 +225,16 @@ def rank(move: MoveResult, by: str) -> tuple[int, float]:
     return 0, -ratio if by == "throughput" else ratio
 
 
-def levers(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Any) -> Levers:
+@keywords(LeverOptions)
+def levers(
+    model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Unpack[LeverOptions]
+) -> Levers:
     """What would help a deployment most.
 
     Args:
         model: a name, a Hugging Face id, or a path, as `estimate` takes it.
         gpu: an accelerator's name or a path to its file.
-        **scenario: batch, or concurrency (users of a closed loop); isl, osl, cached, context; the deployment and
-            calibration as `estimate` takes them; price [USD/h], or purchase, years, power_price [USD/kWh], pue;
-            prefix (share of each prompt that a prefix cache would hold); draft, draft_tokens, acceptance (to try, not
-            in use); gpus (others to try: names, or name -> USD/h; default: those whose files have a price); models
-            (others to compare); by (cost, tpot, ttft or throughput: what ranks the moves).
+        **scenario: the options of `Levers` in docs/cli.md: work, deployment, prices, what to try; None is the default.
 
     Returns:
         `Levers`: the answer now, elasticities of TTFT, TPOT, throughput and cost, what a decode step reads, and moves

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, Protocol
@@ -10,12 +12,14 @@ from uuid import uuid4
 import numpy as np
 import pandas as pd
 
-from rooflinekit.decision.economics.price import positive, quoted_price, usd_per_million
+from rooflinekit.decision.economics.price import positive, priced_names, quoted_price, usd_per_million
 from rooflinekit.estimation.frames.cells import Resolutions
 from rooflinekit.estimation.frames.evaluate import answer_table
+from rooflinekit.estimation.options import options_of, part_of
+from rooflinekit.estimation.scenario import Simulation
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.numeric import Array
-from rooflinekit.simulation.simulate import SIMULATION_KEYS, simulate
+from rooflinekit.simulation.simulate import simulate
 from rooflinekit.specs import load_accelerator
 from rooflinekit.version import __version__
 
@@ -33,23 +37,25 @@ _NUMBERS = (
 SIMULATED_COLUMNS = (*_NUMBERS, "level", "calibration_hash", "warnings", "error", "version")
 """Results of a simulated row; with the simulator, `goodput` is the share of requests that meet the objectives."""
 
-_OBJECTIVES = {"ttft": "ttft_ms", "tpot": "tpot_ms"}
-_WHOLE = ("concurrency", "requests", "warmup", "samples", "tp", "pp", "ep", "dp", "cp", "replicas", "seed")
+_OPTIONS = options_of(Simulation)
 _STATIC, _LOADED, _SIMULATED = 65_536, 8_192, 1  # rows of a piece: about a second of work
 _TEXTS = ("level", "calibration_hash", "warnings", "error", "version", "price_source")
 FAULT = "\0fault"
 """A column that a reader adds: why a row cannot be read, empty where it can."""
 
 
-def check_price(price: object) -> float | None:
-    """Read a price for one accelerator hour [USD/h]; None leaves it to the accelerators' files.
+def check_price(price: object) -> float | Mapping[str, float] | None:
+    """Read a price for one accelerator hour [USD/h], of all or by name; None leaves it to the accelerators' files.
 
     Raises WorkloadError for what is no price.
     """
-    return None if price is None else positive(price, "price", zero=True)
+    named = priced_names(price)
+    if isinstance(named, Mapping):
+        return {name: positive(each, f"price of {name}", zero=True) for name, each in named.items()}
+    return None if named is None else positive(named, "price", zero=True)
 
 
-def with_costs(answers: pd.DataFrame, price: float | None) -> pd.DataFrame:
+def with_costs(answers: pd.DataFrame, price: float | Mapping[str, float] | None) -> pd.DataFrame:
     """Add what a row costs: price · accelerators [USD/h], and that over its output tokens an hour.
 
     An idle accelerator is paid too; the price is the dated quote of the accelerator's file, or the one given. Rows
@@ -61,7 +67,7 @@ def with_costs(answers: pd.DataFrame, price: float | None) -> pd.DataFrame:
     """
     names = answers["gpu"] if "gpu" in answers else pd.Series("h100-sxm", index=answers.index)
     codes, distinct = pd.factorize(names.where(names.notna(), "h100-sxm").astype(str))
-    quotes = [("given", price) if price is not None else _quote(str(name)) for name in distinct]
+    quotes = [_hour(str(name), price) for name in distinct]
     each: Array = np.array([quote for _, quote in quotes], dtype=float)[codes]
     sources = pd.Series([source for source, _ in quotes], dtype="object").astype("str").array.take(codes)
     hourly = each * answers["gpus"].to_numpy(dtype=float)
@@ -69,6 +75,13 @@ def with_costs(answers: pd.DataFrame, price: float | None) -> pd.DataFrame:
         million = usd_per_million(hourly, answers["output_tok_s"].to_numpy(dtype=float))
     added = dict(zip(COST_COLUMNS, (hourly, million, sources), strict=True))
     return pd.concat([answers, pd.DataFrame(added, index=answers.index)], axis=1)
+
+
+def _hour(gpu: str, price: float | Mapping[str, float] | None) -> tuple[str, float]:
+    if isinstance(price, Mapping):
+        with suppress(RooflinekitError):  # the row says so
+            price = price.get(load_accelerator(gpu).value.name)
+    return ("given", price) if isinstance(price, float) else _quote(gpu)
 
 
 @cache
@@ -109,9 +122,8 @@ def simulate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row(scenario: dict[Any, Any]) -> dict[str, Any]:
-    given = {_OBJECTIVES.get(str(key), str(key)): _plain(str(key), cell) for key, cell in scenario.items()}
-    given = {key: cell for key, cell in given.items() if cell is not None}
-    known = {key: cell for key, cell in given.items() if key in SIMULATION_KEYS}
+    given = {str(key): plain for key, cell in scenario.items() if (plain := _plain(str(key), cell)) is not None}
+    known: Any = part_of(given, _OPTIONS)
     empty: dict[str, Any] = dict.fromkeys(_NUMBERS, np.nan) | dict.fromkeys(SIMULATED_COLUMNS[len(_NUMBERS) :], "")
     empty["version"] = __version__
     try:
@@ -130,14 +142,8 @@ def _plain(key: str, cell: Any) -> Any:
     """A cell as `simulate` takes it: empty ones None, NumPy's numbers Python's, texts that are numbers read."""
     if cell is None or (not isinstance(cell, (str, list, tuple)) and pd.isna(cell)):
         return None
-    if isinstance(cell, np.generic):
-        cell = cell.item()
-    if isinstance(cell, str) and key not in ("model", "gpu", "isl", "osl", "calibration"):
-        value = pd.to_numeric(cell, errors="coerce")
-        cell = cell if pd.isna(value) else float(value)
-    if isinstance(cell, float) and cell.is_integer() and (key in _WHOLE or key in ("isl", "osl")):
-        return int(cell)
-    return cell
+    plain = cell.item() if isinstance(cell, np.generic) else cell
+    return _OPTIONS[key].of_cell(plain) if key in _OPTIONS else plain
 
 
 class Scenarios(Protocol):
@@ -161,7 +167,7 @@ class Job:
     """What is done with each row: estimated or simulated, at a price of its own or at those of the accelerators."""
 
     simulate: bool = False
-    price: float | None = None
+    price: float | Mapping[str, float] | None = None
     run: str = field(default_factory=lambda: uuid4().hex, repr=False, compare=False)  #: what is laid out once for all
 
     def piece_rows(self, columns: tuple[str, ...]) -> int:

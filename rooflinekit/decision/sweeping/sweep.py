@@ -16,11 +16,11 @@ from rooflinekit.decision.sweeping.output import Kept
 from rooflinekit.decision.sweeping.pareto import Goal, pareto_front, parse_goals
 from rooflinekit.decision.sweeping.tables import ParquetTable, TextTable
 from rooflinekit.decision.sweeping.workbook import Sheet, read_sheet
-from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.frames import INPUT_COLUMNS
+from rooflinekit.estimation.options import options_of
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Simulation
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, nearest
-from rooflinekit.simulation.simulate import SIMULATION_KEYS
 
 __all__ = [
     "WORKBOOKS",
@@ -164,7 +164,7 @@ def check_inputs(names: Iterable[str], simulate: bool) -> None:
 
     Raises InputError.
     """
-    known = [*SIMULATION_KEYS, "ttft", "tpot"] if simulate else [*INPUT_COLUMNS]
+    known = [*options_of(Simulation)] if simulate else [*INPUT_COLUMNS]
     for name in names:
         if name not in (*known, "model", "gpu"):
             near = nearest(name, [*known, "price", "pareto", "workers"]) or [*WORKLOAD_KEYS, *DEPLOYMENT_KEYS]
