@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from os import PathLike
 from typing import Any, Unpack
 
@@ -34,13 +35,15 @@ from rooflinekit.model.types.engine import Engine, EngineSettings
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, UnknownNameError
 from rooflinekit.model.types.hardware import Accelerator, Provenance, System
 from rooflinekit.model.types.kv_policy import FULL, parse_kv_policy
+from rooflinekit.model.types.model import Model
 from rooflinekit.model.types.power import capped
 from rooflinekit.model.types.speculation import METHODS, Speculation
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.specs import Loaded, load_accelerator, load_model, load_system
+from rooflinekit.specs import load_accelerator, load_model, load_system
 from rooflinekit.specs.calibration import choose_calibration, for_serving, load_calibration, stand_in
 from rooflinekit.specs.calibration.last_cache import last_cache
 from rooflinekit.specs.engines import load_engine, split_version, step_range
+from rooflinekit.specs.files import once
 from rooflinekit.version import __version__
 
 __all__ = [
@@ -186,23 +189,45 @@ def resolve(
         if not isinstance(name, (str, PathLike)):
             raise InputError(f"{kind} must be a name or a path, not {name!r}")
     loaded_model, loaded_gpu = load_model(model), load_accelerator(gpu)
-    chosen, notes = _calibration(loaded_gpu.value, deployment.engine, calibration)
-    accelerator = loaded_gpu.value
-    engine, served_notes = _engine(deployment, accelerator, chosen)
-    notes += served_notes
+    chosen, stands_in = _calibration(loaded_gpu.value, deployment.engine, calibration)
+    engine = load_engine(deployment.engine, deployment.engine_version)
+    system = None if deployment.system is None else load_system(deployment.system, loaded_gpu.value)
+    predictor, notes = _lay_out(
+        loaded_model.value, loaded_gpu.value, _same(deployment), chosen, engine, system.value if system else None
+    )
+    warnings = (*loaded_model.warnings, *loaded_gpu.warnings, *stands_in, *(system.warnings if system else ()), *notes)
+    resolved = Resolved(predictor, warnings)
+    return resolved if choice is None else _with_draft(resolved, choice)
+
+
+@lru_cache(maxsize=1024)
+def _same(deployment: Deployment) -> Deployment:
+    """The first deployment that was equal to this one, so that a plan is found by it."""
+    return deployment
+
+
+@once
+def _lay_out(  # noqa: PLR0913, PLR0917 - what a plan is made of
+    model: Model,
+    gpu: Accelerator,
+    deployment: Deployment,
+    calibration: Calibration | None,
+    engine: Engine,
+    system: System | None,
+) -> tuple[Predictor, tuple[str, ...]]:
+    """The plan of a deployment, and what to say about it; made once of the same objects."""
+    engine, notes = _with_served_costs(engine, deployment, gpu, calibration)
     if deployment.power_cap is not None:
-        accelerator, note = capped(accelerator, deployment.power_cap)
+        gpu, note = capped(gpu, deployment.power_cap)
         notes.append(note)
-    system = _system(accelerator, deployment.system)
-    notes += system.warnings
-    plan = make_plan(loaded_model.value, deployment, system.value, chosen, engine)
+    whole = System.of(gpu) if system is None else replace(system, accelerator=gpu)
+    plan = make_plan(model, deployment, whole, calibration, engine)
     notes += format_notes(plan)
     if deployment.pp > 1 and deployment.microbatches == 1:
         notes.append(f"pp={deployment.pp} with one microbatch: while one stage computes, the others wait")
     if deployment.kv_policy.caveat:
         notes.append(deployment.kv_policy.caveat)
-    resolved = Resolved(Predictor.of(plan), (*loaded_model.warnings, *loaded_gpu.warnings, *notes))
-    return resolved if choice is None else _with_draft(resolved, choice)
+    return Predictor.of(plan), tuple(notes)
 
 
 def _with_draft(resolved: Resolved, choice: Speculation) -> Resolved:
@@ -218,10 +243,6 @@ def _with_draft(resolved: Resolved, choice: Speculation) -> Resolved:
     return Resolved(predictor, (*resolved.warnings, *loaded.warnings, *predictor.notes()))
 
 
-def _system(gpu: Accelerator, name: str | None) -> Loaded[System]:
-    return Loaded(System.of(gpu)) if name is None else load_system(name, gpu)
-
-
 def _calibration(gpu: Accelerator, engine: str, asked: str | None) -> tuple[Calibration | None, list[str]]:
     if asked == "none" or (engine == "ideal" and asked is None):
         return None, []
@@ -233,9 +254,10 @@ def _calibration(gpu: Accelerator, engine: str, asked: str | None) -> tuple[Cali
     return for_serving(chosen) if shipped else chosen, [note] if note else []
 
 
-def _engine(deployment: Deployment, gpu: Accelerator, calibration: Calibration | None) -> tuple[Engine, list[str]]:
+def _with_served_costs(
+    engine: Engine, deployment: Deployment, gpu: Accelerator, calibration: Calibration | None
+) -> tuple[Engine, list[str]]:
     """The engine, with the costs that benchmark files of this accelerator and engine showed, if there are such."""
-    engine = load_engine(deployment.engine, deployment.engine_version)
     served = calibration.served if calibration else None
     if served is None or calibration is None:
         return engine, []

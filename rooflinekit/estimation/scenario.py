@@ -127,12 +127,11 @@ class Scenario(Static, Lengths, Prefix, Layout, Speculation, Load, total=False):
 
 # --- what other questions add ------------------------------------------------------------------------------------------
 
-class Shapes(Prefix, Degrees, Formats, total=False):
+class Shapes(Prefix, Hardware, Parallelism, Formats, Engine, total=False):
     """A walk through the tensors of a step."""
     tokens: Annotated[int | str | Sequence[int] | None, Option("Prompt length, or several to pack without padding: 6,3,9.", kind="text", group="Workload")]
     prompt: Annotated[str | None, Option("A text whose words and marks stand in for tokens.", group="Workload")]
     batch: Annotated[int, Option("Prompts of that length, side by side.", 1, group="Workload")]
-    system: System
 
 class Arrivals(TypedDict, total=False):
     """What is sent to a simulated deployment."""

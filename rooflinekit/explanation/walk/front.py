@@ -46,7 +46,7 @@ def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **
 
 def walk(plan: Plan, prompts: Prompts, warnings: tuple[str, ...] = ()) -> Walk:
     """The walk of prompts through a plan, both phases."""
-    accelerator, mine = plan.system.accelerator, prompts.of_replica(plan.deployment.dp)
+    accelerator, mine = plan.system.accelerator, prompts.shared(plan.deployment.dp, plan.deployment.microbatches)
     return Walk(
         version=__version__,
         model=plan.model.name,
@@ -71,6 +71,11 @@ def _inputs(plan: Plan, prompts: Prompts) -> dict[str, Any]:
         "pp": plan.deployment.pp,
         "ep": plan.deployment.ep,
         "dp": plan.deployment.dp,
+        "cp": plan.deployment.cp,
+        "sequence_parallel": plan.deployment.sequence_parallel,
+        "skew": plan.deployment.skew,
+        "redundant_experts": plan.deployment.redundant_experts,
+        "kv_policy": str(plan.deployment.kv_policy),
         "weights": getattr(precision.formats, plan.model.matrices[-1]).value,
         "activations": (precision.inputs or precision.stream).value,
         "kv": precision.kv.value,
