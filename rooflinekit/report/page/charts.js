@@ -1,11 +1,11 @@
-// What each chart shows of an answer of Evaluate (or of one that Python gave in the same form).
+// What each chart shows of a view.
 "use strict";
 const CAUSE_TITLES = { compute: "arithmetic", memory: "memory", network: "network", overhead: "launches and host" };
 const CLASSES = [["weights", "weights"], ["cache", "KV cache"], ["activations", "activations"]];
 const STEPS = ["prefill", "decode"];
 const moved = (part) => part.weights + part.cache + part.activations;
 const sum = (values) => values.reduce((total, value) => total + value, 0);
-const causeOf = (part) => Evaluate.CAUSES[[1, 0, 2, 3].reduce((best, place) => (part.needs[place] > part.needs[best] ? place : best), 1)];
+const causeOf = (part) => CAUSES[[1, 0, 2, 3].reduce((best, place) => (part.needs[place] > part.needs[best] ? place : best), 1)];
 const dtypeOf = (gpu, peak) => Object.entries(gpu.peaks).filter(([, rate]) => Math.abs(rate / peak - 1) < 1e-9).map(([name]) => name).join(", ");
 
 const outlined = () => ({ textBorderColor: colour("card"), textBorderWidth: 3 });
@@ -156,10 +156,10 @@ function stackOption(rows, parts, format, more = {}) {  // rows: [title, {part: 
 }
 
 const bytesRows = (views) => views.flatMap(([title, view]) => STEPS.map((step) => {
-  const values = Evaluate.bytes(view[step]), whole = sum(Object.values(values));
+  const values = bytesOf(view[step]), whole = sum(Object.values(values));
   return [`${step}${title}\n${asBytes(whole)}`, values, whole];
 }).reverse());
-const causeRows = (views) => views.flatMap(([title, view]) => STEPS.map((step) => [`${step}${title}`, shares(Evaluate.causes(view[step]))]).reverse());
+const causeRows = (views) => views.flatMap(([title, view]) => STEPS.map((step) => [`${step}${title}`, shares(causes(view[step]))]).reverse());
 function shares(values) {
   const whole = sum(Object.values(values)) || 1;
   return Object.fromEntries(Object.entries(values).map(([key, value]) => [key, value / whole]));

@@ -12,12 +12,10 @@ from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.explanation.derivation.case import Case
 from rooflinekit.explanation.derivation.front import make_case
-from rooflinekit.model.coefficients import plan_coefficients
-from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.report.page.offers import APART, Asked, Offers, roofs
+from rooflinekit.report.page.offers import Asked, Offers, roofs
+from rooflinekit.report.page.program import Written
 from rooflinekit.report.page.render import paragraphs, table
-from rooflinekit.report.page.view import fixed_view
 from rooflinekit.report.page.words import answer_sentence, decode_sentence, facts, title
 
 __all__ = ["Deployed", "accountant", "foot_notes", "lead", "slider_data"]
@@ -27,19 +25,18 @@ _ACCOUNTANT = Path(__file__).with_name("accountant.html")
 
 @dataclass(frozen=True)
 class Deployed:
-    """A deployment with its answer; `sliders` is why they cannot express it, or ""."""
+    """A deployment with its answer."""
 
     asked: Asked
     case: Case
-    sliders: str
 
     @classmethod
     def of(cls, model: str, gpu: str, scenario: dict[str, Any]) -> Deployed:
         """Answer it; what does not fit is answered too, and said."""
         case = make_case(model, gpu, dict(scenario), anyway=True)
         deployment = {key: scenario[key] for key in DEPLOYMENT_KEYS if scenario.get(key) is not None}
-        asked = Asked(model, gpu, deployment, scenario.get("calibration"), case.predictor)
-        return cls(asked, case, _unreachable(case))
+        asked = Asked(model, gpu, deployment, scenario.get("calibration"), case.predictor, case.work, case.load)
+        return cls(asked, case)
 
     @property
     def answer(self) -> Estimate:
@@ -59,29 +56,16 @@ class Deployed:
         return replace(work, batch=min(float(work.batch), max(room, 1.0)))
 
     @property
-    def view(self) -> dict[str, Any]:
-        """As charts draw it."""
-        return fixed_view(self.case.predictor, self.work)
-
-    @property
     def at(self) -> dict[str, Any]:
         """What the sliders start with."""
-        counts = {key: int(getattr(self.work, key)) for key in ("batch", "isl", "osl")}
+        load, work = self.asked.load, self.case.work
+        counts = {key: int(getattr(work, key)) for key in ("batch", "isl", "osl", "cached")}
+        if work.context is not None:
+            counts["context"] = int(float(work.context))
+        if load is not None:
+            counts = {"isl": counts["isl"], "osl": counts["osl"]}
+            counts = {"rate": load.rate} | counts if load.users is None else {"users": int(load.users)} | counts
         return self.asked.key | counts | {"speed": 1}
-
-
-def _unreachable(case: Case) -> str:
-    if float(case.work.cached) > 0.0:
-        return "sliders know no cached prompts"
-    if case.work.context is not None:
-        return "sliders know no fixed context"
-    if case.answer.speculation is not None:
-        return "sliders know no drafts"
-    try:
-        plan_coefficients(case.predictor)
-    except InputError as error:
-        return str(error)
-    return ""
 
 
 def lead(deployed: Deployed, pool: str = "") -> str:
@@ -113,34 +97,42 @@ def _static_batch(deployed: Deployed) -> Iterator[str]:
     yield f"Below, a static batch {which}; {together}."
 
 
-def slider_data(deployed: Deployed, offers: Offers, against: Deployed | None) -> dict[str, Any]:
-    """What JavaScript starts from."""
-    label = APART.join(str(value) for value in deployed.asked.key.values())
-    fixed = deployed.view if deployed.sliders or label not in offers.plans else None
-    reference = None if against is None else {"title": title(against.answer), "at": against.at, "view": against.view}
+def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) -> tuple[dict[str, Any], str]:
+    """What JavaScript starts from, and the functions that it calls."""
+    program, reference = offers.program, None
+    if against is not None:
+        asked = against.asked
+        other = program.write(asked.predictor, asked.load, asked.work.context is not None)
+        offers.gpus.setdefault(asked.plan.system.accelerator.name, asked.plan)
+    printed = program.printed()
+
+    def placed(written: Written) -> dict[str, Any]:
+        return {
+            "static": printed.places[written.static],
+            "load": None if written.load is None else printed.places[written.load],
+            "gpus": written.gpus, "prefill": written.prefill, "decode": written.decode,
+        }  # fmt: skip
+
+    if against is not None:
+        reference = {"title": title(against.answer), "at": against.at, "plan": placed(other)}
     return {
         "asked": deployed.at,
-        "fixed": fixed,
         "reference": reference,
         "offers": {
             "models": offers.models,
             "gpus": {name: roofs(found) for name, found in offers.gpus.items()},
-            "plans": offers.plans,
+            "plans": {label: placed(written) for label, written in offers.plans.items()},
             "missing": offers.missing,
             "formats": offers.formats,
-            **offers.pool.to_dict(),
+            "steps": list(program.steps),
         },
-    }
+        "library": printed.data,
+    }, printed.source
 
 
-def accountant(deployed: Deployed) -> str:
+def accountant() -> str:
     """Controls and charts; JavaScript fills them."""
-    note = (
-        "The charts start with the deployment that was asked for. A change of a control leaves it for one of plain "
-        f"tensor parallelism: {deployed.sliders}."
-    )
-    told = paragraphs([note]) if deployed.sliders else ""
-    return _ACCOUNTANT.read_text(encoding="utf-8").replace("{{note}}", told)
+    return _ACCOUNTANT.read_text(encoding="utf-8")
 
 
 def kernel_tables(answer: Estimate) -> str:

@@ -1,0 +1,237 @@
+"""The functions behind a page: each deployment traced once, its kernels as calls of functions that equal kernels share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+from rooflinekit.model.graph import Pool, Symbol, trace
+from rooflinekit.model.graph.templates import Instance, Library, Printed, array, call
+from rooflinekit.model.kernels import Operation
+from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.speculation import SpeculativePredictor
+from rooflinekit.model.step import Plan
+from rooflinekit.model.traffic.question import LoadQuestion, answer_load
+from rooflinekit.model.traffic.mixing import slots
+from rooflinekit.model.types.batch import Batch, Sequences
+from rooflinekit.model.types.engine import StepCosts
+from rooflinekit.model.types.kernel import Kernel, KernelTime
+from rooflinekit.model.types.workload import Workload
+
+__all__ = ["INPUTS", "Program", "Written"]
+
+INPUTS = ("batch", "isl", "osl", "cached", "context", "speed")
+"""What a static batch is a function of; `speed` multiplies the bandwidth of the memory."""
+
+_TIMES = ("bound", "time", "low", "high", "compute", "memory", "network", "overhead")
+_WORK = ("flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes")
+_WIDTH = len(_TIMES) + len(_WORK)
+_ENDS = ("bound", "time", "low", "high")
+_MEMORY = ("capacity_bytes", "weight_bytes", "kv_bytes", "activation_bytes", "overhead_bytes", "total_bytes",
+           "kv_pool_bytes", "needed_bytes", "available_bytes", "max_batch", "fits")  # fmt: skip
+_LOADED = ("e2e", "running", "rate", "knee", "stable", "busy", "queue")
+P = TypeVar("P", bound=Predictor)
+
+
+@dataclass(frozen=True)
+class Written:
+    """One deployment as the page calls it: its functions, and what its kernels are."""
+
+    static: Instance
+    load: Instance | None
+    gpus: int
+    prefill: int  #: place of the kernels of a step among all such lists
+    decode: int
+
+
+class Program:
+    """The deployments of one page."""
+
+    def __init__(self) -> None:
+        self.library = Library()
+        self.steps: dict[tuple[tuple[Any, ...], ...], int] = {}
+        self.pool = Pool()
+        self._kernels: dict[tuple[Any, ...], _Known] = {}
+        self._kept: list[Any] = []  # what keys name by its identity
+
+    def write(self, predictor: Predictor, load: LoadQuestion | None = None, fixed: bool = False) -> Written:
+        """Trace a deployment; `load` is what its second function answers, `fixed` says that the context is given."""
+        steps: list[tuple[KernelTime, ...]] = []
+
+        def static(batch: Any, isl: Any, osl: Any, cached: Any, context: Any, speed: Any) -> dict[str, Any]:
+            outlined = self._outlined(predictor, speed)
+            work = Workload(batch, isl, osl, cached, context if fixed else None)
+            point = outlined.evaluate(work)
+            steps[:] = (
+                outlined.plan.time(outlined.prefill_batch(work)).kernels,
+                outlined.decode_step(work).kernels,
+            )
+            pool, memory = speed.pool, [getattr(point.memory, name) for name in _MEMORY]
+            return {
+                "ttft": _ends(point.ttft, pool), "tpot": _ends(point.tpot, pool), "memory": array(memory, pool),
+                "e2e": point.e2e(osl), "rate": point.output_rate(batch, osl),
+                "prefill": _rows(steps[0], pool), "decode": _rows(steps[1], pool),
+            }  # fmt: skip
+
+        def loaded(load_of: Any, isl: Any, osl: Any, speed: Any) -> dict[str, Any]:
+            outlined = self._outlined(predictor, speed)
+            assert load is not None
+            traffic = replace(load.traffic, isl=isl, osl=osl)
+            asked = {"rate": load_of} if load.users is None else {"users": load_of}
+            found = answer_load(outlined, replace(load, traffic=traffic, **asked)).loaded
+            room = slots(outlined, isl, osl)
+            return {
+                "ttft": _ends(found.ttft, speed.pool), "tpot": _ends(found.tpot, speed.pool),
+                "loaded": array([*(getattr(found, name) for name in _LOADED), room], speed.pool),
+            }  # fmt: skip
+
+        instance = self.library.add(trace(static, INPUTS, pool=self.pool))
+        under = None if load is None else self.library.add(trace(loaded, ("load", "isl", "osl", "speed"), pool=self.pool))
+        kinds = [self.steps.setdefault(self._kinds(predictor.plan, step), len(self.steps)) for step in steps]
+        return Written(instance, under, predictor.plan.deployment.gpus, *kinds)
+
+    def printed(self) -> Printed:
+        """All of it as JavaScript."""
+        return self.library.printed()
+
+    def _kinds(self, plan: Plan, step: Sequence[KernelTime]) -> tuple[tuple[Any, ...], ...]:
+        """Name, family, launches and peak of each kernel of a step."""
+        gpu = plan.system.accelerator
+        peaks = (0.0 if timed.kernel.family == "host" else gpu.peak(timed.kernel.dtype) for timed in step)
+        return tuple(
+            (timed.kernel.name, timed.kernel.family, timed.kernel.count, peak)
+            for timed, peak in zip(step, peaks, strict=True)
+        )
+
+    def _outlined(self, predictor: P, speed: Symbol) -> P:
+        plan = self._plan(predictor.plan, speed)
+        if not isinstance(predictor, SpeculativePredictor):
+            return replace(predictor, plan=plan)
+        draft = predictor.draft
+        first, later = (None if part is None else self._plan(part, speed) for part in (draft.first, draft.later))
+        return replace(predictor, plan=plan, draft=replace(draft, first=first, later=later))
+
+    def _plan(self, plan: Plan, speed: Symbol) -> Plan:
+        own = {entry.name: getattr(plan, entry.name) for entry in fields(Plan)}
+        return _Outlined(**own, program=self, speed=speed)
+
+    def kernels(
+        self, plan: _Outlined, operation: tuple[Operation, int], batch: Batch, costs: StepCosts | None
+    ) -> list[KernelTime]:
+        """The kernels of one operation as calls of functions of the batch."""
+        pattern, values = _pattern(batch)
+        key = (operation, pattern, costs is None, plan.key)
+        for kv in (plan.precision.kv, None):
+            known = self._kernels.get((key, kv))
+            if known is not None:
+                break
+        else:
+            self._kept.append(plan)
+            known, cached = self._traced(plan, operation, (pattern, list(values)), costs)
+            self._kernels[key, plan.precision.kv if cached else None] = known
+        values["speed"] = plan.speed
+        given = tuple(value.index if isinstance(value, Symbol) else (value,) for value in values.values())
+        if given not in known.calls:
+            known.calls[given] = [_called(function, values) for function in known.functions]
+        return known.calls[given]
+
+    def _traced(
+        self, plan: _Outlined, operation: tuple[Operation, int], at: tuple[Batch, list[str]], costs: StepCosts | None
+    ) -> tuple[_Known, bool]:
+        """The kernels of one operation as functions of a batch, and whether they depend on the format of the cache."""
+        (pattern, names), timed = at, list[KernelTime]()
+
+        def run(speed: Any, **given: Any) -> list[list[Any]]:
+            gpu = plan.system.accelerator
+            system = replace(plan.system, accelerator=replace(gpu, memory_bandwidth=gpu.memory_bandwidth * speed))
+            alone = replace(plan, system=system, operations=dict([operation]))
+            batch = _mapped(pattern, lambda _, value: given[value] if isinstance(value, str) else value)
+            timed[:] = Plan.run(alone, batch, costs)
+            return [_values(each) for each in timed]
+
+        graph = trace(run, [*names, "speed"])
+        outputs = list(graph.outputs)
+        parts = [graph.only(outputs[place : place + _WIDTH]).trimmed() for place in range(0, len(outputs), _WIDTH)]
+        kernels = [each.kernel for each in timed]
+        bare = [Kernel(each.name, each.family, each.count, each.dtype, gpus=each.gpus) for each in kernels]
+        cached = any(type(size) is not float for each in kernels for size in (each.kv_read_bytes, each.kv_write_bytes))
+        return _Known([(kernel, self.library.add(part)) for kernel, part in zip(bare, parts, strict=True)]), cached
+
+
+@dataclass
+class _Known:
+    """The kernels of an operation as functions of a batch, and what they gave for batches so far."""
+
+    functions: list[tuple[Kernel, Instance]]
+    calls: dict[tuple[Any, ...], list[KernelTime]] = field(default_factory=dict)
+
+
+def _called(function: tuple[Kernel, Instance], values: dict[str, Any]) -> KernelTime:
+    kernel, instance = function
+    found = call(instance, [values[name] for name in instance.inputs] or [values["speed"]], _WIDTH)
+    work = dict(zip(_WORK, found[len(_TIMES) :], strict=True))
+    return KernelTime(replace(kernel, **work), **dict(zip(_TIMES, found, strict=False)))
+
+
+@dataclass(frozen=True)
+class _Outlined(Plan):
+    """A plan whose kernels are calls."""
+
+    program: Program = field(kw_only=True, compare=False, repr=False)
+    speed: Symbol = field(kw_only=True, compare=False, repr=False)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What the kernels of an operation depend on besides the batch and the format of the cache."""
+        precision, deployment = self.precision, self.deployment
+        parts = id(self.system), id(self.calibration), id(self.engine)
+        return *parts, precision.stream, deployment.dp, deployment.cp
+
+    def run(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> tuple[KernelTime, ...]:
+        """The kernels of a step with their times, as calls."""
+        chosen = [pair for pair in self.operations.items() if grows is None or pair[0].grows is grows]
+        return tuple(timed for pair in chosen for timed in self.program.kernels(self, pair, batch, costs))
+
+
+_LETTERS = {"count": "n", "new": "s", "past": "p", "sampled": "r", "span": "w", "filled": "f"}
+_ALWAYS = ("new", "past", "sampled")
+"""Numbers of a batch that are arguments even where they are known, so that one function serves more steps."""
+
+
+def _pattern(batch: Batch) -> tuple[Batch, dict[str, Any]]:
+    """A batch with names in place of its symbols, and what the names stand for."""
+    values: dict[str, Any] = {}
+
+    def name(own: str, value: Any) -> Any:
+        if not isinstance(value, Symbol) and own not in _ALWAYS:
+            return value
+        letter = _LETTERS[own].upper() if _LETTERS[own] in values else _LETTERS[own]  # capitals for the second phase
+        values[letter] = value
+        return letter
+
+    return _mapped(batch, name), values
+
+
+def _mapped(batch: Batch, change: Callable[[str, Any], Any]) -> Batch:
+    """The same batch with other numbers."""
+    phases = (
+        phase and Sequences(**{name: change(name, getattr(phase, name)) for name in _SEQUENCES})
+        for phase in (batch.prefilling, batch.decoding)
+    )
+    return Batch(*phases, change("filled", batch.filled))
+
+
+_SEQUENCES = tuple(entry.name for entry in fields(Sequences))
+
+
+def _values(timed: KernelTime) -> list[Any]:
+    return [*(getattr(timed, name) for name in _TIMES), *(getattr(timed.kernel, name) for name in _WORK)]
+
+
+def _ends(interval: Interval, pool: Pool) -> Symbol:
+    return array([getattr(interval, end) for end in _ENDS], pool)
+
+
+def _rows(step: Sequence[KernelTime], pool: Pool) -> Symbol:
+    return array([array(_values(timed), pool) for timed in step], pool)
