@@ -89,7 +89,7 @@ function rooflineOption(view, gpu, reference) {
 }
 
 function nameDots(points, lines, { grid, from, to, low, high }) {  // a name for the largest points, on the side that hides the least
-  const box = byId("roofline"), wide = box.clientWidth - grid.left - grid.right, tall = parseFloat(box.style.height) - grid.top - grid.bottom;
+  const chart = CHARTS.get("roofline"), wide = chart.wide - grid.left - grid.right, tall = chart.height() - grid.top - grid.bottom;
   const pixels = ([x, y]) => [grid.left + wide * Math.log10(x / from) / Math.log10(to / from), grid.top + tall * Math.log10(high / y) / Math.log10(high / low)];
   const ranked = points.map((point) => {
     const [x, y] = pixels(point.value), told = point.told && point.share > (small() ? 0.05 : 0.02);
@@ -142,7 +142,7 @@ function stackOption(rows, parts, format, more = {}) {  // rows: [title, {part: 
   const option = base(), shown = [...rows].reverse(), left = small() ? 104 : 120;
   option.grid = { left, right: 24, top: more.top ?? 6, bottom: 28 };
   option.tooltip.formatter = ({ seriesName, data, name }) => `${name}: ${seriesName}\n${format(data.told ?? data.value)}`;
-  const wide = (byId(more.id).clientWidth - left - 24) / more.max, fits = (value, words) => (value * wide > 7.2 * words.length + 4 ? words : "");
+  const wide = (CHARTS.get(more.id).wide - left - 24) / more.max, fits = (value, words) => (value * wide > 7.2 * words.length + 4 ? words : "");
   return {
     ...option, xAxis: along("", { axis: { max: more.max }, label: { formatter: more.scale ?? format, showMaxLabel: !more.lines } }),
     yAxis: { ...along("", { axis: { type: "category", data: shown.map(([title]) => title) }, label: { color: colour("ink"), lineHeight: 16 } }), splitLine: { show: false } },

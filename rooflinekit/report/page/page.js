@@ -7,7 +7,7 @@ function tile(value, title, detail, bad = false) {
 const range = (span) => (span.low === span.high ? `bound ${asTime(span.bound)}` : `${asTime(span.low)} to ${asTime(span.high)}; bound ${asTime(span.bound)}`);
 function tiles(view) {
   const read = bytesOf(view.decode), bytes = read.weights + read.cache + read.activations, { memory } = view;
-  const fit = memory.fits ? tile("fits", "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; room for ${memory.room.toLocaleString("en-US")}`)
+  const fit = memory.fits ? tile("fits", "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; room for ${GROUPED.format(memory.room)}`)
     : tile("does not fit", "memory", `${asBytes(memory.needed - memory.available)} too much a GPU`, true);
   const { load } = view, times = felt(view), first = tile(asTime(times.ttft.time), "first token (TTFT)", range(times.ttft));
   const waits = load && !load.stable ? tile("no end", "first token (TTFT)", "more comes than can be served", true) : first;
@@ -37,7 +37,7 @@ function crossing(view, read) {  // more sequences read more experts, so that th
       next = bytesOf(new View(view.rows.plan, { ...view.at, batch: at }).decode).weights / each;
     }
   }
-  return Number.isFinite(at) ? `At this context the cache would weigh as much as the weights at a batch of about ${Math.max(Math.round(at), 1).toLocaleString("en-US")}.` : "";
+  return Number.isFinite(at) ? `At this context the cache would weigh as much as the weights at a batch of about ${GROUPED.format(Math.max(Math.round(at), 1))}.` : "";
 }
 function moves(view) {
   const asked = ["batch", "rate", "users"].find((name) => name in state), half = (name) => (name === "rate" ? state.rate / 2 : Math.max(1, Math.floor(state[name] / 2)));

@@ -55,8 +55,8 @@ class Program:
         self._kernels: dict[tuple[Any, ...], _Known] = {}
         self._kept: list[Any] = []  # what keys name by its identity
 
-    def write(self, predictor: Predictor, load: LoadQuestion | None = None, fixed: bool = False) -> Written:
-        """Trace a deployment; `load` is what its second function answers, `fixed` says that the context is given."""
+    def write(self, predictor: Predictor, question: LoadQuestion | None = None, fixed: bool = False) -> Written:
+        """Trace a deployment; its second function answers `question`, and `fixed` says that the context is given."""
         steps: list[tuple[KernelTime, ...]] = []
 
         def static(batch: Any, isl: Any, osl: Any, cached: Any, context: Any, speed: Any) -> dict[str, Any]:
@@ -74,12 +74,12 @@ class Program:
                 "prefill": _rows(steps[0], pool), "decode": _rows(steps[1], pool),
             }  # fmt: skip
 
-        def loaded(load_of: Any, isl: Any, osl: Any, speed: Any) -> dict[str, Any]:
+        def loaded(load: Any, isl: Any, osl: Any, speed: Any) -> dict[str, Any]:
             outlined = self._outlined(predictor, speed)
-            assert load is not None
-            traffic = replace(load.traffic, isl=isl, osl=osl)
-            asked = {"rate": load_of} if load.users is None else {"users": load_of}
-            found = answer_load(outlined, replace(load, traffic=traffic, **asked)).loaded
+            assert question is not None
+            traffic = replace(question.traffic, isl=isl, osl=osl)
+            asked = {"rate": load} if question.users is None else {"users": load}
+            found = answer_load(outlined, replace(question, traffic=traffic, **asked)).loaded
             room = slots(outlined, isl, osl)
             return {
                 "ttft": _ends(found.ttft, speed.pool), "tpot": _ends(found.tpot, speed.pool),
@@ -87,7 +87,7 @@ class Program:
             }  # fmt: skip
 
         instance = self.library.add(trace(static, INPUTS, pool=self.pool))
-        under = None if load is None else self.library.add(trace(loaded, ("load", "isl", "osl", "speed"), pool=self.pool))
+        under = None if question is None else self.library.add(trace(loaded, ("load", "isl", "osl", "speed"), pool=self.pool))
         kinds = [self.steps.setdefault(self._kinds(predictor.plan, step), len(self.steps)) for step in steps]
         return Written(instance, under, predictor.plan.deployment.gpus, *kinds)
 

@@ -128,7 +128,7 @@ function reflect() {
   for (const name of Object.keys(NUMBERS)) {
     byId(`in-${name}`).value = toNotch(name, state[name]);
     byId(`box-${name}`).value = state[name];
-    const told = name === "speed" ? `${prefixed(OFFERS.gpus[state.gpu].bandwidth * state.speed, "B/s")}` : name === "rate" ? three(state.rate) : `${state[name].toLocaleString("en-US")} ${counted(UNITS[name], state[name])}`;
+    const told = name === "speed" ? `${prefixed(OFFERS.gpus[state.gpu].bandwidth * state.speed, "B/s")}` : name === "rate" ? three(state.rate) : `${GROUPED.format(state[name])} ${counted(UNITS[name], state[name])}`;
     byId(`out-${name}`).textContent = told;
     byId(`in-${name}`).setAttribute("aria-valuetext", told);
   }
