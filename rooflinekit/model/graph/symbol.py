@@ -282,10 +282,10 @@ class Symbol:
     @property
     def operands(self) -> list[Symbol]:
         """The nodes that it is made of."""
-        own = [argument for argument in self.arguments if type(argument) is Symbol]
+        operands = [argument for argument in self.arguments if type(argument) is Symbol]
         if self.op == "loop":
-            own += [entry for argument in self.arguments if type(argument) is tuple for entry in argument]
-        return own
+            operands += [entry for argument in self.arguments if type(argument) is tuple for entry in argument]
+        return operands
 
     __hash__ = object.__hash__
 

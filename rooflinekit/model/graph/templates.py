@@ -7,7 +7,7 @@ tells instances apart is data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -74,8 +74,8 @@ class Library:
         self._templates: dict[tuple[Any, ...], _Template] = {}
         self._tables: dict[tuple[Any, ...], Table] = {}
 
-    def add(self, graph: Graph) -> Instance:
-        """The instance that this graph is.
+    def add(self, graph: Graph, trim: bool = False) -> Instance:
+        """The instance that this graph is; with `trim`, a function of no more inputs than it depends on.
 
         >>> from rooflinekit.model.graph.trace import trace
         >>> library = Library()
@@ -83,8 +83,14 @@ class Library:
         >>> first.template is second.template, first.constants, second.constants
         (True, (2.0, 3.0), (2.0, 5.0))
         """
-        structure, constants = self._lifted(graph)
-        template = self._templates.setdefault(structure, _Template(graph))
+        nodes = _ordered(graph)
+        if trim:
+            used = {node.arguments[0] for node in nodes if node.op == "var"}
+            graph = Graph(tuple(name for name in graph.inputs if name in used), graph.outputs)
+        structure, constants = self._lifted(graph, nodes)
+        template = self._templates.get(structure)
+        if template is None:
+            template = self._templates[structure] = _Template(graph)
         return template.instances.setdefault(constants, Instance(template, constants))
 
     def printed(self) -> Printed:
@@ -111,7 +117,7 @@ class Library:
         tables = [[[layout.axes[axis] for axis in table.axes], table.values] for table in layout.tables]
         return Printed(source, {"axes": list(layout.axes), "tables": tables, "numbers": numbers}, places)
 
-    def _lifted(self, graph: Graph) -> tuple[tuple[Any, ...], tuple[Constant, ...]]:
+    def _lifted(self, graph: Graph, nodes: Iterable[Symbol]) -> tuple[tuple[Any, ...], tuple[Constant, ...]]:
         """What is the same for all graphs that differ in their constants alone; and the constants, in order."""
         places: dict[Symbol, int] = {}
         loops: dict[int, int] = {}
@@ -119,45 +125,47 @@ class Library:
 
         def lifted(argument: Any) -> Any:
             kind = type(argument)
-            if kind is Symbol:
-                return places[argument]
             if kind is float or kind is Instance:
                 constants.append(argument)
                 return kind
             if kind is Table:
                 constants.append(self._tables.setdefault((argument.axes, argument.values), argument))
                 return kind
+            if kind is Symbol:
+                return places[argument]
             return tuple(map(lifted, argument)) if kind is tuple else (kind, argument)
 
         structure: list[Any] = [graph.inputs]
-        for node in _ordered(graph):
+        for node in nodes:
             op, arguments = node.op, node.arguments
             if op == "named":
                 places[node] = places[arguments[0]]
                 continue
-            places[node] = len(structure)
             if op == "held":  # by the loop and the place in its state
-                structure.append((op, loops.setdefault(arguments[0], len(loops)), arguments[1]))
+                entry: tuple[Any, ...] = (op, loops.setdefault(arguments[0], len(loops)), arguments[1])
             elif op in ("var", "fact"):
-                structure.append((op, lifted(arguments[0])))
+                entry = (op, lifted(arguments[0]))
             else:
-                structure.append((op, *map(lifted, arguments)))
+                entry = (op, *[places[each] if type(each) is Symbol else lifted(each) for each in arguments])
+            places[node] = len(structure)
+            structure.append(entry)
         structure.append(tuple(map(lifted, graph.outputs.values())))
         return tuple(structure), tuple(constants)
 
 
-def _ordered(graph: Graph) -> list[Symbol]:
+def _ordered(graph: Graph) -> Iterable[Symbol]:
     """The nodes behind their operands, in an order that does not depend on which of them other graphs made first."""
     ordered: dict[Symbol, None] = {}
-    left = [output for output in reversed(graph.outputs.values()) if isinstance(output, Symbol)]
+    seen: set[Symbol] = set()
+    left = [output for output in graph.outputs.values() if isinstance(output, Symbol)]
     while left:
         node = left[-1]
-        missing = [] if node in ordered else [operand for operand in node.operands if operand not in ordered]
-        if missing:
-            left += reversed(missing)
-        else:
+        if node in seen:
             ordered.setdefault(left.pop())
-    return list(ordered)
+        else:
+            seen.add(node)
+            left += [operand for operand in node.operands if operand not in seen]
+    return ordered
 
 
 def _replaced(graph: Graph, constant: Callable[[Pool, Any], Any]) -> Graph:

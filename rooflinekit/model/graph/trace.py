@@ -27,13 +27,6 @@ class Graph:
         """The nodes that the outputs are made of, each behind its operands."""
         return reachable(self.outputs.values())
 
-    def trimmed(self) -> Graph:
-        """The same without inputs that nothing depends on."""
-        used = {node.arguments[0] for node in self.nodes if node.op == "var"}
-        graph = Graph(tuple(name for name in self.inputs if name in used), self.outputs)
-        graph.__dict__["nodes"] = self.nodes
-        return graph
-
     def only(self, outputs: Iterable[str]) -> Graph:
         """The part that gives these outputs."""
         return Graph(self.inputs, {name: self.outputs[name] for name in outputs})

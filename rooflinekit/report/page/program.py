@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from itertools import product
 from typing import Any, TypeVar
 
 from rooflinekit.model.graph import Pool, Symbol, trace
@@ -52,6 +54,8 @@ class Program:
         self.library = Library()
         self.steps: dict[tuple[tuple[Any, ...], ...], int] = {}
         self.pool = Pool()
+        self.numbers: dict[tuple[Operation, int], int] = {}
+        self._known: dict[tuple[Any, ...], _Known] = {}
         self._kernels: dict[tuple[Any, ...], _Known] = {}
         self._kept: list[Any] = []  # what keys name by its identity
 
@@ -117,29 +121,50 @@ class Program:
         return _Outlined(**own, program=self, speed=speed)
 
     def kernels(
-        self, plan: _Outlined, operation: tuple[Operation, int], batch: Batch, costs: StepCosts | None
+        self, plan: _Outlined, operation: tuple[int, tuple[Operation, int]], step: _Step, costs: StepCosts | None
     ) -> list[KernelTime]:
         """The kernels of one operation as calls of functions of the batch."""
-        pattern, values = _pattern(batch)
-        key = (operation, pattern, costs is None, plan.key)
-        for kv in (plan.precision.kv, None):
-            known = self._kernels.get((key, kv))
-            if known is not None:
-                break
-        else:
-            self._kept.append(plan)
-            known, cached = self._traced(plan, operation, (pattern, list(values)), costs)
-            self._kernels[key, plan.precision.kv if cached else None] = known
-        values["speed"] = plan.speed
-        given = tuple(value.index if isinstance(value, Symbol) else (value,) for value in values.values())
-        if given not in known.calls:
-            known.calls[given] = [_called(function, values) for function in known.functions]
-        return known.calls[given]
+        number, pair = operation
+        key = number, step.pattern, costs is None, plan.key, plan.precision.kv
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._functions(plan, pair, step, costs)
+        if step.given not in known.calls:
+            known.calls[step.given] = [_called(function, step.values) for function in known.functions]
+        return known.calls[step.given]
+
+    def _functions(
+        self, plan: _Outlined, operation: tuple[Operation, int], step: _Step, costs: StepCosts | None
+    ) -> _Known:
+        """The kernels of one operation as functions of a batch.
+
+        Kernels that ask neither for the phase of the sequences nor for the cache are traced once for both phases and
+        all formats of the cache.
+        """
+        key, kv = (operation, costs is None, plan.key), plan.precision.kv
+        phases = [_Unphased(phase, step.pattern.filled) for phase in step.pattern.phases]
+        patterns: list[Batch | _Unphased] = [*phases, step.pattern] if len(phases) == 1 else [step.pattern]
+        for place in product(patterns, (kv, None)):
+            if (key, *place) in self._kernels:
+                return self._kernels[key, *place]
+        self._kept.append(plan)
+        for pattern in patterns:
+            try:
+                known, cached = self._traced(plan, operation, (pattern, list(step.values)), costs)
+            except _PhaseError:
+                continue
+            break
+        self._kernels[key, pattern, kv if cached else None] = known
+        return known
 
     def _traced(
-        self, plan: _Outlined, operation: tuple[Operation, int], at: tuple[Batch, list[str]], costs: StepCosts | None
+        self,
+        plan: _Outlined,
+        operation: tuple[Operation, int],
+        at: tuple[Batch | _Unphased, list[str]],
+        costs: StepCosts | None,
     ) -> tuple[_Known, bool]:
-        """The kernels of one operation as functions of a batch, and whether they depend on the format of the cache."""
+        """The kernels as functions of the names in a pattern, and whether they touch the cache."""
         (pattern, names), timed = at, list[KernelTime]()
 
         def run(speed: Any, **given: Any) -> list[list[Any]]:
@@ -150,13 +175,14 @@ class Program:
             timed[:] = Plan.run(alone, batch, costs)
             return [_values(each) for each in timed]
 
-        graph = trace(run, [*names, "speed"])
+        graph = trace(run, names)
         outputs = list(graph.outputs)
-        parts = [graph.only(outputs[place : place + _WIDTH]).trimmed() for place in range(0, len(outputs), _WIDTH)]
+        parts = [graph.only(outputs[place : place + _WIDTH]) for place in range(0, len(outputs), _WIDTH)]
         kernels = [each.kernel for each in timed]
-        bare = [Kernel(each.name, each.family, each.count, each.dtype, gpus=each.gpus) for each in kernels]
         cached = any(type(size) is not float for each in kernels for size in (each.kv_read_bytes, each.kv_write_bytes))
-        return _Known([(kernel, self.library.add(part)) for kernel, part in zip(bare, parts, strict=True)]), cached
+        bare = [Kernel(each.name, each.family, each.count, each.dtype, gpus=each.gpus) for each in kernels]
+        functions = [(kernel, self.library.add(part, trim=True)) for kernel, part in zip(bare, parts, strict=True)]
+        return _Known(functions), cached
 
 
 @dataclass
@@ -181,7 +207,13 @@ class _Outlined(Plan):
     program: Program = field(kw_only=True, compare=False, repr=False)
     speed: Symbol = field(kw_only=True, compare=False, repr=False)
 
-    @property
+    @cached_property
+    def numbered(self) -> list[tuple[int, tuple[Operation, int]]]:
+        """The operations with a number for each that is the same in all plans of the program."""
+        numbers = self.program.numbers
+        return [(numbers.setdefault(pair, len(numbers)), pair) for pair in self.operations.items()]
+
+    @cached_property
     def key(self) -> tuple[Any, ...]:
         """What the kernels of an operation depend on besides the batch and the format of the cache."""
         precision, deployment = self.precision, self.deployment
@@ -190,8 +222,9 @@ class _Outlined(Plan):
 
     def run(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> tuple[KernelTime, ...]:
         """The kernels of a step with their times, as calls."""
-        chosen = [pair for pair in self.operations.items() if grows is None or pair[0].grows is grows]
-        return tuple(timed for pair in chosen for timed in self.program.kernels(self, pair, batch, costs))
+        step = _Step.of(batch, self.speed)
+        chosen = [each for each in self.numbered if grows is None or each[1][0].grows is grows]
+        return tuple(timed for each in chosen for timed in self.program.kernels(self, each, step, costs))
 
 
 _LETTERS = {"count": "n", "new": "s", "past": "p", "sampled": "r", "span": "w", "filled": "f"}
@@ -199,30 +232,65 @@ _ALWAYS = ("new", "past", "sampled")
 """Numbers of a batch that are arguments even where they are known, so that one function serves more steps."""
 
 
-def _pattern(batch: Batch) -> tuple[Batch, dict[str, Any]]:
-    """A batch with names in place of its symbols, and what the names stand for."""
-    values: dict[str, Any] = {}
+@dataclass(frozen=True)
+class _Step:
+    """A batch with names in place of its symbols, and what the names stand for; `given` tells these values apart."""
 
-    def name(own: str, value: Any) -> Any:
-        if not isinstance(value, Symbol) and own not in _ALWAYS:
-            return value
-        letter = _LETTERS[own].upper() if _LETTERS[own] in values else _LETTERS[own]  # capitals for the second phase
-        values[letter] = value
-        return letter
+    pattern: Batch
+    values: dict[str, Any]
+    given: tuple[Any, ...]
 
-    return _mapped(batch, name), values
+    @classmethod
+    def of(cls, batch: Batch, speed: Symbol) -> _Step:
+        """Read a batch."""
+        values: dict[str, Any] = {"speed": speed}
+
+        def name(own: str, value: Any) -> Any:
+            if not isinstance(value, Symbol) and own not in _ALWAYS:
+                return value
+            letter = _LETTERS[own].upper() if _LETTERS[own] in values else _LETTERS[own]  # capitals: the second phase
+            values[letter] = value
+            return letter
+
+        pattern = _mapped(batch, name)
+        given = tuple(value.index if isinstance(value, Symbol) else (value,) for value in values.values())
+        return cls(pattern, values, given)
 
 
-def _mapped(batch: Batch, change: Callable[[str, Any], Any]) -> Batch:
+def _mapped(batch: Any, change: Callable[[str, Any], Any]) -> Any:
     """The same batch with other numbers."""
-    phases = (
-        phase and Sequences(**{name: change(name, getattr(phase, name)) for name in _SEQUENCES})
-        for phase in (batch.prefilling, batch.decoding)
-    )
-    return Batch(*phases, change("filled", batch.filled))
+    values = {entry.name: getattr(batch, entry.name) for entry in fields(batch)}
+    for name, value in values.items():
+        if value is not None:
+            values[name] = _mapped(value, change) if isinstance(value, Sequences) else change(name, value)
+    return type(batch)(**values)
 
 
-_SEQUENCES = tuple(entry.name for entry in fields(Sequences))
+class _PhaseError(AttributeError):
+    """Somebody asked whether sequences are prompts or answers."""
+
+
+@dataclass(frozen=True)
+class _Unphased:
+    """The sequences of a step in one phase, which does not say which."""
+
+    only: Sequences
+    filled: Any
+
+    @property
+    def tokens(self) -> Any:
+        return self.only.tokens
+
+    @property
+    def sequences(self) -> Any:
+        return self.only.sequences
+
+    @property
+    def sampled_rows(self) -> Any:
+        return self.only.sampled_rows
+
+    def __getattr__(self, name: str) -> Any:
+        raise _PhaseError(name)
 
 
 def _values(timed: KernelTime) -> list[Any]:
