@@ -20,7 +20,7 @@ class View {  // a static batch
     const [capacity, weights, kv, activations, outside, total, pool, needed, available, room, fits] = memory;
     Object.assign(this, {
       at, gpus: plan.gpus, ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, rate, rateEach: rate / plan.gpus, rateUser: 1 / tpot[1],
-      memory: { capacity, weights, kv, activations, outside, total, pool, needed, available, room, fits },
+      memory: { capacity, weights, kv, activations, outside, total, pool, needed, available, room, fits: Boolean(fits) },
     });
     this.rows = { plan, prefill, decode };
   }

@@ -62,7 +62,7 @@ def deployment_page(
     if outcome is not None:
         before, data["simulation"] = f'<div class="wrap">{simulation_card(outcome)}</div>', simulation_data(outcome)
     named = title(deployed.answer) + (f", against {title(other.answer)}" if other else "")
-    page = Page(named, lead(deployed) + _other(other), before, accountant(), _after(deployed, card_of_walk),
+    page = Page(named, lead(deployed) + _other(other), before, accountant(deployed), _after(deployed, card_of_walk),
                 foot_notes(deployed.answer), data, functions, (framed,) if framed else ())  # fmt: skip
     return named, render(page)
 
@@ -80,7 +80,7 @@ def plan_page(plan: Mapping[str, Any], offered: Offered = _NOTHING) -> tuple[str
         data |= more
         heading = f"<h1>{chosen.heading}: {escape(title(deployed.answer))}</h1>"
         told_of = f'<div class="wrap">{heading}{lead(deployed, chosen.pool)}</div>'
-        parts = told_of + accountant(), _after(deployed, ""), foot_notes(deployed.answer)
+        parts = told_of + accountant(deployed), _after(deployed, ""), foot_notes(deployed.answer)
     middle, after, foot = parts
     return named, render(Page(named, plan_lead(plan), plan_cards(plan), middle, after, foot, data, functions))
 

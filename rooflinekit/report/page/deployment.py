@@ -13,6 +13,7 @@ from rooflinekit.estimation.results import Estimate
 from rooflinekit.explanation.derivation.case import Case
 from rooflinekit.explanation.derivation.front import make_case
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.report.markup import filled
 from rooflinekit.report.page.offers import Asked, Offers, roofs
 from rooflinekit.report.page.program import Written
 from rooflinekit.report.page.render import paragraphs, table
@@ -20,7 +21,7 @@ from rooflinekit.report.page.words import answer_sentence, decode_sentence, fact
 
 __all__ = ["Deployed", "accountant", "foot_notes", "lead", "slider_data"]
 
-_ACCOUNTANT = Path(__file__).with_name("accountant.html")
+_HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def lead(deployed: Deployed, pool: str = "") -> str:
 
 
 def _static_batch(deployed: Deployed) -> Iterator[str]:
-    """What the charts below a load are of."""
+    """What the charts of kernels, bytes and memory are of under load."""
     answer, work = deployed.answer, deployed.work
     if answer.load is None:
         return
@@ -93,8 +94,7 @@ def _static_batch(deployed: Deployed) -> Iterator[str]:
             f"of {batch} sequences: no more fit at their full length of {int(work.longest_context)} tokens (under load "
             f"{running} run, each at its own length)"
         )
-    together = "its prompts are computed together, so its first token comes later than under load"
-    yield f"Below, a static batch {which}; {together}."
+    yield f"Kernels, bytes and memory below are those of a static batch {which}."
 
 
 def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) -> tuple[dict[str, Any], str]:
@@ -130,9 +130,10 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
     }, printed.source
 
 
-def accountant() -> str:
+def accountant(deployed: Deployed) -> str:
     """Controls and charts; JavaScript fills them."""
-    return _ACCOUNTANT.read_text(encoding="utf-8")
+    loads = "" if deployed.asked.load is None else (_HERE / "loads.html").read_text(encoding="utf-8")
+    return filled(_HERE / "accountant.html", {"loads": loads})
 
 
 def kernel_tables(answer: Estimate) -> str:

@@ -112,20 +112,37 @@ function drawAll(view, reference, name) {
     () => [["step", "weights [B]", "KV cache [B]", "activations [B]"], ...bytesRows(views).map(([title, b]) => [title.split("\n")[0], b.weights, b.cache, b.activations])]);
   C.memory.show(`Memory of one GPU: ${asBytes(view.memory.total)} of ${asBytes(view.memory.capacity)}, ${view.memory.fits ? "fits" : "does not fit"}.`, () => memoryOption(views.map(([title, each]) => [title ? "other" : reference ? "here" : "used", each])),
     () => [["", ...memoryParts.map(([, title]) => `${title} [B]`), "capacity [B]"], ...views.map(([title, each]) => [title || "here", ...memoryParts.map(([key]) => memoryRow(each)[key]), each.memory.capacity])]);
+  drawLoads(view, reference);
   drawSweeps(view, reference);
 }
+
+function loads(view) {  // doublings of the load up to what can be served
+  const { at, load, rows: { plan } } = view, name = "rate" in at ? "rate" : "users", most = name === "rate" ? Math.floor(Math.log2(load.knee)) : 12;
+  const values = Array.from({ length: name === "rate" ? 8 : 13 }, (_, place) => 2 ** (most - place)).reverse();
+  return values.map((value) => loaded(plan, { ...at, [name]: value })).filter((each) => each?.stable).map((each) => ({ ...each, memory: view.memory }));
+}
+function drawLoads(view, other) {
+  const card = byId("loads");
+  if (card) card.hidden = !view.load;
+  if (!view.load) return;
+  const name = "rate" in view.at ? "rate" : "users", xName = name === "rate" ? "requests a second" : "users", x = (each) => each.at[name];
+  const found = loads(view), there = other?.load && name in other.at ? loads(other) : null, here = { ...view.load, memory: view.memory };
+  const say = (each) => `${three(x(each))} ${xName}\nTPOT ${asTime(each.tpot.time)} (${asTime(each.tpot.low)} to ${asTime(each.tpot.high)})\nTTFT ${asTime(each.ttft.time)} (${asTime(each.ttft.low)} to ${asTime(each.ttft.high)})\n${three(each.running)} sequences running`;
+  const rows = () => [[xName, "TPOT [ms]", "low", "high", "TTFT [ms]", "low", "high", "running"], ...found.map((each) => [x(each), ...["tpot", "ttft"].flatMap((which) => ["time", "low", "high"].map((end) => each[which][end] * 1e3)), each.running])];
+  for (const which of ["tpot", "ttft"]) C[which].show(`${which.toUpperCase()} against ${xName}.`, () => sweepOption(found, x, (each) => [...spanIn(which)(each).slice(0, 3), each[which].time * 1e3], { band: true, bound: false, here: view.load.stable ? here : null, say, label: three, xName, reference: there }), rows);
+}
+const spanIn = (which) => (each) => [each[which].low * 1e3, each[which].time * 1e3, each[which].high * 1e3, each[which].bound * 1e3];
 
 function drawSweeps(view, other) {
   const length = "context" in view.at ? "context" : "isl", batches = sweep(view, "batch", BATCHES), contexts = sweep(view, length, CONTEXTS);
   const there = (name, values) => other && name in other.at ? sweep(other, name, values) : null;
-  const span = (which) => (each) => [each[which].low * 1e3, each[which].time * 1e3, each[which].high * 1e3, each[which].bound * 1e3];
   const say = (each) => `batch ${three(each.at.batch)}, ${three(each.at.isl)} tokens in\nTPOT ${asTime(each.tpot.time)} (${asTime(each.tpot.low)} to ${asTime(each.tpot.high)})\nTTFT ${asTime(each.ttft.time)}\n${three(each.rateEach)} tok/s each GPU${each.memory.fits ? "" : "\ndoes not fit in memory"}`;
-  const rows = (found) => [["batch", "prompt", "TPOT [ms]", "low", "high", "bound", "TTFT [ms]", "tokens/s each GPU", "memory"], ...found.map((each) => [each.at.batch, each.at.isl, ...[1, 0, 2, 3].map((place) => span("tpot")(each)[place]), each.ttft.time * 1e3, each.rateEach, each.memory.fits ? "fits" : "does not fit"])];
+  const rows = (found) => [["batch", "prompt", "TPOT [ms]", "low", "high", "bound", "TTFT [ms]", "tokens/s each GPU", "memory"], ...found.map((each) => [each.at.batch, each.at.isl, ...[1, 0, 2, 3].map((place) => spanIn("tpot")(each)[place]), each.ttft.time * 1e3, each.rateEach, each.memory.fits ? "fits" : "does not fit"])];
   const own = { band: true, bound: true, here: view, say, label: (value) => three(value) };
   const rate = (each) => [0, each.rateEach, 0, 0];
-  C.batch.show("TPOT against batch.", () => sweepOption(batches, (each) => each.at.batch, span("tpot"), { ...own, xName: "batch", reference: there("batch", BATCHES) }), () => rows(batches));
+  C.batch.show("TPOT against batch.", () => sweepOption(batches, (each) => each.at.batch, spanIn("tpot"), { ...own, xName: "batch", reference: there("batch", BATCHES) }), () => rows(batches));
   C.rate.show("Output tokens a second of one GPU against batch.", () => sweepOption(batches, (each) => each.at.batch, rate, { ...own, band: false, bound: false, xName: "batch", label: plain, reference: there("batch", BATCHES) }), () => rows(batches));
-  C.context.show("TPOT against prompt length.", () => sweepOption(contexts, (each) => each.at[length], span("tpot"), { ...own, xName: LENGTHS[length], reference: there(length, CONTEXTS) }), () => rows(contexts));
+  C.context.show("TPOT against prompt length.", () => sweepOption(contexts, (each) => each.at[length], spanIn("tpot"), { ...own, xName: LENGTHS[length], reference: there(length, CONTEXTS) }), () => rows(contexts));
   C.reads.show("Bytes of a decode step against prompt length: weights and KV cache.", () => readsOption(contexts, length), () => [[LENGTHS[length], "weights [B]", "KV cache [B]"], ...contexts.map((each) => [each.at[length], readOf(each).weights, readOf(each).cache])]);
 }
 const readOf = (each) => (each.read ??= bytesOf(each.decode)), LENGTHS = { isl: "prompt tokens", context: "tokens of context" };
@@ -179,6 +196,7 @@ function begin() {
     time: new Chart("time", () => Math.min(Math.max(6, answer(state)?.[step].length ?? 0) * 27, onPaper() ? 820 : Infinity) + 56), bytes: new Chart("bytes", steps),
     memory: new Chart("memory", () => (DATA.reference || pinned ? 2 : 1) * 46 + 78), batch: new Chart("batch", () => 320), rate: new Chart("rate", () => 320),
     context: new Chart("context", () => 320), reads: new Chart("reads", () => 320), pareto: new Chart("pareto", () => 440),
+    tpot: new Chart("load-tpot", () => 320), ttft: new Chart("load-ttft", () => 320),
   });
   controls();
   for (const button of document.querySelectorAll("[data-step]")) button.addEventListener("click", () => {

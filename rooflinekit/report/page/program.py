@@ -21,7 +21,7 @@ from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.kernel import Kernel, KernelTime
 from rooflinekit.model.types.workload import Workload
 
-__all__ = ["INPUTS", "Program", "Written"]
+__all__ = ["ENDS", "INPUTS", "LOADED", "MEMORY", "Program", "Written", "values"]
 
 INPUTS = ("batch", "isl", "osl", "cached", "context", "speed")
 """What a static batch is a function of; `speed` multiplies the bandwidth of the memory."""
@@ -29,10 +29,10 @@ INPUTS = ("batch", "isl", "osl", "cached", "context", "speed")
 _TIMES = ("bound", "time", "low", "high", "compute", "memory", "network", "overhead")
 _WORK = ("flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes")
 _WIDTH = len(_TIMES) + len(_WORK)
-_ENDS = ("bound", "time", "low", "high")
-_MEMORY = ("capacity_bytes", "weight_bytes", "kv_bytes", "activation_bytes", "overhead_bytes", "total_bytes",
+ENDS = ("bound", "time", "low", "high")
+MEMORY = ("capacity_bytes", "weight_bytes", "kv_bytes", "activation_bytes", "overhead_bytes", "total_bytes",
            "kv_pool_bytes", "needed_bytes", "available_bytes", "max_batch", "fits")  # fmt: skip
-_LOADED = ("e2e", "running", "rate", "knee", "stable", "busy", "queue")
+LOADED = ("e2e", "running", "rate", "knee", "stable", "busy", "queue")
 P = TypeVar("P", bound=Predictor)
 
 
@@ -71,7 +71,7 @@ class Program:
                 outlined.plan.time(outlined.prefill_batch(work)).kernels,
                 outlined.decode_step(work).kernels,
             )
-            pool, memory = speed.pool, [getattr(point.memory, name) for name in _MEMORY]
+            pool, memory = speed.pool, [getattr(point.memory, name) for name in MEMORY]
             return {
                 "ttft": _ends(point.ttft, pool), "tpot": _ends(point.tpot, pool), "memory": array(memory, pool),
                 "e2e": point.e2e(osl), "rate": point.output_rate(batch, osl),
@@ -87,7 +87,7 @@ class Program:
             room = slots(outlined, isl, osl)
             return {
                 "ttft": _ends(found.ttft, speed.pool), "tpot": _ends(found.tpot, speed.pool),
-                "loaded": array([*(getattr(found, name) for name in _LOADED), room], speed.pool),
+                "loaded": array([*(getattr(found, name) for name in LOADED), room], speed.pool),
             }  # fmt: skip
 
         instance = self.library.add(trace(static, INPUTS, pool=self.pool))
@@ -173,7 +173,7 @@ class Program:
             alone = replace(plan, system=system, operations=dict([operation]))
             batch = _mapped(pattern, lambda _, value: given[value] if isinstance(value, str) else value)
             timed[:] = Plan.run(alone, batch, costs)
-            return [_values(each) for each in timed]
+            return [values(each) for each in timed]
 
         graph = trace(run, names)
         outputs = list(graph.outputs)
@@ -293,13 +293,14 @@ class _Unphased:
         raise _PhaseError(name)
 
 
-def _values(timed: KernelTime) -> list[Any]:
+def values(timed: KernelTime) -> list[Any]:
+    """What the page is told of a kernel: its times [s] and its work."""
     return [*(getattr(timed, name) for name in _TIMES), *(getattr(timed.kernel, name) for name in _WORK)]
 
 
 def _ends(interval: Interval, pool: Pool) -> Symbol:
-    return array([getattr(interval, end) for end in _ENDS], pool)
+    return array([getattr(interval, end) for end in ENDS], pool)
 
 
 def _rows(step: Sequence[KernelTime], pool: Pool) -> Symbol:
-    return array([array(_values(timed), pool) for timed in step], pool)
+    return array([array(values(timed), pool) for timed in step], pool)

@@ -38,7 +38,7 @@ class Page:
 def render(page: Page) -> str:
     """The whole page as one file that loads nothing."""
     texts = [(_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS]
-    scripts = "\n".join(f"<script>{text}</script>" for text in [page.functions, *texts] if text)
+    scripts = "\n".join(f"<script>{text}</script>" for text in (page.functions, *texts))
     parts = {
         "title": escape(page.title), "lead": page.lead, "before": page.before, "after": page.after, "foot": page.foot,
         "accountant": page.accountant, "style": (_HERE / "page.css").read_text(encoding="utf-8"),

@@ -79,7 +79,8 @@ function choice(name) {
   const select = make("select", "", { id: `in-${name}` });
   for (const value of optionsOf(name)) select.append(make("option", optionTitle(name, value), { value }));
   select.addEventListener("change", () => change({ [name]: typed(name, select.value) }));
-  return make("div", "", { class: "control" }, make("label", TITLES[name], { for: `in-${name}` }), select);
+  const title = name === "tp" && optionsOf(name).some((value) => typeof typed(name, value) !== "number") ? "Parallelism" : TITLES[name];
+  return make("div", "", { class: "control" }, make("label", title, { for: `in-${name}` }), select);
 }
 const NOTCHES = 400;
 const rangeOf = (name) => [NUMBERS[name][0] || 1, NUMBERS[name][1]];  // of the logarithm
