@@ -141,7 +141,7 @@ def flops(built, batch):
     found = Counter()
     for op, count in built.operations.items():
         for kernel in op.kernels(step_of(built, batch), count):
-            fuller = op.routing.imbalance(kernel.dims["tokens"]) if isinstance(op, Experts) else 1.0
+            fuller = op.routing.imbalance(kernel.shape.tokens) if isinstance(op, Experts) else 1.0
             found[kernel.name] += kernel.count * kernel.flops / fuller
     return found
 
@@ -257,7 +257,7 @@ def test_over_two_nodes_a_token_goes_once_to_the_other():
 def test_within_one_replica_the_all_reduce_combines():
     done = kernels(plan("deepseek-v3", Deployment(tp=8, ep=8)), Batch.decode(64.0, 100.0))
     assert not {"expert_dispatch", "expert_combine", "expert_gather"} & set(done)
-    routed = done["experts"].dims["routed"]
+    routed = done["experts"].shape.routed
     assert done["experts"].flops == pytest.approx(2 * routed * 3 * 7168 * 2048)
     assert routed > 64 * 8 / 8  # the fullest rank
 
@@ -286,7 +286,7 @@ def test_one_stage_has_no_bubble_and_sends_nothing():
     with pytest.raises(DeploymentError, match="microbatches=4 need stages"):
         plan("llama-3-8b", Deployment(microbatches=4))
     one = Predictor.of(plan("llama-3-8b", Deployment()))
-    assert one.ttft(work).time == one.plan.time(one.prefill_batch(work)).time
+    assert one.ttft(work).expected == one.plan.time(one.prefill_batch(work)).expected
     assert one.plan.busiest_share(one.prefill_batch(work)) == (1.0, 1.0)
 
 
@@ -295,25 +295,25 @@ def test_the_bubble_of_equal_stages(stages, parts):
     # 80 equal layers: m microbatches of one sequence take (m + p - 1)/p of what one takes through all stages
     built = Predictor.of(plan("llama-3-70b", Deployment(pp=stages, microbatches=parts)))
     work = Workload(float(parts), 2048.0, 64.0)
-    through = built.plan.time(built.prefill_batch(work)).time
-    assert built.ttft(work).time == pytest.approx(through * (parts + stages - 1) / stages, rel=0.02)
+    through = built.plan.time(built.prefill_batch(work)).expected
+    assert built.ttft(work).expected == pytest.approx(through * (parts + stages - 1) / stages, rel=0.02)
 
 
 @given(batch=st.integers(1, 64), parts=st.sampled_from([1, 2, 4, 8]))
 def test_a_token_goes_through_all_stages(batch, parts):
     built = Predictor.of(plan("llama-3-70b", Deployment(pp=4, microbatches=parts)))
     work = Workload(float(batch), 256.0, 32.0, context=300.0)
-    through = built.plan.time(built.decode_batch(work, 300.0)).time
-    assert built.tpot(work).time >= through * (1 - 1e-12)
+    through = built.plan.time(built.decode_batch(work, 300.0)).expected
+    assert built.tpot(work).expected >= through * (1 - 1e-12)
     # no more microbatches are in flight than stages, so nobody waits but for the last stage, which has the LM head
-    assert built.tpot(work).time <= through * 1.15
+    assert built.tpot(work).expected <= through * 1.15
 
 
 def test_filled_stages_raise_the_rate():
     rates = []
     for parts in (1, 2, 4):
         built = Predictor.of(plan("llama-3-70b", Deployment(pp=4, microbatches=parts)))
-        rates.append(1.0 / built.tpot(Workload(256.0, 512.0, 64.0, context=4096.0)).time)
+        rates.append(1.0 / built.tpot(Workload(256.0, 512.0, 64.0, context=4096.0)).expected)
     assert rates == sorted(rates)
 
 
@@ -346,7 +346,7 @@ def test_context_parallel_decode_by_hand():
     assert four["attention"].kv_read_bytes == one["attention"].kv_read_bytes / 4
     assert four["attention"].flops == one["attention"].flops / 4
     assert four["attention"].activation_bytes == one["attention"].activation_bytes
-    assert four["qkv_proj"].dims["m"] == 2  # 8 sequences, two of them this rank's
+    assert four["qkv_proj"].shape.m == 2  # 8 sequences, two of them this rank's
     assert four["context_queries"].network_bytes == 3 / 4 * 8 * 32 * 128 * 2
     assert four["context_results"].network_bytes == 3 / 4 * 8 * (32 * 128 * 2 + 32 * 4)
 

@@ -23,9 +23,10 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.engine import IDEAL, Engine, StepCosts
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.kernel import Kernel, KernelTime
+from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.model import Model
 from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum
+from rooflinekit.model.types.time import KernelTime
 
 __all__ = ["Plan", "make_plan"]
 
@@ -114,7 +115,7 @@ class Plan:
             (StepTime(replace(self, operations=dict(held)).run(batch, None)), count) for held, count in stages.items()
         ]
         shares = []
-        for kind in ("time", "bound"):
+        for kind in ("expected", "bound"):
             times: list[Numeric] = [getattr(step, kind) for step, _ in timed]
             whole = sum((n * time for time, (_, n) in zip(times, timed, strict=True)), 0.0)
             shares.append(reduce(maximum, times) / whole)

@@ -24,8 +24,8 @@ from rooflinekit.report.page.program import ENDS, INPUTS, LOADED, MEMORY, Progra
 
 from .making import FEW, in_node, page_of, view_of
 
-MODELS = ("llama-3.1-8b", "llama-3.3-70b", "qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-120b", "deepseek-v3", "deepseek-v3.2",
-          "qwen3-next-80b-a3b", "gemma-3-27b", "llama-4-scout")  # fmt: skip
+MODELS = ("llama-3.1-8b", "llama-3.3-70b", "qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-120b", "deepseek-v3",
+          "deepseek-v3.2", "qwen3-next-80b-a3b", "gemma-3-27b", "llama-4-scout")  # fmt: skip
 GPUS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
 KINDS: tuple[dict[str, tuple[Any, ...]], ...] = (
     {"weights": ("fp8", "int4"), "kv": ("fp8", None)},
@@ -62,9 +62,15 @@ def random_questions(seed: int) -> Iterator[Question]:
 
 def random_state(draw: random.Random, fixed: bool) -> dict[str, float]:
     isl = int(2 ** draw.uniform(1, 15))
-    return {"batch": int(2 ** draw.uniform(0, 10)), "isl": isl, "osl": int(2 ** draw.uniform(0, 12)),
-            "cached": draw.choice((0, 0, draw.randrange(isl))), "context": int(2 ** draw.uniform(0, 15)) if fixed else 0,
-            "speed": draw.choice((1.0, draw.uniform(0.3, 4.0))), "load": 2 ** draw.uniform(-4, 8)}  # fmt: skip
+    return {
+        "batch": int(2 ** draw.uniform(0, 10)),
+        "isl": isl,
+        "osl": int(2 ** draw.uniform(0, 12)),
+        "cached": draw.choice((0, 0, draw.randrange(isl))),
+        "context": int(2 ** draw.uniform(0, 15)) if fixed else 0,
+        "speed": draw.choice((1.0, draw.uniform(0.3, 4.0))),
+        "load": 2 ** draw.uniform(-4, 8),
+    }
 
 
 def static_answer(predictor: Predictor, at: dict[str, float], fixed: bool) -> list[Any]:
@@ -72,10 +78,9 @@ def static_answer(predictor: Predictor, at: dict[str, float], fixed: bool) -> li
     own = [float(at[name]) for name in ("batch", "isl", "osl", "cached")]
     work = Workload(*own, float(at["context"]) if fixed else None)
     point = predictor.evaluate(work)
-    steps = predictor.plan.time(predictor.prefill_batch(work)), predictor.decode_step(work)
     rows = [
-        [values(timed) for timed in step.kernels if timed.kernel.family != "host" or timed.time > 0.0]
-        for step in steps
+        [values(timed) for timed in step.kernels if timed.kernel.family != "host" or timed.expected > 0.0]
+        for step in (point.prefill, point.decode)
     ]
     spans = [[getattr(span, end) for end in ENDS] for span in (point.ttft, point.tpot)]
     memory = [getattr(point.memory, name) for name in MEMORY]
@@ -124,7 +129,9 @@ def compare(count: int, states: int, seed: int) -> float:
             calls.append((written.load, [sent, at["isl"], at["osl"], at["speed"]], None))
     printed, steps = page.printed(), list(page.steps)
     data = {"library": printed.data, "offers": {"steps": steps}}
-    answers = in_node(printed.source, data, [(printed.places[function], inputs) for function, inputs, _ in calls])["calls"]
+    answers = in_node(printed.source, data, [(printed.places[function], inputs) for function, inputs, _ in calls])[
+        "calls"
+    ]
     worst = 0.0
     for found, right, (_, _, written) in zip(answers, expected, calls, strict=True):
         if written is not None:
@@ -154,7 +161,10 @@ def test_a_page_shows_the_estimate(
 ) -> None:
     """Kernel by kernel and cause by cause."""
     work = {"batch": 24, "isl": 777, "osl": 99, "calibration": calibration, **keys}
-    answer, view = rk.estimate(model, gpu, allow_oom=True, **work), view_of(page_of(tmp_path, model, gpu, **work, **FEW))
+    answer, view = (
+        rk.estimate(model, gpu, allow_oom=True, **work),
+        view_of(page_of(tmp_path, model, gpu, **work, **FEW)),
+    )
     for name, step in (("prefill", answer.prefill), ("decode", answer.decode)):
         kernels = sorted(step.kernels, key=lambda kernel: (kernel.name, kernel.time_us))
         parts = sorted(view[name], key=lambda part: (part["name"], part["time"]))

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from rooflinekit.model.graph.javascript import RUNTIME, function
-from rooflinekit.model.graph.symbol import Pool, Symbol, Table
+from rooflinekit.model.graph.symbol import Pool, Symbol
+from rooflinekit.model.graph.table import Table
 from rooflinekit.model.graph.trace import Graph
 
 __all__ = ["Instance", "Library", "Printed", "array", "call"]
@@ -60,10 +61,10 @@ def call(instance: Instance, arguments: Sequence[Any], outputs: int) -> list[Sym
 
 def array(values: Sequence[Any], pool: Pool) -> Symbol:
     """Several values as one output; the first outputs of one call, in their order, are the call itself."""
-    picks = [value for value in values if isinstance(value, Symbol) and value.op == "pick"]
-    if len(picks) == len(values) and len({pick.arguments[0].index for pick in picks}) == 1:
-        if [pick.arguments[1] for pick in picks] == list(range(len(picks))):
-            return picks[0].arguments[0]  # type: ignore[no-any-return]
+    picks = [value.arguments for value in values if isinstance(value, Symbol) and value.op == "pick"]
+    calls = {whole for whole, _ in picks}
+    if len(calls) == 1 and [place for _, place in picks] == list(range(len(values))):
+        return picks[0][0]  # type: ignore[no-any-return]
     return pool.node("array", *values)
 
 

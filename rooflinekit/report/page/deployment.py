@@ -60,12 +60,12 @@ class Deployed:
     def at(self) -> dict[str, Any]:
         """What the sliders start with."""
         load, work = self.asked.load, self.case.work
-        counts = {key: int(getattr(work, key)) for key in ("batch", "isl", "osl", "cached")}
+        names = ["batch", "isl", "osl", "cached"] if load is None else ["isl", "osl"]
+        counts: dict[str, Any] = {name: int(getattr(work, name)) for name in names}
+        if load is not None:
+            counts |= {"rate": load.rate} if load.users is None else {"users": int(float(load.users))}
         if work.context is not None:
             counts["context"] = int(float(work.context))
-        if load is not None:
-            counts = {"isl": counts["isl"], "osl": counts["osl"]}
-            counts = {"rate": load.rate} | counts if load.users is None else {"users": int(load.users)} | counts
         return self.asked.key | counts | {"speed": 1}
 
 

@@ -1,4 +1,4 @@
-"""The functions behind a page: each deployment traced once, its kernels as calls of functions that equal kernels share."""
+"""The functions behind a page: each deployment is traced once, and its kernels call functions that equal ones share."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import Any, TypeVar
 from rooflinekit.model.graph import Pool, Symbol, trace
 from rooflinekit.model.graph.templates import Instance, Library, Printed, array, call
 from rooflinekit.model.kernels import Operation
-from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
-from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.traffic.mixing import slots
+from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.engine import StepCosts
-from rooflinekit.model.types.kernel import Kernel, KernelTime
+from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.time import KernelTime, Time
 from rooflinekit.model.types.workload import Workload
 
 __all__ = ["ENDS", "INPUTS", "LOADED", "MEMORY", "Program", "Written", "values"]
@@ -26,10 +27,10 @@ __all__ = ["ENDS", "INPUTS", "LOADED", "MEMORY", "Program", "Written", "values"]
 INPUTS = ("batch", "isl", "osl", "cached", "context", "speed")
 """What a static batch is a function of; `speed` multiplies the bandwidth of the memory."""
 
-_TIMES = ("bound", "time", "low", "high", "compute", "memory", "network", "overhead")
+_TIMES = ("bound", "expected", "low", "high", "compute", "memory", "network", "overhead")
 _WORK = ("flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes")
 _WIDTH = len(_TIMES) + len(_WORK)
-ENDS = ("bound", "time", "low", "high")
+ENDS = ("bound", "expected", "low", "high")
 MEMORY = ("capacity_bytes", "weight_bytes", "kv_bytes", "activation_bytes", "overhead_bytes", "total_bytes",
            "kv_pool_bytes", "needed_bytes", "available_bytes", "max_batch", "fits")  # fmt: skip
 LOADED = ("e2e", "running", "rate", "knee", "stable", "busy", "queue")
@@ -63,14 +64,11 @@ class Program:
         """Trace a deployment; its second function answers `question`, and `fixed` says that the context is given."""
         steps: list[tuple[KernelTime, ...]] = []
 
-        def static(batch: Any, isl: Any, osl: Any, cached: Any, context: Any, speed: Any) -> dict[str, Any]:
+        def static(batch: Any, isl: Any, osl: Any, speed: Any, **more: Any) -> dict[str, Any]:
             outlined = self._outlined(predictor, speed)
-            work = Workload(batch, isl, osl, cached, context if fixed else None)
+            work = Workload(batch, isl, osl, more["cached"], more["context"] if fixed else None)
             point = outlined.evaluate(work)
-            steps[:] = (
-                outlined.plan.time(outlined.prefill_batch(work)).kernels,
-                outlined.decode_step(work).kernels,
-            )
+            steps[:] = point.prefill.kernels, point.decode.kernels
             pool, memory = speed.pool, [getattr(point.memory, name) for name in MEMORY]
             return {
                 "ttft": _ends(point.ttft, pool), "tpot": _ends(point.tpot, pool), "memory": array(memory, pool),
@@ -91,7 +89,11 @@ class Program:
             }  # fmt: skip
 
         instance = self.library.add(trace(static, INPUTS, pool=self.pool))
-        under = None if question is None else self.library.add(trace(loaded, ("load", "isl", "osl", "speed"), pool=self.pool))
+        under = (
+            None
+            if question is None
+            else self.library.add(trace(loaded, ("load", "isl", "osl", "speed"), pool=self.pool))
+        )
         kinds = [self.steps.setdefault(self._kinds(predictor.plan, step), len(self.steps)) for step in steps]
         return Written(instance, under, predictor.plan.deployment.gpus, *kinds)
 
@@ -180,8 +182,7 @@ class Program:
         parts = [graph.only(outputs[place : place + _WIDTH]) for place in range(0, len(outputs), _WIDTH)]
         kernels = [each.kernel for each in timed]
         cached = any(type(size) is not float for each in kernels for size in (each.kv_read_bytes, each.kv_write_bytes))
-        bare = [Kernel(each.name, each.family, each.count, each.dtype, gpus=each.gpus) for each in kernels]
-        functions = [(kernel, self.library.add(part, trim=True)) for kernel, part in zip(bare, parts, strict=True)]
+        functions = [(kernel, self.library.add(part, trim=True)) for kernel, part in zip(kernels, parts, strict=True)]
         return _Known(functions), cached
 
 
@@ -196,8 +197,9 @@ class _Known:
 def _called(function: tuple[Kernel, Instance], values: dict[str, Any]) -> KernelTime:
     kernel, instance = function
     found = call(instance, [values[name] for name in instance.inputs] or [values["speed"]], _WIDTH)
-    work = dict(zip(_WORK, found[len(_TIMES) :], strict=True))
-    return KernelTime(replace(kernel, **work), **dict(zip(_TIMES, found, strict=False)))
+    times: dict[str, Any] = dict(zip(_TIMES, found, strict=False))
+    work: dict[str, Any] = dict(zip(_WORK, found[len(_TIMES) :], strict=True))
+    return KernelTime(kernel=replace(kernel, **work), **times)
 
 
 @dataclass(frozen=True)
@@ -298,8 +300,8 @@ def values(timed: KernelTime) -> list[Any]:
     return [*(getattr(timed, name) for name in _TIMES), *(getattr(timed.kernel, name) for name in _WORK)]
 
 
-def _ends(interval: Interval, pool: Pool) -> Symbol:
-    return array([getattr(interval, end) for end in ENDS], pool)
+def _ends(time: Time, pool: Pool) -> Symbol:
+    return array([getattr(time, end) for end in ENDS], pool)
 
 
 def _rows(step: Sequence[KernelTime], pool: Pool) -> Symbol:
