@@ -49,7 +49,7 @@ def expected(state: dict[str, Any]) -> list[float]:
 def test_the_address_is_the_state_and_numbers_are_pythons(browser: Browser, pages: dict[str, Path]) -> None:
     browser.size(1280, 900)
     browser.open(pages["deployment"])
-    states = [state for state in random_states(420) if state["model"] == "llama-3-8b" or state["weights"] == "own"]
+    states = [state for state in random_states(60) if state["model"] == "llama-3-8b" or state["weights"] == "own"]
     script = """(hashes) => hashes.map((hash) => { state = read(hash); update();
       const view = answer(state); return view && [view.ttft.time, view.tpot.time, view.rateEach, view.memory.total,
         document.getElementById("tiles").textContent.includes(asTime(view.tpot.time)) ? 1 : 0]; })"""
@@ -59,7 +59,7 @@ def test_the_address_is_the_state_and_numbers_are_pythons(browser: Browser, page
         if told is not None:
             found += 1
             assert told == pytest.approx([*expected(state), 1], rel=1e-9), state
-    assert found >= 200
+    assert found >= 20
 
 
 def test_a_slider_changes_the_numbers_and_the_address(browser: Browser, pages: dict[str, Path]) -> None:

@@ -87,9 +87,12 @@ UNKNOWN = object()
 class Pool:
     """The nodes of one graph, in the order in which they were made: each stands behind those that it is made of."""
 
-    def __init__(self, values: Mapping[str, float] | None = None) -> None:
-        """`values` of variables, where the graph is traced at one point: branches then follow them."""
-        self.values = dict(values or {})
+    def __init__(self, values: Mapping[str, float] | None = None, names: bool = True) -> None:
+        """`values` of variables, where the graph is traced at one point: branches then follow them.
+
+        Without `names`, formulas leave no lines of an explanation.
+        """
+        self.values, self.names = dict(values or {}), names
         self.nodes: list[Symbol] = []
         self._known: dict[tuple[Any, ...], Symbol] = {}
         self._tables: dict[tuple[Any, ...], Table] = {}
@@ -309,7 +312,9 @@ def formula(symbol: str, meaning: str, unit: str = "", source: str = "") -> Call
         @wraps(function)
         def called(*given: P.args, **options: P.kwargs) -> R:
             value = function(*given, **options)
-            return cast("R", value.pool.apply("named", value, quantity)) if isinstance(value, Symbol) else value
+            if isinstance(value, Symbol) and value.pool.names:
+                return cast("R", value.pool.apply("named", value, quantity))
+            return value
 
         called.quantity = quantity  # type: ignore[attr-defined]
         return called

@@ -101,8 +101,8 @@ class Library:
         >>> library = Library()
         >>> made = [library.add(trace(lambda m, n=n: {"bytes": 2.0 * m * n}, ["m"])) for n in (3.0, 5.0)]
         >>> printed = library.printed()
-        >>> print(*printed.source.splitlines()[-7:-3], printed.data["numbers"])
-        function f0(k, m) { const x2 = (2.0 * m) * k[0]; return [x2]; } [[[3.0], [5.0]]]
+        >>> print(*printed.source.splitlines()[-9:-5], printed.data["numbers"])
+        function f0(k, m) { const x3 = (2.0 * m) * k[0]; return [x3]; } [[[3.0], [5.0]]]
         """
         templates = list(self._templates.values())
         instances = [instance for template in templates for instance in template.instances.values()]

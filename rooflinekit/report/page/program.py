@@ -54,7 +54,7 @@ class Program:
     def __init__(self) -> None:
         self.library = Library()
         self.steps: dict[tuple[tuple[Any, ...], ...], int] = {}
-        self.pool = Pool()
+        self.pool = Pool(names=False)
         self.numbers: dict[tuple[Operation, int], int] = {}
         self._known: dict[tuple[Any, ...], _Known] = {}
         self._kernels: dict[tuple[Any, ...], _Known] = {}
@@ -177,7 +177,7 @@ class Program:
             timed[:] = Plan.run(alone, batch, costs)
             return [values(each) for each in timed]
 
-        graph = trace(run, names)
+        graph = trace(run, names, pool=Pool(names=False))
         outputs = list(graph.outputs)
         parts = [graph.only(outputs[place : place + _WIDTH]) for place in range(0, len(outputs), _WIDTH)]
         kernels = [each.kernel for each in timed]
