@@ -11,7 +11,7 @@ function tiles(view) {
     : tile("does not fit", "memory", `${asBytes(memory.needed - memory.available)} too much a GPU`, true);
   const { load } = view, times = felt(view), first = tile(asTime(times.ttft.time), "first token (TTFT)", range(times.ttft));
   const waits = load && !load.stable ? tile("no end", "first token (TTFT)", "more comes than can be served", true) : first;
-  const running = load ? [tile(three(load.running), "sequences running", `${three(load.rate)} requests/s; at most ${three(load.knee)} can be served`)] : [];
+  const running = load ? [tile(three(load.running), "sequences running", `${three(load.rate)} requests/s${"rate" in load.at ? `; at most ${three(load.knee)} can be served` : ""}`)] : [];
   byId("tiles").replaceChildren(
     tile(asTime(times.tpot.time), "a token (TPOT)", range(times.tpot)), waits,
     tile(`${three(times.rateUser)} tok/s`, "each user", `${three(times.rateEach)} tok/s each GPU${load ? "" : ", prompts included"}`), ...running,
