@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.model.graph.symbol import named
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum, minimum
 
@@ -66,6 +67,11 @@ class Time:
         """After a wait that is made of the same times, and as uncertain; none of it is in the bound."""
         ratio = 1.0 + wait / self.expected
         return Time(self.expected + wait, self.bound, self.low * ratio, self.high * ratio)
+
+    def named(self, symbol: str, meaning: str, source: str = "") -> Time:
+        """The same; while it is traced, its expected time is a line of explanations."""
+        expected = named(self.expected, symbol, meaning, "s", source)
+        return self if expected is self.expected else replace(self, expected=expected)
 
     def taken(self, places: NDArray[np.intp]) -> Time:
         """Those of an array of times at some places; what does not vary stays."""
