@@ -111,15 +111,16 @@ class Plan:
             )
             for stage in range(self.deployment.pp)
         )
-        timed = [
-            (StepTime(replace(self, operations=dict(held)).run(batch, None)), count) for held, count in stages.items()
-        ]
+        timed = [(replace(self, operations=dict(held))._bare(batch), count) for held, count in stages.items()]
         shares = []
         for kind in ("expected", "bound"):
             times: list[Numeric] = [getattr(step, kind) for step, _ in timed]
             whole = sum((n * time for time, (_, n) in zip(times, timed, strict=True)), 0.0)
             shares.append(reduce(maximum, times) / whole)
         return shares[0], shares[1]
+
+    def _bare(self, batch: Batch) -> StepTime:
+        return StepTime(self.run(batch, None))
 
     @property
     def _together(self) -> int:

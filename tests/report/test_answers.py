@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deployments import CASES
 
 import rooflinekit as rk
 from rooflinekit.decision.sensitivity.scaled import scaled
@@ -26,6 +25,17 @@ from .making import FEW, in_node, page_of, view_of
 
 MODELS = ("llama-3.1-8b", "llama-3.3-70b", "qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-120b", "deepseek-v3",
           "deepseek-v3.2", "qwen3-next-80b-a3b", "gemma-3-27b", "llama-4-scout")  # fmt: skip
+CASES: tuple[tuple[str, str, dict[str, Any], str | None], ...] = (
+    ("llama-3.1-8b", "h100-sxm", {}, None),  # dense
+    ("llama-3.1-8b", "h100-sxm", {"engine": "gpt-fast"}, None),  # decode without graphs
+    ("llama-3.3-70b", "b200-sxm", {"tp": 8, "weights": "fp8", "kv": "fp8", "engine": "trtllm"}, None),  # quantised
+    ("qwen3-30b-a3b", "h200-sxm", {"tp": 2, "engine": "sglang"}, None),  # experts
+    ("gpt-oss-120b", "h100-sxm", {}, None),  # windows, MXFP4
+    ("deepseek-v3.2", "h200-sxm", {"tp": 8}, None),  # latent and sparse attention
+    ("qwen3-next-80b-a3b", "h100-sxm", {"tp": 2}, None),  # recurrent layers
+    ("mixtral-8x7b", "a100-sxm-80gb", {"tp": 2}, "none"),  # the bare bound
+    ("llama-3.1-8b", "l40s", {"tp": 4}, None),  # over PCI Express
+)
 GPUS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
 KINDS: tuple[dict[str, tuple[Any, ...]], ...] = (
     {"weights": ("fp8", "int4"), "kv": ("fp8", None)},
@@ -39,6 +49,7 @@ KINDS: tuple[dict[str, tuple[Any, ...]], ...] = (
     {"rate": (0.05, 2.0, 30.0, 500.0), "burstiness": (0.5, 1.0), "isl_cv": (0.0, 0.7), "tp": (1, 2), "dp": (1, 2)},
     {"concurrency": (1, 40, 3000), "requests": (None, 6000), "osl_cv": (0.0, 0.5), "tp": (1, 2)},
     {"engine": ("gpt-fast", "sglang", "trtllm", "vllm@0.8.5", "ideal"), "token_budget": (None, 1024), "tp": (1, 4)},
+    {"slow": (1.1,), "grouped": (0.0, 0.4), "tp": (1, 2), "dp": (1, 2)},
     {"calibration": ("none",), "power_cap": (None, 400.0), "max_model_len": (None, 8192), "eager": (None, True)},
 )
 
@@ -50,14 +61,26 @@ def random_questions(seed: int) -> Iterator[Question]:
         kind, place = KINDS[place % len(KINDS)], place + 1
         for _ in range(50):
             keys = {name: value for name, values in kind.items() if (value := draw.choice(values)) is not None}
+            costs = {"memory": keys.pop("slow", 1.0), "grouped": keys.pop("grouped", 0.0)}
             try:
                 question = ask(draw.choice(MODELS), draw.choice(GPUS), {"isl": 1000, "osl": 200, **keys})
+                if costs["memory"] != 1.0:
+                    question = slower(question, costs)
                 if question.load is not None:
                     answer_load(question.resolved.predictor, question.load)
             except RooflinekitError:
                 continue
             yield question
             break
+
+
+def slower(question: Question, costs: dict[str, float]) -> Question:
+    """The same on an engine whose costs are fitted to benchmark files."""
+    predictor = question.resolved.predictor
+    engine = predictor.plan.engine
+    fitted = replace(engine, costs=replace(engine.costs, **costs))
+    other = predictor.on(replace(predictor.plan, engine=fitted))
+    return replace(question, resolved=replace(question.resolved, predictor=other))
 
 
 def random_state(draw: random.Random, fixed: bool) -> dict[str, float]:
