@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from rooflinekit.estimation.estimator import DEGREES, read_deployment, resolve
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.estimation.scenario import DEGREES
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.traffic.question import LoadQuestion
