@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rooflinekit.model.graph import fact, named
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import StepCosts
@@ -38,16 +39,17 @@ def run_by(costs: StepCosts, kernels: StepTime, iteration: Iteration, whole: Ste
     be a part of the step, without host work; `whole` is all of it, and host work is added. No time falls below its
     bound.
     """
-    changed = tuple(_changed(timed, costs) for timed in kernels.kernels)
+    changed = tuple(_changed(timed, costs).named() for timed in kernels.kernels)
     if whole is None:
         return StepTime(changed, costs.interval)
     if not changed:
         return StepTime((), costs.interval)
     entries = _host_entries(costs, iteration, changed[0].kernel.dtype)
     if iteration.eager and costs.launch:
-        everything = changed if whole is kernels else tuple(_changed(timed, costs) for timed in whole.kernels)
+        everything = changed if whole is kernels else tuple(_changed(timed, costs).named() for timed in whole.kernels)
         launches = sum(timed.kernel.count for timed in everything)
         busy = sum((timed.time for timed in everything), 0.0)
+        busy = named(busy, "busy", "time of all kernels", "s")
         gaps = maximum(iteration.passes * (launches * costs.launch) - busy, 0.0)
         if not isinstance(gaps, float) or gaps > 0.0:
             doubt = where(gaps > 0.0, costs.spread.get("launch", 0.0) * launches, 0.0)
@@ -76,9 +78,10 @@ def _slower(timed: KernelTime, costs: StepCosts) -> KernelTime:
     """
     if timed.kernel.gpus > 1:
         return timed
-    share = timed.memory / maximum(timed.memory + timed.compute, 1e-30)
+    share = named(timed.memory / maximum(timed.memory + timed.compute, 1e-30), "share", "memory's part of the two times")
     factor = costs.memory**share * costs.compute ** (1.0 - share)
     ratio = 1.0 + (factor - 1.0) * maximum(timed.time - timed.overhead, 0.0) / maximum(timed.time, 1e-30)
+    ratio = named(ratio, "slow", "how much slower this kernel runs in this deployment", source="docs/fit-back.md")
     time, low, high = (maximum(ratio * end, timed.bound) for end in (timed.time, timed.low, timed.high))
     memory, compute = timed.memory * costs.memory, timed.compute * costs.compute
     return replace(timed, memory=memory, compute=compute, time=time, low=low, high=high)
@@ -94,7 +97,7 @@ def host_times(costs: StepCosts, iteration: Iteration) -> tuple[Numeric, Numeric
     once, each = costs.step, costs.sequence
     if iteration.gpus > 1:
         once, each = once + costs.ranks, each + costs.sequence_ranks
-    gaps = iteration.passes * (iteration.layers * costs.layer)
+    gaps = iteration.passes * (fact(iteration.layers, "L", "layers") * costs.layer)
     return iteration.passes * once + iteration.sequences * each, gaps
 
 
@@ -113,9 +116,17 @@ def _host_entries(costs: StepCosts, iteration: Iteration, dtype: Dtype) -> list[
 _HOST = ("step", "ranks", "sequence", "sequence_ranks", "layer")
 
 
+_MEANING = {
+    "host": "host work that the accelerator waits for",
+    "layer_gaps": "gaps between the kernels of the layers",
+    "launch_gaps": "the accelerator waits for launches",
+}
+
+
 def _entry(name: str, dtype: Dtype, count: int, time: Numeric, doubt: Numeric) -> KernelTime:
     """Time in which no kernel runs; nothing of it is in the bound."""
     low = maximum(time - _SIGMAS * doubt, 0.0)
+    time = named(time, name, _MEANING[name], "s")
     return KernelTime(
         Kernel(name, "host", count, dtype), 0.0 * time, 0.0, 0.0, 0.0, time, time, low, time + _SIGMAS * doubt
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from rooflinekit.model.graph import fact, named
 from rooflinekit.model.memory.capacity import Memory, MemoryModel, make_memory_model
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Interval", "OperatingPoint", "Predictor"]
+__all__ = ["STEADY", "Interval", "OperatingPoint", "Predictor", "Third", "thirds"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class Interval:
     def sums(cls, step: StepTime) -> Interval:
         """The same of a part of a step, whose interval is widened with the whole."""
         return cls.of(replace(step, factor=1.0))
+
+    def named(self, symbol: str, meaning: str, source: str = "") -> Interval:
+        """The same; while it is traced, its time is a line of explanations."""
+        time = named(self.time, symbol, meaning, "s", source)
+        return self if time is self.time else replace(self, time=time)
 
     def widened(self, factor: float) -> Interval:
         """The same, its ends at least this factor from the time, but never below the bound."""
@@ -130,19 +137,22 @@ class Predictor:
         """
         first = Interval.of(self.plan.time(self.prefill_batch(work)))
         if self.plan.deployment.microbatches == 1:
-            return first
+            return first.named(*_TTFT)
+        first = first.named("prefill", "the prompts of a microbatch in one step, and the first sample")
         time, bound = self.plan.busiest_share(self.prefill_batch(work))
-        behind = ceil_div(self._own(work), self._microbatch(work, self.plan.deployment.microbatches)) - 1.0
-        return first.times(1.0 + behind * time, 1.0 + behind * bound)
+        count = ceil_div(self._own(work), self._microbatch(work, self.plan.deployment.microbatches))
+        behind = named(count, "parts", "microbatches that follow each other through the stages") - 1.0
+        return first.times(1.0 + behind * time, 1.0 + behind * bound).named(*_TTFT, "GPipe, arXiv:1811.06965, 2.3")
 
     def tpot(self, work: Workload) -> Interval:
         """A token passes all stages, and with many microbatches waits until the busiest stage has served the others."""
         through = self._mean_step(work)
         if self.plan.deployment.microbatches == 1:
-            return through
+            return through.named(*_TPOT)
+        through = through.named("through", "mean step of a microbatch through all stages")
         time, bound = self.plan.busiest_share(self.decode_batch(work, work.decode_context))
-        parts = ceil_div(self._own(work), self._local(work))
-        return through.times(maximum(parts * time, 1.0), maximum(parts * bound, 1.0))
+        parts = named(ceil_div(self._own(work), self._local(work)), "parts", "microbatches in flight")
+        return through.times(maximum(parts * time, 1.0), maximum(parts * bound, 1.0)).named(*_TPOT)
 
     def _mean_step(self, work: Workload) -> Interval:
         """Mean step over the output: what depends on the context in three parts, everything else once.
@@ -153,19 +163,18 @@ class Predictor:
         if work.context is not None:
             return self._step(self._local(work), work.context)
         steps, batch = work.decode_steps, self._local(work)
-        mean = self._steady(batch, work.decode_context)
-        outer = floor_div(steps + 1.0, 3.0)  # whole steps: 1 is 0 + 1 + 0, 2 is 1 + 0 + 1, 8 is 3 + 2 + 3
-        before: Numeric = 0.0
-        for length in (outer, steps - 2.0 * outer, outer):
-            part = Batch.mean_decode(batch, work.isl + 1.0 + before, maximum(length, 1.0))
-            mean = mean.plus(Interval.sums(self.plan.time(part, grows=True)), length / steps)
-            before = before + length
+        mean = self._steady(batch, work.decode_context).named(*STEADY)
+        for part in thirds(work):
+            batches = Batch.mean_decode(batch, part.first, maximum(part.steps, 1.0))
+            grown = Interval.sums(self.plan.time(batches, grows=True)).named(*part.attention)
+            mean = mean.plus(grown, part.share)
         return mean.widened(self.plan.costs.interval)
 
     def _step(self, batch: Numeric, context: Numeric) -> Interval:
         """One decode step: what grows with the context, and what scenarios of one batch share."""
         grown = Interval.sums(self.plan.time(Batch.decode(batch, context), grows=True))
-        return self._steady(batch, context).plus(grown, 1.0).widened(self.plan.costs.interval)
+        grown = grown.named("attention", "what depends on the context")
+        return self._steady(batch, context).named(*STEADY).plus(grown, 1.0).widened(self.plan.costs.interval)
 
     def _steady(self, batch: Numeric, context: Numeric) -> Interval:
         """What a decode step takes besides what grows with the context: scenarios of one batch share it.
@@ -188,8 +197,46 @@ class Predictor:
 
     def _microbatch(self, work: Workload, parts: int) -> Numeric:
         own = self._own(work)
-        return own if parts == 1 else ceil_div(own, float(parts))
+        if parts == 1:
+            return own
+        count = ceil_div(own, fact(parts, "microbatches", "parts of the batch", source="the question"))
+        return cast("Numeric", named(count, "B", "sequences of a microbatch"))
 
     def _own(self, work: Workload) -> Numeric:
         """Sequences of one attention replica."""
-        return work.batch if self.plan.deployment.dp == 1 else ceil_div(work.batch, float(self.plan.deployment.dp))
+        if self.plan.deployment.dp == 1:
+            return work.batch
+        count = ceil_div(work.batch, fact(self.plan.deployment.dp, "dp", "attention replicas", source="the question"))
+        return cast("Numeric", named(count, "B", "sequences of one attention replica"))
+
+
+_TTFT = "TTFT", "time to the first token: prefill and first sample"
+_TPOT = "TPOT", "mean time of an output token after the first"
+STEADY = "fixed", "kernels whose work does not depend on the context, and the engine"
+
+
+@dataclass(frozen=True)
+class Third:
+    """A part of the output: the context of its first step, how many steps it has, and their share of all."""
+
+    place: int
+    first: Numeric
+    steps: Numeric
+    share: Numeric
+
+    @property
+    def attention(self) -> tuple[str, str]:
+        """What explanations call the part of its steps that depends on the context."""
+        return f"attention{self.place}", f"what depends on the context, mean of third {self.place} of the output"
+
+
+def thirds(work: Workload) -> Iterator[Third]:
+    """The output in three parts of whole steps: 1 is 0 + 1 + 0, 2 is 1 + 0 + 1, 8 is 3 + 2 + 3."""
+    steps = named(work.decode_steps, "steps", "tokens after the first")
+    outer = floor_div(steps + 1.0, 3.0)
+    first = work.isl + 1.0
+    for place, length in enumerate((outer, steps - 2.0 * outer, outer), 1):
+        length = named(length, "part", "steps of this part", source="the output in thirds")
+        share = named(length / steps, f"w{place}", "share of the output")
+        yield Third(place, named(first, "first", "keys of the first of these steps"), length, share)
+        first = first + length

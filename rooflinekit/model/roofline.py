@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from rooflinekit.model.graph import named
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import Kernel, KernelTime
@@ -25,6 +26,7 @@ def roofline_bound(kernel: Kernel, system: System) -> tuple[Numeric, Numeric, Nu
     accelerator = system.accelerator
     streamed = kernel.weight_bytes + kernel.kv_read_bytes + kernel.kv_write_bytes
     streamed = streamed + maximum(kernel.activation_bytes - accelerator.l2_bytes, 0.0)
+    streamed = named(streamed, "s", "bytes that must cross the memory", "B")
     compute = kernel.flops / accelerator.peak(kernel.dtype)
     network: Numeric = 0.0 if kernel.gpus == 1 else system.transfer_time(kernel)
     return compute, streamed / accelerator.memory_bandwidth, network
@@ -40,7 +42,9 @@ def time_kernel(kernel: Kernel, system: System, calibration: Calibration | None,
     n = kernel.count
     bound = n * maximum(maximum(compute, memory), network)
     if calibration is None:
-        return KernelTime(kernel, bound, n * compute, n * memory, n * network, 0.0, bound, bound, bound)
+        whole = KernelTime(kernel, bound, n * compute, n * memory, n * network, 0.0, bound, bound, bound)
+        return whole.named()
+    bound = named(bound, "bound", "datasheet roofline of all launches: nothing can be faster", "s")
     fit = calibration.fit(kernel)
     parts = fit.time(kernel, system, warm)
     least = 0.0 * bound if warm else bound

@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from rooflinekit.model.graph import fact, named
 from rooflinekit.model.layers.draft import attached_head
 from rooflinekit.model.memory import Layout
 from rooflinekit.model.memory.cache import CacheLaw, cache_law
 from rooflinekit.model.memory.capacity import MemoryModel, Stage
-from rooflinekit.model.operating_point import Interval, OperatingPoint, Predictor
+from rooflinekit.model.operating_point import STEADY, Interval, OperatingPoint, Predictor, thirds
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.errors import DeploymentError
 from rooflinekit.model.types.kernel import KernelTime
 from rooflinekit.model.types.model import MixtureOfExperts, Model
-from rooflinekit.model.types.numeric import Numeric, floor_div, maximum, minimum
+from rooflinekit.model.types.numeric import Numeric, maximum, minimum
 from rooflinekit.model.types.speculation import Speculation, break_even_acceptance
 from rooflinekit.model.types.workload import Workload
 
@@ -125,7 +126,9 @@ class SpeculativePredictor(Predictor):
         """TTFT with the draft's own prefill; TPOT = mean round over its tokens; memory with the draft."""
         point = super().evaluate(work)
         prompt = self.draft.prefill(self.prefill_batch(work))
-        return replace(point, ttft=point.ttft.plus(prompt, 1.0))
+        prompt = prompt.named("draft", "the draft's own pass over the prompts")
+        whole = point.ttft.named("prefill", "prefill and first sample").plus(prompt, 1.0)
+        return replace(point, ttft=whole.named("TTFT", "time to the first token, the draft's pass included"))
 
     def verify_batch(self, work: Workload, context: Numeric) -> Batch:
         """The pass over the drafted tokens and the certain one, which is at `context` keys."""
@@ -187,32 +190,42 @@ class SpeculativePredictor(Predictor):
 
     def tpot(self, work: Workload) -> Interval:
         """Mean over rounds, split as plain decode is; the last round yields no more tokens than are asked for."""
-        tokens: Numeric = self.draft.choice.tokens_per_pass
+        tokens: Numeric = fact(self.draft.choice.tokens_per_pass, "E", "tokens that a round yields", source=_YIELD)
         if work.context is not None:
             once = self._round_time(work, work.context, None).widened(self.plan.costs.interval)
-            return _NOTHING.plus(once, 1.0 / tokens)
-        steps = work.decode_steps
-        mean = self._round_time(work, work.decode_context, grows=False)
-        outer = floor_div(steps + 1.0, 3.0)
-        before: Numeric = 0.0
-        for length in (outer, steps - 2.0 * outer, outer):
-            middle = work.isl + 1.0 + before + (maximum(length, 1.0) - 1.0) / 2
-            mean = mean.plus(self._round_time(work, middle, grows=True), length / steps)
-            before = before + length
-        return _NOTHING.plus(mean.widened(self.plan.costs.interval), 1.0 / minimum(tokens, steps))
+            return _per_token(once, tokens)
+        mean = self._round_time(work, work.decode_context, grows=False).named(*STEADY)
+        for part in thirds(work):
+            middle = part.first + (maximum(part.steps, 1.0) - 1.0) / 2
+            mean = mean.plus(self._round_time(work, middle, grows=True).named(*part.attention), part.share)
+        return _per_token(mean.widened(self.plan.costs.interval), minimum(tokens, work.decode_steps))
 
     def _round_time(self, work: Workload, context: Numeric, grows: bool | None) -> Interval:
         time = Interval.sums(self.plan.time(self.verify_batch(work, context), grows))
+        time = time.named("verify", "the pass that verifies the drafted tokens")
         for plan, batch, times in self.draft.batches(self._local(work), context):
-            time = time.plus(Interval.sums(plan.time(batch, grows)), float(times))
+            step = Interval.sums(plan.time(batch, grows)).named("draft", "one step of the draft")
+            time = time.plus(step, fact(times, "n_draft", "steps of the draft like this one", source=QUESTION))
         return time
+
+
+def _per_token(round_time: Interval, tokens: Numeric) -> Interval:
+    """The time of a round over the tokens that it yields."""
+    yielded = named(tokens, "E", "tokens that a round yields", source=_YIELD)
+    mean = _NOTHING.plus(round_time.named("round", "drafting and verification"), 1.0 / yielded)
+    return mean.named("TPOT", "mean time of an output token after the first")
+
+
+QUESTION = "the question"
+_YIELD = "1 + α1 + α1·α2 + …, arXiv:2211.17192, equation 1"
 
 
 def _repeated(timed: KernelTime, times: int) -> KernelTime:
     """The same kernel in each of `times` equal steps of the draft."""
     kernel = replace(timed.kernel, name=f"draft_{timed.kernel.name}", count=timed.kernel.count * times)
     parts = ("bound", "compute", "memory", "network", "overhead", "time", "low", "high")
-    return KernelTime(kernel, *(times * getattr(timed, part) for part in parts))
+    steps = fact(times, "n_draft", "steps of the draft like this one", source=QUESTION)
+    return KernelTime(kernel, *(steps * getattr(timed, part) for part in parts)).named()
 
 
 def speculate(plain: Predictor, choice: Speculation, model: Model | None = None) -> SpeculativePredictor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from rooflinekit.model.execution import Iteration, run_by
+from rooflinekit.model.graph import named
 from rooflinekit.model.kernels import Operation, Step
 from rooflinekit.model.layers import (
     Precision,
@@ -112,12 +113,15 @@ class Plan:
         shares = []
         for kind in ("time", "bound"):
             times: list[Numeric] = [getattr(step, kind) for step, _ in timed]
+            times = [named(time, "stage", "kernels of one stage", "s") for time in times]
             whole = sum((n * time for time, (_, n) in zip(times, timed, strict=True)), 0.0)
-            shares.append(reduce(maximum, times) / whole)
+            share = reduce(maximum, times) / whole
+            shares.append(named(share, "share", "of a step, that the busiest stage takes", source=_PARALLEL))
         return shares[0], shares[1]
 
     def _bare(self, batch: Batch) -> StepTime:
-        return time_step(self.kernels(batch), self.system, self.calibration)
+        timed = time_step(self.kernels(batch), self.system, self.calibration)
+        return StepTime(tuple(kernel.named() for kernel in timed.kernels))
 
     @property
     def _together(self) -> int:
@@ -129,7 +133,7 @@ class Plan:
         """What the engine's loop turns over in this step."""
         new = batch.prefilling.tokens if batch.prefilling else 0.0
         return Iteration(
-            passes=maximum(ceil_div(new, self.token_budget), 1.0),
+            passes=named(maximum(ceil_div(new, self.token_budget), 1.0), *_PASSES),
             sequences=batch.sequences,
             layers=self.model.depth,
             gpus=self._together,
@@ -169,3 +173,5 @@ def _as_run(deployment: Deployment, system: System) -> Deployment:
 
 
 _PAIR = 2
+_PARALLEL = "docs/parallelism.md"
+_PASSES = "passes", "engine steps: prompts beyond the token budget take several"

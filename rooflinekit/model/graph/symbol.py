@@ -17,6 +17,7 @@ __all__ = [
     "OPERATORS",
     "UNKNOWN",
     "BranchError",
+    "Fact",
     "Pool",
     "Quantity",
     "Symbol",
@@ -188,7 +189,7 @@ class Pool:
 
     def apply(self, op: str, *arguments: Any) -> Any:
         """The operator on symbols and numbers; what changes no bit is left out."""
-        given = tuple(_plain(argument) for argument in arguments)
+        given = tuple(self._leaf(argument) for argument in arguments)
         if op == "where" and not isinstance(given[0], Symbol):
             return given[1] if given[0] else given[2]
         kept = _identity(op, given)
@@ -197,6 +198,9 @@ class Pool:
         values = [a.value if isinstance(a, Symbol) else a for a in given]
         known = not any(value is UNKNOWN for value in values)
         return self.node(op, *given, value=OPERATORS[op](*values) if known else UNKNOWN)
+
+    def _leaf(self, argument: Any) -> Any:
+        return self.fact(argument, argument.quantity) if isinstance(argument, Fact) else _plain(argument)
 
     def lattice(self, axes: Sequence[tuple[float, ...]], values: Sequence[float], places: Sequence[Any]) -> Symbol:
         """Interpolation in a table, of which equal ones are one."""
@@ -348,14 +352,31 @@ for _name, _op in {"le": "<=", "lt": "<", "ge": ">=", "gt": ">"}.items():
     setattr(Symbol, f"__{_name}__", _binary(_op))
 
 
-def fact(value: Any, pool: Pool, quantity: Quantity) -> Any:
-    """A number as a leaf of explanations; a symbol stays what it is.
+class Fact(float):
+    """A number that knows what it is: where it meets a symbol, a leaf of explanations; a plain number elsewhere."""
 
-    >>> bandwidth = fact(3.35e12, Pool(), Quantity("W", "memory bandwidth", "B/s", "datasheet"))
-    >>> (2e9 / bandwidth).value
-    0.000597
+    __slots__ = ("quantity",)
+
+    def __new__(cls, value: float, quantity: Quantity) -> Fact:
+        """The number, named."""
+        made = super().__new__(cls, value)
+        made.quantity = quantity
+        return made
+
+    def __getnewargs__(self) -> tuple[float, Quantity]:  # type: ignore[override]
+        return float(self), self.quantity
+
+    quantity: Quantity
+
+
+def fact(value: float, symbol: str, meaning: str, unit: str = "", source: str = "") -> float:
+    """A number with a name and a source.
+
+    >>> replicas = fact(8.0, "dp", "attention replicas", source="the question")
+    >>> 64.0 / replicas, (Pool().variable("batch") / replicas).operands.__next__().op
+    (8.0, 'var')
     """
-    return value if isinstance(value, Symbol) else pool.fact(float(value), quantity)
+    return Fact(value, Quantity(symbol, meaning, unit, source))
 
 
 def named(value: Any, symbol: str, meaning: str, unit: str = "", source: str = "") -> Any:

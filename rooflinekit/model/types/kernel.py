@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from rooflinekit.model.graph import named
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.numeric import Numeric
 
@@ -82,3 +83,9 @@ class KernelTime:
     time: Numeric
     low: Numeric
     high: Numeric
+
+    def named(self) -> KernelTime:
+        """The same; while it is traced, its time is a line of explanations under the kernel's name."""
+        kernel = self.kernel
+        time = named(self.time, kernel.name, f"{kernel.family}, {kernel.dtype.value}", "s")
+        return self if time is self.time else replace(self, time=time)
