@@ -89,7 +89,10 @@ def test_a_kernel_by_hand_under_a_calibration():
 
 
 def test_a_collective_by_hand_under_a_calibration():
-    kernel = Kernel("all_reduce", "collective", 2, Dtype.BF16, network_bytes=1e6, activation_bytes=1e6, gpus=4)
+    kernel = Kernel(
+        "all_reduce", "collective", 2, Dtype.BF16, network_bytes=1e6, activation_bytes=1e6, gpus=4,
+        shape=CollectiveShape(1e6),
+    )  # fmt: skip
     timed = time_kernel(kernel, SYSTEM, calibration())
     # 1 MB / 100 GB/s / 0.5 = 20 us; 5 us launch and 3 hops of 2 us
     assert timed.network == pytest.approx(2 * 20e-6)

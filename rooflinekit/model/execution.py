@@ -9,7 +9,7 @@ from rooflinekit.model.graph import fact, named
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import StepCosts
-from rooflinekit.model.types.kernel import Kernel, KernelTime
+from rooflinekit.model.types.kernel import AttentionShape, Kernel, KernelTime
 from rooflinekit.model.types.numeric import Numeric, maximum, where
 
 __all__ = ["Iteration", "host_times", "run_by"]
@@ -64,7 +64,8 @@ def _changed(timed: KernelTime, costs: StepCosts) -> KernelTime:
     kernel, bound = timed.kernel, timed.bound
     shift = (kernel.count * costs.collective if kernel.gpus > 1 else 0.0) - costs.hidden * timed.overhead
     if costs.grouped and kernel.family == "attention_decode":
-        timed = _repeated(timed, 1.0 + costs.grouped * (1.0 - kernel.dims["kv_heads"] / kernel.dims["heads"]))
+        shape = kernel.shaped(AttentionShape)
+        timed = _repeated(timed, 1.0 + costs.grouped * (1.0 - shape.kv_heads / shape.heads))
     if isinstance(shift, float) and shift == 0.0:
         return timed
     time, low, high = (maximum(end + shift, bound) for end in (timed.time, timed.low, timed.high))
@@ -78,7 +79,8 @@ def _slower(timed: KernelTime, costs: StepCosts) -> KernelTime:
     """
     if timed.kernel.gpus > 1:
         return timed
-    share = named(timed.memory / maximum(timed.memory + timed.compute, 1e-30), "share", "memory's part of the two times")
+    share = timed.memory / maximum(timed.memory + timed.compute, 1e-30)
+    share = named(share, "share", "memory's part of the two times")
     factor = costs.memory**share * costs.compute ** (1.0 - share)
     ratio = 1.0 + (factor - 1.0) * maximum(timed.time - timed.overhead, 0.0) / maximum(timed.time, 1e-30)
     ratio = named(ratio, "slow", "how much slower this kernel runs in this deployment", source="docs/fit-back.md")

@@ -162,7 +162,7 @@ class Predictor:
         """
         if work.context is not None:
             return self._step(self._local(work), work.context)
-        steps, batch = work.decode_steps, self._local(work)
+        batch = self._local(work)
         mean = self._steady(batch, work.decode_context).named(*STEADY)
         for part in thirds(work):
             batches = Batch.mean_decode(batch, part.first, maximum(part.steps, 1.0))
@@ -235,8 +235,8 @@ def thirds(work: Workload) -> Iterator[Third]:
     steps = named(work.decode_steps, "steps", "tokens after the first")
     outer = floor_div(steps + 1.0, 3.0)
     first = work.isl + 1.0
-    for place, length in enumerate((outer, steps - 2.0 * outer, outer), 1):
-        length = named(length, "part", "steps of this part", source="the output in thirds")
+    for place, count in enumerate((outer, steps - 2.0 * outer, outer), 1):
+        length = named(count, "part", "steps of this part", source="the output in thirds")
         share = named(length / steps, f"w{place}", "share of the output")
         yield Third(place, named(first, "first", "keys of the first of these steps"), length, share)
         first = first + length

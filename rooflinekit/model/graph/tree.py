@@ -337,7 +337,7 @@ FUNCTIONS: Mapping[str, Callable[..., float]] = {
     "abs": abs,
     "pn": _pn,
 }
-"""What formulas call; pn(x, y, p) = (x^p + y^p)^(1/p): two resources that overlap not at all (1) or nearly fully (4)."""
+"""What formulas call; pn(x, y, p) = (x^p + y^p)^(1/p): resources that overlap not at all (1) or nearly fully (4)."""
 
 _SYMBOLS: Mapping[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
 

@@ -108,7 +108,7 @@ def closed_loop(predictor: Predictor, users: Numeric, traffic: Traffic, known: T
     ahead = minimum(_kingman(rho, times.share.time, 1.0, traffic), (running - 1.0) / traffic.osl * times.share.time)
     ahead = named(ahead, "ahead", "behind other prompts, at most all of them in a turn", "s")
     wait = burst + ahead + others * held_back(traffic, running / traffic.osl) * tpot.time
-    request = named(times.request + first.time + wait + decode, "held", "a request's time without waiting for a slot", "s")
+    request = named(times.request + first.time + wait + decode, *_HELD)
     slot = maximum(users / running - 1.0, 0.0) * request * (1.0 - 0.5 / traffic.requests)
     slot = named(slot, "slot", "for a slot: a turn of those that run", "s")
     queue = named(wait + slot, *_QUEUE)
@@ -121,6 +121,7 @@ def closed_loop(predictor: Predictor, users: Numeric, traffic: Traffic, known: T
 FORM = "docs/serving.md"
 _TPOT = "TPOT", "mean time of an output token, prompts of others included", FORM
 _TTFT = "TTFT", "time to the first token under load", FORM
+_HELD = "held", "a request's time without waiting for a slot", "s"
 _E2E = "E2E", "a request from end to end", "s"
 _QUEUE = "queue", "waiting for prompts ahead and for a slot", "s"
 _RHO = "rho", "share of the time that goes to the prompts of others"
@@ -233,7 +234,7 @@ def steady(  # noqa: PLR0913, PLR0917 - the sequences that run, and what keeps t
     prompts = named(prompts, "prompts", "behind prompts that came before (Kingman)", "s")
     first = times.first.plus(tpot, 0.5)
     held = times.request + first.time + prompts + decode
-    held = named(held, "held", "a request's time without waiting for a slot", "s")
+    held = named(held, *_HELD)
     slot = named(_slot_wait(rate / knee, room, held, traffic), "slot", "for a slot (Sakasegawa 1977)", "s")
     queue = named(prompts + slot, *_QUEUE)
     ttft = _shifted(first, times.request + queue).named(*_TTFT)
