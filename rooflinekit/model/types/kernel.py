@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from rooflinekit.model.graph import named, quantity
+from rooflinekit.model.graph.symbol import named, quantity
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.numeric import Numeric, ceil_div, sqrt, where
 
