@@ -67,7 +67,7 @@ def cache_read_bytes(keys: Numeric, token_bytes: Numeric) -> Numeric:
 
 
 @formula("kw", "cache written", "B")
-def append_bytes(tokens: Numeric, token_bytes: float) -> Numeric:
+def append_bytes(tokens: Numeric, token_bytes: Numeric) -> Numeric:
     """Keys and values, or the latent, of the new tokens of one layer: m·c [B].
 
     >>> append_bytes(32.0, kv_cache_bytes_per_token(8, 128, 128, Dtype.BF16))

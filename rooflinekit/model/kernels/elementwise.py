@@ -14,7 +14,7 @@ __all__ = ["Elementwise", "Embedding", "Parameters", "Sampling", "elementwise_fl
 
 
 @formula("F", "arithmetic on every row", "FLOP")
-def elementwise_flops(rows: Numeric, each: float) -> Numeric:
+def elementwise_flops(rows: Numeric, each: Numeric) -> Numeric:
     """Arithmetic of a pass: m·f [FLOP].
 
     >>> elementwise_flops(32.0, 5 * 4096)  # a norm over the residual width
