@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from rooflinekit.model.graph import fact, named
 from rooflinekit.model.memory.capacity import Memory, MemoryModel, make_memory_model
@@ -200,14 +200,14 @@ class Predictor:
         if parts == 1:
             return own
         count = ceil_div(own, fact(parts, "microbatches", "parts of the batch", source="the question"))
-        return cast("Numeric", named(count, "B", "sequences of a microbatch"))
+        return named(count, "B", "sequences of a microbatch")
 
     def _own(self, work: Workload) -> Numeric:
         """Sequences of one attention replica."""
         if self.plan.deployment.dp == 1:
             return work.batch
         count = ceil_div(work.batch, fact(self.plan.deployment.dp, "dp", "attention replicas", source="the question"))
-        return cast("Numeric", named(count, "B", "sequences of one attention replica"))
+        return named(count, "B", "sequences of one attention replica")
 
 
 _TTFT = "TTFT", "time to the first token: prefill and first sample"

@@ -22,6 +22,7 @@ __all__ = [
     "Quantity",
     "Symbol",
     "Table",
+    "about",
     "fact",
     "formula",
     "locate",
@@ -379,7 +380,7 @@ def fact(value: float, symbol: str, meaning: str, unit: str = "", source: str = 
     return Fact(value, Quantity(symbol, meaning, unit, source))
 
 
-def named(value: Any, symbol: str, meaning: str, unit: str = "", source: str = "") -> Any:
+def named(value: R, symbol: str, meaning: str, unit: str = "", source: str = "") -> R:
     """A number passes; a symbol becomes a line of the explanation.
 
     >>> named(3.0, "F", "work of one launch", "FLOP")
@@ -387,7 +388,7 @@ def named(value: Any, symbol: str, meaning: str, unit: str = "", source: str = "
     """
     if not isinstance(value, Symbol):
         return value
-    return value.pool.apply("named", value, Quantity(symbol, meaning, unit, source))
+    return cast("R", value.pool.apply("named", value, Quantity(symbol, meaning, unit, source)))
 
 
 def formula(symbol: str, meaning: str, unit: str = "", source: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -413,6 +414,11 @@ def formula(symbol: str, meaning: str, unit: str = "", source: str = "") -> Call
     return naming
 
 
+def about(symbol: str, meaning: str, unit: str = "") -> dict[str, Quantity]:
+    """Metadata of a dataclass's field that is a number of formulas: what it is called stands here once."""
+    return {"quantity": Quantity(symbol, meaning, unit)}
+
+
 def quantity(symbol: str, meaning: str, unit: str = "", **options: Any) -> Any:
-    """Declare a field of a dataclass that is a number of formulas: its symbol, meaning and unit stand here once."""
-    return field(**options, metadata={"quantity": Quantity(symbol, meaning, unit)})
+    """Such a field, where no field without a default follows."""
+    return field(**options, metadata=about(symbol, meaning, unit))

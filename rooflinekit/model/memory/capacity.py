@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from rooflinekit.model.graph.symbol import about
 from rooflinekit.model.memory.activations import Peak, activation_peak
 from rooflinekit.model.memory.blocks import Layout, cache_layout
 from rooflinekit.model.memory.cache import cache_law
@@ -68,9 +69,9 @@ class Memory:
 class Outside:
     """What an engine takes besides weights, activations and cache [B]."""
 
-    context: float
-    non_torch: float
-    graphs: float
+    context: float = field(metadata=about("context", "CUDA context and first buffers", "B"))
+    non_torch: float = field(metadata=about("non_torch", "what grows outside the allocator", "B"))
+    graphs: float = field(metadata=about("graphs", "CUDA graphs", "B"))
 
     @property
     def total(self) -> float:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import cast
 
 from rooflinekit.model.graph import named
 from rooflinekit.model.operating_point import Interval, Predictor
@@ -203,7 +202,7 @@ def largest_rate(predictor: Predictor, traffic: Traffic, room: Numeric, known: T
     """
     times = (known or _worked_out(predictor, traffic))(room)
     rate = room / (traffic.osl * times.step.time + room * times.share.time)
-    return cast("Numeric", named(rate, "knee", "largest rate that can be sustained: a full batch", "1/s", FORM))
+    return named(rate, "knee", "largest rate that can be sustained: a full batch", "1/s", FORM)
 
 
 def no_room(predictor: Predictor, traffic: Traffic) -> DoesNotFitError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import cast
 
 from rooflinekit.model.graph import fact, named
 from rooflinekit.model.operating_point import Interval, Predictor
@@ -87,7 +86,7 @@ def slots(predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math
     rows = predictor.memory.rows * predictor.memory.replicas
     limit = rows if isinstance(most, float) and most == math.inf else minimum(rows, most)
     found = where(fits, minimum(maximum(room, 1.0), limit), 0.0)
-    return cast("Numeric", named(found, "slots", "sequences that the cache and the engine's limit allow at once"))
+    return named(found, "slots", "sequences that the cache and the engine's limit allow at once")
 
 
 def shared_times(predictor: Predictor, load: InFlight) -> Shared:
@@ -117,7 +116,7 @@ def _chunks(predictor: Predictor, load: InFlight) -> Numeric:
     budget = predictor.plan.token_budget
     budget = fact(budget, "budget", "tokens of a step at most", source="the engine's token budget")
     count = ceil_div(load.isl - load.cached, maximum(budget - _own(predictor, load), budget / 2.0))
-    return cast("Numeric", named(count, "chunks", "steps that a prompt takes"))
+    return named(count, "chunks", "steps that a prompt takes")
 
 
 def _own(predictor: Predictor, load: InFlight) -> Numeric:
@@ -126,7 +125,7 @@ def _own(predictor: Predictor, load: InFlight) -> Numeric:
     if replicas == 1:
         return load.users
     count = ceil_div(load.users, fact(replicas, "dp", "attention replicas", source="the question"))
-    return cast("Numeric", named(count, "own", "decoding sequences of the fullest attention replica"))
+    return named(count, "own", "decoding sequences of the fullest attention replica")
 
 
 def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric, Batch]:
