@@ -86,7 +86,7 @@ class OperatingPoint:
 
     def e2e(self, osl: Numeric) -> Numeric:
         """First token plus osl − 1 more [s]."""
-        return self.ttft.time + (osl - 1.0) * self.tpot.time
+        return named(self.ttft.time + (osl - 1.0) * self.tpot.time, "E2E", "a request from end to end", "s")
 
     def output_rate(self, batch: Numeric, osl: Numeric) -> Numeric:
         """Output tokens a second of the whole static batch, its prefill included [token/s]."""

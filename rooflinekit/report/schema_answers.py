@@ -6,8 +6,8 @@ from rooflinekit.decision.economics.results import Cost
 from rooflinekit.decision.planning.answer import Candidate, Fleet, PlanAnswer
 from rooflinekit.decision.sensitivity.balance import Balance
 from rooflinekit.decision.sensitivity.results import Levers
-from rooflinekit.explanation.derivation.node import Node
 from rooflinekit.explanation.walk.result import Phase, Section, Stop, Symbol, Walk, Work
+from rooflinekit.model.graph.tree import Node
 from rooflinekit.report.schema_estimate import CALIBRATION, ENGINE, LEVEL, REGIMES, estimate_inputs
 from rooflinekit.report.schema_types import (
     COUNT,

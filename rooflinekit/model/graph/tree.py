@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,6 +22,7 @@ _COUNTED = "counted from the model's shapes"
 _LONGEST = 40  # operators of a formula beyond which it is a routine, and only its result is shown
 _SUM, _PRODUCT, _ATOM = 1, 2, 4  # how tightly a text binds
 _EQUAL = 1e-300
+_NAME = re.compile(r"[^\W\d]\w*")
 
 
 @dataclass(frozen=True)
@@ -58,23 +60,37 @@ class Node:
         return abs(self.recomputed() - self.value) / max(abs(self.value), _EQUAL)
 
     def walk(self) -> Iterator[Node]:
-        """This node and all below it, parents first."""
-        yield self
-        for child in self.children:
-            yield from child.walk()
+        """This node and all below it, parents first; what several formulas ask for comes once."""
+        return (node for _, node, again in self.places() if not again)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON: a page can draw the tree and evaluate the formulas."""
-        source = self.source and {"text": self.source.text, "std": self.source.std}
+    def places(self, path: str = "", met: set[int] | None = None) -> Iterator[tuple[str, Node, bool]]:
+        """Every node with its path of symbols, and whether its formula stands at an earlier place too."""
+        met = set() if met is None else met
+        again = bool(self.formula) and id(self.children) in met
+        met.add(id(self.children))
+        path = f"{path}.{self.symbol}" if path else self.symbol
+        yield path, self, again
+        for child in () if again else self.children:
+            yield from child.places(path, met)
+
+    def to_dict(self, met: set[int] | None = None) -> dict[str, Any]:
+        """Plain values, ready for JSON: a page can draw the tree and evaluate the formulas; each stands there once."""
+        met = set() if met is None else met
+        again = bool(self.formula) and id(self.children) in met
+        met.add(id(self.children))
+        source = _ABOVE if again else self.source
         return {
             "symbol": self.symbol,
             "title": self.title,
             "value": self.value,
             "unit": self.unit,
-            "formula": self.formula or None,
-            "source": source,
-            "children": [child.to_dict() for child in self.children],
+            "formula": None if again else self.formula or None,
+            "source": source and {"text": source.text, "std": source.std},
+            "children": [] if again else [child.to_dict(met) for child in self.children],
         }
+
+
+_ABOVE = Reference("its formula stands above")
 
 
 def tree(output: Any) -> Node:
@@ -107,13 +123,23 @@ class _Lines:
         if node.op == "named" and isinstance(node.arguments[0], Symbol) and not _opaque(node.arguments[0]):
             formula = _Formula(self)
             text = formula.part(node.arguments[0]).text
-            children = tuple(formula.children.values())
+            asked = set(_NAME.findall(text))  # what is multiplied by 0 is not
+            children = tuple(child for child in formula.children.values() if child.symbol in asked)
             if len(children) == 1 and text == children[0].symbol:
                 return _merged(quantity, children[0])
             if children and formula.operators - text.count(" + ") <= _LONGEST:
                 source = given if quantity.source else None
                 return Node(quantity.symbol, quantity.meaning, value, quantity.unit, text, children, source)
-        return Node(quantity.symbol, quantity.meaning, value, quantity.unit, source=given)
+        return Node(quantity.symbol, quantity.meaning + _places(node), value, quantity.unit, source=given)
+
+
+def _places(node: Symbol) -> str:
+    """Where a table was looked up; of a logarithm the number itself."""
+    inner = node.arguments[0]
+    if node.op != "named" or not isinstance(inner, Symbol) or inner.op != "lattice":
+        return ""
+    places = [place.arguments[0] if place.op.startswith("log") else place for place in inner.operands]
+    return f": at {', '.join(f'{float(place):.5g}' for place in places)}"
 
 
 def _merged(quantity: Quantity, same: Node) -> Node:
@@ -254,6 +280,8 @@ def _simplified(op: str, first: _Part, last: _Part, node: Symbol) -> _Part | Non
         return last if first.number == 1.0 else first
     if op in ("/", "**") and last.number == 1.0:
         return first
+    if op == "min" and math.inf in (first.number, last.number):
+        return last if first.number == math.inf else first
     if op == "max":
         for part, other, operand in ((first, last, node.arguments[1]), (last, first, node.arguments[0])):
             if part.number == 0.0 and _never_negative(operand):
@@ -274,7 +302,9 @@ def _never_negative(node: Any) -> bool:
         return bool(node.value >= 0.0)
     if node.op == "named":
         return _never_negative(node.arguments[0])
-    return node.op in ("+", "*", "/", "max", "ceil", "sqrt") and all(map(_never_negative, node.arguments))
+    if node.op == "max":
+        return any(map(_never_negative, node.arguments))
+    return node.op in ("+", "*", "/", "ceil", "sqrt") and all(map(_never_negative, node.arguments))
 
 
 def _root(node: Any) -> Any:

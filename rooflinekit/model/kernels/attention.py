@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rooflinekit.model.graph.symbol import about, formula
+from rooflinekit.model.graph.symbol import about, formula, named
 from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_flops, gemm_weight_bytes
 from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
 from rooflinekit.model.types.batch import Sequences
@@ -136,9 +136,10 @@ def index_key_bytes(head_dim: int, dtype: Dtype) -> float:
 def _shape(phase: Sequences, seen: tuple[Numeric, Numeric], heads: int, kv_heads: int, head_dim: int) -> AttentionShape:
     """The mean sequence of a phase; `seen` are the query-key pairs and the keys read of all."""
     count, (pairs, keys) = phase.sequences, seen
-    return AttentionShape(
-        count, phase.tokens / count, phase.longest, keys / count, pairs / count, heads, kv_heads, head_dim
-    )
+    new = named(phase.tokens / count if phase.ragged else phase.new, "S", "new tokens of each sequence")
+    keys = named(keys / count, "T", "keys of each sequence that are read")
+    pairs = named(pairs / count, "q", "query-key pairs of each sequence")
+    return AttentionShape(count, new, phase.longest, keys, pairs, heads, kv_heads, head_dim)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rooflinekit.model.graph.symbol import about, formula, quantity
+from rooflinekit.model.graph.symbol import about, formula, named, quantity
 from rooflinekit.model.kernels.operation import Operation, Step, Weights
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import GemmShape, Kernel
@@ -64,7 +64,7 @@ class Linear(Operation):
     @property
     def n(self) -> int:
         """Output width."""
-        return sum(width for _, width in self.parts)
+        return named(sum(width for _, width in self.parts), "n", "output width here")
 
     @property
     def weights(self) -> tuple[Weights, ...]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 
+from rooflinekit.model.graph.symbol import named
 from rooflinekit.model.timing.parameter import Duration, TimeForm
 from rooflinekit.model.timing.surface import AXES, Surface
 from rooflinekit.model.types.engine import ServedCosts
@@ -97,9 +99,15 @@ class FamilyFit:
 
     def _own(self, kernel: Kernel, system: System, warm: bool, corrected: bool) -> Duration:
         form = self.form.time(kernel, system, warm)
+        total = named(form.total, "t", "one launch by the form of its family", "s")
         if self.surface is None or not corrected:
-            return form
-        return replace(form, total=form.total * self.surface.ratio(kernel))
+            return form if total is form.total else replace(form, total=total)
+        return replace(form, total=total * named(self.surface.ratio(kernel), *self._correction))
+
+    @cached_property
+    def _correction(self) -> tuple[str, str, str, str]:
+        axes = ", ".join(axis.name for axis in self.surface.axes) if self.surface else ""
+        return "r", f"measured over form (1 where nothing was measured) by {axes}", "", f"table over {self.source}"
 
 
 @dataclass(frozen=True)

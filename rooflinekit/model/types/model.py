@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from rooflinekit.model.graph.symbol import about
 from rooflinekit.model.types.dtype import Dtype
 
 __all__ = [
@@ -43,9 +44,9 @@ class Attention:
     """
 
     heads: int
-    kv_heads: int
-    head_dim: int
-    v_head_dim: int
+    kv_heads: int = field(metadata=about("K", "KV heads (never query heads)"))
+    head_dim: int = field(metadata=about("d_k", "width of a key"))
+    v_head_dim: int = field(metadata=about("d_v", "width of a value"))
     window: int | None = None  #: sliding window: a token sees itself and the window - 1 tokens before it
     chunk: int | None = None  #: chunked attention (Llama-4): a token sees the tokens of its own chunk
     qkv_bias: bool = False
@@ -70,7 +71,7 @@ class Indexer:
     """The lightning indexer of sparse attention: picks the `top_k` keys a query attends to (DeepSeek-V3.2)."""
 
     heads: int
-    head_dim: int
+    head_dim: int = field(metadata=about("d_i", "width of an index key"))
     top_k: int
     shared: bool = False  #: reuses the choice of an earlier layer: no weights, keys or scores of its own (GLM-5.2)
 
@@ -84,9 +85,9 @@ class LatentAttention:
 
     heads: int
     q_rank: int | None
-    kv_rank: int
+    kv_rank: int = field(metadata=about("R", "width of the latent"))
     nope_dim: int
-    rope_dim: int
+    rope_dim: int = field(metadata=about("d_rope", "rotary width"))
     v_dim: int
     indexer: Indexer | None = None
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS
 from rooflinekit.estimation.results import Estimate
-from rooflinekit.explanation.derivation.case import Case
-from rooflinekit.explanation.derivation.front import make_case
+from rooflinekit.explanation.front import make_case
+from rooflinekit.explanation.metrics import Case
 from rooflinekit.model.coefficients import plan_coefficients
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.workload import Workload

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from rooflinekit.explanation.derivation.front import derive
-from rooflinekit.explanation.derivation.node import Node
+from rooflinekit.explanation.front import derive
+from rooflinekit.model.graph.tree import Node
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.report.derivation import quantity
 from rooflinekit.report.page.deployment import Deployed
