@@ -162,7 +162,7 @@ class Traced:
         answered = self.case.answer.load
         if answered is None or not answered.stable:
             return replace(closed_loop(predictor, self.room, asked.traffic), knee=self.knee)
-        running = self._pool.fact(answered.running, Quantity(*LITTLE, source=FORM))
+        running: Any = self._pool.fact(answered.running, Quantity(*LITTLE, source=FORM))
         return steady(self._times, running, asked.rate, asked.traffic, self.room, self.knee)
 
     def _times(self, running: Any) -> Any:

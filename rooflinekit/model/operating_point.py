@@ -227,7 +227,8 @@ class Third:
     @property
     def attention(self) -> tuple[str, str]:
         """What explanations call the part of its steps that depends on the context."""
-        return f"attention{self.place}", f"what depends on the context, mean of third {self.place} of the output"
+        which = ("first", "middle", "last")[self.place - 1]
+        return f"attention{self.place}", f"what grows with the context, mean of the {which} third of the output"
 
 
 def thirds(work: Workload) -> Iterator[Third]:

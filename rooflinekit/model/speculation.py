@@ -190,7 +190,9 @@ class SpeculativePredictor(Predictor):
 
     def tpot(self, work: Workload) -> Interval:
         """Mean over rounds, split as plain decode is; the last round yields no more tokens than are asked for."""
-        tokens: Numeric = fact(self.draft.choice.tokens_per_pass, "E", "tokens that a round yields", source=_YIELD)
+        tokens: Numeric = fact(
+            self.draft.choice.tokens_per_pass, "E_1", "tokens that a whole round yields", source=_YIELD
+        )
         if work.context is not None:
             once = self._round_time(work, work.context, None).widened(self.plan.costs.interval)
             return _per_token(once, tokens)
@@ -211,7 +213,7 @@ class SpeculativePredictor(Predictor):
 
 def _per_token(round_time: Interval, tokens: Numeric) -> Interval:
     """The time of a round over the tokens that it yields."""
-    yielded = named(tokens, "E", "tokens that a round yields", source=_YIELD)
+    yielded = named(tokens, "E", "tokens that a round yields")
     mean = _NOTHING.plus(round_time.named("round", "drafting and verification"), 1.0 / yielded)
     return mean.named("TPOT", "mean time of an output token after the first")
 

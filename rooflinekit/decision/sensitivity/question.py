@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 from rooflinekit.estimation.notes import memory_notes
-from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.operating_point import Interval, Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop
 from rooflinekit.model.traffic.mixing import slots
+from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.workload import Workload
 
 __all__ = ["METRICS", "Answer", "Question"]
@@ -39,6 +41,11 @@ class Answer:
         return dict(zip(METRICS, values, strict=True))
 
 
+def _answer(ttft: Interval, tpot: Interval, rate: Numeric, batch: Numeric) -> Answer:
+    """One scenario: numbers, or the symbols of one while it is traced."""
+    return Answer(*(cast("float", value) for value in (ttft.time, tpot.time, rate, batch)))
+
+
 @dataclass(frozen=True)
 class Question:
     """A workload; with `users` its batch is the users of a closed loop, of whom those that fit run together."""
@@ -56,12 +63,11 @@ class Question:
         gpus = predictor.plan.deployment.gpus
         if not self.users:
             point = predictor.evaluate(self.work)
-            rate = float(point.output_rate(self.work.batch, self.work.osl))
-            return Answer(float(point.ttft.time), float(point.tpot.time), rate / gpus, self.parallel)
+            rate = point.output_rate(self.work.batch, self.work.osl) / gpus
+            return _answer(point.ttft, point.tpot, rate, self.work.batch)
         traffic = Traffic(self.work.isl, self.work.osl, cached=self.work.cached)
         loaded = closed_loop(predictor, self.work.batch, traffic)
-        rate = float(loaded.rate * self.work.osl)
-        return Answer(float(loaded.ttft.time), float(loaded.tpot.time), rate / gpus, float(loaded.running))
+        return _answer(loaded.ttft, loaded.tpot, loaded.rate * self.work.osl / gpus, loaded.running)
 
     def misfit(self, predictor: Predictor) -> str:
         """Why it cannot run; empty where it can."""

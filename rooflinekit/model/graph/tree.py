@@ -130,16 +130,7 @@ class _Lines:
             if children and formula.operators - text.count(" + ") <= _LONGEST:
                 source = given if quantity.source else None
                 return Node(quantity.symbol, quantity.meaning, value, quantity.unit, text, children, source)
-        return Node(quantity.symbol, quantity.meaning + _places(node), value, quantity.unit, source=given)
-
-
-def _places(node: Symbol) -> str:
-    """Where a table was looked up; of a logarithm the number itself."""
-    inner = node.arguments[0]
-    if node.op != "named" or not isinstance(inner, Symbol) or inner.op != "lattice":
-        return ""
-    places = [place.arguments[0] if place.op.startswith("log") else place for place in inner.operands]
-    return f": at {', '.join(f'{float(place):.5g}' for place in places)}"
+        return Node(quantity.symbol, quantity.meaning, value, quantity.unit, source=given)
 
 
 def _merged(quantity: Quantity, same: Node) -> Node:
@@ -179,6 +170,7 @@ class _Part:
     text: str
     binds: int = _ATOM
     number: float | None = None
+    under: str = ""  #: of a reciprocal: what 1 is divided by
 
     def within(self, least: int) -> str:
         """The text as an operand of what binds so tightly."""
@@ -246,14 +238,21 @@ class _Formula:
                 return _Part(f"{first.text} + {last.text}", _SUM)
             case "-":
                 return _Part(f"{first.text} - {last.within(_PRODUCT)}", _SUM)
+            case "*" if first.under and not last.under:
+                return _Part(f"{last.within(_PRODUCT)}/{first.under}", _PRODUCT)
+            case "*" if last.under:
+                return _Part(f"{first.within(_PRODUCT)}/{last.under}", _PRODUCT)
             case "*":
                 return _Part(f"{first.within(_PRODUCT)}*{last.within(_PRODUCT)}", _PRODUCT)
             case "/":
-                return _Part(f"{first.within(_PRODUCT)}/{last.within(_ATOM)}", _PRODUCT)
+                under = last.within(_ATOM) if first.number == 1.0 else ""
+                return _Part(f"{first.within(_PRODUCT)}/{last.within(_ATOM)}", _PRODUCT, under=under)
             case "**":
                 return _Part(f"{first.within(_ATOM)}**{last.within(_ATOM)}", _ATOM - 1)
             case "neg":
                 return _Part(f"-{first.within(_PRODUCT)}", _SUM)
+            case "//" if last.number == 1.0:
+                return _Part(f"floor({first.text})")
             case "//":
                 return _Part(f"floor({first.within(_PRODUCT)}/{last.within(_ATOM)})")
         return self._called(op, parts)
@@ -263,6 +262,9 @@ class _Formula:
         texts = [part.text for part in parts]
         if name in ("max", "min"):  # max(max(a, b), c) is max(a, b, c)
             texts = [_inside(text) if text.startswith(f"{name}(") and _whole(text) else text for text in texts]
+            texts = list(dict.fromkeys(texts))
+            if len(texts) == 1:
+                return parts[0]
         return _Part(f"{name}({', '.join(texts)})")
 
 
@@ -278,6 +280,8 @@ def _simplified(op: str, first: _Part, last: _Part, node: Symbol) -> _Part | Non
         return _constant(0.0)
     if op == "*" and 1.0 in (first.number, last.number):
         return last if first.number == 1.0 else first
+    if op == "*" and -1.0 in (first.number, last.number):
+        return _Part(f"-{(last if first.number == -1.0 else first).within(_PRODUCT)}", _SUM)
     if op in ("/", "**") and last.number == 1.0:
         return first
     if op == "min" and math.inf in (first.number, last.number):
@@ -295,13 +299,11 @@ def _constant(number: float) -> _Part:
 
 
 def _never_negative(node: Any) -> bool:
-    """Whether it is made of positive numbers without a difference."""
+    """Whether it is made of lines that are positive here, without a difference."""
     if not isinstance(node, Symbol):
         return float(node) >= 0.0
-    if node.op in ("var", "fact"):
+    if node.op in ("var", "fact", "named"):
         return bool(node.value >= 0.0)
-    if node.op == "named":
-        return _never_negative(node.arguments[0])
     if node.op == "max":
         return any(map(_never_negative, node.arguments))
     return node.op in ("+", "*", "/", "ceil", "sqrt") and all(map(_never_negative, node.arguments))

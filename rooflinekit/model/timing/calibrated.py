@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 
-from rooflinekit.model.graph.symbol import named
+from rooflinekit.model.graph.symbol import UNKNOWN, Symbol, named
 from rooflinekit.model.timing.parameter import Duration, TimeForm
 from rooflinekit.model.timing.surface import AXES, Surface
 from rooflinekit.model.types.engine import ServedCosts
@@ -102,12 +101,17 @@ class FamilyFit:
         total = named(form.total, "t", "one launch by the form of its family", "s")
         if self.surface is None or not corrected:
             return form if total is form.total else replace(form, total=total)
-        return replace(form, total=total * named(self.surface.ratio(kernel), *self._correction))
+        ratio = self.surface.ratio(kernel)
+        if isinstance(ratio, Symbol):
+            places = ((axis.name, AXES[axis.name](kernel)) for axis in self.surface.axes)
+            at = ", ".join(f"{name} {float(place):.5g}" if _known(place) else name for name, place in places)
+            meaning = f"correction: measured over form at {at}; 1 where nothing was measured"
+            ratio = named(ratio, "r", meaning, source=f"table over {self.source}")
+        return replace(form, total=total * ratio)
 
-    @cached_property
-    def _correction(self) -> tuple[str, str, str, str]:
-        axes = ", ".join(axis.name for axis in self.surface.axes) if self.surface else ""
-        return "r", f"measured over form (1 where nothing was measured) by {axes}", "", f"table over {self.source}"
+
+def _known(place: Numeric) -> bool:
+    return not isinstance(place, Symbol) or place.value is not UNKNOWN
 
 
 @dataclass(frozen=True)
