@@ -25,7 +25,7 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError, nearest
-from rooflinekit.model.types.kernel import KernelTime
+from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
 
 __all__ = ["METRICS", "TIMELESS", "Case", "Found", "find_metric", "full_name", "layers_dtype"]
@@ -228,9 +228,9 @@ def _latency(name: str) -> Callable[[Traced], Any]:
             if name != "tpot":
                 traced.endless(name.upper())
             found = getattr(traced.loaded, name)
-            return found if name == "e2e" else found.time
+            return found if name == "e2e" else found.expected
         point = traced.point
-        return point.e2e(traced.work.osl) if name == "e2e" else getattr(point, name).time
+        return point.e2e(traced.work.osl) if name == "e2e" else getattr(point, name).expected
 
     return build
 
@@ -422,7 +422,7 @@ def _work(what: str, unit: str, size: Callable[[Any], Any]) -> Callable[[KernelT
 
 
 _KINDS: dict[str, tuple[str, float, Callable[[KernelTime], Any]]] = {
-    "time": ("ms", 1e3, lambda timed: timed.time),
+    "time": ("ms", 1e3, lambda timed: timed.expected),
     "bound": ("ms", 1e3, lambda timed: named(timed.bound, timed.kernel.name, "datasheet bound of all launches", "s")),
     "flops": ("FLOP", 1.0, _work("work", "FLOP", lambda kernel: kernel.flops)),
     "bytes": ("B", 1.0, _work("traffic", "B", lambda kernel: named(kernel.bytes, "bytes", "of one launch", "B"))),
@@ -468,7 +468,7 @@ def _share(kind: str, traced: Traced, step: str, timed: list[KernelTime]) -> Any
         ratio = flops / moved if float(moved) else 0.0
         return named(ratio, "intensity", f"FLOP for each byte of {step}", "FLOP/B")
     gpu = traced.predictor.plan.system.accelerator
-    time = named(sum((each.time for each in timed), 0.0), step, f"one {step} step", "s")
+    time = named(sum((each.expected for each in timed), 0.0), step, f"one {step} step", "s")
     if kind == "mfu":
         needed = [named(n.kernel.count * n.kernel.flops / gpu.peak(n.kernel.dtype), n.kernel.name, "at the peak", "s")
                   for n in timed]  # fmt: skip

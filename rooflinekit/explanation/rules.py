@@ -9,13 +9,13 @@ from typing import Any
 from rooflinekit.explanation.metrics import Case, layers_dtype
 from rooflinekit.model.graph.symbol import Pool, Quantity, named
 from rooflinekit.model.graph.tree import Node, tree
-from rooflinekit.model.operating_point import thirds
+from rooflinekit.model.operating_point import parts_of
 from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.types.batch import Batch
-from rooflinekit.model.types.kernel import KernelTime
 from rooflinekit.model.types.model import Attention, LatentAttention
 from rooflinekit.model.types.numeric import maximum
+from rooflinekit.model.types.time import KernelTime
 
 __all__ = ["Rule", "mental_rule"]
 
@@ -99,7 +99,7 @@ class _Rules:
             yield from ((1.0, timed) for timed in self.kernels("decode"))
             return
         yield from ((1.0, timed) for timed in plan.time(batch, grows=False).kernels)
-        for part in thirds(work):
+        for part in parts_of(work):
             mean = Batch.mean_decode(batch.decoding.count, part.first, maximum(part.steps, 1.0))
             yield from ((float(part.share), timed) for timed in plan.time(mean, grows=True).kernels)
 
@@ -110,7 +110,7 @@ class _Rules:
         for share, timed in kernels:
             kernel, launches = timed.kernel, share * timed.kernel.count
             if kernel.family == "host":
-                sums["engine"] += share * float(timed.time)
+                sums["engine"] += share * float(timed.expected)
                 continue
             ideal = launches * float(kernel.flops) / gpu.peak(kernel.dtype)
             cached = float(kernel.kv_read_bytes + kernel.kv_write_bytes)
@@ -119,7 +119,7 @@ class _Rules:
             sums["peak"] += ideal
             sums["attention"] += ideal if kernel.family.startswith(("attention", "mla")) else 0.0
             sums["bound"] += share * float(timed.bound)
-            sums["kernels"] += share * float(timed.time)
+            sums["kernels"] += share * float(timed.expected)
         return sums
 
     def rule_tpot(self) -> Rule:

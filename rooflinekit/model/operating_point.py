@@ -2,91 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from rooflinekit.model.graph import fact, named
+from rooflinekit.model.graph.symbol import fact, named
 from rooflinekit.model.memory.capacity import Memory, MemoryModel, make_memory_model
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch
-from rooflinekit.model.types.numeric import Numeric, ceil_div, distinct, floor_div, maximum, minimum
+from rooflinekit.model.types.numeric import Numeric, ceil_div, distinct, floor_div, maximum
+from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+__all__ = ["STEADY", "OperatingPoint", "Part", "Predictor", "parts_of", "thirds"]
 
-__all__ = ["STEADY", "Interval", "OperatingPoint", "Predictor", "Third", "thirds"]
+Decoding = tuple[Time, Callable[[], StepTime]]
+"""TPOT, and the decode step at the reported context."""
+
+THIRDS = 3
+"""Parts of the output whose mean decode step is worked out; the time is nearly straight within a third."""
+
+
+def thirds(steps: Numeric) -> tuple[Numeric, Numeric, Numeric]:
+    """Whole steps of the parts of an output: ⌊(n + 1)/3⌋ at both ends, the rest in the middle.
+
+    >>> thirds(8.0), thirds(2.0), thirds(1.0)
+    ((3.0, 2.0, 3.0), (1.0, 0.0, 1.0), (0.0, 1.0, 0.0))
+    """
+    outer = floor_div(steps + 1.0, float(THIRDS))
+    return outer, steps - 2.0 * outer, outer
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A time with its datasheet bound and 90 % interval [s]."""
+class Part:
+    """A part of the output: keys of its first step, how many steps it has, and their share of all."""
 
-    time: Numeric
-    bound: Numeric
-    low: Numeric
-    high: Numeric
+    first: Numeric
+    steps: Numeric
+    share: Numeric
+    attention: tuple[str, str]  #: what explanations call what grows with the context in its mean step
 
-    @classmethod
-    def of(cls, step: StepTime) -> Interval:
-        """The sums of a step."""
-        return cls(step.time, step.bound, step.low, step.high)
 
-    @classmethod
-    def sums(cls, step: StepTime) -> Interval:
-        """The same of a part of a step, whose interval is widened with the whole."""
-        return cls.of(replace(step, factor=1.0))
+def parts_of(work: Workload) -> Iterator[Part]:
+    """The thirds of an output."""
+    steps = named(work.decode_steps, "steps", "tokens after the first")
+    first = work.isl + 1.0
+    for place, (which, count) in enumerate(zip(("first", "middle", "last"), thirds(steps), strict=True), 1):
+        length = named(count, "part", "steps of this part", source="the output in thirds")
+        share = named(length / steps, f"w{place}", "share of the output")
+        title = f"what grows with the context, mean of the {which} third of the output"
+        yield Part(named(first, "first", "keys of its first step"), length, share, (f"attention{place}", title))
+        first = first + length
 
-    def named(self, symbol: str, meaning: str, source: str = "") -> Interval:
-        """The same; while it is traced, its time is a line of explanations."""
-        time = named(self.time, symbol, meaning, "s", source)
-        return self if time is self.time else replace(self, time=time)
 
-    def widened(self, factor: float) -> Interval:
-        """The same, its ends at least this factor from the time, but never below the bound."""
-        if factor == 1.0:
-            return self
-        low = maximum(minimum(self.low, self.time / factor), self.bound)
-        return Interval(self.time, self.bound, low, maximum(self.high, self.time * factor))
-
-    def scaled(self, factor: Numeric) -> Interval:
-        """The same, longer; the bound stays."""
-        return Interval(self.time * factor, self.bound, self.low * factor, self.high * factor)
-
-    def taken(self, places: NDArray[np.intp]) -> Interval:
-        """Those of an array of times at some places; what does not vary stays."""
-        ends = (self.time, self.bound, self.low, self.high)
-        return Interval(*(end if isinstance(end, (int, float)) else end[places] for end in ends))
-
-    def plus(self, other: Interval, weight: Numeric) -> Interval:
-        """Add a share of another time; interval ends add up as if errors went together."""
-        return Interval(
-            self.time + weight * other.time,
-            self.bound + weight * other.bound,
-            self.low + weight * other.low,
-            self.high + weight * other.high,
-        )
-
-    def times(self, factor: Numeric, of_bound: Numeric) -> Interval:
-        """Another multiple of the time than of its bound, below which the low end does not fall."""
-        bound = self.bound * of_bound
-        return Interval(self.time * factor, bound, maximum(self.low * factor, bound), self.high * factor)
+_TTFT = "TTFT", "time to the first token: prefill and first sample"
+_TPOT = "TPOT", "mean time of an output token after the first"
+STEADY = "fixed", "kernels whose work does not depend on the context, and the engine"
 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """What a workload costs on a plan; fields are scalars or arrays, as the workload is."""
+    """What a workload costs on a plan; fields are scalars or arrays, as the workload is.
 
-    ttft: Interval
-    tpot: Interval
+    prefill: the step that holds the prompts. The decode step at the reported context is worked out when it is first
+    asked for, unless TPOT was made from it.
+    """
+
+    ttft: Time
+    tpot: Time
     memory: Memory
+    prefill: StepTime
+    _decode: Callable[[], StepTime] = field(repr=False, compare=False)
+
+    @cached_property
+    def decode(self) -> StepTime:
+        """One decode step at the reported context."""
+        return self._decode()
 
     def e2e(self, osl: Numeric) -> Numeric:
         """First token plus osl − 1 more [s]."""
-        return named(self.ttft.time + (osl - 1.0) * self.tpot.time, "E2E", "a request from end to end", "s")
+        time = self.ttft.expected + (osl - 1.0) * self.tpot.expected
+        return named(time, "E2E", "a request from end to end", "s")
 
     def output_rate(self, batch: Numeric, osl: Numeric) -> Numeric:
         """Output tokens a second of the whole static batch, its prefill included [token/s]."""
@@ -123,68 +120,75 @@ class Predictor:
 
     def evaluate(self, work: Workload) -> OperatingPoint:
         """TTFT = prefill and first sample; TPOT = mean step over the growing context; memory at the longest context."""
-        return OperatingPoint(
-            ttft=self.ttft(work),
-            tpot=self.tpot(work),
-            memory=self.memory.evaluate(work.batch, work.longest_context, work.isl - work.cached),
-        )
+        prefill = self.plan.time(self.prefill_batch(work))
+        tpot, decode = self._decoding(work)
+        memory = self.memory.evaluate(work.batch, work.longest_context, work.isl - work.cached)
+        return OperatingPoint(self._first(work, prefill), tpot, memory, prefill, decode)
 
-    def ttft(self, work: Workload) -> Interval:
-        """Prefill of all prompts and the first sample.
+    def ttft(self, work: Workload) -> Time:
+        """Prefill of all prompts and the first sample."""
+        return self._first(work, self.plan.time(self.prefill_batch(work)))
+
+    def tpot(self, work: Workload) -> Time:
+        """A token passes all stages, and with many microbatches waits until the busiest stage has served the others."""
+        return self._decoding(work)[0]
+
+    def _first(self, work: Workload, prefill: StepTime) -> Time:
+        """The first token, from the step that holds the prompts.
 
         Microbatches follow each other through the stages: the last one leaves a busiest-stage time a microbatch after
         the first, so m of them on p equal stages take (m + p − 1)/m of what they cost (GPipe, arXiv:1811.06965, 2.3).
         """
-        first = Interval.of(self.plan.time(self.prefill_batch(work)))
         if self.plan.deployment.microbatches == 1:
-            return first.named(*_TTFT)
-        first = first.named("prefill", "the prompts of a microbatch in one step, and the first sample")
+            return prefill.total.named(*_TTFT)
+        first = prefill.total.named("prefill", "the prompts of a microbatch in one step, and the first sample")
         time, bound = self.plan.busiest_share(self.prefill_batch(work))
         count = ceil_div(self._own(work), self._microbatch(work, self.plan.deployment.microbatches))
         behind = named(count, "parts", "microbatches that follow each other through the stages") - 1.0
         return first.times(1.0 + behind * time, 1.0 + behind * bound).named(*_TTFT, "GPipe, arXiv:1811.06965, 2.3")
 
-    def tpot(self, work: Workload) -> Interval:
-        """A token passes all stages, and with many microbatches waits until the busiest stage has served the others."""
-        through = self._mean_step(work)
+    def _decoding(self, work: Workload) -> Decoding:
+        through, decode = self._mean_step(work)
         if self.plan.deployment.microbatches == 1:
-            return through.named(*_TPOT)
+            return through.named(*_TPOT), decode
         through = through.named("through", "mean step of a microbatch through all stages")
         time, bound = self.plan.busiest_share(self.decode_batch(work, work.decode_context))
         parts = named(ceil_div(self._own(work), self._local(work)), "parts", "microbatches in flight")
-        return through.times(maximum(parts * time, 1.0), maximum(parts * bound, 1.0)).named(*_TPOT)
+        return through.times(maximum(parts * time, 1.0), maximum(parts * bound, 1.0)).named(*_TPOT), decode
 
-    def _mean_step(self, work: Workload) -> Interval:
+    def _mean_step(self, work: Workload) -> Decoding:
         """Mean step over the output: what depends on the context in three parts, everything else once.
 
         Each part has the exact mean work of its steps, whatever windows and chunks do in between; what is left is the
         curvature of the time within a third of the output (latencies that grow with a logarithm, corrections).
         """
+        batch, context, interval = self._local(work), work.decode_context, self.plan.costs.interval
+        many = any(getattr(size, "ndim", 0) for size in (batch, context))
+        if many:
+            mean = self._steady(batch, context)
+        else:
+            step = self.plan.time(self.decode_batch(work, context))
+            if work.context is not None:
+                return step.total, lambda: step
+            mean = Time.sum(timed for timed in step.kernels if not timed.kernel.grows)
         if work.context is not None:
-            return self._step(self._local(work), work.context)
-        batch = self._local(work)
-        mean = self._steady(batch, work.decode_context).named(*STEADY)
-        for part in thirds(work):
+            grown = self.plan.time(Batch.decode(batch, context), grows=True).sums
+            return mean.plus(grown).widened(interval), lambda: self.decode_step(work)
+        mean = mean.named(*STEADY)
+        for part in parts_of(work):
             batches = Batch.mean_decode(batch, part.first, maximum(part.steps, 1.0))
-            grown = Interval.sums(self.plan.time(batches, grows=True)).named(*part.attention)
-            mean = mean.plus(grown, part.share)
-        return mean.widened(self.plan.costs.interval)
+            mean = mean.plus(self.plan.time(batches, grows=True).sums.named(*part.attention), part.share)
+        return mean.widened(interval), (lambda: self.decode_step(work)) if many else (lambda: step)
 
-    def _step(self, batch: Numeric, context: Numeric) -> Interval:
-        """One decode step: what grows with the context, and what scenarios of one batch share."""
-        grown = Interval.sums(self.plan.time(Batch.decode(batch, context), grows=True))
-        grown = grown.named("attention", "what depends on the context")
-        return self._steady(batch, context).named(*STEADY).plus(grown, 1.0).widened(self.plan.costs.interval)
-
-    def _steady(self, batch: Numeric, context: Numeric) -> Interval:
+    def _steady(self, batch: Numeric, context: Numeric) -> Time:
         """What a decode step takes besides what grows with the context: scenarios of one batch share it.
 
         Where kernels are launched one by one, the gaps between them depend on the context through those that grow.
         """
         if self.plan.iteration(Batch.decode(1.0, 1.0)).eager:
-            return Interval.sums(self.plan.time(Batch.decode(batch, context), grows=False))
+            return self.plan.time(Batch.decode(batch, context), grows=False).sums
         sizes, places = distinct(batch)
-        steady = Interval.sums(self.plan.time(Batch.decode(sizes, 1.0), grows=False))
+        steady = self.plan.time(Batch.decode(sizes, 1.0), grows=False).sums
         return steady if places is None else steady.taken(places)
 
     def _local(self, work: Workload) -> Numeric:
@@ -208,36 +212,3 @@ class Predictor:
             return work.batch
         count = ceil_div(work.batch, fact(self.plan.deployment.dp, "dp", "attention replicas", source="the question"))
         return named(count, "B", "sequences of one attention replica")
-
-
-_TTFT = "TTFT", "time to the first token: prefill and first sample"
-_TPOT = "TPOT", "mean time of an output token after the first"
-STEADY = "fixed", "kernels whose work does not depend on the context, and the engine"
-
-
-@dataclass(frozen=True)
-class Third:
-    """A part of the output: the context of its first step, how many steps it has, and their share of all."""
-
-    place: int
-    first: Numeric
-    steps: Numeric
-    share: Numeric
-
-    @property
-    def attention(self) -> tuple[str, str]:
-        """What explanations call the part of its steps that depends on the context."""
-        which = ("first", "middle", "last")[self.place - 1]
-        return f"attention{self.place}", f"what grows with the context, mean of the {which} third of the output"
-
-
-def thirds(work: Workload) -> Iterator[Third]:
-    """The output in three parts of whole steps: 1 is 0 + 1 + 0, 2 is 1 + 0 + 1, 8 is 3 + 2 + 3."""
-    steps = named(work.decode_steps, "steps", "tokens after the first")
-    outer = floor_div(steps + 1.0, 3.0)
-    first = work.isl + 1.0
-    for place, count in enumerate((outer, steps - 2.0 * outer, outer), 1):
-        length = named(count, "part", "steps of this part", source="the output in thirds")
-        share = named(length / steps, f"w{place}", "share of the output")
-        yield Third(place, named(first, "first", "keys of the first of these steps"), length, share)
-        first = first + length

@@ -9,25 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from rooflinekit.model.graph import fact, named
+from rooflinekit.model.graph.symbol import fact
 from rooflinekit.model.layers.draft import attached_head
 from rooflinekit.model.memory import Layout
 from rooflinekit.model.memory.cache import CacheLaw, cache_law
 from rooflinekit.model.memory.capacity import MemoryModel, Stage
-from rooflinekit.model.operating_point import STEADY, Interval, OperatingPoint, Predictor, thirds
+from rooflinekit.model.operating_point import STEADY, Decoding, OperatingPoint, Predictor, parts_of
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.errors import DeploymentError
-from rooflinekit.model.types.kernel import KernelTime
 from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.model.types.numeric import Numeric, maximum, minimum
 from rooflinekit.model.types.speculation import Speculation, break_even_acceptance
+from rooflinekit.model.types.time import NOTHING, KernelTime, Time
 from rooflinekit.model.types.workload import Workload
 
 __all__ = ["Draft", "SpeculativePredictor", "make_draft", "speculate"]
 
-_NOTHING = Interval(0.0, 0.0, 0.0, 0.0)
 _LONGEST = 8  # drafted tokens that are tried for the best number of them
 
 
@@ -64,10 +63,10 @@ class Draft:
             rounds.append((self.later, Batch(decoding=Sequences(local, width, mean - width, width)), self.steps))
         return rounds
 
-    def prefill(self, batch: Batch) -> Interval:
+    def prefill(self, batch: Batch) -> Time:
         """Its own pass over the prompt, if it keeps a cache."""
         keeps = self.cache.slopes or self.cache.state_bytes
-        return Interval.of(self.first.time(batch)) if self.first is not None and keeps else _NOTHING
+        return self.first.time(batch).total if self.first is not None and keeps else NOTHING
 
 
 def make_draft(plan: Plan, choice: Speculation, model: Model | None = None) -> Draft:
@@ -125,9 +124,8 @@ class SpeculativePredictor(Predictor):
     def evaluate(self, work: Workload) -> OperatingPoint:
         """TTFT with the draft's own prefill; TPOT = mean round over its tokens; memory with the draft."""
         point = super().evaluate(work)
-        prompt = self.draft.prefill(self.prefill_batch(work))
-        prompt = prompt.named("draft", "the draft's own pass over the prompts")
-        whole = point.ttft.named("prefill", "prefill and first sample").plus(prompt, 1.0)
+        prompt = self.draft.prefill(self.prefill_batch(work)).named("draft", "the draft's own pass over the prompts")
+        whole = point.ttft.named("prefill", "prefill and first sample").plus(prompt)
         return replace(point, ttft=whole.named("TTFT", "time to the first token, the draft's pass included"))
 
     def verify_batch(self, work: Workload, context: Numeric) -> Batch:
@@ -139,7 +137,7 @@ class SpeculativePredictor(Predictor):
         """Verification and drafting of one round; the draft's kernels are named after it."""
         verify, drafted = self.plan.time(self.verify_batch(work, context)), []
         for plan, batch, times in self.draft.batches(self._local(work), context):
-            drafted += [_repeated(timed, times) for timed in plan.time(batch).kernels]
+            drafted += [_drafted(timed, times) for timed in plan.time(batch).kernels]
         return verify, replace(verify, kernels=tuple(drafted))
 
     def decode_step(self, work: Workload) -> StepTime:
@@ -149,23 +147,23 @@ class SpeculativePredictor(Predictor):
 
     def speedup(self, work: Workload) -> float:
         """TPOT without the draft over TPOT with it."""
-        return float(self.plain.evaluate(work).tpot.time / self.evaluate(work).tpot.time)
+        return float(self.plain.evaluate(work).tpot.expected / self.evaluate(work).tpot.expected)
 
     def break_even(self, work: Workload) -> float | None:
         """Acceptance of every token at which a round at the reported context is as fast as plain steps."""
         context = work.decode_context
         verify, draft = self.round(work, context)
-        plain = self.plan.time(self.plain.decode_batch(work, context)).time
-        return break_even_acceptance(float((verify.time + draft.time) / plain), self.draft.choice.draft_tokens)
+        plain = self.plan.time(self.plain.decode_batch(work, context)).expected
+        return break_even_acceptance(float((verify.expected + draft.expected) / plain), self.draft.choice.draft_tokens)
 
     def best_draft_tokens(self, work: Workload) -> int:
         """Number of drafted tokens with the shortest TPOT at the reported context, at most 8; 0 if none helps."""
         at = replace(work, context=work.decode_context)
-        times = [float(self.plain.evaluate(at).tpot.time)]
+        times = [float(self.plain.evaluate(at).tpot.expected)]
         for tokens in range(1, _LONGEST + 1):
             choice = replace(self.draft.choice, draft_tokens=tokens, tree=None)
             other = replace(self, draft=make_draft(self.plan, choice, self.draft.model))
-            times.append(float(other.tpot(at).time))
+            times.append(float(other.tpot(at).expected))
         return min(range(len(times)), key=times.__getitem__)
 
     def notes(self) -> Iterator[str]:
@@ -188,46 +186,36 @@ class SpeculativePredictor(Predictor):
         if self.plan.deployment.pp > 1:
             yield "the draft's weights and cache are charged to every pipeline stage, though one holds them"
 
-    def tpot(self, work: Workload) -> Interval:
+    def _decoding(self, work: Workload) -> Decoding:
         """Mean over rounds, split as plain decode is; the last round yields no more tokens than are asked for."""
-        tokens: Numeric = fact(
-            self.draft.choice.tokens_per_pass, "E_1", "tokens that a whole round yields", source=_YIELD
-        )
-        if work.context is not None:
-            once = self._round_time(work, work.context, None).widened(self.plan.costs.interval)
-            return _per_token(once, tokens)
-        mean = self._round_time(work, work.decode_context, grows=False).named(*STEADY)
-        for part in thirds(work):
-            middle = part.first + (maximum(part.steps, 1.0) - 1.0) / 2
-            mean = mean.plus(self._round_time(work, middle, grows=True).named(*part.attention), part.share)
-        return _per_token(mean.widened(self.plan.costs.interval), minimum(tokens, work.decode_steps))
+        tokens: Numeric = fact(self.draft.choice.tokens_per_pass, "E", "tokens that a round yields", source=_YIELD)
+        mean = self._round_time(work, work.decode_context, None if work.context is not None else False)
+        if work.context is None:
+            mean = mean.named(*STEADY)
+            for part in parts_of(work):
+                middle = part.first + (maximum(part.steps, 1.0) - 1.0) / 2
+                mean = mean.plus(self._round_time(work, middle, grows=True).named(*part.attention), part.share)
+            tokens = minimum(tokens, work.decode_steps)
+        mean = mean.widened(self.plan.costs.interval).named("round", "drafting and verification")
+        tpot = NOTHING.plus(mean, 1.0 / tokens).named("TPOT", "mean time of an output token after the first")
+        return tpot, lambda: self.decode_step(work)
 
-    def _round_time(self, work: Workload, context: Numeric, grows: bool | None) -> Interval:
-        time = Interval.sums(self.plan.time(self.verify_batch(work, context), grows))
+    def _round_time(self, work: Workload, context: Numeric, grows: bool | None) -> Time:
+        time = self.plan.time(self.verify_batch(work, context), grows).sums
         time = time.named("verify", "the pass that verifies the drafted tokens")
         for plan, batch, times in self.draft.batches(self._local(work), context):
-            step = Interval.sums(plan.time(batch, grows)).named("draft", "one step of the draft")
-            time = time.plus(step, fact(times, "n_draft", "steps of the draft like this one", source=QUESTION))
+            time = time.plus(plan.time(batch, grows).sums.named("draft", "one step of the draft"), fact(times, *_STEPS))
         return time
 
 
-def _per_token(round_time: Interval, tokens: Numeric) -> Interval:
-    """The time of a round over the tokens that it yields."""
-    yielded = named(tokens, "E", "tokens that a round yields")
-    mean = _NOTHING.plus(round_time.named("round", "drafting and verification"), 1.0 / yielded)
-    return mean.named("TPOT", "mean time of an output token after the first")
-
-
-QUESTION = "the question"
+_STEPS = "n_draft", "steps of the draft like this one", "", "the question"
 _YIELD = "1 + α1 + α1·α2 + …, arXiv:2211.17192, equation 1"
 
 
-def _repeated(timed: KernelTime, times: int) -> KernelTime:
+def _drafted(timed: KernelTime, times: int) -> KernelTime:
     """The same kernel in each of `times` equal steps of the draft."""
-    kernel = replace(timed.kernel, name=f"draft_{timed.kernel.name}", count=timed.kernel.count * times)
-    parts = ("bound", "compute", "memory", "network", "overhead", "time", "low", "high")
-    steps = fact(times, "n_draft", "steps of the draft like this one", source=QUESTION)
-    return KernelTime(kernel, *(steps * getattr(timed, part) for part in parts)).named()
+    name, count = f"draft_{timed.kernel.name}", timed.kernel.count * times
+    return timed.repeated(fact(times, *_STEPS), replace(timed.kernel, name=name, count=count)).labelled()
 
 
 def speculate(plain: Predictor, choice: Speculation, model: Model | None = None) -> SpeculativePredictor:

@@ -111,7 +111,7 @@ class Plan:
         )
         timed = [(replace(self, operations=dict(held))._bare(batch), count) for held, count in stages.items()]
         shares = []
-        for kind in ("time", "bound"):
+        for kind in ("expected", "bound"):
             times: list[Numeric] = [getattr(step, kind) for step, _ in timed]
             times = [named(time, "stage", "kernels of one stage", "s") for time in times]
             whole = sum((n * time for time, (_, n) in zip(times, timed, strict=True)), 0.0)
@@ -121,7 +121,7 @@ class Plan:
 
     def _bare(self, batch: Batch) -> StepTime:
         timed = time_step(self.kernels(batch), self.system, self.calibration)
-        return StepTime(tuple(kernel.named() for kernel in timed.kernels))
+        return StepTime(tuple(kernel.labelled() for kernel in timed.kernels))
 
     @property
     def _together(self) -> int:

@@ -91,7 +91,7 @@ def _alike(part: Part, demand: Demand, seed: int) -> _Window:
     """One replica with its share, or all of them behind a router where a trace is replayed."""
     seen = part.seen(demand)
     felt = part.replica.answer(seen, part.load(demand)).loaded
-    turn, step = float(felt.e2e), float(felt.tpot.time)
+    turn, step = float(felt.e2e), float(felt.tpot.expected)
     if demand.trace is not None:
         setup = Setup(replicas=part.working, router=_ROUTER, seed=seed)
         arrivals = demand.trace.arrivals(_speed(demand) * part.share, _TRACED)

@@ -130,7 +130,7 @@ def _pieces(part: Part, demand: Demand, tariff: Tariff) -> tuple[float, float, f
     times = token_times(part.replica.predictor, InFlight(running, traffic.isl, traffic.osl))
     if part.role == "decode":
         return 0.0, 0.0, hour / float(traffic.osl)
-    seconds = float(times.prompt.time) if part.role == "prefill" else float(times.request)
+    seconds = float(times.prompt.expected) if part.role == "prefill" else float(times.request)
     cached, new = (hour * float(each) / seconds for each in (times.cached, times.input))
     return cached, new, 0.0 if part.role == "prefill" else hour * float(times.output) / seconds
 

@@ -126,7 +126,7 @@ def _static(
     found: tuple[int, list[str], bool],
 ) -> Solution:
     (name, unit), (value, stops, again) = what, found
-    at = {f"{key}_ms": float(time.time) * 1e3 for key, time in static_times(resolved.predictor, work).items()}
+    at = {f"{key}_ms": float(time.expected) * 1e3 for key, time in static_times(resolved.predictor, work).items()}
     inside = f"batch {work.batch:.0f}, {work.isl:,.0f} tokens in, {work.osl:,.0f} out"
     answer = (
         f"The largest {name} is {value:,}: {' and '.join(stops)} stops more. "
@@ -151,7 +151,7 @@ def _no_solution(resolved: Resolved, where: str, work: Workload, slo: tuple[Obje
     times = static_times(resolved.predictor, work)
     words = []
     for each in slo:
-        time, bound = (float(getattr(times[each.metric], part)) * 1e3 for part in ("time", "bound"))
+        time, bound = (float(getattr(times[each.metric], part)) * 1e3 for part in ("expected", "bound"))
         if time <= each.limit * 1e3:
             continue
         verdict = "so no engine can do it" if bound > each.limit * 1e3 else "so it is not out of reach of the hardware"

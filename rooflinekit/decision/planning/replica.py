@@ -111,7 +111,7 @@ def _room(predictor: Predictor, demand: Demand) -> float:
 def feel(answer: LoadAnswer) -> Felt:
     """The latencies of an answer, as objectives read them."""
     loaded: Loaded = answer.loaded
-    means = {"ttft": float(loaded.ttft.time), "tpot": float(loaded.tpot.time), "e2el": float(loaded.e2e)}
+    means = {"ttft": float(loaded.ttft.expected), "tpot": float(loaded.tpot.expected), "e2el": float(loaded.e2e)}
     return Felt(means, answer.times, bool(loaded.stable))
 
 

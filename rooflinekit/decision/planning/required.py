@@ -67,7 +67,7 @@ def required_bandwidth(
         middle = math.sqrt(low * high)
         low, high = (low, middle) if good(middle) else (middle, high)
     times = static_times(_with_bandwidth(resolved.predictor, high), work)
-    at = {f"{key}_ms": float(time.time) * 1e3 for key, time in times.items()}
+    at = {f"{key}_ms": float(time.expected) * 1e3 for key, time in times.items()}
     answer = (
         f"{format_rate(high, 'B/s')} of memory bandwidth meet {', '.join(map(str, slo))}: "
         f"{high / now:.3g} times the {format_rate(now, 'B/s')} of {resolved.plan.system.accelerator.name}."
@@ -85,8 +85,8 @@ def _with_bandwidth(predictor: Predictor, bandwidth: float) -> Predictor:
 def _no_bandwidth(resolved: Resolved, work: Workload, slo: tuple[Objective, ...], now: float) -> InfeasibleError:
     times = static_times(_with_bandwidth(resolved.predictor, now * _FASTEST), work)
     left = [
-        f"{each.metric.upper()} stays at {float(times[each.metric].time) * 1e3:.4g} ms"
-        for each in slo if float(times[each.metric].time) > each.limit
+        f"{each.metric.upper()} stays at {float(times[each.metric].expected) * 1e3:.4g} ms"
+        for each in slo if float(times[each.metric].expected) > each.limit
     ]  # fmt: skip
     return InfeasibleError(
         f"no solution: with a thousand times the bandwidth {' and '.join(left)} (arithmetic, launches and network), "

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from rooflinekit.decision.planning.objective import Objective
 from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, Resolved, read_deployment, resolve
-from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import InputError, nearest
+from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.version import __version__
 
@@ -105,7 +106,7 @@ def refuse_percentiles(slo: tuple[Objective, ...]) -> None:
             raise InputError(f"{each}: a static batch has no percentiles; leave {each.statistic} out, or ask for rate")
 
 
-def static_times(predictor: Predictor, work: Workload) -> dict[str, Interval]:
+def static_times(predictor: Predictor, work: Workload) -> dict[str, Time]:
     """TTFT, TPOT and the time of a whole request."""
     ttft, tpot = predictor.ttft(work), predictor.tpot(work)
     return {"ttft": ttft, "tpot": tpot, "e2el": ttft.plus(tpot, work.osl - 1.0)}
@@ -114,14 +115,14 @@ def static_times(predictor: Predictor, work: Workload) -> dict[str, Interval]:
 def meets(predictor: Predictor, work: Workload, slo: tuple[Objective, ...]) -> NDArray[np.bool_]:
     """Whether every objective holds; an array where the workload is one."""
     times = static_times(predictor, work)
-    met = [np.asarray(times[each.metric].time) <= each.limit for each in slo]
+    met = [np.asarray(times[each.metric].expected) <= each.limit for each in slo]
     return np.asarray(np.logical_and.reduce(np.broadcast_arrays(True, *met)), bool)
 
 
 def missed(predictor: Predictor, work: Workload, slo: tuple[Objective, ...]) -> list[str]:
     """Objectives that fail."""
     times = static_times(predictor, work)
-    return [str(each) for each in slo if float(times[each.metric].time) > each.limit]
+    return [str(each) for each in slo if float(times[each.metric].expected) > each.limit]
 
 
 def make_solution(

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from rooflinekit.estimation.notes import memory_notes
-from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.types.numeric import Numeric
+from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 
 __all__ = ["METRICS", "Answer", "Question"]
@@ -41,9 +42,9 @@ class Answer:
         return dict(zip(METRICS, values, strict=True))
 
 
-def _answer(ttft: Interval, tpot: Interval, rate: Numeric, batch: Numeric) -> Answer:
+def _answer(ttft: Time, tpot: Time, rate: Numeric, batch: Numeric) -> Answer:
     """One scenario: numbers, or the symbols of one while it is traced."""
-    return Answer(*(cast("float", value) for value in (ttft.time, tpot.time, rate, batch)))
+    return Answer(*(cast("float", value) for value in (ttft.expected, tpot.expected, rate, batch)))
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def kernel_errors(cases: Sequence[Case]) -> Mapping[str, float]:
             for timed in step.kernels:
                 memory = float(timed.memory / max(timed.memory + timed.compute, 1e-30))
                 for name, share in zip(FACTORS, (memory, 1.0 - memory), strict=True):
-                    weight = share * float(timed.time / step.time)
+                    weight = share * float(timed.expected / step.expected)
                     weights[name] += weight
-                    errors[name] += weight * math.log(float(timed.high / timed.time)) / _SIGMAS
+                    errors[name] += weight * math.log(float(timed.high / timed.expected)) / _SIGMAS
     return {name: errors[name] / weights[name] for name in FACTORS if weights[name] > 0.0}

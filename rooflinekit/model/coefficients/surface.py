@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from rooflinekit.model.coefficients.state import Feature, Features
-from rooflinekit.model.graph.symbol import locate
+from rooflinekit.model.graph.table import locate
 from rooflinekit.model.timing.surface import Surface
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.kernel import Kernel

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rooflinekit.model.graph.symbol import Symbol, Table
+from rooflinekit.model.graph.symbol import Symbol
+from rooflinekit.model.graph.table import Table
 from rooflinekit.model.graph.trace import reachable
 
 __all__ = ["slope", "slopes"]

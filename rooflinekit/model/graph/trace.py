@@ -16,7 +16,10 @@ Inputs = Iterable[str] | Mapping[str, Quantity | None]
 
 @dataclass(frozen=True)
 class Graph:
-    """Inputs, and outputs by dotted name (`ttft.time`, `prefill.0.flops`): symbols, or numbers that depend on none."""
+    """Inputs, and outputs by dotted name (`ttft.expected`, `prefill.kernels.0.bound`).
+
+    Outputs are symbols, or numbers that depend on none.
+    """
 
     inputs: tuple[str, ...]
     outputs: Mapping[str, Symbol | float]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-from rooflinekit.model.graph.symbol import Table
+from rooflinekit.model.graph.table import Table
 from rooflinekit.model.types.kernel import AttentionShape, CollectiveShape, ExpertsShape, GemmShape, Kernel, S
 from rooflinekit.model.types.numeric import Numeric, lattice, log2
 
@@ -61,6 +61,9 @@ AXES: Mapping[str, Callable[[Kernel], Numeric]] = {
 }
 """Shapes that a correction may depend on, from the kernel."""
 
+_FIXED = frozenset({"n", "k", "head_dim", "group", "heads", "hidden", "width", "local", "ranks", "gpus"})
+"""Shapes that the model and its deployment fix, whatever the step: a correction at these is worked out once."""
+
 
 @dataclass(frozen=True)
 class Surface:
@@ -81,7 +84,13 @@ class Surface:
         >>> surface.ratio(Kernel("a", "gemm", 1, Dtype.BF16, shape=shape))  # (e^0.2 + e^0.1) / 2
         1.163
         """
-        return lattice(self.table, [log2(AXES[axis.name](kernel)) for axis in self.axes])
+        places = [log2(AXES[axis.name](kernel)) for axis in self.axes]
+        fixed = tuple(
+            place if axis.name in _FIXED and isinstance(place, (int, float)) else None
+            for axis, place in zip(self.axes, places, strict=True)
+        )
+        table = self.table if fixed.count(None) == len(fixed) else self.table.sliced(fixed)
+        return lattice(table, [place for place, known in zip(places, fixed, strict=True) if known is None])
 
     @cached_property
     def table(self) -> Table:

@@ -24,11 +24,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rooflinekit.model.graph import named
-from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import InFlight, Shared, shared_times, slots
 from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.numeric import Numeric, choose, fails, largest, maximum, minimum, sqrt, where
+from rooflinekit.model.types.time import Time
 
 __all__ = ["Loaded", "Times", "Traffic", "closed_loop", "largest_rate", "no_room", "open_loop"]
 
@@ -72,8 +73,8 @@ class Loaded:
     once.
     """
 
-    ttft: Interval
-    tpot: Interval
+    ttft: Time
+    tpot: Time
     e2e: Numeric
     running: Numeric
     rate: Numeric
@@ -97,21 +98,23 @@ def closed_loop(predictor: Predictor, users: Numeric, traffic: Traffic, known: T
     others = 1.0 - 1.0 / running
     tpot = times.step.plus(times.share, (running - 1.0) / traffic.osl).named(*_TPOT)
     first = times.first.plus(tpot, 0.5 * others)
-    decode = (traffic.osl - 1.0) * tpot.time
-    together = 1.0 / traffic.requests if times.mixes else _together(traffic, running * times.share.time, decode)
+    decode = (traffic.osl - 1.0) * tpot.expected
+    together = 1.0 / traffic.requests if times.mixes else _together(traffic, running * times.share.expected, decode)
     together = named(together, "together", "share of the requests whose prompts come all at once", source=FORM)
-    burst = together * ((running - 1.0) / 2.0 * times.share.time)
+    burst = together * ((running - 1.0) / 2.0 * times.share.expected)
     burst = named(burst, "burst", "behind the prompts of all users at once", "s")
-    rate = named(running / (first.time + burst + decode), "rate_1", "requests a second, without other waits", "1/s")
-    rho = named(minimum(others * rate * times.share.time, _FULL), *_RHO, source=FORM)
-    ahead = minimum(_kingman(rho, times.share.time, 1.0, traffic), (running - 1.0) / traffic.osl * times.share.time)
+    rate = named(running / (first.expected + burst + decode), "rate_1", "requests a second, without other waits", "1/s")
+    rho = named(minimum(others * rate * times.share.expected, _FULL), *_RHO, source=FORM)
+    ahead = minimum(
+        _kingman(rho, times.share.expected, 1.0, traffic), (running - 1.0) / traffic.osl * times.share.expected
+    )
     ahead = named(ahead, "ahead", "behind other prompts, at most all of them in a turn", "s")
-    wait = burst + ahead + others * held_back(traffic, running / traffic.osl) * tpot.time
-    request = named(times.request + first.time + wait + decode, *_HELD)
+    wait = burst + ahead + others * held_back(traffic, running / traffic.osl) * tpot.expected
+    request = named(times.request + first.expected + wait + decode, *_HELD)
     slot = maximum(users / running - 1.0, 0.0) * request * (1.0 - 0.5 / traffic.requests)
     slot = named(slot, "slot", "for a slot: a turn of those that run", "s")
     queue = named(wait + slot, *_QUEUE)
-    ttft = _shifted(first, times.request + queue).named(*_TTFT)
+    ttft = first.later(times.request + queue).named(*_TTFT)
     rate = named(running / request, "rate", "requests a second that are served", "1/s")
     e2e = named(request + slot, *_E2E)
     return Loaded(ttft, tpot, e2e, running, rate, rate, queue, rho, 1.0 + 0.0 * rate, together, times)
@@ -191,7 +194,7 @@ def _endless(full: Loaded, rate: Numeric, knee: Numeric) -> Loaded:
     """Above the knee: the full deployment, and a queue that grows for ever."""
     never = math.inf + 0.0 * rate
     return replace(
-        full, ttft=_shifted(full.ttft, math.inf), e2e=never, rate=rate, knee=knee, queue=never, stable=0.0 * rate
+        full, ttft=full.ttft.later(math.inf), e2e=never, rate=rate, knee=knee, queue=never, stable=0.0 * rate
     )
 
 
@@ -201,7 +204,7 @@ def largest_rate(predictor: Predictor, traffic: Traffic, room: Numeric, known: T
     It grows with C, so the full batch gives the largest.
     """
     times = (known or _worked_out(predictor, traffic))(room)
-    rate = room / (traffic.osl * times.step.time + room * times.share.time)
+    rate = room / (traffic.osl * times.step.expected + room * times.share.expected)
     return named(rate, "knee", "largest rate that can be sustained: a full batch", "1/s", FORM)
 
 
@@ -225,18 +228,18 @@ def steady(  # noqa: PLR0913, PLR0917 - the sequences that run, and what keeps t
 ) -> Loaded:
     """An open loop in which so many sequences run."""
     times = known(running)
-    busy = named(minimum(rate * times.share.time, _FULL), *_RHO)
+    busy = named(minimum(rate * times.share.expected, _FULL), *_RHO)
     behind = named(_behind(busy, traffic), *_BEHIND)
     tpot = times.step.plus(times.share, behind).scaled(1.0 / (1.0 - busy)).named(*_TPOT)
-    decode = (traffic.osl - 1.0) * tpot.time
-    prompts = _kingman(busy, times.share.time, traffic.arrival_cv, traffic)
+    decode = (traffic.osl - 1.0) * tpot.expected
+    prompts = _kingman(busy, times.share.expected, traffic.arrival_cv, traffic)
     prompts = named(prompts, "prompts", "behind prompts that came before (Kingman)", "s")
     first = times.first.plus(tpot, 0.5)
-    held = times.request + first.time + prompts + decode
+    held = times.request + first.expected + prompts + decode
     held = named(held, *_HELD)
     slot = named(_slot_wait(rate / knee, room, held, traffic), "slot", "for a slot (Sakasegawa 1977)", "s")
     queue = named(prompts + slot, *_QUEUE)
-    ttft = _shifted(first, times.request + queue).named(*_TTFT)
+    ttft = first.later(times.request + queue).named(*_TTFT)
     certain = 1.0 + 0.0 * rate
     e2e = named(held + slot, *_E2E)
     return Loaded(ttft, tpot, e2e, running, rate, knee, queue, busy, certain, 0.0 * rate, times)
@@ -247,8 +250,8 @@ _BEHIND = "Q", "prompts behind a request when its decode begins, for each step (
 
 def _demand(times: Shared, rate: Numeric, traffic: Traffic) -> Numeric:
     """Sequences that a decoding request finds in its steps, itself included (Poisson arrivals see time averages)."""
-    busy = minimum(rate * times.share.time, _FULL)
-    step = times.step.time + _behind(busy, traffic) * times.share.time
+    busy = minimum(rate * times.share.expected, _FULL)
+    step = times.step.expected + _behind(busy, traffic) * times.share.expected
     return 1.0 + rate * (traffic.osl - 1.0) * step / (1.0 - busy)
 
 
@@ -272,9 +275,3 @@ def _slot_wait(load: Numeric, room: Numeric, held: Numeric, traffic: Traffic) ->
     load = named(minimum(load, _FULL), "load", "rate over the knee, at most 0.98")
     variation = named((traffic.arrival_cv**2 + traffic.osl_cv**2) / 2.0, "v_o", "mean squared variation of the answers")
     return variation * held / room * load ** (sqrt(2.0 * (room + 1.0)) - 1.0) / (1.0 - load)
-
-
-def _shifted(time: Interval, more: Numeric) -> Interval:
-    """The same, later: the wait is made of the same times, and as uncertain; none of it is in the bound."""
-    ratio = 1.0 + more / time.time
-    return Interval(time.time + more, time.bound, time.low * ratio, time.high * ratio)

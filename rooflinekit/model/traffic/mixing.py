@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass, replace
 
 from rooflinekit.model.graph import fact, named
-from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.side_by_side import side_by_side
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, minimum, where
+from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload
 
 __all__ = [
@@ -42,8 +43,8 @@ class InFlight:
 class StaticRun:
     """A batch run to its end: times of the sequences that run together, and how often that repeats to serve all."""
 
-    ttft: Interval
-    tpot: Interval
+    ttft: Time
+    tpot: Time
     waves: Numeric
 
 
@@ -69,9 +70,9 @@ class Shared:
     prompts and decodes share steps.
     """
 
-    step: Interval
-    share: Interval
-    first: Interval
+    step: Time
+    share: Time
+    first: Time
     request: float
     mixes: bool
 
@@ -95,7 +96,7 @@ def shared_times(predictor: Predictor, load: InFlight) -> Shared:
     costs, replicas = predictor.plan.costs, predictor.plan.deployment.dp
     added, beside = _added(predictor, load)
     share = added.times(1.0 / beside, 1.0 / beside).named("s", "what one prompt adds to the steps of the others")
-    alone = Interval.of(predictor.plan.time(lone_prompt(load, 1.0 / replicas))).named("alone", "the prompt by itself")
+    alone = predictor.plan.time(lone_prompt(load, 1.0 / replicas)).total.named("alone", "the prompt by itself")
     if not costs.mixes:
         return Shared(step, share, alone.named(*_FIRST), costs.request, False)
     mixed = added.plus(step, _chunks(predictor, load))
@@ -142,7 +143,7 @@ def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric, 
     return chunks, beside, Batch(prompt, decoding, filled)
 
 
-def prefill_share(predictor: Predictor, load: InFlight) -> Interval:
+def prefill_share(predictor: Predictor, load: InFlight) -> Time:
     """What one prompt adds to the steps of the sequences that decode meanwhile [s].
 
     Chunked prefill puts at most the token budget into one step, beside the decoding sequences: the added time is
@@ -154,16 +155,13 @@ def prefill_share(predictor: Predictor, load: InFlight) -> Interval:
     return added.times(1.0 / beside, 1.0 / beside)
 
 
-def _added(predictor: Predictor, load: InFlight) -> tuple[Interval, Numeric]:
+def _added(predictor: Predictor, load: InFlight) -> tuple[Time, Numeric]:
     """What the chunks of a prompt, and those that stand beside them, add to their steps [s]; and how many those are."""
     plan = predictor.plan
     if not plan.costs.mixes:
         beside = side_by_side(load.users / load.osl, plan.deployment.dp)
-        return Interval.of(plan.time(lone_prompt(load, beside / plan.deployment.dp))), beside
+        return plan.time(lone_prompt(load, beside / plan.deployment.dp)).total, beside
     chunks, beside, mixed = mixed_step(predictor, load)
-    both = Interval.of(plan.time(mixed)).named("both", "a step with a chunk of a prompt")
-    one = Interval.of(plan.time(Batch(None, mixed.decoding))).named("one", "the same step without it")
-    added = [
-        chunks * maximum(getattr(both, part) - getattr(one, part), 0.0) for part in ("time", "bound", "low", "high")
-    ]
-    return Interval(*added), beside
+    both = plan.time(mixed).total.named("both", "a step with a chunk of a prompt")
+    one = plan.time(Batch(None, mixed.decoding)).total.named("one", "the same step without it")
+    return Time(*(chunks * maximum(getattr(both, end) - getattr(one, end), 0.0) for end in ENDS)), beside

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rooflinekit.model.graph.symbol import about, quantity
+from rooflinekit.model.graph.symbol import formula, quantity
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError
 from rooflinekit.model.types.kernel import Kernel
@@ -59,14 +59,12 @@ class Accelerator:
     vendor: str
     architecture: str
     peaks: Mapping[Dtype, float]  #: dense peak rate [FLOP/s]
-    memory_bytes: Numeric = field(
-        metadata=about("capacity", "memory that the driver shows, not the marketing number", "B")
-    )
-    memory_bandwidth: Numeric = field(metadata=about("W", "memory bandwidth", "B/s"))  #: datasheet [B/s]
-    l2_bytes: float = field(metadata=about("L2", "last cache: activations up to its size may stay on the chip", "B"))
-    cores: int = field(metadata=about("SM", "cores"))  #: SMs, CUs, tensor cores
-    link_bandwidth: Numeric  #: to all peers of the scale-up domain together, one direction [B/s]
-    domain_size: int  #: accelerators that the scale-up links join
+    memory_bytes: Numeric = quantity("capacity", "what the driver shows, not the marketing number", "B")
+    memory_bandwidth: Numeric = quantity("W", "memory bandwidth of the datasheet", "B/s")
+    l2_bytes: float = quantity("L2", "last cache in front of memory; 0 if unknown", "B")
+    cores: int = quantity("SM", "cores: SMs, CUs, tensor cores")
+    link_bandwidth: Numeric = quantity("N", "links to all peers of the scale-up domain, one direction", "B/s")
+    domain_size: int = quantity("domain", "accelerators that the scale-up links join")
     nic_bandwidth: Numeric = 0.0  #: scale-out network, one direction [B/s]; 0 if none is known
     pcie_bandwidth: Numeric = 0.0  #: to the host, one direction [B/s]
     clock_hz: float = 0.0  #: maximum core clock [Hz]
@@ -75,7 +73,7 @@ class Accelerator:
     release_year: int = 0
     compute_capability: str = ""
     price: Price | None = None
-    tile_rows: int = quantity("r", "rows that a matrix instruction takes at once", default=64)
+    tile_rows: int = quantity("r", "rows that a matrix instruction takes: 64 on tensor cores, 1 on a CPU", default=64)
     is_cpu: bool = False  #: runs its kernels itself, in place of being told to
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -111,8 +109,8 @@ class System:
     domain_size: int
     max_gpus: int  #: more than this cannot be joined, or nothing is known about how
     name: str = ""  #: of its file; "" for the usual system of an accelerator
-    link_bandwidth: Numeric = quantity("N", "links to all peers, one direction", "B/s", default=0.0)
-    nic_bandwidth: Numeric = quantity("NIC", "network card, one direction", "B/s", default=0.0)
+    link_bandwidth: Numeric = quantity("N", "links to all peers of the domain, one direction", "B/s", default=0.0)
+    nic_bandwidth: Numeric = quantity("NIC", "network card, one direction; 0 if there is no way", "B/s", default=0.0)
     in_switch: bool = False  #: the switch of the domain adds up what passes it (NVLink SHARP)
     provenance: tuple[Provenance, ...] = field(default=(), repr=False)
 
@@ -144,7 +142,18 @@ class System:
 
         Both tiers work at once, on different pieces of the data (a hierarchical collective in a pipeline).
         """
-        links = (kernel.network_bytes - kernel.nic_bytes) / self.link_bandwidth if self.domain_size > 1 else 0.0
-        if isinstance(kernel.nic_bytes, float) and kernel.nic_bytes == 0.0:
+        beyond = kernel.nic_bytes
+        links = sent_time(kernel.network_bytes - beyond, self.link_bandwidth) if self.domain_size > 1 else 0.0
+        if isinstance(beyond, float) and beyond == 0.0:
             return links
-        return maximum(links, kernel.nic_bytes / self.nic_bandwidth)
+        return maximum(links, sent_time(beyond, self.nic_bandwidth))
+
+
+@formula("wire", "transfer at the datasheet rate", "s")
+def sent_time(sent: Numeric, bandwidth: Numeric) -> Numeric:
+    """net/N [s].
+
+    >>> sent_time(458752.0, 450e9) * 1e6
+    1.02
+    """
+    return sent / bandwidth

@@ -1,4 +1,4 @@
-"""The work of one kernel: its shape, its arithmetic, its bytes by class, and the time that the work takes."""
+"""The work of one kernel: its shape, its arithmetic and its bytes by class."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from rooflinekit.model.graph.symbol import named, quantity
+from rooflinekit.model.graph.symbol import quantity
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.numeric import Numeric, ceil_div, sqrt, where
 
@@ -18,7 +18,6 @@ __all__ = [
     "Family",
     "GemmShape",
     "Kernel",
-    "KernelTime",
     "RowsShape",
     "Shape",
 ]
@@ -170,6 +169,11 @@ class Kernel:
         """FLOP per byte of memory traffic."""
         return self.flops / self.bytes
 
+    @property
+    def grows(self) -> bool:
+        """Whether its decode work depends on the context: attention and nothing else."""
+        return isinstance(self.shape, AttentionShape)
+
     def shaped(self, kind: type[S]) -> S:
         """Its shape, which must be of this kind.
 
@@ -184,29 +188,3 @@ class Kernel:
         work = {entry.name: change(getattr(self, entry.name)) for entry in fields(self) if "quantity" in entry.metadata}
         sizes = {entry.name: change(getattr(self.shape, entry.name)) for entry in fields(self.shape)}
         return replace(self, **work, shape=replace(self.shape, **sizes))
-
-
-@dataclass(frozen=True)
-class KernelTime:
-    """Time of all launches of one kernel in a step [s].
-
-    `bound` is the datasheet roofline. `compute`, `memory`, `network` are what each resource alone would need at the
-    calibrated efficiencies, `overhead` the launch floor; `time` is their combination; `low` to `high` is the 90 %
-    interval. At level "bound", time == bound == low == high and overhead is 0.
-    """
-
-    kernel: Kernel
-    bound: Numeric
-    compute: Numeric
-    memory: Numeric
-    network: Numeric
-    overhead: Numeric
-    time: Numeric
-    low: Numeric
-    high: Numeric
-
-    def named(self) -> KernelTime:
-        """The same; while it is traced, its time is a line of explanations under the kernel's name."""
-        kernel = self.kernel
-        time = named(self.time, kernel.name, f"{kernel.family}, {kernel.dtype.value}", "s")
-        return self if time is self.time else replace(self, time=time)
