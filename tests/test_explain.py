@@ -1,4 +1,4 @@
-"""Explanations: every formula gives the number beside it, every root is what `estimate` says, and people can read it."""
+"""Explanations: every formula gives the number beside it, and every root is what `estimate` says."""
 
 from __future__ import annotations
 

@@ -94,9 +94,8 @@ def run_by(costs: StepCosts, kernels: StepTime, iteration: Iteration, whole: Ste
     dtype = changed[0].kernel.dtype
     entries = _host_entries(costs, iteration, dtype)
     if iteration.eager and costs.launch:
-        everything = (
-            changed if whole is kernels else tuple(_changed(timed, costs).labelled() for timed in whole.kernels)
-        )
+        others = () if whole is kernels else whole.kernels
+        everything = tuple(_changed(timed, costs).labelled() for timed in others) or changed
         launches = sum(timed.kernel.count for timed in everything)
         busy = named(sum((timed.expected for timed in everything), 0.0), "busy", "time of all kernels", "s")
         gaps = launch_gap(iteration.passes, launches, costs.launch, busy)
