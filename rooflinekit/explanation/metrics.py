@@ -25,6 +25,8 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError, nearest
+from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
 
@@ -135,18 +137,13 @@ class Traced:
 
     # --- load --------------------------------------------------------------------------------------------------------
 
-    @property
-    def question(self) -> LoadQuestion:
-        """The load; raises InputError where none is asked for."""
-        load = self.case.load
-        if load is None:
-            raise InputError("not a load")
-        return load
-
     @cached_property
     def asked(self) -> LoadQuestion:
-        """The load in symbols."""
-        load, traffic = self.question, self.question.traffic
+        """The load in symbols; raises InputError where none is asked for."""
+        load = self.case.load
+        if load is None:
+            raise InputError("not a load; add --concurrency or --rate")
+        traffic = load.traffic
         told = {name: self._input(name, getattr(traffic, name)) for name in ("isl_cv", "osl_cv", "requests")}
         gaps = self._input("arrival_cv", traffic.arrival_cv) if load.rate is not None else traffic.arrival_cv
         lengths = {"isl": self.work.isl, "osl": self.work.osl}
@@ -182,10 +179,10 @@ class Traced:
 
     def endless(self, what: str) -> None:
         """Raise WorkloadError where the queue has no end."""
-        answered, rate = self.case.answer.load, self.question.rate
-        if answered is not None and not answered.stable:
+        answered, load = self.case.answer.load, self.case.load
+        if load is not None and answered is not None and not answered.stable:
             raise WorkloadError(
-                f"{what} has no limit at {rate:g} requests/s: the knee is {answered.knee_rate:.4g}; "
+                f"{what} has no limit at {load.rate:g} requests/s: the knee is {answered.knee_rate:.4g}; "
                 "explain knee_rate or tpot, or ask for a lower --rate"
             )
         if answered is not None and (answered.queue_ms is None or math.isinf(answered.queue_ms)):
@@ -219,101 +216,83 @@ class Found:
     output: Any
 
 
-Metric = tuple[str, float, Callable[[Traced], Any]]
+class _Metrics(Traced):
+    """A method for each metric that does not name a step."""
 
+    def ttft(self) -> Any:
+        self.endless("TTFT")
+        return (self.point if self.case.load is None else self.loaded).ttft.expected
 
-def _latency(name: str) -> Callable[[Traced], Any]:
-    def build(traced: Traced) -> Any:
-        if traced.case.load is not None:
-            if name != "tpot":
-                traced.endless(name.upper())
-            found = getattr(traced.loaded, name)
-            return found if name == "e2e" else found.expected
-        point = traced.point
-        return point.e2e(traced.work.osl) if name == "e2e" else getattr(point, name).expected
+    def tpot(self) -> Any:
+        return (self.point if self.case.load is None else self.loaded).tpot.expected
 
-    return build
+    def e2e(self) -> Any:
+        self.endless("E2E")
+        return self.point.e2e(self.work.osl) if self.case.load is None else self.loaded.e2e
 
+    def output_tok_s(self) -> Any:
+        if self.case.load is None:
+            rate = self.point.output_rate(self.work.batch, self.work.osl)
+            return named(rate, "output", "output tokens a second, prefill included", "token/s")
+        return named(self.rate() * self.work.osl, "output", "output tokens a second", "token/s")
 
-def _output(traced: Traced) -> Any:
-    if traced.case.load is None:
-        rate = traced.point.output_rate(traced.work.batch, traced.work.osl)
-        return named(rate, "output", "output tokens a second, prefill included", "token/s")
-    return named(_served(traced) * traced.asked.traffic.osl, "output", "output tokens a second", "token/s")
+    def output_tok_s_per_gpu(self) -> Any:
+        gpus = fact(self.plan.deployment.gpus, "gpus", "accelerators", "", _ASKED)
+        return named(self.output_tok_s() / gpus, "per_gpu", "output tokens a second and accelerator", "token/s")
 
+    def output_tok_s_per_user(self) -> Any:
+        return named(1.0 / self.tpot(), "per_user", "output tokens a second of one user, while decoding", "token/s")
 
-def _served(traced: Traced) -> Any:
-    """Requests a second: those that arrive, at most the knee; of a closed loop its own rate."""
-    asked = traced.asked.rate
-    if asked is None:
-        return traced.loaded.rate
-    stable = traced.case.answer.load is not None and traced.case.answer.load.stable
-    return named(asked if stable else traced.knee, "served", "requests a second that are served", "1/s")
+    def queue(self) -> Any:
+        self.endless("a wait")
+        return self.loaded.queue
 
+    def knee_rate(self) -> Any:
+        return self.loaded.rate if self.asked.rate is None else self.knee
 
-def _of_load(build: Callable[[Traced], Any], name: str) -> Callable[[Traced], Any]:
-    def asked(traced: Traced) -> Any:
-        if traced.case.load is None:
-            raise InputError(f"{name} is a metric under load; add --concurrency or --rate")
-        return build(traced)
+    def rate(self) -> Any:
+        """Requests a second: those that arrive, at most the knee; of a closed loop its own rate."""
+        rate, answered = self.asked.rate, self.case.answer.load
+        if rate is None:
+            return self.loaded.rate
+        served = rate if answered is not None and answered.stable else self.knee
+        return named(served, "served", "requests a second that are served", "1/s")
 
-    return asked
-
-
-def _queue(traced: Traced) -> Any:
-    traced.endless("a wait")
-    return traced.loaded.queue
-
-
-def _knee(traced: Traced) -> Any:
-    return traced.loaded.rate if traced.question.rate is None else traced.knee
-
-
-def _percentile(time: str, share: float) -> Callable[[Traced], Any]:
-    def build(traced: Traced) -> Any:
+    def percentile(self, time: str, share: float) -> Any:
         if time != "tpot":
-            traced.endless(time.upper())
-        times = spread(traced.loaded, traced.asked.traffic, traced.question.rate is None)
+            self.endless(time.upper())
+        times = spread(self.loaded, self.asked.traffic, self.asked.rate is None)
         title = f"{100 * share:.0f} % of the requests have at most this {time.upper()}"
         found = getattr(times, time)(share)
         return named(found, f"{time}_p{100 * share:.0f}", title, "s", "docs/serving.md, percentiles")
 
-    return build
+    def total(self) -> Any:
+        return named(self.memory.total_bytes, "total", "memory of the busiest accelerator", "B")
 
+    def max_context(self) -> Any:
+        longest = self.memory.max_context
+        if math.isinf(float(longest)):
+            raise InputError(f"nothing limits the context of {self.plan.model.name}: its cache does not grow")
+        return longest
 
-def _per_gpu(traced: Traced) -> Any:
-    gpus = fact(traced.plan.deployment.gpus, "gpus", "accelerators", "", _ASKED)
-    return named(_output(traced) / gpus, "per_gpu", "output tokens a second and accelerator", "token/s")
+    def kv_per_token(self) -> Any:
+        return self.leaves.cache_per_token(self.plan, self.plan.model.layers)
 
+    def params(self) -> Any:
+        model = self.plan.model
+        counts = model_operations(model, Deployment(), Precision(model.dtype, model.dtype, model.formats))
+        total = sum(self.leaves.modules(self.plan, counts, lambda weights: weights.count, ""), 0.0)
+        return named(total, "P", f"parameters of {model.name}")
 
-def _per_user(traced: Traced) -> Any:
-    rate = 1.0 / _latency("tpot")(traced)
-    return named(rate, "per_user", "output tokens a second of one user, while decoding", "token/s")
+    def params_active(self) -> Any:
+        idle = count_parameters(self.plan.model).inactive_experts
+        unvisited = fact(idle, "idle", "weights of routed experts that one token does not visit")
+        return named(self.params() - (unvisited if idle else 0.0), "P_active", "parameters that one token visits")
 
-
-def _max_context(traced: Traced) -> Any:
-    longest = traced.memory.max_context
-    if math.isinf(float(longest)):
-        raise InputError(f"nothing limits the context of {traced.plan.model.name}: its cache does not grow")
-    return longest
-
-
-def _parameters(traced: Traced) -> Any:
-    plan = traced.plan
-    precision = Precision(plan.model.dtype, plan.model.dtype, plan.model.formats)
-    counts = model_operations(plan.model, Deployment(), precision)
-    total = sum(traced.leaves.modules(plan, counts, lambda weights: weights.count, ""), 0.0)
-    return named(total, "P", f"parameters of {plan.model.name}")
-
-
-def _active(traced: Traced) -> Any:
-    idle = count_parameters(traced.plan.model).inactive_experts
-    unvisited = fact(idle, "idle", "weights of routed experts that one token does not visit", "", _COUNT)
-    active = _parameters(traced) - (unvisited if idle else 0.0)
-    return named(active, "P_active", "parameters that one token visits")
-
-
-_COUNT = "rooflinekit.model.parameter_count"
+    def ridge(self) -> Any:
+        dtype = layers_dtype(self.plan)
+        title = f"ridge point in {dtype.unit.value}: below it memory limits, above it arithmetic"
+        return named(self.leaves.system(self.plan.system).accelerator.ridge(dtype), "ridge", title, "FLOP/B")
 
 
 def layers_dtype(plan: Plan) -> Dtype:
@@ -321,43 +300,23 @@ def layers_dtype(plan: Plan) -> Dtype:
     return plan.precision.compute(getattr(plan.precision.formats, plan.model.matrices[-1]))
 
 
-def _ridge(traced: Traced) -> Any:
-    dtype = layers_dtype(traced.plan)
-    title = f"ridge point in {dtype.unit.value}: below it memory limits, above it arithmetic"
-    return named(traced.leaves.system(traced.plan.system).accelerator.ridge(dtype), "ridge", title, "FLOP/B")
+_TIMES, _RATES = ("ttft", "tpot", "e2e"), ("output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user")
+_PERCENTILES = {f"{time}_p{100 * share:.0f}": (time, share) for time in _TIMES for share in QUANTILES}
+_MEMORY = {"weights": "weight_bytes", "kv": "kv_bytes", "activations": "activation_bytes",
+           "overhead": "overhead_bytes", "kv_pool": "kv_pool_bytes", "max_batch": "max_batch"}  # fmt: skip
+_LOADED = ("queue", "knee_rate", "rate", *_PERCENTILES)
 
-
-def _total(traced: Traced) -> Any:
-    return named(traced.memory.total_bytes, "total", "memory of the busiest accelerator", "B")
-
-
-METRICS: dict[str, Metric] = {
-    **{name: ("ms", 1e3, _latency(name)) for name in ("ttft", "tpot", "e2e")},
-    "output_tok_s": ("token/s", 1.0, _output),
-    "queue": ("ms", 1e3, _of_load(_queue, "queue")),
-    "knee_rate": ("1/s", 1.0, _of_load(_knee, "knee_rate")),
-    "rate": ("1/s", 1.0, _of_load(_served, "rate")),
-    **{
-        f"{time}_p{100 * q:.0f}": ("ms", 1e3, _of_load(_percentile(time, q), f"{time}_p{100 * q:.0f}"))
-        for time in ("ttft", "tpot", "e2e")
-        for q in QUANTILES
-    },
-    "output_tok_s_per_gpu": ("token/s", 1.0, _per_gpu),
-    "output_tok_s_per_user": ("token/s", 1.0, _per_user),
-    "memory": ("B", 1.0, _total),
-    "weights": ("B", 1.0, lambda traced: traced.memory.weight_bytes),
-    "kv": ("B", 1.0, lambda traced: traced.memory.kv_bytes),
-    "activations": ("B", 1.0, lambda traced: traced.memory.activation_bytes),
-    "overhead": ("B", 1.0, lambda traced: traced.memory.overhead_bytes),
-    "kv_pool": ("B", 1.0, lambda traced: traced.memory.kv_pool_bytes),
-    "max_batch": ("sequences", 1.0, lambda traced: traced.memory.max_batch),
-    "max_context": ("tokens", 1.0, _max_context),
-    "kv_per_token": ("B", 1.0, lambda traced: traced.leaves.cache_per_token(traced.plan, traced.plan.model.layers)),
-    "params": ("", 1.0, _parameters),
-    "params_active": ("", 1.0, _active),
-    "ridge": ("FLOP/B", 1.0, _ridge),
+METRICS: dict[str, tuple[str, float]] = {
+    **dict.fromkeys((*_TIMES, "queue", *_PERCENTILES), ("ms", 1e3)),
+    **dict.fromkeys(_RATES, ("token/s", 1.0)),
+    **dict.fromkeys(("knee_rate", "rate"), ("1/s", 1.0)),
+    **dict.fromkeys(("memory", "weights", "kv", "activations", "overhead", "kv_pool", "kv_per_token"), ("B", 1.0)),
+    "max_batch": ("sequences", 1.0),
+    "max_context": ("tokens", 1.0),
+    **dict.fromkeys(("params", "params_active"), ("", 1.0)),
+    "ridge": ("FLOP/B", 1.0),
 }
-"""Metrics that do not name a step: unit shown, its scale, and how the number is traced."""
+"""Metrics that do not name a step: unit shown, and its scale."""
 
 COUNTED = ("params", "params_active", "kv_per_token", "ridge")
 """Of a model or an accelerator, whatever is deployed."""
@@ -399,10 +358,18 @@ def find_metric(case: Case, name: str) -> Found:
 
     Raises UnknownNameError with the nearest names.
     """
-    folded, traced = full_name(name), Traced(case)
+    folded, traced = full_name(name), _Metrics(case)
     if folded in METRICS:
-        unit, scale, build = METRICS[folded]
-        return Found(folded, unit, scale, traced.line(build(traced), folded, unit))
+        if folded in _LOADED and case.load is None:
+            raise InputError(f"{folded} is a metric under load; add --concurrency or --rate")
+        unit, scale = METRICS[folded]
+        if folded in _PERCENTILES:
+            output = traced.percentile(*_PERCENTILES[folded])
+        elif folded in _MEMORY:
+            output = getattr(traced.memory, _MEMORY[folded])
+        else:
+            output = getattr(traced, "total" if folded == "memory" else folded)()
+        return Found(folded, unit, scale, traced.line(output, folded, unit))
     found = _of_step(traced, folded)
     if found is None:
         known = [*METRICS, *ALIASES, *_names_of_steps(case)]
@@ -414,72 +381,58 @@ _FIRST = ("tpot", "ttft", "memory", "max_batch", "kv_per_token", "params", "deco
 
 # --- steps and their kernels -----------------------------------------------------------------------------------------
 
-
-def _work(what: str, unit: str, size: Callable[[Any], Any]) -> Callable[[KernelTime], Any]:
-    return lambda timed: named(
-        timed.kernel.count * size(timed.kernel), timed.kernel.name, f"{what} of all launches", unit
-    )
-
-
-_KINDS: dict[str, tuple[str, float, Callable[[KernelTime], Any]]] = {
-    "time": ("ms", 1e3, lambda timed: timed.expected),
-    "bound": ("ms", 1e3, lambda timed: named(timed.bound, timed.kernel.name, "datasheet bound of all launches", "s")),
-    "flops": ("FLOP", 1.0, _work("work", "FLOP", lambda kernel: kernel.flops)),
-    "bytes": ("B", 1.0, _work("traffic", "B", lambda kernel: named(kernel.bytes, "bytes", "of one launch", "B"))),
+_STEPS = ("prefill", "decode")
+_SIZES: dict[str, tuple[str, str, Callable[[KernelTime, Accelerator], Any]]] = {
+    "time": ("s", "", lambda t, gpu: t.expected),
+    "bound": ("s", "datasheet bound", lambda t, gpu: t.bound),
+    "flops": ("FLOP", "work", lambda t, gpu: t.kernel.count * t.kernel.flops),
+    "bytes": ("B", "traffic", lambda t, gpu: t.kernel.count * named(t.kernel.bytes, "bytes", "of one launch", "B")),
+    "ideal": ("s", "arithmetic at the peak", lambda t, gpu: t.kernel.count * t.kernel.flops / gpu.peak(t.kernel.dtype)),
+    "streams": ("s", "weights and cache at the bandwidth", lambda t, gpu: _streamed(t.kernel) / gpu.memory_bandwidth),
 }
-_TITLES = {"time": "one {} step", "bound": "datasheet bound of one {} step", "flops": "work of one {} step",
-           "bytes": "traffic of one {} step"}  # fmt: skip
-_SHARES = ("intensity", "mfu", "mbu")
+"""Numbers of all launches of a kernel: unit, what they are, and how they follow from its time and work."""
+
+_RATIOS = {
+    "intensity": ("flops", "bytes", "FLOP for each byte"),
+    "mfu": ("ideal", "time", "share of the time, for arithmetic,"),
+    "mbu": ("streams", "time", "share of the time, for weights and cache,"),
+}
+_KINDS = ("bound", "flops", "bytes", *_RATIOS)
+
+
+def _streamed(kernel: Kernel) -> Any:
+    return kernel.count * (kernel.weight_bytes + kernel.kv_read_bytes + kernel.kv_write_bytes)
 
 
 def _of_step(traced: Traced, folded: str) -> Found | None:
     """A step, or one kernel of it; None where no kernel has this name."""
     step, _, rest = folded.partition(".")
     kernel, _, kind = rest.rpartition(".")
-    if kind not in (*_KINDS, *_SHARES):
+    if kind not in _KINDS:
         kernel, kind = rest, "time"
-    names = _kernel_names(traced.case, step)
-    if step not in _STEPS or "" in folded.split(".") or (kernel and (kernel not in names or kind in _SHARES[1:])):
+    strange = kernel and (kernel not in _kernel_names(traced.case, step) or kind in ("mfu", "mbu"))
+    if step not in _STEPS or strange or "" in folded.split("."):
         return None
     timed = [each for each in traced.step(step).kernels if kernel in ("", each.kernel.name)]
-    parts = (step, kernel, "" if kind == "time" else kind)
-    name = ".".join(part for part in parts if part)
-    if kind in _SHARES:
-        unit = "FLOP/B" if kind == "intensity" else ""
-        return Found(name, unit, 1.0, traced.line(_share(kind, traced, step, timed), kind, unit))
-    unit, scale, size = _KINDS[kind]
-    title = f"all kernels named {kernel}" if kernel else _TITLES[kind].format(step)
-    total = sum((size(each) for each in timed), 0.0)
-    if len(timed) > 1 or not kernel:
-        total = named(total, kernel or step, title, {"ms": "s"}.get(unit, unit))
-    total = traced.line(total, kernel or step, {"ms": "s"}.get(unit, unit))
-    unit, scale = ("µs", 1e6) if kernel and unit == "ms" else (unit, scale)
-    return Found(name, unit, scale, total)
-
-
-_STEPS = ("prefill", "decode")
-
-
-def _share(kind: str, traced: Traced, step: str, timed: list[KernelTime]) -> Any:
-    """FLOP for each byte; the share of the time that the arithmetic, or weights and cache, would need at the peak."""
-    flops, moved = (sum((_KINDS[each][2](one) for one in timed), 0.0) for each in ("flops", "bytes"))
-    flops, moved = named(flops, "FLOP", "work of all", "FLOP"), named(moved, "bytes", "traffic of all", "B")
-    if kind == "intensity":
-        ratio = flops / moved if float(moved) else 0.0
-        return named(ratio, "intensity", f"FLOP for each byte of {step}", "FLOP/B")
+    what = f"all kernels named {kernel}" if kernel else f"one {step} step"
     gpu = traced.predictor.plan.system.accelerator
-    time = named(sum((each.expected for each in timed), 0.0), step, f"one {step} step", "s")
-    if kind == "mfu":
-        needed = [named(n.kernel.count * n.kernel.flops / gpu.peak(n.kernel.dtype), n.kernel.name, "at the peak", "s")
-                  for n in timed]  # fmt: skip
-        ideal = named(sum(needed, 0.0), "ideal", "what the arithmetic takes at the peak", "s")
-        return named(ideal / time, "mfu", "of the time, that the arithmetic would take at the peak")
-    streamed = [
-        named(k.count * (k.weight_bytes + k.kv_read_bytes + k.kv_write_bytes), k.name, "weights and cache", "B")
-        for k in (each.kernel for each in timed)
-    ]
-    streams = named(sum(streamed, 0.0), "streamed", "bytes of weights and cache", "B")
-    return named(streams / gpu.memory_bandwidth / time, "mbu", "of the time, that weights and cache take at the peak")
+
+    def total(kind: str, symbol: str) -> Any:
+        unit, title, size = _SIZES[kind]
+        sizes = [(each.kernel.name, size(each, gpu)) for each in timed]
+        parts = [named(part, name, f"{title} of all launches", unit) if title else part for name, part in sizes]
+        whole = sum(parts, 0.0)
+        return named(whole, symbol, f"{title} of {what}" if title else what, unit) if parts[1:] else whole
+
+    if kind in _RATIOS:
+        above, below, title = _RATIOS[kind]
+        unit, scale, lower = "FLOP/B" if kind == "intensity" else "", 1.0, total(below, below)
+        output = named(total(above, above) / lower, kind, f"{title} of {what}", unit) if float(lower) else 0.0
+    else:
+        si, output = _SIZES[kind][0], total(kind, kernel or step)
+        unit, scale = (("µs", 1e6) if kernel else ("ms", 1e3)) if si == "s" else (si, 1.0)
+    name = ".".join(part for part in (step, kernel, "" if kind == "time" else kind) if part)
+    return Found(name, unit, scale, traced.line(output, kernel or step, {"ms": "s", "µs": "s"}.get(unit, unit)))
 
 
 def _kernel_names(case: Case, step: str) -> list[str]:
@@ -489,9 +442,5 @@ def _kernel_names(case: Case, step: str) -> list[str]:
 
 def _names_of_steps(case: Case) -> list[str]:
     """All metrics of the two steps."""
-    names = []
-    kinds = [f".{kind}" for kind in (*_KINDS, *_SHARES) if kind != "time"]
-    for step in _STEPS:
-        whole = [step, *(f"{step}.{kernel}" for kernel in _kernel_names(case, step))]
-        names += [f"{name}{kind}" for name in whole for kind in ("", *kinds)]
-    return names
+    wholes = [name for step in _STEPS for name in (step, *(f"{step}.{kernel}" for kernel in _kernel_names(case, step)))]
+    return [f"{name}{kind}" for name in wholes for kind in ("", *(f".{kind}" for kind in _KINDS))]

@@ -67,18 +67,15 @@ class _Rules:
         )
 
     def leaf(self, symbol: str, meaning: str, value: float, unit: str = "", source: str = _ASKED) -> Any:
-        """A number of a rule."""
         return self._pool.fact(float(value), Quantity(symbol, meaning, unit, source))
 
     def ruled(self, text: str, value: Any, unit: str, pieces: Iterable[tuple[str, float]], rest: str) -> Rule:
-        """Close the sum with what is left over, and drop what is nothing."""
         node, parts = tree(named(value, "rule", text, unit)), list(pieces)
         parts.append((rest, self.root.value - node.value - sum(amount for _, amount in parts)))
         least = _NOTHING * max(abs(self.root.value), abs(node.value))
         return Rule(text, node, tuple((what, amount) for what, amount in parts if abs(amount) > least))
 
     def batch(self, step: str) -> Batch:
-        """The sequences of a step."""
         predictor, work = self.case.predictor, self.work
         if step == "prefill":
             return predictor.prefill_batch(work) if self.case.load is None else Batch.prefill(1.0, work.isl)
@@ -87,13 +84,11 @@ class _Rules:
         return predictor.decode_batch(work, work.decode_context)
 
     def kernels(self, step: str) -> tuple[KernelTime, ...]:
-        """Those that `estimate` lists."""
         if step == "decode":
             return self.case.predictor.decode_step(self.work).kernels
         return self.plan.time(self.batch(step)).kernels
 
     def mean_step(self) -> Iterable[tuple[float, KernelTime]]:
-        """The kernels of the mean decode step with their shares: what grows with the context in thirds."""
         plan, work, batch = self.plan, self.work, self.batch("decode")
         if work.context is not None or isinstance(self.case.predictor, SpeculativePredictor) or not batch.decoding:
             yield from ((1.0, timed) for timed in self.kernels("decode"))
@@ -104,7 +99,6 @@ class _Rules:
             yield from ((float(part.share), timed) for timed in plan.time(mean, grows=True).kernels)
 
     def spent(self, kernels: Iterable[tuple[float, KernelTime]]) -> dict[str, float]:
-        """What steps cost, by cause [s]."""
         gpu = self.plan.system.accelerator
         sums = dict.fromkeys(("weights", "cache", "peak", "attention", "bound", "kernels", "engine"), 0.0)
         for share, timed in kernels:
@@ -123,7 +117,6 @@ class _Rules:
         return sums
 
     def rule_tpot(self) -> Rule:
-        """All weights over the bandwidth; under load, a step of what runs."""
         if self.case.load is not None:
             value = next((child.value for child in self.root.children if child.symbol == "step"), self.root.value)
             step = self.leaf("step", "a step of a static batch as large as what runs", value, "s", "the tree above")
@@ -139,7 +132,6 @@ class _Rules:
         return self.ruled("TPOT ~ bytes of all weights / bandwidth", value, "s", pieces, rest)
 
     def rule_ttft(self) -> Rule:
-        """Two FLOP a parameter and token, at the peak."""
         deployment, dtype, loaded = self.plan.deployment, layers_dtype(self.plan), self.case.load is not None
         many = float(self.batch("prefill").tokens) * (1 if loaded else deployment.dp)
         tokens = self.leaf("T", "tokens of all prompts", many)
@@ -157,20 +149,17 @@ class _Rules:
         return self.ruled("TTFT ~ 2·P·tokens / peak", value, "s", pieces, rest)
 
     def rule_e2e(self) -> Rule:
-        """Output tokens times TPOT."""
         value = self.leaf("osl", "output tokens", float(self.work.osl)) * self.tpot
         first = float(self.case.answer.ttft_ms or 0.0) / 1e3
         pieces = [("the prompt: TTFT", first), ("the first token comes with it", -float(self.tpot))]
         return self.ruled("a request ~ output tokens x TPOT", value, "s", pieces, "rounding")
 
     def rule_output_tok_s(self) -> Rule | None:
-        """The batch over TPOT."""
         value = self.leaf("batch", "sequences", float(self.work.batch)) / self.tpot
         rest = "the time that prompts take"
         return None if self.case.load else self.ruled("throughput ~ batch / TPOT", value, "token/s", [], rest)
 
     def rule_kv_per_token(self) -> Rule | None:
-        """2·L·K·d·b, with what the first attention layer has."""
         model, kv = self.plan.model, self.plan.precision.kv
         heads, width, rest = 0, 0, "layers without a growing cache, or of another width"
         for mixer in (layer.mixer for layer in reversed(model.layers)):
@@ -185,7 +174,6 @@ class _Rules:
         return self.ruled("KV bytes a token = 2·L·K·d·b", value, "B", [], rest) if heads else None
 
     def rule_memory(self) -> Rule:
-        """Weights and cache."""
         memory = self.case.answer.memory
         shared = self.tp * self.leaf("pp", "stages", self.plan.deployment.pp)
         weights = self.all * self.width / shared
@@ -196,7 +184,6 @@ class _Rules:
         return self.ruled("memory ~ weights + cache", value, "B", pieces, "rounding")
 
     def rule_max_batch(self) -> Rule | None:
-        """What the weights leave, in caches of one sequence."""
         memory, dp = self.case.answer.memory, self.plan.deployment.dp
         cache = memory.kv_bytes / -(-self.case.held[0] // dp)
         if not cache:
@@ -209,7 +196,6 @@ class _Rules:
         return self.ruled("batch ~ (memory − weights) / cache of a sequence", value, "", [], rest)
 
     def rule_flops(self, step: str) -> Rule:
-        """Two FLOP a parameter and token."""
         tokens = self.leaf("T", "tokens of the step", float(self.batch(step).tokens))
         named_so = [each.kernel for each in self.kernels(step) if "attention" in each.kernel.name]
         pieces = [("attention over the context", sum(kernel.count * float(kernel.flops) for kernel in named_so))]
@@ -217,7 +203,6 @@ class _Rules:
         return self.ruled("FLOP ~ 2·P·tokens", 2.0 * self.active * tokens / self.tp, "FLOP", pieces, rest)
 
     def rule_decode_bytes(self) -> Rule:
-        """Every weight once."""
         value, kernels = self.all * self.width / self.tp, [each.kernel for each in self.kernels("decode")]
         read = sum(kernel.count * float(kernel.weight_bytes) for kernel in kernels)
         cached = sum(kernel.count * float(kernel.kv_read_bytes + kernel.kv_write_bytes) for kernel in kernels)
@@ -227,13 +212,11 @@ class _Rules:
         return self.ruled("bytes of a step ~ weights", value, "B", pieces, "rounding")
 
     def rule_decode_intensity(self) -> Rule:
-        """Two FLOP for each weight and token."""
         value = 2.0 * self.leaf("m", "tokens of the step", float(self.batch("decode").tokens)) / self.width
         rest = "cache and activations, which more sequences do not share"
         return self.ruled("FLOP/B ~ 2·batch / bytes of a weight", value, "FLOP/B", [], rest)
 
     def rule_kernel(self, step: str, name: str) -> Rule | None:
-        """The datasheet roofline."""
         timed = [each for each in self.kernels(step) if each.kernel.name == name and each.kernel.family != "host"]
         if not timed or self.plan.calibration is None:
             return None
