@@ -355,7 +355,7 @@ def test_every_prediction_takes_the_file(truth):
     assert {"engine.memory", "engine.step"} <= {entry.quantity.partition(" ")[0] for entry in own.provenance}
     step = predict_step(MODEL, "h100-sxm", Deployment(), Batch.decode(16.0, 1024.0), calibration=str(mine))
     plan = resolve(MODEL, "h100-sxm", Deployment(), str(mine)).plan
-    assert step.time == pytest.approx(plan.time(Batch.decode(16.0, 1024.0)).time, rel=0.01)
+    assert step.time == pytest.approx(plan.time(Batch.decode(16.0, 1024.0)).expected, rel=0.01)
     assert plan.costs == replace(found.costs, spread=plan.costs.spread, **rounded(found.costs, plan.costs))
 
 

@@ -13,6 +13,7 @@ import rooflinekit as rk
 from rooflinekit.decision.planning import ranking
 from rooflinekit.decision.planning.answer import PlanAnswer
 from rooflinekit.decision.planning.confirm import Played
+from rooflinekit.decision.planning.curve import tabulate
 from rooflinekit.decision.planning.demand import Demand, read_demand
 from rooflinekit.decision.planning.objective import Objective, parse_objectives
 from rooflinekit.decision.planning.option import Option
@@ -22,7 +23,6 @@ from rooflinekit.decision.planning.reading import read_question
 from rooflinekit.decision.planning.replica import ability, lay_out
 from rooflinekit.decision.planning.search import search
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.model.traffic.curve import tabulate
 from rooflinekit.model.traffic.mixing import InFlight, shared_times, slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError

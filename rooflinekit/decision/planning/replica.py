@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.decision.planning.curve import tabulate
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.objective import Felt, Objective
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, Times
-from rooflinekit.model.traffic.curve import tabulate
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.question import LoadAnswer, answer_load
 from rooflinekit.model.types.engine import EngineSettings

@@ -34,7 +34,7 @@ from rooflinekit.model.types.time import Time
 __all__ = ["Loaded", "Times", "Traffic", "closed_loop", "largest_rate", "no_room", "open_loop"]
 
 Times = Callable[[Numeric], Shared]
-"""The shared times of a number of sequences in flight, where they are known already (`traffic.curve`)."""
+"""The shared times of a number of sequences in flight, where they are known already (a table of them)."""
 
 _SETTLED = 1e-6  # relative: neighbours of the fixed point agree
 

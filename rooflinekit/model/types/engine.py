@@ -110,18 +110,18 @@ class StepCosts:
     `memory` and `compute`).
     """
 
-    step: float = quantity("step", "host work of a step: schedule, inputs, sampling, detokenising", "s", default=0.0)
-    ranks: float = quantity("ranks", "more of it where several accelerators take part", "s", default=0.0)
-    sequence: float = quantity("each", "host work for each sequence of a step", "s", default=0.0)
-    sequence_ranks: float = quantity("more", "more of it where several accelerators take part", "s", default=0.0)
+    step: float = quantity("step", "host work of a step: schedule, sample, detokenise", "s", default=0.0)
+    ranks: float = quantity("ranks", "more of it with several accelerators", "s", default=0.0)
+    sequence: float = quantity("each", "host work for a sequence", "s", default=0.0)
+    sequence_ranks: float = quantity("more", "more for a sequence with several accelerators", "s", default=0.0)
     layer: float = quantity("gap", "gaps between the kernels of a layer", "s", default=0.0)
     collective: float = quantity("wait", "ranks wait for each other, in a step over a benchmark loop", "s", default=0.0)
-    hidden: float = quantity("hidden", "share of the launch that neighbours hide (dependent launches)", default=0.0)
-    grouped: float = quantity("again", "keys read again for the query heads of a group", default=0.0)
+    hidden: float = quantity("hidden", "share of the launch that neighbours hide", default=0.0)
+    grouped: float = quantity("again", "decode attention takes 1 + again·(1 − K/H) times as long", default=0.0)
     memory: float = quantity("s_m", "how much slower a memory-bound kernel runs in this deployment", default=1.0)
-    compute: float = quantity("s_c", "how much slower a compute-bound one runs", default=1.0)
-    launch: float = quantity("launch", "host time of one launch without a CUDA graph", "s", default=0.0)
-    request: float = quantity("request", "front end of a request: HTTP, tokeniser, first answer", "s", default=0.0)
+    compute: float = quantity("s_c", "how much slower a compute-bound one runs", default=1.0)  #: compute-bound ones
+    launch: float = quantity("issue", "host time of one launch without a CUDA graph", "s", default=0.0)
+    request: float = quantity("request", "front end of a request", "s", default=0.0)
     graphs: bool = True  #: decode steps replay CUDA graphs; prefill is launched kernel by kernel
     mixes: bool = True  #: prompts are computed in the same steps as decoding sequences; False: in steps of their own
     interval: float = 1.0  #: 90 % of the measured step times lie within this factor, either way

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rooflinekit.model.graph.symbol import formula, quantity
+from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError
 from rooflinekit.model.types.kernel import Kernel
@@ -59,12 +59,12 @@ class Accelerator:
     vendor: str
     architecture: str
     peaks: Mapping[Dtype, float]  #: dense peak rate [FLOP/s]
-    memory_bytes: Numeric = quantity("capacity", "what the driver shows, not the marketing number", "B")
-    memory_bandwidth: Numeric = quantity("W", "memory bandwidth of the datasheet", "B/s")
-    l2_bytes: float = quantity("L2", "last cache in front of memory; 0 if unknown", "B")
-    cores: int = quantity("SM", "cores: SMs, CUs, tensor cores")
-    link_bandwidth: Numeric = quantity("N", "links to all peers of the scale-up domain, one direction", "B/s")
-    domain_size: int = quantity("domain", "accelerators that the scale-up links join")
+    memory_bytes: Numeric  #: what the driver shows, not the marketing number [B]
+    memory_bandwidth: Numeric  #: datasheet [B/s]
+    l2_bytes: float  #: last cache in front of memory [B]; 0 if unknown
+    cores: int  #: SMs, CUs, tensor cores
+    link_bandwidth: Numeric  #: to all peers of the scale-up domain together, one direction [B/s]
+    domain_size: int  #: accelerators that the scale-up links join
     nic_bandwidth: Numeric = 0.0  #: scale-out network, one direction [B/s]; 0 if none is known
     pcie_bandwidth: Numeric = 0.0  #: to the host, one direction [B/s]
     clock_hz: float = 0.0  #: maximum core clock [Hz]
@@ -73,7 +73,7 @@ class Accelerator:
     release_year: int = 0
     compute_capability: str = ""
     price: Price | None = None
-    tile_rows: int = quantity("r", "rows that a matrix instruction takes: 64 on tensor cores, 1 on a CPU", default=64)
+    tile_rows: int = 64  #: rows that a matrix instruction takes at once: 64 for tensor cores (wgmma m64), 1 for a CPU
     is_cpu: bool = False  #: runs its kernels itself, in place of being told to
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -109,8 +109,8 @@ class System:
     domain_size: int
     max_gpus: int  #: more than this cannot be joined, or nothing is known about how
     name: str = ""  #: of its file; "" for the usual system of an accelerator
-    link_bandwidth: Numeric = quantity("N", "links to all peers of the domain, one direction", "B/s", default=0.0)
-    nic_bandwidth: Numeric = quantity("NIC", "network card, one direction; 0 if there is no way", "B/s", default=0.0)
+    link_bandwidth: Numeric = 0.0  #: to all peers of the domain together, one direction [B/s]
+    nic_bandwidth: Numeric = 0.0  #: of one accelerator to other domains, one direction [B/s]; 0 if there is no way
     in_switch: bool = False  #: the switch of the domain adds up what passes it (NVLink SHARP)
     provenance: tuple[Provenance, ...] = field(default=(), repr=False)
 

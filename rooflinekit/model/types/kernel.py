@@ -133,6 +133,7 @@ class RowsShape:
 
 
 Shape: TypeAlias = GemmShape | AttentionShape | ExpertsShape | CollectiveShape | RowsShape
+_GROWING = ("attention_decode", "mla_decode")
 S = TypeVar("S", GemmShape, AttentionShape, ExpertsShape, CollectiveShape, RowsShape)
 ROWLESS = RowsShape()
 
@@ -171,8 +172,8 @@ class Kernel:
 
     @property
     def grows(self) -> bool:
-        """Whether its decode work depends on the context: attention and nothing else."""
-        return isinstance(self.shape, AttentionShape)
+        """Whether the work of a decode step depends on the context here: in attention and nowhere else."""
+        return self.family in _GROWING
 
     def shaped(self, kind: type[S]) -> S:
         """Its shape, which must be of this kind.

@@ -73,6 +73,11 @@ class Time:
         ratio = 1.0 + wait / self.expected
         return Time(self.expected + wait, self.bound, self.low * ratio, self.high * ratio)
 
+    def named(self, symbol: str, meaning: str, source: str = "") -> Time:
+        """The same; while it is traced, its expected time is a line of explanations."""
+        expected = named(self.expected, symbol, meaning, "s", source)
+        return self if expected is self.expected else replace(self, expected=expected)
+
     def taken(self, places: NDArray[np.intp]) -> Time:
         """Those of an array of times at some places; what does not vary stays."""
         ends = (getattr(self, end) for end in ENDS)
