@@ -47,11 +47,6 @@ class Time:
             self.high + weight * other.high,
         )
 
-    def named(self, symbol: str, meaning: str, source: str = "") -> Time:
-        """The same; while it is traced, what to expect is a line of explanations."""
-        expected = named(self.expected, symbol, meaning, "s", source)
-        return self if expected is self.expected else replace(self, expected=expected)
-
     def scaled(self, factor: Numeric) -> Time:
         """The same, longer; the bound stays."""
         return Time(self.expected * factor, self.bound, self.low * factor, self.high * factor)
