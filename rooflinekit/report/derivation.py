@@ -18,6 +18,7 @@ __all__ = ["derivation_markdown", "derivation_rows", "derivation_text", "quantit
 _LINES = 70  # nodes that are shown where no depth is asked for
 _EXACT = 1e7  # counts below this are written out
 _UNIT = re.compile(r"(\d) ((?:[kMGTPEmµn]?(?:B|FLOP|s)\b|1/s|token))")
+_LONG = re.compile(r"\d+\.\d{6,}")  # digits that nobody reads
 _NAME = re.compile(r"[^\W\d]\w*")
 _OVERLAP = "pn(x, y, p) = (x^p + y^p)^(1/p): how well two resources overlap"
 
@@ -129,7 +130,8 @@ def substituted(formula: str, texts: Mapping[str, str]) -> str:
 
 
 def _pretty(formula: str) -> str:
-    return formula.replace("**", "^").replace("*", "·")
+    short = _LONG.sub(lambda hit: f"{float(hit[0]):.5g}", formula)
+    return short.replace("**", "^").replace("*", "·")
 
 
 def _fit(text: str, first: str, rest: str) -> list[str]:

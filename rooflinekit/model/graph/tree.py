@@ -22,6 +22,7 @@ _COUNTED = "counted from the model's shapes"
 _LONGEST = 40  # operators of a formula beyond which it is a routine, and only its result is shown
 _SUM, _PRODUCT, _ATOM = 1, 2, 4  # how tightly a text binds
 _EQUAL = 1e-300
+_TINY = 1e-12  # what keeps a divisor from 0
 _NAME = re.compile(r"[^\W\d]\w*")
 
 
@@ -119,7 +120,7 @@ class _Lines:
         return found
 
     def _written(self, node: Symbol, quantity: Quantity) -> Node:
-        value, given = float(node.value), _given(quantity)
+        value, given, text = float(node.value), _given(quantity), ""
         if node.op == "named" and isinstance(node.arguments[0], Symbol) and not _opaque(node.arguments[0]):
             formula = _Formula(self)
             text = formula.part(node.arguments[0]).text
@@ -130,6 +131,8 @@ class _Lines:
             if children and formula.operators - text.count(" + ") <= _LONGEST:
                 source = given if quantity.source else None
                 return Node(quantity.symbol, quantity.meaning, value, quantity.unit, text, children, source)
+        if text and not _NAME.search(text):
+            given = Reference("a constant here")
         return Node(quantity.symbol, quantity.meaning, value, quantity.unit, source=given)
 
 
@@ -288,7 +291,7 @@ def _simplified(op: str, first: _Part, last: _Part, node: Symbol) -> _Part | Non
         return last if first.number == math.inf else first
     if op == "max":
         for part, other, operand in ((first, last, node.arguments[1]), (last, first, node.arguments[0])):
-            if part.number == 0.0 and _never_negative(operand):
+            if part.number is not None and abs(part.number) <= _TINY and _never_negative(operand):
                 return other
     return None
 
