@@ -19,7 +19,7 @@ _LINES = 70  # nodes that are shown where no depth is asked for
 _EXACT = 1e7  # counts below this are written out
 _UNIT = re.compile(r"(\d) ((?:[kMGTPEmµn]?(?:B|FLOP|s)\b|1/s|token))")
 _LONG = re.compile(r"\d+\.\d{6,}")  # digits that nobody reads
-_NAME = re.compile(r"[^\W\d]\w*")
+_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
 _OVERLAP = "pn(x, y, p) = (x^p + y^p)^(1/p): how well two resources overlap"
 
 

@@ -23,7 +23,7 @@ _LONGEST = 40  # operators of a formula beyond which it is a routine, and only i
 _SUM, _PRODUCT, _ATOM = 1, 2, 4  # how tightly a text binds
 _EQUAL = 1e-300
 _TINY = 1e-12  # what keeps a divisor from 0
-_NAME = re.compile(r"[^\W\d]\w*")
+_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class _Formula:
         if overlap:
             x, y = (self.part(each) for each in overlap[:2])
             return self._called("pn", [x, y, _constant(overlap[2])])
-        if node.op == "sqrt" and _square(_root(node)):
+        if node.op == "sqrt" and _square(_root(node)) and _root(node).arguments[0].value >= 0.0:
             return self.part(_root(node).arguments[0])
         return self._operation(node.op, [self.part(argument) for argument in node.arguments], node)
 
