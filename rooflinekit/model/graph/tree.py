@@ -6,7 +6,6 @@ notation over the symbols of the lines below, so that a reader, or a program, ca
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -374,35 +373,13 @@ FUNCTIONS: Mapping[str, Callable[..., float]] = {
 }
 """What formulas call; pn(x, y, p) = (x^p + y^p)^(1/p): resources that overlap not at all (1) or nearly fully (4)."""
 
-_SYMBOLS: Mapping[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
-
-
-@cache
-def _parsed(formula: str) -> ast.expr:
-    return ast.parse(formula, mode="eval").body
+_compiled = cache(lambda formula: compile(formula, "<formula>", "eval"))
 
 
 def evaluate(formula: str, values: Mapping[str, float]) -> float:
-    """The value of a formula of + - * / ** and FUNCTIONS, without `eval`.
-
-    Raises KeyError for a symbol without a value, ValueError for anything but arithmetic.
+    """The value of a formula that stands in a tree; it is arithmetic that this module wrote.
 
     >>> evaluate("2*m*n*k", {"m": 32, "n": 6144, "k": 4096}), evaluate("pn(3, 4, 2)", {})
     (1610612736.0, 5.0)
     """
-    return _value(_parsed(formula), values)
-
-
-def _value(node: ast.expr, values: Mapping[str, float]) -> float:
-    match node:
-        case ast.Constant(value=int() | float() as number):
-            return float(number)
-        case ast.Name(id=name):
-            return float(values[name])
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _SYMBOLS:
-            return float(OPERATORS[_SYMBOLS[type(op)]](_value(left, values), _value(right, values)))
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand, values)
-        case ast.Call(func=ast.Name(id=name), args=arguments) if name in FUNCTIONS:
-            return float(FUNCTIONS[name](*(_value(argument, values) for argument in arguments)))
-    raise ValueError(f"{ast.unparse(node)!r} is not arithmetic")
+    return float(eval(_compiled(formula), {"__builtins__": {}, **FUNCTIONS}, dict(values)))
