@@ -67,7 +67,7 @@ def decode_run(rows: int) -> None:
     draw = np.random.default_rng(0)
     inputs = {"batch": draw.integers(1, 512, rows).astype(float), "context": draw.integers(1, 8000, rows).astype(float)}
     ways = {
-        "decode kernels": lambda batch, context: predictor.plan.time(Batch.decode(batch, context)).time,
+        "decode kernels": lambda batch, context: predictor.plan.time(Batch.decode(batch, context)).expected,
         "decode TPOT": lambda batch, context: predictor.tpot(Workload(batch, context, context, context=context)),
     }
     for name, way in ways.items():

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from rooflinekit.cli.options import Calibration, Count, Engine
+from rooflinekit.cli.command import command
+from rooflinekit.cli.output import emit
+from rooflinekit.decision.economics.price import price_among
+from rooflinekit.estimation.options import part_of
+from rooflinekit.estimation.scenario import Workbook, Written
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
@@ -15,60 +18,36 @@ if TYPE_CHECKING:
 
 __all__ = ["workbook"]
 
+_PLURAL = {"model": "models", "gpu": "gpus"}
+_STARTS = {"requests": "requests_per_hour", "ttft": "ttft_ms", "tpot": "tpot_ms"}
+_CELLS = ("batch", "isl", "osl", "users", "requests", "rate", "peak", "headroom", "ttft", "tpot", "price")
 _SHOWN = 3  # reasons that are printed; the sheet Notes has all
 
 
-def workbook(
-    model: Annotated[str | None, typer.Option(help="Models to offer, separated by commas.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="Accelerators to offer, separated by commas.")] = None,
-    tp: Annotated[str, typer.Option(help="Tensor parallel degrees to offer.")] = "1,2,4,8",
-    weights: Annotated[str, typer.Option(help="Weight formats to offer; own: the checkpoint's.")] = "own,fp8",
-    kv: Annotated[str, typer.Option(help="KV cache formats to offer; own: as activations.")] = "own,fp8",
-    engine: Engine = "vllm",
-    calibration: Calibration = None,
-    batch: Annotated[int, Count("Sequences that a replica runs at once.")] = 32,
-    isl: Annotated[int, Count("Prompt length in tokens.")] = 1024,
-    osl: Annotated[int, Count("Output length in tokens.")] = 256,
-    users: Annotated[int, Count("Users in an average hour.")] = 1000,
-    requests: Annotated[float, typer.Option(help="Requests of a user in an average hour.")] = 12.0,
-    rate: Annotated[float | None, typer.Option(help="Requests a second, in place of users and requests.")] = None,
-    peak: Annotated[float, typer.Option(help="Busiest hour over the average one.")] = 2.0,
-    headroom: Annotated[float, typer.Option(help="Share of a replica's knee that stays free.")] = 0.2,
-    ttft: Annotated[float, typer.Option(help="Objective: mean time to first token in ms.")] = 1000.0,
-    tpot: Annotated[float, typer.Option(help="Objective: mean time per output token in ms.")] = 50.0,
-    price: Annotated[float | None, typer.Option(help="USD an hour for one accelerator (default: its file's).")] = None,
-    out: Annotated[Path, typer.Option(help="File to write.")] = Path("workbook.xlsx"),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
-) -> None:
+@command(
+    Written, Workbook, arguments={}, leave=("format",),
+    examples=(
+        "rooflinekit workbook --model llama-3.1-8b,llama-3.3-70b --gpu h100,h200",
+        "rooflinekit workbook --rate 20rps",
+    ),
+)  # fmt: skip
+def workbook(*, out: Path = Path("workbook.xlsx"), force: bool = False, **said: Any) -> None:
     """Write a capacity workbook (.xlsx) whose formulas are live: results, sweeps, fleet and cost."""
     from rooflinekit.report.workbook import Choices, Planned, write_workbook
 
     check_target(out, force)
-    usual = Choices()
-    choices = Choices(
-        models=_names(model) if model is not None else usual.models,
-        gpus=_names(gpu) if gpu is not None else usual.gpus,
-        tp=tuple(_degree(text) for text in _names(tp)),
-        weights=_names(weights),
-        kv=_names(kv),
-        engine=engine,
-        calibration=calibration,
-    )
-    planned = Planned(batch, isl, osl, users, requests, rate, peak, headroom, ttft, tpot, price)
-    typer.echo(_summary(out, write_workbook(out, choices, planned)))
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _degree(text: str) -> int:
-    from rooflinekit.model.types.errors import InputError
-
-    try:
-        return int(text)
-    except ValueError:
-        raise InputError(f"tp must be whole numbers separated by commas, such as 1,2,4; {text!r} is none") from None
+    offered: dict[str, Any] = {
+        _PLURAL.get(key, key): tuple(said[key]) for key in ("model", "gpu", "tp", "weights", "kv") if key in said
+    }
+    choices = Choices(**offered, **part_of(said, ("engine", "calibration")))
+    lengths = {key: said[key] for key in ("isl", "osl") if key in said}
+    for key, tokens in lengths.items():
+        if isinstance(tokens, str):
+            raise InputError(f"{key} of a workbook is a number of tokens, not {tokens!r}")
+    starts = {_STARTS.get(key, key): value for key, value in said.items() if key in _CELLS}
+    if isinstance(price := starts.get("price"), dict):
+        starts["price"] = price_among(price, choices.gpus)
+    emit(_summary(out, write_workbook(out, choices, Planned(**starts))))
 
 
 def _summary(out: Path, built: Built) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 from rooflinekit.estimation.estimator import answer, ask
+from rooflinekit.estimation.options import keywords
 from rooflinekit.estimation.results import Estimate
+from rooflinekit.estimation.scenario import Scenario
 from rooflinekit.explanation.metrics import COUNTED, TIMELESS, Case, find_metric, full_name
 from rooflinekit.explanation.rules import Rule, mental_rule
 from rooflinekit.model.graph.tree import Node, tree
@@ -88,8 +91,9 @@ class Derivation(Answer):
         }
 
 
+@keywords(Scenario)
 def explain(
-    model: str | PathLike[str], metric: str, gpu: str | PathLike[str] = "h100-sxm", **scenario: Any
+    model: str | PathLike[str], metric: str, gpu: str | PathLike[str] = "h100-sxm", **scenario: Unpack[Scenario]
 ) -> Derivation:
     """Derive one metric of `estimate(model, gpu, **scenario)`: formulas, numbers and sources, down to the datasheet.
 
@@ -110,7 +114,7 @@ def explain(
 
     >>> d = explain("llama-3-8b", "kv_per_token")
     >>> d.value, d.root.formula
-    (131072.0, 'L*K*(d_k + d_v)*b_bf16')
+    (131072.0, 'L*K*(d + e)*b_bf16')
     >>> d = explain("llama-3-8b", "decode.attention.bytes", batch=32, context=2048)
     >>> d.value / 1e9, d.largest_gap < 1e-12
     (8.61, True)
@@ -121,10 +125,10 @@ def explain(
 
 
 def make_case(
-    model: str | PathLike[str], gpu: str | PathLike[str], scenario: dict[str, Any], anyway: bool = False
+    model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[str, Any], anyway: bool = False
 ) -> Case:
     """Ask and answer; `anyway`: even if it does not fit in memory. Raises what `estimate` raises."""
-    allow_oom = bool(scenario.pop("allow_oom", False)) or anyway
+    allow_oom = bool(scenario.get("allow_oom")) or anyway
     question = ask(model, gpu, scenario)
     said, work = answer(question, allow_oom), question.work
     if question.load is not None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from rooflinekit.estimation.options import quantity
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.numeric import Numeric
+from rooflinekit.specs import load_accelerator
 
 __all__ = [
     "HOURS_PER_YEAR",
@@ -18,6 +20,9 @@ __all__ = [
     "HourlyPrice",
     "hourly_price",
     "positive",
+    "price_among",
+    "price_of",
+    "priced_names",
     "quoted_price",
     "read_price",
     "usd_per_million",
@@ -169,11 +174,55 @@ def read_price(accelerator: Accelerator, given: Mapping[str, Any]) -> HourlyPric
         for key in ("years", "power_price"):
             if key in asked:
                 raise InputError(f"{key} belongs to a purchase; add purchase (USD for one accelerator and its host)")
-        return hourly_price(accelerator, asked.get("price"))
+        return hourly_price(accelerator, _own(accelerator, asked.get("price")))
     if "years" not in asked:
         raise InputError("purchase needs years: over how many years it is spread")
     capex = Capex.checked(asked["purchase"], asked["years"], asked.get("power_price", 0.0), asked.get("pue", 1.0))
-    return hourly_price(accelerator, asked.get("price"), capex)
+    return hourly_price(accelerator, _own(accelerator, asked.get("price")), capex)
+
+
+def _own(accelerator: Accelerator, price: object) -> object:
+    found = price_of(accelerator, price)
+    if found is None and price is not None:
+        raise InputError(
+            f"a price is given for {', '.join(priced_names(price))}, and {accelerator.name} is asked about"
+        )
+    return found
+
+
+def price_of(accelerator: Accelerator, price: object) -> object:
+    """The price of this accelerator where one is given for all, or `name=USD` for some; None where it is not named.
+
+    >>> from rooflinekit.specs import load_accelerator
+    >>> price_of(load_accelerator("h100-sxm").value, {"h100": 2.5, "h200": 3.5})
+    2.5
+    """
+    named = priced_names(price)
+    return named.get(accelerator.name) if isinstance(named, Mapping) else named
+
+
+def priced_names(price: object) -> Any:
+    """A price, or prices by the full names of accelerators. Raises UnknownNameError for a name nobody knows."""
+    if isinstance(price, str) and "=" in price:
+        pairs = (part.rpartition("=") for part in price.split(","))
+        price = {name.strip(): quantity(usd, "USD") for name, _, usd in pairs}
+    if not isinstance(price, Mapping):
+        return price
+    return {load_accelerator(str(name)).value.name: usd for name, usd in price.items()}
+
+
+def price_among(price: object, gpus: Iterable[str]) -> Any:
+    """The one price of some accelerators. Raises InputError for another's, or for several."""
+    named = priced_names(price)
+    if not isinstance(named, Mapping):
+        return named
+    known = {load_accelerator(gpu).value.name for gpu in gpus}
+    for name in named:
+        if name not in known:
+            raise InputError(f"a price is given for {name}, which is not among {', '.join(sorted(known))}")
+    if len(named) > 1 and len(set(named.values())) > 1:
+        raise InputError("one price an hour is needed here; give --price once")
+    return next(iter(named.values()))
 
 
 def _bought(accelerator: Accelerator, capex: Capex) -> HourlyPrice:

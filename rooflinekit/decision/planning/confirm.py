@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.objective import Felt, Objective, slowest
 from rooflinekit.decision.planning.option import Option, Part
+from rooflinekit.estimation.lengths import Length, LogNormal, cv
 from rooflinekit.model.traffic.percentiles import Spread
 from rooflinekit.simulation.arrivals import Constant, Gamma, Poisson, Requests, generate
 from rooflinekit.simulation.event_loop import Watch
 from rooflinekit.simulation.ledger import Ledger
-from rooflinekit.simulation.lengths import Length, LogNormal, cv
 from rooflinekit.simulation.replica import Replica as Served
 from rooflinekit.simulation.request import Arrival
 from rooflinekit.simulation.simulate import Load, Setup, serve

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, Times
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.question import LoadAnswer, answer_load
-from rooflinekit.model.types.engine import EngineSettings
 from rooflinekit.model.types.errors import DoesNotFitError
 
 __all__ = ["Ability", "Replica", "ability", "bears", "feel", "first_violation", "lay_out", "retuned"]
@@ -71,13 +70,13 @@ def lay_out(model: str, gpu: str, scenario: dict[str, Any], demand: Demand, cali
     return _tabulated(named, resolved, demand)
 
 
-def retuned(replica: Replica, setting: dict[str, int], demand: Demand) -> Replica:
+def retuned(replica: Replica, setting: dict[str, Any], demand: Demand) -> Replica:
     """The same split with another token budget or limit of sequences; its operations stay as they are.
 
     Raises DoesNotFitError where the cache then has no room.
     """
     plan = replica.resolved.plan
-    chosen = EngineSettings.read(asdict(plan.deployment.settings) | setting)
+    chosen = replace(plan.deployment.settings, **setting)
     plan = replace(plan, deployment=replace(plan.deployment, settings=chosen))
     predictor = Predictor.of(plan)
     resolved = replace(replica.resolved, predictor=predictor)

@@ -11,19 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflinekit.decision.planning.objective import Objective
-from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, Resolved, read_deployment, resolve
+from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
+from rooflinekit.estimation.options import part_of
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.types.errors import InputError, nearest
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.version import __version__
 
 __all__ = [
-    "STATIC_KEYS", "Solution", "check_keys", "last_before_violation", "make_solution", "meets", "missed", "part_of",
-    "refuse_percentiles", "resolved_of", "static_times",
+    "Solution", "last_before_violation", "make_solution", "meets", "missed", "refuse_percentiles", "resolved_of",
+    "static_times",
 ]  # fmt: skip
 
-STATIC_KEYS = ("batch", "isl", "osl", "cached")
 _ALL = 1 << 15  # whole numbers up to which every one is tried
 _PROBES = 1025
 
@@ -80,18 +81,6 @@ def last_before_violation(good: Test, low: int, high: int) -> tuple[int | None, 
         return int(points[at - 1]), again
     found, within = last_before_violation(good, int(points[at - 1]), int(points[at]))
     return found, again or within
-
-
-def check_keys(scenario: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    """Refuse keywords that mean nothing here."""
-    for key in scenario:
-        if key not in known:
-            raise InputError(f"unknown option {key!r} here; nearest: {', '.join(nearest(key, known) or known)}")
-
-
-def part_of(given: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    """Those of the keywords that were given."""
-    return {key: given[key] for key in keys if key in given}
 
 
 def resolved_of(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any]) -> Resolved:

@@ -23,7 +23,7 @@ from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.specs.calibration.load import calibration_path
 from rooflinekit.specs.calibration.served import UNITLESS, Fitted, ServingHeading, plain, with_serving
 from rooflinekit.specs.engines import step_range
-from rooflinekit.specs.locate import read_text
+from rooflinekit.specs.files import read_text
 
 __all__ = ["fit_engine"]
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from numbers import Real
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from rooflinekit.model.graph.symbol import quantity
-from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.hardware import Accelerator, Provenance
 
 __all__ = ["DEFAULTS", "IDEAL", "Budget", "Engine", "EngineSettings", "MemoryRule", "Pair", "ServedCosts", "StepCosts"]
@@ -32,23 +29,6 @@ class EngineSettings:
     max_model_len: int | None = None  #: longest sequence that the engine admits
     block_size: int | None = None  #: tokens of one block of the cache
     eager: bool = False  #: no CUDA graphs
-
-    @classmethod
-    def read(cls, scenario: Mapping[str, Any]) -> EngineSettings:
-        """Read keywords; others than these are left alone.
-
-        Raises WorkloadError for a number that makes no sense.
-        """
-        given = {f.name: scenario[f.name] for f in fields(cls) if scenario.get(f.name) is not None}
-        fraction, eager = given.pop("memory_fraction", None), given.pop("eager", False)
-        if fraction is not None and (
-            isinstance(fraction, bool) or not isinstance(fraction, Real) or not 0 < float(fraction) <= 1
-        ):
-            raise WorkloadError(f"memory_fraction must be above 0 and at most 1, not {fraction!r}")
-        if eager not in (True, False):
-            raise WorkloadError(f"eager must be True or False, not {eager!r}")
-        counts = {key: whole_number(value, key) for key, value in given.items()}
-        return cls(memory_fraction=None if fraction is None else float(fraction), eager=bool(eager), **counts)
 
 
 @dataclass(frozen=True)
