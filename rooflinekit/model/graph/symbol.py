@@ -307,6 +307,15 @@ class Fact(float):
     quantity: Quantity
 
 
+def _yielding(op: Callable[[Any, Any], Any]) -> Callable[[Fact, Any], Any]:
+    """As of a plain number, so that another kind of number on the right has its say."""
+    return lambda self, other: NotImplemented if isinstance(other, Symbol) else op(float(self), other)
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "pow"):
+    setattr(Fact, f"__{_name}__", _yielding(getattr(operator, _name)))
+
+
 def fact(value: float, symbol: str, meaning: str, unit: str = "", source: str = "") -> float:
     """A number with a name and a source.
 
