@@ -49,6 +49,12 @@ __all__ = [
 ]
 
 
+def _traced(op: str, *given: Any) -> Any:
+    """An operator where a symbol is among the numbers; it needs no NumPy."""
+    symbol = next(number for number in given if isinstance(number, Symbol))
+    return symbol.pool.apply(op, *given)
+
+
 def maximum(first: Numeric, second: Numeric) -> Numeric:
     """Elementwise maximum.
 
@@ -57,6 +63,8 @@ def maximum(first: Numeric, second: Numeric) -> Numeric:
     """
     if isinstance(first, (int, float)) and isinstance(second, (int, float)):
         return first if first > second else second
+    if isinstance(first, Symbol) or isinstance(second, Symbol):
+        return _traced("max", first, second)
     import numpy as np  # noqa: PLC0415
 
     return cast("Array", np.maximum(first, second))
@@ -70,6 +78,8 @@ def minimum(first: Numeric, second: Numeric) -> Numeric:
     """
     if isinstance(first, (int, float)) and isinstance(second, (int, float)):
         return first if first < second else second
+    if isinstance(first, Symbol) or isinstance(second, Symbol):
+        return _traced("min", first, second)
     import numpy as np  # noqa: PLC0415
 
     return cast("Array", np.minimum(first, second))
@@ -83,6 +93,8 @@ def where(condition: object, yes: Numeric, no: Numeric) -> Numeric:
     """
     if isinstance(condition, bool) and isinstance(yes, (int, float)) and isinstance(no, (int, float)):
         return yes if condition else no
+    if isinstance(condition, Symbol) or isinstance(yes, Symbol) or isinstance(no, Symbol):
+        return cast("Numeric", _traced("where", condition, yes, no))
     import numpy as np  # noqa: PLC0415
 
     return cast("Array", np.where(cast("Array", condition), yes, no))
@@ -105,6 +117,8 @@ def ceil(value: Numeric) -> Numeric:
     """
     if isinstance(value, (int, float)):
         return float(math.ceil(value))
+    if isinstance(value, Symbol):
+        return _traced("ceil", value)
     import numpy as np  # noqa: PLC0415
 
     return cast("Array", np.ceil(value))
@@ -168,6 +182,8 @@ def sqrt(value: Numeric) -> Numeric:
     """
     if isinstance(value, (int, float)):
         return math.sqrt(value)
+    if isinstance(value, Symbol):
+        return _traced("sqrt", value)
     import numpy as np  # noqa: PLC0415
 
     return cast("Array", np.sqrt(value))
@@ -181,6 +197,8 @@ def exp(value: Numeric) -> Numeric:
     """
     if isinstance(value, (int, float)):
         return math.exp(value)
+    if isinstance(value, Symbol):
+        return _traced("exp", value)
     import numpy as np  # noqa: PLC0415
 
     return cast("Array", np.exp(value))
@@ -194,6 +212,8 @@ def log(value: Numeric) -> Numeric:
     """
     if isinstance(value, (int, float)):
         return math.log(value)
+    if isinstance(value, Symbol):
+        return _traced("log", value)
     import numpy as np  # noqa: PLC0415
 
     return cast("Array", np.log(value))
@@ -227,6 +247,8 @@ def log2(value: Numeric) -> Numeric:
     """
     if isinstance(value, (int, float)):
         return math.log2(value)
+    if isinstance(value, Symbol):
+        return _traced("log2", value)
     import numpy as np  # noqa: PLC0415
 
     return cast("Array", np.log2(value))
