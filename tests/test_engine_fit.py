@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.evidence.benchmark_runs import Given
+from rooflinekit.evidence.benchmark_runs import Given, LoadPoint, predict_load
 from rooflinekit.evidence.compare import compare
 from rooflinekit.evidence.engine_fit import fit_engine
 from rooflinekit.evidence.engine_fit.parameters import MOST, REACH, Parameter
@@ -31,7 +31,6 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.errors import InputError, SpecError
 from rooflinekit.model.types.kernel import CollectiveShape, GemmShape, Kernel
-from rooflinekit.simulation.interference import Interference, LoadPoint
 from rooflinekit.simulation.predict import predict_step
 from rooflinekit.specs.calibration import load_calibration
 
@@ -48,7 +47,7 @@ def predicted(load, tp=1, engine="vllm", **costs):
     plan = resolved.plan
     changed = replace(plan, engine=replace(plan.engine, costs=replace(plan.engine.costs, **costs)))
     point = LoadPoint(isl, osl, users, None, 10 * users)
-    return Interference(Predictor(changed, resolved.predictor.memory)).predict(point)
+    return predict_load(Predictor(changed, resolved.predictor.memory), point)
 
 
 def as_vllm(load, found, tp=1):

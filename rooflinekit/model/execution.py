@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.graph.symbol import fact, formula, named
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.kernel import AttentionShape, Kernel
@@ -48,7 +48,7 @@ def gap_time(passes: Numeric, layers: int, gap: Numeric) -> Numeric:
     >>> gap_time(1.0, 32, 3e-6) * 1e6
     96.0
     """
-    return passes * (layers * gap)
+    return passes * (fact(layers, "L", "layers") * gap)
 
 
 @formula("launch_gaps", "launches that the kernels do not hide", "s")
@@ -71,7 +71,7 @@ def beside_factor(memory: Numeric, compute: Numeric, share: Numeric) -> Numeric:
     return memory**share * compute ** (1.0 - share)
 
 
-@formula("again", "times that decode attention reads the keys of a group")
+@formula("repeats", "times that decode attention reads the keys of a group")
 def group_repeats(grouped: Numeric, heads: Numeric, kv_heads: Numeric) -> Numeric:
     """1 + again·(1 − K/H): keys are read again for the query heads of a group.
 
@@ -91,7 +91,8 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
     entries = _loop_entries(costs, iteration, dtype)
     if iteration.eager and costs.launch:
         launches = sum(timed.kernel.count for timed in kernels)
-        gaps = launch_gap(iteration.passes, launches, costs.launch, sum((timed.expected for timed in kernels), 0.0))
+        busy = named(sum((timed.expected for timed in kernels), 0.0), "busy", "time of all kernels", "s")
+        gaps = launch_gap(iteration.passes, launches, costs.launch, busy)
         if not isinstance(gaps, float) or gaps > 0.0:
             doubt = where(gaps > 0.0, costs.spread.get("launch", 0.0) * launches, 0.0)
             entries.append(_entry("launch_gaps", dtype, launches, gaps, doubt))
@@ -119,7 +120,7 @@ def changed(timed: KernelTime, costs: StepCosts) -> KernelTime:
 def _slower(timed: KernelTime, costs: StepCosts) -> KernelTime:
     """What a kernel takes beyond its launch, slower beside others; collectives stay: `collective` is theirs."""
     share = timed.memory / maximum(timed.memory + timed.compute, 1e-30)
-    factor = beside_factor(costs.memory, costs.compute, share)
+    factor = beside_factor(costs.memory, costs.compute, named(share, "share", "memory's part of the two times"))
     beyond = maximum(timed.expected - timed.overhead, 0.0) / maximum(timed.expected, 1e-30)
     ratio = 1.0 + (factor - 1.0) * beyond
     return timed.changed(

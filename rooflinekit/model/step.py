@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from rooflinekit.model.execution import Iteration, changed, host_entries
+from rooflinekit.model.graph import named
 from rooflinekit.model.kernels import Operation, Step
 from rooflinekit.model.layers import (
     Precision,
@@ -98,7 +99,8 @@ class Plan:
     def run(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> tuple[KernelTime, ...]:
         """The kernels of a step with their times; with `costs`, as they run among their neighbours."""
         timed = (time_kernel(kernel, self.system, self.calibration) for kernel in self.kernels(batch, grows))
-        return tuple(timed if costs is None else (changed(each, costs) for each in timed))
+        run = timed if costs is None else (changed(each, costs) for each in timed)
+        return tuple(each.labelled() for each in run)
 
     def busiest_share(self, batch: Batch) -> tuple[Numeric, Numeric]:
         """Shares of a step's time and of its bound that the busiest pipeline stage takes.
@@ -115,8 +117,10 @@ class Plan:
         shares = []
         for kind in ("expected", "bound"):
             times: list[Numeric] = [getattr(step, kind) for step, _ in timed]
+            times = [named(time, "stage", "kernels of one stage", "s") for time in times]
             whole = sum((n * time for time, (_, n) in zip(times, timed, strict=True)), 0.0)
-            shares.append(reduce(maximum, times) / whole)
+            share = reduce(maximum, times) / whole
+            shares.append(named(share, "share", "of a step, that the busiest stage takes", source=_PARALLEL))
         return shares[0], shares[1]
 
     def _bare(self, batch: Batch) -> StepTime:
@@ -132,7 +136,7 @@ class Plan:
         """What the engine's loop turns over in this step."""
         new = batch.prefilling.tokens if batch.prefilling else 0.0
         return Iteration(
-            passes=maximum(ceil_div(new, self.token_budget), 1.0),
+            passes=named(maximum(ceil_div(new, self.token_budget), 1.0), *_PASSES),
             sequences=batch.sequences,
             layers=self.model.depth,
             gpus=self._together,
@@ -172,3 +176,5 @@ def _as_run(deployment: Deployment, system: System) -> Deployment:
 
 
 _PAIR = 2
+_PARALLEL = "docs/parallelism.md"
+_PASSES = "passes", "engine steps: prompts beyond the token budget take several"

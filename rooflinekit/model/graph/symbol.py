@@ -14,7 +14,20 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from rooflinekit.model.graph.table import Table
 
-__all__ = ["OPERATORS", "UNKNOWN", "BranchError", "Pool", "Quantity", "Symbol", "fact", "formula", "named", "quantity"]
+__all__ = [
+    "OPERATORS",
+    "UNKNOWN",
+    "BranchError",
+    "Fact",
+    "Pool",
+    "Quantity",
+    "Symbol",
+    "about",
+    "fact",
+    "formula",
+    "named",
+    "quantity",
+]
 
 
 P = ParamSpec("P")
@@ -119,7 +132,7 @@ class Pool:
         """The operator on symbols and numbers; what changes no bit is left out."""
         for argument in given:
             if type(argument) is not Symbol and type(argument) is not float:
-                given = tuple(map(_plain, given))
+                given = tuple(map(self._leaf, given))
                 break
         if op in _NEUTRAL:
             kept = _neutral(op, *given)
@@ -134,6 +147,9 @@ class Pool:
                 return self.node(op, *given)
             values.append(value)
         return self.node(op, *given, value=OPERATORS[op](*values))
+
+    def _leaf(self, argument: Any) -> Any:
+        return self.fact(argument, argument.quantity) if isinstance(argument, Fact) else _plain(argument)
 
     def lattice(self, axes: Sequence[tuple[float, ...]], values: Sequence[float], places: Sequence[Any]) -> Symbol:
         """Interpolation in a table, of which equal ones are one."""
@@ -276,17 +292,43 @@ for _name, _op in {"le": "<=", "lt": "<", "ge": ">=", "gt": ">"}.items():
     setattr(Symbol, f"__{_name}__", _binary(_op))
 
 
-def fact(value: Any, pool: Pool, quantity: Quantity) -> Any:
-    """A number as a leaf of explanations; a symbol stays what it is.
+class Fact(float):
+    """A number that knows what it is: where it meets a symbol, a leaf of explanations; a plain number elsewhere."""
 
-    >>> bandwidth = fact(3.35e12, Pool(), Quantity("W", "memory bandwidth", "B/s", "datasheet"))
-    >>> (2e9 / bandwidth).value
-    0.000597
+    __slots__ = ("quantity",)
+
+    def __new__(cls, value: float, quantity: Quantity) -> Fact:
+        """The number, named."""
+        made = super().__new__(cls, value)
+        made.quantity = quantity
+        return made
+
+    def __getnewargs__(self) -> tuple[float, Quantity]:  # type: ignore[override]
+        return float(self), self.quantity
+
+    quantity: Quantity
+
+
+def _yielding(op: Callable[[Any, Any], Any]) -> Callable[[Fact, Any], Any]:
+    """As of a plain number, so that another kind of number on the right has its say."""
+    return lambda self, other: NotImplemented if isinstance(other, Symbol) else op(float(self), other)
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "pow"):
+    setattr(Fact, f"__{_name}__", _yielding(getattr(operator, _name)))
+
+
+def fact(value: float, symbol: str, meaning: str, unit: str = "", source: str = "") -> float:
+    """A number with a name and a source.
+
+    >>> replicas = fact(8.0, "dp", "attention replicas", source="the question")
+    >>> 64.0 / replicas, (Pool().variable("batch") / replicas).operands.__next__().op
+    (8.0, 'var')
     """
-    return value if isinstance(value, Symbol) else pool.fact(float(value), quantity)
+    return Fact(value, Quantity(symbol, meaning, unit, source))
 
 
-def named(value: Any, symbol: str, meaning: str, unit: str = "", source: str = "") -> Any:
+def named(value: R, symbol: str, meaning: str, unit: str = "", source: str = "") -> R:
     """A number passes; a symbol becomes a line of the explanation.
 
     >>> named(3.0, "F", "work of one launch", "FLOP")
@@ -294,7 +336,7 @@ def named(value: Any, symbol: str, meaning: str, unit: str = "", source: str = "
     """
     if not isinstance(value, Symbol):
         return value
-    return value.pool.apply("named", value, Quantity(symbol, meaning, unit, source))
+    return cast("R", value.pool.apply("named", value, Quantity(symbol, meaning, unit, source)))
 
 
 def formula(symbol: str, meaning: str, unit: str = "", source: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -322,6 +364,11 @@ def formula(symbol: str, meaning: str, unit: str = "", source: str = "") -> Call
     return naming
 
 
+def about(symbol: str, meaning: str, unit: str = "") -> dict[str, Quantity]:
+    """Metadata of a dataclass's field that is a number of formulas: what it is called stands here once."""
+    return {"quantity": Quantity(symbol, meaning, unit)}
+
+
 def quantity(symbol: str, meaning: str, unit: str = "", **options: Any) -> Any:
-    """Declare a field of a dataclass that is a number of formulas: its symbol, meaning and unit stand here once."""
-    return field(**options, metadata={"quantity": Quantity(symbol, meaning, unit)})
+    """Such a field, where no field without a default follows."""
+    return field(**options, metadata=about(symbol, meaning, unit))

@@ -10,8 +10,8 @@ from typing import Any
 
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS
-from rooflinekit.explanation.derivation.case import Case
-from rooflinekit.explanation.derivation.front import make_case
+from rooflinekit.explanation.front import make_case
+from rooflinekit.explanation.metrics import Case
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.markup import filled
 from rooflinekit.report.page.offers import Asked, Offers, roofs
