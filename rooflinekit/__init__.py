@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rooflinekit.estimation.facts import kv_cache_bytes, max_context, parameters
     from rooflinekit.estimation.frames import estimate_frame
     from rooflinekit.estimation.results import Estimate
-    from rooflinekit.explanation.derivation.front import Derivation, explain
+    from rooflinekit.explanation.front import Derivation, explain
     from rooflinekit.explanation.walk.front import shapes
     from rooflinekit.model.parameter_count import ParameterCount
     from rooflinekit.model.types.batch import Batch
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "cost": "rooflinekit.decision.economics.cost",
-    "Derivation": "rooflinekit.explanation.derivation.front",
-    "explain": "rooflinekit.explanation.derivation.front",
+    "Derivation": "rooflinekit.explanation.front",
+    "explain": "rooflinekit.explanation.front",
     "estimate": "rooflinekit.estimation.estimator",
     "kv_cache_bytes": "rooflinekit.estimation.facts",
     "max_context": "rooflinekit.estimation.facts",

@@ -22,9 +22,9 @@ from rooflinekit.evidence.engine_fit.parameters import MOST, REACH, Parameter
 from rooflinekit.evidence.engine_fit.solve import Linear, Rows, solve
 from rooflinekit.evidence.measured import Facts
 from rooflinekit.evidence.measured.read import is_benchmark
-from rooflinekit.model.execution import Iteration, run_by
+from rooflinekit.model.execution import changed
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.roofline import StepTime, time_kernel
+from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
@@ -38,7 +38,6 @@ MODEL = "llama-3.1-8b"
 LOADS = ((1, 128, 256), (8, 1024, 256), (32, 256, 512), (96, 512, 128))  # users, tokens in, tokens out
 TRUE = {"step": 9e-4, "memory": 1.06, "request": 0.05}
 GIVEN = Given(Facts(model=MODEL, gpu="h100-sxm", tp=1, engine="vllm"))
-ONCE = Iteration(passes=1.0, sequences=0.0, layers=0, gpus=1, eager=False)
 
 
 def predicted(load, tp=1, engine="vllm", **costs):
@@ -309,8 +308,7 @@ def gemm(m, n=4096.0):
 
 def run_one(kernel, system, **costs):
     timed = time_kernel(kernel, system, load_calibration("h100-sxm--vllm"))
-    step = StepTime((timed,))
-    return timed, run_by(StepCosts(**costs), step, ONCE).kernels[0]
+    return timed, changed(timed, StepCosts(**costs))
 
 
 @pytest.mark.parametrize(("rows", "slow", "other"), [(1.0, "memory", "compute"), (16384.0, "compute", "memory")])

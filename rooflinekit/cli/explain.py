@@ -27,7 +27,7 @@ def explain(
     force: bool = False, **scenario: Any,
 ) -> None:  # fmt: skip
     """Derive one number of an estimate: formulas, numbers and sources, down to the kernels."""
-    from rooflinekit.explanation.derivation.front import explain as derive
+    from rooflinekit.explanation.front import explain as derive
     from rooflinekit.report.derivation import derivation_markdown, derivation_rows, derivation_text
 
     if depth is not None and depth < 1:

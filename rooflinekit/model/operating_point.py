@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from rooflinekit.model.graph.symbol import fact, named
 from rooflinekit.model.memory.capacity import Memory, MemoryModel, make_memory_model
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan
@@ -14,7 +15,7 @@ from rooflinekit.model.types.numeric import Numeric, ceil_div, distinct, floor_d
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 
-__all__ = ["OperatingPoint", "Predictor", "thirds"]
+__all__ = ["STEADY", "OperatingPoint", "Part", "Predictor", "parts_of", "thirds"]
 
 Decoding = tuple[Time, Callable[[], StepTime]]
 """TPOT, and the decode step at the reported context."""
@@ -31,6 +32,33 @@ def thirds(steps: Numeric) -> tuple[Numeric, Numeric, Numeric]:
     """
     outer = floor_div(steps + 1.0, float(THIRDS))
     return outer, steps - 2.0 * outer, outer
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the output: keys of its first step, how many steps it has, and their share of all."""
+
+    first: Numeric
+    steps: Numeric
+    share: Numeric
+    attention: tuple[str, str]  #: what explanations call what grows with the context in its mean step
+
+
+def parts_of(work: Workload) -> Iterator[Part]:
+    """The thirds of an output."""
+    steps = named(work.decode_steps, "steps", "tokens after the first")
+    first = work.isl + 1.0
+    for place, (which, count) in enumerate(zip(("first", "middle", "last"), thirds(steps), strict=True), 1):
+        length = named(count, "part", "steps of this part", source="the output in thirds")
+        share = named(length / steps, f"w{place}", "share of the output")
+        title = f"what grows with the context, mean of the {which} third of the output"
+        yield Part(named(first, "first", "keys of its first step"), length, share, (f"attention{place}", title))
+        first = first + length
+
+
+_TTFT = "TTFT", "time to the first token: prefill and first sample"
+_TPOT = "TPOT", "mean time of an output token after the first"
+STEADY = "fixed", "kernels whose work does not depend on the context, and the engine"
 
 
 @dataclass(frozen=True)
@@ -54,7 +82,8 @@ class OperatingPoint:
 
     def e2e(self, osl: Numeric) -> Numeric:
         """First token plus osl − 1 more [s]."""
-        return self.ttft.expected + (osl - 1.0) * self.tpot.expected
+        time = self.ttft.expected + (osl - 1.0) * self.tpot.expected
+        return named(time, "E2E", "a request from end to end", "s")
 
     def output_rate(self, batch: Numeric, osl: Numeric) -> Numeric:
         """Output tokens a second of the whole static batch, its prefill included [token/s]."""
@@ -111,18 +140,21 @@ class Predictor:
         the first, so m of them on p equal stages take (m + p − 1)/m of what they cost (GPipe, arXiv:1811.06965, 2.3).
         """
         if self.plan.deployment.microbatches == 1:
-            return prefill.total
+            return prefill.total.named(*_TTFT)
+        first = prefill.total.named("prefill", "the prompts of a microbatch in one step, and the first sample")
         time, bound = self.plan.busiest_share(self.prefill_batch(work))
-        behind = ceil_div(self._own(work), self._microbatch(work, self.plan.deployment.microbatches)) - 1.0
-        return prefill.total.times(1.0 + behind * time, 1.0 + behind * bound)
+        count = ceil_div(self._own(work), self._microbatch(work, self.plan.deployment.microbatches))
+        behind = named(count, "parts", "microbatches that follow each other through the stages") - 1.0
+        return first.times(1.0 + behind * time, 1.0 + behind * bound).named(*_TTFT, "GPipe, arXiv:1811.06965, 2.3")
 
     def _decoding(self, work: Workload) -> Decoding:
         through, decode = self._mean_step(work)
         if self.plan.deployment.microbatches == 1:
-            return through, decode
+            return through.named(*_TPOT), decode
+        through = through.named("through", "mean step of a microbatch through all stages")
         time, bound = self.plan.busiest_share(self.decode_batch(work, work.decode_context))
-        parts = ceil_div(self._own(work), self._local(work))
-        return through.times(maximum(parts * time, 1.0), maximum(parts * bound, 1.0)), decode
+        parts = named(ceil_div(self._own(work), self._local(work)), "parts", "microbatches in flight")
+        return through.times(maximum(parts * time, 1.0), maximum(parts * bound, 1.0)).named(*_TPOT), decode
 
     def _mean_step(self, work: Workload) -> Decoding:
         """Mean step over the output: what depends on the context in three parts, everything else once.
@@ -142,12 +174,10 @@ class Predictor:
         if work.context is not None:
             grown = self.plan.time(Batch.decode(batch, context), grows=True).sums
             return mean.plus(grown).widened(interval), lambda: self.decode_step(work)
-        steps = work.decode_steps
-        before: Numeric = 0.0
-        for length in thirds(steps):
-            part = Batch.mean_decode(batch, work.isl + 1.0 + before, maximum(length, 1.0))
-            mean = mean.plus(self.plan.time(part, grows=True).sums, length / steps)
-            before = before + length
+        mean = mean.named(*STEADY)
+        for part in parts_of(work):
+            batches = Batch.mean_decode(batch, part.first, maximum(part.steps, 1.0))
+            mean = mean.plus(self.plan.time(batches, grows=True).sums.named(*part.attention), part.share)
         return mean.widened(interval), (lambda: self.decode_step(work)) if many else (lambda: step)
 
     def _steady(self, batch: Numeric, context: Numeric) -> Time:
@@ -171,8 +201,14 @@ class Predictor:
 
     def _microbatch(self, work: Workload, parts: int) -> Numeric:
         own = self._own(work)
-        return own if parts == 1 else ceil_div(own, float(parts))
+        if parts == 1:
+            return own
+        count = ceil_div(own, fact(parts, "microbatches", "parts of the batch", source="the question"))
+        return named(count, "B", "sequences of a microbatch")
 
     def _own(self, work: Workload) -> Numeric:
         """Sequences of one attention replica."""
-        return work.batch if self.plan.deployment.dp == 1 else ceil_div(work.batch, float(self.plan.deployment.dp))
+        if self.plan.deployment.dp == 1:
+            return work.batch
+        count = ceil_div(work.batch, fact(self.plan.deployment.dp, "dp", "attention replicas", source="the question"))
+        return named(count, "B", "sequences of one attention replica")

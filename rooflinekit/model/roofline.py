@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import Kernel
@@ -16,7 +16,7 @@ from rooflinekit.model.types.time import KernelTime, Time
 __all__ = ["StepTime", "roofline_bound", "time_kernel", "time_step"]
 
 
-@formula("streamed", "bytes that cross the memory at the least", "B")
+@formula("s", "bytes that must cross the memory", "B")
 def least_traffic(weights: Numeric, read: Numeric, written: Numeric, activations: Numeric, cache: Numeric) -> Numeric:
     """Traffic w + kr + kw + max(a − L2, 0): activations up to the last cache can stay on the chip between kernels [B].
 
@@ -26,7 +26,6 @@ def least_traffic(weights: Numeric, read: Numeric, written: Numeric, activations
     return weights + read + written + maximum(activations - cache, 0.0)
 
 
-@formula("bound", "datasheet roofline", "s")
 def slowest(compute: Numeric, memory: Numeric, network: Numeric) -> Numeric:
     """max(FLOP/P, bytes/W, sent/N): the resource that takes longest at datasheet rates (Williams et al. 2009) [s].
 
@@ -62,7 +61,9 @@ def time_kernel(kernel: Kernel, system: System, calibration: Calibration | None,
     n = kernel.count
     bound = n * slowest(compute, memory, network)
     if calibration is None:
-        return KernelTime(bound, bound, bound, bound, kernel, n * compute, n * memory, n * network, 0.0)
+        whole = KernelTime(bound, bound, bound, bound, kernel, n * compute, n * memory, n * network, 0.0)
+        return whole.labelled()
+    bound = named(bound, "bound", "datasheet roofline of all launches: nothing can be faster", "s")
     fit = calibration.fit(kernel)
     parts = fit.time(kernel, system, warm)
     least = 0.0 * bound if warm else bound

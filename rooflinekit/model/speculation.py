@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from rooflinekit.model.graph.symbol import fact
 from rooflinekit.model.layers.draft import attached_head
 from rooflinekit.model.memory import Layout
 from rooflinekit.model.memory.cache import CacheLaw, cache_law
 from rooflinekit.model.memory.capacity import MemoryModel, Stage
-from rooflinekit.model.operating_point import Decoding, OperatingPoint, Predictor, thirds
+from rooflinekit.model.operating_point import STEADY, Decoding, OperatingPoint, Predictor, parts_of
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.batch import Batch, Sequences
@@ -123,7 +124,9 @@ class SpeculativePredictor(Predictor):
     def evaluate(self, work: Workload) -> OperatingPoint:
         """TTFT with the draft's own prefill; TPOT = mean round over its tokens; memory with the draft."""
         point = super().evaluate(work)
-        return replace(point, ttft=point.ttft.plus(self.draft.prefill(self.prefill_batch(work))))
+        prompt = self.draft.prefill(self.prefill_batch(work)).named("draft", "the draft's own pass over the prompts")
+        whole = point.ttft.named("prefill", "prefill and first sample").plus(prompt)
+        return replace(point, ttft=whole.named("TTFT", "time to the first token, the draft's pass included"))
 
     def verify_batch(self, work: Workload, context: Numeric) -> Batch:
         """The pass over the drafted tokens and the certain one, which is at `context` keys."""
@@ -185,30 +188,34 @@ class SpeculativePredictor(Predictor):
 
     def _decoding(self, work: Workload) -> Decoding:
         """Mean over rounds, split as plain decode is; the last round yields no more tokens than are asked for."""
-        tokens: Numeric = self.draft.choice.tokens_per_pass
+        tokens: Numeric = fact(self.draft.choice.tokens_per_pass, "E", "tokens that a round yields", source=_YIELD)
         mean = self._round_time(work, work.decode_context, None if work.context is not None else False)
         if work.context is None:
-            steps = work.decode_steps
-            before: Numeric = 0.0
-            for length in thirds(steps):
-                middle = work.isl + 1.0 + before + (maximum(length, 1.0) - 1.0) / 2
-                mean = mean.plus(self._round_time(work, middle, grows=True), length / steps)
-                before = before + length
-            tokens = minimum(tokens, steps)
-        mean = mean.widened(self.plan.costs.interval)
-        return NOTHING.plus(mean, 1.0 / tokens), lambda: self.decode_step(work)
+            mean = mean.named(*STEADY)
+            for part in parts_of(work):
+                middle = part.first + (maximum(part.steps, 1.0) - 1.0) / 2
+                mean = mean.plus(self._round_time(work, middle, grows=True).named(*part.attention), part.share)
+            tokens = minimum(tokens, work.decode_steps)
+        mean = mean.widened(self.plan.costs.interval).named("round", "drafting and verification")
+        tpot = NOTHING.plus(mean, 1.0 / tokens).named("TPOT", "mean time of an output token after the first")
+        return tpot, lambda: self.decode_step(work)
 
     def _round_time(self, work: Workload, context: Numeric, grows: bool | None) -> Time:
         time = self.plan.time(self.verify_batch(work, context), grows).sums
+        time = time.named("verify", "the pass that verifies the drafted tokens")
         for plan, batch, times in self.draft.batches(self._local(work), context):
-            time = time.plus(plan.time(batch, grows).sums, float(times))
+            time = time.plus(plan.time(batch, grows).sums.named("draft", "one step of the draft"), fact(times, *_STEPS))
         return time
+
+
+_STEPS = "n_draft", "steps of the draft like this one", "", "the question"
+_YIELD = "1 + α1 + α1·α2 + …, arXiv:2211.17192, equation 1"
 
 
 def _drafted(timed: KernelTime, times: int) -> KernelTime:
     """The same kernel in each of `times` equal steps of the draft."""
     name, count = f"draft_{timed.kernel.name}", timed.kernel.count * times
-    return timed.repeated(times, replace(timed.kernel, name=name, count=count))
+    return timed.repeated(fact(times, *_STEPS), replace(timed.kernel, name=name, count=count)).labelled()
 
 
 def speculate(plain: Predictor, choice: Speculation, model: Model | None = None) -> SpeculativePredictor:

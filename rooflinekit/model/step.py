@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from rooflinekit.model.execution import Iteration, run_by
+from rooflinekit.model.execution import Iteration, changed, host_entries
+from rooflinekit.model.graph import named
 from rooflinekit.model.kernels import Operation, Step
 from rooflinekit.model.layers import (
     Precision,
@@ -17,7 +18,7 @@ from rooflinekit.model.layers import (
     resolve_precision,
     stage_operations,
 )
-from rooflinekit.model.roofline import StepTime, time_step
+from rooflinekit.model.roofline import StepTime, time_kernel
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
@@ -26,6 +27,7 @@ from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.model import Model
 from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum
+from rooflinekit.model.types.time import KernelTime
 
 __all__ = ["Plan", "make_plan"]
 
@@ -86,16 +88,19 @@ class Plan:
 
         The work that does not depend on the context carries what the engine adds to a step.
         """
-        timed = time_step(self.kernels(batch, grows), self.system, self.calibration)
-        if self.calibration is None:
-            return timed
-        costs, iteration = self.costs, self.iteration(batch)
-        if grows is None:
-            return run_by(costs, timed, iteration, timed)
-        whole = None
-        if not grows:
-            whole = time_step(self.kernels(batch), self.system, self.calibration) if iteration.eager else timed
-        return run_by(costs, timed, iteration, whole)
+        costs = self.costs
+        timed = self.run(batch, costs, grows)
+        if grows or not timed:
+            return StepTime(timed, costs.interval)
+        iteration = self.iteration(batch)
+        whole = timed if grows is None or not iteration.eager else self.run(batch, costs)
+        return StepTime((*timed, *host_entries(costs, iteration, whole)), costs.interval)
+
+    def run(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> tuple[KernelTime, ...]:
+        """The kernels of a step with their times; with `costs`, as they run among their neighbours."""
+        timed = (time_kernel(kernel, self.system, self.calibration) for kernel in self.kernels(batch, grows))
+        run = timed if costs is None else (changed(each, costs) for each in timed)
+        return tuple(each.labelled() for each in run)
 
     def busiest_share(self, batch: Batch) -> tuple[Numeric, Numeric]:
         """Shares of a step's time and of its bound that the busiest pipeline stage takes.
@@ -112,12 +117,14 @@ class Plan:
         shares = []
         for kind in ("expected", "bound"):
             times: list[Numeric] = [getattr(step, kind) for step, _ in timed]
+            times = [named(time, "stage", "kernels of one stage", "s") for time in times]
             whole = sum((n * time for time, (_, n) in zip(times, timed, strict=True)), 0.0)
-            shares.append(reduce(maximum, times) / whole)
+            share = reduce(maximum, times) / whole
+            shares.append(named(share, "share", "of a step, that the busiest stage takes", source=_PARALLEL))
         return shares[0], shares[1]
 
     def _bare(self, batch: Batch) -> StepTime:
-        return time_step(self.kernels(batch), self.system, self.calibration)
+        return StepTime(self.run(batch, None))
 
     @property
     def _together(self) -> int:
@@ -129,7 +136,7 @@ class Plan:
         """What the engine's loop turns over in this step."""
         new = batch.prefilling.tokens if batch.prefilling else 0.0
         return Iteration(
-            passes=maximum(ceil_div(new, self.token_budget), 1.0),
+            passes=named(maximum(ceil_div(new, self.token_budget), 1.0), *_PASSES),
             sequences=batch.sequences,
             layers=self.model.depth,
             gpus=self._together,
@@ -169,3 +176,5 @@ def _as_run(deployment: Deployment, system: System) -> Deployment:
 
 
 _PAIR = 2
+_PARALLEL = "docs/parallelism.md"
+_PASSES = "passes", "engine steps: prompts beyond the token budget take several"

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import yaml
 
 from rooflinekit.estimation.estimator import estimate
-from rooflinekit.explanation.derivation.front import explain
+from rooflinekit.explanation.front import explain
 from rooflinekit.model.types.units import format_bytes, format_count, format_rate, format_time
 from rooflinekit.report.catalogue import accelerator_entry, model_entry
 from rooflinekit.report.table import markdown

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rooflinekit.explanation.derivation.formula import substituted
-from rooflinekit.explanation.derivation.front import TIMELESS, Derivation
-from rooflinekit.explanation.derivation.node import Node
-from rooflinekit.explanation.derivation.rule import Rule
+from rooflinekit.explanation.front import TIMELESS, Derivation
+from rooflinekit.explanation.rules import Rule
+from rooflinekit.model.graph.tree import FUNCTIONS, Node
 from rooflinekit.model.types.units import format_bytes, format_count, format_rate, format_time
 from rooflinekit.report.table import WIDTH, aligned, markdown
 
-__all__ = ["derivation_markdown", "derivation_rows", "derivation_text", "quantity"]
+__all__ = ["derivation_markdown", "derivation_rows", "derivation_text", "quantity", "substituted"]
 
 _LINES = 70  # nodes that are shown where no depth is asked for
 _EXACT = 1e7  # counts below this are written out
 _UNIT = re.compile(r"(\d) ((?:[kMGTPEmµn]?(?:B|FLOP|s)\b|1/s|token))")
+_LONG = re.compile(r"\d+\.\d{6,}")  # digits that nobody reads
+_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
 _OVERLAP = "pn(x, y, p) = (x^p + y^p)^(1/p): how well two resources overlap"
 
 
@@ -69,14 +70,8 @@ def derivation_rows(found: Derivation) -> list[dict[str, Any]]:
         {"path": path, "symbol": node.symbol, "value": node.value, "unit": node.unit, "formula": node.formula,
          "title": node.title, "source": node.source.text if node.source else "",
          "std": node.source.std if node.source else None}
-        for path, node in _paths(found.root, found.root.symbol)
+        for path, node, _ in found.root.places()
     ]  # fmt: skip
-
-
-def _paths(node: Node, path: str) -> Iterator[tuple[str, Node]]:
-    yield path, node
-    for child in node.children:
-        yield from _paths(child, f"{path}.{child.symbol}")
 
 
 def _heading(found: Derivation) -> list[str]:
@@ -120,8 +115,23 @@ def _title(node: Node, sources: _Sources) -> str:
     return f"{node.symbol} = {quantity(node.value, node.unit)}{spread}  {node.title}{mark}"
 
 
+def substituted(formula: str, texts: Mapping[str, str]) -> str:
+    """The formula with every symbol replaced by the text of its value.
+
+    >>> substituted("max(F/P, s/W)", {"F": "1 TFLOP", "P": "989 TFLOP/s", "s": "2 GB", "W": "3.35 TB/s"})
+    'max(1 TFLOP/(989 TFLOP/s), 2 GB/(3.35 TB/s))'
+    """
+
+    def replaced(hit: re.Match[str]) -> str:
+        text = texts.get(hit[0], hit[0])
+        return hit[0] if hit[0] in FUNCTIONS else f"({text})" if "/" in text else text
+
+    return _NAME.sub(replaced, formula)
+
+
 def _pretty(formula: str) -> str:
-    return formula.replace("**", "^").replace("*", "·")
+    short = _LONG.sub(lambda hit: f"{float(hit[0]):.5g}", formula)
+    return short.replace("**", "^").replace("*", "·")
 
 
 def _fit(text: str, first: str, rest: str) -> list[str]:

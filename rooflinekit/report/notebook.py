@@ -16,7 +16,7 @@ from rooflinekit.decision.launching.launch import Launch
 from rooflinekit.decision.planning.plan import PlanAnswer
 from rooflinekit.decision.sensitivity.levers import Levers
 from rooflinekit.estimation.results import Estimate
-from rooflinekit.explanation.derivation.front import Derivation
+from rooflinekit.explanation.front import Derivation
 from rooflinekit.explanation.walk.result import Walk
 from rooflinekit.model.parameter_count import ParameterCount
 from rooflinekit.report.table import markdown

@@ -1,6 +1,6 @@
 """Elasticities: by how many percent an answer changes when a parameter changes by one.
 
-    ε = d ln(metric)/d ln(parameter), by central differences through the real step function
+    ε = d ln(metric)/d ln(parameter): slopes of the traced answer; of whole numbers, central differences
 
 Times are homogeneous of degree 1 in what things take: with every rate doubled and every latency halved, all is twice
 as fast. So by Euler's theorem −ε(bandwidth) − ε(flops) − ε(network) + ε(launch) + ε(host) = 1 for every time.
@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 from rooflinekit.decision.sensitivity.question import METRICS, Answer, Question
 from rooflinekit.decision.sensitivity.scaled import RESOURCES, scaled
+from rooflinekit.model.graph.slope import slopes
+from rooflinekit.model.graph.symbol import Pool
 from rooflinekit.model.operating_point import Predictor
 
 __all__ = ["PARAMETERS", "Elasticity", "elasticities"]
 
 PARAMETERS = (*RESOURCES, "batch", "context")
-_STEP = 1e-4  # of ln(parameter): small against every curvature, large against rounding
 _COUNT = 1.1  # factor by which whole numbers are changed, at least by one
 
 
@@ -53,13 +54,19 @@ def elasticities(predictor: Predictor, question: Question) -> tuple[Elasticity, 
     >>> bandwidth.parameter, round(bandwidth.tpot, 6)  # one sequence: 1 % more bandwidth, 1 % less time
     ('bandwidth', -1.0)
     """
-    entries = [_resource(predictor, question, name) for name in RESOURCES]
-    return (*entries, *_counts(predictor, question))
+    return (*_resources(predictor, question), *_counts(predictor, question))
 
 
-def _resource(predictor: Predictor, question: Question, name: str) -> Elasticity:
-    low, high = (question.ask(scaled(predictor, name, math.exp(step))) for step in (-_STEP, _STEP))
-    return _slope(name, low, high, 2.0 * _STEP)
+def _resources(predictor: Predictor, question: Question) -> Iterator[Elasticity]:
+    """All from one answer, whose resources are symbols of value 1."""
+    pool = Pool(dict.fromkeys(RESOURCES, 1.0))
+    for name in RESOURCES:
+        predictor = scaled(predictor, name, pool.variable(name))
+    traced = question.ask(predictor).metrics()
+    found = {key: (slopes(value), float(value)) for key, value in traced.items()}
+    for name in RESOURCES:
+        factor = pool.variable(name)
+        yield Elasticity(name, *(slope.get(factor, 0.0) / value for slope, value in found.values()))
 
 
 def _counts(predictor: Predictor, question: Question) -> Iterator[Elasticity]:

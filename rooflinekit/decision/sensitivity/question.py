@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any
+from typing import Any, cast
 
 from rooflinekit.estimation.estimator import resolve
 from rooflinekit.estimation.notes import memory_notes
@@ -15,7 +15,9 @@ from rooflinekit.model.traffic.closed_form import Traffic, closed_loop
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.model import Attention, LatentAttention, Layer, Model
+from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.speculation import Speculation
+from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 
 __all__ = ["METRICS", "Answer", "Question", "Setting", "latent_variant"]
@@ -49,6 +51,11 @@ class Answer:
         return dict(zip(METRICS, values, strict=True))
 
 
+def _answer(ttft: Time, tpot: Time, rate: Numeric, batch: Numeric) -> Answer:
+    """One scenario: numbers, or the symbols of one while it is traced."""
+    return Answer(*(cast("float", value) for value in (ttft.expected, tpot.expected, rate, batch)))
+
+
 @dataclass(frozen=True)
 class Question:
     """A workload; with `users` its batch is the users of a closed loop, of whom those that fit run together."""
@@ -66,12 +73,11 @@ class Question:
         gpus = predictor.plan.deployment.gpus
         if not self.users:
             point = predictor.evaluate(self.work)
-            rate = float(point.output_rate(self.work.batch, self.work.osl))
-            return Answer(float(point.ttft.expected), float(point.tpot.expected), rate / gpus, self.parallel)
+            rate = point.output_rate(self.work.batch, self.work.osl) / gpus
+            return _answer(point.ttft, point.tpot, rate, self.work.batch)
         traffic = Traffic(self.work.isl, self.work.osl, cached=self.work.cached)
         loaded = closed_loop(predictor, self.work.batch, traffic)
-        rate = float(loaded.rate * self.work.osl)
-        return Answer(float(loaded.ttft.expected), float(loaded.tpot.expected), rate / gpus, float(loaded.running))
+        return _answer(loaded.ttft, loaded.tpot, loaded.rate * self.work.osl / gpus, loaded.running)
 
     def misfit(self, predictor: Predictor) -> str:
         """Why it cannot run; empty where it can."""

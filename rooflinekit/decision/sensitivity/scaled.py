@@ -19,8 +19,10 @@ RESOURCES = ("bandwidth", "flops", "network", "launch", "host")
 _HOST = ("step", "ranks", "sequence", "sequence_ranks", "layer", "launch", "request")
 
 
-def scaled(predictor: Predictor, resource: str, factor: float) -> Predictor:
+def scaled(predictor: Predictor, resource: str, factor: Any) -> Predictor:
     """The predictor on hardware with one resource multiplied: a rate (higher is faster) or a latency (lower is).
+
+    factor: a number, or a symbol whose slope is asked for.
 
     bandwidth: of the memory; flops: every peak; network: links inside and between domains; launch: every latency that
     a calibration found (launches, tiles, hops, and a collective's wait); host: what the engine adds. Capacity stays.
@@ -46,7 +48,7 @@ def scaled(predictor: Predictor, resource: str, factor: float) -> Predictor:
     return predictor.on(replace(plan, engine=replace(plan.engine, costs=costs), calibration=calibration))
 
 
-def _system(system: System, resource: str, factor: float) -> System:
+def _system(system: System, resource: str, factor: Any) -> System:
     gpu = system.accelerator
     if resource == "bandwidth":
         return replace(system, accelerator=replace(gpu, memory_bandwidth=gpu.memory_bandwidth * factor))
@@ -60,22 +62,22 @@ def _system(system: System, resource: str, factor: float) -> System:
     return replace(system, accelerator=_links(gpu, factor), **links)
 
 
-def _links(gpu: Accelerator, factor: float) -> Accelerator:
+def _links(gpu: Accelerator, factor: Any) -> Accelerator:
     rates = ("link_bandwidth", "nic_bandwidth", "pcie_bandwidth")
     return replace(gpu, **{name: getattr(gpu, name) * factor for name in rates})
 
 
-def _costs(costs: StepCosts, names: tuple[str, ...], factor: float) -> StepCosts:
+def _costs(costs: StepCosts, names: tuple[str, ...], factor: Any) -> StepCosts:
     changes: dict[str, Any] = {name: getattr(costs, name) * factor for name in names}
     return replace(costs, **changes)
 
 
-def _latencies(calibration: Calibration, factor: float) -> Calibration:
+def _latencies(calibration: Calibration, factor: Any) -> Calibration:
     families = {name: _fit(fit, factor) for name, fit in calibration.families.items()}
     return replace(calibration, families=families)
 
 
-def _fit(fit: FamilyFit, factor: float) -> FamilyFit:
+def _fit(fit: FamilyFit, factor: Any) -> FamilyFit:
     """Every parameter in microseconds, multiplied."""
     times: Any = {
         name: getattr(fit.form, name) * factor for name, bounds in parameters(fit.form).items() if bounds.unit == "us"

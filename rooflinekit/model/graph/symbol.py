@@ -7,14 +7,27 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 from rooflinekit.model.graph.table import Table
 
-__all__ = ["OPERATORS", "UNKNOWN", "BranchError", "Pool", "Quantity", "Symbol", "fact", "formula", "named", "quantity"]
+__all__ = [
+    "OPERATORS",
+    "UNKNOWN",
+    "BranchError",
+    "Fact",
+    "Pool",
+    "Quantity",
+    "Symbol",
+    "about",
+    "fact",
+    "formula",
+    "named",
+    "quantity",
+]
 
 
 P = ParamSpec("P")
@@ -87,9 +100,12 @@ UNKNOWN = object()
 class Pool:
     """The nodes of one graph, in the order in which they were made: each stands behind those that it is made of."""
 
-    def __init__(self, values: Mapping[str, float] | None = None) -> None:
-        """`values` of variables, where the graph is traced at one point: branches then follow them."""
-        self.values = dict(values or {})
+    def __init__(self, values: Mapping[str, float] | None = None, names: bool = True) -> None:
+        """`values` of variables, where the graph is traced at one point: branches then follow them.
+
+        Without `names`, formulas leave no lines of an explanation.
+        """
+        self.values, self.names = dict(values or {}), names
         self.nodes: list[Symbol] = []
         self._known: dict[tuple[Any, ...], Symbol] = {}
         self._tables: dict[tuple[Any, ...], Table] = {}
@@ -104,7 +120,7 @@ class Pool:
 
     def node(self, op: str, *arguments: Any, value: Any = UNKNOWN) -> Symbol:
         """The one node of this operator on these arguments."""
-        key = (op, *(a.index if isinstance(a, Symbol) else (type(a), a) for a in arguments))
+        key = op, *[a.index if type(a) is Symbol else (type(a), a) for a in arguments]
         found = self._known.get(key)
         if found is None:
             found = Symbol(self, op, arguments, len(self.nodes), value)
@@ -112,17 +128,28 @@ class Pool:
             self.nodes.append(found)
         return found
 
-    def apply(self, op: str, *arguments: Any) -> Any:
+    def apply(self, op: str, *given: Any) -> Any:
         """The operator on symbols and numbers; what changes no bit is left out."""
-        given = tuple(_plain(argument) for argument in arguments)
-        if op == "where" and not isinstance(given[0], Symbol):
+        for argument in given:
+            if type(argument) is not Symbol and type(argument) is not float:
+                given = tuple(map(self._leaf, given))
+                break
+        if op in _NEUTRAL:
+            kept = _neutral(op, *given)
+            if kept is not None:
+                return kept
+        elif op == "where" and type(given[0]) is not Symbol:
             return given[1] if given[0] else given[2]
-        kept = _identity(op, given)
-        if kept is not None:
-            return kept
-        values = [a.value if isinstance(a, Symbol) else a for a in given]
-        known = not any(value is UNKNOWN for value in values)
-        return self.node(op, *given, value=OPERATORS[op](*values) if known else UNKNOWN)
+        values = []
+        for argument in given:
+            value = argument.value if type(argument) is Symbol else argument
+            if value is UNKNOWN:
+                return self.node(op, *given)
+            values.append(value)
+        return self.node(op, *given, value=OPERATORS[op](*values))
+
+    def _leaf(self, argument: Any) -> Any:
+        return self.fact(argument, argument.quantity) if isinstance(argument, Fact) else _plain(argument)
 
     def lattice(self, axes: Sequence[tuple[float, ...]], values: Sequence[float], places: Sequence[Any]) -> Symbol:
         """Interpolation in a table, of which equal ones are one."""
@@ -173,22 +200,15 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _identity(op: str, given: tuple[Any, ...]) -> Any:
+_NEUTRAL = {"+": 0.0, "-": 0.0, "*": 1.0, "/": 1.0}
+
+
+def _neutral(op: str, first: Any, second: Any) -> Any:
     """x·1, x + 0, x − 0, x/1: the same bits without the operator."""
-    if len(given) != 2:
-        return None
-    first, second = given
-    if op == "*":
-        return first if _is(second, 1.0) else second if _is(first, 1.0) else None
-    if op == "+":
-        return first if _is(second, 0.0) else second if _is(first, 0.0) else None
-    if op == "-":
-        return first if _is(second, 0.0) else None
-    return first if op == "/" and _is(second, 1.0) else None
-
-
-def _is(value: Any, number: float) -> bool:
-    return type(value) is float and value == number
+    number = _NEUTRAL[op]
+    if type(second) is float:
+        return first if second == number else None
+    return second if type(first) is float and first == number and op in "+*" else None
 
 
 class Symbol:
@@ -205,16 +225,14 @@ class Symbol:
         self.pool, self.op, self.arguments, self.index, self.value = pool, op, arguments, index, value
 
     @property
-    def operands(self) -> Iterator[Symbol]:
+    def operands(self) -> list[Symbol]:
         """The nodes that it is made of."""
-        for argument in self.arguments:
-            if isinstance(argument, Symbol):
-                yield argument
-            elif self.op == "loop" and isinstance(argument, tuple):
-                yield from argument
+        operands = [argument for argument in self.arguments if type(argument) is Symbol]
+        if self.op == "loop":
+            operands += [entry for argument in self.arguments if type(argument) is tuple for entry in argument]
+        return operands
 
-    def __hash__(self) -> int:
-        return id(self)
+    __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
         if self.value is UNKNOWN:
@@ -274,17 +292,43 @@ for _name, _op in {"le": "<=", "lt": "<", "ge": ">=", "gt": ">"}.items():
     setattr(Symbol, f"__{_name}__", _binary(_op))
 
 
-def fact(value: Any, pool: Pool, quantity: Quantity) -> Any:
-    """A number as a leaf of explanations; a symbol stays what it is.
+class Fact(float):
+    """A number that knows what it is: where it meets a symbol, a leaf of explanations; a plain number elsewhere."""
 
-    >>> bandwidth = fact(3.35e12, Pool(), Quantity("W", "memory bandwidth", "B/s", "datasheet"))
-    >>> (2e9 / bandwidth).value
-    0.000597
+    __slots__ = ("quantity",)
+
+    def __new__(cls, value: float, quantity: Quantity) -> Fact:
+        """The number, named."""
+        made = super().__new__(cls, value)
+        made.quantity = quantity
+        return made
+
+    def __getnewargs__(self) -> tuple[float, Quantity]:  # type: ignore[override]
+        return float(self), self.quantity
+
+    quantity: Quantity
+
+
+def _yielding(op: Callable[[Any, Any], Any]) -> Callable[[Fact, Any], Any]:
+    """As of a plain number, so that another kind of number on the right has its say."""
+    return lambda self, other: NotImplemented if isinstance(other, Symbol) else op(float(self), other)
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "pow"):
+    setattr(Fact, f"__{_name}__", _yielding(getattr(operator, _name)))
+
+
+def fact(value: float, symbol: str, meaning: str, unit: str = "", source: str = "") -> float:
+    """A number with a name and a source.
+
+    >>> replicas = fact(8.0, "dp", "attention replicas", source="the question")
+    >>> 64.0 / replicas, (Pool().variable("batch") / replicas).operands.__next__().op
+    (8.0, 'var')
     """
-    return value if isinstance(value, Symbol) else pool.fact(float(value), quantity)
+    return Fact(value, Quantity(symbol, meaning, unit, source))
 
 
-def named(value: Any, symbol: str, meaning: str, unit: str = "", source: str = "") -> Any:
+def named(value: R, symbol: str, meaning: str, unit: str = "", source: str = "") -> R:
     """A number passes; a symbol becomes a line of the explanation.
 
     >>> named(3.0, "F", "work of one launch", "FLOP")
@@ -292,7 +336,7 @@ def named(value: Any, symbol: str, meaning: str, unit: str = "", source: str = "
     """
     if not isinstance(value, Symbol):
         return value
-    return value.pool.apply("named", value, Quantity(symbol, meaning, unit, source))
+    return cast("R", value.pool.apply("named", value, Quantity(symbol, meaning, unit, source)))
 
 
 def formula(symbol: str, meaning: str, unit: str = "", source: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -310,7 +354,9 @@ def formula(symbol: str, meaning: str, unit: str = "", source: str = "") -> Call
         @wraps(function)
         def called(*given: P.args, **options: P.kwargs) -> R:
             value = function(*given, **options)
-            return cast("R", value.pool.apply("named", value, quantity)) if isinstance(value, Symbol) else value
+            if isinstance(value, Symbol) and value.pool.names:
+                return cast("R", value.pool.apply("named", value, quantity))
+            return value
 
         called.quantity = quantity  # type: ignore[attr-defined]
         return called
@@ -318,6 +364,11 @@ def formula(symbol: str, meaning: str, unit: str = "", source: str = "") -> Call
     return naming
 
 
+def about(symbol: str, meaning: str, unit: str = "") -> dict[str, Quantity]:
+    """Metadata of a dataclass's field that is a number of formulas: what it is called stands here once."""
+    return {"quantity": Quantity(symbol, meaning, unit)}
+
+
 def quantity(symbol: str, meaning: str, unit: str = "", **options: Any) -> Any:
-    """Declare a field of a dataclass that is a number of formulas: its symbol, meaning and unit stand here once."""
-    return field(**options, metadata={"quantity": Quantity(symbol, meaning, unit)})
+    """Such a field, where no field without a default follows."""
+    return field(**options, metadata=about(symbol, meaning, unit))

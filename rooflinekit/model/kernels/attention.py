@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.graph.symbol import about, formula, named
 from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_flops, gemm_weight_bytes
 from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
 from rooflinekit.model.types.batch import Sequences
@@ -136,16 +136,17 @@ def index_key_bytes(head_dim: int, dtype: Dtype) -> float:
 def _shape(phase: Sequences, seen: tuple[Numeric, Numeric], heads: int, kv_heads: int, head_dim: int) -> AttentionShape:
     """The mean sequence of a phase; `seen` are the query-key pairs and the keys read of all."""
     count, (pairs, keys) = phase.sequences, seen
-    return AttentionShape(
-        count, phase.tokens / count, phase.longest, keys / count, pairs / count, heads, kv_heads, head_dim
-    )
+    new = named(phase.tokens / count if phase.ragged else phase.new, "S", "new tokens of each sequence")
+    keys = named(keys / count, "T", "keys of each sequence that are read")
+    pairs = named(pairs / count, "q", "query-key pairs of each sequence")
+    return AttentionShape(count, new, phase.longest, keys, pairs, heads, kv_heads, head_dim)
 
 
 @dataclass(frozen=True, slots=True)
 class KVAppend(Operation):
     """Write the new tokens' keys and values (or latents) into the cache."""
 
-    elements: int  #: cached per token and layer, on this accelerator
+    elements: int = field(metadata=about("e", "elements cached of a token here"))
     name: str = "kv_append"
     token_bytes: float | None = None  #: what they take where their format is not the cache's [B]
 
@@ -171,10 +172,10 @@ class AttentionCore(Operation):
     """softmax(Q K^T) V for this accelerator's heads, in one fused kernel (FlashAttention; paged decode)."""
 
     name: str
-    heads: int
-    kv_heads: int
-    qk_dim: int
-    v_dim: int
+    heads: int = field(metadata=about("H", "query heads here"))
+    kv_heads: int = field(metadata=about("K", "KV heads here"))
+    qk_dim: int = field(metadata=about("d_qk", "width of a query and key"))
+    v_dim: int = field(metadata=about("d_v", "width of a value"))
     window: int | None = None
     chunk: int | None = None
     sinks: int = 0  #: learned logits (gpt-oss)
@@ -229,10 +230,10 @@ class LatentUpProjection(Operation):
     Prefill up-projects every key it attends to, the cached prefix included (DeepSeek-V2, arXiv:2405.04434, 2.1.2).
     """
 
-    heads: int
-    kv_rank: int
-    nope_dim: int
-    v_dim: int
+    heads: int = field(metadata=about("H", "heads here"))
+    kv_rank: int = field(metadata=about("R", "width of the latent"))
+    nope_dim: int = field(metadata=about("d_nope", "width of a key without positions"))
+    v_dim: int = field(metadata=about("d_v", "width of a value"))
     weight: Dtype
     compute: Dtype
     policy: KVPolicy = FULL
@@ -270,11 +271,11 @@ class LatentCore(Operation):
     With `top_k`, each query attends to that many keys at most (DeepSeek-V3.2 sparse attention).
     """
 
-    heads: int
-    kv_rank: int
-    nope_dim: int
-    rope_dim: int
-    v_dim: int
+    heads: int = field(metadata=about("H", "heads here"))
+    kv_rank: int = field(metadata=about("R", "width of the latent"))
+    nope_dim: int = field(metadata=about("d_nope", "width of a key without positions"))
+    rope_dim: int = field(metadata=about("d_rope", "rotary width"))
+    v_dim: int = field(metadata=about("d_v", "width of a value"))
     top_k: int | None = None
     policy: KVPolicy = FULL
 
@@ -343,8 +344,8 @@ class IndexScores(Operation):
     Queries, cached keys and arithmetic are in `dtype`, FP8 as published (DeepGEMM, fp8_mqa_logits); scores in fp32.
     """
 
-    heads: int
-    head_dim: int
+    heads: int = field(metadata=about("H", "heads of the indexer"))
+    head_dim: int = field(metadata=about("d", "width of an index key"))
     dtype: Dtype
 
     grows = True

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, cast
 
-from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.graph.symbol import about, formula, quantity
 from rooflinekit.model.kernels.operation import Operation, Step
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import CollectiveShape, Kernel
@@ -66,8 +66,8 @@ def all_reduce_bytes(algorithm: str, payload: Numeric, gpus: int) -> Numeric:
 class Tiers:
     """Bytes that an accelerator sends for each byte of payload: within its domain, and to other domains."""
 
-    links: float
-    nic: float = 0.0
+    links: float = field(metadata=about("sent", "bytes sent for each byte of payload"))
+    nic: float = quantity("sent_nic", "bytes sent to other domains for each byte of payload", default=0.0)
 
 
 def tiers(kind: CollectiveKind, gpus: int, span: int, domain: int, algorithm: str = "auto") -> Tiers:
@@ -150,8 +150,8 @@ class Collective(Operation):
 
     name: str
     kind: CollectiveKind
-    gpus: int
-    width: float
+    gpus: int = field(metadata=about("g", "accelerators that it joins"))
+    width: float = field(metadata=about("D", "elements of a row"))
     sent: Tiers
     replicas: bool = False  #: the payload covers the tokens of all attention replicas
     sampled: bool = False

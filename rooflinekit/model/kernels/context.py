@@ -7,9 +7,9 @@ all sequences, and the partial results are merged by their softmax weights (Yang
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.graph.symbol import about, formula
 from rooflinekit.model.kernels.attention import AttentionCore, LatentCore
 from rooflinekit.model.kernels.collective import Tiers, collective_kernel
 from rooflinekit.model.kernels.elementwise import elementwise_flops
@@ -36,7 +36,7 @@ class ContextShare(Operation):
     """One rank's part of an attention over `ranks` of them."""
 
     core: AttentionCore | LatentCore
-    ranks: int
+    ranks: int = field(metadata=about("cp", "ranks that share a context"))
 
     grows = True
 
@@ -77,11 +77,11 @@ class ContextShare(Operation):
 class ContextExchange(Operation):
     """What `ranks` that share a context send each other for one attention; widths are elements of a token."""
 
-    ranks: int
-    cached: int  #: keys and values, or the latent, held by one rank
-    queries: int
-    results: int
-    heads: int  #: each partial result comes with its softmax weight, in fp32
+    ranks: int = field(metadata=about("cp", "ranks that share a context"))
+    cached: int = field(metadata=about("e_kv", "elements cached of a token here"))
+    queries: int = field(metadata=about("e_q", "elements of a query row"))
+    results: int = field(metadata=about("e_o", "elements of a result row"))
+    heads: int = field(metadata=about("H", "heads here"))  #: each partial result comes with its softmax weight, in fp32
     gather: Tiers
     exchange: Tiers
     window: int | None = None

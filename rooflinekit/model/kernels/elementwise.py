@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.graph.symbol import about, formula, quantity
 from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import Kernel, RowsShape
@@ -51,10 +51,10 @@ class Elementwise(Operation):
     """
 
     name: str
-    read: int
-    written: int
-    flops: float
-    parameters: int = 0
+    read: int = field(metadata=about("e_in", "elements read of a row"))
+    written: int = field(metadata=about("e_out", "elements written of a row"))
+    flops: float = field(metadata=about("f", "operations on a row"))
+    parameters: int = quantity("p", "weights of its own", default=0)
     dtype: Dtype = Dtype.BF16
 
     @property
@@ -84,7 +84,7 @@ class Parameters(Operation):
     """Small weights that another kernel reads along with its own (biases, gates); they only take memory here."""
 
     module: str
-    count: int
+    count: int = field(metadata=about("p", "weights"))
     dtype: Dtype
 
     @property
@@ -101,8 +101,8 @@ class Parameters(Operation):
 class Embedding(Operation):
     """Look up one row per token. The table is resident but not streamed: only the rows looked up are read."""
 
-    rows: int  #: vocabulary rows held here, or learned positions
-    width: int
+    rows: int = field(metadata=about("V", "rows of the table here"))  #: vocabulary rows held here, or learned positions
+    width: int = field(metadata=about("D", "width of a row"))
     dtype: Dtype
     module: str = "embedding"
 
@@ -122,7 +122,7 @@ class Embedding(Operation):
 class Sampling(Operation):
     """Pick a token from each row of logits: one read of V logits (16 bit) at the least."""
 
-    vocab: int
+    vocab: int = field(metadata=about("V", "logits of a row"))
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One pass over the logits."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.graph.symbol import about, formula, named, quantity
 from rooflinekit.model.kernels.operation import Operation, Step, Weights
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import GemmShape, Kernel
@@ -52,19 +52,19 @@ class Linear(Operation):
     """
 
     name: str
-    k: int
+    k: int = field(metadata=about("k", "input width here"))
     parts: tuple[tuple[str, int], ...]
     weight: Dtype
     compute: Dtype
     module: str
-    bias: int = 0  #: bias elements
+    bias: int = quantity("bias", "bias elements", default=0)  #: bias elements
     rows: Literal["tokens", "sampled"] = "tokens"
     resident: bool = True  #: False when another operation already holds the weights (a tied LM head)
 
     @property
     def n(self) -> int:
         """Output width."""
-        return sum(width for _, width in self.parts)
+        return named(sum(width for _, width in self.parts), "n", "output width here")
 
     @property
     def weights(self) -> tuple[Weights, ...]:
@@ -103,9 +103,9 @@ class BatchedLinear(Operation):
     """
 
     name: str
-    batch: int
-    n: int
-    k: int
+    batch: int = field(metadata=about("H", "heads here"))
+    n: int = field(metadata=about("n_head", "output width of a head"))
+    k: int = field(metadata=about("k", "input width of a head"))
     weight: Dtype
     compute: Dtype
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.graph.symbol import about, formula
 from rooflinekit.model.kernels.operation import Operation, Step, Weights
 from rooflinekit.model.kernels.routing import Routing
 from rooflinekit.model.types.dtype import Dtype
@@ -71,10 +71,10 @@ class Experts(Operation):
     """
 
     routing: Routing
-    hidden: int
-    width: int
-    matrices: int  #: 3 gated, 2 plain
-    bias: int  #: bias elements of one expert here
+    hidden: int = field(metadata=about("D", "width of a token"))
+    width: int = field(metadata=about("F_e", "inner width of an expert here"))
+    matrices: int = field(metadata=about("mats", "matrices of an expert"))  #: 3 gated, 2 plain
+    bias: int = field(metadata=about("bias", "bias elements of an expert here"))  #: bias elements of one expert here
     weight: Dtype
     compute: Dtype
 

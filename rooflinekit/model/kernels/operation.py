@@ -11,7 +11,7 @@ from functools import cached_property
 from math import prod
 from typing import ClassVar
 
-from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import Kernel
@@ -28,6 +28,9 @@ def passed_bytes(rows: Numeric, elements: Numeric, element: float) -> Numeric:
     1048576.0
     """
     return rows * elements * element
+
+
+_SAMPLED = "m", "rows that are sampled"
 
 
 @dataclass(frozen=True)
@@ -50,15 +53,15 @@ class Step:
     def tokens(self) -> Numeric:
         """Tokens that this accelerator, with those it shares layers with, computes."""
         if self.context_ranks == 1:
-            return self.batch.tokens
-        return sum((self.own(phase) for phase in self.batch.phases), 0.0)
+            return named(self.batch.tokens, "m", "tokens of the step")
+        return named(sum((self.own(phase) for phase in self.batch.phases), 0.0), "m", "tokens of the step, this rank's")
 
     @cached_property
     def rows(self) -> Numeric:
         """Rows of logits that it needs; the last tokens of all prompts are with one of the context ranks."""
         if self.context_ranks == 1:
-            return self.batch.sampled_rows
-        return sum(
+            return named(self.batch.sampled_rows, *_SAMPLED)
+        rows = sum(
             (
                 phase.sampled_rows / phase.tokens * self.own(phase)
                 if phase is self.batch.decoding
@@ -67,6 +70,7 @@ class Step:
             ),
             0.0,
         )
+        return named(rows, *_SAMPLED)
 
     @property
     def samples(self) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.graph.symbol import about, formula
 from rooflinekit.model.kernels.elementwise import own_bytes
 from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
 from rooflinekit.model.types.dtype import Dtype
@@ -53,8 +53,8 @@ def state_bytes(sequences: Numeric, elements: Numeric, element: float) -> Numeri
 class ShortConvolution(Operation):
     """A depthwise causal convolution of `taps` tokens over `channels`; its last taps − 1 inputs are state."""
 
-    channels: int
-    taps: int
+    channels: int = field(metadata=about("C", "channels here"))
+    taps: int = field(metadata=about("taps", "tokens that a convolution sees"))
     bias: bool
     dtype: Dtype
 
@@ -90,10 +90,10 @@ class StateUpdate(Operation):
     """
 
     name: str
-    state: int  #: elements of state of one sequence, on this accelerator
-    stream_width: int  #: elements read and written per token
-    flops_per_element: float
-    parameters: int
+    state: int = field(metadata=about("state", "elements of state of a sequence here"))
+    stream_width: int = field(metadata=about("e", "elements read and written of a token"))
+    flops_per_element: float = field(metadata=about("f", "operations on an element of state"))
+    parameters: int = field(metadata=about("p", "weights of its own"))
     dtype: Dtype
 
     @property

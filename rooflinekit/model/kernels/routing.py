@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
+from rooflinekit.model.graph.symbol import fact, named
 from rooflinekit.model.graph.table import Table
 from rooflinekit.model.kernels.occupancy import Load, counted_maximum, expected_maximum
 from rooflinekit.model.types.numeric import Numeric, lattice, log, maximum, minimum
@@ -131,8 +132,11 @@ class Routing:
         (163, 88)
         """
         if self.skew == 0.0:
-            return self.experts * (1.0 - (1.0 - self.top_k / self.experts) ** tokens)
-        return sum((count * (1.0 - (1.0 - share) ** tokens) for share, count in _few_shares(self)), 0.0)
+            experts = fact(self.experts, *_EXPERTS)
+            touched = experts * (1.0 - (1.0 - self.top_k / self.experts) ** tokens)
+            return named(touched, "act", "distinct experts that are touched")
+        touched = sum((count * (1.0 - (1.0 - share) ** tokens) for share, count in _few_shares(self)), 0.0)
+        return named(touched, "act", "distinct experts that are touched", source=f"{_HERE}.distinct")
 
     def imbalance(self, tokens: Numeric) -> Numeric:
         """Expected (token, expert) pairs on the fullest rank over the mean rank's; at least 1.
@@ -144,7 +148,8 @@ class Routing:
         """
         if self.ranks == 1 or (self.top_k == self.experts and not self.copies):
             return 1.0 + 0.0 * tokens
-        return lattice(_table(self), [log(maximum(tokens, 1.0))])
+        factor = lattice(_table(self), [log(maximum(tokens, 1.0))])
+        return named(factor, "full", "pairs of the fullest rank over the mean rank's", source=f"{_HERE}.imbalance")
 
     def fullest(self, tokens: Numeric) -> tuple[Numeric, Numeric]:
         """Pairs on the fullest rank, and distinct experts that they touch there.
@@ -152,23 +157,33 @@ class Routing:
         Distinct experts of the mean rank, times the share more that the fullest of uniform ranks has: popular experts
         fill a rank with tokens, and not with experts.
         """
-        pairs = tokens * self.top_k / self.ranks
+        pairs = tokens * fact(self.top_k, *_VISITED)
         if self.ranks == 1:
-            return pairs, self.distinct(tokens)
+            return named(pairs, *_PAIRS), self.distinct(tokens)
+        pairs = pairs / fact(self.ranks, *_RANKS)
         uniform = Routing(self.experts, self.top_k, self.ranks)
-        evenly = pairs * uniform.imbalance(tokens)
+        evenly = named(pairs * uniform.imbalance(tokens), *_PAIRS, source=f"{_HERE}.fullest")
         touched = uniform._touched(tokens, evenly)
         if self == uniform:
-            return evenly, minimum(touched, evenly)
-        full = pairs * self.imbalance(tokens)
+            return evenly, named(minimum(touched, evenly), *_TOUCHED)
+        full = named(pairs * self.imbalance(tokens), *_PAIRS, source=f"{_HERE}.fullest")
         touched = minimum(touched * (self.distinct(tokens) / uniform.distinct(tokens)), float(self.local))
-        return full, minimum(touched, full)
+        return full, named(minimum(touched, full), *_TOUCHED)
 
     def _touched(self, tokens: Numeric, pairs: Numeric) -> Numeric:
         """Distinct experts of a rank's that `pairs` pairs touch, where no token comes twice to the same."""
         comers = minimum(pairs, tokens)
         missed = maximum(1.0 - pairs / comers / self.local, 0.0)
-        return self.local * (1.0 - missed**comers)
+        held = fact(self.local, "E_here", "experts held here, copies included")
+        return named(held * (1.0 - missed**comers), "act_1", "distinct experts that these pairs touch")
+
+
+_HERE = "rooflinekit.model.kernels.Routing"
+_EXPERTS = "E", "experts of a layer"
+_VISITED = "topk", "experts that a token visits"
+_RANKS = "ranks", "ranks over which whole experts are spread"
+_PAIRS = "A", "(token, expert) pairs that come here"
+_TOUCHED = "act", "distinct experts that are touched here"
 
 
 @cache

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from rooflinekit.model.graph.symbol import fact
 from rooflinekit.model.kernels import STATE_DTYPE
 from rooflinekit.model.kernels.attention import index_key_bytes
 from rooflinekit.model.types.dtype import Dtype
@@ -113,7 +114,7 @@ def layer_cache(mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8, poli
     """
     match mixer:
         case Attention():
-            heads = max(1, mixer.kv_heads // tp)
+            heads = mixer.kv_heads if tp == 1 else max(1, mixer.kv_heads // tp)
             elements = heads * (mixer.head_dim + mixer.v_head_dim)
             if mixer.chunk is not None:
                 return LayerCache(elements, mixer.window or mixer.chunk, 0.0)
@@ -171,7 +172,7 @@ def cache_law(  # noqa: PLR0913, PLR0917 - what is cached, its formats, its spli
         cache = layer_cache(layer.mixer, tp, index, policy)
         if cache.elements:
             each = cache.elements * kv.bytes * (1.0 + cache.summaries) + cache.fixed_bytes
-            slopes[float(cache.cap or math.inf)] += count * each
+            slopes[float(cache.cap or math.inf)] += fact(count, "L", "layers of this kind") * each
         state += count * cache.state_bytes
     return CacheLaw(tuple(sorted(slopes.items())), state, block)
 

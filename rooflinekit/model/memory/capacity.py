@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from rooflinekit.model.graph.symbol import about, fact, named
 from rooflinekit.model.memory.blocks import Layout, cache_layout
 from rooflinekit.model.memory.cache import cache_law
 from rooflinekit.model.memory.footprint import Peak, activation_peak, resident_bytes
@@ -31,18 +32,18 @@ class Memory:
     """Memory of the busiest accelerator [B], and what would still fit."""
 
     capacity_bytes: Numeric
-    weight_bytes: Numeric
-    kv_bytes: Numeric  #: what the batch needs
-    activation_bytes: Numeric
+    weight_bytes: Numeric = field(metadata=about("weights", "resident weights", "B"))
+    kv_bytes: Numeric = field(metadata=about("kv", "cache of the batch", "B"))
+    activation_bytes: Numeric = field(metadata=about("activations", "peak of activations", "B"))
     context_bytes: float  #: CUDA context and first buffers of the communicator
     non_torch_bytes: float  #: what grows outside the allocator
     graph_bytes: float
-    kv_pool_bytes: Numeric  #: what the engine sets aside for the cache
+    kv_pool_bytes: Numeric = field(metadata=about("pool", "what the engine sets aside for the cache", "B"))
     kv_pool_tokens: Numeric
     kv_blocks: Numeric
     max_concurrency: Numeric  #: sequences of the longest admitted length that the pool holds
-    max_batch: Numeric  #: sequences of this length over the whole deployment
-    max_context: Numeric  #: tokens per sequence at this batch; infinite if nothing limits it
+    max_batch: Numeric = field(metadata=about("max_batch", "sequences of this length over the whole deployment"))
+    max_context: Numeric = field(metadata=about("max_context", "tokens of each sequence, infinite if nothing limits"))
     kv_bytes_per_token: float  #: one sequence, all accelerators, each key and value once
     needed_bytes: Numeric  #: to run the batch; or, where that is more than there is, what the engine reserves to start
     available_bytes: Numeric  #: of that: what the engine may use in all, or the whole memory
@@ -50,7 +51,8 @@ class Memory:
     @property
     def overhead_bytes(self) -> float:
         """What the engine takes besides weights, activations and cache."""
-        return self.context_bytes + self.non_torch_bytes + self.graph_bytes
+        whole = self.context_bytes + self.non_torch_bytes + self.graph_bytes
+        return named(whole, "engine", "what the engine takes besides", "B")
 
     @property
     def total_bytes(self) -> Numeric:
@@ -67,9 +69,9 @@ class Memory:
 class Outside:
     """What an engine takes besides weights, activations and cache [B]."""
 
-    context: float
-    non_torch: float
-    graphs: float
+    context: float = field(metadata=about("context", "CUDA context and first buffers", "B"))
+    non_torch: float = field(metadata=about("non_torch", "what grows outside the allocator", "B"))
+    graphs: float = field(metadata=about("graphs", "CUDA graphs", "B"))
 
     @property
     def total(self) -> float:
@@ -89,13 +91,13 @@ class Stage:
 class MemoryModel:
     """Memory of a plan as a function of batch and context; built once, evaluated for any number of scenarios."""
 
-    capacity_bytes: Numeric
+    capacity_bytes: Numeric = field(metadata=about("capacity", "what the driver shows", "B"))
     rule: MemoryRule
-    fraction: float
+    fraction: float = field(metadata=about("u", "memory fraction"))
     outside: Outside
     peak: Peak
-    tokens: float  #: of one prefill step at most
-    rows: float  #: sequences that the engine is set up for
+    tokens: float = field(metadata=about("most", "tokens of a step at most"))
+    rows: float = field(metadata=about("rows", "sequences that the engine is set up for"))
     longest: float | None  #: tokens of the longest sequence that it was told to admit
     stages: tuple[Stage, ...]
     replicas: int
@@ -105,7 +107,7 @@ class MemoryModel:
 
     def evaluate(self, batch: Numeric, context: Numeric, new: Numeric) -> Memory:
         """Memory of the fullest stage for `batch` sequences of `context` tokens whose prompts add `new` each."""
-        local = ceil_div(batch, float(self.replicas))
+        local = named(ceil_div(batch, fact(self.replicas, *REPLICAS)), "B", "sequences of one attention replica")
         activations = self._activations(local, new)
         pieces = [self._stage(stage, local, context, activations) for stage in self.stages]
         chosen = pieces[0]
@@ -122,7 +124,8 @@ class MemoryModel:
 
     def pool(self, stage: Stage, activations: Numeric) -> Numeric:
         """What the engine sets aside for the cache of one stage [B]; negative if the rest is too large."""
-        return self._allowance(stage) - self.charge * activations
+        pool = self._allowance(stage) - self.charge * activations
+        return named(pool, "pool", "what is left for the cache by the engine's rule", "B", RULE)
 
     @property
     def charge(self) -> float:
@@ -134,19 +137,23 @@ class MemoryModel:
         most: Numeric = math.inf
         charge = self.charge
         for stage in self.stages:
-            each = stage.layout.law.bytes(self._held(context))
+            each = named(stage.layout.law.bytes(self._held(context)), *_EACH)
             for base, token, row in self._peaks():
                 allowance = self._allowance(stage) - charge * base
-                most = minimum(most, self._most(allowance, each, (charge * token, charge * row), new))
+                fits = self._most(allowance, each, (charge * token, charge * row), new)
+                most = minimum(most, named(fits, "fits", "sequences, of the pool and one part of the peak"))
             most = where(self._starts(stage, self._activations(0.0, new)), most, 0.0)
-        return maximum(floor_div(most + 1e-9, 1.0), 0.0) * self.replicas
+        most = named(most, "room", "sequences that fit in one replica")
+        return maximum(floor_div(most + 1e-9, 1.0), 0.0) * fact(self.replicas, *REPLICAS)
 
     def max_context(self, local: Numeric, new: Numeric) -> Numeric:
         """Longest context at which `local` sequences a replica fit, at most the model's own maximum."""
         longest: Numeric = math.inf if self.limit is None else float(self.limit)
         activations = self._activations(local, new)
         for stage in self.stages:
-            held = stage.layout.law.longest(self.pool(stage, activations) / local) * self.ranks
+            share = named(self.pool(stage, activations) / local, "share", "of the pool, for each sequence", "B")
+            held = named(stage.layout.law.longest(share), "fitting", "tokens that such a share holds", source=LONGEST)
+            held = held * fact(self.ranks, *RANKS)
             longest = minimum(longest, where(self._starts(stage, activations), held, 0.0))
         return longest
 
@@ -168,6 +175,9 @@ class MemoryModel:
 
     def _allowance(self, stage: Stage) -> Numeric:
         """The pool if there were no activations [B]."""
+        return named(self._allowed(stage), "allow", "the pool if there were no activations", "B", RULE)
+
+    def _allowed(self, stage: Stage) -> Numeric:
         capacity, out, rule = self.capacity_bytes, self.outside, self.rule
         match rule.budget:
             case "total":
@@ -183,11 +193,14 @@ class MemoryModel:
 
     def _activations(self, local: Numeric, new: Numeric) -> Numeric:
         if self.rule.profiled:
-            return self.peak.bytes(self.tokens, maximum(local, self.rows))
-        return self.peak.bytes(minimum(local * new, self.tokens), local)
+            return named(self.peak.bytes(self.tokens, maximum(local, self.rows)), *_ACTIVATIONS)
+        tokens = named(minimum(local * new, self.tokens), "m", "tokens of a step")
+        return named(self.peak.bytes(tokens, local), *_ACTIVATIONS)
 
     def _held(self, context: Numeric) -> Numeric:
-        return context if self.ranks == 1 else ceil_div(context, float(self.ranks))
+        if self.ranks == 1:
+            return context
+        return named(ceil_div(context, fact(self.ranks, *RANKS)), "T_here", "tokens of a sequence on this rank")
 
     def _starts(self, stage: Stage, activations: Numeric) -> bool | NDArray[np.bool_]:
         """Whether the engine starts at all, whatever the batch."""
@@ -214,7 +227,7 @@ class MemoryModel:
         room = maximum(pool, 0.0)
         each = layout.admitted_bytes(longest, self.tokens)
         held = layout.blocks(room) * layout.block_bytes / each
-        kv = local * layout.law.bytes(self._held(context))
+        kv = local * named(layout.law.bytes(self._held(context)), *_EACH)
         tokens = (
             floor_div(held * longest, 1.0)
             if self.rule.tokens_by_concurrency and layout.groups > 1
@@ -225,6 +238,12 @@ class MemoryModel:
         )  # fmt: skip
 
 
+RULE = "docs/engines.md, memory"
+LONGEST = "rooflinekit.model.memory.cache.CacheLaw.longest"
+REPLICAS = "dp", "attention replicas", "", "the question"
+RANKS = "cp", "ranks that share a context", "", "the question"
+_ACTIVATIONS = "activations", "peak of activations", "B"
+_EACH = "each", "cache of one sequence here", "B"
 _CHARGED: dict[Budget, Callable[[float], float]] = {
     "total": lambda fraction: 1.0,
     "static": lambda fraction: 0.0,

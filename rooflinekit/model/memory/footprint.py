@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from rooflinekit.model.graph.symbol import about
 from rooflinekit.model.kernels import Embedding, Experts, LatentUpProjection, Linear, Operation
 from rooflinekit.model.layers import stage_operations
 from rooflinekit.model.layers.feedforward import group_share
@@ -127,11 +128,11 @@ class Peak:
     They follow each other, so the larger one counts.
     """
 
-    layer_token: float
-    layer_base: float
-    sampler_token: float
-    sampler_row: float
-    sampler_base: float
+    layer_token: float = field(metadata=about("token", "bytes of a token while a layer runs", "B"))
+    layer_base: float = field(metadata=about("base", "held while a layer runs, whatever the step", "B"))
+    sampler_token: float = field(metadata=about("kept", "bytes of a token while tokens are sampled", "B"))
+    sampler_row: float = field(metadata=about("row", "bytes of a row of logits", "B"))
+    sampler_base: float = field(metadata=about("base", "held while tokens are sampled, whatever the step", "B"))
 
     def layer(self, tokens: Numeric) -> Numeric:
         """While a layer runs over `tokens`."""

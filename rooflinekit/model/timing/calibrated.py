@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 
+from rooflinekit.model.graph.symbol import UNKNOWN, Symbol, named
 from rooflinekit.model.timing.parameter import Duration, TimeForm
 from rooflinekit.model.timing.surface import AXES, Surface
 from rooflinekit.model.types.engine import ServedCosts
@@ -97,9 +98,20 @@ class FamilyFit:
 
     def _own(self, kernel: Kernel, system: System, warm: bool, corrected: bool) -> Duration:
         form = self.form.time(kernel, system, warm)
+        total = named(form.total, "t", "one launch by the form of its family", "s")
         if self.surface is None or not corrected:
-            return form
-        return replace(form, total=form.total * self.surface.ratio(kernel))
+            return form if total is form.total else replace(form, total=total)
+        ratio = self.surface.ratio(kernel)
+        if isinstance(ratio, Symbol):
+            places = ((axis.name, AXES[axis.name](kernel)) for axis in self.surface.axes)
+            at = ", ".join(f"{name} {float(place):.5g}" if _known(place) else name for name, place in places)
+            meaning = f"correction: measured over form at {at}; 1 where nothing was measured"
+            ratio = named(ratio, "r", meaning, source=f"table over {self.source}")
+        return replace(form, total=total * ratio)
+
+
+def _known(place: Numeric) -> bool:
+    return not isinstance(place, Symbol) or place.value is not UNKNOWN
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from rooflinekit.model.graph import named
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import InFlight, Shared, shared_times, slots
 from rooflinekit.model.traffic.root import root
@@ -92,25 +93,40 @@ def closed_loop(predictor: Predictor, users: Numeric, traffic: Traffic, known: T
     sequence, all are taken to run: what was measured did.
     """
     room = slots(predictor, traffic.isl, traffic.osl, traffic.most)
-    running = minimum(users, where(room >= 1.0, room, users))
+    running = named(minimum(users, where(room >= 1.0, room, users)), "C", "sequences running")
     times = (known or _worked_out(predictor, traffic))(running)
     others = 1.0 - 1.0 / running
-    tpot = times.step.plus(times.share, (running - 1.0) / traffic.osl)
+    tpot = times.step.plus(times.share, (running - 1.0) / traffic.osl).named(*_TPOT)
     first = times.first.plus(tpot, 0.5 * others)
     decode = (traffic.osl - 1.0) * tpot.expected
     together = 1.0 / traffic.requests if times.mixes else _together(traffic, running * times.share.expected, decode)
+    together = named(together, "together", "share of the requests whose prompts come all at once", source=FORM)
     burst = together * ((running - 1.0) / 2.0 * times.share.expected)
-    rate = running / (first.expected + burst + decode)
-    rho = minimum(others * rate * times.share.expected, _FULL)
+    burst = named(burst, "burst", "behind the prompts of all users at once", "s")
+    rate = named(running / (first.expected + burst + decode), "rate_1", "requests a second, without other waits", "1/s")
+    rho = named(minimum(others * rate * times.share.expected, _FULL), *_RHO, source=FORM)
     ahead = minimum(
         _kingman(rho, times.share.expected, 1.0, traffic), (running - 1.0) / traffic.osl * times.share.expected
     )
+    ahead = named(ahead, "ahead", "behind other prompts, at most all of them in a turn", "s")
     wait = burst + ahead + others * held_back(traffic, running / traffic.osl) * tpot.expected
-    request = times.request + first.expected + wait + decode
+    request = named(times.request + first.expected + wait + decode, *_HELD)
     slot = maximum(users / running - 1.0, 0.0) * request * (1.0 - 0.5 / traffic.requests)
-    ttft = first.later(times.request + wait + slot)
-    rate = running / request
-    return Loaded(ttft, tpot, request + slot, running, rate, rate, wait + slot, rho, 1.0 + 0.0 * rate, together, times)
+    slot = named(slot, "slot", "for a slot: a turn of those that run", "s")
+    queue = named(wait + slot, *_QUEUE)
+    ttft = first.later(times.request + queue).named(*_TTFT)
+    rate = named(running / request, "rate", "requests a second that are served", "1/s")
+    e2e = named(request + slot, *_E2E)
+    return Loaded(ttft, tpot, e2e, running, rate, rate, queue, rho, 1.0 + 0.0 * rate, together, times)
+
+
+FORM = "docs/serving.md"
+_TPOT = "TPOT", "mean time of an output token, prompts of others included", FORM
+_TTFT = "TTFT", "time to the first token under load", FORM
+_HELD = "held", "a request's time without waiting for a slot", "s"
+_E2E = "E2E", "a request from end to end", "s"
+_QUEUE = "queue", "waiting for prompts ahead and for a slot", "s"
+_RHO = "rho", "share of the time that goes to the prompts of others"
 
 
 def held_back(traffic: Traffic, prompts: Numeric) -> Numeric:
@@ -188,7 +204,8 @@ def largest_rate(predictor: Predictor, traffic: Traffic, room: Numeric, known: T
     It grows with C, so the full batch gives the largest.
     """
     times = (known or _worked_out(predictor, traffic))(room)
-    return room / (traffic.osl * times.step.expected + room * times.share.expected)
+    rate = room / (traffic.osl * times.step.expected + room * times.share.expected)
+    return named(rate, "knee", "largest rate that can be sustained: a full batch", "1/s", FORM)
 
 
 def no_room(predictor: Predictor, traffic: Traffic) -> DoesNotFitError:
@@ -200,17 +217,35 @@ def no_room(predictor: Predictor, traffic: Traffic) -> DoesNotFitError:
 def _steady(known: Times, rate: Numeric, traffic: Traffic, room: Numeric, knee: Numeric) -> Loaded:
     """The fixed point of C = 1 + λ·(N − 1)·TPOT(C)."""
     running = root(lambda count: _demand(known(count), rate, traffic) - count, 1.0 + 0.0 * room, room, _SETTLED)
+    return steady(known, named(running, *LITTLE, source=FORM), rate, traffic, room, knee)
+
+
+LITTLE = "C", "sequences running, C = 1 + λ·(N − 1)·TPOT (Little's law), where both sides agree"
+
+
+def steady(  # noqa: PLR0913, PLR0917 - the sequences that run, and what keeps them running
+    known: Times, running: Numeric, rate: Numeric, traffic: Traffic, room: Numeric, knee: Numeric
+) -> Loaded:
+    """An open loop in which so many sequences run."""
     times = known(running)
-    busy = minimum(rate * times.share.expected, _FULL)
-    tpot = times.step.plus(times.share, _behind(busy, traffic)).scaled(1.0 / (1.0 - busy))
+    busy = named(minimum(rate * times.share.expected, _FULL), *_RHO)
+    behind = named(_behind(busy, traffic), *_BEHIND)
+    tpot = times.step.plus(times.share, behind).scaled(1.0 / (1.0 - busy)).named(*_TPOT)
     decode = (traffic.osl - 1.0) * tpot.expected
     prompts = _kingman(busy, times.share.expected, traffic.arrival_cv, traffic)
+    prompts = named(prompts, "prompts", "behind prompts that came before (Kingman)", "s")
     first = times.first.plus(tpot, 0.5)
     held = times.request + first.expected + prompts + decode
-    slot = _slot_wait(rate / knee, room, held, traffic)
-    ttft = first.later(times.request + prompts + slot)
+    held = named(held, *_HELD)
+    slot = named(_slot_wait(rate / knee, room, held, traffic), "slot", "for a slot (Sakasegawa 1977)", "s")
+    queue = named(prompts + slot, *_QUEUE)
+    ttft = first.later(times.request + queue).named(*_TTFT)
     certain = 1.0 + 0.0 * rate
-    return Loaded(ttft, tpot, held + slot, running, rate, knee, prompts + slot, busy, certain, 0.0 * rate, times)
+    e2e = named(held + slot, *_E2E)
+    return Loaded(ttft, tpot, e2e, running, rate, knee, queue, busy, certain, 0.0 * rate, times)
+
+
+_BEHIND = "Q", "prompts behind a request when its decode begins, for each step (M/G/1)"
 
 
 def _demand(times: Shared, rate: Numeric, traffic: Traffic) -> Numeric:
@@ -231,11 +266,12 @@ def _behind(busy: Numeric, traffic: Traffic) -> Numeric:
 
 
 def _kingman(rho: Numeric, service: Numeric, arrival_cv: Numeric, traffic: Traffic) -> Numeric:
-    return rho / (1.0 - rho) * ((arrival_cv**2 + traffic.isl_cv**2) / 2.0) * service
+    variation = named((arrival_cv**2 + traffic.isl_cv**2) / 2.0, "v", "mean squared variation")
+    return rho / (1.0 - rho) * variation * service
 
 
 def _slot_wait(load: Numeric, room: Numeric, held: Numeric, traffic: Traffic) -> Numeric:
     """Wait for one of `room` slots, each held for `held` seconds (Sakasegawa 1977)."""
-    load = minimum(load, _FULL)
-    variation = (traffic.arrival_cv**2 + traffic.osl_cv**2) / 2.0
+    load = named(minimum(load, _FULL), "load", "rate over the knee, at most 0.98")
+    variation = named((traffic.arrival_cv**2 + traffic.osl_cv**2) / 2.0, "v_o", "mean squared variation of the answers")
     return variation * held / room * load ** (sqrt(2.0 * (room + 1.0)) - 1.0) / (1.0 - load)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from rooflinekit.model.graph import fact, named
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.side_by_side import side_by_side
 from rooflinekit.model.types.batch import Batch, Sequences
@@ -81,25 +82,29 @@ def slots(predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math
 
     `most`: a limit that the user knows. 0 where not one fits.
     """
-    room = predictor.memory.max_batch(isl + osl / 2.0, isl)
+    room = named(predictor.memory.max_batch(isl + osl / 2.0, isl), "room", "sequences of the mean length that fit")
     fits = predictor.memory.max_batch(isl + osl, isl) >= 1.0
-    return where(
-        fits, minimum(maximum(room, 1.0), minimum(predictor.memory.rows * predictor.memory.replicas, most)), 0.0
-    )
+    rows = predictor.memory.rows * predictor.memory.replicas
+    limit = rows if isinstance(most, float) and most == math.inf else minimum(rows, most)
+    found = where(fits, minimum(maximum(room, 1.0), limit), 0.0)
+    return named(found, "slots", "sequences that the cache and the engine's limit allow at once")
 
 
 def shared_times(predictor: Predictor, load: InFlight) -> Shared:
     """The times of `load.users` requests in flight."""
-    step = predictor.tpot(Workload(load.users, load.isl, load.osl))
+    step = predictor.tpot(Workload(load.users, load.isl, load.osl)).named("step", "a decode step of all that run")
     costs, replicas = predictor.plan.costs, predictor.plan.deployment.dp
     added, beside = _added(predictor, load)
-    share = added.times(1.0 / beside, 1.0 / beside)
-    alone = predictor.plan.time(lone_prompt(load, 1.0 / replicas)).total
+    share = added.times(1.0 / beside, 1.0 / beside).named("s", "what one prompt adds to the steps of the others")
+    alone = predictor.plan.time(lone_prompt(load, 1.0 / replicas)).total.named("alone", "the prompt by itself")
     if not costs.mixes:
-        return Shared(step, share, alone, costs.request, False)
+        return Shared(step, share, alone.named(*_FIRST), costs.request, False)
     mixed = added.plus(step, _chunks(predictor, load))
     first = alone.plus(mixed.plus(alone, -1.0), 1.0 - 1.0 / load.users)
-    return Shared(step, share, first, costs.request, True)
+    return Shared(step, share, first.named(*_FIRST), costs.request, True)
+
+
+_FIRST = "first", "the steps that hold the own prompt"
 
 
 def lone_prompt(load: InFlight, filled: Numeric) -> Batch:
@@ -110,13 +115,18 @@ def lone_prompt(load: InFlight, filled: Numeric) -> Batch:
 def _chunks(predictor: Predictor, load: InFlight) -> Numeric:
     """Steps that a prompt takes beside the decoding sequences of its attention replica."""
     budget = predictor.plan.token_budget
-    return ceil_div(load.isl - load.cached, maximum(budget - _own(predictor, load), budget / 2.0))
+    budget = fact(budget, "budget", "tokens of a step at most", source="the engine's token budget")
+    count = ceil_div(load.isl - load.cached, maximum(budget - _own(predictor, load), budget / 2.0))
+    return named(count, "chunks", "steps that a prompt takes")
 
 
 def _own(predictor: Predictor, load: InFlight) -> Numeric:
     """Decoding sequences of the fullest attention replica."""
     replicas = predictor.plan.deployment.dp
-    return load.users if replicas == 1 else ceil_div(load.users, float(replicas))
+    if replicas == 1:
+        return load.users
+    count = ceil_div(load.users, fact(replicas, "dp", "attention replicas", source="the question"))
+    return named(count, "own", "decoding sequences of the fullest attention replica")
 
 
 def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric, Batch]:
@@ -125,7 +135,7 @@ def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric, 
     Of C sequences that run C/N are replaced in every step, so C/N·chunks stand in it on average.
     """
     chunks, own, replicas = _chunks(predictor, load), _own(predictor, load), predictor.plan.deployment.dp
-    new = (load.isl - load.cached) / chunks
+    new = named((load.isl - load.cached) / chunks, "new", "tokens of a chunk")
     beside = side_by_side(load.users / load.osl * chunks, replicas)
     filled = 1.0 if replicas == 1 else (own + beside / replicas * new) / (own + new)
     decoding = Sequences(own, 1.0, load.isl + load.osl / 2)
@@ -152,5 +162,6 @@ def _added(predictor: Predictor, load: InFlight) -> tuple[Time, Numeric]:
         beside = side_by_side(load.users / load.osl, plan.deployment.dp)
         return plan.time(lone_prompt(load, beside / plan.deployment.dp)).total, beside
     chunks, beside, mixed = mixed_step(predictor, load)
-    both, one = plan.time(mixed).total, plan.time(Batch(None, mixed.decoding)).total
+    both = plan.time(mixed).total.named("both", "a step with a chunk of a prompt")
+    one = plan.time(Batch(None, mixed.decoding)).total.named("one", "the same step without it")
     return Time(*(chunks * maximum(getattr(both, end) - getattr(one, end), 0.0) for end in ENDS)), beside

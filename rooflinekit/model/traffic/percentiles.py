@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from rooflinekit.model.graph.symbol import named
 from rooflinekit.model.traffic.closed_form import Loaded, Traffic
 from rooflinekit.model.types.numeric import Numeric, absolute, exp, log, maximum, sqrt, where
 
@@ -43,17 +44,17 @@ def spread(loaded: Loaded, traffic: Traffic, closed: bool) -> Spread:
     ahead, share, busy = loaded.running - 1.0, loaded.shared.share.expected, loaded.busy
     prompts = share * sqrt(1.0 + traffic.isl_cv**2) / osl
     beside = ahead if closed else where(share > 0.0, busy * osl * tpot_mean / maximum(share, _TINY), 0.0)
-    slow = sqrt(maximum(beside, 0.0)) * prompts
+    slow = named(sqrt(maximum(beside, 0.0)) * prompts, "slow", "deviation by prompts that are computed beside", "s")
 
     def late(q: float) -> Numeric:
         """Of a first token, from the mean; none comes before it was asked for."""
-        parts = [
-            (q - 0.5) * tpot_mean,
-            _exponential(q, busy, share, traffic),
-            _lognormal(q, traffic.isl_cv) * loaded.shared.first.expected,
-        ]
+        parts = {
+            "step under way": (q - 0.5) * tpot_mean,
+            "prompts ahead": _exponential(q, busy, share, traffic),
+            "own prompt": _lognormal(q, traffic.isl_cv) * loaded.shared.first.expected,
+        }
         if closed:
-            parts.append(_burst(q, ahead * share, loaded.together))
+            parts["first burst"] = _burst(q, ahead * share, loaded.together)
         return maximum(_combined(parts), -ttft_mean)
 
     def ttft(q: float) -> Numeric:
@@ -65,7 +66,10 @@ def spread(loaded: Loaded, traffic: Traffic, closed: bool) -> Spread:
     def e2e(q: float) -> Numeric:
         answer = (osl - 1.0) * tpot_mean
         beside = _NORMAL.inv_cdf(q) * slow * (osl - 1.0)
-        return loaded.e2e + _combined([late(q), _lognormal(q, traffic.osl_cv) * answer, beside])
+        answers = _lognormal(q, traffic.osl_cv) * answer
+        return loaded.e2e + _combined(
+            {"first token": late(q), "length of the answer": answers, "prompts beside": beside}
+        )
 
     return Spread(ttft, tpot, e2e)
 
@@ -82,10 +86,11 @@ def goodput(times: Spread, rate: Numeric, ttft: Numeric | None, tpot: Numeric | 
     return share * rate
 
 
-def _combined(parts: list[Numeric]) -> Numeric:
+def _combined(parts: dict[str, Numeric]) -> Numeric:
     """Root of summed squares, each with its sign."""
     square: Numeric = 0.0
-    for part in parts:
+    for cause, deviation in parts.items():
+        part = named(deviation, cause.split()[-1], f"deviation of the {cause}", "s")
         square = square + part * absolute(part)
     root = sqrt(absolute(square))
     return where(square < 0.0, -root, root)

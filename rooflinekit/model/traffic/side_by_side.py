@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from rooflinekit.model.graph import named
 from rooflinekit.model.types.numeric import Numeric, maximum, minimum, where
 
 __all__ = ["side_by_side"]
@@ -36,4 +37,8 @@ def side_by_side(chunks: Numeric, replicas: int) -> Numeric:
         chance = chance * few / count
         fullest = fullest + -(-count // replicas) * chance
     many = chunks / maximum(chunks / replicas + (replicas - 1) / (2.0 * replicas), 1.0)
-    return maximum(where(chunks > _SUMMED, minimum(many, float(replicas)), few / fullest), 1.0)
+    found = maximum(where(chunks > _SUMMED, minimum(many, float(replicas)), few / fullest), 1.0)
+    return named(found, "beside", "chunks that attention replicas compute side by side", source=_LAW)
+
+
+_LAW = "rooflinekit.model.traffic.side_by_side"

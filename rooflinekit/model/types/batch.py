@@ -12,6 +12,7 @@ from itertools import pairwise
 from numbers import Real
 from typing import Any
 
+from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.numeric import Numeric, floor_div, largest, maximum, minimum, total
 
@@ -22,6 +23,7 @@ MOST = 10**18
 """No count that a user may ask for is larger: the work of such a step still fits in a float."""
 
 _DIGITS = 24
+_PAST = "past", "tokens each has in the cache already"
 
 
 def whole_number(value: object, name: str, least: int = 1) -> int:
@@ -92,13 +94,14 @@ class Sequences:
     @property
     def tokens(self) -> Numeric:
         """Tokens computed in this step."""
-        return self.total(self.new)
+        return named(self.total(self.new), "new", "new tokens of these sequences")
 
     @property
     def sampled_rows(self) -> Numeric:
         """Rows of logits."""
         return self.total(self.sampled)
 
+    @formula("pairs", "query-key pairs, causal", source="docs/method.md, query-key pairs")
     def pairs(self, window: int | None = None, chunk: int | None = None) -> Numeric:
         """Query-key pairs that causal attention scores, exact.
 
@@ -119,6 +122,7 @@ class Sequences:
         upto = cumulative_keys(self.past + self.new, window, chunk)
         return self.total(upto - cumulative_keys(self.past, window, chunk))
 
+    @formula("keys", "cached tokens that are read", source="docs/method.md, query-key pairs")
     def keys_read(self, window: int | None = None, chunk: int | None = None) -> Numeric:
         """Cached tokens that at least one new token sees, each counted once (the new ones included).
 
@@ -187,7 +191,7 @@ class Batch:
         >>> Batch.decode(32.0, 2048.0).decoding.pairs()
         65536.0
         """
-        return cls(decoding=Sequences(batch, new, context - new, new))
+        return cls(decoding=Sequences(batch, new, named(context - new, *_PAST), new))
 
     @classmethod
     def mean_decode(cls, batch: Numeric, first: Numeric, steps: Numeric) -> Batch:
@@ -198,7 +202,7 @@ class Batch:
         >>> Batch.mean_decode(1.0, 3.0, 4.0).decoding.pairs(window=4)  # at 3, 4, 5 and 6 keys: 3, 4, 4 and 4
         3.75
         """
-        return cls(decoding=Sequences(batch, 1.0, first + (steps - 3.0) / 2, span=steps))
+        return cls(decoding=Sequences(batch, 1.0, named(first + (steps - 3.0) / 2, *_PAST), span=steps))
 
     @classmethod
     def ragged(cls, lengths: Sequence[int], past: Sequence[int] | None = None) -> Batch:

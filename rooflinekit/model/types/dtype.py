@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from rooflinekit.model.graph.symbol import fact
 from rooflinekit.model.types.errors import DtypeError, nearest
 
 __all__ = ["Dtype", "parse_dtype"]
@@ -69,7 +70,8 @@ class Dtype(Enum):
 
 _UNITS = {Dtype.FP8_BLOCK: Dtype.FP8, Dtype.INT4_G64: Dtype.INT4, Dtype.INT4_G32: Dtype.INT4}
 
-_BYTES = {
+_PRECISION = "docs/architecture.md, precision rules"
+_SIZES = {
     Dtype.FP32: 4.0,
     Dtype.TF32: 4.0,
     Dtype.BF16: 2.0,
@@ -82,6 +84,11 @@ _BYTES = {
     Dtype.INT4_G32: 0.5 + 2.0 / 32,
     Dtype.NVFP4: 0.5 + 1.0 / 16,
     Dtype.MXFP4: 0.5 + 1.0 / 32,
+}
+
+_BYTES = {
+    dtype: fact(size, f"b_{dtype.value}", f"bytes of an element in {dtype.value}, scales included", "B", _PRECISION)
+    for dtype, size in _SIZES.items()
 }
 
 _ALIASES = {

@@ -99,7 +99,7 @@ class StepCosts:
     hidden: float = quantity("hidden", "share of the launch that neighbours hide", default=0.0)
     grouped: float = quantity("again", "decode attention takes 1 + again·(1 − K/H) times as long", default=0.0)
     memory: float = quantity("s_m", "how much slower a memory-bound kernel runs in this deployment", default=1.0)
-    compute: float = quantity("s_c", "how much slower a compute-bound one runs", default=1.0)  #: compute-bound ones
+    compute: float = quantity("s_c", "how much slower a compute-bound one runs", default=1.0)
     launch: float = quantity("issue", "host time of one launch without a CUDA graph", "s", default=0.0)
     request: float = quantity("request", "front end of a request", "s", default=0.0)
     graphs: bool = True  #: decode steps replay CUDA graphs; prefill is launched kernel by kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.graph.symbol import about, formula, quantity
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError
 from rooflinekit.model.types.kernel import Kernel
@@ -59,10 +59,10 @@ class Accelerator:
     vendor: str
     architecture: str
     peaks: Mapping[Dtype, float]  #: dense peak rate [FLOP/s]
-    memory_bytes: Numeric  #: what the driver shows, not the marketing number [B]
-    memory_bandwidth: Numeric  #: datasheet [B/s]
-    l2_bytes: float  #: last cache in front of memory [B]; 0 if unknown
-    cores: int  #: SMs, CUs, tensor cores
+    memory_bytes: Numeric = field(metadata=about("capacity", "what the driver shows, not the marketing number", "B"))
+    memory_bandwidth: Numeric = field(metadata=about("W", "memory bandwidth of the datasheet", "B/s"))
+    l2_bytes: float = field(metadata=about("L2", "last cache: activations up to its size may stay on the chip", "B"))
+    cores: int = field(metadata=about("SM", "cores"))  #: SMs, CUs, tensor cores
     link_bandwidth: Numeric  #: to all peers of the scale-up domain together, one direction [B/s]
     domain_size: int  #: accelerators that the scale-up links join
     nic_bandwidth: Numeric = 0.0  #: scale-out network, one direction [B/s]; 0 if none is known
@@ -73,7 +73,7 @@ class Accelerator:
     release_year: int = 0
     compute_capability: str = ""
     price: Price | None = None
-    tile_rows: int = 64  #: rows that a matrix instruction takes at once: 64 for tensor cores (wgmma m64), 1 for a CPU
+    tile_rows: int = quantity("r", "rows that a matrix instruction takes: 64 on tensor cores, 1 on a CPU", default=64)
     is_cpu: bool = False  #: runs its kernels itself, in place of being told to
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -109,8 +109,8 @@ class System:
     domain_size: int
     max_gpus: int  #: more than this cannot be joined, or nothing is known about how
     name: str = ""  #: of its file; "" for the usual system of an accelerator
-    link_bandwidth: Numeric = 0.0  #: to all peers of the domain together, one direction [B/s]
-    nic_bandwidth: Numeric = 0.0  #: of one accelerator to other domains, one direction [B/s]; 0 if there is no way
+    link_bandwidth: Numeric = quantity("N", "links to all peers of the domain, one direction", "B/s", default=0.0)
+    nic_bandwidth: Numeric = quantity("NIC", "network card, one direction; 0 if there is no way", "B/s", default=0.0)
     in_switch: bool = False  #: the switch of the domain adds up what passes it (NVLink SHARP)
     provenance: tuple[Provenance, ...] = field(default=(), repr=False)
 

@@ -102,6 +102,12 @@ class KernelTime(Time):
         """Expected time [s]."""
         return self.expected
 
+    def labelled(self) -> KernelTime:
+        """The same; while it is traced, what to expect is a line of explanations under the kernel's name."""
+        kernel = self.kernel
+        expected = named(self.expected, kernel.name, f"{kernel.family}, {kernel.dtype.value}", "s")
+        return self if expected is self.expected else replace(self, expected=expected)
+
     def changed(self, change: Callable[[Numeric], Numeric], **parts: Any) -> KernelTime:
         """The same with its time and interval changed, but not below the bound."""
         for end in ("expected", "low", "high"):

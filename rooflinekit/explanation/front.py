@@ -11,30 +11,13 @@ from rooflinekit.estimation.estimator import answer, ask
 from rooflinekit.estimation.options import keywords
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.estimation.scenario import Scenario
-from rooflinekit.explanation.derivation.case import Case
-from rooflinekit.explanation.derivation.metrics import find_metric, full_name
-from rooflinekit.explanation.derivation.node import Node
-from rooflinekit.explanation.derivation.rule import Rule
-from rooflinekit.explanation.derivation.rules import mental_rule
+from rooflinekit.explanation.metrics import COUNTED, TIMELESS, Case, find_metric, full_name
+from rooflinekit.explanation.rules import Rule, mental_rule
+from rooflinekit.model.graph.tree import Node, tree
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.errors import InputError
 
 __all__ = ["TIMELESS", "Derivation", "derive", "explain", "make_case"]
-
-_COUNTED = ("params", "params_active", "kv_per_token", "ridge")  # of a model or an accelerator, whatever is deployed
-
-TIMELESS = (
-    *_COUNTED,
-    "memory",
-    "weights",
-    "kv",
-    "activations",
-    "overhead",
-    "kv_pool",
-    "max_batch",
-    "max_context",
-)
-"""Metrics that no step has a part in; they are explained whether the deployment fits or not."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +54,7 @@ class Derivation(Answer):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What `estimate` remarks, where the number is one of the deployment."""
-        return () if self.metric in _COUNTED else self.answer.warnings
+        return () if self.metric in COUNTED else self.answer.warnings
 
     @property
     def formulas(self) -> int:
@@ -118,8 +101,8 @@ def explain(
         model: as in `estimate`.
         metric: `tpot`, `ttft`, `e2e`, `output_tok_s`, `memory`, `weights`, `kv`, `max_batch`, `max_context`,
             `kv_per_token`, `params`, `ridge`, `decode` or `prefill` (a step), `decode.flops`, `decode.bytes`,
-            `decode.intensity`, `decode.bound`, a kernel (`decode.attention`, `decode.attention.bytes`); under load
-            also `queue`, `knee_rate` and `rate`.
+            `decode.intensity`, `decode.bound`, `decode.mfu`, `decode.mbu`, a kernel (`decode.attention`,
+            `decode.attention.bytes`); under load also `queue`, `knee_rate`, `rate` and percentiles (`ttft_p99`).
         gpu: as in `estimate`.
         **scenario: as in `estimate`.
 
@@ -131,7 +114,7 @@ def explain(
 
     >>> d = explain("llama-3-8b", "kv_per_token")
     >>> d.value, d.root.formula
-    (131072.0, 'L*K*(d_k + d_v)*b_kv')
+    (131072.0, 'L*K*(d + e)*b_bf16')
     >>> d = explain("llama-3-8b", "decode.attention.bytes", batch=32, context=2048)
     >>> d.value / 1e9, d.largest_gap < 1e-12
     (8.61, True)
@@ -156,7 +139,6 @@ def make_case(
 def derive(case: Case, metric: str) -> Derivation:
     """The derivation of one metric of an answered question."""
     found = find_metric(case, metric)
-    rule = mental_rule(case, found.name, found.root)
-    return Derivation(
-        found.name, found.scale * found.root.value, found.unit, found.scale, found.root, rule, case.answer
-    )
+    root = tree(found.output)
+    rule = mental_rule(case, found.name, root)
+    return Derivation(found.name, found.scale * root.value, found.unit, found.scale, root, rule, case.answer)

@@ -1,0 +1,213 @@
+"""The numbers that a deployment is made of, each as a leaf of explanations with its source and its spread."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from rooflinekit.model.graph import Pool, Quantity, named
+from rooflinekit.model.kernels import Operation, Weights
+from rooflinekit.model.layers import stage_operations
+from rooflinekit.model.memory.cache import cache_law
+from rooflinekit.model.memory.capacity import RULE, MemoryModel, Stage
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.speculation import Draft, SpeculativePredictor
+from rooflinekit.model.step import Plan
+from rooflinekit.model.timing.calibrated import Calibration, FamilyFit
+from rooflinekit.model.types.engine import Engine
+from rooflinekit.model.types.hardware import Provenance, System
+from rooflinekit.model.types.kv_policy import FULL, KVPolicy
+from rooflinekit.model.types.model import Layer
+from rooflinekit.model.types.numeric import Numeric
+
+__all__ = ["Leaves"]
+
+D = TypeVar("D")
+_DATASHEET = {
+    "memory_bytes": "memory.capacity",
+    "memory_bandwidth": "memory.bandwidth",
+    "l2_bytes": "cores.l2",
+    "cores": "cores.count",
+    "link_bandwidth": "links.bandwidth",
+    "nic_bandwidth": "links.nic",
+}
+"""What the files of accelerators and systems call a number."""
+
+_MODULES = ("embedding", "attention", "ffn", "experts", "shared_experts", "lm_head", "other")
+_RESIDENT = "rooflinekit.model.memory.resident_bytes; " + RULE
+_PEAK = "rooflinekit.model.memory.activation_peak; " + RULE
+_PLACE = "layers that have it, over the stages"
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """Puts leaves of one graph in place of numbers."""
+
+    pool: Pool
+
+    def told(self, thing: D, source: Callable[[str], str], spread: Mapping[str, float] | None = None) -> D:
+        """The same with a leaf for every number whose field says what it is called; a 0 is no leaf."""
+        changed: dict[str, Any] = {}
+        for entry in fields(thing):  # type: ignore[arg-type]
+            value, quantity = getattr(thing, entry.name), entry.metadata.get("quantity")
+            if isinstance(value, (int, float)) and quantity and value and entry.name != "sharpness":
+                std = (spread or {}).get(entry.name)
+                changed[entry.name] = self._fact(value, replace(quantity, source=source(entry.name), spread=std))
+            elif is_dataclass(value) and any("quantity" in inner.metadata for inner in fields(value)):
+                changed[entry.name] = self.told(value, source)
+            elif entry.name == "parts":
+                changed["parts"] = tuple((name, self._width(name, size, source("parts"))) for name, size in value)
+        return replace(thing, **changed)  # type: ignore[type-var]
+
+    def _width(self, name: str, size: float, source: str) -> Any:
+        return self._fact(size, Quantity(name, f"columns of {name.replace('_', ' ')}", "", source)) if size else size
+
+    def _fact(self, value: float, quantity: Quantity) -> Any:
+        return self.pool.fact(value, quantity)
+
+    def predictor(self, predictor: Predictor, memory: MemoryModel) -> Predictor:
+        """Its plans with leaves, and this memory model."""
+        if not isinstance(predictor, SpeculativePredictor):
+            return replace(predictor, plan=self.plan(predictor.plan), memory=memory)
+        plan = self.plan(predictor.plan)
+        plain = replace(predictor.plain, plan=plan, memory=memory)
+        return replace(predictor, plan=plan, memory=memory, plain=plain, draft=self._draft(predictor.draft))
+
+    def _draft(self, draft: Draft) -> Draft:
+        first, later = (None if plan is None else self.plan(plan) for plan in (draft.first, draft.later))
+        return replace(draft, first=first, later=later)
+
+    def plan(self, plan: Plan) -> Plan:
+        """Rates, fitted parameters, costs of the engine, and the sizes of every operation."""
+        return replace(
+            plan,
+            system=self.system(plan.system),
+            calibration=None if plan.calibration is None else self._calibration(plan.calibration),
+            engine=self._engine(plan.engine),
+            operations=self.operations(plan, plan.operations),
+        )
+
+    def system(self, system: System) -> System:
+        """Datasheet rates of the accelerator and of its links."""
+        gpu, entries = system.accelerator, (*system.provenance, *system.accelerator.provenance)
+
+        def source(name: str) -> str:
+            return _cited(entries, _DATASHEET.get(name, name), f"file of {gpu.name}")
+
+        peaks = {
+            dtype: self._fact(
+                rate, Quantity("P", f"dense {dtype} peak of {gpu.name}", "FLOP/s", source(f"compute.dense.{dtype}"))
+            )
+            for dtype, rate in gpu.peaks.items()
+        }
+        return replace(self.told(system, source), accelerator=replace(self.told(gpu, source), peaks=peaks))
+
+    def _calibration(self, calibration: Calibration) -> Calibration:
+        families = {name: self._fit(fit, calibration.name) for name, fit in calibration.families.items()}
+        return replace(calibration, families=families)
+
+    def _fit(self, fit: FamilyFit, run: str) -> FamilyFit:
+        def source(name: str) -> str:
+            held = "; held: the data could not pin it" if name in fit.frozen else ""
+            return f"{fit.source}; calibration {run}{held}"
+
+        beyond = None if fit.beyond is None else replace(fit.beyond, fit=self._fit(fit.beyond.fit, run))
+        return replace(fit, form=self.told(fit.form, source, fit.spread), beyond=beyond)
+
+    def _engine(self, engine: Engine) -> Engine:
+        def source(name: str) -> str:
+            return _cited(engine.provenance, f"engine.{name}", f"profile of {engine.title}")
+
+        return replace(engine, costs=self.told(engine.costs, source, engine.costs.spread))
+
+    def operations(self, plan: Plan, counts: Mapping[Operation, int]) -> dict[Operation, Any]:
+        """Operations with the sizes of the model as leaves, and how often each is launched."""
+        launches = Quantity("n", "launches in the step", "", _PLACE)
+        return {self.told(op, lambda _: _config(plan)): self._fact(n, launches) for op, n in counts.items()}
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    def memory(self, plan: Plan, memory: MemoryModel, place: int) -> MemoryModel:
+        """What the rule of the engine is made of; weights and cache of stage `place` down to the shapes."""
+
+        def source(name: str) -> str:
+            several = "several" if plan.deployment.gpus > 1 else "one"
+            keys = {"context": f"memory.context.{several}", "non_torch": f"memory.non_torch.{several}",
+                    "graphs": "memory.graphs", "fraction": "memory.fraction"}  # fmt: skip
+            return _cited(plan.engine.provenance, f"engine.{keys.get(name, name)}", RULE)
+
+        capacity = _cited(plan.system.accelerator.provenance, "memory.capacity", RULE)
+        told = self.told(replace(memory, peak=self.told(memory.peak, lambda _: _PEAK)), source)
+        told = replace(told, capacity_bytes=self._renamed(told.capacity_bytes, capacity))
+        return replace(
+            told, stages=tuple(self._stage(plan, stage, n, n == place) for n, stage in enumerate(memory.stages))
+        )
+
+    def _renamed(self, value: Any, source: str) -> Any:
+        return self._fact(float(value), replace(value.arguments[1], source=source))
+
+    def _stage(self, plan: Plan, stage: Stage, number: int, whole: bool) -> Stage:
+        if not whole:
+            other = Quantity("weights", f"resident weights of stage {number + 1}", "B", _RESIDENT)
+            return replace(stage, weight_bytes=self._fact(stage.weight_bytes, other))
+        deployment, model = plan.deployment, plan.model
+        held = stage_operations(model, deployment, plan.precision, number, plan.system.domain_size)
+        modules = list(self.modules(plan, held, lambda weights: weights.bytes, "B"))
+        rest = stage.weight_bytes - float(sum(modules, 0.0))
+        storage = Quantity("storage", "besides: padding, allocator blocks, tables, scales, a draft", "B", _RESIDENT)
+        weights = named(sum(modules, 0.0) + self._fact(rest, storage), "weights", "resident weights", "B")
+        layers = model.layers[number * model.depth // deployment.pp : (number + 1) * model.depth // deployment.pp]
+        slopes: list[Any] = []
+        for cap, slope in stage.layout.law.slopes:
+            counted = self.cache_per_token(plan, layers, deployment.tp, deployment.kv_policy)
+            same = len(stage.layout.law.slopes) == 1 and abs(float(counted) - slope) <= 1e-12 * slope
+            laid = Quantity("kv", "bytes that a token adds here, as the engine lays them out in blocks", "B", _LAID)
+            slopes.append((cap, counted if same else self._fact(slope, laid)))
+        law = replace(stage.layout.law, slopes=tuple(slopes))
+        return replace(stage, weight_bytes=weights, layout=replace(stage.layout, law=law))
+
+    def modules(
+        self, plan: Plan, counts: Mapping[Operation, int], size: Callable[[Weights], Numeric], unit: str
+    ) -> Iterable[Numeric]:
+        """Weights of each module as a line: elements or bytes, over its operations."""
+        found: dict[str, list[Numeric]] = {module: [] for module in _MODULES}
+        times = Quantity("n", "times on this accelerator" if unit else "times in the model")
+        for op, count in counts.items():
+            told = self.told(op, lambda _: _config(plan))
+            for weights in told.weights:
+                amount = self._fact(count, times) * size(weights)
+                name = _operation_name(op)
+                found[weights.module].append(named(amount, name, f"{name} in {weights.dtype.value}", unit))
+        for module, parts in found.items():
+            if parts:
+                yield named(sum(parts, 0.0), module, f"weights of {module.replace('_', ' ')}", unit)
+
+    def cache_per_token(self, plan: Plan, layers: Iterable[Layer], tp: int = 1, policy: KVPolicy = FULL) -> Numeric:
+        """What one token adds to the cache of these layers on one of `tp` accelerators [B]."""
+        told: dict[Layer, Layer] = {}
+        for layer in layers:
+            if layer not in told:
+                told[layer] = replace(layer, mixer=layer.mixer and self.told(layer.mixer, lambda _: _config(plan)))
+        law = cache_law([told[layer] for layer in layers], plan.precision.kv, tp, 1, plan.precision.index, policy)
+        return named(law.bytes_per_token, "kv", "bytes that one token adds to the cache", "B")
+
+
+_LAID = "rooflinekit.model.memory.cache_layout; " + RULE
+
+
+def _config(plan: Plan) -> str:
+    return f"config of {plan.model.name}: {plan.model.source or plan.model.origin}"
+
+
+def _operation_name(op: Operation) -> str:
+    """A name for an operation that can stand in a formula."""
+    return str(getattr(op, "name", None) or re.sub(r"(?<!^)(?=[A-Z])", "_", type(op).__name__).lower())
+
+
+def _cited(entries: Iterable[Provenance], quantity: str, otherwise: str) -> str:
+    for entry in entries:
+        if entry.quantity.split(" ")[0] == quantity:
+            return f"{entry.source} [{entry.confidence}]" if entry.confidence else entry.source
+    return otherwise

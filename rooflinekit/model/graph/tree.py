@@ -1,0 +1,385 @@
+"""A graph as an explanation: every named number with its formula, down to facts and inputs.
+
+A formula is written from the nodes between a number and the named ones below it. It is arithmetic in Python's
+notation over the symbols of the lines below, so that a reader, or a program, can check it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from rooflinekit.model.graph.symbol import OPERATORS, Quantity, Symbol
+
+__all__ = ["FUNCTIONS", "Node", "Reference", "evaluate", "tree"]
+
+_COUNTED = "counted from the model's shapes"
+_LONGEST = 40  # operators of a formula beyond which it is a routine, and only its result is shown
+_SUM, _PRODUCT, _ATOM = 1, 2, 4  # how tightly a text binds
+_EQUAL = 1e-300
+_TINY = 1e-12  # what keeps a divisor from 0
+_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Where a number or a formula comes from; `std` is one standard error, where it was fitted."""
+
+    text: str
+    std: float | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """A number in SI units, as `estimate` has it, and the formula over its children that gives the same.
+
+    symbol: what the formula of its parent calls it; formula: "" for a number that is given (a datasheet, a config, a
+    fit, a question) or counted by a routine that its source names.
+    """
+
+    symbol: str
+    title: str
+    value: float
+    unit: str
+    formula: str = ""
+    children: tuple[Node, ...] = ()
+    source: Reference | None = None
+
+    def recomputed(self) -> float:
+        """The formula on the children; a given number is itself."""
+        values = {child.symbol: child.value for child in self.children}
+        return evaluate(self.formula, values) if self.formula else self.value
+
+    @property
+    def gap(self) -> float:
+        """How far the formula's result is from the number, relative to it."""
+        return abs(self.recomputed() - self.value) / max(abs(self.value), _EQUAL)
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all below it, parents first; what several formulas ask for comes once."""
+        return (node for _, node, again in self.places() if not again)
+
+    def places(self, path: str = "", met: set[int] | None = None) -> Iterator[tuple[str, Node, bool]]:
+        """Every node with its path of symbols, and whether its formula stands at an earlier place too."""
+        met = set() if met is None else met
+        again = bool(self.formula) and id(self.children) in met
+        met.add(id(self.children))
+        path = f"{path}.{self.symbol}" if path else self.symbol
+        yield path, self, again
+        for child in () if again else self.children:
+            yield from child.places(path, met)
+
+    def to_dict(self, met: set[int] | None = None) -> dict[str, Any]:
+        """Plain values, ready for JSON: a page can draw the tree and evaluate the formulas; each stands there once."""
+        met = set() if met is None else met
+        again = bool(self.formula) and id(self.children) in met
+        met.add(id(self.children))
+        source = _ABOVE if again else self.source
+        return {
+            "symbol": self.symbol,
+            "title": self.title,
+            "value": self.value,
+            "unit": self.unit,
+            "formula": None if again else self.formula or None,
+            "source": source and {"text": source.text, "std": source.std},
+            "children": [] if again else [child.to_dict(met) for child in self.children],
+        }
+
+
+_ABOVE = Reference("its formula stands above")
+
+
+def tree(output: Any) -> Node:
+    """The explanation of a traced number, which has a name and, as all below it, a value.
+
+    >>> from rooflinekit.model.graph.symbol import Pool, named
+    >>> pool = Pool({"m": 32.0})
+    >>> m, k = pool.variable("m", Quantity("m", "tokens")), pool.fact(4096.0, Quantity("k", "inputs"))
+    >>> tree(named(2.0 * m * (k + 1.0), "F", "work", "FLOP")).formula
+    '2*m*(k + 1)'
+    """
+    return _Lines().line(output)
+
+
+class _Lines:
+    """The lines of one explanation; what several formulas ask for is written once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Symbol, Node] = {}
+
+    def line(self, node: Symbol) -> Node:
+        """A named node with all below it."""
+        found = self._known.get(node)
+        if found is None:
+            found = self._known[node] = self._written(node, _quantity(node))
+        return found
+
+    def _written(self, node: Symbol, quantity: Quantity) -> Node:
+        value, given, text = float(node.value), _given(quantity), ""
+        if node.op == "named" and isinstance(node.arguments[0], Symbol) and not _opaque(node.arguments[0]):
+            formula = _Formula(self)
+            text = formula.part(node.arguments[0]).text
+            asked = set(_NAME.findall(text))  # what is multiplied by 0 is not
+            children = tuple(child for child in formula.children.values() if child.symbol in asked)
+            if len(children) == 1 and text == children[0].symbol:
+                return _merged(quantity, children[0])
+            if children and formula.operators - text.count(" + ") <= _LONGEST:
+                source = given if quantity.source else None
+                return Node(quantity.symbol, quantity.meaning, value, quantity.unit, text, children, source)
+        if text and not _NAME.search(text):
+            given = Reference("a constant here")
+        return Node(quantity.symbol, quantity.meaning, value, quantity.unit, source=given)
+
+
+def _merged(quantity: Quantity, same: Node) -> Node:
+    """A name for what has one already: one line for both."""
+    title = quantity.meaning
+    if same.formula and title != same.title:
+        title = f"{title}: {same.title}"
+    source = _given(quantity) if quantity.source else same.source
+    return replace(same, symbol=quantity.symbol, title=title, unit=quantity.unit or same.unit, source=source)
+
+
+def _given(quantity: Quantity) -> Reference:
+    return Reference(quantity.source or _COUNTED, quantity.spread)
+
+
+def _quantity(node: Symbol) -> Quantity:
+    """What a line is called; a routine that has no name is called what it is."""
+    if node.op in ("var", "fact", "named") and isinstance(node.arguments[1], Quantity):
+        return node.arguments[1]
+    if node.op == "var":
+        return Quantity(str(node.arguments[0]), str(node.arguments[0]))
+    return Quantity("solved", "where both sides of an equation agree") if node.op == "result" else _TABLE
+
+
+_TABLE = Quantity("table", "interpolated in a table")
+
+
+def _opaque(node: Symbol) -> bool:
+    """Whether no formula gives it: a table, the end of a search."""
+    return node.op in ("lattice", "result")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A piece of a formula: its text and how tightly that binds; its number where it is one."""
+
+    text: str
+    binds: int = _ATOM
+    number: float | None = None
+    under: str = ""  #: of a reciprocal: what 1 is divided by
+
+    def within(self, least: int) -> str:
+        """The text as an operand of what binds so tightly."""
+        return self.text if self.binds >= least else f"({self.text})"
+
+
+class _Formula:
+    """One formula: its text, and the lines that it asks for by their symbols."""
+
+    def __init__(self, lines: _Lines) -> None:
+        self.children: dict[Symbol, Node] = {}
+        self.operators = 0
+        self._lines = lines
+
+    def part(self, node: Any) -> _Part:
+        """The text of a node, down to the next named ones."""
+        if not isinstance(node, Symbol):
+            return _constant(float(node))
+        if node.op == "number":
+            return _constant(float(node.arguments[0]))
+        if node.op in ("var", "fact", "named") or _opaque(node):
+            return _Part(self._child(node).symbol)
+        if node.op == "where":
+            return self.part(node.arguments[1 if node.arguments[0].value else 2])
+        overlap = _overlap(node)
+        if overlap:
+            x, y = (self.part(each) for each in overlap[:2])
+            return self._called("pn", [x, y, _constant(overlap[2])])
+        if node.op == "sqrt" and _square(_root(node)) and _root(node).arguments[0].value >= 0.0:
+            return self.part(_root(node).arguments[0])
+        return self._operation(node.op, [self.part(argument) for argument in node.arguments], node)
+
+    def _child(self, node: Symbol) -> Node:
+        found = self.children.get(node)
+        if found is None:
+            line = self._lines.line(node)
+            taken = {child.symbol for child in self.children.values()}
+            symbol, number = line.symbol, 1
+            while symbol in taken:
+                number += 1
+                symbol = f"{line.symbol}_{number}"
+            found = self.children[node] = replace(line, symbol=symbol)
+        return found
+
+    def _operation(self, op: str, parts: list[_Part], node: Symbol) -> _Part:
+        numbers = [part.number for part in parts]
+        known = [number for number in numbers if number is not None]
+        if len(known) == len(numbers):
+            return _constant(float(OPERATORS[op](*known)))
+        if len(parts) == 2:
+            simple = _simplified(op, parts[0], parts[1], node)
+            if simple is not None:
+                return simple
+        return self._infix(op, parts)
+
+    def _infix(self, op: str, parts: list[_Part]) -> _Part:
+        self.operators += 1
+        first, last = parts[0], parts[-1]
+        match op:
+            case "+" if last.text.startswith("-"):
+                return _Part(f"{first.text} - {last.text[1:]}", _SUM)
+            case "+" if first.text.startswith("-"):
+                return _Part(f"{last.text} - {first.text[1:]}", _SUM)
+            case "+":
+                return _Part(f"{first.text} + {last.text}", _SUM)
+            case "-":
+                return _Part(f"{first.text} - {last.within(_PRODUCT)}", _SUM)
+            case "*" if first.under and not last.under:
+                return _Part(f"{last.within(_PRODUCT)}/{first.under}", _PRODUCT)
+            case "*" if last.under:
+                return _Part(f"{first.within(_PRODUCT)}/{last.under}", _PRODUCT)
+            case "*":
+                return _Part(f"{first.within(_PRODUCT)}*{last.within(_PRODUCT)}", _PRODUCT)
+            case "/":
+                under = last.within(_ATOM) if first.number == 1.0 else ""
+                return _Part(f"{first.within(_PRODUCT)}/{last.within(_ATOM)}", _PRODUCT, under=under)
+            case "**":
+                return _Part(f"{first.within(_ATOM)}**{last.within(_ATOM)}", _ATOM - 1)
+            case "neg":
+                return _Part(f"-{first.within(_PRODUCT)}", _SUM)
+            case "//" if last.number == 1.0:
+                return _Part(f"floor({first.text})")
+            case "//":
+                return _Part(f"floor({first.within(_PRODUCT)}/{last.within(_ATOM)})")
+        return self._called(op, parts)
+
+    def _called(self, name: str, parts: list[_Part]) -> _Part:
+        self.operators += 1
+        texts = [part.text for part in parts]
+        if name in ("max", "min"):  # max(max(a, b), c) is max(a, b, c)
+            texts = [_inside(text) if text.startswith(f"{name}(") and _whole(text) else text for text in texts]
+            texts = list(dict.fromkeys(texts))
+            if len(texts) == 1:
+                return parts[0]
+        return _Part(f"{name}({', '.join(texts)})")
+
+
+def _simplified(op: str, first: _Part, last: _Part, node: Symbol) -> _Part | None:
+    """What is left of sums and products with 0 and 1, and of max(x, 0) of what is never less."""
+    if op == "+" and 0.0 in (first.number, last.number):
+        return last if first.number == 0.0 else first
+    if op == "-" and last.number == 0.0:
+        return first
+    if op == "-" and first.number == 0.0:
+        return _Part(f"-{last.within(_PRODUCT)}", _SUM)
+    if (op == "*" and 0.0 in (first.number, last.number)) or (op == "/" and first.number == 0.0):
+        return _constant(0.0)
+    if op == "*" and 1.0 in (first.number, last.number):
+        return last if first.number == 1.0 else first
+    if op == "*" and -1.0 in (first.number, last.number):
+        return _Part(f"-{(last if first.number == -1.0 else first).within(_PRODUCT)}", _SUM)
+    if op in ("/", "**") and last.number == 1.0:
+        return first
+    if op == "min" and math.inf in (first.number, last.number):
+        return last if first.number == math.inf else first
+    if op == "max":
+        for part, other, operand in ((first, last, node.arguments[1]), (last, first, node.arguments[0])):
+            if part.number is not None and abs(part.number) <= _TINY and _never_negative(operand):
+                return other
+    return None
+
+
+def _constant(number: float) -> _Part:
+    text = f"{number:.0f}" if number.is_integer() and abs(number) < 1e15 else repr(number)
+    return _Part(text, _SUM if number < 0.0 else _ATOM, number)
+
+
+def _never_negative(node: Any) -> bool:
+    """Whether it is made of lines that are positive here, without a difference."""
+    if not isinstance(node, Symbol):
+        return float(node) >= 0.0
+    if node.op in ("var", "fact", "named"):
+        return bool(node.value >= 0.0)
+    if node.op == "max":
+        return any(map(_never_negative, node.arguments))
+    return node.op in ("+", "*", "/", "ceil", "sqrt") and all(map(_never_negative, node.arguments))
+
+
+def _root(node: Any) -> Any:
+    """Below a square root, roots of squares taken."""
+    inside = node.arguments[0]
+    if isinstance(inside, Symbol) and inside.op == "sqrt" and _square(_root(inside)):
+        return _root(inside).arguments[0]
+    return inside
+
+
+def _square(node: Any) -> bool:
+    return isinstance(node, Symbol) and node.op == "*" and node.arguments[0] is node.arguments[1]
+
+
+def _overlap(node: Symbol) -> tuple[Any, Any, float] | None:
+    """The x, y and p of (x^p + y^p)^(1/p), as `smooth_maximum` writes it with roots and squares."""
+    if node.op != "sqrt":
+        return None
+    inside, power = _root(node), 2.0
+    if isinstance(inside, Symbol) and inside.op == "sqrt":
+        inside, power = inside.arguments[0], 4.0
+    if not (isinstance(inside, Symbol) and inside.op == "+" and all(map(_square, inside.arguments))):
+        return None
+    x, y = (each.arguments[0] for each in inside.arguments)
+    if power == 2.0:
+        return x, y, power
+    return (x.arguments[0], y.arguments[0], power) if _square(x) and _square(y) else None
+
+
+def _inside(text: str) -> str:
+    return text[text.index("(") + 1 : -1]
+
+
+def _whole(text: str) -> bool:
+    """Whether the first bracket closes at the end."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0 and letter == ")":
+            return place == len(text) - 1
+    return False
+
+
+# --- reading a formula back ------------------------------------------------------------------------------------------
+
+
+def _pn(first: float, second: float, sharpness: float) -> float:
+    return float((first**sharpness + second**sharpness) ** (1.0 / sharpness))
+
+
+FUNCTIONS: Mapping[str, Callable[..., float]] = {
+    "max": max,
+    "min": min,
+    "ceil": OPERATORS["ceil"],
+    "floor": OPERATORS["floor"],
+    "sqrt": math.sqrt,
+    "log2": math.log2,
+    "log": math.log,
+    "exp": math.exp,
+    "abs": abs,
+    "pn": _pn,
+}
+"""What formulas call; pn(x, y, p) = (x^p + y^p)^(1/p): resources that overlap not at all (1) or nearly fully (4)."""
+
+_compiled = cache(lambda formula: compile(formula, "<formula>", "eval"))
+
+
+def evaluate(formula: str, values: Mapping[str, float]) -> float:
+    """The value of a formula that stands in a tree; it is arithmetic that this module wrote.
+
+    >>> evaluate("2*m*n*k", {"m": 32, "n": 6144, "k": 4096}), evaluate("pn(3, 4, 2)", {})
+    (1610612736.0, 5.0)
+    """
+    return float(eval(_compiled(formula), {"__builtins__": {}, **FUNCTIONS}, dict(values)))

@@ -1,0 +1,435 @@
+"""Explanations: every formula gives the number beside it, and every root is what `estimate` says."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import rooflinekit as rk
+from rooflinekit.cli.app import app
+from rooflinekit.cli.command import find
+from rooflinekit.cli.output import to_json
+from rooflinekit.explanation.front import Derivation, derive, make_case
+from rooflinekit.explanation.metrics import METRICS, Case, Traced
+from rooflinekit.model.graph import Pool, Quantity, named
+from rooflinekit.model.graph.slope import slopes
+from rooflinekit.model.graph.tree import Node, evaluate, tree
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.types.errors import DoesNotFitError, InputError, UnknownNameError, WorkloadError
+from rooflinekit.report.derivation import derivation_markdown, derivation_rows, derivation_text, quantity, substituted
+
+EXACT = 1e-12
+LOADED = [
+    name for name in METRICS if name in ("queue", "knee_rate", "rate") or "_p" in name.removeprefix("output_tok_s_p")
+]
+STATIC = [name for name in METRICS if name not in LOADED]
+STEPS = ["prefill", "decode", "prefill.flops", "decode.bytes", "decode.intensity", "decode.bound", "prefill.mfu",
+         "decode.mbu"]  # fmt: skip
+DEPLOYMENTS: list[tuple[str, dict[str, Any]]] = [
+    ("llama3-8b", {"batch": 7, "calibration": "none", "isl": 333, "osl": 77}),
+    ("llama3-8b", {"weights": "fp8", "kv": "fp8", "engine": "trtllm", "cached": 512}),
+    ("llama3-8b", {"context": 3000, "osl": 1, "engine": "gpt-fast", "eager": True}),
+    ("llama3-8b", {"kv_policy": "topk:256", "osl": 2, "engine": "ideal"}),
+    ("llama-3-70b", {"tp": 2, "pp": 2, "microbatches": 4, "batch": 18}),
+    ("llama-3-70b", {"tp": 4, "draft": "llama-3-8b", "draft_tokens": 4, "acceptance": 0.8, "batch": 3}),
+    ("deepseek-v3", {"gpu": "h200-sxm", "dp": 8, "ep": 8, "batch": 64, "skew": 0.8}),
+    ("deepseek-v3.2", {"gpu": "h200-sxm", "tp": 8, "batch": 4, "isl": 8000, "draft": "mtp"}),
+    ("llama-4-scout", {"tp": 4, "cp": 2, "isl": 9000}),
+    ("qwen3-next-80b-a3b", {"tp": 4, "engine": "sglang"}),
+    ("llama3-8b", {"rate": 14.0, "burstiness": 2.0, "isl_cv": 0.5, "osl_cv": 0.4}),
+    ("llama3-8b", {"concurrency": 64, "requests": 640, "osl_cv": 0.3}),
+    ("mixtral-8x7b", {"rate": 5.0, "tp": 2, "ep": 2, "engine": "sglang"}),
+]
+
+
+def make(model: str, scenario: dict[str, Any]) -> Case:
+    options = dict(scenario)
+    return make_case(model, options.pop("gpu", "h100-sxm"), options, True)
+
+
+def checked(case: Case, metric: str) -> Derivation:
+    """An explanation whose every formula was evaluated on its children."""
+    found = derive(case, metric)
+    for node in found.root.walk():
+        assert node.gap <= EXACT, (metric, node.title, node.formula, node.value, node.recomputed())
+        assert bool(node.formula) is bool(node.children)
+        assert len({child.symbol for child in node.children}) == len(node.children), node.formula
+        assert math.isfinite(node.value)
+        assert node.formula or node.source, node.title
+        assert node.symbol not in ("table", "solved"), "a routine without a name"
+        sums = node.formula.count(" + ") > 5
+        assert len(node.formula) < 200 or sums, node.formula
+    if found.rule:
+        assert found.rule.exact == pytest.approx(found.root.value, rel=1e-7)
+    return found
+
+
+def said(e: rk.Estimate, metric: str) -> float:
+    """The same number by way of the answer of `estimate`."""
+    sizes = {"memory": "total_bytes", "weights": "weight_bytes", "kv": "kv_bytes", "activations": "activation_bytes",
+             "overhead": "overhead_bytes", "kv_pool": "kv_pool_bytes", "max_batch": "max_batch",
+             "max_context": "max_context", "kv_per_token": "kv_bytes_per_token"}  # fmt: skip
+    if metric in sizes:
+        return getattr(e.memory, sizes[metric])
+    if metric in LOADED:
+        assert e.load is not None
+        time, _, share = metric.partition("_p")
+        if share and metric != "prompt_share":
+            return e.load.percentiles[f"{time}_ms"][f"p{share}"] or 0.0
+        return getattr(e.load, "queue_ms" if metric == "queue" else metric)
+    step, _, kind = metric.partition(".")
+    if step in ("prefill", "decode"):
+        return getattr(getattr(e, step), {"": "time_ms", "bound": "bound_ms"}.get(kind, kind))
+    return getattr(e, metric if metric.startswith("output") else f"{metric}_ms")
+
+
+@pytest.mark.parametrize(("model", "scenario"), DEPLOYMENTS, ids=lambda v: v if isinstance(v, str) else "-".join(v))
+def test_every_formula_gives_its_number_and_every_root_is_the_estimate(model: str, scenario: dict[str, Any]) -> None:
+    case = make(model, scenario)
+    count = rk.parameters(model)
+    for metric in [*STATIC, *STEPS, *(LOADED if case.load else ())]:
+        found = checked(case, metric)
+        if metric in ("params", "params_active"):
+            assert found.value == (count.total if metric == "params" else count.active)
+        elif metric != "ridge":
+            assert found.value == pytest.approx(said(case.answer, metric), rel=EXACT, abs=1e-15), metric
+    for step in ("prefill", "decode"):
+        wanted: dict[str, float] = {}
+        for kernel in getattr(case.answer, step).kernels:
+            wanted[kernel.name] = wanted.get(kernel.name, 0.0) + kernel.time_us
+        for name, value in list(wanted.items())[::4]:
+            assert checked(case, f"{step}.{name}").value == pytest.approx(value, rel=EXACT), name
+
+
+MODELS = (
+    "llama-3-8b",
+    "mixtral-8x7b",
+    "gpt-oss-20b",
+    "deepseek-v2-lite",
+    "gemma-3-27b",
+    "qwen3-next-80b-a3b",
+    "jamba-v0.1",
+)
+SPLITS: tuple[dict[str, Any], ...] = (
+    {}, {"tp": 2}, {"pp": 2, "microbatches": 2}, {"dp": 2}, {"tp": 2, "ep": 2}, {"cp": 2}, {"draft": "ngram"},
+)  # fmt: skip
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    model=st.sampled_from(MODELS), gpu=st.sampled_from(("h100-sxm", "b200-sxm", "a100-sxm-80gb")),
+    split=st.sampled_from(SPLITS), engine=st.sampled_from(("vllm", "sglang", "trtllm", "ideal")),
+    batch=st.integers(1, 4096), isl=st.integers(1, 100_000), osl=st.integers(1, 5000),
+    metric=st.sampled_from((*STATIC, *STEPS)),
+)  # fmt: skip
+def test_any_deployment_at_any_state(**drawn: Any) -> None:
+    model, metric, split = drawn.pop("model"), drawn.pop("metric"), drawn.pop("split")
+    try:
+        case = make(model, {**drawn, **split})
+    except InputError:
+        return  # no such deployment
+    try:
+        found = checked(case, metric)
+    except InputError as error:
+        assert "nothing limits the context" in str(error)
+        return
+    if metric not in ("params", "params_active", "ridge"):
+        assert found.value == pytest.approx(said(case.answer, metric), rel=EXACT)
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "deepseek-v2-lite"])
+def test_kernels_that_a_deployment_slows_down(model: str) -> None:
+    """Costs that come from a deployment's own benchmark files, and grouped heads that are read again."""
+    case = make(model, {"batch": 9})
+    plan = case.predictor.plan
+    costs = replace(plan.engine.costs, memory=1.3, compute=1.1, grouped=0.2, hidden=0.4)
+    slower = Predictor.of(replace(plan, engine=replace(plan.engine, costs=costs)))
+    found = checked(replace(case, predictor=slower), "tpot")
+    assert found.value / 1e3 == pytest.approx(float(slower.tpot(case.work).expected), rel=EXACT)
+    assert found.value > 1.1 * case.answer.tpot_ms
+
+
+class TestFormulas:
+    """What people know by heart stands there in their own words."""
+
+    @pytest.mark.parametrize(("metric", "symbol", "formula"), [
+        ("decode.qkv_proj", "F", "2*m*n*k"),
+        ("decode.qkv_proj", "n", "q + k + v"),
+        ("decode.qkv_proj", "w", "n*k*b_bf16"),
+        ("decode.qkv_proj", "t", "launch + pn(compute, memory, 4)"),
+        ("decode.qkv_proj", "compute", "F*ceil(m/r)*r/m*(1 + k0/k)/(ec*P)"),
+        ("decode.qkv_proj", "qkv_proj", "max(max(n*t*r, bound) - hidden*n*launch, bound)"),
+        ("decode.qkv_proj", "bound", "n*max(F/P, s/W)"),
+        ("decode.attention", "F", "2*H*(d_qk + d_v)*pairs"),
+        ("decode.attention", "kr", "keys*K*(d_qk + d_v)*b_bf16"),
+        ("decode.attention", "keys", "batch*(past + 1)"),
+        ("tpot", "TPOT", "fixed + w1*attention1 + w2*attention2 + w3*attention3"),
+        ("e2e", "E2E", "TTFT + (osl - 1)*TPOT"),
+        ("ridge", "ridge", "P/W"),
+        ("kv_per_token", "kv", "L*K*(d + e)*b_bf16"),
+        ("memory", "total", "weights + kv + activations + engine"),
+    ])  # fmt: skip
+    def test_of_a_dense_model(self, metric: str, symbol: str, formula: str) -> None:
+        root = rk.explain("llama3-8b", metric, batch=32).root
+        assert next(node.formula for node in root.walk() if node.symbol == symbol and node.formula) == formula
+
+    def test_under_load(self) -> None:
+        tpot, ttft = (rk.explain("llama3-8b", metric, rate=8.0).root for metric in ("tpot", "ttft"))
+        assert tpot.formula == "(step + Q*s)/(1 - rho)"
+        assert set(re.findall(r"[a-zA-Z]+", ttft.formula)) == {"request", "TPOT", "queue", "first"}
+
+    def test_a_wrong_formula_is_seen(self) -> None:
+        parts = tuple(Node(symbol, "", value, "") for symbol, value in (("a", 2.0), ("b", 3.0)))
+        assert Node("x", "", 6.0, "", "a + b", parts).gap == pytest.approx(1 / 6)
+
+    def test_a_missing_symbol_is_an_error(self) -> None:
+        with pytest.raises(NameError):
+            evaluate("a*b", {"a": 1.0})
+
+    def test_numbers_are_put_in_for_whole_symbols_only(self) -> None:
+        assert substituted("k*k0 + max(k, 1)", {"k": "4096", "k0": "90"}) == "4096*90 + max(4096, 1)"
+
+    @given(x=st.floats(0.1, 10.0), y=st.floats(0.1, 10.0))
+    @settings(max_examples=50, deadline=None)
+    def test_text_reads_back_to_the_value(self, x: float, y: float) -> None:
+        """Brackets, signs, powers, and what is left out: zeros, ones, and branches that were not taken."""
+        pool = Pool({"x": x, "y": y})
+        a, b = pool.variable("x", Quantity("x", "")), pool.variable("y", Quantity("y", ""))
+        both = (a - (b - a)) / (a * (b / (a + b))) - -(a + b) * (b - a) ** 2.0 + 0.0 * a
+        chosen = pool.apply("where", a < b, a - (1.0 / b), pool.apply("max", b, 0.0) // 0.5)
+        overlap = pool.apply("sqrt", pool.apply("sqrt", (a * a) * (a * a) + (b * b) * (b * b)))
+        root = tree(named(both * chosen / overlap + 1e-3, "z", "of everything"))
+        assert abs(root.recomputed() - root.value) <= 1e-9 * max(abs(root.value), 1.0)
+        assert "pn(x, y, 4)" in root.formula
+        assert "where" not in root.formula
+
+
+@pytest.mark.parametrize(("model", "scenario"), DEPLOYMENTS[:7:3], ids=lambda v: v if isinstance(v, str) else "")
+def test_slopes_are_those_of_finite_differences(model: str, scenario: dict[str, Any]) -> None:
+    traced = Traced(make(model, scenario))
+    found = slopes(traced.point.tpot.expected)
+    plan = traced.case.predictor.plan
+    for factor, resource in ((1.0 + 1e-5, "memory_bandwidth"),):
+        times = []
+        for change in (factor, 1.0 / factor):
+            gpu = replace(plan.system.accelerator, memory_bandwidth=change * plan.system.accelerator.memory_bandwidth)
+            faster = replace(plan, system=replace(plan.system, accelerator=gpu))
+            times.append(float(traced.case.predictor.on(faster).evaluate(traced.case.work).tpot.expected))
+        rate = traced.predictor.plan.system.accelerator.memory_bandwidth
+        assert found[rate] * float(rate) == pytest.approx((times[0] - times[1]) / (2.0 * math.log(factor)), rel=1e-4), (
+            resource
+        )
+
+
+class TestAnswers:
+    def test_the_kernel_shows_parameters_with_their_run_and_spread(self) -> None:
+        found = rk.explain("llama3-8b", "decode.attention", batch=32)
+        floor = next(node for node in found.root.walk() if node.symbol == "t0")
+        assert floor.source
+        assert floor.source.std
+        assert "attention_decode rows of h100-sxm" in floor.source.text
+        ratio = next(node for node in found.root.walk() if node.symbol == "r")
+        assert ratio.title.startswith("correction: measured over form at head_dim 128, group 4")
+
+    def test_hand_worked_bytes_of_the_cache(self) -> None:
+        """Llama-3-8B, 32 sequences at 2,048 keys: 32 layers read 32·2048·8·256·2 B of keys and values each."""
+        found = rk.explain("llama3-8b", "decode.attention.bytes", batch=32, context=2048)
+        read = next(node for node in found.root.walk() if node.symbol == "kr")
+        assert read.value == 32 * 2048 * 8 * 256 * 2
+        assert found.value == 32 * (read.value + 32 * 32 * 256 * 2)
+
+    def test_the_ridge_of_h100_is_295(self) -> None:
+        assert rk.explain("llama3-8b", "ridge").value == pytest.approx(295.3, rel=1e-3)
+
+    def test_the_rule_and_its_pieces(self) -> None:
+        rule = rk.explain("llama3-8b", "tpot", batch=1).rule
+        assert rule
+        assert rule.value == pytest.approx(2 * rk.parameters("llama3-8b").total / 3.35e12)
+        assert rule.node.formula == "P*b/(tp*W)"
+        assert next(amount for what, amount in rule.pieces if what.startswith("weights")) < 0
+        full, latent = (rk.explain(model, "kv_per_token").rule for model in ("llama-2-7b", "deepseek-v3"))
+        assert full
+        assert full.pieces == ()
+        assert latent
+        assert latent.pieces[0][1] < 0
+
+    def test_memory_is_explained_even_where_it_does_not_fit(self) -> None:
+        assert rk.explain("llama-3-70b", "memory").value > 140e9
+        with pytest.raises(DoesNotFitError):
+            rk.explain("llama-3-70b", "tpot")
+        assert rk.explain("llama-3-70b", "tpot", allow_oom=True).value > 40
+
+    def test_above_the_knee_a_wait_has_no_value(self) -> None:
+        for metric in ("ttft", "e2e", "queue", "ttft_p99"):
+            with pytest.raises(WorkloadError, match="knee"):
+                rk.explain("llama3-8b", metric, rate=1000)
+        assert rk.explain("llama3-8b", "knee_rate", rate=1000).value < 1000
+        assert rk.explain("llama3-8b", "rate", rate=1000).value < 1000
+
+    @pytest.mark.parametrize("metric", [
+        "tpto", "decode.atention", "decode.attention.size", "decode.attention.mfu", "", ".", "prefill.",
+        "decode..flops", "x" * 300,
+    ])  # fmt: skip
+    def test_unknown_metrics(self, metric: str) -> None:
+        with pytest.raises(UnknownNameError, match="unknown metric"):
+            rk.explain("llama3-8b", metric)
+
+    def test_misspelt_numbers_of_kernels_have_a_nearest_name(self) -> None:
+        with pytest.raises(UnknownNameError, match=r"nearest: decode\.attention\.bytes"):
+            rk.explain("llama3-8b", "decode.attention.byts")
+
+    def test_metrics_that_do_not_apply(self) -> None:
+        for metric in ("queue", "rate", "knee", "tpot_p99"):
+            with pytest.raises(InputError, match="under load"):
+                rk.explain("llama3-8b", metric)
+        with pytest.raises(InputError, match="metric must be a name"):
+            rk.explain("llama3-8b", 3)  # type: ignore[arg-type]
+
+    def test_what_was_asked_is_not_said_to_be_a_shape_of_the_model(self) -> None:
+        case = make("deepseek-v3", {"gpu": "h200-sxm", "tp": 8})
+        leaves = [node for metric in ("decode", "prefill") for node in derive(case, metric).root.walk() if node.source]
+        asked = [node for node in leaves if node.symbol in ("batch", "isl", "osl")]
+        assert asked
+        assert all(node.source and node.source.text == "the question" for node in asked)
+        shapes = [node for node in leaves if node.symbol in ("H", "R", "d_rope", "k", "mats")]
+        assert shapes
+        assert all(node.source and node.source.text.startswith("config of deepseek-v3") for node in shapes)
+
+
+class TestReport:
+    @pytest.mark.parametrize(("model", "scenario"), DEPLOYMENTS[:10:4], ids=lambda v: v if isinstance(v, str) else "")
+    def test_text_fits_80_columns_and_json_is_strict(self, model: str, scenario: dict[str, Any]) -> None:
+        for metric in ("tpot", "memory", "prefill.flops"):
+            found = rk.explain(model, metric, **{"allow_oom": True, **scenario})
+            for depth in (None, 1, 4, 99):
+                wide = [line for line in derivation_text(found, depth).splitlines() if len(line) > 80]
+                assert wide == [] or depth == 99, wide
+            data = json.loads(to_json(found.to_dict()))
+            assert data["value"] == pytest.approx(data["scale"] * data["derivation"]["value"], rel=1e-15)
+            assert len(derivation_rows(found)) >= sum(1 for _ in found.root.walk())
+
+    def test_json_alone_is_enough_to_check_the_tree(self) -> None:
+        def recomputed(node: dict[str, Any]) -> float:
+            values = {child["symbol"]: recomputed(child) for child in node["children"]}
+            return evaluate(node["formula"], values) if node["formula"] else node["value"]
+
+        data = rk.explain("deepseek-v3", "tpot", gpu="h200-sxm", tp=8).to_dict()
+        assert data["scale"] * recomputed(data["derivation"]) == pytest.approx(data["value"], rel=1e-11)
+
+    def test_markdown_is_a_nested_list(self) -> None:
+        text = derivation_markdown(rk.explain("llama3-8b", "kv_per_token"))
+        assert text.startswith("## kv_per_token of llama-3-8b")
+        assert "\n- **kv** = 131 kB" in text
+        assert "\n  - **K** = 8" in text
+
+    def test_quantities(self) -> None:
+        assert quantity(0.5, "") == "0.5"
+        assert quantity(8030261248.0, "") == "8.03 G"
+        assert quantity(989.4e12, "FLOP/s") == "989 TFLOP/s"
+
+    def test_a_number_and_its_unit_stay_together(self) -> None:
+        case = make("llama3-8b", {"tp": 8})
+        for metric in ("tpot", "prefill.bound", "max_batch"):
+            text = derivation_text(derive(case, metric), 2)
+            lines = [line.lstrip("│├└ ") for line in text.splitlines()]
+            torn = [
+                pair
+                for pair in pairwise(lines)
+                if re.search(r"\d$", pair[0]) and re.match(r"([kMGTµmn]?[Bs])\b", pair[1])
+            ]
+            assert torn == []
+            assert "\u00a0" not in text
+
+    def test_one_formula_is_not_many(self) -> None:
+        case = make("llama3-8b", {})
+        text = " ".join(derivation_text(derive(case, "kv_per_token")).split())
+        assert "the formula gives the number beside it to" in text
+        assert "a kernel, such as" not in derivation_text(derive(case, "memory"), 1)
+        assert "pn(x, y, p) = " in derivation_text(derive(case, "decode.qkv_proj"))
+        assert "pn(x, y, p) = " not in derivation_text(derive(case, "memory"))
+
+    @pytest.mark.parametrize(("metric", "noted", "calibrated"), [
+        ("params", False, False), ("kv_per_token", False, False), ("max_batch", True, False), ("tpot", True, True),
+    ])  # fmt: skip
+    def test_remarks_are_about_the_number(self, metric: str, noted: bool, calibrated: bool) -> None:
+        """Whether 70B fits says nothing of its parameters; no calibration counts bytes."""
+        found = derive(make("llama-3-70b", {}), metric)
+        text = derivation_text(found)
+        assert ("does not fit" in text, "calibration h100" in text) == (noted, calibrated)
+        assert bool(found.to_dict()["warnings"]) == noted
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["explain", *arguments])
+
+
+class TestCommand:
+    def test_it_takes_the_options_of_estimate(self) -> None:
+        own, shared = find("explain").options, find("estimate").options
+        assert set(own) == set(shared) - {"plots"} | {"depth"}
+        assert all(row is shared[name] for name, row in own.items() if name in shared)
+
+    def test_options_change_the_answer(self) -> None:
+        plain, other = run("llama3-8b", "kv_per_token"), run("llama3-8b", "kv_per_token", "--kv", "fp8")
+        assert "kv = 131 kB" in plain.stdout
+        assert "kv = 65.5 kB" in other.stdout
+
+    def test_the_terminal_has_80_columns_and_every_bracket_a_source(self) -> None:
+        for metric in ("tpot", "memory", "max_batch", "decode.flops", "prefill.qkv_proj"):
+            result = run("llama3-8b", metric, "--batch", "8")
+            assert result.exit_code == 0, result.stderr
+            lines = result.stdout.splitlines()
+            assert max(map(len, lines)) <= 80
+            assert lines[0] == f"{metric} of llama-3-8b on h100-sxm, vllm"
+            listed = {line.split("]")[0] for line in lines if line.startswith("[")}
+            words = (word for line in lines if not line.startswith("[") for word in line.split())
+            used = {word.split("]")[0] for word in words if word[:1] == "["}
+            assert {mark for mark in used if mark[1:].isdigit()} <= listed
+
+    def test_depth_opens_the_tree(self) -> None:
+        sizes = [len(run("llama3-8b", "decode.attention", "--depth", str(depth)).stdout) for depth in (1, 2, 4)]
+        assert sizes == sorted(set(sizes))
+
+    def test_formats(self) -> None:
+        data = json.loads(run("llama3-8b", "tpot", "--format", "json").stdout)
+        assert data["metric"] == "tpot"
+        assert data["derivation"]["children"]
+        rows = list(csv.DictReader(io.StringIO(run("llama3-8b", "kv_per_token", "--format", "csv").stdout)))
+        assert rows[0]["path"] == "kv"
+        assert "kv.K" in {row["path"] for row in rows}
+        assert run("llama3-8b", "ridge", "--format", "md").stdout.startswith("## ridge of llama-3-8b")
+
+    def test_a_file_is_not_overwritten(self, tmp_path: Any) -> None:
+        path = tmp_path / "tree.json"
+        for options, code in (((), 0), ((), 2), (("--force",), 0)):
+            assert run("llama3-8b", "ridge", "--format", "json", "--out", str(path), *options).exit_code == code
+
+    @pytest.mark.parametrize(("arguments", "code", "words"), [
+        (["llama3-8b", "tpto"], 2, "unknown metric 'tpto'; nearest: tpot"),
+        (["llama3-8b", "zzzz"], 2, "nearest: tpot, ttft, memory"),
+        (["llama3-8b"], 2, "missing argument"),
+        (["llama3-8b", "queue"], 2, "add --concurrency or --rate"),
+        (["llama3-8b", "ttft", "--rate", "1000"], 2, "the knee is"),
+        (["llama3-8b", "tpot", "--depth", "0"], 2, "depth must be"),
+        (["llama3-8b", "tpot", "--depth", "deep"], 2, "whole number"),
+        (["llama-3-70b", "tpot"], 3, "does not fit"),
+        (["lama3", "tpot"], 2, "unknown model"),
+        (["llama3-8b", "tpot", "--batch", "0"], 2, "batch must be"),
+    ])  # fmt: skip
+    def test_refusals_are_one_line(self, arguments: list[str], code: int, words: str) -> None:
+        result = run(*arguments)
+        assert result.exit_code == code, result.output
+        assert result.stdout == ""
+        assert words in result.stderr
+        assert result.stderr.count("\n") == 1
