@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.model.graph import BranchError, Graph, trace
+from rooflinekit.model.graph import BranchError, Graph, Pool, trace
 from rooflinekit.model.graph.python import compiled
+from rooflinekit.model.graph.templates import Library, array, call
 from rooflinekit.model.graph.trace import _flat
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
@@ -95,6 +96,26 @@ def test_every_operator_passes_through(x: float, y: float) -> None:
 
     quick = compiled(trace(each, ["x", "y"]))
     assert list(quick(x, y)) == [float(value) for value in each(x, y)]
+
+
+def test_graphs_of_one_shape_share_a_function_and_call_each_other() -> None:
+    """Only what tells them apart is data, whatever other graphs of the pool made first; loops may call."""
+    pool, library = Pool(), Library()
+    inner = [library.add(trace(lambda x, n=n: [x * n, x + 1.0], ["x"])) for n in (3.0, 5.0)]
+    assert inner[0].template is inner[1].template
+
+    def outer(function: Any) -> Any:
+        def body(x: Any, y: Any) -> list[Any]:
+            (steps,) = repeat(4, [x], lambda a: [call(function, [a], 2)[0] + y], lambda a: a > 100.0)
+            return [steps, array(call(function, [y], 2), pool)]
+
+        return library.add(trace(body, ["x", "y"], pool=pool))
+
+    first, second = map(outer, inner)
+    assert first.template is second.template
+    printed = library.printed()
+    assert printed.data["numbers"] == [[[3.0], [5.0]], [[0], [1]]]
+    assert "I[k[0]](y)" in printed.source
 
 
 def test_the_core_knows_no_physics() -> None:

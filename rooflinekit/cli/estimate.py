@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rooflinekit.cli.command import check_pictures, command, write_pictures
-from rooflinekit.cli.output import emit, to_csv, to_json
+from rooflinekit.cli.output import emit, rendered
 from rooflinekit.estimation.scenario import Accelerator, Pictures, Scenario, Written
-
-if TYPE_CHECKING:
-    from rooflinekit.estimation.results import Estimate
 
 __all__ = ["estimate"]
 
@@ -28,19 +25,9 @@ def estimate(
 ) -> None:  # fmt: skip
     """Predict TTFT, TPOT, throughput and memory of a static batch, or under load, kernel by kernel."""
     from rooflinekit.estimation.estimator import estimate as predict
+    from rooflinekit.report.terminal import estimate_markdown, estimate_text
 
     check_pictures(plots, "estimate", force)
     answer = predict(model, **scenario)
     write_pictures(answer, plots, force)
-    emit(_render(answer, format), out, force)
-
-
-def _render(answer: Estimate, format: str) -> str:
-    match format:
-        case "json":
-            return to_json(answer.to_dict())
-        case "csv":
-            return to_csv([answer.to_row()])
-    from rooflinekit.report.terminal import estimate_markdown, estimate_text
-
-    return estimate_markdown(answer) if format == "md" else estimate_text(answer)
+    emit(rendered(answer, format, lambda: [answer.to_row()], estimate_text, estimate_markdown), out, force)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rooflinekit.cli.command import MODEL, Argument, command
-from rooflinekit.cli.output import emit, to_csv, to_json
+from rooflinekit.cli.output import emit, rendered
 from rooflinekit.estimation.scenario import Accelerator, Scenario, Tree
 from rooflinekit.model.types.errors import WorkloadError
 
@@ -32,10 +33,5 @@ def explain(
     if depth is not None and depth < 1:
         raise WorkloadError(f"depth must be a whole number of at least 1, not {depth}")
     found = derive(model, metric, **scenario)
-    texts = {
-        "json": lambda: to_json(found.to_dict()),
-        "csv": lambda: to_csv(derivation_rows(found)),
-        "md": lambda: derivation_markdown(found, depth),
-        "table": lambda: derivation_text(found, depth),
-    }
-    emit(texts[format](), out, force)
+    text, markdown = partial(derivation_text, depth=depth), partial(derivation_markdown, depth=depth)
+    emit(rendered(found, format, lambda: derivation_rows(found), text, markdown), out, force)

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import MAYBE_MODEL, command
-from rooflinekit.cli.output import emit, to_csv, to_json
+from rooflinekit.cli.output import emit, rendered
 from rooflinekit.estimation.scenario import Accelerator, Launching, Scenario, Written
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
-    from rooflinekit.decision.launching.result import Launch
+    from rooflinekit.decision.launching.launch import Launch
 
 __all__ = ["launch"]
 
@@ -31,7 +31,9 @@ def launch(
     model: str | None, *, format: str = "table", out: Path | None = None, force: bool = False, **scenario: Any
 ) -> None:
     """Write a deployment or a plan as commands and configuration of vLLM, SGLang or TensorRT-LLM."""
-    from rooflinekit.decision.launching.front import launch as export
+    from rooflinekit.decision.launching.launch import launch as export
+    from rooflinekit.decision.launching.launch import launch_script
+    from rooflinekit.report.launch import launch_markdown, launch_rows
 
     if "plan" in scenario and "gpu" in scenario:
         raise InputError("a plan has its own accelerators; leave --gpu out")
@@ -39,31 +41,16 @@ def launch(
     if out is not None and _is_folder(out):
         _write(made, out, format, force)
     else:
-        emit(_render(made, format), out, force)
+        emit(rendered(made, format, lambda: launch_rows(made), launch_script, launch_markdown), out, force)
 
 
 def _is_folder(out: Path) -> bool:
     return out.is_dir() or str(out).endswith("/") or (not out.exists() and not out.suffix)
 
 
-def _render(made: Launch, format: str) -> str:
-    from rooflinekit.decision.launching.shell import launch_script
-    from rooflinekit.report.launch import launch_markdown, launch_rows
-
-    match format:
-        case "json":
-            return to_json(made.to_dict())
-        case "csv":
-            return to_csv(launch_rows(made))
-        case "md":
-            return launch_markdown(made)
-        case _:
-            return launch_script(made)
-
-
 def _write(made: Launch, folder: Path, format: str, force: bool) -> None:
     """The script and its configuration files into a folder; nothing if one of them is there already."""
-    from rooflinekit.decision.launching.shell import launch_script
+    from rooflinekit.decision.launching.launch import launch_script
 
     if format != "table":
         raise InputError(f"--format {format} is one file; give --out a file's name, not a folder")

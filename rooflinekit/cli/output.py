@@ -34,15 +34,23 @@ def emit(text: str, out: Path | None = None, force: bool = False) -> None:
     write_whole(out, (text.rstrip("\n") + "\n").encode())
 
 
-def rendered(answer: Any, format: str, rows: Callable[[], Sequence[Row]], text: Callable[[Any, bool], str]) -> str:
-    """An answer that has a `to_dict`, in the format asked for; `text` is told whether it is Markdown."""
+def rendered(
+    answer: Any,
+    format: str,
+    rows: Callable[[], Sequence[Row]],
+    text: Callable[..., str],
+    markdown: Callable[[Any], str] | None = None,
+) -> str:
+    """An answer in the format asked for; without `markdown`, `text` is told whether it is Markdown."""
     match format:
         case "json":
             return to_json(answer.to_dict())
         case "csv":
             return to_csv(rows())
-        case _:
+        case _ if markdown is None:
             return text(answer, format == "md")
+        case _:
+            return markdown(answer) if format == "md" else text(answer)
 
 
 def to_json(data: object) -> str:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rooflinekit.cli.command import command
-from rooflinekit.cli.output import emit, to_csv, to_json
+from rooflinekit.cli.output import emit, rendered
 from rooflinekit.estimation.scenario import Accelerator, Shapes, Written
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs.writing import check_target
-
-if TYPE_CHECKING:
-    from rooflinekit.explanation.walk.result import Walk
 
 __all__ = ["shapes"]
 
@@ -30,6 +27,8 @@ def shapes(model: str, *, format: str = "table", out: Path | None = None, force:
     A file given to --out that ends in .html is a page to step through.
     """
     from rooflinekit.explanation.walk.front import shapes as walk_through
+    from rooflinekit.report.walk import walk_markdown, walk_text
+    from rooflinekit.report.walk_page import walk_page
 
     page = out is not None and out.suffix.lower() == ".html"
     if page and format != "table":
@@ -37,22 +36,5 @@ def shapes(model: str, *, format: str = "table", out: Path | None = None, force:
     if out is not None:
         check_target(out, force)
     walk = walk_through(model, **scenario)
-    emit(_page(walk) if page else _render(walk, format), out, force)
-
-
-def _page(walk: Walk) -> str:
-    from rooflinekit.report.walk_page import walk_page
-
-    return walk_page(walk)
-
-
-def _render(walk: Walk, format: str) -> str:
-    from rooflinekit.report.walk import walk_markdown, walk_text
-
-    match format:
-        case "json":
-            return to_json(walk.to_dict())
-        case "csv":
-            return to_csv(walk.to_rows())
-        case _:
-            return walk_markdown(walk) if format == "md" else walk_text(walk)
+    text = walk_page(walk) if page else rendered(walk, format, walk.to_rows, walk_text, walk_markdown)
+    emit(text, out, force)

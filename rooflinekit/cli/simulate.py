@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import check_pictures, command, write_pictures
 from rooflinekit.cli.guard import INTERRUPTED
-from rooflinekit.cli.output import emit, to_csv, to_json
+from rooflinekit.cli.output import emit, rendered, to_csv, to_json
 from rooflinekit.cli.progress import counting
 from rooflinekit.estimation.scenario import Accelerator, Pictures, Simulation, Traced, Written
 from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
     from rooflinekit.simulation.event_loop import Watch
-    from rooflinekit.simulation.outcome import Outcome
     from rooflinekit.simulation.replica import Replica
 
 __all__ = ["simulate"]
@@ -36,7 +35,8 @@ def simulate(
     format: str = "table", out: Path | None = None, force: bool = False, **scenario: Any,
 ) -> int:  # fmt: skip
     """Serve requests step by step, and say what users feel: percentiles of TTFT, TPOT and latency under load."""
-    from rooflinekit.simulation.front import simulate as run
+    from rooflinekit.report.simulation import outcome_markdown, outcome_text
+    from rooflinekit.simulation.simulate import simulate as run
     from rooflinekit.simulation.watch import TIMELINE, ChromeTrace, both
 
     for path in (out, timeline, chrome_trace):
@@ -51,7 +51,7 @@ def simulate(
     if chrome_trace is not None and events is not None:
         emit(to_json(events.to_dict()), chrome_trace, force)
     write_pictures(outcome, plots, force)
-    emit(_render(outcome, format), out, force)
+    emit(rendered(outcome, format, lambda: [outcome.to_row()], outcome_text, outcome_markdown), out, force)
     return INTERRUPTED if outcome.interrupted else 0
 
 
@@ -68,17 +68,3 @@ def _progress(total: int | None) -> Iterator[Watch]:
                 shown += 1
 
         yield watch
-
-
-def _render(outcome: Outcome, format: str) -> str:
-    from rooflinekit.report.simulation import outcome_markdown, outcome_text
-
-    match format:
-        case "json":
-            return to_json(outcome.to_dict())
-        case "csv":
-            return to_csv([outcome.to_row()])
-        case "md":
-            return outcome_markdown(outcome)
-        case _:
-            return outcome_text(outcome)

@@ -11,6 +11,7 @@ from rooflinekit.decision.economics.price import price_among
 from rooflinekit.estimation.options import part_of
 from rooflinekit.estimation.scenario import Workbook, Written
 from rooflinekit.model.types.errors import InputError
+from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def workbook(*, out: Path = Path("workbook.xlsx"), force: bool = False, **said: 
             raise InputError(f"{key} of a workbook is a number of tokens, not {tokens!r}")
     starts = {_STARTS.get(key, key): value for key, value in said.items() if key in _CELLS}
     if isinstance(price := starts.get("price"), dict):
-        starts["price"] = price_among(price, choices.gpus)
+        starts["price"] = price_among(price, [load_accelerator(gpu).value for gpu in choices.gpus])
     emit(_summary(out, write_workbook(out, choices, Planned(**starts))))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Option", "keywords", "model_of", "number_of", "options_of", "part_of", "quantity", "read"]
 
-_COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "ki": 2.0**10, "mi": 2.0**20}
+_COUNTS = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "Ki": 2.0**10, "Mi": 2.0**20}
 _TIMES = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}
 _SIZES = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
 _PERIODS = {1.0: ("/s", "rps", "qps"), 1 / 60: ("/min", "rpm"), 1 / 3600: ("/h", "rph")}
@@ -91,15 +91,15 @@ class Option:
         self.hidden, self.group, self.metavar = hidden, group, metavar
         self.type: Any = None
 
-    def parse(self, text: str) -> Any:  # noqa: PLR0912 - one branch a kind
+    def parse(self, text: str) -> Any:
         """A text of the command line or of a cell as the value that Python takes.
 
         Raises ValueError, or InputError, for a text that is none.
         """
         match self.kind:
-            case "count":
+            case "count" | "loose count":  # of a loose one, whoever takes it checks the bounds
                 return self._whole(text)
-            case "number":
+            case "number" | "loose":
                 return quantity(text, self.unit)
             case "choice" if text not in self.complete:
                 raise ValueError(f"{text!r} is not one of {', '.join(map(repr, self.complete))}")
@@ -107,27 +107,17 @@ class Option:
                 if self.kind == "folder" and not text.strip():
                     raise ValueError("the name is empty; write . for the current folder")
                 return Path(text)
-            case "loose":  # whoever takes it checks it
-                return quantity(text, self.unit)
-            case "loose count":
-                return self._whole(text)
             case "flag":
                 return _TRUTH.get(text.strip().lower(), text)
             case "length":
                 return text if ":" in text else self._whole(text, "whole number, nor a length such as uniform:100-200")
-            case "names":
-                return [part.strip() for part in text.split(",") if part.strip()]
-            case "counts":
-                return [
-                    self._whole(part, "list of whole numbers such as 2,4") for part in text.split(",") if part.strip()
-                ]
-            case "price":
-                return (
-                    quantity(text, self.unit)
-                    if text.strip()[:1] in "$.0123456789" and "=" not in text
-                    else self._pairs(text)
-                )
-            case "pairs":
+            case "names" | "counts":
+                parts = [part.strip() for part in text.split(",") if part.strip()]
+                what = "list of whole numbers such as 2,4"
+                return parts if self.kind == "names" else [self._whole(part, what) for part in parts]
+            case "price" if "=" not in text and text.strip()[:1] in "$.0123456789":
+                return quantity(text, self.unit)
+            case "price" | "pairs":
                 return self._pairs(text)
             case _:
                 return text

@@ -17,11 +17,11 @@ from pydantic import Field, TypeAdapter, WithJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict  # typing's own cannot be read back before Python 3.12
 
-from rooflinekit.decision.economics.results import Cost
-from rooflinekit.decision.planning.answer import Candidate, Fleet, PlanAnswer
+from rooflinekit.decision.economics.cost import Cost
+from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer
 from rooflinekit.decision.sensitivity.balance import Balance
 from rooflinekit.decision.sensitivity.elasticity import Elasticity
-from rooflinekit.decision.sensitivity.results import Levers, MoveResult
+from rooflinekit.decision.sensitivity.levers import Levers, MoveResult
 from rooflinekit.estimation.results import Estimate, KernelResult, StepResult
 from rooflinekit.explanation.walk.result import Phase, Section, Stop, Walk, Work
 from rooflinekit.model.graph.tree import Node
@@ -238,8 +238,8 @@ def _not_negative(name: str, schema: Schema) -> Schema:
 def _schema(command: str, kind: Any, description: str) -> Schema:
     """The schema of a command's JSON (draft 2020-12).
 
-    >>> SCHEMAS["estimate"]()["properties"]["tpot_ms"]["anyOf"][0]
-    {'type': 'number', 'minimum': 0}
+    >>> SCHEMAS["estimate"]()["properties"]["tpot_ms"]
+    {'minimum': 0, 'type': 'number'}
     """
     made = TypeAdapter(kind).json_schema(mode="serialization", schema_generator=_Answers)
     title = f"rooflinekit {command} --format json"

@@ -1,4 +1,4 @@
-"""What one accelerator hour costs: a dated quote, a price that the user gives, or a purchase spread over its years."""
+"""What one accelerator hour costs: a quote, a given price, or a purchase over its years; and what it draws."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.specs import load_accelerator
 
 __all__ = [
-    "HOURS_PER_YEAR",
+    "POWER_ASSUMPTION",
     "PRICE_KEYS",
     "Capex",
     "HourlyPrice",
+    "deployment_watts",
     "hourly_price",
+    "joules_per_token",
     "positive",
     "price_among",
-    "price_of",
     "priced_names",
     "quoted_price",
     "read_price",
@@ -35,6 +36,8 @@ HOURS_PER_YEAR = 8760.0
 """365 days of 24 hours."""
 
 _MOST = 1e12  # no price, wattage or number of years that a user may give is larger
+
+POWER_ASSUMPTION = "power: rated power (TDP) of every accelerator at all times, an upper limit; hosts are not counted"
 
 
 def usd_per_million(usd_per_hour: Numeric, tokens_per_second: Numeric) -> Numeric:
@@ -155,7 +158,12 @@ def hourly_price(accelerator: Accelerator, price: object = None, capex: Capex | 
     if price is not None:
         return HourlyPrice(positive(price, "price"), "given")
     if capex is not None:
-        return _bought(accelerator, capex)
+        if not accelerator.tdp_w and capex.watts is None and capex.usd_per_kwh:
+            raise InputError(f"{accelerator.name} has no rated power in its file, so its electricity cannot be priced")
+        words = f"purchase of {capex.purchase_usd:g} USD over {capex.years:g} years"
+        if isinstance(capex.usd_per_kwh, float) and capex.usd_per_kwh:
+            words += f", {capex.usd_per_kwh:g} USD/kWh at rated power and PUE {capex.pue:g}"
+        return HourlyPrice(capex.usd_per_gpu_hour(accelerator.tdp_w), words)
     quote = quoted_price(accelerator)
     if quote is None:
         raise InputError(
@@ -174,31 +182,11 @@ def read_price(accelerator: Accelerator, given: Mapping[str, Any]) -> HourlyPric
         for key in ("years", "power_price"):
             if key in asked:
                 raise InputError(f"{key} belongs to a purchase; add purchase (USD for one accelerator and its host)")
-        return hourly_price(accelerator, _own(accelerator, asked.get("price")))
+        return hourly_price(accelerator, price_among(asked.get("price"), [accelerator]))
     if "years" not in asked:
         raise InputError("purchase needs years: over how many years it is spread")
     capex = Capex.checked(asked["purchase"], asked["years"], asked.get("power_price", 0.0), asked.get("pue", 1.0))
-    return hourly_price(accelerator, _own(accelerator, asked.get("price")), capex)
-
-
-def _own(accelerator: Accelerator, price: object) -> object:
-    found = price_of(accelerator, price)
-    if found is None and price is not None:
-        raise InputError(
-            f"a price is given for {', '.join(priced_names(price))}, and {accelerator.name} is asked about"
-        )
-    return found
-
-
-def price_of(accelerator: Accelerator, price: object) -> object:
-    """The price of this accelerator where one is given for all, or `name=USD` for some; None where it is not named.
-
-    >>> from rooflinekit.specs import load_accelerator
-    >>> price_of(load_accelerator("h100-sxm").value, {"h100": 2.5, "h200": 3.5})
-    2.5
-    """
-    named = priced_names(price)
-    return named.get(accelerator.name) if isinstance(named, Mapping) else named
+    return hourly_price(accelerator, price_among(asked.get("price"), [accelerator]), capex)
 
 
 def priced_names(price: object) -> Any:
@@ -211,24 +199,46 @@ def priced_names(price: object) -> Any:
     return {load_accelerator(str(name)).value.name: usd for name, usd in price.items()}
 
 
-def price_among(price: object, gpus: Iterable[str]) -> Any:
-    """The one price of some accelerators. Raises InputError for another's, or for several."""
-    named = priced_names(price)
+def price_among(price: object, accelerators: Iterable[Accelerator]) -> Any:
+    """The one price of some accelerators, where it is given for all, or as `name=USD`.
+
+    >>> from rooflinekit.specs import load_accelerator
+    >>> price_among({"h100": 2.5, "h200": 3.5}, [load_accelerator("h100-sxm").value])
+    2.5
+
+    Raises InputError for the prices of others alone, or for several.
+    """
+    named, names = priced_names(price), [accelerator.name for accelerator in accelerators]
     if not isinstance(named, Mapping):
         return named
-    known = {load_accelerator(gpu).value.name for gpu in gpus}
-    for name in named:
-        if name not in known:
-            raise InputError(f"a price is given for {name}, which is not among {', '.join(sorted(known))}")
-    if len(named) > 1 and len(set(named.values())) > 1:
+    found = {named[name] for name in names if name in named}
+    if not found:
+        raise InputError(f"a price is given for {', '.join(named)}, which is not among {', '.join(names)}")
+    if len(found) > 1:
         raise InputError("one price an hour is needed here; give --price once")
-    return next(iter(named.values()))
+    return found.pop()
 
 
-def _bought(accelerator: Accelerator, capex: Capex) -> HourlyPrice:
-    if not accelerator.tdp_w and capex.watts is None and capex.usd_per_kwh:
-        raise InputError(f"{accelerator.name} has no rated power in its file, so its electricity cannot be priced")
-    words = f"purchase of {capex.purchase_usd:g} USD over {capex.years:g} years"
-    if isinstance(capex.usd_per_kwh, float) and capex.usd_per_kwh:
-        words += f", {capex.usd_per_kwh:g} USD/kWh at rated power and PUE {capex.pue:g}"
-    return HourlyPrice(capex.usd_per_gpu_hour(accelerator.tdp_w), words)
+def deployment_watts(
+    accelerator: Accelerator, gpus: Numeric, pue: Numeric = 1.0, cap_w: float | None = None
+) -> Numeric:
+    """Power of a deployment: accelerators · TDP · PUE [W]; a power cap takes the place of the TDP.
+
+    Raises InputError where the accelerator's file has no rated power.
+
+    >>> from rooflinekit.specs import load_accelerator
+    >>> deployment_watts(load_accelerator("h100-sxm").value, 8, pue=1.25)  # 8 x 700 W x 1.25
+    7000.0
+    """
+    if not accelerator.tdp_w:
+        raise InputError(f"{accelerator.name} has no rated power (power.tdp) in its file")
+    return gpus * (accelerator.tdp_w if cap_w is None else cap_w) * pue
+
+
+def joules_per_token(watts: Numeric, seconds_per_token: Numeric) -> Numeric:
+    """Energy of one token: power of the replica times the seconds of it that the token takes [J].
+
+    >>> joules_per_token(7000.0, 0.001)
+    7.0
+    """
+    return watts * seconds_per_token

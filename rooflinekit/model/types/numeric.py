@@ -49,12 +49,6 @@ __all__ = [
 ]
 
 
-def _traced(op: str, *given: Any) -> Any:
-    """An operator where a symbol is among the numbers; it needs no NumPy."""
-    symbol = next(number for number in given if isinstance(number, Symbol))
-    return symbol.pool.apply(op, *given)
-
-
 def maximum(first: Numeric, second: Numeric) -> Numeric:
     """Elementwise maximum.
 
@@ -63,11 +57,7 @@ def maximum(first: Numeric, second: Numeric) -> Numeric:
     """
     if isinstance(first, (int, float)) and isinstance(second, (int, float)):
         return first if first > second else second
-    if isinstance(first, Symbol) or isinstance(second, Symbol):
-        return _traced("max", first, second)
-    import numpy as np  # noqa: PLC0415
-
-    return cast("Array", np.maximum(first, second))
+    return _elementwise("maximum", first, second)
 
 
 def minimum(first: Numeric, second: Numeric) -> Numeric:
@@ -78,11 +68,7 @@ def minimum(first: Numeric, second: Numeric) -> Numeric:
     """
     if isinstance(first, (int, float)) and isinstance(second, (int, float)):
         return first if first < second else second
-    if isinstance(first, Symbol) or isinstance(second, Symbol):
-        return _traced("min", first, second)
-    import numpy as np  # noqa: PLC0415
-
-    return cast("Array", np.minimum(first, second))
+    return _elementwise("minimum", first, second)
 
 
 def where(condition: object, yes: Numeric, no: Numeric) -> Numeric:
@@ -93,11 +79,17 @@ def where(condition: object, yes: Numeric, no: Numeric) -> Numeric:
     """
     if isinstance(condition, bool) and isinstance(yes, (int, float)) and isinstance(no, (int, float)):
         return yes if condition else no
-    if isinstance(condition, Symbol) or isinstance(yes, Symbol) or isinstance(no, Symbol):
-        return cast("Numeric", _traced("where", condition, yes, no))
+    return _elementwise("where", condition, yes, no)
+
+
+def _elementwise(name: str, *given: object) -> Numeric:
+    """A function of NumPy on arrays; on symbols its node, without waiting for NumPy."""
+    for value in given:
+        if isinstance(value, Symbol):
+            return cast("Numeric", value.pool.apply({"maximum": "max", "minimum": "min"}.get(name, name), *given))
     import numpy as np  # noqa: PLC0415
 
-    return cast("Array", np.where(cast("Array", condition), yes, no))
+    return cast("Array", getattr(np, name)(*given))
 
 
 def absolute(value: Numeric) -> Numeric:
@@ -117,11 +109,7 @@ def ceil(value: Numeric) -> Numeric:
     """
     if isinstance(value, (int, float)):
         return float(math.ceil(value))
-    if isinstance(value, Symbol):
-        return _traced("ceil", value)
-    import numpy as np  # noqa: PLC0415
-
-    return cast("Array", np.ceil(value))
+    return _elementwise("ceil", value)
 
 
 def ceil_div(value: Numeric, divisor: Numeric) -> Numeric:
@@ -182,11 +170,7 @@ def sqrt(value: Numeric) -> Numeric:
     """
     if isinstance(value, (int, float)):
         return math.sqrt(value)
-    if isinstance(value, Symbol):
-        return _traced("sqrt", value)
-    import numpy as np  # noqa: PLC0415
-
-    return cast("Array", np.sqrt(value))
+    return _elementwise("sqrt", value)
 
 
 def exp(value: Numeric) -> Numeric:
@@ -197,11 +181,7 @@ def exp(value: Numeric) -> Numeric:
     """
     if isinstance(value, (int, float)):
         return math.exp(value)
-    if isinstance(value, Symbol):
-        return _traced("exp", value)
-    import numpy as np  # noqa: PLC0415
-
-    return cast("Array", np.exp(value))
+    return _elementwise("exp", value)
 
 
 def log(value: Numeric) -> Numeric:
@@ -212,11 +192,7 @@ def log(value: Numeric) -> Numeric:
     """
     if isinstance(value, (int, float)):
         return math.log(value)
-    if isinstance(value, Symbol):
-        return _traced("log", value)
-    import numpy as np  # noqa: PLC0415
-
-    return cast("Array", np.log(value))
+    return _elementwise("log", value)
 
 
 def every(condition: object) -> bool:
@@ -247,11 +223,7 @@ def log2(value: Numeric) -> Numeric:
     """
     if isinstance(value, (int, float)):
         return math.log2(value)
-    if isinstance(value, Symbol):
-        return _traced("log2", value)
-    import numpy as np  # noqa: PLC0415
-
-    return cast("Array", np.log2(value))
+    return _elementwise("log2", value)
 
 
 def smooth_maximum(first: Numeric, second: Numeric, sharpness: int) -> Numeric:
