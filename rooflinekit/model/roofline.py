@@ -61,8 +61,7 @@ def time_kernel(kernel: Kernel, system: System, calibration: Calibration | None,
     n = kernel.count
     bound = n * slowest(compute, memory, network)
     if calibration is None:
-        whole = KernelTime(bound, bound, bound, bound, kernel, n * compute, n * memory, n * network, 0.0)
-        return whole.labelled()
+        return KernelTime(bound, bound, bound, bound, kernel, n * compute, n * memory, n * network, 0.0)
     bound = named(bound, "bound", "datasheet roofline of all launches: nothing can be faster", "s")
     fit = calibration.fit(kernel)
     parts = fit.time(kernel, system, warm)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from rooflinekit.model.execution import Iteration, changed, host_entries
-from rooflinekit.model.graph import named
+from rooflinekit.model.graph.symbol import named
 from rooflinekit.model.kernels import Operation, Step
 from rooflinekit.model.layers import (
     Precision,
@@ -99,8 +99,7 @@ class Plan:
     def run(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> tuple[KernelTime, ...]:
         """The kernels of a step with their times; with `costs`, as they run among their neighbours."""
         timed = (time_kernel(kernel, self.system, self.calibration) for kernel in self.kernels(batch, grows))
-        run = timed if costs is None else (changed(each, costs) for each in timed)
-        return tuple(each.labelled() for each in run)
+        return tuple((each if costs is None else changed(each, costs)).labelled() for each in timed)
 
     def busiest_share(self, batch: Batch) -> tuple[Numeric, Numeric]:
         """Shares of a step's time and of its bound that the busiest pipeline stage takes.

@@ -149,7 +149,8 @@ class Pool:
         return self.node(op, *given, value=OPERATORS[op](*values))
 
     def _leaf(self, argument: Any) -> Any:
-        return self.fact(argument, argument.quantity) if isinstance(argument, Fact) else _plain(argument)
+        named = self.names and isinstance(argument, Fact)
+        return self.fact(argument, argument.quantity) if named else _plain(argument)
 
     def lattice(self, axes: Sequence[tuple[float, ...]], values: Sequence[float], places: Sequence[Any]) -> Symbol:
         """Interpolation in a table, of which equal ones are one."""
@@ -334,7 +335,7 @@ def named(value: R, symbol: str, meaning: str, unit: str = "", source: str = "")
     >>> named(3.0, "F", "work of one launch", "FLOP")
     3.0
     """
-    if not isinstance(value, Symbol):
+    if not isinstance(value, Symbol) or not value.pool.names:
         return value
     return cast("R", value.pool.apply("named", value, Quantity(symbol, meaning, unit, source)))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.model.graph.symbol import named
+from rooflinekit.model.graph.symbol import Symbol, named
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum, minimum
 
@@ -104,9 +104,10 @@ class KernelTime(Time):
 
     def labelled(self) -> KernelTime:
         """The same; while it is traced, what to expect is a line of explanations under the kernel's name."""
-        kernel = self.kernel
-        expected = named(self.expected, kernel.name, f"{kernel.family}, {kernel.dtype.value}", "s")
-        return self if expected is self.expected else replace(self, expected=expected)
+        if not isinstance(self.expected, Symbol):
+            return self
+        title = f"{self.kernel.family}, {self.kernel.dtype.value}"
+        return replace(self, expected=named(self.expected, self.kernel.name, title, "s"))
 
     def changed(self, change: Callable[[Numeric], Numeric], **parts: Any) -> KernelTime:
         """The same with its time and interval changed, but not below the bound."""
