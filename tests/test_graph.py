@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.graph import BranchError, Graph, trace
 from rooflinekit.model.graph.python import compiled
-from rooflinekit.model.graph.trace import _flat
+from rooflinekit.model.graph.trace import flat
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
 from rooflinekit.model.types.numeric import choose, maximum, repeat, where
@@ -48,7 +48,7 @@ def test_compiled_python_gives_the_bits_of_the_formulas(deployment: tuple[str, s
     graph = static(deployed)
     quick = compiled(graph)
     for at in ((1.0, 1.0, 2.0), (32.0, 1024.0, 256.0), (7.0, 3001.0, 100.0), (512.0, 128.0, 4096.0)):
-        expected = dict(_flat(deployed.evaluate(Workload(*at))))
+        expected = dict(flat(deployed.evaluate(Workload(*at))))
         assert list(expected) == list(graph.outputs)
         assert max(map(apart, quick(*at), expected.values())) < 1e-12, at
 
@@ -58,10 +58,10 @@ def test_loads_below_and_above_the_knee_are_one_graph(deployment: tuple[str, str
     deployed = predictor(*deployment)
     quick = compiled(trace(lambda rate, isl, osl: open_loop(deployed, rate, Traffic(isl, osl)), ["rate", "isl", "osl"]))
     for at in ((0.01, 1000.0, 200.0), (0.5, 500.0, 300.0), (1e5, 500.0, 300.0)):
-        expected = [value for _, value in _flat(open_loop(deployed, at[0], Traffic(*at[1:])))]
+        expected = [value for _, value in flat(open_loop(deployed, at[0], Traffic(*at[1:])))]
         assert max(map(apart, quick(*at), expected)) < 1e-12, at
     graph = trace(lambda users: closed_loop(deployed, users, Traffic(1024.0, 256.0, requests=4.0)), ["users"])
-    expected = [value for _, value in _flat(closed_loop(deployed, 48.0, Traffic(1024.0, 256.0, requests=4.0)))]
+    expected = [value for _, value in flat(closed_loop(deployed, 48.0, Traffic(1024.0, 256.0, requests=4.0)))]
     assert max(map(apart, compiled(graph)(48.0), expected)) < 1e-12
 
 

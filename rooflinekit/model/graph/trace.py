@@ -9,7 +9,7 @@ from typing import Any
 
 from rooflinekit.model.graph.symbol import Pool, Quantity, Symbol
 
-__all__ = ["Graph", "reachable", "trace", "variables"]
+__all__ = ["Graph", "flat", "reachable", "trace", "variables"]
 
 Inputs = Iterable[str] | Mapping[str, Quantity | None]
 
@@ -44,7 +44,7 @@ def trace(function: Callable[..., Any], inputs: Inputs, at: Mapping[str, float] 
     names = dict(inputs) if isinstance(inputs, Mapping) else dict.fromkeys(inputs)
     pool = Pool(at)
     given = {name: pool.variable(name, quantity) for name, quantity in names.items()}
-    return Graph(tuple(names), dict(_flat(function(**given))))
+    return Graph(tuple(names), dict(flat(function(**given))))
 
 
 def reachable(outputs: Iterable[Any]) -> list[Symbol]:
@@ -64,7 +64,7 @@ def variables(node: Symbol) -> set[str]:
     return {part.arguments[0] for part in reachable([node]) if part.op == "var"}
 
 
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Numbers and symbols of nested dataclasses, mappings and sequences; what is neither is left out."""
     inside = f"{name}." if name else ""
     if isinstance(value, Symbol):
@@ -73,10 +73,10 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, float(value)
     elif isinstance(value, Mapping):
         for key, part in value.items():
-            yield from _flat(part, f"{inside}{key}")
+            yield from flat(part, f"{inside}{key}")
     elif isinstance(value, (list, tuple)):
         for place, part in enumerate(value):
-            yield from _flat(part, f"{inside}{place}")
+            yield from flat(part, f"{inside}{place}")
     elif is_dataclass(value):
         for entry in fields(value):
-            yield from _flat(getattr(value, entry.name), f"{inside}{entry.name}")
+            yield from flat(getattr(value, entry.name), f"{inside}{entry.name}")
