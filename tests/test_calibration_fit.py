@@ -14,6 +14,7 @@ from rooflinekit.evidence.kernel_fit.tables import measured_rows
 from rooflinekit.model.timing import AXES, GemmTime, parameters
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.kernel import GemmShape
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration import calibration_names, choose_calibration, load_calibration
 from rooflinekit.specs.calibration.load import read_calibration
@@ -79,7 +80,7 @@ def test_a_correction_learns_what_the_form_cannot_say_and_is_nothing_elsewhere()
     wide = rows.each(AXES["n"]) >= 4096
     assert np.median(ratio[wide]) > 1.05
     assert np.median(ratio[~wide]) < 1.04
-    far = replace(rows.kernels[0], dims={"m": 64.0, "n": 2.0**21, "k": 2048.0})
+    far = replace(rows.kernels[0], shape=GemmShape(64.0, 2.0**21, 2048.0))
     assert surface.ratio(far) == pytest.approx(1.0)
 
 

@@ -30,7 +30,7 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.errors import InputError, SpecError
-from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.kernel import CollectiveShape, GemmShape, Kernel
 from rooflinekit.simulation.interference import Interference, LoadPoint
 from rooflinekit.simulation.predict import predict_step
 from rooflinekit.specs.calibration import load_calibration
@@ -305,7 +305,7 @@ def system():
 
 def gemm(m, n=4096.0):
     k = 4096.0
-    return Kernel("w", "gemm", 1, Dtype.BF16, 2 * m * n * k, n * k * 2.0, dims={"m": m, "n": n, "k": k})
+    return Kernel("w", "gemm", 1, Dtype.BF16, 2 * m * n * k, n * k * 2.0, shape=GemmShape(m, n, k))
 
 
 def run_one(kernel, system, **costs):
@@ -329,7 +329,7 @@ def test_a_factor_slows_what_waits_for_its_resource(system, rows, slow, other):
 def test_no_factor_beats_the_bound_and_collectives_have_none(system):
     plain, fast = run_one(gemm(64.0, 65536.0), system, memory=0.5, compute=0.5)
     assert fast.time == fast.bound == plain.bound
-    payload = Kernel("all", "collective", 1, Dtype.BF16, network_bytes=1e6, gpus=2, dims={"bytes": 1e6},
+    payload = Kernel("all", "collective", 1, Dtype.BF16, network_bytes=1e6, gpus=2, shape=CollectiveShape(1e6),
                      variant="all_reduce")  # fmt: skip
     before, after = run_one(payload, system, memory=2.0, compute=2.0)
     assert before.time == after.time

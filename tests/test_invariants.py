@@ -121,13 +121,13 @@ def close(left, right, rel=1e-9):
 def test_the_residual_width_never_changes(model, tp, tokens):
     for kernel in plan(model, tp=tp).kernels(Batch.prefill(1.0, tokens)):
         if kernel.name in ("qkv_proj", "gate_up_proj", "up_proj", "router", "lm_head", "kv_a_proj", "qkv_a_proj"):
-            assert kernel.dims["k"] == model.hidden
+            assert kernel.shape.k == model.hidden
         if kernel.name in ("o_proj", "down_proj", "shared_down_proj"):
-            assert kernel.dims["n"] == model.hidden
+            assert kernel.shape.n == model.hidden
         if kernel.name in ("residual_norm", "final_norm"):  # block output and residual in, their sum and its norm out
             assert kernel.activation_bytes == tokens * 4 * model.hidden * 2
         if kernel.name == "all_reduce":
-            assert kernel.dims["bytes"] == tokens * model.hidden * 2
+            assert kernel.shape.payload == tokens * model.hidden * 2
 
 
 @law(plan=plans(), new=st.integers(1, 500), past=st.integers(1, 20_000))
@@ -310,7 +310,7 @@ def test_expert_parallelism_moves_work_without_making_any(model, ep, batch):
         return [k for k in plan(model, **deployment).kernels(Batch.decode(batch, 100.0)) if k.name == "experts"]
 
     one, split = experts(), experts(tp=4, ep=ep)
-    mean = [replace(k, flops=k.flops * k.dims["slots"] / k.dims["ranks"] / k.dims["routed"]) for k in split]
+    mean = [replace(k, flops=k.flops * k.shape.slots / k.shape.ranks / k.shape.routed) for k in split]
     assert close(4 * total(mean, "flops"), total(one, "flops"))
     # the rank shown is the fullest one
     assert 4 * total(split, "flops") >= total(one, "flops") * (1 - 1e-9)

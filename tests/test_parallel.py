@@ -141,7 +141,7 @@ def flops(built, batch):
     found = Counter()
     for op, count in built.operations.items():
         for kernel in op.kernels(step_of(built, batch), count):
-            fuller = op.routing.imbalance(kernel.dims["tokens"]) if isinstance(op, Experts) else 1.0
+            fuller = op.routing.imbalance(kernel.shape.tokens) if isinstance(op, Experts) else 1.0
             found[kernel.name] += kernel.count * kernel.flops / fuller
     return found
 
@@ -257,7 +257,7 @@ def test_over_two_nodes_a_token_goes_once_to_the_other():
 def test_within_one_replica_the_all_reduce_combines():
     done = kernels(plan("deepseek-v3", Deployment(tp=8, ep=8)), Batch.decode(64.0, 100.0))
     assert not {"expert_dispatch", "expert_combine", "expert_gather"} & set(done)
-    routed = done["experts"].dims["routed"]
+    routed = done["experts"].shape.routed
     assert done["experts"].flops == pytest.approx(2 * routed * 3 * 7168 * 2048)
     assert routed > 64 * 8 / 8  # the fullest rank
 
@@ -346,7 +346,7 @@ def test_context_parallel_decode_by_hand():
     assert four["attention"].kv_read_bytes == one["attention"].kv_read_bytes / 4
     assert four["attention"].flops == one["attention"].flops / 4
     assert four["attention"].activation_bytes == one["attention"].activation_bytes
-    assert four["qkv_proj"].dims["m"] == 2  # 8 sequences, two of them this rank's
+    assert four["qkv_proj"].shape.m == 2  # 8 sequences, two of them this rank's
     assert four["context_queries"].network_bytes == 3 / 4 * 8 * 32 * 128 * 2
     assert four["context_results"].network_bytes == 3 / 4 * 8 * (32 * 128 * 2 + 32 * 4)
 

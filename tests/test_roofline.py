@@ -14,7 +14,7 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError
 from rooflinekit.model.types.hardware import Accelerator, System
-from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.kernel import CollectiveShape, Kernel
 
 # 100 TFLOP/s, 1 TB/s, 10 MB of cache, eight joined at 100 GB/s, beyond that 25 GB/s
 CHIP = Accelerator(
@@ -89,7 +89,10 @@ def test_a_kernel_by_hand_under_a_calibration():
 
 
 def test_a_collective_by_hand_under_a_calibration():
-    kernel = Kernel("all_reduce", "collective", 2, Dtype.BF16, network_bytes=1e6, activation_bytes=1e6, gpus=4)
+    kernel = Kernel(
+        "all_reduce", "collective", 2, Dtype.BF16, network_bytes=1e6, activation_bytes=1e6, gpus=4,
+        shape=CollectiveShape(1e6),
+    )  # fmt: skip
     timed = time_kernel(kernel, SYSTEM, calibration())
     # 1 MB / 100 GB/s / 0.5 = 20 us; 5 us launch and 3 hops of 2 us
     assert timed.network == pytest.approx(2 * 20e-6)
@@ -101,7 +104,13 @@ def test_a_collective_by_hand_under_a_calibration():
 @pytest.mark.parametrize(("kernel", "expected"), [
     (gemm(flops=1e12, weight_bytes=1e6), "compute"),
     (gemm(flops=1e9, weight_bytes=1e9), "memory"),
-    (Kernel("all_reduce", "collective", 1, Dtype.BF16, activation_bytes=1e9, network_bytes=1e9, gpus=4), "network"),
+    (
+        Kernel(
+            "all_reduce", "collective", 1, Dtype.BF16, activation_bytes=1e9, network_bytes=1e9, gpus=4,
+            shape=CollectiveShape(1e9),
+        ),
+        "network",
+    ),
     (gemm(flops=1e6, weight_bytes=1e5), "overhead"),  # 0.125 us of memory under a launch of 5 us
 ])  # fmt: skip
 def test_each_of_the_four_regimes_is_reached(kernel, expected):

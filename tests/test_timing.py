@@ -24,7 +24,7 @@ from rooflinekit.model.timing import (
 )
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.kernel import FAMILIES, Kernel
+from rooflinekit.model.types.kernel import FAMILIES, CollectiveShape, GemmShape, Kernel, RowsShape
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration import calibration_names, load_calibration
 
@@ -92,8 +92,7 @@ def scalar(kernel: Kernel) -> Kernel:
     def plain(value: object) -> object:
         return float(np.asarray(value).ravel()[0]) if isinstance(value, np.ndarray) else value
 
-    values = {name: plain(getattr(kernel, name)) for name in kernel.__dataclass_fields__ if name != "dims"}
-    return Kernel(**values, dims={name: plain(value) for name, value in kernel.dims.items()})
+    return kernel.mapped(plain)
 
 
 def test_gemm_by_hand_memory_bound():
@@ -131,9 +130,9 @@ def test_prefill_of_a_chunk_equals_the_difference_of_prefills_in_work():
     """New 1,024 after 3,072 has the pairs of 4,096 less those of 3,072, and costs less than the whole prompt."""
     whole = prefill(1, 4096)
     pairs = 4096 * 4097 / 2 - 3072 * 3073 / 2
-    dims = dict(whole.dims) | {"new": 1024.0, "pairs": pairs}
-    work = whole.flops * pairs / whole.dims["pairs"]
-    chunk = replace(whole, flops=work, activation_bytes=whole.activation_bytes / 4, dims=dims)
+    shape = replace(whole.shape, new=1024.0, pairs=pairs)
+    work = whole.flops * pairs / whole.shape.pairs
+    chunk = replace(whole, flops=work, activation_bytes=whole.activation_bytes / 4, shape=shape)
     fresh, late, full = (PrefillTime().time(kernel, H100).compute for kernel in (prefill(1, 1024), chunk, whole))
     assert fresh < late < full
 
@@ -151,7 +150,7 @@ def test_experts_by_hand_and_foreign_rows():
 def test_collective_by_hand():
     """All-reduce of 16 MB over 8: 28 MB sent at 0.8 · 450 GB/s = 77.8 µs, 4 + 7 · 0.5 µs of latency, 4·√28 µs."""
     kernel = Kernel(
-        "c", "collective", 1, Dtype.BF16, network_bytes=28e6, gpus=8, dims={"bytes": 16e6}, variant="all_reduce"
+        "c", "collective", 1, Dtype.BF16, network_bytes=28e6, gpus=8, shape=CollectiveShape(16e6), variant="all_reduce"
     )
     assert CollectiveTime().time(kernel, H100).total == pytest.approx(
         4e-6 + 3.5e-6 + 28e6 / 360e9 + 4e-6 * math.sqrt(28)
@@ -165,7 +164,7 @@ def test_plain_roofline_by_hand():
 
 def test_a_row_costs_time_besides_its_bytes() -> None:
     """3.35 MB at 3.35 TB/s and 80 %, and 100 rows of 50 ns: 2.5 + 5 + 1.25 µs."""
-    kernel = Kernel("a", "embedding", 1, Dtype.BF16, activation_bytes=3.35e6, dims={"rows": 100.0})
+    kernel = Kernel("a", "embedding", 1, Dtype.BF16, activation_bytes=3.35e6, shape=RowsShape(100.0))
     assert PlainTime(row=50e-9).time(kernel, H100).total == pytest.approx(2.5e-6 + 5e-6 + 1e-6 / 0.8)
 
 
@@ -184,8 +183,8 @@ def test_surface_fades_to_one_outside_and_interpolates_alike_for_scalars_and_arr
         assert surface.ratio(gemm(m, n, 1.0)) == pytest.approx(1.0)
     assert surface.ratio(gemm(16.0, 1024.0, 1.0)) == pytest.approx(math.exp(-0.2))
     points = np.array([1.0, 3.0, 17.0, 500.0])
-    many = surface.ratio(Kernel("w", "gemm", 1, Dtype.BF16, dims={"m": points, "n": 1500.0, "k": 1.0}))
-    both = surface.ratio(Kernel("w", "gemm", 1, Dtype.BF16, dims={"m": points, "n": 1500.0 + 0 * points, "k": 1.0}))
+    many = surface.ratio(Kernel("w", "gemm", 1, Dtype.BF16, shape=GemmShape(points, 1500.0, 1.0)))
+    both = surface.ratio(Kernel("w", "gemm", 1, Dtype.BF16, shape=GemmShape(points, 1500.0 + 0 * points, 1.0)))
     each = [surface.ratio(gemm(point, 1500.0, 1.0)) for point in points]
     assert many == pytest.approx(each)
     assert both == pytest.approx(each)

@@ -162,7 +162,7 @@ def test_experts_see_the_tokens_that_there_are():
     """One prompt among eight attention replicas: the experts compute its tokens, not eight times as many."""
     plan = resolve("deepseek-v3", "h200-sxm", read_deployment({"dp": 8, "ep": 8}), "none").plan
     lone = lone_prompt(InFlight(1.0, 1000.0, 100.0), 1.0 / 8)
-    tokens = {kernel.dims["tokens"] for kernel in plan.kernels(lone) if kernel.name == "experts"}
+    tokens = {kernel.shape.tokens for kernel in plan.kernels(lone) if kernel.name == "experts"}
     assert tokens == {1000.0}
     assert float(plan.time(lone).time) < float(plan.time(Batch.prefill(1.0, 1000.0)).time)
 

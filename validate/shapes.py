@@ -17,7 +17,7 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.kernel import AttentionShape, GemmShape, Kernel
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.validate.prefill import Heads
@@ -172,13 +172,15 @@ class _Roof:
 
 
 def _own_heads(own: Sequence[Kernel]) -> list[Heads]:
-    found = [k.dims for k in own if k.family == "attention_decode" and k.name != "index_scores"]
-    return list(dict.fromkeys(Heads(int(d["heads"]), int(d["kv_heads"]), int(d["head_dim"])) for d in found))
+    decode = [k for k in own if k.family == "attention_decode" and k.name != "index_scores"]
+    found = [k.shaped(AttentionShape) for k in decode]
+    return list(dict.fromkeys(Heads(int(s.heads), int(s.kv_heads), int(s.head_dim)) for s in found))
 
 
 def _gemms(own: Sequence[Kernel], roof: _Roof, extent: Extent) -> list[tuple[int, int, int]]:
     """The model's matrices over the tokens of a step; matrices of any size between 256 and the extent's width."""
-    matrices = dict.fromkeys((int(k.dims["n"]), int(k.dims["k"])) for k in own if k.family == "gemm")
+    products = [k.shaped(GemmShape) for k in own if k.family == "gemm"]
+    matrices = dict.fromkeys((int(s.n), int(s.k)) for s in products)
     rows = [(m, n, k) for n, k in matrices for m in extent.tokens]
     steps = range(int(2 * math.log2(extent.width / 256)) + 1)
     sides = [64 * round(256 * 2 ** (step / 2) / 64) for step in steps]

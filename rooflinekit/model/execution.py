@@ -8,7 +8,7 @@ from typing import Any
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import StepCosts
-from rooflinekit.model.types.kernel import Kernel, KernelTime
+from rooflinekit.model.types.kernel import AttentionShape, Kernel, KernelTime
 from rooflinekit.model.types.numeric import Numeric, maximum, where
 
 __all__ = ["Iteration", "host_times", "run_by"]
@@ -62,7 +62,8 @@ def _changed(timed: KernelTime, costs: StepCosts) -> KernelTime:
     kernel, bound = timed.kernel, timed.bound
     shift = (kernel.count * costs.collective if kernel.gpus > 1 else 0.0) - costs.hidden * timed.overhead
     if costs.grouped and kernel.family == "attention_decode":
-        timed = _repeated(timed, 1.0 + costs.grouped * (1.0 - kernel.dims["kv_heads"] / kernel.dims["heads"]))
+        shape = kernel.shaped(AttentionShape)
+        timed = _repeated(timed, 1.0 + costs.grouped * (1.0 - shape.kv_heads / shape.heads))
     if isinstance(shift, float) and shift == 0.0:
         return timed
     time, low, high = (maximum(end + shift, bound) for end in (timed.time, timed.low, timed.high))

@@ -14,6 +14,8 @@ from rooflinekit.estimation.frames.loaded import answer_loads, read_loads
 from rooflinekit.estimation.frames.texts import Rows, Texts
 from rooflinekit.estimation.frames.values import Times, values_of
 from rooflinekit.estimation.frames.warn import warn
+from rooflinekit.model.graph import trace
+from rooflinekit.model.graph.arrays import Vectorised
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.workload import Workload
@@ -22,6 +24,8 @@ from rooflinekit.version import __version__
 __all__ = ["answer_table", "estimate_frame"]
 
 _CHUNK = 8_192  # rows evaluated at once: an array of them is below the size at which an allocator asks the kernel
+_MANY = 65_536  # rows from which a graph pays for being printed
+_STATIC = len(NUMBERS)
 _TEXTS = ("level", "calibration_hash", "warnings", "error")
 
 
@@ -93,11 +97,14 @@ class _Table:
         return self.texts["error"].empty(group.rows)
 
     def _fill(self, rows: Rows, resolved: Resolved) -> None:
-        for start in range(0, len(rows), _CHUNK):
-            part = rows[start : start + _CHUNK]
-            place = slice(part[0], part[-1] + 1) if part[-1] - part[0] + 1 == len(part) else part
-            for name, values in _point(resolved, {key: column[place] for key, column in self.work.items()}).items():
-                self.results[name][place] = values
+        if len(rows):
+            whole = rows[-1] - rows[0] + 1 == len(rows)
+            place = slice(rows[0], rows[-1] + 1) if whole else rows
+            work = {key: column[place] for key, column in self.work.items()}
+            if whole:
+                _points(resolved, work, self.numbers[:_STATIC, place])
+            else:
+                self.numbers[:_STATIC, place] = _points(resolved, work, np.empty((_STATIC, len(rows))))
         self._say(rows, resolved)
         warn(self.texts["warnings"], rows, resolved, self.work, self.results)
 
@@ -132,10 +139,26 @@ def _truth(holds: Any, known: Array) -> Any:
     return pd.arrays.BooleanArray(holds, np.isnan(known))
 
 
-def _point(resolved: Resolved, work: dict[str, Array]) -> dict[str, Any]:
-    context = work["context"]
-    fixed = None if np.isnan(context).any() else context
-    point = resolved.predictor.evaluate(Workload(work["batch"], work["isl"], work["osl"], work["cached"], fixed))
-    rate = point.output_rate(work["batch"], work["osl"])
-    times = Times(point.ttft, point.tpot, point.e2e(work["osl"]), rate)
-    return values_of(times, point.memory, resolved.plan.deployment.gpus)
+def _points(resolved: Resolved, work: dict[str, Array], out: Array) -> Array:
+    """The numbers of NUMBERS, one row each; many rows through the graph of the deployment, with the same bits."""
+    rows = out.shape[1]
+    given = {name: column for name, column in work.items() if name != "context" or not np.isnan(column).any()}
+    if rows >= _MANY:
+        names = [name for name, column in given.items() if name != "cached" or column.any()]
+        point = Vectorised(trace(lambda **inputs: _values(resolved, inputs), names))
+        point(out=out, **{name: given[name] for name in names})
+        return out
+    for start in range(0, rows, _CHUNK):
+        piece = slice(start, start + _CHUNK)
+        found = _values(resolved, {name: column[piece] for name, column in given.items()})
+        for number, name in enumerate(NUMBERS):
+            out[number, piece] = found[name]
+    return out
+
+
+def _values(resolved: Resolved, inputs: dict[str, Any]) -> dict[str, Any]:
+    work = Workload(**inputs)
+    point = resolved.predictor.evaluate(work)
+    times = Times(point.ttft, point.tpot, point.e2e(work.osl), point.output_rate(work.batch, work.osl))
+    found = values_of(times, point.memory, resolved.plan.deployment.gpus)
+    return {name: found[name] for name in NUMBERS}

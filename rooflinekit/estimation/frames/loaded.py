@@ -164,9 +164,8 @@ def _warn(said: Texts, resolved: Resolved, asked: _Asked, values: dict[str, Nume
     """What `estimate` says of the load, and then of the deployment."""
     room, rate, knee = (np.broadcast_to(values[n], len(asked.rows)) for n in ("slots", "request_rate", "knee_rate"))
     over = np.broadcast_to(values["stable"], len(asked.rows)) == 0.0
-    said.append(asked.rows[over], [rate[over], knee[over]], lambda at: unstable_note(rate[over][at], knee[over][at]))
+    said.append(asked.rows[over], [rate[over], knee[over]], unstable_note)
     late = asked.users > room
-    facts = [room[late], asked.users[late]]
-    said.append(asked.rows[late], facts, lambda at: waiting_note(*(float(fact[at]) for fact in facts)))
+    said.append(asked.rows[late], [room[late], asked.users[late]], waiting_note)
     if resolved.warnings:
-        said.append(asked.rows, [], lambda _: "; ".join(resolved.warnings))
+        said.append(asked.rows, [], lambda: "; ".join(resolved.warnings))

@@ -13,6 +13,8 @@ from rooflinekit.model.types.numeric import Array
 
 __all__ = ["Rows", "Texts"]
 
+_WIDEST = 2**31  # a key that may be multiplied once more without leaving 64 bits
+
 Rows = NDArray[np.intp]
 """Positions of rows in a table."""
 
@@ -22,7 +24,7 @@ class Texts:
 
     >>> said = Texts(3)
     >>> said.put(np.array([0, 2]), "slow")
-    >>> said.append(np.array([1, 2]), [np.array([7.0, 7.0])], lambda at: "hot")
+    >>> said.append(np.array([1, 2]), [np.array([7.0, 7.0])], lambda heat: "hot")
     >>> list(said.column())
     ['slow', 'hot', 'slow; hot']
     """
@@ -41,21 +43,23 @@ class Texts:
         silent: Rows = rows[self._codes[rows] == 0]
         return silent
 
-    def append(self, rows: Rows, facts: Sequence[Array], say: Callable[[int], str]) -> None:
-        """Say something more in some rows; those with equal facts share a text, made for the first of them."""
+    def append(self, rows: Rows, facts: Sequence[Array], say: Callable[..., str]) -> None:
+        """Say something more in some rows, from the facts of each; those with equal facts share a text."""
         if not len(rows):
             return
-        key = pd.factorize(self._codes[rows])[0]
+        key = self._codes[rows]
         for fact in facts:
             code, values = pd.factorize(fact)
-            key = pd.factorize(key * len(values) + code)[0]
+            key = key * len(values) + code
+            if key.max() > _WIDEST:
+                key = pd.factorize(key)[0]
+        key = pd.factorize(key)[0]
         first = np.zeros(int(key.max()) + 1, np.intp)
         first[key[::-1]] = np.arange(len(key))[::-1]
-        before = [self._texts[code] for code in self._codes[rows[first]]]
-        fresh = [
-            self._code("; ".join(filter(None, (old, say(int(at)))))) for old, at in zip(before, first, strict=True)
-        ]
-        self._codes[rows] = np.array(fresh)[key]
+        before = [self._texts[code] for code in self._codes[rows[first]].tolist()]
+        told = zip(*(fact[first].tolist() for fact in facts), strict=True) if facts else [()] * len(first)
+        texts = [f"{old}; {say(*values)}" if old else say(*values) for old, values in zip(before, told, strict=True)]
+        self._codes[rows] = np.array([self._code(text) for text in texts])[key]
 
     def column(self) -> Any:
         """All rows, as an array that pandas takes."""

@@ -27,7 +27,7 @@ def warn_of_lengths(said: Texts, rows: Rows, resolved: Resolved, work: dict[str,
         beyond = f" tokens exceed {model.name}'s maximum context of {model.max_context}"
         _over(said, rows, tokens, float(model.max_context), beyond)
     alone = rows[work["osl"][rows] == 1]
-    said.append(alone, [], lambda _: "osl 1 has no second token: TPOT is the step that would follow")
+    said.append(alone, [], lambda: "osl 1 has no second token: TPOT is the step that would follow")
     if (longest := settings.max_model_len) is not None:
         _over(
             said, rows, tokens, float(longest), f" tokens exceed max_model_len {longest}: the engine would refuse them"
@@ -35,27 +35,23 @@ def warn_of_lengths(said: Texts, rows: Rows, resolved: Resolved, work: dict[str,
     if (sequences := settings.max_num_seqs) is not None:
         batch = work["batch"][rows]
         over = batch > sequences * resolved.plan.deployment.dp
-        turns = batch[over]
         words = f"max_num_seqs {sequences} would run a batch of "
-        said.append(rows[over], [turns], lambda at: f"{words}{int(turns[at])} in turns")
+        said.append(rows[over], [batch[over]], lambda batch: f"{words}{int(batch)} in turns")
 
 
 def _over(said: Texts, rows: Rows, tokens: Array, limit: float, words: str) -> None:
     over = tokens > limit
-    counts = tokens[over]
-    said.append(rows[over], [counts], lambda at: f"{int(counts[at])}{words}")
+    said.append(rows[over], [tokens[over]], lambda count: f"{int(count)}{words}")
 
 
 def _misfits(said: Texts, rows: Rows, results: dict[str, Array]) -> None:
     need, have = results["needed_bytes"][rows], results["available_bytes"][rows]
     over = need > have
-    sizes = [_tenths(size[over] / GB) for size in (need, have, need - have)]
+    said.append(rows[over], [_tenths(size[over] / GB) for size in (need, have, need - have)], _misfit)
 
-    def misfit(at: int) -> str:
-        needed, there, more = (f"{size[at]:.1f} GB" for size in sizes)
-        return f"does not fit: needs {needed} per accelerator and has {there}, {more} too little"
 
-    said.append(rows[over], sizes, misfit)
+def _misfit(need: float, have: float, more: float) -> str:
+    return f"does not fit: needs {need:.1f} GB per accelerator and has {have:.1f} GB, {more:.1f} GB too little"
 
 
 def _tenths(value: Array) -> Array:

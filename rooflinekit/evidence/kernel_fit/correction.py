@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,12 @@ from numpy.typing import NDArray
 
 from rooflinekit.evidence.kernel_fit.lattice import LATTICES, Lattice, make_axes
 from rooflinekit.evidence.kernel_fit.tables import Measured
+from rooflinekit.model.graph.table import located
 from rooflinekit.model.timing import AXES, Axis, Surface, TimeForm
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import MissingExtraError
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.numeric import Array, corners
+from rooflinekit.model.types.numeric import Array
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -171,11 +173,22 @@ def _basis(grid: _Grid, rows: Measured) -> csr_array:
         from scipy.sparse import csr_array  # noqa: PLC0415
     except ImportError:
         raise MissingExtraError("fitting a calibration", "accuracy") from None
-    found = corners([axis.nodes for axis in grid.axes], [np.log2(rows.each(AXES[axis.name])) for axis in grid.axes])
+    found = _corners([axis.nodes for axis in grid.axes], [np.log2(rows.each(AXES[axis.name])) for axis in grid.axes])
     count, size = len(rows.time), int(np.prod(grid.shape))
     weight = np.concatenate([np.broadcast_to(w, (count,)) for _, w in found])
     column = np.concatenate([np.broadcast_to(at, (count,)) for at, _ in found])
     return csr_array((weight, (np.tile(np.arange(count), len(found)), column)), shape=(count, size))
+
+
+def _corners(axes: Sequence[Sequence[float]], places: Sequence[Array]) -> list[tuple[NDArray[np.intp], Array]]:
+    """Flat indices of the nodes of a table around each position, and their weights (multilinear interpolation)."""
+    found: list[tuple[NDArray[np.intp], Array]] = [(np.zeros(1, np.intp), np.ones(1))]
+    for nodes, place in zip(axes, places, strict=True):
+        index, share = located(nodes, place)
+        size = len(nodes)
+        near = [(at * size + index, weight * (1.0 - share)) for at, weight in found]
+        found = near + ([(at * size + index + 1, weight * share) for at, weight in found] if size > 1 else [])
+    return found
 
 
 def _penalty(grid: _Grid, free: NDArray[np.bool_]) -> Array:

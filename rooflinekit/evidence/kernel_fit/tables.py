@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rooflinekit.evidence.kernel_fit.routing import balanced_load, power_law_load
-from rooflinekit.model.kernels import attention_flops, gemm_activation_bytes, gemm_flops, sent_bytes
+from rooflinekit.model.kernels import (
+    append_bytes,
+    attention_activation_bytes,
+    attention_flops,
+    cache_read_bytes,
+    elementwise_flops,
+    expert_activation_bytes,
+    expert_flops,
+    expert_weight_bytes,
+    gathered_bytes,
+    gemm_activation_bytes,
+    gemm_flops,
+    gemm_weight_bytes,
+    passed_bytes,
+    sent_bytes,
+    up_projected_bytes,
+)
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import SpecError
-from rooflinekit.model.types.kernel import Family, Kernel
+from rooflinekit.model.types.kernel import (
+    AttentionShape,
+    CollectiveShape,
+    ExpertsShape,
+    Family,
+    GemmShape,
+    Kernel,
+    RowsShape,
+)
 from rooflinekit.model.types.numeric import Array
 
 if TYPE_CHECKING:
@@ -22,7 +47,8 @@ if TYPE_CHECKING:
 __all__ = ["GROUP", "OPERATIONS", "VARIANT", "Columns", "Measured", "measured_rows"]
 
 Columns = Mapping[str, Array]
-_LATENT, _VALUES, _NOPE_ROPE = 576, 512, 192
+_LATENT, _RANK, _NOPE, _ROPE, _VALUES = 576, 512, 128, 64, 128
+_WIDE = 2.0  # bytes of an element in 16 bit
 """DeepSeek's latent with rotary part, without it, and query-key width of an up-projected head."""
 
 
@@ -43,7 +69,11 @@ class Measured:
     def subset(self, rows: NDArray[np.bool_]) -> Measured:
         """Rows by a boolean mask."""
         parts = np.split(rows, np.cumsum(self.sizes)[:-1])
-        kept = [(_slice(k, mask), int(mask.sum())) for k, mask in zip(self.kernels, parts, strict=True) if mask.any()]
+        kept = [
+            (k.mapped(partial(_cut, mask)), int(mask.sum()))
+            for k, mask in zip(self.kernels, parts, strict=True)
+            if mask.any()
+        ]
         kernels, sizes = tuple(kernel for kernel, _ in kept), tuple(size for _, size in kept)
         return Measured(self.family, kernels, sizes, self.time[rows], self.group[rows], self.warm)
 
@@ -57,12 +87,8 @@ class Measured:
         return np.concatenate(parts).astype(float)
 
 
-def _slice(kernel: Kernel, rows: NDArray[np.bool_]) -> Kernel:
-    def cut(value: Any) -> Any:
-        return value[rows] if isinstance(value, np.ndarray) else value
-
-    changed = {entry.name: cut(getattr(kernel, entry.name)) for entry in fields(kernel) if entry.name != "dims"}
-    return replace(kernel, **changed, dims={name: cut(value) for name, value in kernel.dims.items()})
+def _cut(rows: NDArray[np.bool_], value: Any) -> Any:
+    return value[rows] if isinstance(value, np.ndarray) else value
 
 
 def measured_rows(table: pd.DataFrame, operation: str) -> Measured:
@@ -100,8 +126,8 @@ def _parts(table: pd.DataFrame, operation: str) -> list[NDArray[np.intp]]:
 def _gemm(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     m, n, k = columns["m"], columns["n"], columns["k"]
     return Kernel(
-        "gemm", "gemm", 1, dtype, gemm_flops(m, n, k), n * k * dtype.bytes,
-        activation_bytes=gemm_activation_bytes(m, n, k, dtype.bytes, 2.0), dims={"m": m, "n": n, "k": k},
+        "gemm", "gemm", 1, dtype, gemm_flops(m, n, k), gemm_weight_bytes(n, k, dtype.bytes),
+        activation_bytes=gemm_activation_bytes(m, n, k, dtype.bytes, _WIDE), shape=GemmShape(m, n, k),
         variant=variant,
     )  # fmt: skip
 
@@ -113,11 +139,10 @@ def _attention(columns: Columns, dtype: Dtype, variant: str, decode: bool) -> Ke
     pairs = length if decode else length * (length + 1.0) / 2.0
     return Kernel(
         "attention", "attention_decode" if decode else "attention_prefill", 1, dtype,
-        attention_flops(batch * pairs, 1, 1, 1) * heads * depth,
-        kv_read_bytes=batch * length * kv_heads * 2.0 * depth * parse_dtype(variant).bytes,
-        activation_bytes=batch * new * heads * 2.0 * depth * 2.0,
-        dims={"batch": batch, "new": new, "context": length, "keys": length, "pairs": pairs, "heads": heads,
-              "kv_heads": kv_heads, "head_dim": depth},
+        attention_flops(batch * pairs, heads, depth, depth),
+        kv_read_bytes=cache_read_bytes(batch * length, kv_heads * 2.0 * depth * parse_dtype(variant).bytes),
+        activation_bytes=attention_activation_bytes(batch * new, heads, depth, depth, _WIDE),
+        shape=AttentionShape(batch, new, length, length, pairs, heads, kv_heads, depth),
         variant=variant,
     )  # fmt: skip
 
@@ -126,13 +151,15 @@ def _latent(columns: Columns, dtype: Dtype, variant: str, decode: bool) -> Kerne
     batch, length, heads = columns["batch"], columns["seq_len"], columns["heads"]
     new = np.ones_like(length) if decode else length
     pairs = length if decode else length * (length + 1.0) / 2.0
-    widths = _LATENT + _VALUES if decode else _NOPE_ROPE + 128
-    moved = batch * heads * widths * 2.0 * (1.0 if decode else 2.0 * length)
+    queries, values = (_LATENT, _RANK) if decode else (_NOPE + _ROPE, _VALUES)
+    moved = attention_activation_bytes(batch * new, heads, queries, values, _WIDE)
+    if not decode:
+        moved = moved + up_projected_bytes(batch * length, heads, _NOPE + _ROPE, _VALUES, _WIDE)
     return Kernel(
-        "attention", "mla_decode" if decode else "mla_prefill", 1, dtype, 2.0 * batch * pairs * heads * widths,
-        kv_read_bytes=batch * length * _LATENT * parse_dtype(variant).bytes, activation_bytes=moved,
-        dims={"batch": batch, "new": new, "context": length, "keys": length, "pairs": pairs, "heads": heads},
-        variant=variant,
+        "attention", "mla_decode" if decode else "mla_prefill", 1, dtype,
+        attention_flops(batch * pairs, heads, queries, values),
+        kv_read_bytes=cache_read_bytes(batch * length, _LATENT * parse_dtype(variant).bytes), activation_bytes=moved,
+        shape=AttentionShape(batch, new, length, length, pairs, heads, 1.0, queries), variant=variant,
     )  # fmt: skip
 
 
@@ -144,10 +171,11 @@ def _moe(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     routed, touched = load(tokens, top_k, experts, ranks)
     each = matrices * hidden * width
     return Kernel(
-        "experts", "moe", 1, dtype, 2.0 * routed * each, touched * each * dtype.bytes,
-        activation_bytes=routed * (3.0 * hidden + matrices * width) * 2.0,
-        dims={"tokens": tokens, "slots": np.maximum(tokens * top_k, routed), "routed": routed, "touched": touched,
-              "local": experts / ranks, "ranks": ranks, "hidden": hidden, "width": width},
+        "experts", "moe", 1, dtype, expert_flops(routed, each), expert_weight_bytes(touched, each, dtype.bytes),
+        activation_bytes=expert_activation_bytes(routed, hidden, width, matrices, _WIDE),
+        shape=ExpertsShape(
+            tokens, np.maximum(tokens * top_k, routed), routed, touched, experts / ranks, ranks, hidden, width
+        ),
         variant=variant,
     )  # fmt: skip
 
@@ -155,34 +183,35 @@ def _moe(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
 def _comm(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     gpus, payload = int(columns["gpus"][0]), columns["bytes"]
     sent = sent_bytes("all_reduce" if variant.endswith("all_reduce") else "all_gather", payload, gpus)
-    dims = {"bytes": payload}
-    return Kernel("comm", "collective", 1, dtype, network_bytes=sent, gpus=gpus, dims=dims, variant=variant)
+    shape = CollectiveShape(payload)
+    return Kernel("comm", "collective", 1, dtype, network_bytes=sent, gpus=gpus, shape=shape, variant=variant)
 
 
 def _elementwise(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
-    moved = columns["tokens"] * (columns["read"] + columns["written"]) * dtype.bytes
-    rows = {"rows": columns["tokens"]}
-    return Kernel("elementwise", "elementwise", 1, dtype, activation_bytes=moved, dims=rows, variant=variant)
+    moved = passed_bytes(columns["tokens"], columns["read"] + columns["written"], dtype.bytes)
+    rows = RowsShape(columns["tokens"])
+    return Kernel("elementwise", "elementwise", 1, dtype, activation_bytes=moved, shape=rows, variant=variant)
 
 
 def _kv_append(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
-    elements = columns["tokens"] * columns["elements"]
+    tokens, elements = columns["tokens"], columns["elements"]
     return Kernel(
-        "kv_append", "kv_append", 1, dtype, kv_write_bytes=elements * parse_dtype(variant).bytes,
-        activation_bytes=elements * dtype.bytes, dims={"rows": columns["tokens"]}, variant=variant,
+        "kv_append", "kv_append", 1, dtype, kv_write_bytes=append_bytes(tokens, elements * parse_dtype(variant).bytes),
+        activation_bytes=passed_bytes(tokens, elements, dtype.bytes), shape=RowsShape(tokens), variant=variant,
     )  # fmt: skip
 
 
 def _embedding(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
-    moved = columns["tokens"] * columns["width"] * 2.0 * dtype.bytes
-    return Kernel("embedding", "embedding", 1, dtype, activation_bytes=moved, dims={"rows": columns["tokens"]})
+    moved = gathered_bytes(columns["tokens"], columns["width"], dtype.bytes, dtype.bytes)
+    return Kernel("embedding", "embedding", 1, dtype, activation_bytes=moved, shape=RowsShape(columns["tokens"]))
 
 
 def _sampling(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
-    logits = columns["rows"] * columns["vocab"]
+    rows, vocab = columns["rows"], columns["vocab"]
     return Kernel(
-        "sampling", "sampling", 1, dtype, flops=logits, activation_bytes=logits * dtype.bytes, variant=variant
-    )
+        "sampling", "sampling", 1, dtype, elementwise_flops(rows, vocab),
+        activation_bytes=passed_bytes(rows, vocab, dtype.bytes), variant=variant,
+    )  # fmt: skip
 
 
 OPERATIONS: dict[str, tuple[Family, Callable[[Columns, Dtype, str], Kernel]]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rooflinekit.explanation.derivation.node import Node, given
 from rooflinekit.explanation.derivation.scene import Scene, element
 from rooflinekit.model.kernels import AttentionCore, IndexScores, KVAppend, LatentCore, LatentUpProjection
-from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.kernel import GemmShape, Kernel
 from rooflinekit.model.types.kv_policy import FULL
 
 __all__ = ["append_work", "attention_work", "index_work", "latent_work", "up_projection_work"]
@@ -61,9 +61,13 @@ def latent_work(scene: Scene, op: LatentCore, kernel: Kernel) -> Formulas:
 def up_projection_work(scene: Scene, op: LatentUpProjection, kernel: Kernel) -> Formulas:
     """Latents of all keys to per-head keys and values."""
     m = given(
-        "m", "keys of the prefilling sequences, cached ones included", float(kernel.dims["m"]), "", "the question"
+        "m",
+        "keys of the prefilling sequences, cached ones included",
+        float(kernel.shaped(GemmShape).m),
+        "",
+        "the question",
     )
-    n = scene.model("n", "H·(d_nope + d_v) here", float(kernel.dims["n"]))
+    n = scene.model("n", "H·(d_nope + d_v) here", float(kernel.shaped(GemmShape).n))
     k = scene.model("k", "width of the latent", op.kv_rank)
     return {
         "F": ("2*m*n*k", [m, n, k]),

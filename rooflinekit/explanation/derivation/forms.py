@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from rooflinekit.explanation.derivation.node import Node, branch, given
 from rooflinekit.explanation.derivation.scene import Scene
@@ -17,10 +17,9 @@ from rooflinekit.model.timing import (
     PlainTime,
     PrefillTime,
 )
-from rooflinekit.model.timing.attention import farthest, key_padding
 from rooflinekit.model.timing.calibrated import FamilyFit
-from rooflinekit.model.timing.gemm import idle_tiles
-from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.timing.forms import farthest, idle_tiles, key_padding
+from rooflinekit.model.types.kernel import ExpertsShape, Kernel
 
 __all__ = ["Form", "launch_time"]
 
@@ -43,7 +42,7 @@ class Form:
 
     def dim(self, symbol: str, name: str, title: str) -> Node:
         """A shape of the kernel, from the question or from the model."""
-        value = float(self.kernel.dims[name])
+        value = float(getattr(self.kernel.shape, name))
         return self.scene.asked(symbol, title, value) if name in _ASKED else self.scene.model(symbol, title, value)
 
     def counted(self, symbol: str, of: str) -> Node:
@@ -100,7 +99,7 @@ def _stream(form: Form) -> list[Node]:
 
 
 def _gemm(form: Form) -> tuple[str, Parts]:
-    gpu, dims = form.scene.plan.system.accelerator, form.kernel.dims
+    gpu, dims = form.scene.plan.system.accelerator, asdict(form.kernel.shape)
     m, k = (form.dim(name, name, f"{name} of the matrix product") for name in "mk")
     rows, depth = given("r", "rows that a matrix instruction takes", gpu.tile_rows), form.fitted("k0", "tile")
     compute, extra = "F*ceil(m/r)*r/m*(1 + k0/k)/(ec*P)", [form.flops, m, rows, depth, k, *_rate(form)]
@@ -150,7 +149,7 @@ def _decode(form: Form) -> tuple[str, Parts]:
 
 def _prefill_parts(form: Form, width: tuple[str, list[Node]], rate: tuple[str, list[Node]]) -> Parts:
     """Floor and compute of the two prefill forms; `width` is FLOP of a tile row and key, `rate` the realised one."""
-    dims = form.kernel.dims
+    dims = asdict(form.kernel.shape)
     B, H, S = (
         form.dim("B", "batch", "sequences"),
         form.dim("H", "heads", "heads here"),
@@ -235,7 +234,7 @@ def _latent_decode(form: Form) -> tuple[str, Parts]:
 
 def _experts(form: Form) -> tuple[str, Parts]:
     A, act = form.counted("A", "F"), form.counted("act", "w")
-    slots = given("slots", "pairs of all accelerators", float(form.kernel.dims["slots"]))
+    slots = given("slots", "pairs of all accelerators", float(form.kernel.shaped(ExpertsShape).slots))
     launch = [form.fitted("t0", "launch"), form.fitted("ta", "expert"), act, form.fitted("lt", "sort"), A]
     moved = "(w + a*(passes + foreign*(slots - A)/A))/(em*W)"
     below = [
@@ -259,7 +258,7 @@ def _experts(form: Form) -> tuple[str, Parts]:
 
 def _collective(form: Form) -> tuple[str, Parts]:
     sent, wire = form.moved("net"), form.scene.plan.system.transfer_time(form.kernel)
-    rounds = float(form.kernel.dims.get("phases", 1.0))
+    rounds = float(getattr(form.kernel.shape, "phases", 1.0))
     phases = given("phases", "times that it waits for all others", rounds, "", "docs/method.md, collectives")
     ranks = form.scene.asked("g", "accelerators that it joins", form.kernel.gpus)
     at = given("wire", "bytes over links or network card at datasheet rates", float(wire), "s", "System.transfer_time")
@@ -276,7 +275,7 @@ def _collective(form: Form) -> tuple[str, Parts]:
 
 
 def _plain(form: Form) -> tuple[str, Parts]:
-    rows = form.scene.asked("rows", "rows", float(form.kernel.dims.get("rows", 0.0)))
+    rows = form.scene.asked("rows", "rows", float(getattr(form.kernel.shape, "rows", 0.0)))
     return "launch + max(compute, memory)", {
         "launch": _floor("t0 + tr*rows", [form.fitted("t0", "launch"), form.fitted("tr", "row"), rows]),
         "compute": ("arithmetic", "F/(ec*P)", [form.flops, *_rate(form)]),

@@ -67,7 +67,7 @@ def _as_run(scene: Scene, kernel: Kernel, formula: str, parts: list[Node]) -> tu
     late = costs.collective and kernel.gpus > 1
     if grouped:
         heads, kv = (
-            given(s, f"{w} heads here", float(kernel.dims[d]))
+            given(s, f"{w} heads here", float(getattr(kernel.shape, d)))
             for s, w, d in (("H", "query", "heads"), ("K", "KV", "kv_heads"))
         )
         again = scene.engine("again", "keys read again for the query heads of a group", costs.grouped, "grouped", "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
 from rooflinekit.explanation.derivation.node import Node, Reference, given
@@ -174,7 +174,7 @@ class Scene:
 
     def pairs(self, kernel: Kernel, limited: bool) -> Node:
         """Query-key pairs that attention scores."""
-        phase, dims = self.phase(kernel), kernel.dims
+        phase, dims = self.phase(kernel), asdict(kernel.shape)
         value = float(dims["pairs"]) * float(dims["batch"])
         title = "query-key pairs, causal"
         if limited or self._several(phase):
@@ -189,7 +189,7 @@ class Scene:
 
     def keys(self, kernel: Kernel, limited: bool) -> Node:
         """Cached tokens that are read, each once."""
-        phase, dims = self.phase(kernel), kernel.dims
+        phase, dims = self.phase(kernel), asdict(kernel.shape)
         value = float(dims["keys"]) * float(dims["batch"])
         title = "cached tokens that are read"
         if limited or self._several(phase):

@@ -7,7 +7,7 @@ kernel's own, so that a difference would show.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from rooflinekit.explanation.derivation.attention_work import (
@@ -37,7 +37,7 @@ from rooflinekit.model.kernels import (
     StateUpdate,
 )
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.kernel import CollectiveShape, GemmShape, Kernel
 from rooflinekit.model.types.model import MixtureOfExperts
 
 __all__ = ["CLASSES", "work"]
@@ -91,7 +91,7 @@ def _linear(scene: Scene, op: Linear, kernel: Kernel) -> Formulas:
 
 def _batched(scene: Scene, op: BatchedLinear, kernel: Kernel) -> Formulas:
     """One small matrix a head."""
-    m = given("m", "decoding tokens here", float(kernel.dims["m"]), "", "the question")
+    m = given("m", "decoding tokens here", float(kernel.shaped(GemmShape).m), "", "the question")
     shape = [
         scene.model("H", "heads here", op.batch),
         m,
@@ -133,7 +133,7 @@ def _experts(scene: Scene, op: Experts, kernel: Kernel) -> Formulas:
 
 def _routed(scene: Scene, op: Experts, kernel: Kernel) -> tuple[Node, Node]:
     """(token, expert) pairs that come here, and the distinct experts that they touch."""
-    routing, dims = op.routing, kernel.dims
+    routing, dims = op.routing, asdict(kernel.shape)
     tokens = scene.tokens("T")
     chosen, experts = (
         scene.model("top", "experts a token visits", routing.top_k),
@@ -199,7 +199,7 @@ def _collective(scene: Scene, op: Collective, kernel: Kernel) -> Formulas:
     payload = branch(
         "payload",
         "what is summed or gathered",
-        float(kernel.dims["bytes"]),
+        float(kernel.shaped(CollectiveShape).payload),
         "B",
         ("m*groups*D*b", [m, groups, width, stream]),
     )

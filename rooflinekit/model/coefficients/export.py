@@ -115,7 +115,7 @@ def _shape(plan: Plan, operation: Operation, states: tuple[State, ...], kernels:
 
 def _rows(kernel: Kernel) -> float:
     """What a kernel's own size grows with: its rows, or the bytes of its payload; 1 if it has neither."""
-    return float(kernel.dims.get("m", kernel.dims.get("bytes", 1.0)))
+    return float(getattr(kernel.shape, "m", getattr(kernel.shape, "payload", 1.0)))
 
 
 def _terms(name: str, states: tuple[State, ...], kernels: tuple[Kernel, ...], shape: Shape) -> Linear:

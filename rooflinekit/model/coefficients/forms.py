@@ -61,7 +61,7 @@ class Work:
 
     def dim(self, name: str) -> float:
         """A dimension that is fixed."""
-        return float(self.kernel.dims[name])
+        return float(getattr(self.kernel.shape, name))
 
 
 def time_coefficients(form: TimeForm, work: Work) -> TimeCoefficients:
@@ -172,7 +172,7 @@ def _experts(form: ExpertsTime, work: Work) -> TimeCoefficients:
 
 def _collective(form: CollectiveTime, work: Work) -> TimeCoefficients:
     rows = work.activations * (1.0 / work.activations.each)
-    hops = form.hop * (work.kernel.gpus - 1) * float(work.kernel.dims.get("phases", 1.0))
+    hops = form.hop * (work.kernel.gpus - 1) * float(getattr(work.kernel.shape, "phases", 1.0))
     return TimeCoefficients(
         launch=Linear(form.launch + hops),
         beside=rows * (work.transfer / form.network),
@@ -183,7 +183,7 @@ def _collective(form: CollectiveTime, work: Work) -> TimeCoefficients:
 
 
 def _plain(form: PlainTime, work: Work) -> TimeCoefficients:
-    row = form.row if "rows" in work.kernel.dims else 0.0
+    row = form.row if getattr(work.kernel.shape, "rows", 0.0) else 0.0
     return TimeCoefficients(
         launch=Linear(form.launch, tokens=row),
         compute=work.flops / (form.compute * work.peak),

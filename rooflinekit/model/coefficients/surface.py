@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from rooflinekit.model.coefficients.state import Feature, Features
-from rooflinekit.model.graph.symbol import locate
+from rooflinekit.model.graph.table import locate
 from rooflinekit.model.timing.surface import Surface
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.kernel import Kernel
@@ -90,7 +90,7 @@ def axis_size(name: str, kernel: Kernel, payload: float) -> Position | None:
     if name not in _FEATURES:
         raise InputError(f"the calibration corrects {kernel.family} by {name}, which cannot be exported")
     feature, dimension = _FEATURES[name]
-    return Position(feature, float(kernel.dims.get(dimension, 1.0)) if dimension else 1.0)
+    return Position(feature, float(getattr(kernel.shape, dimension, 1.0)) if dimension else 1.0)
 
 
 def slice_surface(surface: Surface, sizes: dict[str, Position | float]) -> SurfaceSlice | float:

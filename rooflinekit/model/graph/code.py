@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rooflinekit.model.graph.symbol import Symbol, Table
+from rooflinekit.model.graph.symbol import Symbol
+from rooflinekit.model.graph.table import Table
 from rooflinekit.model.graph.trace import Graph, reachable
 
 __all__ = ["Loop", "Printer"]

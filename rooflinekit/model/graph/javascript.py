@@ -13,19 +13,27 @@ from rooflinekit.model.graph.trace import Graph
 __all__ = ["RUNTIME", "javascript"]
 
 RUNTIME = """const lattice = (axes, values) => (...places) => {
-  let corners = [[0, 1]];
+  let base = 0, corners = [0];
+  const shares = [];
   axes.forEach((nodes, axis) => {
-    const place = places[axis], size = nodes.length, next = [];
+    const place = places[axis], size = nodes.length, last = size - 2;
     let index = 0, share = 0;
-    if (size > 1) {
-      while (index < size - 2 && place >= nodes[index + 1]) index++;
-      share = Math.min(Math.max((place - nodes[index]) / (nodes[index + 1] - nodes[index]), 0), 1);
+    if (size > 1 && place >= nodes[size - 1]) { index = last; share = 1; }
+    else if (size > 1 && place > nodes[0]) {
+      while (index < last && place >= nodes[index + 1]) index++;
+      const steps = 1 / (nodes[index + 1] - nodes[index]) * (place - nodes[index]) + index;
+      index = Math.min(Math.floor(steps), last);
+      share = steps - index;
     }
-    for (const [at, weight] of corners) next.push([at * size + index, weight * (1 - share)]);
-    if (share) for (const [at, weight] of corners) next.push([at * size + index + 1, weight * share]);
-    corners = next;
+    base = base * size + index;
+    corners = corners.flatMap((corner) => size > 1 ? [corner * size, corner * size + 1] : [corner]);
+    if (size > 1) shares.unshift(share);
   });
-  return corners.reduce((sum, [at, weight]) => sum + values[at] * weight, 0);
+  let found = corners.map((corner) => values[base + corner]);
+  for (const share of shares) {
+    found = found.flatMap((near, at) => at % 2 ? [] : [near + share * (found[at + 1] - near)]);
+  }
+  return found[0];
 };
 """
 """What printed functions call: interpolation in a table."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from rooflinekit.model.graph.code import Loop, Printer
-from rooflinekit.model.graph.symbol import Table
+from rooflinekit.model.graph.table import Table, locate
 from rooflinekit.model.graph.trace import Graph
 
 __all__ = ["compiled"]
@@ -68,16 +67,12 @@ def _down(value: float) -> float:
 
 def _interpolation(table: Table) -> Callable[..., float]:
     """A table over one axis without the loop over axes."""
-    if len(table.axes) > 1:
+    if len(table.axes) > 1 or len(table.values) == 1:
         return table.at
     (nodes,), values = table.axes, table.values
-    last = len(nodes) - 2
-    if last < 0:
-        return lambda place: values[0]
 
     def at(place: float) -> float:
-        index = min(max(bisect_right(nodes, place) - 1, 0), last)
-        share = min(max((place - nodes[index]) / (nodes[index + 1] - nodes[index]), 0.0), 1.0)
-        return values[index] * (1.0 - share) + (values[index + 1] * share if share else 0.0)
+        index, share = locate(nodes, place)
+        return values[index] + share * (values[index + 1] - values[index])
 
     return at

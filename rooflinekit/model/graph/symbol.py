@@ -7,26 +7,14 @@ from __future__ import annotations
 
 import math
 import operator
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
-__all__ = [
-    "OPERATORS",
-    "UNKNOWN",
-    "BranchError",
-    "Pool",
-    "Quantity",
-    "Symbol",
-    "Table",
-    "fact",
-    "formula",
-    "locate",
-    "named",
-    "quantity",
-]
+from rooflinekit.model.graph.table import Table
+
+__all__ = ["OPERATORS", "UNKNOWN", "BranchError", "Pool", "Quantity", "Symbol", "fact", "formula", "named", "quantity"]
 
 
 P = ParamSpec("P")
@@ -46,68 +34,6 @@ class Quantity:
     unit: str = ""
     source: str = ""
     spread: float | None = None  #: one standard error, of a number that was fitted
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Table:
-    """Values at the nodes of a grid, the last axis fastest; positions along each axis ascend."""
-
-    axes: tuple[tuple[float, ...], ...]
-    values: tuple[float, ...]
-    _slices: dict[tuple[float | None, ...], Table] = field(default_factory=dict, repr=False)
-
-    def at(self, *places: float) -> float:
-        """Multilinear interpolation, constant beyond the ends.
-
-        >>> Table(((0.0, 1.0), (0.0, 2.0)), (0.0, 2.0, 10.0, 12.0)).at(0.5, 1.0)
-        6.0
-        """
-        corners = [(0, 1.0)]
-        for nodes, place in zip(self.axes, places, strict=True):
-            index, share = locate(nodes, place)
-            near = [(at * len(nodes) + index, weight * (1.0 - share)) for at, weight in corners]
-            far = [(at * len(nodes) + index + 1, weight * share) for at, weight in corners] if share else []
-            corners = near + far
-        return sum(self.values[at] * weight for at, weight in corners)
-
-    def sliced(self, places: tuple[float | None, ...]) -> Table:
-        """The table of the axes whose place is None, at the given places of the others.
-
-        >>> Table(((0.0, 1.0), (0.0, 2.0)), (0.0, 2.0, 10.0, 12.0)).sliced((None, 1.0)).values
-        (1.0, 11.0)
-        """
-        known = self._slices.get(places)
-        if known is None:
-            values, inner = list(self.values), 1  # from the last axis on: those behind an axis vary fastest
-            for nodes, place in zip(reversed(self.axes), reversed(places), strict=True):
-                if place is None:
-                    inner *= len(nodes)
-                    continue
-                index, share = locate(nodes, place)
-                after = min(index + 1, len(nodes) - 1)
-                blocks = range(0, len(values), inner * len(nodes))
-                ends = [(start + index * inner, start + after * inner) for start in blocks]
-                values = [
-                    values[near + i] + share * (values[far + i] - values[near + i]) if share else values[near + i]
-                    for near, far in ends
-                    for i in range(inner)
-                ]
-            kept = tuple(nodes for nodes, place in zip(self.axes, places, strict=True) if place is None)
-            known = self._slices[places] = Table(kept, tuple(values))
-        return known
-
-
-def locate(nodes: Sequence[float], position: float) -> tuple[int, float]:
-    """The node at or below `position`, and the share of the way to the next (0 to 1).
-
-    >>> locate((0.0, 1.0, 3.0), 2.0), locate((0.0, 1.0, 3.0), 9.0)
-    ((1, 0.5), (1, 1.0))
-    """
-    if len(nodes) == 1:
-        return 0, 0.0
-    index = min(max(bisect_right(nodes, position) - 1, 0), len(nodes) - 2)
-    share = (position - nodes[index]) / (nodes[index + 1] - nodes[index])
-    return index, min(max(share, 0.0), 1.0)
 
 
 def _rounded_up(value: float) -> float:

@@ -6,17 +6,71 @@ from rooflinekit.model.kernels.attention import (
     KVAppend,
     LatentCore,
     LatentUpProjection,
+    append_bytes,
+    attention_activation_bytes,
     attention_flops,
+    cache_read_bytes,
+    index_activation_bytes,
+    index_flops,
+    index_key_bytes,
     kv_cache_bytes_per_token,
+    up_projected_bytes,
 )
-from rooflinekit.model.kernels.collective import Collective, CollectiveKind, Tiers, all_reduce_bytes, sent_bytes, tiers
-from rooflinekit.model.kernels.context import ContextExchange, ContextShare
-from rooflinekit.model.kernels.elementwise import Elementwise, Embedding, Parameters, Sampling
-from rooflinekit.model.kernels.gemm import BatchedLinear, Linear, gemm_activation_bytes, gemm_flops
-from rooflinekit.model.kernels.moe import Experts, distinct_experts
-from rooflinekit.model.kernels.operation import Operation, Step, Weights
-from rooflinekit.model.kernels.recurrent import STATE_DTYPE, ShortConvolution, StateUpdate
-from rooflinekit.model.kernels.routing import Routing
+from rooflinekit.model.kernels.collective import (
+    Collective,
+    CollectiveKind,
+    Tiers,
+    all_reduce_bytes,
+    network_bytes,
+    payload_bytes,
+    sent_bytes,
+    tiers,
+)
+from rooflinekit.model.kernels.context import (
+    ContextExchange,
+    ContextShare,
+    result_bytes,
+)
+from rooflinekit.model.kernels.elementwise import (
+    Elementwise,
+    Embedding,
+    Parameters,
+    Sampling,
+    elementwise_flops,
+    gathered_bytes,
+    own_bytes,
+)
+from rooflinekit.model.kernels.gemm import (
+    BatchedLinear,
+    Linear,
+    gemm_activation_bytes,
+    gemm_flops,
+    gemm_weight_bytes,
+)
+from rooflinekit.model.kernels.moe import (
+    Experts,
+    distinct_experts,
+    expert_activation_bytes,
+    expert_flops,
+    expert_weight_bytes,
+)
+from rooflinekit.model.kernels.operation import (
+    Operation,
+    Step,
+    Weights,
+    passed_bytes,
+)
+from rooflinekit.model.kernels.recurrent import (
+    STATE_DTYPE,
+    ShortConvolution,
+    StateUpdate,
+    convolution_flops,
+    recurrence_flops,
+    state_bytes,
+)
+from rooflinekit.model.kernels.routing import (
+    Routing,
+)
 
 __all__ = [
     "STATE_DTYPE",
@@ -44,11 +98,32 @@ __all__ = [
     "Tiers",
     "Weights",
     "all_reduce_bytes",
+    "append_bytes",
+    "attention_activation_bytes",
     "attention_flops",
+    "cache_read_bytes",
+    "convolution_flops",
     "distinct_experts",
+    "elementwise_flops",
+    "expert_activation_bytes",
+    "expert_flops",
+    "expert_weight_bytes",
+    "gathered_bytes",
     "gemm_activation_bytes",
     "gemm_flops",
+    "gemm_weight_bytes",
+    "index_activation_bytes",
+    "index_flops",
+    "index_key_bytes",
     "kv_cache_bytes_per_token",
+    "network_bytes",
+    "own_bytes",
+    "passed_bytes",
+    "payload_bytes",
+    "recurrence_flops",
+    "result_bytes",
     "sent_bytes",
+    "state_bytes",
     "tiers",
+    "up_projected_bytes",
 ]

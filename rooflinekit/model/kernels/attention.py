@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_flops
-from rooflinekit.model.kernels.operation import Step, Weights
+from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_flops, gemm_weight_bytes
+from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
 from rooflinekit.model.types.batch import Sequences
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.kernel import AttentionShape, GemmShape, Kernel, RowsShape
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.numeric import Numeric, minimum
 
@@ -18,9 +19,15 @@ __all__ = [
     "KVAppend",
     "LatentCore",
     "LatentUpProjection",
+    "append_bytes",
+    "attention_activation_bytes",
     "attention_flops",
+    "cache_read_bytes",
+    "index_activation_bytes",
+    "index_flops",
     "index_key_bytes",
     "kv_cache_bytes_per_token",
+    "up_projected_bytes",
 ]
 
 
@@ -35,16 +42,82 @@ def kv_cache_bytes_per_token(kv_heads: int, qk_dim: int, v_dim: int, dtype: Dtyp
     return kv_heads * (qk_dim + v_dim) * dtype.bytes
 
 
-def attention_flops(pairs: Numeric, heads: int, qk_dim: int, v_dim: int) -> Numeric:
+@formula("F", "QK^T and PV over the scored pairs", "FLOP")
+def attention_flops(pairs: Numeric, heads: Numeric, qk_dim: Numeric, v_dim: Numeric) -> Numeric:
     """QK^T and PV over the scored query-key pairs: 2·H·(d_qk + d_v)·pairs [FLOP].
 
     With d_qk = d_v = d this is the usual 4·H·d·pairs. The softmax (about 5·H·pairs) runs on other units and is left
-    out, as FlashAttention counts it (arXiv:2307.08691, section 4.1).
+    out, as FlashAttention counts it (arXiv:2307.08691, section 4.1). Absorbed decode of latent attention scores
+    against the latent and its rotary part, d_qk = R + r, and sums latents, d_v = R (arXiv:2405.04434, 2.1.2).
 
     >>> attention_flops(2048 * 2049 / 2, 32, 128, 128) / 1e9  # one layer of Llama-3-8B, causal prefill of 2,048
     34.4
     """
     return 2.0 * heads * (qk_dim + v_dim) * pairs
+
+
+@formula("kr", "cache read, each key once", "B")
+def cache_read_bytes(keys: Numeric, token_bytes: Numeric) -> Numeric:
+    """What the keys that are seen take in one layer's cache: keys·c [B]; c is K·(d_qk + d_v)·b, or (R + r)·b for MLA.
+
+    >>> cache_read_bytes(32 * 1152.0, kv_cache_bytes_per_token(8, 128, 128, Dtype.BF16)) / 1e6  # Llama-3-8B, batch 32
+    151.0
+    """
+    return keys * token_bytes
+
+
+@formula("kw", "cache written", "B")
+def append_bytes(tokens: Numeric, token_bytes: Numeric) -> Numeric:
+    """Keys and values, or the latent, of the new tokens of one layer: m·c [B].
+
+    >>> append_bytes(32.0, kv_cache_bytes_per_token(8, 128, 128, Dtype.BF16))
+    131072.0
+    """
+    return tokens * token_bytes
+
+
+@formula("a", "queries read and results written", "B")
+def attention_activation_bytes(
+    tokens: Numeric, heads: Numeric, qk_dim: Numeric, v_dim: Numeric, element: float
+) -> Numeric:
+    """Queries read and results written by one fused kernel: new·H·(d_qk + d_v)·b [B].
+
+    >>> attention_activation_bytes(32.0, 32, 128, 128, 2.0)
+    524288.0
+    """
+    return tokens * heads * (qk_dim + v_dim) * element
+
+
+@formula("up", "up-projected keys and values read", "B")
+def up_projected_bytes(keys: Numeric, heads: Numeric, nope_dim: Numeric, v_dim: Numeric, element: float) -> Numeric:
+    """Keys and values of every head that a prefill of latent attention reads: keys·H·(d_nope + d_v)·b [B].
+
+    >>> up_projected_bytes(1024.0, 16, 128, 128, 2.0) / 1e6  # DeepSeek-V3 on 8 accelerators
+    8.39
+    """
+    return keys * heads * (nope_dim + v_dim) * element
+
+
+@formula("F", "index scores of every past key", "FLOP")
+def index_flops(pairs: Numeric, heads: Numeric, head_dim: Numeric) -> Numeric:
+    """One product a pair and head: 2·h·d·pairs [FLOP] (DeepSeek-V3.2, section 2.1).
+
+    >>> index_flops(32768.0, 64, 128) / 1e6
+    536.9
+    """
+    return 2.0 * heads * head_dim * pairs
+
+
+@formula("a", "queries read, scores written in fp32", "B")
+def index_activation_bytes(
+    tokens: Numeric, pairs: Numeric, heads: Numeric, head_dim: Numeric, element: float
+) -> Numeric:
+    """Queries in the indexer's format and scores in fp32: new·h·d·b + 4·pairs [B].
+
+    >>> index_activation_bytes(1.0, 32768.0, 64, 128, 1.0)
+    139264.0
+    """
+    return tokens * heads * head_dim * element + 4.0 * pairs
 
 
 def index_key_bytes(head_dim: int, dtype: Dtype) -> float:
@@ -60,20 +133,21 @@ def index_key_bytes(head_dim: int, dtype: Dtype) -> float:
     return head_dim * dtype.bytes + scales
 
 
+def _shape(phase: Sequences, seen: tuple[Numeric, Numeric], heads: int, kv_heads: int, head_dim: int) -> AttentionShape:
+    """The mean sequence of a phase; `seen` are the query-key pairs and the keys read of all."""
+    count, (pairs, keys) = phase.sequences, seen
+    return AttentionShape(
+        count, phase.tokens / count, phase.longest, keys / count, pairs / count, heads, kv_heads, head_dim
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class KVAppend:
+class KVAppend(Operation):
     """Write the new tokens' keys and values (or latents) into the cache."""
 
     elements: int  #: cached per token and layer, on this accelerator
     name: str = "kv_append"
     token_bytes: float | None = None  #: what they take where their format is not the cache's [B]
-
-    grows = False
-
-    @property
-    def weights(self) -> tuple[Weights, ...]:
-        """None."""
-        return ()
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """Read the activations once, write the cache once."""
@@ -84,16 +158,16 @@ class KVAppend:
                 "kv_append",
                 count,
                 step.stream,
-                kv_write_bytes=step.tokens * size,
-                activation_bytes=step.tokens * self.elements * step.stream.bytes,
-                dims={"rows": step.tokens},
+                kv_write_bytes=append_bytes(step.tokens, size),
+                activation_bytes=passed_bytes(step.tokens, self.elements, step.stream.bytes),
+                shape=RowsShape(step.tokens),
                 variant=step.kv.value,
             )
         ]
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionCore:
+class AttentionCore(Operation):
     """softmax(Q K^T) V for this accelerator's heads, in one fused kernel (FlashAttention; paged decode)."""
 
     name: str
@@ -113,49 +187,43 @@ class AttentionCore:
         """The sinks."""
         return (Weights("attention", self.sinks, Dtype.BF16),) if self.sinks else ()
 
+    @property
+    def query_width(self) -> int:
+        """Elements of a prompt token's queries and results."""
+        return self.heads * (self.qk_dim + self.v_dim)
+
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One launch for the prefilling sequences, one for the decoding ones."""
-        batch = step.batch
-        launches = []
-        if batch.prefilling is not None:
-            launches.append(self._kernel(step, batch.prefilling, count, "prefill"))
-        if batch.decoding is not None:
-            launches.append(self._kernel(step, batch.decoding, count, "decode"))
-        return launches
+        phases = step.batch.prefilling, step.batch.decoding
+        return [self._kernel(step, phase, count, phase is phases[0]) for phase in phases if phase is not None]
 
-    def _seen(self, phase: Sequences, form: str) -> tuple[Numeric, Numeric]:
+    def _seen(self, phase: Sequences, prefill: bool) -> tuple[Numeric, Numeric]:
         """Query-key pairs, and keys read."""
-        if form == "decode" and self.chunk is None:
+        if not prefill and self.chunk is None:
             return self.policy.seen(phase, self.window)
         window = self.window if self.chunk else self.policy.in_prefill(self.window)
         return phase.pairs(window, self.chunk), phase.keys_read(window, self.chunk)
 
-    def _kernel(self, step: Step, phase: Sequences, count: int, form: str) -> Kernel:
-        pairs, keys = self._seen(phase, form)
+    def _kernel(self, step: Step, phase: Sequences, count: int, prefill: bool) -> Kernel:
+        pairs, keys = seen = self._seen(phase, prefill)
+        cached = kv_cache_bytes_per_token(self.kv_heads, self.qk_dim, self.v_dim, step.kv)
         return Kernel(
             self.name,
-            "attention_prefill" if form == "prefill" else "attention_decode",
+            "attention_prefill" if prefill else "attention_decode",
             count,
             step.stream,
             flops=attention_flops(pairs, self.heads, self.qk_dim, self.v_dim),
-            kv_read_bytes=keys * kv_cache_bytes_per_token(self.kv_heads, self.qk_dim, self.v_dim, step.kv),
-            activation_bytes=phase.tokens * self.heads * (self.qk_dim + self.v_dim) * step.stream.bytes,
-            dims={
-                "batch": phase.sequences,
-                "new": phase.tokens / phase.sequences,
-                "context": phase.longest,
-                "keys": keys / phase.sequences,
-                "pairs": pairs / phase.sequences,
-                "heads": self.heads,
-                "kv_heads": self.kv_heads,
-                "head_dim": self.qk_dim,
-            },
+            kv_read_bytes=cache_read_bytes(keys, cached),
+            activation_bytes=attention_activation_bytes(
+                phase.tokens, self.heads, self.qk_dim, self.v_dim, step.stream.bytes
+            ),
+            shape=_shape(phase, seen, self.heads, self.kv_heads, self.qk_dim),
             variant=step.kv.value,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class LatentUpProjection:
+class LatentUpProjection(Operation):
     """MLA's kv_b: latent -> per-head keys and values. Prefill runs it; decode folds it into q and o (absorbed).
 
     Prefill up-projects every key it attends to, the cached prefix included (DeepSeek-V2, arXiv:2405.04434, 2.1.2).
@@ -169,8 +237,6 @@ class LatentUpProjection:
     compute: Dtype
     policy: KVPolicy = FULL
 
-    grows = False
-
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The up-projection of keys and values."""
@@ -182,7 +248,6 @@ class LatentUpProjection:
             return []
         keys = step.batch.prefilling.keys_read(self.policy.in_prefill(None))
         m, n, k = keys, self.heads * (self.nope_dim + self.v_dim), self.kv_rank
-        stream = step.stream.bytes
         return [
             Kernel(
                 "kv_b_proj",
@@ -190,16 +255,16 @@ class LatentUpProjection:
                 count,
                 self.compute,
                 flops=gemm_flops(m, n, k),
-                weight_bytes=n * k * self.weight.bytes,
-                kv_read_bytes=m * k * step.kv.bytes,
-                activation_bytes=gemm_activation_bytes(m, n, k, 0.0, stream),
-                dims={"m": m, "n": n, "k": k},
+                weight_bytes=gemm_weight_bytes(n, k, self.weight.bytes),
+                kv_read_bytes=cache_read_bytes(keys, self.kv_rank * step.kv.bytes),
+                activation_bytes=gemm_activation_bytes(m, n, k, 0.0, step.stream.bytes),
+                shape=GemmShape(m, n, k),
             )
         ]
 
 
 @dataclass(frozen=True, slots=True)
-class LatentCore:
+class LatentCore(Operation):
     """MLA attention: 192/128-wide heads in prefill; one shared 576-wide latent "head" in absorbed decode.
 
     With `top_k`, each query attends to that many keys at most (DeepSeek-V3.2 sparse attention).
@@ -216,9 +281,14 @@ class LatentCore:
     grows = True
 
     @property
-    def weights(self) -> tuple[Weights, ...]:
-        """None."""
-        return ()
+    def qk_dim(self) -> int:
+        """Width of a query head in prefill."""
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def query_width(self) -> int:
+        """Elements of a prompt token's queries and results."""
+        return self.heads * (self.qk_dim + self.v_dim)
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One launch for the prefilling sequences, one for the decoding ones."""
@@ -231,19 +301,18 @@ class LatentCore:
         return launches
 
     def _prefill(self, step: Step, phase: Sequences, count: int) -> Kernel:
-        qk_dim = self.nope_dim + self.rope_dim
         pairs, keys = phase.pairs(self.policy.in_prefill(self.top_k)), phase.keys_read(self.policy.in_prefill(None))
-        up_projected = keys * self.heads * (self.nope_dim + self.v_dim)
-        moved = (phase.tokens * self.heads * (qk_dim + self.v_dim) + up_projected) * step.stream.bytes
+        wide = step.stream.bytes
         return Kernel(
             "attention",
             "mla_prefill",
             count,
             step.stream,
-            flops=attention_flops(pairs, self.heads, qk_dim, self.v_dim),
-            kv_read_bytes=keys * self.rope_dim * step.kv.bytes,
-            activation_bytes=moved,
-            dims=self._dims(phase, pairs, keys),
+            flops=attention_flops(pairs, self.heads, self.qk_dim, self.v_dim),
+            kv_read_bytes=cache_read_bytes(keys, self.rope_dim * step.kv.bytes),
+            activation_bytes=attention_activation_bytes(phase.tokens, self.heads, self.qk_dim, self.v_dim, wide)
+            + up_projected_bytes(keys, self.heads, self.nope_dim, self.v_dim, wide),
+            shape=_shape(phase, (pairs, keys), self.heads, 1, self.qk_dim),
             variant=step.kv.value,
         )
 
@@ -258,25 +327,17 @@ class LatentCore:
             count,
             step.stream,
             flops=attention_flops(pairs, self.heads, latent, self.kv_rank),
-            kv_read_bytes=keys * latent * step.kv.bytes,
-            activation_bytes=phase.tokens * self.heads * (latent + self.kv_rank) * step.stream.bytes,
-            dims=self._dims(phase, pairs, keys),
+            kv_read_bytes=cache_read_bytes(keys, latent * step.kv.bytes),
+            activation_bytes=attention_activation_bytes(
+                phase.tokens, self.heads, latent, self.kv_rank, step.stream.bytes
+            ),
+            shape=_shape(phase, (pairs, keys), self.heads, 1, latent),
             variant=step.kv.value,
         )
 
-    def _dims(self, phase: Sequences, pairs: Numeric, keys: Numeric) -> dict[str, Numeric]:
-        return {
-            "batch": phase.sequences,
-            "new": phase.tokens / phase.sequences,
-            "context": phase.longest,
-            "keys": keys / phase.sequences,
-            "pairs": pairs / phase.sequences,
-            "heads": self.heads,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class IndexScores:
+class IndexScores(Operation):
     """The lightning indexer's scores: every past key against a few small heads (DeepSeek-V3.2, section 2.1).
 
     Queries, cached keys and arithmetic are in `dtype`, FP8 as published (DeepGEMM, fp8_mqa_logits); scores in fp32.
@@ -288,30 +349,24 @@ class IndexScores:
 
     grows = True
 
-    @property
-    def weights(self) -> tuple[Weights, ...]:
-        """None."""
-        return ()
-
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One pass over the index keys of all sequences, and the selection of the best."""
         launches = []
         for phase in step.batch.phases:
             pairs, keys = phase.pairs(), phase.keys_read()
-            queries = phase.tokens * self.heads * self.head_dim * self.dtype.bytes
             launches.append(
                 Kernel(
                     "index_scores",
                     "attention_prefill" if phase is step.batch.prefilling else "attention_decode",
                     count,
                     self.dtype,
-                    flops=2.0 * self.heads * self.head_dim * pairs,
-                    kv_read_bytes=keys * index_key_bytes(self.head_dim, self.dtype),
-                    activation_bytes=queries + 4.0 * pairs,
-                    dims={"batch": phase.sequences, "new": phase.tokens / phase.sequences, "context": phase.longest,
-                          "keys": keys / phase.sequences, "pairs": pairs / phase.sequences,
-                          "heads": self.heads, "kv_heads": 1, "head_dim": self.head_dim},
+                    flops=index_flops(pairs, self.heads, self.head_dim),
+                    kv_read_bytes=cache_read_bytes(keys, index_key_bytes(self.head_dim, self.dtype)),
+                    activation_bytes=index_activation_bytes(
+                        phase.tokens, pairs, self.heads, self.head_dim, self.dtype.bytes
+                    ),
+                    shape=_shape(phase, (pairs, keys), self.heads, 1, self.head_dim),
                     variant=self.dtype.value,
                 )
-            )  # fmt: skip
+            )
         return launches

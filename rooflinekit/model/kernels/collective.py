@@ -5,11 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from rooflinekit.model.kernels.operation import Step, Weights
-from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.kernels.operation import Operation, Step
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.kernel import CollectiveShape, Kernel
 from rooflinekit.model.types.numeric import Numeric
 
-__all__ = ["Collective", "CollectiveKind", "Tiers", "all_reduce_bytes", "sent_bytes", "tiers"]
+__all__ = [
+    "Collective",
+    "CollectiveKind",
+    "Tiers",
+    "all_reduce_bytes",
+    "collective_kernel",
+    "network_bytes",
+    "payload_bytes",
+    "sent_bytes",
+    "tiers",
+]
 
 CollectiveKind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
 
@@ -91,8 +103,47 @@ def tiers(kind: CollectiveKind, gpus: int, span: int, domain: int, algorithm: st
     return Tiers(twice * (own + (domain - 1.0) / domain * remote), twice * remote / domain)
 
 
+@formula("payload", "what is summed, gathered or exchanged", "B")
+def payload_bytes(rows: Numeric, width: Numeric, element: float) -> Numeric:
+    """The rows of a collective: m·D·b [B].
+
+    >>> payload_bytes(32.0, 4096, 2.0)
+    262144.0
+    """
+    return rows * width * element
+
+
+@formula("net", "sent to other accelerators", "B")
+def network_bytes(payload: Numeric, sent: float) -> Numeric:
+    """What an accelerator sends of a payload: payload·sent [B]; `sent` as `tiers` says.
+
+    >>> network_bytes(262144.0, tiers("all_reduce", 8, 8, 8).links)
+    458752.0
+    """
+    return payload * sent
+
+
+def collective_kernel(
+    name: str, kind: str, gpus: int, sent: Tiers, payload: Numeric, stream: Dtype, count: int, phases: float = 1.0
+) -> Kernel:
+    """One launch over `payload` bytes, which are read and written once on this side."""
+    outside = network_bytes(payload, sent.nic) if sent.nic else 0.0
+    return Kernel(
+        name,
+        "collective",
+        count,
+        stream,
+        activation_bytes=2.0 * payload,
+        network_bytes=network_bytes(payload, sent.links) + outside,
+        nic_bytes=outside,
+        gpus=gpus,
+        shape=CollectiveShape(payload, phases),
+        variant=kind,
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(Operation):
     """One collective over `gpus` accelerators; the payload is `width` elements for every token (or sampled row).
 
     For an all-to-all it is the mean rank's payload: no rank is fuller than another.
@@ -107,31 +158,11 @@ class Collective:
     sampled: bool = False
     algorithm: str = "auto"  #: of an all-reduce
 
-    grows = False
-
-    @property
-    def weights(self) -> tuple[Weights, ...]:
-        """None."""
-        return ()
-
     def kernels(self, step: Step, count: int) -> list[Kernel]:
-        """One launch; the payload is read and written once on this side."""
+        """One launch."""
         if self.sampled and not step.samples:
             return []
         rows = (step.rows if self.sampled else step.tokens) * (step.replicas if self.replicas else 1)
-        payload = rows * self.width * step.stream.bytes
-        outside = payload * self.sent.nic if self.sent.nic else 0.0
-        return [
-            Kernel(
-                self.name,
-                "collective",
-                count,
-                step.stream,
-                activation_bytes=2.0 * payload,
-                network_bytes=payload * self.sent.links + outside,
-                nic_bytes=outside,
-                gpus=self.gpus,
-                dims={"bytes": payload, "phases": _PHASES.get(self.algorithm, 1.0)},
-                variant=_VARIANTS.get(self.algorithm, self.kind),
-            )
-        ]
+        payload = payload_bytes(rows, self.width, step.stream.bytes)
+        kind, phases = _VARIANTS.get(self.algorithm, self.kind), _PHASES.get(self.algorithm, 1.0)
+        return [collective_kernel(self.name, kind, self.gpus, self.sent, payload, step.stream, count, phases)]

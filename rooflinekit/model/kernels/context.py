@@ -9,27 +9,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.kernels.attention import AttentionCore, LatentCore
-from rooflinekit.model.kernels.collective import Tiers
-from rooflinekit.model.kernels.operation import Step, Weights
+from rooflinekit.model.kernels.collective import Tiers, collective_kernel
+from rooflinekit.model.kernels.elementwise import elementwise_flops
+from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
 from rooflinekit.model.types.batch import Sequences
-from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.kernel import AttentionShape, Kernel
 from rooflinekit.model.types.numeric import Numeric
 
-__all__ = ["ContextExchange", "ContextShare"]
-
-_PER_CONTEXT = ("context", "keys", "pairs")
+__all__ = ["ContextExchange", "ContextShare", "result_bytes"]
 
 
-def _query_width(core: AttentionCore | LatentCore) -> int:
-    """Elements of a prompt token's queries and results in one kernel."""
-    if isinstance(core, AttentionCore):
-        return core.heads * (core.qk_dim + core.v_dim)
-    return core.heads * (core.nope_dim + core.rope_dim + core.v_dim)
+@formula("payload", "partial results, each with its softmax weight in fp32", "B")
+def result_bytes(tokens: Numeric, results: Numeric, heads: Numeric, element: float) -> Numeric:
+    """What a rank sends of its part of an attention: new·(results·b + 4·H) [B].
+
+    >>> result_bytes(32.0, 32 * 128, 32, 2.0)
+    266240.0
+    """
+    return tokens * (results * element + heads * 4.0)
 
 
 @dataclass(frozen=True, slots=True)
-class ContextShare:
+class ContextShare(Operation):
     """One rank's part of an attention over `ranks` of them."""
 
     core: AttentionCore | LatentCore
@@ -47,30 +50,31 @@ class ContextShare:
         launches = []
         for kernel in self.core.kernels(step, count):
             share = self._prefill if kernel.family.endswith("prefill") else self._decode
-            launches.append(share(kernel, step))
+            launches.append(share(kernel, kernel.shaped(AttentionShape), step))
         return launches
 
-    def _prefill(self, kernel: Kernel, step: Step) -> Kernel:
+    def _prefill(self, kernel: Kernel, shape: AttentionShape, step: Step) -> Kernel:
         phase = step.batch.prefilling
         others = (phase.tokens if phase else 0.0) * (1.0 - 1.0 / self.ranks)
         return replace(
             kernel,
             flops=kernel.flops / self.ranks,
-            activation_bytes=kernel.activation_bytes - others * _query_width(self.core) * step.stream.bytes,
-            dims={**kernel.dims, **{name: kernel.dims[name] / self.ranks for name in ("new", "pairs")}},
+            activation_bytes=kernel.activation_bytes - others * self.core.query_width * step.stream.bytes,
+            shape=replace(shape, new=shape.new / self.ranks, pairs=shape.pairs / self.ranks),
         )
 
-    def _decode(self, kernel: Kernel, step: Step) -> Kernel:
+    def _decode(self, kernel: Kernel, shape: AttentionShape, step: Step) -> Kernel:
+        context, keys, pairs = (size / self.ranks for size in (shape.context, shape.keys, shape.pairs))
         return replace(
             kernel,
             flops=kernel.flops / self.ranks,
             kv_read_bytes=kernel.kv_read_bytes / self.ranks,
-            dims={**kernel.dims, **{name: kernel.dims[name] / self.ranks for name in _PER_CONTEXT}},
+            shape=replace(shape, context=context, keys=keys, pairs=pairs),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class ContextExchange:
+class ContextExchange(Operation):
     """What `ranks` that share a context send each other for one attention; widths are elements of a token."""
 
     ranks: int
@@ -82,13 +86,6 @@ class ContextExchange:
     exchange: Tiers
     window: int | None = None
     chunk: int | None = None
-
-    grows = False
-
-    @property
-    def weights(self) -> tuple[Weights, ...]:
-        """None."""
-        return ()
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """Prefill: all-gather of keys and values. Decode: all-gather of queries, exchange of results, their sum."""
@@ -102,7 +99,7 @@ class ContextExchange:
 
     def _merge(self, phase: Sequences, step: Step, count: int) -> list[Kernel]:
         tokens, wide = phase.tokens, step.stream.bytes
-        results = tokens * (self.results * wide + self.heads * 4.0)
+        results = result_bytes(tokens, self.results, self.heads, wide)
         mine = step.own(phase) * self.results
         return [
             self._collective("context_queries", "all_gather", tokens * self.queries * wide, step, count),
@@ -112,24 +109,12 @@ class ContextExchange:
                 "elementwise",
                 count,
                 step.stream,
-                flops=2.0 * self.ranks * mine,
-                activation_bytes=mine * (self.ranks + 1.0) * wide,
+                flops=elementwise_flops(mine, 2.0 * self.ranks),
+                activation_bytes=passed_bytes(mine, self.ranks + 1.0, wide),
                 variant="merge",
             ),
         ]
 
     def _collective(self, name: str, kind: str, payload: Numeric, step: Step, count: int) -> Kernel:
         sent = self.gather if kind == "all_gather" else self.exchange
-        outside = payload * sent.nic if sent.nic else 0.0
-        return Kernel(
-            name,
-            "collective",
-            count,
-            step.stream,
-            activation_bytes=2.0 * payload,
-            network_bytes=payload * sent.links + outside,
-            nic_bytes=outside,
-            gpus=self.ranks,
-            dims={"bytes": payload},
-            variant=kind,
-        )
+        return collective_kernel(name, kind, self.ranks, sent, payload, step.stream, count)

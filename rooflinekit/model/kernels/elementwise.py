@@ -4,15 +4,47 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooflinekit.model.kernels.operation import Step, Weights
+from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.kernel import Kernel, RowsShape
+from rooflinekit.model.types.numeric import Numeric
 
-__all__ = ["Elementwise", "Embedding", "Parameters", "Sampling"]
+__all__ = ["Elementwise", "Embedding", "Parameters", "Sampling", "elementwise_flops", "gathered_bytes", "own_bytes"]
+
+
+@formula("F", "arithmetic on every row", "FLOP")
+def elementwise_flops(rows: Numeric, each: Numeric) -> Numeric:
+    """Arithmetic of a pass: m·f [FLOP].
+
+    >>> elementwise_flops(32.0, 5 * 4096)  # a norm over the residual width
+    655360.0
+    """
+    return rows * each
+
+
+@formula("w", "its own weights read", "B")
+def own_bytes(parameters: float, element: float) -> float:
+    """Scales, taps and other small weights, read once: p·b_w [B].
+
+    >>> own_bytes(4096, 2.0)
+    8192.0
+    """
+    return parameters * element
+
+
+@formula("a", "rows of the table read and written on", "B")
+def gathered_bytes(rows: Numeric, width: Numeric, table: float, written: float) -> Numeric:
+    """Rows looked up in a table of another format: m·D·(b_w + b) [B].
+
+    >>> gathered_bytes(32.0, 4096, 2.0, 2.0)
+    524288.0
+    """
+    return rows * width * (table + written)
 
 
 @dataclass(frozen=True, slots=True)
-class Elementwise:
+class Elementwise(Operation):
     """A pass over the tokens that reads, computes a little, and writes; bytes bound, or launch bound when small.
 
     read, written: elements a token; flops: operations a token; `parameters` are its own weights (a norm's scale).
@@ -24,8 +56,6 @@ class Elementwise:
     flops: float
     parameters: int = 0
     dtype: Dtype = Dtype.BF16
-
-    grows = False
 
     @property
     def weights(self) -> tuple[Weights, ...]:
@@ -40,24 +70,22 @@ class Elementwise:
                 "elementwise",
                 count,
                 step.stream,
-                flops=step.tokens * self.flops,
-                weight_bytes=self.parameters * self.dtype.bytes,
-                activation_bytes=step.tokens * (self.read + self.written) * step.stream.bytes,
-                dims={"rows": step.tokens},
+                flops=elementwise_flops(step.tokens, self.flops),
+                weight_bytes=own_bytes(self.parameters, self.dtype.bytes),
+                activation_bytes=passed_bytes(step.tokens, self.read + self.written, step.stream.bytes),
+                shape=RowsShape(step.tokens),
                 variant=self.name.rpartition("_")[2],  # residual_norm is a norm
             )
         ]
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(Operation):
     """Small weights that another kernel reads along with its own (biases, gates); they only take memory here."""
 
     module: str
     count: int
     dtype: Dtype
-
-    grows = False
 
     @property
     def weights(self) -> tuple[Weights, ...]:
@@ -70,15 +98,13 @@ class Parameters:
 
 
 @dataclass(frozen=True, slots=True)
-class Embedding:
+class Embedding(Operation):
     """Look up one row per token. The table is resident but not streamed: only the rows looked up are read."""
 
     rows: int  #: vocabulary rows held here, or learned positions
     width: int
     dtype: Dtype
     module: str = "embedding"
-
-    grows = False
 
     @property
     def weights(self) -> tuple[Weights, ...]:
@@ -87,31 +113,21 @@ class Embedding:
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One gather."""
-        moved = step.tokens * self.width * (self.dtype.bytes + step.stream.bytes)
-        rows = {"rows": step.tokens}
-        return [Kernel("embedding", "embedding", count, step.stream, activation_bytes=moved, dims=rows)]
+        moved = gathered_bytes(step.tokens, self.width, self.dtype.bytes, step.stream.bytes)
+        shape = RowsShape(step.tokens)
+        return [Kernel("embedding", "embedding", count, step.stream, activation_bytes=moved, shape=shape)]
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class Sampling(Operation):
     """Pick a token from each row of logits: one read of V logits (16 bit) at the least."""
 
     vocab: int
-
-    grows = False
-
-    @property
-    def weights(self) -> tuple[Weights, ...]:
-        """None."""
-        return ()
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One pass over the logits."""
         if not step.samples:
             return []
-        logits = step.rows * self.vocab
-        return [
-            Kernel(
-                "sampling", "sampling", count, step.stream, flops=logits, activation_bytes=logits * step.stream.bytes
-            )
-        ]
+        work = elementwise_flops(step.rows, self.vocab)
+        moved = passed_bytes(step.rows, self.vocab, step.stream.bytes)
+        return [Kernel("sampling", "sampling", count, step.stream, flops=work, activation_bytes=moved)]

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rooflinekit.model.kernels.operation import Step, Weights
+from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.kernels.operation import Operation, Step, Weights
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.kernel import GemmShape, Kernel
 from rooflinekit.model.types.numeric import Numeric
 
-__all__ = ["BatchedLinear", "Linear", "gemm_activation_bytes", "gemm_flops"]
+__all__ = ["BatchedLinear", "Linear", "gemm_activation_bytes", "gemm_flops", "gemm_weight_bytes"]
 
 
+@formula("F", "multiply-adds of a matrix product, two FLOP each", "FLOP")
 def gemm_flops(m: Numeric, n: Numeric, k: Numeric) -> Numeric:
     """Multiply-adds of y[m, n] = x[m, k] W[n, k], two FLOP each: 2·m·n·k [FLOP].
 
@@ -22,8 +24,19 @@ def gemm_flops(m: Numeric, n: Numeric, k: Numeric) -> Numeric:
     return 2.0 * m * n * k
 
 
+@formula("w", "weights read, whatever the number of tokens", "B")
+def gemm_weight_bytes(n: Numeric, k: Numeric, element: float, bias: float = 0.0, bias_element: float = 2.0) -> Numeric:
+    """The matrix, and the bias if there is one, read once: n·k·b_w + bias·b_b [B].
+
+    >>> gemm_weight_bytes(6144, 4096, 2.0) / 1e6  # the fused query, key and value projection of Llama-3-8B
+    50.3
+    """
+    return n * k * element + bias * bias_element
+
+
+@formula("a", "activations read and written", "B")
 def gemm_activation_bytes(m: Numeric, n: Numeric, k: Numeric, read: float, written: float) -> Numeric:
-    """Activations read and written once: m·k·read + m·n·written [B], `read` and `written` in bytes an element.
+    """Activations read and written once: m·(k·read + n·written) [B], `read` and `written` in bytes an element.
 
     >>> gemm_activation_bytes(32, 4096, 4096, 2.0, 2.0)
     524288.0
@@ -32,7 +45,7 @@ def gemm_activation_bytes(m: Numeric, n: Numeric, k: Numeric, read: float, writt
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class Linear(Operation):
     """A linear layer, or several fused into one launch, over every token (or every sampled row).
 
     `parts` names what is fused and how wide each part is on this accelerator; their sum is n.
@@ -53,8 +66,6 @@ class Linear:
         """Output width."""
         return sum(width for _, width in self.parts)
 
-    grows = False
-
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The matrix, and the bias in 16 bit if there is one."""
@@ -62,7 +73,7 @@ class Linear:
             return ()
         matrix = Weights(self.module, self.n * self.k, self.weight)
         kind = "other" if self.module == "lm_head" else self.module
-        return (matrix, Weights(kind, self.bias, _wide(self.weight))) if self.bias else (matrix,)
+        return (matrix, Weights(kind, self.bias, self.weight.widened)) if self.bias else (matrix,)
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One GEMM; the weights are streamed once however many tokens there are."""
@@ -77,16 +88,19 @@ class Linear:
                 count,
                 self.compute,
                 flops=gemm_flops(m, n, k),
-                weight_bytes=n * k * self.weight.bytes + self.bias * _wide(self.weight).bytes,
+                weight_bytes=gemm_weight_bytes(n, k, self.weight.bytes, self.bias, self.weight.widened.bytes),
                 activation_bytes=gemm_activation_bytes(m, n, k, read, step.stream.bytes),
-                dims={"m": m, "n": n, "k": k},
+                shape=GemmShape(m, n, k),
             )
         ]
 
 
 @dataclass(frozen=True, slots=True)
-class BatchedLinear:
-    """One small matrix a head, `batch` heads: y[h, m, n] = x[h, m, k] W[h, n, k]. Decode only (absorbed MLA)."""
+class BatchedLinear(Operation):
+    """One small matrix a head, `batch` heads: y[h, m, n] = x[h, m, k] W[h, n, k]. Decode only (absorbed MLA).
+
+    The weights are those of the up-projection.
+    """
 
     name: str
     batch: int
@@ -95,33 +109,20 @@ class BatchedLinear:
     weight: Dtype
     compute: Dtype
 
-    grows = False
-
-    @property
-    def weights(self) -> tuple[Weights, ...]:
-        """None of its own: it uses the up-projection's."""
-        return ()
-
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One batched GEMM over the decoding tokens."""
         if step.batch.decoding is None:
             return []
-        m = step.own(step.batch.decoding)
+        m, n, k, wide = step.own(step.batch.decoding), self.batch * self.n, self.k, step.stream.bytes
         return [
             Kernel(
                 self.name,
                 "gemm",
                 count,
                 self.compute,
-                flops=self.batch * gemm_flops(m, self.n, self.k),
-                weight_bytes=self.batch * self.n * self.k * self.weight.bytes,
-                activation_bytes=self.batch
-                * gemm_activation_bytes(m, self.n, self.k, step.stream.bytes, step.stream.bytes),
-                dims={"m": m, "n": self.batch * self.n, "k": self.k},
+                flops=gemm_flops(m, n, k),
+                weight_bytes=gemm_weight_bytes(n, k, self.weight.bytes),
+                activation_bytes=gemm_activation_bytes(m, n, self.batch * k, wide, wide),
+                shape=GemmShape(m, n, k),
             )
         ]
-
-
-def _wide(dtype: Dtype) -> Dtype:
-    """Biases stay in at least 16 bit whatever the matrix is stored in."""
-    return dtype if dtype.is_wide else Dtype.BF16

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooflinekit.model.kernels.operation import Step, Weights
+from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.kernels.operation import Operation, Step, Weights
 from rooflinekit.model.kernels.routing import Routing
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.kernel import ExpertsShape, Kernel
 from rooflinekit.model.types.numeric import Numeric
 
-__all__ = ["Experts", "distinct_experts"]
+__all__ = ["Experts", "distinct_experts", "expert_activation_bytes", "expert_flops", "expert_weight_bytes"]
 
 
 def distinct_experts(tokens: Numeric, experts: int, top_k: int) -> Numeric:
@@ -26,11 +27,43 @@ def distinct_experts(tokens: Numeric, experts: int, top_k: int) -> Numeric:
     return Routing(experts, top_k).distinct(tokens)
 
 
+@formula("F", "grouped matrix products of the pairs that come here", "FLOP")
+def expert_flops(routed: Numeric, weights: Numeric) -> Numeric:
+    """Multiply-adds of every (token, expert) pair: 2·A·mats·D·F_e [FLOP].
+
+    >>> expert_flops(256.0, 3 * 7168 * 2048) / 1e9  # 32 tokens in a layer of DeepSeek-V3
+    22.5
+    """
+    return 2.0 * routed * weights
+
+
+@formula("w", "weights of the touched experts", "B")
+def expert_weight_bytes(touched: Numeric, weights: Numeric, element: float, bias: float = 0.0) -> Numeric:
+    """Each touched expert is read once, however many tokens come: act·(mats·D·F_e·b_w + bias·2) [B].
+
+    >>> expert_weight_bytes(163.0, 3 * 7168 * 2048, 1.0) / 1e9
+    7.18
+    """
+    return touched * (weights * element + bias * Dtype.BF16.bytes)
+
+
+@formula("a", "routed tokens read, passed through the matrices and combined", "B")
+def expert_activation_bytes(
+    routed: Numeric, hidden: Numeric, width: Numeric, matrices: Numeric, element: float
+) -> Numeric:
+    """A routed token is read, written back and combined, and passes each matrix once: A·(3·D + mats·F_e)·b [B].
+
+    >>> expert_activation_bytes(256.0, 7168, 2048, 3, 2.0) / 1e6
+    14.2
+    """
+    return routed * (3 * hidden + matrices * width) * element
+
+
 _SKEWED = 0.6  # half-way between the two kinds of routing that kernels were measured with: 0 and 1.2
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
+class Experts(Operation):
     """This accelerator's experts: gate and up, activation, down, as one fused launch over the tokens routed here.
 
     It is the fullest of the ranks over which `routing` spreads whole experts, since the step waits for it. Each expert
@@ -55,8 +88,6 @@ class Experts:
         """Weights of one expert held here."""
         return self.matrices * self.hidden * self.width
 
-    grows = False
-
     @property
     def weights(self) -> tuple[Weights, ...]:
         """All local experts, touched or not."""
@@ -64,32 +95,30 @@ class Experts:
         return (matrices, Weights("experts", self.local * self.bias, Dtype.BF16)) if self.bias else (matrices,)
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
-        """The grouped GEMMs: weights of the experts that were touched, work of the tokens that came.
-
-        Activations: a routed token is read, written back and combined (3·D), and passes each matrix once (3·F gated).
-        """
-        tokens = step.tokens * step.replicas
-        routed, touched = self.routing.fullest(tokens)
-        wide = step.stream.bytes
+        """The grouped GEMMs: weights of the experts that were touched, work of the tokens that came."""
+        tokens, routing = step.tokens * step.replicas, self.routing
+        routed, touched = routing.fullest(tokens)
         return [
             Kernel(
                 "experts",
                 "moe",
                 count,
                 self.compute,
-                flops=2.0 * routed * self.expert_weights,
-                weight_bytes=touched * (self.expert_weights * self.weight.bytes + self.bias * Dtype.BF16.bytes),
-                activation_bytes=routed * (3 * self.hidden + self.matrices * self.width) * wide,
-                dims={
-                    "tokens": tokens,
-                    "slots": tokens * self.routing.top_k,
-                    "routed": routed,
-                    "touched": touched,
-                    "local": self.local,
-                    "ranks": self.routing.ranks,
-                    "hidden": self.hidden,
-                    "width": self.width,
-                },
-                variant="power_law_1.2" if self.routing.skew > _SKEWED else "balanced",
+                flops=expert_flops(routed, self.expert_weights),
+                weight_bytes=expert_weight_bytes(touched, self.expert_weights, self.weight.bytes, self.bias),
+                activation_bytes=expert_activation_bytes(
+                    routed, self.hidden, self.width, self.matrices, step.stream.bytes
+                ),
+                shape=ExpertsShape(
+                    tokens,
+                    tokens * routing.top_k,
+                    routed,
+                    touched,
+                    self.local,
+                    routing.ranks,
+                    self.hidden,
+                    self.width,
+                ),
+                variant="power_law_1.2" if routing.skew > _SKEWED else "balanced",
             )
         ]

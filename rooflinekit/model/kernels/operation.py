@@ -8,14 +8,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar
 
+from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, ceil_div
 
-__all__ = ["Operation", "Step", "Weights"]
+__all__ = ["Operation", "Step", "Weights", "passed_bytes"]
+
+
+@formula("a", "activations read and written", "B")
+def passed_bytes(rows: Numeric, elements: Numeric, element: float) -> Numeric:
+    """Activations that each row reads and writes: m·e·b [B].
+
+    >>> passed_bytes(32.0, 4 * 4096, 2.0)  # a norm with the residual addition: two vectors read, two written
+    1048576.0
+    """
+    return rows * elements * element
 
 
 @dataclass(frozen=True)
@@ -84,19 +95,19 @@ class Weights:
         return self.count * self.dtype.bytes
 
 
-class Operation(Protocol):
-    """One operation of the forward pass on one accelerator."""
+class Operation:
+    """One operation of the forward pass on one accelerator: a frozen dataclass of its sizes."""
+
+    __slots__ = ()
+
+    grows: ClassVar[bool] = False
+    """Whether a decode step costs more at a longer context: attention and nothing else."""
 
     @property
     def weights(self) -> tuple[Weights, ...]:
         """What it keeps in memory."""
-        ...
-
-    @property
-    def grows(self) -> bool:
-        """Whether a decode step costs more at a longer context: attention and nothing else."""
-        ...
+        return ()
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """The launches it makes in a step, `count` times each; none if the step gives it nothing to do."""
-        ...
+        raise NotImplementedError

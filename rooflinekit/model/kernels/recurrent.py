@@ -4,26 +4,59 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooflinekit.model.kernels.operation import Step, Weights
+from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.kernels.elementwise import own_bytes
+from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.numeric import Numeric
 
-__all__ = ["STATE_DTYPE", "ShortConvolution", "StateUpdate"]
+__all__ = ["STATE_DTYPE", "ShortConvolution", "StateUpdate", "convolution_flops", "recurrence_flops", "state_bytes"]
 
 STATE_DTYPE = Dtype.FP32
 """Recurrent states are kept in fp32 (Mamba-2 reference code, `ssm_state` dtype; Qwen3-Next `mamba_ssm_dtype`)."""
 
 
+@formula("F", "multiply-adds of a causal convolution", "FLOP")
+def convolution_flops(tokens: Numeric, channels: Numeric, taps: Numeric) -> Numeric:
+    """Each token of each channel meets its last taps: 2·m·C·taps [FLOP].
+
+    >>> convolution_flops(32.0, 8192, 4)
+    2097152.0
+    """
+    return 2.0 * tokens * channels * taps
+
+
+@formula("F", "update and read-out of the state", "FLOP")
+def recurrence_flops(tokens: Numeric, state: Numeric, each: float) -> Numeric:
+    """S <- decay(S) + v k^T and o = S q for every token: m·state·f [FLOP]; f is 4 at the least.
+
+    The chunked prefill form does the same work in blocks; its extra intra-chunk FLOPs are left out (a lower bound).
+
+    >>> recurrence_flops(32.0, 32 * 128 * 128, 6.0) / 1e6  # a gated delta net of 32 heads
+    100.7
+    """
+    return tokens * state * each
+
+
+@formula("kr", "state of every sequence read, and written as well", "B")
+def state_bytes(sequences: Numeric, elements: Numeric, element: float) -> Numeric:
+    """The state of every sequence, once a step: B·state·b_s [B].
+
+    >>> state_bytes(32.0, 32 * 128 * 128, STATE_DTYPE.bytes) / 1e6
+    67.1
+    """
+    return sequences * elements * element
+
+
 @dataclass(frozen=True, slots=True)
-class ShortConvolution:
+class ShortConvolution(Operation):
     """A depthwise causal convolution of `taps` tokens over `channels`; its last taps − 1 inputs are state."""
 
     channels: int
     taps: int
     bias: bool
     dtype: Dtype
-
-    grows = False
 
     @property
     def weights(self) -> tuple[Weights, ...]:
@@ -32,28 +65,27 @@ class ShortConvolution:
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One pass over the tokens; reads and writes the state of each sequence."""
-        state = step.batch.sequences * self.channels * (self.taps - 1) * step.stream.bytes
+        state = state_bytes(step.batch.sequences, self.channels * (self.taps - 1), step.stream.bytes)
         return [
             Kernel(
                 "short_conv",
                 "elementwise",
                 count,
                 step.stream,
-                flops=2.0 * step.tokens * self.channels * self.taps,
-                weight_bytes=self.channels * (self.taps + self.bias) * self.dtype.bytes,
+                flops=convolution_flops(step.tokens, self.channels, self.taps),
+                weight_bytes=own_bytes(self.channels * (self.taps + self.bias), self.dtype.bytes),
                 kv_read_bytes=state,
                 kv_write_bytes=state,
-                activation_bytes=2.0 * step.tokens * self.channels * step.stream.bytes,
+                activation_bytes=passed_bytes(step.tokens, 2 * self.channels, step.stream.bytes),
             )
         ]
 
 
 @dataclass(frozen=True, slots=True)
-class StateUpdate:
+class StateUpdate(Operation):
     """One recurrence S <- decay(S) + v k^T, read out by o = S q, over `state` elements a sequence.
 
     flops_per_element: work on each state element for each token (2 update + 2 read-out, and what the variant adds).
-    The chunked prefill form does the same work in blocks; its extra intra-chunk FLOPs are left out (a lower bound).
     """
 
     name: str
@@ -63,8 +95,6 @@ class StateUpdate:
     parameters: int
     dtype: Dtype
 
-    grows = False
-
     @property
     def weights(self) -> tuple[Weights, ...]:
         """Decay, skip and step-size parameters."""
@@ -72,17 +102,17 @@ class StateUpdate:
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One launch; the state of each sequence is read and written once a step."""
-        state = step.batch.sequences * self.state * STATE_DTYPE.bytes
+        state = state_bytes(step.batch.sequences, self.state, STATE_DTYPE.bytes)
         return [
             Kernel(
                 self.name,
                 "linear_attention",
                 count,
                 step.stream,
-                flops=step.tokens * self.state * self.flops_per_element,
-                weight_bytes=self.parameters * self.dtype.bytes,
+                flops=recurrence_flops(step.tokens, self.state, self.flops_per_element),
+                weight_bytes=own_bytes(self.parameters, self.dtype.bytes),
                 kv_read_bytes=state,
                 kv_write_bytes=state,
-                activation_bytes=step.tokens * self.stream_width * step.stream.bytes,
+                activation_bytes=passed_bytes(step.tokens, self.stream_width, step.stream.bytes),
             )
         ]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-from rooflinekit.model.graph.symbol import Table
+from rooflinekit.model.graph.table import Table
 from rooflinekit.model.kernels.occupancy import Load, counted_maximum, expected_maximum
 from rooflinekit.model.types.numeric import Numeric, lattice, log, maximum, minimum
 

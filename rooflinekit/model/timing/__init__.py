@@ -1,12 +1,16 @@
 """How long a kernel takes: one form a family, few parameters, each with a meaning and a bound."""
 
-from rooflinekit.model.timing.attention import DecodeTime, PrefillTime
-from rooflinekit.model.timing.collective import CollectiveTime
-from rooflinekit.model.timing.gemm import GemmTime
-from rooflinekit.model.timing.latent import LatentDecodeTime, LatentPrefillTime
-from rooflinekit.model.timing.moe import ExpertsTime
+from rooflinekit.model.timing.forms import (
+    CollectiveTime,
+    DecodeTime,
+    ExpertsTime,
+    GemmTime,
+    LatentDecodeTime,
+    LatentPrefillTime,
+    PlainTime,
+    PrefillTime,
+)
 from rooflinekit.model.timing.parameter import Bounds, Duration, TimeForm, parameters
-from rooflinekit.model.timing.plain import PlainTime
 from rooflinekit.model.timing.surface import AXES, Axis, Surface
 from rooflinekit.model.types.kernel import FAMILIES, Family
 

@@ -41,7 +41,9 @@ class Regimes:
         """Upper end over prediction, and prediction over lower end.
 
         >>> from rooflinekit.model.types.dtype import Dtype
-        >>> Regimes("m", (64.0,), (1.2, 1.1)).factor(Kernel("w", "gemm", 1, Dtype.BF16, dims={"m": 128.0}))
+        >>> from rooflinekit.model.types.kernel import GemmShape
+        >>> wide = Kernel("w", "gemm", 1, Dtype.BF16, shape=GemmShape(128.0, 1.0, 1.0))
+        >>> Regimes("m", (64.0,), (1.2, 1.1)).factor(wide)
         1.1
         """
         size = AXES[self.axis](kernel) if self.axis else 0.0

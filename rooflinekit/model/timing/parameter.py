@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
+from rooflinekit.model.graph.symbol import Quantity
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric
@@ -19,6 +20,7 @@ EFFICIENCY = 1.05
 class Bounds:
     """One parameter of a form: meaning, unit ("us", "share", "factor", "elements", "sharpness"), range, usual value."""
 
+    symbol: str
     meaning: str
     unit: str
     low: float
@@ -32,16 +34,20 @@ class Bounds:
         return 1e-6 if self.unit == "us" else 1.0
 
 
-def parameter(meaning: str, unit: str, low: float, high: float, usual: float) -> Any:
+def parameter(symbol: str, meaning: str, unit: str, low: float, high: float, usual: float) -> Any:
     """Declare a fitted number, in the unit of files; the attribute holds it in SI."""
-    bounds = Bounds(meaning, unit, low, high, usual)
-    return field(default=usual * bounds.scale, metadata={"bounds": bounds})
+    return _declared(Bounds(symbol, meaning, unit, low, high, usual))
 
 
 def choice(meaning: str, usual: int, choices: tuple[int, ...] = (1, 2, 4)) -> Any:
-    """Declare a number that is one of a few."""
-    bounds = Bounds(meaning, "sharpness", min(choices), max(choices), usual, choices)
-    return field(default=usual, metadata={"bounds": bounds})
+    """Declare a number that is one of a few: the p of (x^p + y^p)^(1/p)."""
+    return _declared(Bounds("p", meaning, "sharpness", min(choices), max(choices), usual, choices))
+
+
+def _declared(bounds: Bounds) -> Any:
+    unit = "s" if bounds.unit == "us" else ""
+    metadata = {"bounds": bounds, "quantity": Quantity(bounds.symbol, bounds.meaning, unit)}
+    return field(default=bounds.usual if bounds.choices else bounds.usual * bounds.scale, metadata=metadata)
 
 
 def parameters(form: type[Any] | object) -> dict[str, Bounds]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-from rooflinekit.model.graph.symbol import Table
-from rooflinekit.model.types.kernel import Kernel
-from rooflinekit.model.types.numeric import Numeric, ceil_div, lattice, log2, sqrt, where
+from rooflinekit.model.graph.table import Table
+from rooflinekit.model.types.kernel import AttentionShape, CollectiveShape, ExpertsShape, GemmShape, Kernel, S
+from rooflinekit.model.types.numeric import Numeric, lattice, log2
 
 __all__ = ["AXES", "Axis", "Surface"]
 
@@ -32,46 +32,37 @@ class Axis:
         return self.nodes[0] == 0.0
 
 
-def _rows(kernel: Kernel) -> Numeric:
-    """Rows as a tiled kernel sees them: multiples of 64 above 64."""
-    m = kernel.dims["m"]
-    return where(m <= 64.0, m, 64.0 * ceil_div(m, 64.0))
-
-
-def _length(kernel: Kernel) -> Numeric:
-    """Length of the uncached causal prompt with as many query-key pairs."""
-    pairs = kernel.dims["pairs"]
-    return sqrt(2.0 * pairs + 0.25) - 0.5
-
-
-def _dim(name: str) -> Callable[[Kernel], Numeric]:
-    return lambda kernel: kernel.dims[name]
+def _of(kind: type[S], size: Callable[[S], Numeric]) -> Callable[[Kernel], Numeric]:
+    return lambda kernel: size(kernel.shaped(kind))
 
 
 AXES: Mapping[str, Callable[[Kernel], Numeric]] = {
-    "m": _rows,
-    "n": _dim("n"),
-    "k": _dim("k"),
-    "head_dim": _dim("head_dim"),
-    "group": lambda kernel: kernel.dims["heads"] / kernel.dims["kv_heads"],
-    "heads": _dim("heads"),
-    "batch": _dim("batch"),
-    "batch_kv_heads": lambda kernel: kernel.dims["batch"] * kernel.dims["kv_heads"],
-    "batch_heads": lambda kernel: kernel.dims["batch"] * kernel.dims["heads"],
-    "keys": _dim("keys"),
-    "length": _length,
-    "cached": lambda kernel: kernel.dims["batch"] * kernel.dims.get("kv_heads", 1.0) * kernel.dims["keys"],
-    "queries": lambda kernel: kernel.dims["batch"] * kernel.dims["heads"] * kernel.dims["new"],
-    "hidden": _dim("hidden"),
-    "width": _dim("width"),
-    "local": _dim("local"),
-    "ranks": _dim("ranks"),
-    "tokens": _dim("tokens"),
-    "bytes": _dim("bytes"),
+    "m": _of(GemmShape, lambda shape: shape.tiled_rows),
+    "n": _of(GemmShape, lambda shape: shape.n),
+    "k": _of(GemmShape, lambda shape: shape.k),
+    "head_dim": _of(AttentionShape, lambda shape: shape.head_dim),
+    "group": _of(AttentionShape, lambda shape: shape.heads / shape.kv_heads),
+    "heads": _of(AttentionShape, lambda shape: shape.heads),
+    "batch": _of(AttentionShape, lambda shape: shape.batch),
+    "batch_kv_heads": _of(AttentionShape, lambda shape: shape.batch * shape.kv_heads),
+    "batch_heads": _of(AttentionShape, lambda shape: shape.batch * shape.heads),
+    "keys": _of(AttentionShape, lambda shape: shape.keys),
+    "length": _of(AttentionShape, lambda shape: shape.causal_length),
+    "cached": _of(AttentionShape, lambda shape: shape.cached),
+    "queries": _of(AttentionShape, lambda shape: shape.rows),
+    "hidden": _of(ExpertsShape, lambda shape: shape.hidden),
+    "width": _of(ExpertsShape, lambda shape: shape.width),
+    "local": _of(ExpertsShape, lambda shape: shape.local),
+    "ranks": _of(ExpertsShape, lambda shape: shape.ranks),
+    "tokens": _of(ExpertsShape, lambda shape: shape.tokens),
+    "bytes": _of(CollectiveShape, lambda shape: shape.payload),
     "gpus": lambda kernel: float(kernel.gpus),
     "traffic": lambda kernel: kernel.bytes,
 }
 """Shapes that a correction may depend on, from the kernel."""
+
+_FIXED = frozenset({"n", "k", "head_dim", "group", "heads", "hidden", "width", "local", "ranks", "gpus"})
+"""Shapes that the model and its deployment fix, whatever the step: a correction at these is worked out once."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +80,17 @@ class Surface:
         """What to multiply the formula's time by.
 
         >>> from rooflinekit.model.types.dtype import Dtype
-        >>> surface = Surface((Axis("batch", (0.0, 2.0, 4.0)),), "20 10")
-        >>> surface.ratio(Kernel("a", "attention_decode", 1, Dtype.BF16, dims={"batch": 2.0}))  # (e^0.2 + e^0.1) / 2
+        >>> surface, shape = Surface((Axis("k", (0.0, 2.0, 4.0)),), "20 10"), GemmShape(1.0, 1.0, 2.0)
+        >>> surface.ratio(Kernel("a", "gemm", 1, Dtype.BF16, shape=shape))  # (e^0.2 + e^0.1) / 2
         1.163
         """
-        return lattice(self.table, [log2(AXES[axis.name](kernel)) for axis in self.axes])
+        places = [log2(AXES[axis.name](kernel)) for axis in self.axes]
+        fixed = tuple(
+            place if axis.name in _FIXED and isinstance(place, (int, float)) else None
+            for axis, place in zip(self.axes, places, strict=True)
+        )
+        table = self.table if fixed.count(None) == len(fixed) else self.table.sliced(fixed)
+        return lattice(table, [place for place, known in zip(places, fixed, strict=True) if known is None])
 
     @cached_property
     def table(self) -> Table:

@@ -13,6 +13,7 @@ compares it with simulations).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -38,8 +39,13 @@ class Spread:
 
 
 def spread(loaded: Loaded, traffic: Traffic, closed: bool) -> Spread:
-    """The quantiles of an operating point; `closed`: all users start at once and send `traffic.requests` each."""
-    ttft_mean, tpot_mean, osl = loaded.ttft.time, loaded.tpot.time, traffic.osl
+    """The quantiles of an operating point; `closed`: all users start at once and send `traffic.requests` each.
+
+    Where no rate is sustained the queue has no end: TTFT and the whole request are infinite.
+    """
+    ends = loaded.stable == 1.0
+    ttft_mean, e2e_mean = where(ends, loaded.ttft.time, 0.0), where(ends, loaded.e2e, 0.0)
+    tpot_mean, osl = loaded.tpot.time, traffic.osl
     ahead, share, busy = loaded.running - 1.0, loaded.shared.share.time, loaded.busy
     prompts = share * sqrt(1.0 + traffic.isl_cv**2) / osl
     beside = ahead if closed else where(share > 0.0, busy * osl * tpot_mean / maximum(share, _TINY), 0.0)
@@ -53,17 +59,16 @@ def spread(loaded: Loaded, traffic: Traffic, closed: bool) -> Spread:
         ]
         if closed:
             parts.append(_burst(q, ahead * share, loaded.together))
-        return maximum(_combined(ttft_mean, parts), 0.0)
+        return where(ends, maximum(_combined(ttft_mean, parts), 0.0), math.inf)
 
     def tpot(q: float) -> Numeric:
         return maximum(tpot_mean + _NORMAL.inv_cdf(q) * slow, loaded.shared.step.time)
 
     def e2e(q: float) -> Numeric:
         answer = (osl - 1.0) * tpot_mean
-        return _combined(
-            loaded.e2e,
-            [ttft(q) - ttft_mean, _lognormal(q, traffic.osl_cv) * answer, _NORMAL.inv_cdf(q) * slow * (osl - 1.0)],
-        )
+        late = where(ends, ttft(q), 0.0) - ttft_mean
+        varied = [late, _lognormal(q, traffic.osl_cv) * answer, _NORMAL.inv_cdf(q) * slow * (osl - 1.0)]
+        return where(ends, _combined(e2e_mean, varied), math.inf)
 
     return Spread(ttft, tpot, e2e)
 

@@ -13,7 +13,7 @@ from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.percentiles import QUANTILES, Spread, goodput, spread
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
-from rooflinekit.model.types.numeric import Numeric, fails, where
+from rooflinekit.model.types.numeric import Numeric, fails
 
 __all__ = ["LOAD_KEYS", "LoadAnswer", "LoadQuestion", "LoadResult", "answer_load", "read_load"]
 
@@ -110,10 +110,7 @@ class LoadAnswer:
             "queue_ms": 1e3 * loaded.queue,
         }
         for name, quantile in functions.items():
-            times = {q: 1e3 * quantile(q) for q in QUANTILES}
-            if name != "tpot":  # a queue that grows has no end
-                times = {q: where(loaded.stable == 1.0, time, math.inf) for q, time in times.items()}
-            values |= {f"{name}_p{100 * q:.0f}_ms": time for q, time in times.items()}
+            values |= {f"{name}_p{100 * q:.0f}_ms": 1e3 * quantile(q) for q in QUANTILES}
         good = None if goals[0] is None and goals[1] is None else goodput(self.times, loaded.rate, *goals)
         return values | {"goodput": good}
 

@@ -58,6 +58,11 @@ class Dtype(Enum):
         """Whether activations and the residual stream may live in this format (16 or 32 bit)."""
         return self in (Dtype.FP32, Dtype.TF32, Dtype.BF16, Dtype.FP16)
 
+    @property
+    def widened(self) -> Dtype:
+        """Of a bias: at least 16 bit, whatever the matrix is stored in."""
+        return self if self.is_wide else Dtype.BF16
+
     def __str__(self) -> str:
         return self.value
 

@@ -1,15 +1,27 @@
-"""The work of one kernel, and the time that work takes."""
+"""The work of one kernel: its shape, its arithmetic, its bytes by class, and the time that the work takes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypeAlias, TypeVar
 
+from rooflinekit.model.graph.symbol import quantity
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.numeric import Numeric
+from rooflinekit.model.types.numeric import Numeric, ceil_div, sqrt, where
 
-__all__ = ["FAMILIES", "Family", "Kernel", "KernelTime"]
+__all__ = [
+    "FAMILIES",
+    "AttentionShape",
+    "CollectiveShape",
+    "ExpertsShape",
+    "Family",
+    "GemmShape",
+    "Kernel",
+    "KernelTime",
+    "RowsShape",
+    "Shape",
+]
 
 Family: TypeAlias = Literal[
     "gemm",
@@ -29,29 +41,124 @@ Family: TypeAlias = Literal[
 FAMILIES: tuple[Family, ...] = tuple(family for family in Family.__args__ if family != "host")  # type: ignore[attr-defined]
 """Families of kernels, each with a time form; "host" is what an engine adds between them."""
 
+MATRIX_ROWS = 64
+"""Rows of the smallest tile that tensor cores fill (wgmma m64); more rows come in multiples of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GemmShape:
+    """A matrix product y[m, n] = x[m, k] W[n, k]; of several that run as one, n counts the columns of all."""
+
+    m: Numeric = quantity("m", "rows: tokens of the step, or those that are sampled")
+    n: Numeric = quantity("n", "output width here")
+    k: Numeric = quantity("k", "input width here")
+
+    @property
+    def tiled_rows(self) -> Numeric:
+        """Rows as a tiled kernel computes them: multiples of 64 above 64.
+
+        >>> GemmShape(65.0, 1.0, 1.0).tiled_rows
+        128.0
+        """
+        return where(self.m <= MATRIX_ROWS, self.m, MATRIX_ROWS * ceil_div(self.m, MATRIX_ROWS))
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """Softmax attention of `batch` sequences; tokens, keys and pairs are those of one sequence, on average.
+
+    Latent attention has one KV head in decode; its heads have the width of a query.
+    """
+
+    batch: Numeric = quantity("B", "sequences")
+    new: Numeric = quantity("S", "new tokens of each")
+    context: Numeric = quantity("Tmax", "longest context")
+    keys: Numeric = quantity("T", "keys of each sequence that are read")
+    pairs: Numeric = quantity("pairs", "query-key pairs of each sequence")
+    heads: Numeric = quantity("H", "query heads here")
+    kv_heads: Numeric = quantity("K", "KV heads here")
+    head_dim: Numeric = quantity("d", "width of a query head")
+
+    @property
+    def queries(self) -> Numeric:
+        """Query rows of one KV head in one sequence."""
+        return self.heads / self.kv_heads * self.new
+
+    @property
+    def rows(self) -> Numeric:
+        """Query rows of all heads and sequences."""
+        return self.batch * self.heads * self.new
+
+    @property
+    def cached(self) -> Numeric:
+        """Keys of all KV heads and sequences."""
+        return self.batch * self.kv_heads * self.keys
+
+    @property
+    def causal_length(self) -> Numeric:
+        """Length of the uncached causal prompt with as many query-key pairs.
+
+        >>> AttentionShape(1.0, 4.0, 4.0, 4.0, 10.0, 8.0, 8.0, 128.0).causal_length
+        4.0
+        """
+        return sqrt(2.0 * self.pairs + 0.25) - 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsShape:
+    """The routed experts of one layer on the fullest of `ranks` ranks."""
+
+    tokens: Numeric = quantity("T", "tokens of all attention replicas")
+    slots: Numeric = quantity("slots", "(token, expert) pairs of all accelerators")
+    routed: Numeric = quantity("A", "(token, expert) pairs here")
+    touched: Numeric = quantity("act", "distinct experts that they touch here")
+    local: Numeric = quantity("E_here", "experts held here")
+    ranks: Numeric = quantity("g", "ranks over which whole experts are spread")
+    hidden: Numeric = quantity("D", "width of a token")
+    width: Numeric = quantity("F_e", "inner width of an expert here")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveShape:
+    """A collective over `payload` bytes, in which every accelerator waits `phases` times for all others."""
+
+    payload: Numeric = quantity("payload", "what is summed, gathered or exchanged", "B")
+    phases: Numeric = quantity("phases", "times that it waits for all others", default=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsShape:
+    """A pass over rows; 0 where none of them costs anything besides its bytes."""
+
+    rows: Numeric = quantity("rows", "rows", default=0.0)
+
+
+Shape: TypeAlias = GemmShape | AttentionShape | ExpertsShape | CollectiveShape | RowsShape
+S = TypeVar("S", GemmShape, AttentionShape, ExpertsShape, CollectiveShape, RowsShape)
+ROWLESS = RowsShape()
+
 
 @dataclass(frozen=True)
 class Kernel:
     """Work of one launch on one accelerator; the step runs `count` of them.
 
-    flops [FLOP]; bytes by class [B]: weights streamed, KV cache read and written, activations read and written,
-    sent over the network. `dims` are the shapes that a calibrated time form may ask for.
+    Bytes are by class: weights streamed, KV cache and activations read and written, sent over the network.
     """
 
     name: str
     family: Family
     count: int
     dtype: Dtype  #: format of the arithmetic
-    flops: Numeric = 0.0
-    weight_bytes: Numeric = 0.0
-    kv_read_bytes: Numeric = 0.0
-    kv_write_bytes: Numeric = 0.0
-    activation_bytes: Numeric = 0.0
-    network_bytes: Numeric = 0.0
+    flops: Numeric = quantity("F", "work of one launch", "FLOP", default=0.0)
+    weight_bytes: Numeric = quantity("w", "weights read", "B", default=0.0)
+    kv_read_bytes: Numeric = quantity("kr", "cache or state read", "B", default=0.0)
+    kv_write_bytes: Numeric = quantity("kw", "cache or state written", "B", default=0.0)
+    activation_bytes: Numeric = quantity("a", "activations read and written", "B", default=0.0)
+    network_bytes: Numeric = quantity("net", "sent to other accelerators", "B", default=0.0)
     gpus: int = 1  #: accelerators that a collective joins
     variant: str = ""  #: what else picks an engine's kernel: format of the cache, collective, routing of the experts
-    nic_bytes: Numeric = 0.0  #: the part of network_bytes that leaves the scale-up domain
-    dims: Mapping[str, Numeric] = field(default_factory=dict)
+    nic_bytes: Numeric = quantity("nic", "sent beyond the scale-up domain", "B", default=0.0)
+    shape: Shape = ROWLESS
 
     @property
     def bytes(self) -> Numeric:
@@ -62,6 +169,21 @@ class Kernel:
     def intensity(self) -> Numeric:
         """FLOP per byte of memory traffic."""
         return self.flops / self.bytes
+
+    def shaped(self, kind: type[S]) -> S:
+        """Its shape, which must be of this kind.
+
+        Raises TypeError for a kernel of another family.
+        """
+        if not isinstance(self.shape, kind):
+            raise TypeError(f"kernel {self.name} ({self.family}) has a {type(self.shape).__name__}, no {kind.__name__}")
+        return self.shape
+
+    def mapped(self, change: Callable[[Any], Any]) -> Kernel:
+        """The same with `change` applied to every number of its work and shape."""
+        work = {entry.name: change(getattr(self, entry.name)) for entry in fields(self) if "quantity" in entry.metadata}
+        sizes = {entry.name: change(getattr(self.shape, entry.name)) for entry in fields(self.shape)}
+        return replace(self, **work, shape=replace(self.shape, **sizes))
 
 
 @dataclass(frozen=True)

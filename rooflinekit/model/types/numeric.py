@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
-from rooflinekit.model.graph.symbol import UNKNOWN, Symbol, Table
+from rooflinekit.model.graph.symbol import UNKNOWN, Symbol
+from rooflinekit.model.graph.table import Table, interpolated, located
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +30,6 @@ __all__ = [
     "ceil",
     "ceil_div",
     "choose",
-    "corners",
     "distinct",
     "every",
     "exp",
@@ -303,26 +303,4 @@ def lattice(table: Table, places: Sequence[Numeric]) -> Numeric:
         table = table.sliced(fixed)
     if isinstance(varying[0], Symbol):
         return cast("Numeric", varying[0].pool.lattice(table.axes, table.values, varying))
-    import numpy as np  # noqa: PLC0415
-
-    if len(varying) == 1:
-        return cast("Array", np.interp(varying[0], table.axes[0], table.values))
-    values = np.asarray(table.values)
-    return cast("Array", sum((values[at] * weight for at, weight in corners(table.axes, varying)), 0.0))
-
-
-def corners(axes: Sequence[Sequence[float]], places: Sequence[Array]) -> list[tuple[NDArray[np.intp], Array]]:
-    """Flat indices of the nodes of a table around each position, and their weights (multilinear interpolation)."""
-    import numpy as np  # noqa: PLC0415
-
-    found: list[tuple[NDArray[np.intp], Array]] = [(np.zeros(1, np.intp), np.ones(1))]
-    for nodes, place in zip(axes, places, strict=True):
-        size = len(nodes)
-        if size == 1:
-            continue
-        steps = np.interp(place, nodes, np.arange(size))
-        index = np.minimum(steps.astype(np.intp), size - 2)
-        share = steps - index
-        near = [(at * size + index, weight * (1.0 - share)) for at, weight in found]
-        found = near + [(at * size + index + 1, weight * share) for at, weight in found]
-    return found
+    return interpolated(table.array, [located(nodes, place) for nodes, place in zip(table.axes, varying, strict=True)])

@@ -1,0 +1,120 @@
+"""Interpolation in a table: at one place or at arrays of places, with the same bits, or with some of its axes fixed."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+__all__ = ["Table", "interpolated", "locate", "located"]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Table:
+    """Values at the nodes of a grid, the last axis fastest; positions along each axis ascend."""
+
+    axes: tuple[tuple[float, ...], ...]
+    values: tuple[float, ...]
+    _slices: dict[tuple[float | None, ...], Table] = field(default_factory=dict, repr=False)
+    _arrays: list[Any] = field(default_factory=list, repr=False)
+
+    def at(self, *places: float) -> float:
+        """Multilinear interpolation, constant beyond the ends.
+
+        >>> Table(((0.0, 1.0), (0.0, 2.0)), (0.0, 2.0, 10.0, 12.0)).at(0.5, 1.0)
+        6.0
+        """
+        base, corners, shares = 0, [0], []
+        for nodes, place in zip(self.axes, places, strict=True):
+            index, share = locate(nodes, place)
+            size = len(nodes)
+            base = base * size + index
+            corners = [corner * size + step for corner in corners for step in range(min(size, 2))]
+            shares += [share] if size > 1 else []
+        found = [self.values[base + corner] for corner in corners]
+        for share in reversed(shares):
+            found = [near + share * (far - near) for near, far in zip(found[::2], found[1::2], strict=True)]
+        return found[0]
+
+    @property
+    def array(self) -> Any:
+        """The values as a NumPy array with an axis for each of the table's."""
+        if not self._arrays:
+            import numpy as np  # noqa: PLC0415
+
+            self._arrays.append(np.array(self.values).reshape([len(nodes) for nodes in self.axes]))
+        return self._arrays[0]
+
+    def sliced(self, places: tuple[float | None, ...]) -> Table:
+        """The table of the axes whose place is None, at the given places of the others.
+
+        >>> Table(((0.0, 1.0), (0.0, 2.0)), (0.0, 2.0, 10.0, 12.0)).sliced((None, 1.0)).values
+        (1.0, 11.0)
+        """
+        known = self._slices.get(places)
+        if known is None:
+            values, inner = list(self.values), 1  # from the last axis on: those behind an axis vary fastest
+            for nodes, place in zip(reversed(self.axes), reversed(places), strict=True):
+                if place is None:
+                    inner *= len(nodes)
+                    continue
+                index, share = locate(nodes, place)
+                after = min(index + 1, len(nodes) - 1)
+                blocks = range(0, len(values), inner * len(nodes))
+                ends = [(start + index * inner, start + after * inner) for start in blocks]
+                values = [
+                    values[near + i] + share * (values[far + i] - values[near + i]) if share else values[near + i]
+                    for near, far in ends
+                    for i in range(inner)
+                ]
+            kept = tuple(nodes for nodes, place in zip(self.axes, places, strict=True) if place is None)
+            known = self._slices[places] = Table(kept, tuple(values))
+        return known
+
+
+def locate(nodes: Sequence[float], place: float) -> tuple[int, float]:
+    """The node at or below `place`, and the share of the way to the next (0 to 1).
+
+    >>> locate((0.0, 1.0, 3.0), 2.0), locate((0.0, 1.0, 3.0), 9.0)
+    ((1, 0.5), (1, 1.0))
+    """
+    if place <= nodes[0] or len(nodes) == 1:
+        return 0, 0.0
+    last = len(nodes) - 2
+    if place >= nodes[-1]:
+        return last, 1.0
+    index = bisect_right(nodes, place) - 1
+    steps = 1.0 / (nodes[index + 1] - nodes[index]) * (place - nodes[index]) + index  # as NumPy's interp has it
+    index = min(int(steps), last)
+    return index, steps - index
+
+
+def located(nodes: Sequence[float], places: Array) -> tuple[NDArray[np.intp], Array]:
+    """The node at or below each position, and the share of the way to the next (0 to 1)."""
+    import numpy as np  # noqa: PLC0415
+
+    if len(nodes) == 1:
+        return np.zeros(places.shape, np.intp), np.zeros(places.shape)
+    steps = np.interp(places, nodes, np.arange(float(len(nodes))))
+    index = np.minimum(steps.astype(np.intp), len(nodes) - 2)
+    return index, steps - index
+
+
+def interpolated(table: Array, places: Sequence[tuple[NDArray[np.intp], Array]]) -> Array:
+    """Multilinear interpolation in a table at places along its axes, axis by axis from the last."""
+    flat, base, corners = table.ravel(), places[0][0], [0]
+    for axis, size in enumerate(table.shape):
+        base = base if axis == 0 else base * size + places[axis][0]
+        corners = [corner * size + step for corner in corners for step in range(min(size, 2))]
+    found = [flat.take(base + corner if corner else base) for corner in corners]
+    for size, (_, share) in zip(reversed(table.shape), reversed(places), strict=True):
+        if size > 1:
+            found = [near + share * (far - near) for near, far in zip(found[::2], found[1::2], strict=True)]
+    return found[0]

@@ -1,0 +1,593 @@
+"""Time of one launch: the formulas, and the form that each family of kernels puts together from them.
+
+Every form is launch + pn(compute, memory, p) + what nothing hides, pn(x, y, p) = (x^p + y^p)^(1/p). P is the peak rate
+of the kernel's number format, W the memory bandwidth, SM the cores (docs/method.md, section 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.timing.parameter import EFFICIENCY, Duration, choice, parameter
+from rooflinekit.model.types.hardware import Accelerator, System
+from rooflinekit.model.types.kernel import (
+    AttentionShape,
+    CollectiveShape,
+    ExpertsShape,
+    GemmShape,
+    Kernel,
+    RowsShape,
+)
+from rooflinekit.model.types.numeric import Numeric, ceil, ceil_div, log2, maximum, minimum, smooth_maximum, sqrt, where
+
+__all__ = [
+    "CollectiveTime",
+    "DecodeTime",
+    "ExpertsTime",
+    "GemmTime",
+    "LatentDecodeTime",
+    "LatentPrefillTime",
+    "PlainTime",
+    "PrefillTime",
+    "farthest",
+    "idle_tiles",
+    "key_padding",
+]
+
+TILE = 128
+"""Rows and columns of the usual tile: of a matrix product (CUTLASS default 128 x 128), and of a prefill attention
+(FlashAttention-2 and -3)."""
+
+_QUERIES = 64  # queries of one KV head that a decode tile takes at once
+_ROWS = 16  # least rows of a tensor-core tile (mma m16)
+_PART = 256.0  # keys of a part of a split context
+_LATENT_COLUMNS = 320  # of QK^T and PV of one up-projected head: 192 + 128 (DeepSeek-V3)
+_DEEP = 1024.0  # depth at which the latency of a k loop is stated
+_MEGABYTE = 1e6
+
+
+@formula("streamed", "bytes that cost as much, with the last cache in between", "B")
+def streamed(traffic: Numeric, capacity: Numeric, speed: Numeric) -> Numeric:
+    """Bytes that cost as much as `traffic` bytes used again and again, with a cache of `capacity` bytes in between [B].
+
+    bytes·(1 − h + h/speed), h = 1/(1 + (bytes/capacity)^4): below the capacity they come `speed` times faster than
+    memory delivers. Serving uses cold data and does not call this.
+
+    >>> streamed(1e6, 50e6, 3.0) / 1e6, streamed(1e9, 50e6, 3.0) / 1e9
+    (0.333, 1.000)
+    """
+    squared = (traffic / capacity) * (traffic / capacity)
+    hit = 1.0 / (1.0 + squared * squared)
+    return traffic * (1.0 - hit * (1.0 - 1.0 / speed))
+
+
+@formula("compute", "arithmetic at the realised rate", "s")
+def compute_time(flops: Numeric, share: Numeric, peak: Numeric) -> Numeric:
+    """F/(ec·P) [s] (Williams et al. 2009, doi:10.1145/1498765.1498785).
+
+    >>> compute_time(2.0 * 4096**3, 0.8, 989.4e12) * 1e6
+    173.6
+    """
+    return flops / (share * peak)
+
+
+@formula("memory", "bytes at the realised bandwidth", "s")
+def memory_time(moved: Numeric, share: Numeric, bandwidth: Numeric) -> Numeric:
+    """bytes/(em·W) [s].
+
+    >>> memory_time(33.6e6, 0.88, 3.35e12) * 1e6
+    11.4
+    """
+    return moved / (share * bandwidth)
+
+
+@formula("besides", "further passes over the cache, which nothing hides", "s")
+def pass_time(cached: Numeric, passes: Numeric, bandwidth: Numeric) -> Numeric:
+    """kr·cv/W: traffic of the cache that the attention of some engines moves besides (write, conversion) [s].
+
+    >>> pass_time(151e6, 1.0, 3.35e12) * 1e6
+    45.1
+    """
+    return cached * (passes / bandwidth)
+
+
+@formula("launch", "floor of one launch, and latency of the k loop", "s")
+def gemm_launch(floor: Numeric, split: Numeric, whole: Numeric, k: Numeric) -> Numeric:
+    """t0 + kl·√(k/1024) + ks·k/1024 [s]: a latency that no parallelism hides, √k where k is split, k where it is not.
+
+    >>> gemm_launch(2.3e-6, 1.1e-6, 0.0, 4096.0) * 1e6
+    4.5
+    """
+    return floor + split * sqrt(k / _DEEP) + whole * (k / _DEEP)
+
+
+@formula("compute", "multiply-adds, rows and depth padded", "s")
+def gemm_compute(
+    flops: Numeric, m: Numeric, k: Numeric, rows: Numeric, depth: Numeric, share: Numeric, peak: Numeric
+) -> Numeric:
+    """F·⌈m/r⌉·r/m·(1 + k0/k)/(ec·P) [s].
+
+    Rows come in r (64 on tensor cores, 1 on a CPU); each tile has a fixed cost worth k0 of its depth (prologue,
+    epilogue).
+
+    >>> gemm_compute(2.0 * 4096**3, 4096.0, 4096.0, 64, 100.0, 0.8, 989.4e12) * 1e6
+    177.9
+    """
+    return flops * (ceil_div(m, rows) * (rows / m) * ((1.0 + depth / k) / (share * peak)))
+
+
+@formula("idle", "tiles that the last wave leaves idle")
+def idle_tiles(m: Numeric, n: Numeric, cores: int) -> Numeric:
+    """Tiles that the last wave leaves idle when 128 x 128 output tiles go round `cores` cores; 0 below one wave.
+
+    Below one wave kernels split k instead (NVIDIA, Matrix Multiplication Background User's Guide, section 4).
+
+    >>> idle_tiles(1024.0, 4096.0, 132), idle_tiles(64.0, 4096.0, 132)  # 256 tiles on 132 SMs: 2 waves of 132
+    (8.0, 0.0)
+    """
+    waves = ceil_div(m, TILE) * ceil_div(n, TILE) / cores
+    return where(waves >= 1.0, ceil(waves) - waves, 0.0 * waves) * cores
+
+
+@formula("tail_time", "idle tiles of the last wave that are paid", "s")
+def tail_time(idle: Numeric, k: Numeric, depth: Numeric, tail: Numeric, share: Numeric, peak: Numeric) -> Numeric:
+    """idle·2·128²·(k + k0)·tail/(ec·P) [s].
+
+    >>> tail_time(8.0, 4096.0, 100.0, 0.5, 0.8, 989.4e12) * 1e9
+    694.8
+    """
+    return idle * (2.0 * TILE * TILE) * (k + depth) * (tail / (share * peak))
+
+
+@formula("quantise", "activations from 16 bit to the narrow format", "s")
+def quantise_time(m: Numeric, k: Numeric, element: float, share: Numeric, bandwidth: Numeric) -> Numeric:
+    """m·k·(2 + b_n)/(eq·W): the kernel that quantises 16-bit activations for narrower arithmetic [s].
+
+    >>> quantise_time(4096.0, 4096.0, 1.0, 0.4, 3.35e12) * 1e6
+    37.6
+    """
+    return m * k * ((2.0 + element) / (share * bandwidth))
+
+
+@formula("launch", "floor of one launch, and its growth with the keys", "s")
+def attention_launch(floor: Numeric, doubling: Numeric, keys: Numeric, part: float) -> Numeric:
+    """t0 + kl·log2(1 + T/part) [s].
+
+    In decode the partial results of a split context are combined, part = 256 (FlashDecoding, Dao et al. 2023); in
+    prefill tiles of 128 keys follow each other.
+
+    >>> attention_launch(10e-6, 0.9e-6, 4096.0, 256.0) * 1e6
+    13.7
+    """
+    return floor + doubling * log2(1.0 + keys / part)
+
+
+@formula("tiles", "fixed cost of the tiles", "s")
+def tile_time(tiles: Numeric, each: Numeric, cores: int) -> Numeric:
+    """tiles·tc/SM: each tile costs tc on its core, however little it holds [s].
+
+    >>> tile_time(512.0, 3e-6, 132) * 1e6
+    11.6
+    """
+    return tiles * (each / cores)
+
+
+@formula("n_tiles", "tiles of queries of one sequence and KV head")
+def decode_tiles(batch: Numeric, kv_heads: Numeric, queries: Numeric) -> Numeric:
+    """B·K·⌈(H/K)·S/64⌉: the queries of one KV head share a tile.
+
+    >>> decode_tiles(64.0, 8, 4.0), decode_tiles(64.0, 1, 128.0)  # Llama-3-8B; latent attention, 128 heads
+    (512.0, 128.0)
+    """
+    return batch * kv_heads * ceil_div(queries, _QUERIES)
+
+
+@formula("fill", "rows computed over rows asked for")
+def row_fill(queries: Numeric, least: float) -> Numeric:
+    """max(q, least)/q: tensor cores compute tiles of 16 rows.
+
+    >>> row_fill(8.0, 16.0), row_fill(128.0, 16.0)
+    (2.0, 1.0)
+    """
+    return maximum(queries, least) / queries
+
+
+@formula("n_tiles", "tile rows of all heads")
+def prefill_tiles(batch: Numeric, heads: Numeric, new: Numeric) -> Numeric:
+    """B·H·⌈S/128⌉.
+
+    >>> prefill_tiles(2.0, 32, 1000.0)
+    512.0
+    """
+    return batch * heads * ceil_div(new, TILE)
+
+
+@formula("last", "keys that the last query sees")
+def farthest(new: Numeric, pairs: Numeric, keys: Numeric) -> Numeric:
+    """Keys that the last query of a sequence sees: mean keys a query + new/2, and no more than there are.
+
+    >>> farthest(4.0, 18.0, 6.0), farthest(1.0, 9.0, 9.0)  # 4 new tokens after 2; decode at 9
+    (6.0, 9.0)
+    """
+    return minimum(pairs / new + new / 2.0, keys)
+
+
+@formula("pad", "tiles on the diagonal are computed whole")
+def key_padding(new: Numeric, pairs: Numeric) -> Numeric:
+    """Work of a causal tiled kernel over exact work: tiles on the diagonal are computed whole, 1 + (tile/2)/mean keys.
+
+    >>> key_padding(1024.0, 1024 * 1025 / 2)
+    1.12
+    """
+    return 1.0 + (TILE / 2.0) * new / pairs
+
+
+@formula("longest", "the longest tile row, as if every core computed one", "FLOP")
+def longest_row_flops(last: Numeric, columns: Numeric, cores: int) -> Numeric:
+    """last·2·128·columns·SM: the tile row that sees the most keys runs alone on its core [FLOP].
+
+    >>> longest_row_flops(4096.0, 256.0, 132) / 1e9
+    35.4
+    """
+    return last * (2.0 * TILE * cores) * columns
+
+
+@formula("rate", "realised rate for heads of this width", "FLOP/s")
+def head_rate(share: Numeric, peak: Numeric, width: Numeric, half: Numeric) -> Numeric:
+    """ec·P·d/(d + d0): short heads leave the softmax exposed [FLOP/s].
+
+    >>> head_rate(0.75, 989.4e12, 128.0, 30.0) / 1e12
+    601.2
+    """
+    return share * peak * (width / (width + half))
+
+
+@formula("compute", "scored pairs in whole tiles, and the longest tile row alone", "s")
+def prefill_compute(flops: Numeric, pad: Numeric, share: Numeric, longest: Numeric, rate: Numeric) -> Numeric:
+    """(F·pad + ρ·longest)/rate [s].
+
+    >>> prefill_compute(34.4e9, 1.06, 0.4, 17.7e9, 601e12) * 1e6
+    72.5
+    """
+    return (flops * pad + share * longest) / rate
+
+
+@formula("launch", "floor, each touched expert, and sorting", "s")
+def experts_launch(floor: Numeric, expert: Numeric, touched: Numeric, sort: Numeric, routed: Numeric) -> Numeric:
+    """t0 + ta·act + lt·log2(1 + A): the logarithm is sorting and gathering [s].
+
+    >>> experts_launch(30e-6, 0.1e-6, 163.0, 1e-6, 255.0) * 1e6
+    54.3
+    """
+    return floor + expert * touched + sort * log2(1.0 + routed)
+
+
+@formula("compute", "work, each touched expert padded to a tile", "s")
+def experts_compute(
+    flops: Numeric, rows: Numeric, touched: Numeric, routed: Numeric, share: Numeric, peak: Numeric
+) -> Numeric:
+    """F·(1 + pad·act/A)/(ec·P) [s].
+
+    >>> experts_compute(22.5e9, 16.0, 163.0, 256.0, 0.5, 989.4e12) * 1e6
+    508.8
+    """
+    return flops * (1.0 + rows * (touched / routed)) / (share * peak)
+
+
+@formula("moved", "weights of the touched experts, and passes over the tokens", "B")
+def experts_traffic(
+    weights: Numeric, activations: Numeric, passes: Numeric, foreign: Numeric, slots: Numeric, routed: Numeric
+) -> Numeric:
+    """W + a·(passes + foreign·(slots − A)/A) [B].
+
+    Under expert parallelism vLLM's and SGLang's fused kernels also move the rows of pairs that belong to other
+    accelerators, slots − A of them.
+
+    >>> experts_traffic(7.18e9, 14.2e6, 1.0, 0.1, 256.0, 256.0) / 1e9
+    7.19
+    """
+    return weights + activations * (passes + foreign * ((slots - routed) / routed))
+
+
+@formula("launch", "floor of one launch, and a hop to each further accelerator", "s")
+def collective_launch(floor: Numeric, hop: Numeric, gpus: int, phases: Numeric) -> Numeric:
+    """t0 + hop·(g − 1)·phases [s].
+
+    An all-reduce that is asked to take two steps waits for all others twice; as measured, it counts once.
+
+    >>> collective_launch(4e-6, 0.5e-6, 8, 1.0) * 1e6
+    7.5
+    """
+    return floor + hop * (gpus - 1) * phases
+
+
+@formula("network", "transfer, and the change of protocols", "s")
+def collective_network(wire: Numeric, share: Numeric, ramp: Numeric, sent: Numeric) -> Numeric:
+    """wire/en + ramp·√(sent/1 MB) [s]: latency, bandwidth, and protocols between.
+
+    Hockney's model (latency + bytes/bandwidth, Parallel Computing 20, 1994) with a square root for the region in which
+    the library trades protocols and channels.
+
+    >>> collective_network(1e6 / 450e9, 0.8, 4e-6, 1e6) * 1e6
+    6.78
+    """
+    return wire / share + ramp * sqrt(sent / _MEGABYTE)
+
+
+@formula("launch", "floor of one launch, and each row", "s")
+def rows_launch(floor: Numeric, each: Numeric, rows: Numeric) -> Numeric:
+    """t0 + tr·rows [s]; tr is what a row costs besides its bytes, where rows are handled one by one (on a CPU).
+
+    >>> rows_launch(2.5e-6, 1e-9, 1000.0) * 1e6
+    3.5
+    """
+    return floor + each * rows
+
+
+def _combined(launch: Numeric, compute: Numeric, memory: Numeric, sharpness: int, besides: Numeric = 0.0) -> Duration:
+    """Launch, two resources that overlap, and traffic that nothing hides."""
+    total = launch + smooth_maximum(compute, memory, sharpness) + besides
+    return Duration(launch, compute, memory + besides, 0.0, total)
+
+
+@dataclass(frozen=True)
+class GemmTime:
+    """A matrix product: `gemm_launch`, `gemm_compute`, `memory_time`; and `quantise_time` in narrow formats.
+
+    Found on the tables of H100, H200, B200, A100 and L40S.
+
+    >>> from rooflinekit.specs import load_accelerator
+    >>> from rooflinekit.model.types.dtype import Dtype
+    >>> system = System.of(load_accelerator("h100-sxm").value)
+    >>> work = Kernel("w", "gemm", 1, Dtype.BF16, 2.0 * 4096**3, 2.0 * 4096**2, 0.0, 0.0, 4.0 * 4096**2,
+    ...               shape=GemmShape(4096.0, 4096.0, 4096.0))
+    >>> GemmTime().time(work, system).total * 1e6  # 2·4096³ / (0.8 · 989e12) s = 173.6 µs, + 2 % for k0, + 4.5 µs
+    182.4
+    """
+
+    launch: float = parameter("t0", "floor of one launch", "us", 0.0, 60.0, 2.3)
+    depth_root: float = parameter("kl", "latency of the k loop where k is split, at k = 1024", "us", 0.0, 10.0, 1.1)
+    depth: float = parameter("ks", "latency of the k loop where it is not, at k = 1024", "us", 0.0, 5.0, 0.0)
+    compute: float = parameter("ec", "realised share of the peak", "share", 0.05, EFFICIENCY, 0.8)
+    memory: float = parameter("em", "realised share of the bandwidth", "share", 0.1, EFFICIENCY, 0.88)
+    tile: float = parameter("k0", "fixed cost of a tile, as depth k0", "elements", 0.0, 2000.0, 100.0)
+    tail: float = parameter("tail", "share of the last wave's idle tiles that is paid", "share", 0.0, 0.8, 0.0)
+    quantise: float = parameter("eq", "realised bandwidth of quantising activations", "share", 0.03, EFFICIENCY, 0.4)
+    cache_share: float = parameter("ch", "share of the L2 that a benchmark loop keeps", "share", 0.01, 1.5, 0.12)
+    cache_speed: float = parameter("cx", "L2 rate over memory rate", "factor", 1.0, 10.0, 1.0)
+    sharpness: int = choice("overlap of compute and memory", 4)
+
+    def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
+        """Time of one launch [s]."""
+        gpu, shape = system.accelerator, kernel.shaped(GemmShape)
+        m, n, k, peak, bandwidth = shape.m, shape.n, shape.k, gpu.peak(kernel.dtype), gpu.memory_bandwidth
+        compute = gemm_compute(kernel.flops, m, k, gpu.tile_rows, self.tile, self.compute, peak)
+        if self.tail:
+            compute = compute + tail_time(idle_tiles(m, n, gpu.cores), k, self.tile, self.tail, self.compute, peak)
+        moved = streamed(kernel.bytes, self.cache_share * gpu.l2_bytes, self.cache_speed) if warm else kernel.bytes
+        besides: Numeric = 0.0
+        if not kernel.dtype.is_wide:
+            besides = quantise_time(m, k, kernel.dtype.bytes, self.quantise, bandwidth)
+        launch, memory = (
+            gemm_launch(self.launch, self.depth_root, self.depth, k),
+            memory_time(moved, self.memory, bandwidth),
+        )
+        total = launch + smooth_maximum(compute, memory, self.sharpness) + besides
+        return Duration(launch, compute, memory, 0.0, total)
+
+
+class _Decode:
+    """One query, or a few, of each sequence against its cache; what latent and grouped-query heads share."""
+
+    launch: float
+    split: float
+    memory: float
+    tile: float
+    compute: float
+    cache_share: float
+    cache_speed: float
+    sharpness: int
+
+    def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
+        """Time of one launch [s]."""
+        gpu, shape, cached = system.accelerator, kernel.shaped(AttentionShape), kernel.kv_read_bytes
+        tiles = decode_tiles(shape.batch, shape.kv_heads, shape.queries)
+        flops, besides = self.whole(kernel, shape, gpu)
+        compute = compute_time(flops, self.compute, gpu.peak(kernel.dtype)) + tile_time(tiles, self.tile, gpu.cores)
+        if warm:
+            cached = streamed(cached, self.cache_share * gpu.l2_bytes, self.cache_speed)
+        memory = memory_time(cached + kernel.activation_bytes, self.memory, gpu.memory_bandwidth)
+        launch = attention_launch(self.launch, self.split, shape.keys, _PART)
+        return _combined(launch, compute, memory, self.sharpness, besides)
+
+    def whole(self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator) -> tuple[Numeric, Numeric]:
+        """FLOP of whole tiles, and the time of traffic that nothing hides."""
+        return kernel.flops, 0.0
+
+
+@dataclass(frozen=True)
+class DecodeTime(_Decode):
+    """Decode attention of grouped-query heads: `attention_launch`, `compute_time` and `tile_time`, `memory_time`.
+
+    FlashDecoding (Dao et al. 2023) splits the context over the cores, which is why only rates remain.
+    """
+
+    launch: float = parameter("t0", "floor of one launch", "us", 0.0, 300.0, 10.0)
+    split: float = parameter("kl", "combining the parts of a split context, per doubling", "us", 0.0, 20.0, 0.9)
+    memory: float = parameter("em", "realised share of the bandwidth", "share", 0.1, EFFICIENCY, 0.92)
+    tile: float = parameter("tc", "cost of one sequence's KV head on one core", "us", 0.0, 60.0, 3.0)
+    compute: float = parameter("ec", "realised share of the peak", "share", 0.005, EFFICIENCY, 0.4)
+    cache_share: float = parameter("ch", "share of the L2 that a benchmark loop keeps", "share", 0.1, 2.0, 0.8)
+    cache_speed: float = parameter("cx", "L2 rate over memory rate", "factor", 1.0, 10.0, 3.0)
+    sharpness: int = choice("overlap of tiles and memory", 2)
+
+
+@dataclass(frozen=True)
+class LatentDecodeTime(_Decode):
+    """The same for absorbed latent attention; `row_fill`, and `pass_time` over the cache besides.
+
+    All heads share one latent, read once (DeepSeek-V2, arXiv:2405.04434, 2.1); fewer than 16 heads fill a tile of 16.
+    Engines that convert a narrow cache to 16 bit before they use it pass over it again.
+    """
+
+    launch: float = parameter("t0", "floor of one launch", "us", 0.0, 60.0, 11.5)
+    split: float = parameter("kl", "combining the parts of a split context, per doubling", "us", 0.0, 20.0, 1.5)
+    memory: float = parameter("em", "realised share of the bandwidth", "share", 0.1, EFFICIENCY, 0.92)
+    tile: float = parameter("tc", "cost of one sequence's tile of heads on one core", "us", 0.0, 100.0, 5.0)
+    compute: float = parameter("ec", "realised share of the peak", "share", 0.02, EFFICIENCY, 0.7)
+    passes: float = parameter("cv", "further passes over the cache", "factor", 0.0, 50.0, 0.0)
+    cache_share: float = parameter("ch", "share of the L2 that a benchmark loop keeps", "share", 0.1, 2.0, 0.7)
+    cache_speed: float = parameter("cx", "L2 rate over memory rate", "factor", 1.0, 10.0, 3.0)
+    sharpness: int = choice("overlap of compute and memory", 2)
+
+    def whole(self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator) -> tuple[Numeric, Numeric]:
+        """Tiles of 16 rows at the least; further passes."""
+        besides = pass_time(kernel.kv_read_bytes, self.passes, gpu.memory_bandwidth)
+        return kernel.flops * row_fill(shape.queries, _ROWS), besides
+
+
+class _Prefill:
+    """Causal attention of prompts; what latent and grouped-query heads share."""
+
+    launch: float
+    length: float
+    compute: float
+    longest: float
+    memory: float
+    tile: float
+    sharpness: int
+
+    def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
+        """Time of one launch [s]."""
+        gpu, shape = system.accelerator, kernel.shaped(AttentionShape)
+        columns, rate, streams, passes = self.heads(kernel, shape, gpu)
+        last = farthest(shape.new, shape.pairs, shape.keys)
+        longest, pad = longest_row_flops(last, columns, gpu.cores), key_padding(shape.new, shape.pairs)
+        compute = prefill_compute(kernel.flops, pad, self.longest, longest, rate)
+        memory = memory_time(streams, self.memory, gpu.memory_bandwidth)
+        besides = pass_time(kernel.kv_read_bytes, passes, gpu.memory_bandwidth)
+        tiles = prefill_tiles(shape.batch, shape.heads, shape.new)
+        launch = attention_launch(self.launch, self.length, shape.keys, TILE) + tile_time(tiles, self.tile, gpu.cores)
+        return _combined(launch, compute, memory, self.sharpness, besides)
+
+    def heads(
+        self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator
+    ) -> tuple[Numeric, Numeric, Numeric, Numeric]:
+        """Columns of QK^T and PV, realised rate [FLOP/s], bytes that are streamed, further passes over the cache."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class PrefillTime(_Prefill):
+    """Prefill attention of grouped-query heads: `attention_launch`, `prefill_compute`, `memory_time`, `pass_time`."""
+
+    launch: float = parameter("t0", "floor of one launch", "us", 0.0, 60.0, 12.0)
+    length: float = parameter("kl", "latency per doubling of the keys", "us", 0.0, 20.0, 0.8)
+    compute: float = parameter("ec", "realised share of the peak, long heads", "share", 0.03, EFFICIENCY, 0.75)
+    head: float = parameter("d0", "head dimension at which that rate halves", "elements", 0.0, 500.0, 30.0)
+    longest: float = parameter("rho", "share of the longest tile row that nothing hides", "share", 0.0, 3.0, 0.4)
+    memory: float = parameter("em", "realised share of the bandwidth", "share", 0.05, EFFICIENCY, 0.7)
+    cache: float = parameter("ew", "times the cache crosses the memory besides", "factor", 0.0, 20.0, 1.0)
+    tile: float = parameter("tt", "cost of one tile row on one core", "us", 0.0, 20.0, 1.0)
+    sharpness: int = choice("overlap of compute and memory", 1)
+
+    def heads(
+        self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator
+    ) -> tuple[Numeric, Numeric, Numeric, Numeric]:
+        """Queries, results and the cache are streamed."""
+        rate = head_rate(self.compute, gpu.peak(kernel.dtype), shape.head_dim, self.head)
+        return 2.0 * shape.head_dim, rate, kernel.activation_bytes + kernel.kv_read_bytes, self.cache
+
+
+@dataclass(frozen=True)
+class LatentPrefillTime(_Prefill):
+    """The same over the 192 + 128 columns of an up-projected head; the cache is the shared latent."""
+
+    launch: float = parameter("t0", "floor of one launch", "us", 0.0, 90.0, 13.0)
+    length: float = parameter("kl", "latency per doubling of the keys", "us", 0.0, 20.0, 1.0)
+    compute: float = parameter("ec", "realised share of the peak", "share", 0.02, EFFICIENCY, 0.6)
+    longest: float = parameter("rho", "share of the longest tile row that nothing hides", "share", 0.0, 3.0, 0.4)
+    memory: float = parameter("em", "realised share of the bandwidth", "share", 0.03, EFFICIENCY, 0.6)
+    passes: float = parameter("cv", "further passes over the cache", "factor", 0.0, 50.0, 2.0)
+    tile: float = parameter("tt", "cost of one tile row on one core", "us", 0.0, 20.0, 2.0)
+    sharpness: int = choice("overlap of compute and memory", 1)
+
+    def heads(
+        self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator
+    ) -> tuple[Numeric, Numeric, Numeric, Numeric]:
+        """Queries, results and up-projected keys and values are streamed."""
+        return _LATENT_COLUMNS, self.compute * gpu.peak(kernel.dtype), kernel.activation_bytes, self.passes
+
+
+@dataclass(frozen=True)
+class ExpertsTime:
+    """The routed experts of one layer: `experts_launch`, `experts_compute`, `memory_time` of `experts_traffic`.
+
+    Each touched expert pads its rows to a tile (`rows`).
+    """
+
+    launch: float = parameter(
+        "t0", "floor: routing, two grouped GEMMs, activation, combination", "us", 0.0, 300.0, 30.0
+    )
+    expert: float = parameter("ta", "cost of each expert that is touched", "us", 0.0, 10.0, 0.1)
+    sort: float = parameter("lt", "sorting, per doubling of the pairs", "us", 0.0, 30.0, 1.0)
+    compute: float = parameter("ec", "realised share of the peak", "share", 0.01, EFFICIENCY, 0.5)
+    memory: float = parameter("em", "realised share of the bandwidth", "share", 0.05, EFFICIENCY, 0.85)
+    rows: float = parameter("rows", "rows that each touched expert is padded by", "elements", 0.0, 256.0, 16.0)
+    passes: float = parameter("passes", "times activations cross the memory, over the least", "factor", 0.0, 30.0, 1.0)
+    foreign: float = parameter(
+        "foreign", "share of the other accelerators' rows that is moved too", "share", 0.0, 4.0, 0.1
+    )
+    cache_share: float = parameter("ch", "share of the L2 that a benchmark loop keeps", "share", 0.01, 2.0, 0.3)
+    cache_speed: float = parameter("cx", "L2 rate over memory rate", "factor", 1.0, 10.0, 1.0)
+    sharpness: int = choice("overlap of compute and memory", 2)
+
+    def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
+        """Time of one launch [s]."""
+        gpu, shape, weights = system.accelerator, kernel.shaped(ExpertsShape), kernel.weight_bytes
+        routed, touched = shape.routed, shape.touched
+        compute = experts_compute(kernel.flops, self.rows, touched, routed, self.compute, gpu.peak(kernel.dtype))
+        if warm:
+            weights = streamed(weights, self.cache_share * gpu.l2_bytes, self.cache_speed)
+        moved = experts_traffic(weights, kernel.activation_bytes, self.passes, self.foreign, shape.slots, routed)
+        memory = memory_time(moved, self.memory, gpu.memory_bandwidth)
+        launch = experts_launch(self.launch, self.expert, touched, self.sort, routed)
+        return _combined(launch, compute, memory, self.sharpness)
+
+
+@dataclass(frozen=True)
+class CollectiveTime:
+    """A collective: `collective_launch`, then `collective_network`."""
+
+    launch: float = parameter("t0", "floor of one launch", "us", 0.0, 100.0, 4.0)
+    hop: float = parameter("hop", "latency that each further accelerator adds", "us", 0.0, 30.0, 0.5)
+    network: float = parameter("en", "realised share of the link bandwidth", "share", 0.02, EFFICIENCY, 0.8)
+    ramp: float = parameter("ramp", "protocol change, at 1 MB", "us", 0.0, 100.0, 4.0)
+
+    def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
+        """Time of one launch [s]."""
+        if kernel.gpus == 1:
+            return Duration(0.0, 0.0, 0.0, 0.0, 0.0)
+        network = collective_network(system.transfer_time(kernel), self.network, self.ramp, kernel.network_bytes)
+        launch = collective_launch(self.launch, self.hop, kernel.gpus, kernel.shaped(CollectiveShape).phases)
+        return Duration(launch, 0.0, 0.0, network, launch + network)
+
+
+@dataclass(frozen=True)
+class PlainTime:
+    """A family without a form of its own: the roofline with a floor and two realised shares."""
+
+    launch: float = parameter("t0", "floor of one launch, or of several in a row", "us", 0.0, 2000.0, 2.5)
+    compute: float = parameter("ec", "realised share of the peak", "share", 0.01, EFFICIENCY, 0.7)
+    memory: float = parameter("em", "realised share of the bandwidth", "share", 0.0005, EFFICIENCY, 0.8)
+    row: float = parameter("tr", "cost of each row", "us", 0.0, 50.0, 0.0)
+
+    def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
+        """Time of one launch [s]."""
+        gpu = system.accelerator
+        compute = compute_time(kernel.flops, self.compute, gpu.peak(kernel.dtype))
+        memory = memory_time(kernel.bytes, self.memory, gpu.memory_bandwidth)
+        rows = kernel.shape.rows if isinstance(kernel.shape, RowsShape) else 0.0
+        launch = rows_launch(self.launch, self.row, rows)
+        return Duration(launch, compute, memory, 0.0, launch + maximum(compute, memory))
