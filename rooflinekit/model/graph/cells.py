@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from rooflinekit.model.graph.symbol import OPERATORS, Quantity, Symbol, Table, locate
+from rooflinekit.model.graph.symbol import OPERATORS, Quantity, Symbol
+from rooflinekit.model.graph.table import Table, locate
 from rooflinekit.model.graph.trace import reachable
 
-__all__ = ["BEYOND", "Block", "Cell", "Column", "Given", "Tables", "composed", "function", "literal", "when"]
+__all__ = ["BEYOND", "Block", "Cell", "Column", "Given", "Page", "Tables", "composed", "function", "literal", "when"]
 
 BEYOND = 1e290
 """What stands for infinity, which spreadsheets do not know."""
@@ -190,23 +191,25 @@ class Tables:
         return Cell(text, table.at(*(place.value for place in places)), _SUM)
 
 
-class Block:
-    """A graph on a sheet: which nodes have rows of their own, and columns that are written as they are asked for.
+@dataclass(frozen=True)
+class Page:
+    """What a graph is written on.
 
-    Variables that are in `parameters` have that cell in every column. `put` writes a cell at a row and a column and
-    answers with a reference to it; `call` tells the cell of a node that stands for another block.
+    parameters: cells of variables that are the same in every column; put: writes a cell at a row and a column, and
+    answers with a reference to it; call: the cell of a node that stands for another graph.
     """
 
-    def __init__(
-        self,
-        outputs: Iterable[Any],
-        first: int,
-        parameters: Mapping[Symbol, Cell],
-        put: Callable[[int, int, Cell], Cell],
-        tables: Tables,
-        call: Callable[..., Cell] | None = None,
-    ) -> None:
-        self.parameters, self.put, self.tables, self.call = parameters, put, tables, call
+    parameters: Mapping[Symbol, Cell]
+    tables: Tables
+    put: Callable[[int, int, Cell], Cell]
+    call: Callable[..., Cell] | None = None
+
+
+class Block:
+    """A graph on a page: which nodes have rows of their own, from the row `first` on."""
+
+    def __init__(self, outputs: Iterable[Any], first: int, page: Page) -> None:
+        self.page = page
         self.heads: list[str] = []
         self.scopes: dict[Symbol, frozenset[Any]] = {}
         self.quantities: dict[Symbol, Quantity] = {}
@@ -247,7 +250,7 @@ class Block:
     def _scope(self, node: Symbol) -> frozenset[Any]:
         """Inputs and loops that it depends on."""
         if node.op == "var":
-            return frozenset() if node in self.parameters else frozenset({node.arguments[0]})
+            return frozenset() if node in self.page.parameters else frozenset({node.arguments[0]})
         if node.op == "held":
             return frozenset({node.arguments[0]})
         depends = frozenset[Any]().union(*(self.scopes[operand] for operand in node.operands))
@@ -278,11 +281,11 @@ class Column:
     def _at(self, given: Any) -> Cell:
         node, block = bare(given), self.block
         if not isinstance(node, Symbol):
-            return literal(float(block.tables.place(node)) if isinstance(node, Table) else node)
+            return literal(float(block.page.tables.place(node)) if isinstance(node, Table) else node)
         if node in self.cells:
             return self.cells[node]
-        if node in block.parameters:
-            return block.parameters[node]
+        if node in block.page.parameters:
+            return block.page.parameters[node]
         if node.op in ("number", "fact"):
             return literal(node.arguments[0])
         if self.before is not None and not block.scopes[node] & self.inputs.keys():
@@ -298,16 +301,16 @@ class Column:
         return self.cells[node]
 
     def _formula(self, node: Symbol) -> Cell:
-        if node.op == "call" and self.block.call:
-            return self.block.call(node.arguments[0], *map(self._at, node.arguments[1:]))
+        if node.op == "call" and self.block.page.call:
+            return self.block.page.call(node.arguments[0], *map(self._at, node.arguments[1:]))
         if node.op == "lattice":
             row, *places = map(self._at, node.arguments)
             free = iter(self.block.places[node])
-            return self.block.tables.interpolated(lambda cell: self._put(next(free), cell), row, places)
+            return self.block.page.tables.interpolated(lambda cell: self._put(next(free), cell), row, places)
         return composed(node.op, *map(self._at, node.arguments))
 
     def _put(self, row: int, cell: Cell) -> Cell:
-        return self.block.put(row, self.place, cell)
+        return self.block.page.put(row, self.place, cell)
 
     def _looped(self, loop: Symbol) -> None:
         """A column a round; a state that is done stays as it is."""

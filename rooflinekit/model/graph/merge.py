@@ -6,16 +6,21 @@ the one that is chosen. All graphs are traced in one pool, so that what they sha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from rooflinekit.model.graph.symbol import Pool, Quantity, Symbol, Table
+from rooflinekit.model.graph.symbol import Pool, Quantity, Symbol
+from rooflinekit.model.graph.table import Table
 
 __all__ = ["Merge", "Parameter"]
 
 Members: TypeAlias = tuple[Any, ...]
 """What stands at one place in each of the deployments: a node, a number, a table, or None where it does not matter."""
+
+
+_NEUTRAL = {"*": 1.0, "/": 1.0, "max": -math.inf, "min": math.inf}
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Merge:
     named: dict[Symbol, Any] = field(default_factory=dict)  #: labels of merged nodes
     _known: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     _held: dict[Symbol, Symbol] = field(default_factory=dict)
-    _shapes: dict[Symbol, int] = field(default_factory=dict)
+    _labels_in: dict[Symbol, frozenset[Hashable]] = field(default_factory=dict)
 
     def merged(self, members: Members) -> Any:
         """The one node, or number, for all of them."""
@@ -74,11 +79,15 @@ class Merge:
                 kinds.setdefault(self._kind(member), []).append(place)
         if len(kinds) == 1:
             return self._alike(next(iter(kinds)), members)
+        for op, neutral in _NEUTRAL.items():
+            place = self._alike_operand(op, kinds, members) if op in kinds else None
+            if place is not None:
+                return self._operated(op, place, neutral, members, set(kinds[op]))
         if "+" in kinds:
             return self._sum(members)
         choice: list[Any] = [None] * len(members)
         variants = []
-        for number, (kind, places) in enumerate(kinds.items()):
+        for number, places in enumerate(kinds.values()):
             for place in places:
                 choice[place] = float(number)
             variants.append(self._subset(members, places))
@@ -87,6 +96,41 @@ class Merge:
         for number in range(len(variants) - 2, -1, -1):
             result = self.pool.apply("where", self.pool.apply("==", chosen, float(number)), variants[number], result)
         return result
+
+    def _alike_operand(self, op: str, kinds: Mapping[Hashable, list[int]], members: Members) -> int | None:
+        """Which operand of those made by `op` is like the others: made of terms of the same labels, or of their kind."""
+        others = [members[number] for kind, numbers in kinds.items() if kind != op for number in numbers]
+        wanted = frozenset[Hashable]().union(*map(self._parts, others))
+        scores = []
+        for place in (0,) if op == "/" else (0, 1):
+            operands = [members[number].arguments[place] for number in kinds[op]]
+            parts = frozenset[Hashable]().union(*map(self._parts, operands))
+            same = not wanted and "number" not in kinds and bool({*map(self._kind, operands)} & (kinds.keys() - {op}))
+            scores.append(len(parts & wanted) + same)
+        return scores.index(max(scores)) if any(scores) else None
+
+    def _parts(self, member: Any) -> frozenset[Hashable]:
+        """Labels of the first labelled nodes that it is made of."""
+        if not isinstance(member, Symbol):
+            return frozenset()
+        if member not in self._labels_in:
+            label = self.labels.get(member)
+            inner = () if label is not None else map(self._parts, member.operands)
+            self._labels_in[member] = frozenset({label} if label is not None else ()).union(*inner)
+        return self._labels_in[member]
+
+    def _operated(self, op: str, place: int, neutral: float, members: Members, made: set[int]) -> Any:
+        """Those that are `made` by an operator, and the operand of the others with what changes nothing."""
+        operands: list[Any] = [None, None]
+        for at, absent in ((place, None), (1 - place, neutral)):
+            operands[at] = self.merged(
+                tuple(
+                    None if member is None else member.arguments[at] if number in made else member if absent is None
+                    else absent
+                    for number, member in enumerate(members)
+                )
+            )  # fmt: skip
+        return self.pool.apply(op, *operands)
 
     def _subset(self, members: Members, places: Sequence[int]) -> Any:
         inside = set(places)
@@ -112,7 +156,7 @@ class Merge:
 
     def _alike(self, kind: Hashable, members: Members) -> Any:
         """All are made by the same operator."""
-        op = kind[0] if isinstance(kind, tuple) else kind
+        op = str(kind[0] if isinstance(kind, tuple) else kind)
         match op:
             case "number" | "table":
                 return self.parameter(tuple(m.value if isinstance(m, Symbol) else m for m in members))
@@ -183,7 +227,7 @@ class Merge:
             member = member.arguments[0]
         found.append(member)
         counted: dict[Hashable, int] = {}
-        keyed = []
+        keyed: list[tuple[Hashable, Any]] = []
         for term in reversed(found):
             key = self.labels.get(term) if isinstance(term, Symbol) else "number"
             key = self._kind(term) if key is None else key

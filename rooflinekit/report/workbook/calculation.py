@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rooflinekit.model.graph.cells import Block, Cell, Column
+from rooflinekit.model.graph.cells import Block, Cell, Column, Page
 from rooflinekit.report.workbook.data import Constants
 from rooflinekit.report.workbook.inputs import Inputs
 from rooflinekit.report.workbook.offers import Offers
@@ -88,12 +88,13 @@ class Calculation:
 
     def _block(self, name: str, outputs: list[str]) -> Block:
         sheet = self.book.sheet(name)
-        nodes = [self.offers.outputs[key] for key in outputs]
-        cells, tables = self.constants.cells, self.constants.tables
-        return Block(
-            nodes, _HEAD + 1, cells, lambda row, column, cell: sheet.put(row, _FIRST + column, cell, "general"), tables,
+        page = Page(
+            self.constants.cells,
+            self.constants.tables,
+            lambda row, column, cell: sheet.put(row, _FIRST + column, cell, "general"),
             self._called,
-        )  # fmt: skip
+        )
+        return Block([self.offers.outputs[key] for key in outputs], _HEAD + 1, page)
 
     def _called(self, name: str, users: Cell) -> Cell:
         """A time that requests share, on the sheet Times."""
@@ -104,7 +105,7 @@ class Calculation:
 
 def _labels(sheet: Sheet, block: Block, offers: Offers) -> None:
     """What each row is: a part of a kernel's time, a result, or a quantity with a name."""
-    results = {node: name for name, node in reversed(offers.outputs.items())}
+    results = {node: name for name, node in reversed(list(offers.outputs.items()))}
     step = kernel = ""
     for node, rows in reversed(block.places.items()):
         label, result, quantity = offers.merge.named.get(node), results.get(node), block.quantities.get(node)

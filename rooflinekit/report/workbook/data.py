@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rooflinekit.model.graph.cells import Cell, Tables, composed, function, literal, when
-from rooflinekit.model.graph.symbol import Symbol, Table
+from rooflinekit.model.graph.symbol import Symbol
+from rooflinekit.model.graph.table import Table
 from rooflinekit.model.graph.trace import reachable
 from rooflinekit.report.workbook.offers import Offers
 from rooflinekit.report.workbook.sheet import Book, Sheet
@@ -67,55 +69,59 @@ def lists(offers: Offers, place: int) -> str:
 def write_constants(book: Book, offers: Offers, chosen: Sequence[Cell]) -> Constants:
     """Every combination with its numbers, and those of the one that the cells `chosen` name."""
     parameters, tables = list(offers.merge.parameters.values()), Tables()
-    columns = [
-        [
-            float(tables.place(value)) if isinstance(value, Table) else literal(float(value)).value
-            for value in entry.values
-        ]
-        for entry in parameters
-    ]
-    note = "One row a combination of the drop-downs: why it cannot be run, or its constants (sheet Constants)."
-    known = book.sheet("Deployments", "Deployments", note)
-    known.widths(48, 40)
-    known.heads(_HEAD, ("key", "reason", *(f"p{number}" for number in range(1, len(columns) + 1))))
-    run = iter(range(len(offers.run)))
-    for row, entry in enumerate(offers.entries, _HEAD + 1):
-        known.put(row, 0, entry.key)
-        known.put(row, 1, entry.reason)
-        place = next(run) if entry.traced is not None else 0
-        for column, values in enumerate(columns, 2):
-            known.put(row, column, values[place], "general")
-    known.page.freeze_panes(_HEAD + 1, 1)
-    last = _HEAD + len(offers.entries)
+    columns = [[_number(value, tables) for value in entry.values] for entry in parameters]
+    known, last = _write_deployments(book, offers, columns), _HEAD + len(offers.entries)
+
+    def below(column: int) -> str:
+        return known.area((_HEAD + 1, column), (last, column))
+
     sheet = book.sheet("Constants", "The chosen deployment", "Looked up on sheet Deployments; SI units.")
     sheet.widths(26, 48, 60)
+    for number, text in enumerate(
+        ("combination", "row (0: no such combination)", "why it cannot be run", "can be run")
+    ):
+        sheet.put(_HEAD + number, 0, text)
     key = chosen[0]
     for cell in chosen[1:]:
-        key = _joined(_joined(key, "|"), cell)
-    sheet.put(_HEAD, 0, "combination")
+        key = composed("joined", composed("joined", key, literal("|")), cell)
     key = sheet.put(_HEAD, 1, key)
-    names = [entry.key for entry in offers.entries]
-    at = float(names.index(key.value) + 1)
-    keys = known.area((_HEAD + 1, 0), (last, 0))
-    sheet.put(_HEAD + 1, 0, "row (0: no such combination)")
-    row_cell = book.name("dep_row", sheet.put(_HEAD + 1, 1, function(f"IFERROR(MATCH({{0}},{keys},0),0)", at, key)))
-    reasons = known.area((_HEAD + 1, 1), (last, 1))
-    entry = offers.entries[int(at) - 1]
-    reason = Cell(f'INDEX({reasons},MAX(dep_row,1))&""', entry.reason)
-    sheet.put(_HEAD + 2, 0, "why it cannot be run")
-    reason = sheet.put(_HEAD + 2, 1, when(row_cell >= 1.0, reason, "choose from the drop-downs of Inputs"))
-    offered = sheet.put(_HEAD + 3, 1, (row_cell >= 1.0) & reason.equals(""), "general")
-    sheet.put(_HEAD + 3, 0, "can be run")
-    run_place = offers.run.index(entry)
-    cells, uses = {}, _uses(offers)
+    place = [entry.key for entry in offers.entries].index(key.value)
+    entry = offers.entries[place]
+    row = function(f"IFERROR(MATCH({{0}},{below(0)},0),0)", place + 1.0, key)
+    row = book.name("dep_row", sheet.put(_HEAD + 1, 1, row))
+    reason = Cell(f'INDEX({below(1)},MAX(dep_row,1))&""', entry.reason)
+    reason = sheet.put(_HEAD + 2, 1, when(row >= 1.0, reason, "choose from the drop-downs of Inputs"))
+    offered = sheet.put(_HEAD + 3, 1, (row >= 1.0) & reason.equals(""), "general")
+    cells, uses, place = {}, _uses(offers), offers.run.index(entry)
     for number, (parameter, values) in enumerate(zip(parameters, columns, strict=True)):
-        column = known.area((_HEAD + 1, 2 + number), (last, 2 + number))
+        at = _HEAD + 5 + number
+        sheet.put(at, 0, f"p{number + 1}")
         meaning = parameter.quantity.meaning if parameter.quantity else ""
-        sheet.put(_HEAD + 5 + number, 0, f"p{number + 1}")
-        sheet.put(_HEAD + 5 + number, 2, ": ".join(filter(None, (uses.get(parameter.node, ""), meaning))))
-        value = Cell(f"INDEX({column},MAX(dep_row,1))", values[run_place])
-        cells[parameter.node] = sheet.put(_HEAD + 5 + number, 1, value, "general")
+        sheet.put(at, 2, ": ".join(filter(None, (uses.get(parameter.node), meaning))))
+        value = Cell(f"INDEX({below(2 + number)},MAX(dep_row,1))", values[place])
+        cells[parameter.node] = sheet.put(at, 1, value, "general")
     return Constants(offered, reason, cells, tables)
+
+
+def _number(value: Any, tables: Tables) -> float:
+    return float(tables.place(value)) if isinstance(value, Table) else float(literal(float(value)).value)
+
+
+def _write_deployments(book: Book, offers: Offers, columns: Sequence[Sequence[float]]) -> Sheet:
+    """One row a combination; what cannot be run has the numbers of the first that can."""
+    note = "One row a combination of the drop-downs: why it cannot be run, or its constants (sheet Constants)."
+    sheet = book.sheet("Deployments", "Deployments", note)
+    sheet.widths(48, 40)
+    sheet.heads(_HEAD, ("key", "reason", *(f"p{number}" for number in range(1, len(columns) + 1))))
+    run = iter(range(len(offers.run)))
+    for row, entry in enumerate(offers.entries, _HEAD + 1):
+        sheet.put(row, 0, entry.key)
+        sheet.put(row, 1, entry.reason)
+        place = next(run) if entry.traced is not None else 0
+        for column, values in enumerate(columns, 2):
+            sheet.put(row, column, values[place], "general")
+    sheet.page.freeze_panes(_HEAD + 1, 1)
+    return sheet
 
 
 def _uses(offers: Offers) -> dict[Symbol, str]:
@@ -140,9 +146,9 @@ def write_tables(book: Book, tables: Tables) -> None:
     widths = [max(len(nodes[axis]) for nodes in held) for axis in range(axes)]
     most, last, start = max(len(table.values) for table in rows), _HEAD + len(rows), 0
     for axis in range(axes):
-        for name, width in ((f"count_{axis + 1}", 1), (f"nodes_{axis + 1}", widths[axis])):
-            book.file.define_name(name, "=" + sheet.area((_HEAD + 1, start), (last, start + width - 1)))
-            sheet.put(_HEAD, start, name, "head")
+        for label, width in ((f"count_{axis + 1}", 1), (f"nodes_{axis + 1}", widths[axis])):
+            book.file.define_name(label, "=" + sheet.area((_HEAD + 1, start), (last, start + width - 1)))
+            sheet.put(_HEAD, start, label, "head")
             start += width
     book.file.define_name("table_values", "=" + sheet.area((_HEAD + 1, start), (last, start + most - 1)))
     sheet.put(_HEAD, start, "table_values", "head")

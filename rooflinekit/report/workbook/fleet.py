@@ -18,7 +18,7 @@ __all__ = ["Served", "write_fleet", "write_tco"]
 
 _HOURS = 8760.0
 _YEARS = 6
-_HEADROOMS = (0.05, 0.1, 0.3, 0.5, 0.7)  # that the table of headrooms starts with
+_HEADROOMS = (0.1, 0.3, 0.5, 0.7)  # that the table of headrooms starts with
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def write_fleet(book: Book, calculation: Calculation, gpus: Cell) -> Served:
     lines.add("slots", "Sequences at once", shown(runs, calculation.room), "", "whole", "room in the cache")
     knee = lines.add("knee", "Knee: largest rate", shown(runs, calculation.knee), "1/s", "three", "with all slots busy")
     lines.section("Fleet")
-    found = _sized(lines, peak, knee, runs, inputs["headroom"])
+    found = _sized(peak, knee, runs, inputs["headroom"])
     replicas = lines.add("replicas", "Replicas", found, "", "whole")
     all_gpus = lines.add("gpus", "GPUs", shown(runs, replicas * gpus), "", "whole")
     words = [all_gpus, literal(" = "), replicas, literal(" replicas x "), gpus, literal(" GPUs")]
@@ -78,7 +78,7 @@ def write_fleet(book: Book, calculation: Calculation, gpus: Cell) -> Served:
     return Served(runs, all_gpus, rate)
 
 
-def _sized(lines: Lines | None, peak: Cell, knee: Cell, runs: Cell, headroom: Cell) -> Cell:
+def _sized(peak: Cell, knee: Cell, runs: Cell, headroom: Cell) -> Cell:
     """⌈peak/((1 − headroom)·knee)⌉, at least one."""
     return shown(runs, composed("max", composed("ceil", peak / ((literal(1.0) - headroom) * knee)), literal(1.0)))
 
@@ -100,7 +100,7 @@ def _by_headroom(
     first = row + 2
     for number, headroom in enumerate(_HEADROOMS, first):
         free = sheet.put(number, 0, headroom, "input_share")
-        replicas = sheet.put(number, 1, _sized(None, peak, knee, runs, free), "whole")
+        replicas = sheet.put(number, 1, _sized(peak, knee, runs, free), "whole")
         sheet.put(number, 2, shown(runs, replicas * gpus), "whole")
         sheet.put(number, 3, shown(runs, peak / replicas / knee), "share")
         rate = sheet.put(number, 4, when(runs, peak / replicas, 0.0), "three")

@@ -13,8 +13,8 @@ __all__ = ["write_notes"]
 _LINE, _WIDTH = 15, 115  # points of a line of text, and letters that fit into it
 
 _ASSUMPTIONS = (
-    "Every formula of this workbook is live, and printed from the formulas that `rooflinekit estimate` runs. Recalculated, "
-    "all results equal its for the same inputs to rounding: nothing is interpolated between operating points.",
+    "Every formula of this workbook is live, and printed from the formulas that `rooflinekit estimate` runs. "
+    "Recalculated, results equal its results for the same inputs: nothing is interpolated between operating points.",
     "Expected times are calibrated forms of each kernel times a correction table; the bound is the datasheet roofline.",
     "The interval is the 90 % interval of the calibration; it does not cover a change of engine version.",
     "Results and sweeps are for a static batch, all prompts at once. Sheet Fleet has the open loop: requests come at "

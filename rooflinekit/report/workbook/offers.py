@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
 from rooflinekit.estimation.estimator import Resolved, ask
 from rooflinekit.model.graph.merge import Merge
-from rooflinekit.model.graph.symbol import Pool, Symbol
-from rooflinekit.model.graph.trace import flat
-from rooflinekit.model.operating_point import Interval, Predictor
-from rooflinekit.model.roofline import StepTime
-from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import Calibration
-from rooflinekit.model.traffic.closed_form import Traffic, open_loop
-from rooflinekit.model.traffic.mixing import InFlight, Shared, shared_times, slots
-from rooflinekit.model.types.batch import Batch, whole_number
+from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.hardware import Accelerator
-from rooflinekit.model.types.numeric import Numeric, maximum
-from rooflinekit.model.types.workload import Workload
+from rooflinekit.report.workbook.tracing import Tracing
 from rooflinekit.specs import load_accelerator, load_model
 
 __all__ = ["DEGREES", "OWN", "Choices", "Offer", "Offers", "Planned", "make_offers"]
@@ -134,7 +125,8 @@ def make_offers(choices: Choices) -> Offers:
     lists |= {name: values for name, values in degrees.items() if name == "tp" or values != (1,)}
     lists |= {name: tuple(dict.fromkeys(map(_format, getattr(choices, name)))) for name in ("weights", "kv")}
     common = {**choices.scenario, "engine": choices.engine, "calibration": choices.calibration}
-    tracing, entries, starts, calibrations = _Tracing(Pool()), [], {}, {}
+    tracing, entries = Tracing(), list[Offer]()
+    runs: dict[tuple[str | int, ...], Resolved] = {}
     notes = dict.fromkeys(text for _, found in models.values() for text in found.warnings)
     for combination in product(*lists.values()):
         key = "|".join(map(str, combination))
@@ -148,16 +140,23 @@ def make_offers(choices: Choices) -> Offers:
             entries.append(Offer(key, None, str(error)))
             continue
         notes.update(dict.fromkeys(resolved.warnings))
-        calibrations[resolved.plan.system.accelerator.name] = _named(resolved.plan.calibration)
-        starts.setdefault(combination, resolved)
-    if not starts:
+        runs[combination] = resolved
+    if not runs:
         raise InputError(f"no combination can be run; the first: {entries[0].key}: {entries[0].reason}")
     merge = Merge(tracing.pool, tracing.labels)
     graphs = [entry.traced for entry in entries if entry.traced is not None]
+    calibrations = {found.plan.system.accelerator.name: _named(found.plan.calibration) for found in runs.values()}
     return Offers(
-        lists, _start(starts), tuple(found for _, found in gpus.values()), tuple(entries), _merged(merge, graphs), merge,
-        {model: found.value.max_context for model, (_, found) in models.items()}, calibrations, tuple(notes),
-    )  # fmt: skip
+        lists=lists,
+        start=_start(runs),
+        gpus=tuple(found for _, found in gpus.values()),
+        entries=tuple(entries),
+        outputs=_merged(merge, graphs),
+        merge=merge,
+        contexts={model: found.value.max_context for model, (_, found) in models.items()},
+        calibrations=calibrations,
+        notes=tuple(notes),
+    )
 
 
 def _merged(merge: Merge, graphs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -180,90 +179,3 @@ def _named(calibration: Calibration | None) -> str:
 
 def _format(text: str) -> str:
     return OWN if text.strip().lower() == OWN else parse_dtype(text).value
-
-
-class _Labelled(Plan):
-    """A plan that tells which nodes are the times of which kernel."""
-
-    labels: dict[Symbol, tuple[str, ...]] | None = None
-
-    def time(self, batch: Batch, grows: bool | None = None) -> StepTime:
-        """Time a step, and label its kernels."""
-        found = super().time(batch, grows)
-        step = "prefill" if batch.decoding is None else "decode" if batch.prefilling is None else "mixed step"
-        for name, kernel in _kernels(found):
-            for part in ("time", "bound", "low", "high"):
-                node = getattr(kernel, part)
-                if isinstance(node, Symbol) and self.labels is not None:
-                    self.labels.setdefault(node, (step, name, part))
-        return found
-
-
-def _kernels(step: StepTime) -> Iterable[tuple[str, Any]]:
-    """The kernels of a step by name; a second of the same name has a number."""
-    seen: Counter[str] = Counter()
-    for kernel in step.kernels:
-        name = kernel.kernel.name
-        seen[name] += 1
-        yield (name if seen[name] == 1 else f"{name} {seen[name]}"), kernel
-
-
-class _Tracing:
-    """One pool for the graphs of all deployments."""
-
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
-        self.labels: dict[Symbol, tuple[str, ...]] = {}
-
-    def _labelled(self, predictor: Predictor) -> Predictor:
-        plan = _Labelled(**{entry.name: getattr(predictor.plan, entry.name) for entry in fields(Plan)})
-        object.__setattr__(plan, "labels", self.labels)
-        return replace(predictor, plan=plan)
-
-    def outputs(self, bare: Predictor) -> dict[str, Any]:
-        """A static batch, the times that requests share, and the deployment under load."""
-        predictor = self._labelled(bare)
-        batch, isl, osl, cached, users = (
-            self.pool.variable(name) for name in ("batch", "isl", "osl", "cached", "users")
-        )
-        work = Workload(batch, isl, osl, cached)
-        steps = {"prefill": predictor.plan.time(predictor.prefill_batch(work)), "decode": predictor.decode_step(work)}
-        found: dict[str, Any] = {"gpus": float(predictor.plan.deployment.gpus)}
-        for step, timed in steps.items():
-            for name, kernel in _kernels(timed):
-                count = kernel.kernel.count
-                streamed = kernel.kernel.weight_bytes + kernel.kernel.kv_read_bytes + kernel.kernel.kv_write_bytes
-                values = {"count": float(count), "flops": count * kernel.kernel.flops, "streamed": count * streamed,
-                          "activations": count * kernel.kernel.activation_bytes}  # fmt: skip
-                values |= {part: getattr(kernel, part) for part in ("bound", "time", "low", "high")}
-                found |= {f"kernel.{step}.{name}.{key}": value for key, value in values.items()}
-        point = predictor.evaluate(work)
-        found |= dict(flat(point))
-        found |= {f"memory.{name}": getattr(point.memory, name) for name in ("overhead_bytes", "total_bytes", "fits")}
-        shared = shared_times(predictor, InFlight(users, isl, osl, cached))
-        found |= {f"shared.{name}": value for name, value in flat(shared)}
-        return found | self._load(predictor, shared)
-
-    def _load(self, predictor: Predictor, shared: Shared) -> dict[str, Any]:
-        """The open loop of the command line, in which the shared times stand for themselves."""
-        rate, isl, osl, cached, most, isl_cv, osl_cv, burstiness = (
-            self.pool.variable(name)
-            for name in ("rate", "isl", "osl", "cached", "most", "isl_cv", "osl_cv", "burstiness")
-        )
-        traffic = Traffic(isl, osl, isl_cv, osl_cv, burstiness, most=most, cached=cached)
-
-        def known(running: Numeric) -> Shared:
-            users = self.pool.lifted(maximum(running, 1.0))
-            times = {
-                name: Interval(
-                    *(self.pool.node("call", f"shared.{name}.{part.name}", users) for part in fields(Interval))
-                )
-                for name in ("step", "share", "first")
-            }
-            return replace(shared, **times)
-
-        room = slots(predictor, isl, osl, most)
-        if not isinstance(room, Symbol) and room < 1.0:
-            return {"slots": room}
-        loaded = open_loop(predictor, rate, traffic, known)
-        return {"slots": room, **{f"load.{name}": value for name, value in flat(loaded)}}

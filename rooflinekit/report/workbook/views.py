@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 
-from rooflinekit.model.graph.cells import Cell, composed, literal, when
+from rooflinekit.model.graph.cells import Cell, literal, when
 from rooflinekit.report.workbook.calculation import Calculation, Found
 from rooflinekit.report.workbook.charts import Area, memory_chart, sweep_chart
-from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, shown, status_colours
+from rooflinekit.report.workbook.sheet import Book, Lines, shown, status_colours
 
 __all__ = ["status_of", "sweep_inputs", "write_kernels", "write_results", "write_sweep"]
 
@@ -118,10 +117,10 @@ def write_sweep(book: Book, calculation: Calculation, name: str, points: Sequenc
 
 
 _KERNEL = (
-    ("count", "launches", 1.0, "whole"), ("flops", "GFLOP", 1e9, "two"),
-    ("streamed", "weights and cache [MB]", 1e6, "two"), ("activations", "activations [MB]", 1e6, "two"),
-    ("bound", "bound [us]", 1e-6, "one"), ("time", "expected [us]", 1e-6, "one"), ("low", "low [us]", 1e-6, "one"),
-    ("high", "high [us]", 1e-6, "one"),
+    ("count", "launches", 1.0, "whole"), ("flops", "GFLOP", 1e-9, "two"),
+    ("streamed", "weights and cache [MB]", 1e-6, "two"), ("activations", "activations [MB]", 1e-6, "two"),
+    ("bound", "bound [us]", 1e6, "one"), ("time", "expected [us]", 1e6, "one"), ("low", "low [us]", 1e6, "one"),
+    ("high", "high [us]", 1e6, "one"),
 )  # fmt: skip
 
 
@@ -133,29 +132,30 @@ def write_kernels(book: Book, calculation: Calculation, point: Found) -> None:
     sheet.heads(3, ("step", "kernel", *(title for _, title, _, _ in _KERNEL), "share of step"), (0, 1))
     sheet.page.set_row(3, 32)
     names = [key.removesuffix(".count") for key in calculation.offers.outputs if key.endswith(".count")]
-    totals = {step: _total(point, [name for name in names if f".{step}." in name]) for step in ("prefill", "decode")}
-    for row, name in enumerate(names, 4):
+    first, last = 6, 5 + len(names)
+    times: list[tuple[int, str, Cell]] = []
+    sums: dict[str, list[float]] = {"prefill": [0.0] * len(_KERNEL), "decode": [0.0] * len(_KERNEL)}
+    for row, name in enumerate(names, first):
         _, step, kernel = name.split(".", 2)
-        count = point[f"{name}.count"]
-        runs = (count > 0.0) & calculation.constants.offered
+        runs = (point[f"{name}.count"] > 0.0) & calculation.constants.offered
         sheet.put(row, 0, step)
         sheet.put(row, 1, kernel)
-        for column, (key, _, scale, style) in enumerate(_KERNEL, 2):
-            value = count if key == "count" else point[f"{name}.{key}"]
-            value = value * 1e6 if scale == 1e-6 else value / scale if scale != 1.0 else value  # noqa: PLR2004
-            sheet.put(row, column, when(runs, value, ""), style)
-        share = point[f"{name}.time"] / totals[step]
-        sheet.put(row, 2 + len(_KERNEL), when(runs, share, ""), "share")
-    sheet.page.freeze_panes(4, 2)
-    _hide_empty(sheet, 4, 3 + len(names))
-
-
-def _total(point: Found, names: Sequence[str]) -> Cell:
-    there = [when(point[f"{name}.count"] > 0.0, point[f"{name}.time"], 0.0) for name in names]
-    return reduce(lambda first, second: composed("+", first, second), there)
-
-
-def _hide_empty(sheet: Sheet, first: int, last: int) -> None:
-    """Grey names of kernels that the chosen deployment does not have."""
+        for place, (key, _, scale, style) in enumerate(_KERNEL):
+            cell = sheet.put(row, 2 + place, when(runs, point[f"{name}.{key}"] * scale, ""), style)
+            sums[step][place] += cell.value or 0.0
+            if key == "time":
+                times.append((row, step, cell))
+    totals: dict[str, Cell] = {}
+    for row, step in enumerate(sums, 4):
+        sheet.put(row, 0, step, "head")
+        sheet.put(row, 1, "all kernels", "head")
+        for place, (key, _, _, style) in enumerate(_KERNEL):
+            steps, values = (sheet.area((first, column), (last, column)) for column in (0, 2 + place))
+            cell = sheet.put(row, 2 + place, Cell(f'SUMIF({steps},"{step}",{values})', sums[step][place]), style)
+            if key == "time":
+                totals[step] = cell
+    for row, step, time in times:
+        sheet.put(row, 2 + len(_KERNEL), when(time.equals(""), "", time / totals[step]), "share")
+    sheet.page.freeze_panes(first, 2)
     rule = {"type": "formula", "criteria": f'=$C{first + 1}=""', "format": sheet.styles["faint"]}
     sheet.page.conditional_format(first, 0, last, 1, rule)

@@ -6,8 +6,9 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rooflinekit.model.graph.cells import Cell
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.report.workbook.calculation import Calculation
+from rooflinekit.report.workbook.calculation import Calculation, Found
 from rooflinekit.report.workbook.data import write_constants, write_gpus, write_models, write_tables
 from rooflinekit.report.workbook.fleet import write_fleet, write_tco
 from rooflinekit.report.workbook.inputs import write_inputs
@@ -77,7 +78,7 @@ def _fill(book: Book, offers: Offers, choices: Choices, planned: Planned) -> Non
     write_kernels(book, calculation, main)
     osl = inputs["osl"]
     for name, values in (("Batch sweep", choices.batches), ("Context sweep", choices.contexts)):
-        points = []
+        points: list[tuple[Cell, Cell, Found]] = []
         for cell in sweep_inputs(book, name, values):
             batch, isl = (cell, inputs["isl"]) if name == "Batch sweep" else (inputs["batch"], cell)
             points.append((batch, osl, calculation.point(f"{name.lower()} {len(points) + 1}", batch, isl, osl)))
