@@ -11,10 +11,8 @@ from deployments import CASES, predictor_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.coefficients import Linear, PlanCoefficients, State, plan_coefficients
-from rooflinekit.model.coefficients.fleet import Service, Tariff, cost, fleet, service
 from rooflinekit.model.coefficients.kernel import KernelSpan
 from rooflinekit.model.coefficients.plan import decode_parts
 from rooflinekit.model.kernels import Step, Weights
@@ -108,30 +106,6 @@ def test_work_that_is_no_sum_is_refused_by_name() -> None:
     predictor, _ = exported(0)
     with pytest.raises(InputError, match="flops of cubic"):
         plan_coefficients(replace(predictor, plan=replace(predictor.plan, operations={Cubic(): 1})))
-
-
-def test_a_fleet_by_hand() -> None:
-    found = fleet(Service(step=0.02, prompt=0.1, request=0.03, knee=8.0), rate=50.0, headroom=0.2, gpus=4)
-    assert (found.replicas, found.gpus) == (8, 32)  # 50/(0.8·8) = 7.8
-    assert found.utilisation == pytest.approx(50 / 8 / 8)
-    assert found.tpot == pytest.approx(0.02 / (1 - 0.625))  # 6.25 prompts a second of 0.1 s
-    assert found.ttft == pytest.approx(0.03 + found.tpot / 2 + 0.625 / 0.375 * 0.05 + 0.1)
-    owned = cost(Tariff(None, 35_040.0, 4.0, 700.0, 0.10, 1.3), 8, 10.0, (2000.0, 300.0))
-    assert owned.per_hour == pytest.approx(8 * 1.0 + 8 * 0.7 * 1.3 * 0.10)
-    assert owned.kilowatts == pytest.approx(7.28)
-
-
-@given(st.integers(1, 512), st.integers(16, 8192), st.integers(2, 1024))
-@settings(max_examples=30, deadline=None)
-def test_at_the_knee_time_is_conserved(batch: int, isl: int, osl: int) -> None:
-    """At the knee TPOT is the decode step and b prompts spread over an answer (docs/serving.md, closed loop)."""
-    _, coefficients = exported(0)
-    replica = service(coefficients, batch, isl, osl)
-    found = fleet(replica, replica.knee * (1.0 - 1e-12), 0.0, 1)
-    assert found.replicas == 1
-    assert found.tpot == pytest.approx(replica.step + batch * replica.prompt / osl, rel=1e-6)
-    static = rk.estimate("llama-3.1-8b", batch=batch, isl=isl, osl=osl, allow_oom=True)
-    assert replica.step == pytest.approx(static.tpot_ms / 1e3, rel=1e-12)
 
 
 def test_costs_of_ones_own_files_that_slow_kernels_are_refused() -> None:

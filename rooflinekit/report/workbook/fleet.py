@@ -18,7 +18,6 @@ __all__ = ["Served", "write_fleet", "write_tco"]
 
 _HOURS = 8760.0
 _YEARS = 6
-_HEADROOMS = (0.1, 0.3, 0.5, 0.7)  # that the table of headrooms starts with
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Served:
     rate: Cell
 
 
-def write_fleet(book: Book, calculation: Calculation, gpus: Cell) -> Served:
+def write_fleet(book: Book, calculation: Calculation, gpus: Cell, headrooms: Sequence[float]) -> Served:
     """Replicas for the peak, how busy they are, what users meet; and the same for other headrooms."""
     note = "The open loop of `rooflinekit estimate --rate`: means over Poisson or bursty arrivals; docs/serving.md."
     sheet = book.sheet("Fleet", "Fleet: replicas for the peak", note)
@@ -74,7 +73,8 @@ def write_fleet(book: Book, calculation: Calculation, gpus: Cell) -> Served:
         lines.add(f"{name}_objective", "Objective", _verdict(time, inputs[name]), "", "status")
     lines.add("running", "Sequences that run at once", shown(stable, loaded["running"]), "", "one")
     lines.add("queue_ms", "Wait before the first step", shown(stable, loaded["queue"] * 1000.0), "ms")
-    _by_headroom(book, sheet, lines.row + 2, calculation, (peak, knee, runs, gpus))
+    if headrooms:
+        _by_headroom(Lines(book, sheet, lines.row + 2), calculation, (peak, knee, runs, gpus), headrooms)
     return Served(runs, all_gpus, rate)
 
 
@@ -89,16 +89,17 @@ def _verdict(time: Cell, objective: Cell) -> Cell:
 
 
 def _by_headroom(
-    book: Book, sheet: Sheet, row: int, calculation: Calculation, replica: tuple[Cell, Cell, Cell, Cell]
+    lines: Lines, calculation: Calculation, replica: tuple[Cell, Cell, Cell, Cell], headrooms: Sequence[float]
 ) -> None:
     """The same for other headrooms, each a root of the open loop of its own."""
     peak, knee, runs, gpus = replica
+    book, sheet, row = lines.book, lines.sheet, lines.row
     inputs = calculation.inputs
     sheet.band(row, "The same with other headrooms", 8)
     heads = ("headroom", "replicas", "GPUs", "utilisation", "requests [1/s]", "TTFT [ms]", "TPOT [ms]", "objectives")
     sheet.heads(row + 1, heads, (7,))
     first = row + 2
-    for number, headroom in enumerate(_HEADROOMS, first):
+    for number, headroom in enumerate(headrooms, first):
         free = sheet.put(number, 0, headroom, "input_share")
         replicas = sheet.put(number, 1, _sized(peak, knee, runs, free), "whole")
         sheet.put(number, 2, shown(runs, replicas * gpus), "whole")
@@ -110,7 +111,7 @@ def _by_headroom(
         tpot = sheet.put(number, 6, shown(stable, loaded["tpot.time"] * 1000.0), "two")
         kept = when((ttft <= inputs["ttft"]) & (tpot <= inputs["tpot"]), "MEETS", "MISSES")
         sheet.put(number, 7, shown(stable, kept), "status")
-    last = first + len(_HEADROOMS) - 1
+    last = first + len(headrooms) - 1
     rule = {"validate": "decimal", "criteria": "between", "minimum": 0.0, "maximum": 0.95}
     sheet.page.data_validation(first, 0, last, 0, rule)
     status_colours(book, sheet, (first, 7, last, 7))

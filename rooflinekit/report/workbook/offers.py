@@ -38,18 +38,19 @@ class Choices:
     models: tuple[str, ...] = ("llama-3.1-8b", "llama-3.3-70b", "qwen3-30b-a3b", "gpt-oss-120b", "deepseek-v3")
     gpus: tuple[str, ...] = ("h100-sxm", "h200-sxm", "b200-sxm")
     tp: tuple[int, ...] = (1, 2, 4, 8)
+    weights: tuple[str, ...] = (OWN, "fp8")
+    kv: tuple[str, ...] = (OWN, "fp8")
+    engine: str = "vllm"
+    calibration: str | None = None
+    batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  #: that the batch sweep starts with
+    contexts: tuple[int, ...] = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)  #: input lengths
+    headrooms: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7)  #: that the table of fleets starts with
     pp: tuple[int, ...] = (1,)
     ep: tuple[int, ...] = (1,)
     dp: tuple[int, ...] = (1,)
     cp: tuple[int, ...] = (1,)
     microbatches: tuple[int, ...] = (1,)
-    weights: tuple[str, ...] = (OWN, "fp8")
-    kv: tuple[str, ...] = (OWN, "fp8")
-    engine: str = "vllm"
-    calibration: str | None = None
     scenario: Mapping[str, Any] = field(default_factory=dict)
-    batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  #: that the batch sweep starts with
-    contexts: tuple[int, ...] = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)  #: input lengths
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def sweep_inputs(book: Book, name: str, values: Sequence[int]) -> list[Cell]:
     note = f"Change the yellow cells; {rest} are those of Inputs."
     sheet = book.sheet(name, f"{name}: the answer for a range of {'batches' if batches else 'prompts'}", note)
     rule = {"validate": "integer", "criteria": ">=", "value": 1}
-    sheet.page.data_validation(_SWEEP_HEAD + 1, 0, _SWEEP_HEAD + len(values), 0, rule)
+    sheet.page.data_validation(_SWEEP_HEAD + 1, 0, _SWEEP_HEAD + max(len(values), 1), 0, rule)
     return [sheet.put(row, 0, float(value), "input_whole") for row, value in enumerate(values, _SWEEP_HEAD + 1)]
 
 

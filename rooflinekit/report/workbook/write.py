@@ -82,8 +82,9 @@ def _fill(book: Book, offers: Offers, choices: Choices, planned: Planned) -> Non
         for cell in sweep_inputs(book, name, values):
             batch, isl = (cell, inputs["isl"]) if name == "Batch sweep" else (inputs["batch"], cell)
             points.append((batch, osl, calculation.point(f"{name.lower()} {len(points) + 1}", batch, isl, osl)))
-        write_sweep(book, calculation, name, points)
-    write_tco(book, inputs, offers, write_fleet(book, calculation, main["gpus"]))
+        if points:
+            write_sweep(book, calculation, name, points)
+    write_tco(book, inputs, offers, write_fleet(book, calculation, main["gpus"], choices.headrooms))
     calculation.finish()
     write_tables(book, calculation.constants.tables)
     asked = {"choices": asdict(choices), "planned": asdict(planned)}
