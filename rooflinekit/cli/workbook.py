@@ -50,14 +50,16 @@ def workbook(
     from rooflinekit.report.workbook import Choices, Planned, write_workbook
 
     check_target(out, force)
-    degrees = {"tp": tp, "pp": pp, "ep": ep, "dp": dp, "cp": cp, "microbatches": microbatches}
-    offered = {key: _names(names) for key, names in (("models", model), ("gpus", gpu)) if names is not None}
+    lists = {"tp": tp, "pp": pp, "ep": ep, "dp": dp, "cp": cp, "microbatches": microbatches}
+    offered: dict[str, Any] = {
+        key: _names(text) for key, text in {"models": model, "gpus": gpu}.items() if text is not None
+    }
+    offered |= {key: tuple(_degree(text, key) for text in _names(texts)) for key, texts in lists.items()}
     given = {key: value for key, value in scenario.items() if said(call, key)}
     start = {key: given.pop(key) for key in _STARTS if key in given}
     common = {key: given.pop(key) for key in ("engine", "calibration") if key in given}
     choices = Choices(
         **offered,
-        **{key: tuple(_degree(text, key) for text in _names(texts)) for key, texts in degrees.items()},
         weights=_names(weights),
         kv=_names(kv),
         **common,

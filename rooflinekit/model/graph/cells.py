@@ -214,8 +214,7 @@ class Block:
         self.scopes: dict[Symbol, frozenset[Any]] = {}
         self.quantities: dict[Symbol, Quantity] = {}
         self.places: dict[Symbol, range] = {}
-        wanted = [bare(output) for output in outputs if isinstance(output, Symbol)]
-        for node in self._apart(reachable(wanted), set(wanted)):
+        for node in self._apart([bare(output) for output in outputs if isinstance(output, Symbol)]):
             height = 2 * len(node.arguments) - 1 if node.op == "lattice" else 1
             self.places[node] = range(first, first + height)
             first += height
@@ -227,8 +226,9 @@ class Block:
             self._orders[output] = [node for node in reachable([output]) if node in self.places]
         return self._orders[output]
 
-    def _apart(self, nodes: Sequence[Symbol], apart: set[Symbol]) -> list[Symbol]:
+    def _apart(self, outputs: Sequence[Symbol]) -> list[Symbol]:
         """What is used twice, what crosses a border, and what would make a formula too long."""
+        nodes, apart = reachable(outputs), set(outputs)
         uses = Counter(bare(operand) for node in nodes if node.op != "named" for operand in node.operands)
         apart |= {node for node, count in uses.items() if count > 1}
         weights: dict[Symbol, int] = {}
@@ -245,7 +245,7 @@ class Block:
             weights[node] = 1 + sum(weights[part] for part in inner if part not in apart)
             if weights[node] > _HEAVY or node.op in ("call", "result", "held", "lattice"):
                 apart.add(node)
-        return [node for node in nodes if node in apart and node.op not in _LEAVES]
+        return [node for node in _by_output(outputs) if node in apart and node.op not in _LEAVES]
 
     def _scope(self, node: Symbol) -> frozenset[Any]:
         """Inputs and loops that it depends on."""
@@ -327,6 +327,20 @@ class Column:
         for node in self.block.places:
             if node.op == "result" and bare(node.arguments[0]) is loop:
                 self.cells[node] = self._put(self.block.places[node][-1], state[node.arguments[1]])
+
+
+def _by_output(outputs: Sequence[Symbol]) -> list[Symbol]:
+    """All nodes, those of the first output first, each behind its operands."""
+    found: dict[Symbol, None] = {}
+    left = [(output, False) for output in reversed(outputs)]
+    while left:
+        node, ready = left.pop()
+        if ready:
+            found[node] = None
+        elif node not in found:
+            left.append((node, True))
+            left.extend((operand, False) for operand in reversed(list(node.operands)))
+    return list(found)
 
 
 def bare(node: Any) -> Any:

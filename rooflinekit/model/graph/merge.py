@@ -80,9 +80,9 @@ class Merge:
         if len(kinds) == 1:
             return self._alike(next(iter(kinds)), members)
         for op, neutral in _NEUTRAL.items():
-            place = self._alike_operand(op, kinds, members) if op in kinds else None
-            if place is not None:
-                return self._operated(op, place, neutral, members, set(kinds[op]))
+            alike = self._alike_operand(op, kinds, members) if op in kinds else None
+            if alike is not None:
+                return self._operated(op, alike, neutral, members, set(kinds[op]))
         if "+" in kinds:
             return self._sum(members)
         choice: list[Any] = [None] * len(members)
@@ -98,7 +98,7 @@ class Merge:
         return result
 
     def _alike_operand(self, op: str, kinds: Mapping[Hashable, list[int]], members: Members) -> int | None:
-        """Which operand of those made by `op` is like the others: made of terms of the same labels, or of their kind."""
+        """Which operand of those made by `op` is like the others: made of the same labelled terms, or of their kind."""
         others = [members[number] for kind, numbers in kinds.items() if kind != op for number in numbers]
         wanted = frozenset[Hashable]().union(*map(self._parts, others))
         scores = []

@@ -109,13 +109,20 @@ def _labels(sheet: Sheet, block: Block, offers: Offers) -> None:
     step = kernel = ""
     for node, rows in reversed(block.places.items()):
         label, result, quantity = offers.merge.named.get(node), results.get(node), block.quantities.get(node)
-        text = f"{quantity.symbol} {quantity.meaning} [{quantity.unit}]" if quantity else ""
+        text = _KINDS.get(node.op, "")
+        if quantity:
+            text = f"{quantity.symbol}: {quantity.meaning}" + f" [{quantity.unit}]" * bool(quantity.unit)
         if label:
             step, kernel, part = label
             text = f"{part} [s]"
         elif result and not result.startswith("kernel."):
             step = kernel = ""
             text = result.removeprefix("load.").removeprefix("shared.")
-        for column, value in enumerate((step, kernel, text)):
-            if value:
-                sheet.put(rows[-1], column, value, "text" if text else "note")
+        for row in rows:
+            told = text if row == rows[-1] else "share of the way to the next" if (rows[-1] - row) % 2 else "node below"
+            for column, value in enumerate((step, kernel, told)):
+                if value:
+                    sheet.put(row, column, value, "text" if text else "note")
+
+
+_KINDS = {"held": "state of the round", "result": "state after the last round", "lattice": "correction"}

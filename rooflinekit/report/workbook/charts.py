@@ -66,11 +66,12 @@ def _look(head: str) -> dict[str, Any]:
 
 
 def bar_chart(book: Book, area: Area, title: tuple[str, str, str], place: tuple[int, int]) -> None:
-    """One column as bars with their values."""
+    """One column as bars with their values, over shares."""
     chart = book.file.add_chart({"type": "column"})
     for column in area.columns:
         chart.add_series(area.series(column) | {"fill": {"color": _BLUE}, "gap": 60, "data_labels": {"value": True}})
     _labelled(chart, *title)
+    chart.set_x_axis({"name": title[1], "num_format": "0 %"})
     chart.set_legend({"none": True})
     area.sheet.page.insert_chart(*place, chart)
 

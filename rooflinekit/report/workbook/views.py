@@ -132,6 +132,7 @@ def write_kernels(book: Book, calculation: Calculation, point: Found) -> None:
     sheet.heads(3, ("step", "kernel", *(title for _, title, _, _ in _KERNEL), "share of step"), (0, 1))
     sheet.page.set_row(3, 32)
     names = [key.removesuffix(".count") for key in calculation.offers.outputs if key.endswith(".count")]
+    names.sort(key=lambda name: ".decode." in name)
     first, last = 6, 5 + len(names)
     times: list[tuple[int, str, Cell]] = []
     sums: dict[str, list[float]] = {"prefill": [0.0] * len(_KERNEL), "decode": [0.0] * len(_KERNEL)}
