@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.graph import BranchError, Graph, trace
+from rooflinekit.model.graph.merge import Merge
 from rooflinekit.model.graph.python import compiled
+from rooflinekit.model.graph.symbol import Pool
+from rooflinekit.model.graph.table import Table
 from rooflinekit.model.graph.trace import flat
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
-from rooflinekit.model.types.numeric import choose, maximum, repeat, where
+from rooflinekit.model.types.numeric import choose, lattice, log2, maximum, repeat, sqrt, where
 from rooflinekit.model.types.workload import Workload
 
 DEPLOYMENTS: list[tuple[str, str, dict[str, Any]]] = [
@@ -88,6 +91,34 @@ def test_every_operator_passes_through(x: float, y: float) -> None:
 
     quick = compiled(trace(each, ["x", "y"]))
     assert list(quick(x, y)) == [float(value) for value in each(x, y)]
+
+
+@given(x=st.floats(0.1, 10.0))
+@settings(max_examples=20, deadline=None)
+def test_many_graphs_are_one_with_parameters(x: float) -> None:
+    """Numbers, tables and terms that some lack become parameters; where formulas differ, a parameter chooses."""
+    pool = Pool()
+    given = pool.variable("x")
+    tables = [Table(((0.0, 10.0),), values) for values in ((1.0, 3.0), (2.0, 5.0))]
+
+    def formula(factor: float, table: Table, extra: Any, root: bool) -> Any:
+        terms = maximum(factor * given, 3.0) + lattice(table, [given])
+        terms = terms if extra is None else terms + extra
+        (counted,) = repeat(5, [given], lambda a: [a + factor], lambda a: a > 20.0)
+        return (sqrt(terms) if root else terms / factor) + counted
+
+    alone = (
+        formula(1.0, tables[0], None, False),
+        formula(2.0, tables[0], given * given, False),
+        formula(2.5, tables[1], log2(given + 1.0) * 3.0, True),
+    )
+    merge = Merge(pool)
+    one, parameters = merge.merged(alone), merge.parameters.values()
+    quick = compiled(Graph(("x", *(str(entry.node.arguments[0]) for entry in parameters)), {"": one}))
+    for place, graph in enumerate(alone):
+        values = [entry.values[place] for entry in parameters]
+        (found,) = quick(x, *(value.at if isinstance(value, Table) else value for value in values))
+        assert found == pytest.approx(compiled(Graph(("x",), {"": graph}))(x)[0], rel=1e-15)
 
 
 def test_the_core_knows_no_physics() -> None:
