@@ -79,6 +79,7 @@ reports: $(VENV)/core.stamp  ## write the example pages in reports/ again
 
 docs: catalogue $(VENV)/test.stamp  ## refresh what the docs take from the code: catalogue, schema, claims, pictures, pasted outputs
 	$(BIN)/python -m rooflinekit.report.claims > docs/claims.md.new && mv docs/claims.md.new docs/claims.md
+	$(BIN)/python -m rooflinekit.cli.pages docs/cli.md docs/scenario.schema.json
 	$(BIN)/python -m rooflinekit.report.schema docs/schema
 	$(BIN)/python -m rooflinekit.report.plots.why_decode docs/images
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/test_docs.py

@@ -21,7 +21,7 @@ import numpy as np
 
 import rooflinekit as rk
 from rooflinekit import Batch
-from rooflinekit.model.kernels.split_kv import split_kv
+from rooflinekit.explanation.split_kv import split_kv
 from rooflinekit.report.palette import PALETTES
 
 FOLDER = Path(__file__).parent / "figures"

@@ -227,8 +227,8 @@ def test_cold_kernels_take_at_least_the_bound_and_lie_in_their_interval(name):
             rows = measured_rows(grid(operation, dtype=dtype.value), operation)
             for kernel in rows.kernels:
                 timed = time_kernel(kernel, system, calibration)
-                assert np.all(timed.time >= timed.bound)
-                assert np.all((timed.low <= timed.time) & (timed.time <= timed.high))
+                assert np.all(timed.expected >= timed.bound)
+                assert np.all((timed.low <= timed.expected) & (timed.expected <= timed.high))
                 assert np.all(timed.low >= timed.bound)
                 assert np.all(np.isfinite(timed.high))
 

@@ -7,7 +7,6 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -307,11 +306,6 @@ class TestRefusals:
     def test_nothing_to_offer(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no combination can be run"):
             write_workbook(tmp_path / "a.xlsx", Choices(("falcon-7b",), ("h100-sxm",), (2,)), Planned())
-
-    def test_a_missing_extra_names_its_install_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "xlsxwriter", None)
-        with pytest.raises(InputError, match=r"pip install 'rooflinekit\[excel\]'"):
-            write_workbook(tmp_path / "a.xlsx", Choices(), Planned())
 
     def test_the_command(self, tmp_path: Path) -> None:
         out = tmp_path / "a.xlsx"

@@ -16,10 +16,11 @@ from rooflinekit.model.coefficients import Linear, PlanCoefficients, State, plan
 from rooflinekit.model.coefficients.kernel import KernelSpan
 from rooflinekit.model.coefficients.plan import decode_parts
 from rooflinekit.model.kernels import Step, Weights
-from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 
 PLANS: dict[int, tuple[Predictor, PlanCoefficients]] = {}
@@ -32,9 +33,11 @@ def exported(case: int) -> tuple[Predictor, PlanCoefficients]:
     return PLANS[case]
 
 
-def assert_same(span: KernelSpan, interval: Interval) -> None:
+def assert_same(span: KernelSpan, interval: Time) -> None:
     for end in ("bound", "time", "low", "high"):
-        assert getattr(span, end) == pytest.approx(float(getattr(interval, end)), rel=1e-12), end
+        assert getattr(span, end) == pytest.approx(
+            float(getattr(interval, end.replace("time", "expected"))), rel=1e-12
+        ), end
 
 
 @settings(max_examples=120, deadline=None)

@@ -317,22 +317,22 @@ def run_one(kernel, system, **costs):
 @pytest.mark.parametrize(("rows", "slow", "other"), [(1.0, "memory", "compute"), (16384.0, "compute", "memory")])
 def test_a_factor_slows_what_waits_for_its_resource(system, rows, slow, other):
     plain, slower = run_one(gemm(rows), system, **{slow: 1.2})
-    work = plain.time - plain.overhead
-    assert slower.time == pytest.approx(plain.overhead + 1.2 * work, rel=0.05)
-    assert slower.time > plain.overhead + 1.1 * work
+    work = plain.expected - plain.overhead
+    assert slower.expected == pytest.approx(plain.overhead + 1.2 * work, rel=0.05)
+    assert slower.expected > plain.overhead + 1.1 * work
     _, hardly = run_one(gemm(rows), system, **{other: 1.2})
-    assert plain.time < hardly.time < plain.time + 0.05 * work
+    assert plain.expected < hardly.expected < plain.expected + 0.05 * work
     _, both = run_one(gemm(rows), system, memory=1.2, compute=1.2)
-    assert both.time == pytest.approx(plain.overhead + 1.2 * work)  # shares add up to 1
+    assert both.expected == pytest.approx(plain.overhead + 1.2 * work)  # shares add up to 1
 
 
 def test_no_factor_beats_the_bound_and_collectives_have_none(system):
     plain, fast = run_one(gemm(64.0, 65536.0), system, memory=0.5, compute=0.5)
-    assert fast.time == fast.bound == plain.bound
+    assert fast.expected == fast.bound == plain.bound
     payload = Kernel("all", "collective", 1, Dtype.BF16, network_bytes=1e6, gpus=2, shape=CollectiveShape(1e6),
                      variant="all_reduce")  # fmt: skip
     before, after = run_one(payload, system, memory=2.0, compute=2.0)
-    assert before.time == after.time
+    assert before.expected == after.expected
 
 
 # --- the file -------------------------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ def test_every_prediction_takes_the_file(truth):
     assert {"engine.memory", "engine.step"} <= {entry.quantity.partition(" ")[0] for entry in own.provenance}
     step = predict_step(MODEL, "h100-sxm", Deployment(), Batch.decode(16.0, 1024.0), calibration=str(mine))
     plan = resolve(MODEL, "h100-sxm", Deployment(), str(mine)).plan
-    assert step.time == pytest.approx(plan.time(Batch.decode(16.0, 1024.0)).time, rel=0.01)
+    assert step.time == pytest.approx(plan.time(Batch.decode(16.0, 1024.0)).expected, rel=0.01)
     assert plan.costs == replace(found.costs, spread=plan.costs.spread, **rounded(found.costs, plan.costs))
 
 

@@ -10,6 +10,7 @@ from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError
 from rooflinekit.specs import engines
 from rooflinekit.specs.engines import engine_names, load_engine, split_version
+from rooflinekit.specs.files import read_yaml
 
 GIB = 2**30
 
@@ -37,13 +38,17 @@ def test_a_version_falls_in_one_range(asked, since):
     assert load_engine(asked).since == since
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_ranges_join_and_every_number_is_sourced(name):
-    for profile in engines._profiles(name):
-        assert all(fact.source and fact.quantity.startswith("engine.memory.") for fact in profile.provenance)
-        assert 0 < profile.memory.fraction <= 1
-    newest = engines._profiles(name)[-1]
-    assert newest.until == ""
+def test_ranges_join_and_every_number_is_sourced():
+    for name in ENGINES:
+        newest = profile = load_engine(name)
+        listed = [part.get("since") for part in read_yaml(engines._FOLDER / f"{name}.yaml")["versions"]]
+        for since in listed:
+            profile = load_engine(name, since)
+            assert all(fact.source and fact.quantity.startswith("engine.") for fact in profile.provenance)
+            assert 0 < profile.memory.fraction <= 1
+            assert (profile.since or None) == since
+        assert profile.memory == newest.memory
+        assert newest.until == ""
 
 
 @pytest.mark.parametrize(
@@ -71,7 +76,7 @@ HEAD = "title: x\nsources: {log: {title: a log, url: u, read: true}}\nversions:\
         (HEAD + "  - memory: {budget: half}\n", "not one of total, static, free, none"),
         (HEAD + "  - memory: {budget: total, fractoin: {value: 1, source: [log]}}\n", "nearest: fraction"),
         (HEAD + "  - memory: {budget: total, fraction: {value: 0.9}}\n", "source: is missing"),
-        (HEAD + "  - memory: {budget: total, fraction: {value: 0.9, source: [lgo]}}\n", "not under `sources`: log"),
+        (HEAD + "  - memory: {budget: total, fraction: {value: 1, source: [lgo]}}\n", "under `sources`; nearest: log"),
         (HEAD + "  - memory: {budget: total, graphs: {value: 1, source: [log]}}\n", "no unit"),
         (HEAD + "  - memory: {budget: total, context: {value: [1 GiB, 2 GiB, 3 GiB], source: [log]}}\n", "length"),
         (HEAD + "  - memory: {budget: total, profiled: 1}\n", "not true or false"),
@@ -83,11 +88,9 @@ HEAD = "title: x\nsources: {log: {title: a log, url: u, read: true}}\nversions:\
 def test_a_wrong_profile_is_refused_by_file_and_key(tmp_path, monkeypatch, text, words):
     (tmp_path / "own.yaml").write_text(text)
     monkeypatch.setattr(engines, "_FOLDER", tmp_path)
-    engines._profiles.cache_clear()
     with pytest.raises(SpecError, match=words) as caught:
         load_engine("own")
     assert "own.yaml" in str(caught.value)
-    engines._profiles.cache_clear()
 
 
 def test_settings_reach_the_engine_and_the_answer():

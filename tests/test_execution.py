@@ -20,7 +20,7 @@ def plan_with(costs: StepCosts, **scenario: object):
 
 
 def decode_time(costs: StepCosts, batch: float = 32.0, **scenario: object) -> float:
-    return float(plan_with(costs, **scenario).time(Batch.decode(batch, 2048.0)).time)
+    return float(plan_with(costs, **scenario).time(Batch.decode(batch, 2048.0)).expected)
 
 
 def test_host_work_is_a_sum_by_hand():
@@ -42,14 +42,14 @@ def test_prompts_beyond_the_budget_turn_the_loop_several_times():
     costs = StepCosts(step=1e-3)
     for tokens, passes in ((2048.0, 1), (8192.0, 1), (8193.0, 2), (65536.0, 8)):
         batch = Batch.prefill(1.0, tokens)
-        added = float(plan_with(costs).time(batch).time) - float(plan_with(StepCosts()).time(batch).time)
+        added = float(plan_with(costs).time(batch).expected) - float(plan_with(StepCosts()).time(batch).expected)
         assert added == pytest.approx(passes * 1e-3), tokens
 
 
 def test_grouped_heads_read_again_lengthen_decode_attention_alone():
     def attention(costs: StepCosts) -> float:
         step = plan_with(costs).time(Batch.decode(32.0, 2048.0))
-        return sum(float(t.time) for t in step.kernels if t.kernel.family == "attention_decode")
+        return sum(float(t.expected) for t in step.kernels if t.kernel.family == "attention_decode")
 
     # Llama-3-8B: 8 KV heads for 32 query heads, so 1 + 0.4 x (1 - 1/4) = 1.3
     assert attention(StepCosts(grouped=0.4)) == pytest.approx(1.3 * attention(StepCosts()))
@@ -68,8 +68,10 @@ def test_eager_execution_is_bound_by_its_launches():
 
 def test_flag_eager_reaches_the_step():
     slow = float(resolve("llama-3-8b", "h100-sxm", read_deployment({"eager": True}), None).plan
-                 .time(Batch.decode(1.0, 128.0)).time)  # fmt: skip
-    fast = float(resolve("llama-3-8b", "h100-sxm", read_deployment({}), None).plan.time(Batch.decode(1.0, 128.0)).time)
+                 .time(Batch.decode(1.0, 128.0)).expected)  # fmt: skip
+    fast = float(
+        resolve("llama-3-8b", "h100-sxm", read_deployment({}), None).plan.time(Batch.decode(1.0, 128.0)).expected
+    )
     assert slow > 1.2 * fast
 
 
@@ -85,12 +87,12 @@ def test_no_time_is_below_its_bound_and_every_cost_adds(costs, batch):
         timed = PLAN_BARE.time(size)
         ran = replace(PLAN_BARE, engine=replace(PLAN_BARE.engine, costs=costs)).time(size)
         for before, after in zip(timed.kernels, ran.kernels[: len(timed.kernels)], strict=True):
-            assert after.time >= after.bound * (1 - 1e-12)
-            assert after.low <= after.time * (1 + 1e-12) and after.time <= after.high * (1 + 1e-12)
+            assert after.expected >= after.bound * (1 - 1e-12)
+            assert after.low <= after.expected * (1 + 1e-12) and after.expected <= after.high * (1 + 1e-12)
             if before.kernel.family != "attention_decode":
-                assert after.time <= before.time * (1 + 1e-12)  # hiding launches only helps
+                assert after.expected <= before.expected * (1 + 1e-12)  # hiding launches only helps
         assert ran.bound == timed.bound
-        assert ran.low <= ran.time <= ran.high
+        assert ran.low <= ran.expected <= ran.high
 
 
 PLAN_BARE = plan_with(StepCosts())
@@ -100,15 +102,15 @@ def test_the_parts_of_a_mean_step_carry_the_engine_once():
     costs = StepCosts(step=1e-3, layer=1e-5, sequence=1e-5, launch=26 * MICRO, graphs=False)
     plan = plan_with(costs)
     batch = Batch.decode(4.0, 500.0)
-    split = plan.time(batch, grows=True).time + plan.time(batch, grows=False).time
-    assert split == pytest.approx(plan.time(batch).time)
+    split = plan.time(batch, grows=True).expected + plan.time(batch, grows=False).expected
+    assert split == pytest.approx(plan.time(batch).expected)
 
 
 def test_the_bound_has_no_engine():
     bound = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").plan
     ideal = resolve("llama-3-8b", "h100-sxm", read_deployment({"engine": "ideal"}), None).plan
     batch = Batch.decode(8.0, 512.0)
-    assert bound.time(batch).time == ideal.time(batch).time == bound.time(batch).bound
+    assert bound.time(batch).expected == ideal.time(batch).expected == bound.time(batch).bound
 
 
 @pytest.mark.parametrize("name", [name for name in engine_names() if name not in ("ideal", "llamacpp")])
@@ -147,7 +149,7 @@ def test_a_chunk_that_is_not_the_last_needs_no_logits():
     part, last = (PLAN_BARE.time(Batch.chunk(1.0, 512.0, 512.0, last)) for last in (False, True))
     names = {t.kernel.name for t in last.kernels} - {t.kernel.name for t in part.kernels}
     assert names == {"lm_head", "sampling"}
-    assert 0.0 < float(part.time) < float(last.time)
+    assert 0.0 < float(part.expected) < float(last.expected)
 
 
 def test_the_bound_and_a_cpu_keep_how_an_engine_works_and_not_what_it_costs():

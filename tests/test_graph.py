@@ -36,8 +36,15 @@ def predictor(model: str, gpu: str, deployment: dict[str, Any]) -> Predictor:
     return resolve(model, gpu, read_deployment(deployment), None).predictor
 
 
+def answer(deployed: Predictor, batch: Any, isl: Any, osl: Any) -> dict[str, Any]:
+    """Sums of the steps: a kernel that takes no time may be missing in a step of plain numbers."""
+    point = deployed.evaluate(Workload(batch, isl, osl))
+    steps = {"prefill": point.prefill.total, "decode": point.decode.total}
+    return steps | {"ttft": point.ttft, "tpot": point.tpot, "memory": point.memory}
+
+
 def static(deployed: Predictor) -> Graph:
-    return trace(lambda batch, isl, osl: deployed.evaluate(Workload(batch, isl, osl)), ["batch", "isl", "osl"])
+    return trace(lambda **at: answer(deployed, **at), ["batch", "isl", "osl"])
 
 
 def apart(first: float, second: float) -> float:
@@ -51,7 +58,7 @@ def test_compiled_python_gives_the_bits_of_the_formulas(deployment: tuple[str, s
     graph = static(deployed)
     quick = compiled(graph)
     for at in ((1.0, 1.0, 2.0), (32.0, 1024.0, 256.0), (7.0, 3001.0, 100.0), (512.0, 128.0, 4096.0)):
-        expected = dict(flat(deployed.evaluate(Workload(*at))))
+        expected = dict(flat(answer(deployed, *at)))
         assert list(expected) == list(graph.outputs)
         assert max(map(apart, quick(*at), expected.values())) < 1e-12, at
 

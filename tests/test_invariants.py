@@ -208,11 +208,11 @@ def test_time_is_never_below_either_roof_nor_the_bound(plan, batch, new, context
             compute_roof = kernel.count * kernel.flops / chip.peaks[kernel.dtype.unit]
             memory_roof = kernel.count * streamed / chip.memory_bandwidth
             assert timed.bound >= max(compute_roof, memory_roof) * (1 - 1e-12)
-            assert timed.time >= timed.bound > -1
-            assert timed.low <= timed.time <= timed.high
+            assert timed.expected >= timed.bound > -1
+            assert timed.low <= timed.expected <= timed.high
             assert timed.low >= timed.bound
-        assert step.low <= step.time <= step.high
-        assert step.time >= step.bound
+        assert step.low <= step.expected <= step.high
+        assert step.expected >= step.bound
 
 
 @law(model=models(), batch=batches, context=lengths, more=st.integers(1, 1000))
@@ -226,7 +226,7 @@ def test_more_work_never_takes_less_time(model, batch, context, more):
 
         def times(step, built=built):
             timed = built.time(step)
-            return timed.bound, timed.time
+            return timed.bound, timed.expected
 
         for less, extra in (
             (Batch.decode(batch, context), Batch.decode(batch + more, context)),
@@ -250,7 +250,7 @@ def test_faster_hardware_is_never_slower(model, batch, context, factor):
             base = plan(model, calibration, tp=2).time(step)
             for other in faster:
                 better = plan(model, calibration, System.of(other), tp=2).time(step)
-                assert better.time <= base.time * (1 + 1e-12)
+                assert better.expected <= base.expected * (1 + 1e-12)
                 assert better.bound <= base.bound * (1 + 1e-12)
 
 
@@ -377,7 +377,7 @@ def test_arrays_are_the_scalars_elementwise(plan, rows, fixed):
         at = float(context[i]) if fixed else None
         one = predictor.evaluate(Workload(float(batch[i]), float(isl[i]), float(osl[i]), float(cached[i]), at))
         for many, single in ((arrays.ttft, one.ttft), (arrays.tpot, one.tpot)):
-            for part in ("time", "bound", "low", "high"):
+            for part in ("expected", "bound", "low", "high"):
                 assert close(np.broadcast_to(getattr(many, part), len(rows))[i], getattr(single, part))
         for part in ("weight_bytes", "kv_bytes", "activation_bytes", "total_bytes", "max_batch", "max_context", "fits"):
             values = np.broadcast_to(getattr(arrays.memory, part), len(rows))

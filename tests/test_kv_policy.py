@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.model.kernels.split_kv import split_kv
+from rooflinekit.explanation.split_kv import split_kv
 from rooflinekit.model.memory.cache import cache_law
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.batch import Batch, Sequences

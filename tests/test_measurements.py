@@ -123,7 +123,7 @@ def test_steps_of_models_are_compared_with_what_estimate_says(tmp_path):
     deployment = Deployment(weights=bf16, activations=bf16, kv=bf16, engine="gpt-fast")
     plan = make_plan(load_model("gpt2").value, deployment, H100, calibration, engine)
     work = {("prefill", 4, 128): Batch.prefill(4.0, 128.0), ("decode", 8, 100): Batch.decode(8.0, 100.0)}
-    rows = model_rows({point: 2.0 * float(plan.time(batch).time) for point, batch in work.items()})
+    rows = model_rows({point: 2.0 * float(plan.time(batch).expected) for point, batch in work.items()})
     found = list(compare_model(rows, "h100-sxm", "h100-sxm--vllm"))
     assert [step.point.phase for step in found] == ["prefill", "decode"]
     assert all(step.error == pytest.approx(-0.5, abs=0.005) for step in found)

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.model.memory.activations import activation_peak
 from rooflinekit.model.memory.cache import cache_law
 from rooflinekit.model.memory.capacity import make_memory_model
-from rooflinekit.model.memory.weights import allocated_bytes
+from rooflinekit.model.memory.footprint import activation_peak, allocated_bytes
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.batch import Batch

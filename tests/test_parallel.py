@@ -286,7 +286,7 @@ def test_one_stage_has_no_bubble_and_sends_nothing():
     with pytest.raises(DeploymentError, match="microbatches=4 need stages"):
         plan("llama-3-8b", Deployment(microbatches=4))
     one = Predictor.of(plan("llama-3-8b", Deployment()))
-    assert one.ttft(work).time == one.plan.time(one.prefill_batch(work)).time
+    assert one.ttft(work).expected == one.plan.time(one.prefill_batch(work)).expected
     assert one.plan.busiest_share(one.prefill_batch(work)) == (1.0, 1.0)
 
 
@@ -295,25 +295,25 @@ def test_the_bubble_of_equal_stages(stages, parts):
     # 80 equal layers: m microbatches of one sequence take (m + p - 1)/p of what one takes through all stages
     built = Predictor.of(plan("llama-3-70b", Deployment(pp=stages, microbatches=parts)))
     work = Workload(float(parts), 2048.0, 64.0)
-    through = built.plan.time(built.prefill_batch(work)).time
-    assert built.ttft(work).time == pytest.approx(through * (parts + stages - 1) / stages, rel=0.02)
+    through = built.plan.time(built.prefill_batch(work)).expected
+    assert built.ttft(work).expected == pytest.approx(through * (parts + stages - 1) / stages, rel=0.02)
 
 
 @given(batch=st.integers(1, 64), parts=st.sampled_from([1, 2, 4, 8]))
 def test_a_token_goes_through_all_stages(batch, parts):
     built = Predictor.of(plan("llama-3-70b", Deployment(pp=4, microbatches=parts)))
     work = Workload(float(batch), 256.0, 32.0, context=300.0)
-    through = built.plan.time(built.decode_batch(work, 300.0)).time
-    assert built.tpot(work).time >= through * (1 - 1e-12)
+    through = built.plan.time(built.decode_batch(work, 300.0)).expected
+    assert built.tpot(work).expected >= through * (1 - 1e-12)
     # no more microbatches are in flight than stages, so nobody waits but for the last stage, which has the LM head
-    assert built.tpot(work).time <= through * 1.15
+    assert built.tpot(work).expected <= through * 1.15
 
 
 def test_filled_stages_raise_the_rate():
     rates = []
     for parts in (1, 2, 4):
         built = Predictor.of(plan("llama-3-70b", Deployment(pp=4, microbatches=parts)))
-        rates.append(1.0 / built.tpot(Workload(256.0, 512.0, 64.0, context=4096.0)).time)
+        rates.append(1.0 / built.tpot(Workload(256.0, 512.0, 64.0, context=4096.0)).expected)
     assert rates == sorted(rates)
 
 

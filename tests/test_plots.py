@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.report.palette import SERIES
-from rooflinekit.report.plots import PICTURES, front
+from rooflinekit.report.plots import PICTURES
 from rooflinekit.report.plots.kinds import KINDS
 from rooflinekit.report.plots.roofline import Roofs
 from rooflinekit.report.plots.steps import bytes_by_class
@@ -362,14 +361,6 @@ class TestRefusals:
     def test_estimates_of_two_models(self, estimate, split):
         with pytest.raises(rk.InputError, match="one model"):
             rk.plot([estimate, split], "intensity")
-
-    def test_without_matplotlib(self, estimate, monkeypatch, tmp_path):
-        monkeypatch.setattr(front, "find_spec", lambda name: None if name == "matplotlib" else find_spec(name))
-        with pytest.raises(rk.InputError, match=r"pip install 'rooflinekit\[plots\]'"):
-            rk.plot(estimate)
-        result = CliRunner().invoke(app, ["estimate", "llama3-8b", "--plots", str(tmp_path / "p")])
-        assert "pip install 'rooflinekit[plots]'" in str(result.exception) + result.output
-        assert not (tmp_path / "p").exists()
 
 
 class TestExtremes:

@@ -198,7 +198,7 @@ few = settings(max_examples=150, deadline=None)
 def times(name: str, kernels: list[Kernel]) -> list[float]:
     calibration = load(name)
     system = System.of(load_accelerator(calibration.accelerator).value)
-    return [float(time_kernel(kernel, system, calibration).time) for kernel in kernels]
+    return [float(time_kernel(kernel, system, calibration).expected) for kernel in kernels]
 
 
 LOADED: dict[str, object] = {}
@@ -259,4 +259,4 @@ def test_no_kernel_beats_the_datasheet(name, m, n, k, length):
     calibration = load(name)
     system = System.of(load_accelerator(calibration.accelerator).value)
     for kernel in (gemm(m, n, k), decode(m, length), prefill(1, length), experts(m)):
-        assert time_kernel(kernel, system, calibration).time >= max(roofline_bound(kernel, system))
+        assert time_kernel(kernel, system, calibration).expected >= max(roofline_bound(kernel, system))

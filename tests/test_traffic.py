@@ -25,7 +25,7 @@ TRAFFIC = Traffic(1024.0, 256.0)
 def test_one_user_feels_the_bare_steps():
     alone = closed_loop(PREDICTOR, 1.0, TRAFFIC)
     static = rk.estimate("llama-3-8b", batch=1, isl=1024, osl=256)
-    assert float(alone.tpot.time) * 1e3 == pytest.approx(static.tpot_ms)
+    assert float(alone.tpot.expected) * 1e3 == pytest.approx(static.tpot_ms)
 
 
 def test_conservation_of_time_in_a_closed_loop():
@@ -33,20 +33,20 @@ def test_conservation_of_time_in_a_closed_loop():
     users = 64.0
     loaded = closed_loop(PREDICTOR, users, TRAFFIC)
     times = shared_times(PREDICTOR, InFlight(users, 1024.0, 256.0))
-    by_hand = float(times.step.time) + (users - 1) / 256.0 * float(times.share.time)
-    assert float(loaded.tpot.time) == pytest.approx(by_hand)
+    by_hand = float(times.step.expected) + (users - 1) / 256.0 * float(times.share.expected)
+    assert float(loaded.tpot.expected) == pytest.approx(by_hand)
 
 
 def test_little_law_holds_in_an_open_loop():
     loaded = open_loop(PREDICTOR, 12.0, TRAFFIC)
-    in_decode = 12.0 * (256.0 - 1.0) * float(loaded.tpot.time)
+    in_decode = 12.0 * (256.0 - 1.0) * float(loaded.tpot.expected)
     assert float(loaded.running) == pytest.approx(1.0 + in_decode, rel=1e-4)  # what is there on average, and itself
 
 
 def test_a_prompt_beside_decodes_adds_less_than_a_prompt_alone():
     load = InFlight(64.0, 1024.0, 256.0)
-    alone = float(PREDICTOR.plan.time(Batch.prefill(1.0, 1024.0)).time)
-    assert 0.0 < float(prefill_share(PREDICTOR, load).time) < alone
+    alone = float(PREDICTOR.plan.time(Batch.prefill(1.0, 1024.0)).expected)
+    assert 0.0 < float(prefill_share(PREDICTOR, load).expected) < alone
 
 
 @settings(deadline=None, max_examples=30)
@@ -56,22 +56,22 @@ def test_every_latency_grows_with_the_rate_up_to_the_knee(rate, isl, osl):
     knee = largest_rate(PREDICTOR, traffic, float(slots(PREDICTOR, traffic.isl, traffic.osl)))
     light, heavy = (open_loop(PREDICTOR, share * rate * knee, traffic) for share in (0.5, 1.0))
     assert light.stable == heavy.stable == 1.0
-    assert float(light.tpot.time) <= float(heavy.tpot.time) * (1 + 1e-6)
-    assert float(light.ttft.time) <= float(heavy.ttft.time) * (1 + 1e-6)
+    assert float(light.tpot.expected) <= float(heavy.tpot.expected) * (1 + 1e-6)
+    assert float(light.ttft.expected) <= float(heavy.ttft.expected) * (1 + 1e-6)
     assert float(heavy.running) <= float(slots(PREDICTOR, traffic.isl, traffic.osl))
 
 
 def test_above_the_knee_nothing_is_steady():
     loaded = open_loop(PREDICTOR, 1e4, TRAFFIC)
-    assert not loaded.stable and math.isinf(float(loaded.ttft.time)) and math.isinf(float(loaded.e2e))
+    assert not loaded.stable and math.isinf(float(loaded.ttft.expected)) and math.isinf(float(loaded.e2e))
     below = open_loop(PREDICTOR, 0.99 * float(loaded.knee), TRAFFIC)
-    assert below.stable and math.isfinite(float(below.ttft.time))
+    assert below.stable and math.isfinite(float(below.ttft.expected))
 
 
 def test_users_beyond_the_slots_wait_a_turn_each():
     room = float(slots(PREDICTOR, 1024.0, 256.0))
     full, double = closed_loop(PREDICTOR, room, TRAFFIC), closed_loop(PREDICTOR, 2.0 * room, TRAFFIC)
-    assert float(double.tpot.time) == pytest.approx(float(full.tpot.time))
+    assert float(double.tpot.expected) == pytest.approx(float(full.tpot.expected))
     assert float(double.rate) == pytest.approx(float(full.rate))  # the deployment cannot do more
     assert float(double.e2e) == pytest.approx(2.0 * float(full.e2e))
 
@@ -80,8 +80,8 @@ def test_the_first_burst_waits_longest():
     """All users at once, and never again: the mean wait is that of half of the prompts ahead."""
     burst = closed_loop(PREDICTOR, 64.0, Traffic(1024.0, 256.0, requests=1.0))
     later = closed_loop(PREDICTOR, 64.0, Traffic(1024.0, 256.0))
-    share = float(burst.shared.share.time)
-    assert float(burst.ttft.time) - float(later.ttft.time) == pytest.approx(63 / 2 * share, rel=0.1)
+    share = float(burst.shared.share.expected)
+    assert float(burst.ttft.expected) - float(later.ttft.expected) == pytest.approx(63 / 2 * share, rel=0.1)
     quantiles = spread(burst, Traffic(1024.0, 256.0, requests=1.0), closed=True)
     assert quantiles.ttft(0.99) - quantiles.ttft(0.01) == pytest.approx(0.98 * 63 * share, rel=0.1)
 
@@ -164,7 +164,7 @@ def test_experts_see_the_tokens_that_there_are():
     lone = lone_prompt(InFlight(1.0, 1000.0, 100.0), 1.0 / 8)
     tokens = {kernel.shape.tokens for kernel in plan.kernels(lone) if kernel.name == "experts"}
     assert tokens == {1000.0}
-    assert float(plan.time(lone).time) < float(plan.time(Batch.prefill(1.0, 1000.0)).time)
+    assert float(plan.time(lone).expected) < float(plan.time(Batch.prefill(1.0, 1000.0)).expected)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])

@@ -137,7 +137,7 @@ def classes(spent: Spent, step: StepTime) -> list[Line]:
     measured = {**spent.busy, "launch": spent.launch, "host": spent.host}
     predicted = dict.fromkeys((*CLASSES, "launch", "host"), 0.0)
     for timed in step.kernels:
-        predicted[_predicted_class(timed.kernel)] += 1e6 * float(timed.time)
+        predicted[_predicted_class(timed.kernel)] += 1e6 * float(timed.expected)
     return [Line(name, measured.get(name, 0.0), time) for name, time in predicted.items()]
 
 
@@ -160,8 +160,8 @@ def causes(spent: Spent, step: StepTime) -> list[Line]:
         split = {"network": time} if name == "network" else {"compute": time * share, "memory": time * (1.0 - share)}
         for cause, part in split.items():
             measured[cause] += part
-    whole, shares = 1e6 * float(step.time), shares_by_cause(step)
-    host = sum(1e6 * float(timed.time) for timed in step.kernels if _predicted_class(timed.kernel) == "host")
+    whole, shares = 1e6 * float(step.expected), shares_by_cause(step)
+    host = sum(1e6 * float(timed.expected) for timed in step.kernels if _predicted_class(timed.kernel) == "host")
     predicted = {"launch": shares["overhead"] * whole - host, "host": host}
     predicted |= {cause: shares[cause] * whole for cause in ("compute", "memory", "network")}
     return [Line(cause, measured[cause], predicted[cause]) for cause in CAUSES]
@@ -170,8 +170,8 @@ def causes(spent: Spent, step: StepTime) -> list[Line]:
 def _compute_share(name: str, step: StepTime) -> float:
     """Share of the class's predicted time in kernels that need longer for their arithmetic than for their bytes."""
     ours = [timed for timed in step.kernels if _predicted_class(timed.kernel) == name]
-    whole = sum(float(timed.time) for timed in ours)
-    bound = sum(float(timed.time) for timed in ours if float(timed.compute) > float(timed.memory))
+    whole = sum(float(timed.expected) for timed in ours)
+    bound = sum(float(timed.expected) for timed in ours if float(timed.compute) > float(timed.memory))
     return bound / whole if whole else 0.0
 
 

@@ -64,7 +64,7 @@ def _deployment(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"engine": _ENGINE, "eager": row["mode"] == "eager", **formats}
 
 
-def _question(point: Point) -> tuple[str, dict[str, int]]:
+def _question(point: Point) -> tuple[str, dict[str, Any]]:
     """The metric of an estimate that a point measures, and the workload to ask for."""
     if point.phase == "prefill":
         return "ttft_ms", {"batch": point.batch, "isl": point.context, "osl": 1}

@@ -7,6 +7,6 @@ __all__ = ["main"]
 
 def main() -> None:
     """Entry point of `rooflinekit`."""
-    from rooflinekit.cli.app import app
+    from rooflinekit.cli.run import main as run
 
-    app()
+    run()

@@ -3,80 +3,72 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from rooflinekit.cli.output import Format, emit, rendered
+from rooflinekit.cli.command import Argument, command
+from rooflinekit.cli.output import emit, rendered
 from rooflinekit.cli.progress import counting
+from rooflinekit.estimation.scenario import Scored, Written
 
 if TYPE_CHECKING:
     from rooflinekit.evidence.accuracy import Accuracy
 
-__all__ = ["accuracy"]
-
-accuracy = typer.Typer(help="Predictions against measured tables.", no_args_is_help=True)
+__all__ = ["kernels", "memory", "serving"]
 
 
-@accuracy.callback()
-def _root() -> None:
-    """Predictions against measured tables."""
-
-
-@accuracy.command()
+@command(
+    Scored,
+    arguments={"files": Argument("Measurement files (.jsonl), or kernel tables (CSV, Parquet).", many=True)},
+    examples=(
+        "rooflinekit accuracy kernels gemm.csv",
+        "rooflinekit accuracy kernels measured/measurements.jsonl --format csv",
+    ),
+)  # fmt: skip
 def kernels(
-    files: Annotated[list[Path], typer.Argument(help="Measurement files (.jsonl), or kernel tables (CSV, Parquet).")],
-    calibration: Annotated[str | None, typer.Option(help="A calibration, or 'none' for the datasheet bound.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="File of your own accelerator, for the rows that name it.")] = None,
-    format: Annotated[Format, typer.Option(help="Output format.")] = Format.table,
-    out: Annotated[Path | None, typer.Option(help="Write to this file instead.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
-) -> None:
+    files: list[str], *, calibration: str | None = None, gpu: str | None = None, format: str = "table",
+    out: Path | None = None, force: bool = False,
+) -> int:  # fmt: skip
     """Score kernel latencies: errors by operation, accelerator, engine and number format."""
     from rooflinekit.evidence.accuracy import kernel_accuracy
 
     with counting("scoring") as progress:
-        found = kernel_accuracy(files, calibration, progress, gpu)
-    _show(found, format, out, force)
+        found = kernel_accuracy([Path(file) for file in files], calibration, progress, gpu)
+    return _show(found, format, out, force)
 
 
-@accuracy.command()
-def memory(
-    files: Annotated[list[Path], typer.Argument(help="Memory tables (CSV).")],
-    format: Annotated[Format, typer.Option(help="Output format.")] = Format.table,
-    out: Annotated[Path | None, typer.Option(help="Write to this file instead.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
-) -> None:
+@command(Written, arguments={"files": Argument("Memory tables (CSV).", many=True)})
+def memory(files: list[str], *, format: str = "table", out: Path | None = None, force: bool = False) -> int:
     """Score memory: weights, activation peak, cache pool and its tokens, by engine."""
     from rooflinekit.evidence.accuracy_memory import memory_accuracy
 
     with counting("scoring") as progress:
-        found = memory_accuracy(files, progress)
-    _show(found, format, out, force)
+        found = memory_accuracy([Path(file) for file in files], progress)
+    return _show(found, format, out, force)
 
 
-@accuracy.command()
+@command(
+    Scored, leave=("gpu",),
+    arguments={"files": Argument("Serving tables (CSV, Parquet); none: the shipped one.", required=False, many=True)},
+    examples=(
+        "rooflinekit accuracy serving",
+        "rooflinekit accuracy serving mine.csv --format csv --out errors.csv",
+    ),
+)  # fmt: skip
 def serving(
-    files: Annotated[
-        list[Path] | None, typer.Argument(help="Serving tables (CSV, Parquet); none: the shipped one.")
-    ] = None,
-    calibration: Annotated[str | None, typer.Option(help="A calibration, or 'none' for the datasheet bound.")] = None,
-    format: Annotated[Format, typer.Option(help="Output format.")] = Format.table,
-    out: Annotated[Path | None, typer.Option(help="Write to this file instead.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
-) -> None:
+    files: list[str], *, calibration: str | None = None, format: str = "table", out: Path | None = None,
+    force: bool = False,
+) -> int:  # fmt: skip
     """Score whole requests: latencies and throughputs by source, model, accelerator and metric."""
     from rooflinekit.evidence.accuracy_serving import serving_accuracy
     from rooflinekit.evidence.serving_table import published_table
 
     with counting("scoring") as progress:
-        found = serving_accuracy(files or [published_table()], calibration, progress)
-    _show(found, format, out, force)
+        found = serving_accuracy([Path(file) for file in files] or [published_table()], calibration, progress)
+    return _show(found, format, out, force)
 
 
-def _show(found: Accuracy, format: Format, out: Path | None, force: bool) -> None:
+def _show(found: Accuracy, format: str, out: Path | None, force: bool) -> int:
     from rooflinekit.report.accuracy import accuracy_rows, accuracy_text
 
     emit(rendered(found, format, lambda: accuracy_rows(found), accuracy_text), out, force)
-    if found.answered < found.rows:
-        raise typer.Exit(4)
+    return 4 if found.answered < found.rows else 0

@@ -1,65 +1,102 @@
-"""All commands of `rooflinekit`."""
+"""The commands for typer, which explains them: help, slips, completions."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import Parameter, Signature
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from rooflinekit.cli.accuracy import accuracy
-from rooflinekit.cli.calibrate import calibrate
-from rooflinekit.cli.catalogue import gpus, models, show
-from rooflinekit.cli.compare import compare
-from rooflinekit.cli.cost import cost
-from rooflinekit.cli.estimate import estimate
-from rooflinekit.cli.explain import explain
-from rooflinekit.cli.group import CommandGroup
-from rooflinekit.cli.launch import launch
-from rooflinekit.cli.levers import levers
-from rooflinekit.cli.plan import plan
-from rooflinekit.cli.report import report
-from rooflinekit.cli.shapes import shapes
-from rooflinekit.cli.simulate import simulate
-from rooflinekit.cli.sweep import sweep
-from rooflinekit.cli.validate import validate
-from rooflinekit.cli.workbook import workbook
+from rooflinekit.cli.command import COMMANDS, Argument, find, grouped
+from rooflinekit.cli.guard import guarded
+from rooflinekit.estimation.options import Option
+from rooflinekit.estimation.scenario import GROUPS, complete
 from rooflinekit.version import __version__
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    name="rooflinekit",
-    cls=CommandGroup,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=True,
-    help="How fast, and how expensive, an LLM will be on a GPU, from first principles.",
-)
-app.command()(estimate)
-app.command()(explain)
-app.command()(simulate)
-app.command()(shapes)
-app.command()(levers)
-app.command()(cost)
-app.command()(sweep)
-app.command()(plan)
-app.command()(models)
-app.command()(gpus)
-app.command()(show)
-app.command()(validate)
-app.command()(calibrate)
-app.command()(compare)
-app.command()(launch)
-app.command()(workbook)
-app.command()(report)
-app.add_typer(accuracy, name="accuracy")
+_EXPLAINED = "Names complete in your shell after rooflinekit --install-completion."
+
+
+class Commands(Mapping[str, Any]):
+    """The commands that begin with some words, each made when it is asked for."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self._names = dict.fromkeys(
+            words.removeprefix(prefix).split()[0] for words in COMMANDS if words.startswith(prefix)
+        )
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._made:
+            self._made[name] = _made(f"{self.prefix}{name}") if f"{self.prefix}{name}" in COMMANDS else _accuracy()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class CommandGroup(TyperGroup):
+    """All commands; failures end as one line."""
+
+    prefix = ""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = Commands(self.prefix)  # type: ignore[assignment]
+
+    def main(
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, *rest: Any, **extra: Any
+    ) -> NoReturn:
+        """Run, and translate what went wrong into an exit code."""
+        extra["standalone_mode"] = False
+        run = super().main
+        sys.exit(guarded(lambda: run(args, prog_name or "rooflinekit", **extra), self.commands)[1])
+
+
+class AccuracyGroup(CommandGroup):
+    """Those of `accuracy`."""
+
+    prefix = "accuracy "
+
+
+class OptionCommand(TyperCommand):
+    """A command whose options also have old names, which are not shown."""
+
+    aliases: Mapping[str, str] = {}
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words, old names of options as their present ones."""
+        present = []
+        for word in args:
+            flag, sign, text = word.partition("=")
+            present.append(f"{self.aliases.get(flag, flag)}{sign}{text}")
+        return super().parse_args(ctx, present)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
         sys.stdout.write(f"rooflinekit {__version__}\n")
         raise typer.Exit
+
+
+app = typer.Typer(
+    name="rooflinekit",
+    cls=CommandGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="How fast, and how expensive, an LLM will be on a GPU, from first principles.",
+    epilog=_EXPLAINED,
+)
 
 
 @app.callback()
@@ -69,3 +106,67 @@ def _root(
     ] = False,
 ) -> None:
     pass
+
+
+def _accuracy() -> Any:
+    group = typer.Typer(cls=AccuracyGroup, no_args_is_help=True, add_completion=False)
+    group.callback(help="Predictions against measured tables.")(lambda: None)
+    made = typer.main.get_command(group)
+    made.name = "accuracy"
+    return made
+
+
+def _made(words: str) -> Any:
+    """A command of the table as one of typer's: every value a text, which its option reads."""
+    found, one = find(words), typer.Typer(add_completion=False)
+
+    def call(**texts: Any) -> int:
+        return found.call(texts)
+
+    rows = [_argument(name, each) for name, each in found.arguments.items()]
+    rows += [_option(name, each) for _, some in grouped(found.options, tuple(GROUPS)) for name, each in some.items()]
+    call.__signature__ = Signature(rows)  # type: ignore[attr-defined]
+    call.__annotations__ = {row.name: row.annotation for row in rows} | {"return": int}
+    examples = "\n\n".join(("Examples:", *found.examples)) if found.examples else None
+    one.command(words.rsplit(maxsplit=1)[-1], cls=OptionCommand, help=found.help, epilog=examples)(call)
+    made: Any = typer.main.get_command(one)
+    made.aliases = found.aliases
+    return made
+
+
+def _argument(name: str, row: Argument) -> Parameter:
+    kind: Any = list[str] if row.many else str
+    shown = typer.Argument(help=row.help, autocompletion=_completion(row.complete))
+    return Parameter(
+        name,
+        Parameter.KEYWORD_ONLY,
+        default=Parameter.empty if row.required else None,
+        annotation=Annotated[kind if row.required else kind | None, shown],
+    )
+
+
+def _option(name: str, row: Option) -> Parameter:
+    usual = row.usual if row.default is None or row.default is False else str(row.default)
+    shown = typer.Option(
+        f"--{name.replace('_', '-')}",
+        help=f"{row.help} \\[{usual}]" if usual else row.help,
+        metavar=None if row.kind == "flag" else row.metavar or row.word,
+        rich_help_panel=row.group or "Options",
+        show_default=False,
+        autocompletion=_completion(row.complete),
+    )
+    kind: Any = bool if row.kind == "flag" else list[str] | None if row.many else str | None
+    return Parameter(
+        name, Parameter.KEYWORD_ONLY, default=False if row.kind == "flag" else None, annotation=Annotated[kind, shown]
+    )
+
+
+def _completion(what: str | tuple[str, ...]) -> Callable[[str], list[str]] | None:
+    if not what:
+        return None
+
+    def offered(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in complete(what) if name.startswith(last)]
+
+    return offered

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from rooflinekit.cli.benchmark_options import given_of
-from rooflinekit.cli.compare import compare
-from rooflinekit.cli.options import with_options_of
+from rooflinekit.cli.command import Argument, command
+from rooflinekit.cli.compare import given_of
 from rooflinekit.cli.output import emit
 from rooflinekit.cli.progress import counting
+from rooflinekit.estimation.scenario import Served, Written
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs.writing import check_target
 
@@ -22,57 +20,61 @@ if TYPE_CHECKING:
 __all__ = ["calibrate"]
 
 
-@with_options_of(compare, "format")
-def calibrate(
-    files: Annotated[
-        list[Path],
-        typer.Argument(help="Measurement files (.jsonl), kernel tables (CSV, Parquet), or benchmark results."),
-    ],
-    out: Annotated[Path, typer.Option(help="The calibration file to write (YAML).")],
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
-    **served: Any,
-) -> None:
+@command(
+    Served, Written, leave=("format",),
+    arguments={"files": Argument(
+        "Measurement files (.jsonl), kernel tables (CSV, Parquet), or benchmark results.", many=True
+    )},
+    examples=(
+        "rooflinekit calibrate measured/measurements.jsonl --gpu my-chip.yaml --out mine.yaml",
+        "rooflinekit calibrate result.json --gpu h100 --out served.yaml",
+    ),
+)  # fmt: skip
+def calibrate(files: list[str], *, out: Path | None = None, force: bool = False, **served: Any) -> int:
     """Fit a calibration to measured kernels, or to benchmark results; use it with --calibration FILE."""
     from rooflinekit.evidence.measured.read import is_benchmark
 
+    if out is None:
+        raise InputError("missing option '--out': the calibration file to write (YAML)")
     check_target(out, force)
-    benchmarks = [path for path in files if is_benchmark(path)]
-    if benchmarks and len(benchmarks) < len(files):
-        other = next(path for path in files if path not in benchmarks)
+    paths = [Path(file) for file in files]
+    benchmarks = [path for path in paths if is_benchmark(path)]
+    if benchmarks and len(benchmarks) < len(paths):
+        other = next(path for path in paths if path not in benchmarks)
         raise InputError(
             f"{other.name} holds kernels and {benchmarks[0].name} is of a benchmark; calibrate on the kernels first, "
             f"then on the benchmark with --calibration and the file that was written"
         )
-    said = {"files": files, "out": out, "force": force, **served}
-    (_from_benchmarks if benchmarks else _from_kernels)(said)
+    said = {"files": paths, "out": out, "force": force, **served}
+    return (_from_benchmarks if benchmarks else _from_kernels)(said)
 
 
-def _from_benchmarks(said: dict[str, Any]) -> None:
+def _from_benchmarks(said: dict[str, Any]) -> int:
     from rooflinekit.evidence.engine_fit import fit_engine
     from rooflinekit.report.engine_fit import fit_text
 
-    given = given_of(said)
+    given = given_of({key: value for key, value in said.items() if key not in ("files", "out", "force")})
     with counting("fitting") as progress:
         fit = fit_engine(said["files"], given, f"{datetime.now(UTC):%Y-%m-%d}", progress)
     emit(fit.text, said["out"], said["force"])
     emit(f"wrote {said['out']}\n\n{fit_text(fit)}")
-    if fit.failed:
-        raise typer.Exit(4)
+    return 4 if fit.failed else 0
 
 
-def _from_kernels(said: dict[str, Any]) -> None:
+def _from_kernels(said: dict[str, Any]) -> int:
     from rooflinekit.evidence.kernel_fit.build import build_calibration
     from rooflinekit.specs import load_accelerator
 
     _check_kernel_options(said)
     files, out = said["files"], said["out"]
     accelerator = load_accelerator(said["gpu"]).value
-    engine, today = (said["engine"] or "vllm").lower(), f"{datetime.now(UTC):%Y-%m-%d}"
+    engine, today = said.get("engine", "vllm").lower(), f"{datetime.now(UTC):%Y-%m-%d}"
     with counting("fitting") as progress:
         built = build_calibration(files, accelerator, engine, today, progress)
     emit(built.text, out, said["force"])
     emit(_summary(built, out))
     _show_models(files, said["gpu"], out)
+    return 0
 
 
 _OWN = ("files", "out", "gpu", "engine", "force")
@@ -80,7 +82,7 @@ _OWN = ("files", "out", "gpu", "engine", "force")
 
 def _check_kernel_options(said: dict[str, Any]) -> None:
     """Kernels are of one accelerator that has to be named, and nothing else says how they ran."""
-    if said["gpu"] is None:
+    if said.get("gpu") is None:
         raise InputError("kernels are of one accelerator; name it with --gpu")
     for name, value in said.items():
         if name not in _OWN and value not in (None, 1):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from rooflinekit.cli.output import Format, emit, to_csv, to_json
+from rooflinekit.cli.command import Argument, command
+from rooflinekit.cli.output import emit, to_csv, to_json
+from rooflinekit.estimation.scenario import Shown, Written
 from rooflinekit.model.types.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -18,12 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["gpus", "models", "show"]
 
-FormatOption = Annotated[Format, typer.Option(help="Output format.")]
-OutOption = Annotated[Path | None, typer.Option(help="Write to this file instead.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
 
-
-def models(format: FormatOption = Format.table, out: OutOption = None, force: ForceOption = False) -> None:
+@command(Written, arguments={}, examples=("rooflinekit models", "rooflinekit models --format csv --out models.csv"))
+def models(*, format: str = "table", out: Path | None = None, force: bool = False) -> None:
     """List the models that are known."""
     from rooflinekit.report.catalogue import model_row
     from rooflinekit.specs import load_model, names
@@ -31,7 +28,8 @@ def models(format: FormatOption = Format.table, out: OutOption = None, force: Fo
     emit(_list([model_row(load_model(name).value) for name in names("model")], format), out, force)
 
 
-def gpus(format: FormatOption = Format.table, out: OutOption = None, force: ForceOption = False) -> None:
+@command(Written, arguments={}, examples=("rooflinekit gpus", "rooflinekit gpus --format json"))
+def gpus(*, format: str = "table", out: Path | None = None, force: bool = False) -> None:
     """List the accelerators that are known."""
     from rooflinekit.report.catalogue import accelerator_row
     from rooflinekit.specs import load_accelerator, names
@@ -39,12 +37,20 @@ def gpus(format: FormatOption = Format.table, out: OutOption = None, force: Forc
     emit(_list([accelerator_row(load_accelerator(name).value) for name in names("accelerator")], format), out, force)
 
 
+@command(
+    Shown, arguments={"name": Argument("A model or an accelerator: name, id or path.", False, complete="model")},
+    examples=(
+        "rooflinekit show llama-3-8b",
+        "rooflinekit show --template gpu --out my-chip.yaml",
+    ),
+)  # fmt: skip
 def show(
-    name: Annotated[str | None, typer.Argument(help="A model or an accelerator: name, id or path.")] = None,
-    template: Annotated[str | None, typer.Option(help="Print a file to fill in: gpu.")] = None,
-    format: FormatOption = Format.table,
-    out: OutOption = None,
-    force: ForceOption = False,
+    name: str | None,
+    *,
+    template: str | None = None,
+    format: str = "table",
+    out: Path | None = None,
+    force: bool = False,
 ) -> None:
     """Show one model or accelerator with its sources, or print a template for a new one."""
     if template is not None:
@@ -52,8 +58,8 @@ def show(
     if name is None:
         raise InputError("show needs the NAME of a model or accelerator, or --template gpu")
     entry, text, warnings = _find(name)
-    body = to_json(entry) if format is Format.json else _one(entry, format) if format is not Format.table else text
-    if format is Format.table:
+    body = to_json(entry) if format == "json" else _one(entry, format) if format != "table" else text
+    if format == "table":
         from rooflinekit.report.catalogue import fitted
 
         body = "\n".join([body, *(line for warning in warnings for line in fitted(f"note     {warning}"))])
@@ -98,19 +104,19 @@ def _accelerator(loaded: Loaded[Accelerator]) -> tuple[dict[str, Any], str, Sequ
     return accelerator_entry(loaded.value), accelerator_text(loaded.value), loaded.warnings
 
 
-def _list(rows: Sequence[dict[str, Any]], format: Format) -> str:
+def _list(rows: Sequence[dict[str, Any]], format: str) -> str:
     from rooflinekit.report.table import aligned, markdown
 
-    if format is Format.json:
+    if format == "json":
         return to_json(list(rows))
-    if format is Format.csv:
+    if format == "csv":
         return to_csv(rows)
-    if format is Format.table:
+    if format == "table":
         rows = [{key: row[key] for key in row if key in _HEADINGS} for row in rows]
     cells = [[_cell(key, value) for key, value in row.items()] for row in rows]
     header = [_HEADINGS.get(key, key) for key in rows[0]]
     left = [column for column, value in enumerate(rows[0].values()) if isinstance(value, str)]
-    return "\n".join((markdown if format is Format.md else aligned)(header, cells, left))
+    return "\n".join((markdown if format == "md" else aligned)(header, cells, left))
 
 
 _HEADINGS = {  # the columns that a terminal shows; the other formats have all
@@ -133,9 +139,9 @@ def _cell(key: str, value: Any) -> str:
     return f"{value:,.4g}" if isinstance(value, float) else str(value)
 
 
-def _one(entry: dict[str, Any], format: Format) -> str:
+def _one(entry: dict[str, Any], format: str) -> str:
     flat = {key: value for key, value in entry.items() if not isinstance(value, (dict, list))}
-    if format is Format.csv:
+    if format == "csv":
         return to_csv([flat])
     from rooflinekit.report.table import markdown
 

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from rooflinekit.cli.estimate import estimate
-from rooflinekit.cli.options import Count, with_options_of
-from rooflinekit.cli.output import Format, emit, to_csv, to_json
+from rooflinekit.cli.command import MODEL, Argument, command
+from rooflinekit.cli.output import emit, rendered
+from rooflinekit.estimation.scenario import Accelerator, Scenario, Tree
 from rooflinekit.model.types.errors import WorkloadError
 
 __all__ = ["explain"]
 
 
-@with_options_of(estimate, "plots")
+@command(
+    Accelerator, Scenario, Tree,
+    arguments={"model": MODEL, "metric": Argument("tpot, ttft, memory, decode.attention, decode.flops, ridge ...")},
+    examples=(
+        "rooflinekit explain llama3-8b tpot --batch 32",
+        "rooflinekit explain llama3-8b ttft --rate 20",
+    ),
+)  # fmt: skip
 def explain(
-    model: Annotated[str, typer.Argument(help="As in estimate.")],
-    metric: Annotated[str, typer.Argument(help="tpot, ttft, memory, decode.attention, decode.flops, ridge ...")],
-    depth: Annotated[int | None, Count("Levels of the tree (default: what fits on a page or two).")] = None,
-    format: Annotated[Format, typer.Option(help="Output format.")] = Format.table,
-    out: Annotated[Path | None, typer.Option(help="Write to this file instead.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
-    **scenario: Any,
-) -> None:
+    model: str, metric: str, *, depth: int | None = None, format: str = "table", out: Path | None = None,
+    force: bool = False, **scenario: Any,
+) -> None:  # fmt: skip
     """Derive one number of an estimate: formulas, numbers and sources, down to the kernels."""
     from rooflinekit.explanation.derivation.front import explain as derive
     from rooflinekit.report.derivation import derivation_markdown, derivation_rows, derivation_text
@@ -32,10 +33,5 @@ def explain(
     if depth is not None and depth < 1:
         raise WorkloadError(f"depth must be a whole number of at least 1, not {depth}")
     found = derive(model, metric, **scenario)
-    texts = {
-        Format.json: lambda: to_json(found.to_dict()),
-        Format.csv: lambda: to_csv(derivation_rows(found)),
-        Format.md: lambda: derivation_markdown(found, depth),
-        Format.table: lambda: derivation_text(found, depth),
-    }
-    emit(texts[format](), out, force)
+    text, markdown = partial(derivation_text, depth=depth), partial(derivation_markdown, depth=depth)
+    emit(rendered(found, format, lambda: derivation_rows(found), text, markdown), out, force)

@@ -8,24 +8,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from rooflinekit.specs.writing import check_target, write_whole
 
-__all__ = ["Format", "emit", "rendered", "to_csv", "to_json"]
+__all__ = ["emit", "rendered", "to_csv", "to_json"]
 
 Row = Mapping[str, Any]
-
-
-class Format(StrEnum):
-    """Output formats."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
-    md = "md"
 
 
 def emit(text: str, out: Path | None = None, force: bool = False) -> None:
@@ -44,15 +34,23 @@ def emit(text: str, out: Path | None = None, force: bool = False) -> None:
     write_whole(out, (text.rstrip("\n") + "\n").encode())
 
 
-def rendered(answer: Any, format: Format, rows: Callable[[], Sequence[Row]], text: Callable[[Any, bool], str]) -> str:
-    """An answer that has a `to_dict`, in the format asked for; `text` is told whether it is Markdown."""
+def rendered(
+    answer: Any,
+    format: str,
+    rows: Callable[[], Sequence[Row]],
+    text: Callable[..., str],
+    markdown: Callable[[Any], str] | None = None,
+) -> str:
+    """An answer in the format asked for; without `markdown`, `text` is told whether it is Markdown."""
     match format:
-        case Format.json:
+        case "json":
             return to_json(answer.to_dict())
-        case Format.csv:
+        case "csv":
             return to_csv(rows())
+        case _ if markdown is None:
+            return text(answer, format == "md")
         case _:
-            return text(answer, format is Format.md)
+            return markdown(answer) if format == "md" else text(answer)
 
 
 def to_json(data: object) -> str:

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from rooflinekit.cli.options import Folder
+from rooflinekit.cli.command import command
 from rooflinekit.cli.output import emit
 from rooflinekit.cli.progress import counting
+from rooflinekit.estimation.scenario import Measuring
 from rooflinekit.model.types.errors import (
     InputError,
     InterruptedRunError,
@@ -31,19 +30,17 @@ if TYPE_CHECKING:
 __all__ = ["validate"]
 
 
+@command(
+    Measuring, arguments={},
+    examples=(
+        "rooflinekit validate --check",
+        "rooflinekit validate --suite full --out measured/mine --budget 1h",
+    ),
+)  # fmt: skip
 def validate(
-    suite: Annotated[str, typer.Option(help="quick, full, ceilings, kernels or model.")] = "quick",
-    device: Annotated[str | None, typer.Option(help="cuda:0, cpu ... (default: the first GPU, else the CPU).")] = None,
-    model: Annotated[str | None, typer.Option(help="Model whose layers are measured (default: by device).")] = None,
-    budget: Annotated[float | None, typer.Option(help="Minutes to take at most (default: by suite).")] = None,
-    gpu: Annotated[
-        str | None, typer.Option(help="Accelerator to predict the model's steps for (default: by the device's name).")
-    ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Check the kernels' results, measure nothing.")] = False,
-    out: Annotated[Path | None, Folder("Folder for the measurement file.", "DIR")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the measurement file that is there.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that is there.")] = False,
-) -> None:
+    *, suite: str = "quick", device: str | None = None, model: str | None = None, budget: float | None = None,
+    gpu: str | None = None, check: bool = False, out: Path | None = None, force: bool = False, resume: bool = False,
+) -> int:  # fmt: skip
     """Run the real kernels and models on this machine: check them, or measure them for `calibrate`."""
     place = _open(device)
     if check:
@@ -85,7 +82,7 @@ def _open(name: str | None) -> Device:
     return open_device(name)
 
 
-def _check(place: Device) -> None:
+def _check(place: Device) -> int:
     """Print every check; exit code 1 if any kernel is wrong."""
     from rooflinekit.report.table import aligned
     from rooflinekit.validate.checks import run_checks
@@ -98,11 +95,10 @@ def _check(place: Device) -> None:
     wrong = sum(not result.passed for result in results)
     lines = aligned(["", "check", "error", "tolerance", ""], cells, left=(0, 1, 4))
     emit("\n".join([*lines, "", f"{len(results) - wrong} of {len(results)} checks passed on {place.name}"]))
-    if wrong:
-        raise typer.Exit(1)
+    return 1 if wrong else 0
 
 
-def _measure(place: Device, suite: str, model: str, minutes: float, target: Target, gpu: str | None) -> None:
+def _measure(place: Device, suite: str, model: str, minutes: float, target: Target, gpu: str | None) -> int:
     from rooflinekit.validate.record import Recorder, header
     from rooflinekit.validate.suite import Run, run_suite
 
@@ -120,8 +116,7 @@ def _measure(place: Device, suite: str, model: str, minutes: float, target: Targ
             ) from None
         recorder.end(ending)
     emit("\n".join(_said(place, recorder, ending, minutes, gpu)))
-    if recorder.counts["failed"]:
-        raise typer.Exit(4)
+    return 4 if recorder.counts["failed"] else 0
 
 
 @contextmanager

@@ -3,63 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from numbers import Real
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 from rooflinekit.estimation.notes import context_notes, format_notes, load_notes, memory_notes, misfit
+from rooflinekit.estimation.options import keywords, options_of, part_of, read
 from rooflinekit.estimation.results import Estimate, MemoryResult, SpeculationResult, StepResult
+from rooflinekit.estimation.scenario import (
+    DEGREES,
+    DEPLOYMENT_KEYS,
+    LOAD_KEYS,
+    SETTING_KEYS,
+    SPECULATION_KEYS,
+    WORKLOAD_KEYS,
+    Formats,
+    Layout,
+    Scenario,
+)
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.speculation import speculate
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.timing import parameters
 from rooflinekit.model.timing.calibrated import Calibration
-from rooflinekit.model.traffic.question import LOAD_KEYS, LoadQuestion, LoadResult, answer_load, read_load
-from rooflinekit.model.types.batch import Batch, whole_number
+from rooflinekit.model.traffic.question import LoadQuestion, LoadResult, answer_load, read_load
+from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import ALL_REDUCE, ENGINES, Deployment
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.engine import Engine, EngineSettings
-from rooflinekit.model.types.errors import (
-    DoesNotFitError,
-    InputError,
-    UnknownNameError,
-    WorkloadError,
-    nearest,
-)
+from rooflinekit.model.types.errors import DoesNotFitError, InputError, UnknownNameError
 from rooflinekit.model.types.hardware import Accelerator, Provenance, System
 from rooflinekit.model.types.kv_policy import FULL, parse_kv_policy
+from rooflinekit.model.types.model import Model
 from rooflinekit.model.types.power import capped
-from rooflinekit.model.types.speculation import METHODS, SPECULATION_KEYS, Speculation
+from rooflinekit.model.types.speculation import METHODS, Speculation
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.specs import Loaded, load_accelerator, load_model, load_system
+from rooflinekit.specs import load_accelerator, load_model, load_system
 from rooflinekit.specs.calibration import choose_calibration, for_serving, load_calibration, stand_in
 from rooflinekit.specs.calibration.last_cache import last_cache
 from rooflinekit.specs.engines import load_engine, split_version, step_range
+from rooflinekit.specs.files import once
 from rooflinekit.version import __version__
 
 __all__ = [
-    "DEGREES",
-    "DEPLOYMENT_KEYS",
-    "SETTING_KEYS",
-    "WORKLOAD_KEYS",
     "Question",
     "Resolved",
     "answer",
     "ask",
     "estimate",
     "read_deployment",
+    "read_workload",
     "refuse_static",
     "resolve",
     "under_load",
 ]
-
-WORKLOAD_KEYS = {"batch": 1, "isl": 1024, "osl": 256, "cached": 0, "context": None}
-SETTING_KEYS = tuple(field.name for field in fields(EngineSettings))
-DEPLOYMENT_KEYS = (*(f.name for f in fields(Deployment) if f.name != "settings"), *SETTING_KEYS)
-_MOST_SKEWED = 4.0  # weights n^-4: nearly all tokens visit the same experts
-DEGREES = ("tp", "pp", "ep", "dp", "cp", "microbatches")
-_FORMATS = ("weights", "attention_weights", "lm_head", "activations", "kv", "dispatch")
 
 
 @dataclass(frozen=True)
@@ -84,21 +82,16 @@ class Question:
     load: LoadQuestion | None
 
 
-def estimate(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Any) -> Estimate:
-    """Predict TTFT, TPOT, throughput and memory for a static batch on one deployment.
+@keywords(Scenario)
+def estimate(
+    model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Unpack[Scenario]
+) -> Estimate:
+    """Predict TTFT, TPOT, throughput and memory for a static batch, or under load, on one deployment.
 
     Args:
         model: a name (`llama3-8b`), a Hugging Face id, or a path to a config.json or the folder that holds it.
         gpu: an accelerator's name or a path to its file.
-        **scenario: batch, isl, osl, cached, context [tokens]; tp, pp, ep, dp, cp, microbatches; system,
-            sequence_parallel, all_reduce, dispatch, redundant_experts, skew; weights, attention_weights, lm_head,
-            activations, kv (number formats);
-            engine (`vllm`, or a version of it, `vllm@0.8.5`) and its settings memory_fraction, token_budget,
-            max_num_seqs, max_model_len; power_cap [W]; concurrency or rate (under load, with requests, burstiness,
-            isl_cv, osl_cv and objectives ttft, tpot [ms]); kv_policy (`window:4096`, `sink:4+2044`, `topk:2048`,
-            `evict:2048`); draft (a
-            model, medusa, eagle, eagle3, mtp, ngram), draft_tokens, acceptance, draft_tree, draft_tp; calibration (a
-            name, a path, or "none" for the datasheet bound); allow_oom.
+        **scenario: the options of `Scenario`, which docs/cli.md lists; None leaves one to its default.
 
     Returns:
         An `Estimate`; times in ms, sizes in bytes, per accelerator.
@@ -111,22 +104,40 @@ def estimate(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", 
     >>> e.level, round(e.tpot_ms, 2)  # 15.0 GB of weights and 8.6 GB of cache over 3.35 TB/s
     ('bound', 7.05)
     """
-    allow_oom = bool(scenario.pop("allow_oom", False))
-    return answer(ask(model, gpu, scenario), allow_oom)
+    return answer(ask(model, gpu, scenario), bool(scenario.get("allow_oom")))
 
 
-def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: dict[str, Any]) -> Question:
+def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[str, Any]) -> Question:
     """Read names and keywords as `estimate` does, all but allow_oom; raises what it raises for them."""
-    calibration = scenario.pop("calibration", None)
-    split = {key: scenario.pop(key) for key in list(scenario) if key in WORKLOAD_KEYS}
-    traffic = {key: scenario.pop(key) for key in list(scenario) if key in LOAD_KEYS}
-    choice = Speculation.read({key: scenario.pop(key) for key in list(scenario) if key in SPECULATION_KEYS})
-    resolved = resolve(model, gpu, read_deployment(scenario), calibration, choice)
-    work = Workload.checked(**(WORKLOAD_KEYS | split))
+    given = read(Scenario, scenario)
+    choice = Speculation.read(part_of(given, SPECULATION_KEYS))
+    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
+    resolved = resolve(model, gpu, deployment, given.get("calibration"), choice)
+    work, traffic = read_workload(given)
     load = read_load(traffic, float(work.isl), float(work.osl))
     if load is not None:
-        refuse_static(split)
+        refuse_static(given)
     return Question(resolved, work, load)
+
+
+def read_workload(given: Mapping[str, Any]) -> tuple[Workload, dict[str, Any]]:
+    """The batch that keywords describe, and what they say of traffic: a distribution of lengths is a mean and a cv.
+
+    >>> work, traffic = read_workload({"isl": "lognormal:mean=900,cv=1", "rate": 4.0})
+    >>> float(work.isl), round(traffic["isl_cv"], 3)
+    (900.0, 1.0)
+    """
+    from rooflinekit.estimation.lengths import cv, parse_length  # noqa: PLC0415 - statistics take a while to import
+
+    counts, traffic = WORKLOAD_KEYS | part_of(given, WORKLOAD_KEYS), part_of(given, LOAD_KEYS)
+    for key in ("isl", "osl"):
+        if isinstance(counts[key], str):
+            length = parse_length(counts[key])
+            counts[key] = max(round(length.mean), 1)
+            if (spread := cv(length)) and f"{key}_cv" in traffic:
+                raise InputError(f"{key} and {key}_cv both say how lengths vary; give one")
+            traffic |= {f"{key}_cv": spread} if spread else {}
+    return Workload.checked(**counts), traffic
 
 
 def answer(question: Question, allow_oom: bool = False) -> Estimate:
@@ -140,44 +151,30 @@ def answer(question: Question, allow_oom: bool = False) -> Estimate:
     return found
 
 
-def read_deployment(scenario: dict[str, Any]) -> Deployment:
+def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
     """Build a deployment from keywords.
 
     Raises InputError for an unknown keyword, WorkloadError for a degree that is not a whole number of at least 1,
     DtypeError and UnknownNameError for formats and engines nobody knows.
     """
-    known = [*WORKLOAD_KEYS, *DEPLOYMENT_KEYS, *SPECULATION_KEYS, *LOAD_KEYS, "calibration", "allow_oom"]
-    for key in scenario:
-        if key not in DEPLOYMENT_KEYS:
-            raise InputError(f"unknown option {key!r}; nearest: {', '.join(nearest(key, known)) or ', '.join(known)}")
-    chosen: dict[str, Any] = {key: whole_number(scenario.get(key, 1), key) for key in DEGREES}
-    chosen |= {key: parse_dtype(scenario[key]) for key in _FORMATS if scenario.get(key) is not None}
-    engine, version = split_version(str(scenario.get("engine", "vllm")))
+    given = read(Layout, scenario)
+    chosen = part_of(given, (*DEGREES, "skew", "sequence_parallel", "redundant_experts", "power_cap"))
+    chosen |= {key: parse_dtype(each) for key, each in part_of(given, (*options_of(Formats), "dispatch")).items()}
+    engine, version = split_version(str(given.get("engine", "vllm")))
     if engine not in ENGINES:
         raise UnknownNameError("engine", engine, ENGINES)
-    chosen |= _split(scenario)
-    chosen["kv_policy"] = parse_kv_policy(scenario.get("kv_policy") or FULL)
-    version = version or scenario.get("engine_version")
-    return Deployment(**chosen, engine=engine, engine_version=version, settings=EngineSettings.read(scenario))
-
-
-def _split(scenario: dict[str, Any]) -> dict[str, Any]:
-    """What a split has besides its degrees; raises WorkloadError or UnknownNameError for what cannot be."""
-    skew, flag = scenario.get("skew") or 0.0, scenario.get("sequence_parallel") or False
-    if isinstance(skew, bool) or not isinstance(skew, Real) or not 0 <= float(skew) <= _MOST_SKEWED:
-        raise WorkloadError(f"skew must be from 0 (uniform) to {_MOST_SKEWED:g}, not {skew!r}")
-    if flag not in (True, False):
-        raise WorkloadError(f"sequence_parallel must be True or False, not {flag!r}")
-    algorithm = str(scenario.get("all_reduce") or "auto").lower().replace("-", "_")
+    algorithm = str(given.get("all_reduce", "auto")).lower().replace("-", "_")
     if algorithm not in ALL_REDUCE:
         raise UnknownNameError("all_reduce", algorithm, ALL_REDUCE)
-    copies = whole_number(scenario.get("redundant_experts") or 0, "redundant_experts", 0)
-    system, cap = scenario.get("system"), scenario.get("power_cap")
-    if cap is not None and (isinstance(cap, bool) or not isinstance(cap, Real) or not float(cap) > 0):
-        raise WorkloadError(f"power_cap must be a number of watts above 0, not {cap!r}")
-    return {"power_cap": None if cap is None else float(cap), "skew": float(skew),
-            "sequence_parallel": bool(flag), "all_reduce": algorithm, "redundant_experts": copies,
-            "system": None if system is None else str(system)}  # fmt: skip
+    return Deployment(
+        **chosen,
+        engine=engine,
+        engine_version=version or given.get("engine_version"),
+        all_reduce=algorithm,
+        system=str(given["system"]) if "system" in given else None,
+        kv_policy=parse_kv_policy(given.get("kv_policy", FULL)),
+        settings=EngineSettings(**part_of(given, SETTING_KEYS)),
+    )
 
 
 def resolve(
@@ -192,23 +189,45 @@ def resolve(
         if not isinstance(name, (str, PathLike)):
             raise InputError(f"{kind} must be a name or a path, not {name!r}")
     loaded_model, loaded_gpu = load_model(model), load_accelerator(gpu)
-    chosen, notes = _calibration(loaded_gpu.value, deployment.engine, calibration)
-    accelerator = loaded_gpu.value
-    engine, served_notes = _engine(deployment, accelerator, chosen)
-    notes += served_notes
+    chosen, stands_in = _calibration(loaded_gpu.value, deployment.engine, calibration)
+    engine = load_engine(deployment.engine, deployment.engine_version)
+    system = None if deployment.system is None else load_system(deployment.system, loaded_gpu.value)
+    predictor, notes = _lay_out(
+        loaded_model.value, loaded_gpu.value, _same(deployment), chosen, engine, system.value if system else None
+    )
+    warnings = (*loaded_model.warnings, *loaded_gpu.warnings, *stands_in, *(system.warnings if system else ()), *notes)
+    resolved = Resolved(predictor, warnings)
+    return resolved if choice is None else _with_draft(resolved, choice)
+
+
+@lru_cache(maxsize=1024)
+def _same(deployment: Deployment) -> Deployment:
+    """The first deployment that was equal to this one, so that a plan is found by it."""
+    return deployment
+
+
+@once
+def _lay_out(  # noqa: PLR0913, PLR0917 - what a plan is made of
+    model: Model,
+    gpu: Accelerator,
+    deployment: Deployment,
+    calibration: Calibration | None,
+    engine: Engine,
+    system: System | None,
+) -> tuple[Predictor, tuple[str, ...]]:
+    """The plan of a deployment, and what to say about it; made once of the same objects."""
+    engine, notes = _with_served_costs(engine, deployment, gpu, calibration)
     if deployment.power_cap is not None:
-        accelerator, note = capped(accelerator, deployment.power_cap)
+        gpu, note = capped(gpu, deployment.power_cap)
         notes.append(note)
-    system = _system(accelerator, deployment.system)
-    notes += system.warnings
-    plan = make_plan(loaded_model.value, deployment, system.value, chosen, engine)
+    whole = System.of(gpu) if system is None else replace(system, accelerator=gpu)
+    plan = make_plan(model, deployment, whole, calibration, engine)
     notes += format_notes(plan)
     if deployment.pp > 1 and deployment.microbatches == 1:
         notes.append(f"pp={deployment.pp} with one microbatch: while one stage computes, the others wait")
     if deployment.kv_policy.caveat:
         notes.append(deployment.kv_policy.caveat)
-    resolved = Resolved(Predictor.of(plan), (*loaded_model.warnings, *loaded_gpu.warnings, *notes))
-    return resolved if choice is None else _with_draft(resolved, choice)
+    return Predictor.of(plan), tuple(notes)
 
 
 def _with_draft(resolved: Resolved, choice: Speculation) -> Resolved:
@@ -224,10 +243,6 @@ def _with_draft(resolved: Resolved, choice: Speculation) -> Resolved:
     return Resolved(predictor, (*resolved.warnings, *loaded.warnings, *predictor.notes()))
 
 
-def _system(gpu: Accelerator, name: str | None) -> Loaded[System]:
-    return Loaded(System.of(gpu)) if name is None else load_system(name, gpu)
-
-
 def _calibration(gpu: Accelerator, engine: str, asked: str | None) -> tuple[Calibration | None, list[str]]:
     if asked == "none" or (engine == "ideal" and asked is None):
         return None, []
@@ -239,9 +254,10 @@ def _calibration(gpu: Accelerator, engine: str, asked: str | None) -> tuple[Cali
     return for_serving(chosen) if shipped else chosen, [note] if note else []
 
 
-def _engine(deployment: Deployment, gpu: Accelerator, calibration: Calibration | None) -> tuple[Engine, list[str]]:
+def _with_served_costs(
+    engine: Engine, deployment: Deployment, gpu: Accelerator, calibration: Calibration | None
+) -> tuple[Engine, list[str]]:
     """The engine, with the costs that benchmark files of this accelerator and engine showed, if there are such."""
-    engine = load_engine(deployment.engine, deployment.engine_version)
     served = calibration.served if calibration else None
     if served is None or calibration is None:
         return engine, []
@@ -280,12 +296,12 @@ def under_load(resolved: Resolved, work: Workload, question: LoadQuestion) -> Es
     rate = min(load.rate, load.knee_rate) * float(work.osl)
     return replace(
         static,
-        ttft_ms=float(loaded.ttft.time) * 1e3 if load.stable else None,
-        tpot_ms=float(loaded.tpot.time) * 1e3,
+        ttft_ms=float(loaded.ttft.expected) * 1e3 if load.stable else None,
+        tpot_ms=float(loaded.tpot.expected) * 1e3,
         e2e_ms=float(loaded.e2e) * 1e3 if load.stable else None,
         output_tok_s=rate,
         output_tok_s_per_gpu=rate / plan.deployment.gpus,
-        output_tok_s_per_user=1.0 / float(loaded.tpot.time),
+        output_tok_s_per_user=1.0 / float(loaded.tpot.expected),
         interval={key: spans.get(key) for key in times} if plan.calibration else None,
         bound={key: float(t.bound) * 1e3 for key, t in times.items()},
         prefill=StepResult.of(plan.time(Batch.prefill(1.0, work.isl)), plan.system.accelerator),
@@ -311,17 +327,17 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
         level="expected" if calibration else "bound",
         calibration={"name": calibration.name, "hash": calibration.hash} if calibration else None,
         inputs=_inputs(plan, work),
-        ttft_ms=float(ttft.time) * 1e3,
-        tpot_ms=float(tpot.time) * 1e3,
+        ttft_ms=float(ttft.expected) * 1e3,
+        tpot_ms=float(tpot.expected) * 1e3,
         e2e_ms=float(point.e2e(work.osl)) * 1e3,
         output_tok_s=rate,
         output_tok_s_per_gpu=rate / plan.deployment.gpus,
-        output_tok_s_per_user=1.0 / float(tpot.time),
+        output_tok_s_per_user=1.0 / float(tpot.expected),
         interval={key: [float(t.low) * 1e3, float(t.high) * 1e3] for key, t in times.items()} if calibration else None,
         bound={key: float(t.bound) * 1e3 for key, t in times.items()},
         memory=MemoryResult.of(point.memory),
-        prefill=StepResult.of(plan.time(predictor.prefill_batch(work)), accelerator),
-        decode=StepResult.of(predictor.decode_step(work), accelerator),
+        prefill=StepResult.of(point.prefill, accelerator),
+        decode=StepResult.of(point.decode, accelerator),
         speculation=SpeculationResult.of(predictor, work),
         load=None,
         provenance=_provenance(plan),

@@ -93,7 +93,7 @@ def _slow_formats(plan: Plan) -> Iterable[str]:
         own = [kernel for kernel in narrow if (kernel.family, kernel.dtype) == (family, dtype)]
         stream = plan.precision.stream
         wide = [replace(k, dtype=stream, weight_bytes=k.weight_bytes * stream.bytes / dtype.bytes) for k in own]
-        slow, fast = (time_step(kernels, plan.system, plan.calibration).time for kernels in (own, wide))
+        slow, fast = (time_step(kernels, plan.system, plan.calibration).expected for kernels in (own, wide))
         if slow > _SLOW * fast:
             yield (
                 f"the measured {dtype} {family} kernels of {plan.deployment.engine} are slower than {stream} ones "
@@ -112,7 +112,7 @@ def _slow_caches(plan: Plan, calibration: Calibration) -> Iterable[str]:
             continue
         more = stream.bytes / narrow.bytes
         wide = [replace(k, variant=stream.value, kv_read_bytes=k.kv_read_bytes * more) for k in own]
-        slow, fast = (time_step(timed, plan.system, calibration).time for timed in (own, wide))
+        slow, fast = (time_step(timed, plan.system, calibration).expected for timed in (own, wide))
         if slow > _SLOW * fast:
             yield (
                 f"{family} with a cache in {cache} takes {float(slow / fast):.1f}x as long as in {stream} (batch "

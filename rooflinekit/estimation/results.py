@@ -12,7 +12,7 @@ from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.traffic.question import LoadResult
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.hardware import Accelerator, Provenance
-from rooflinekit.model.types.kernel import KernelTime
+from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class KernelResult:
             n * float(kernel.flops), n * float(kernel.weight_bytes), n * float(kernel.kv_read_bytes),
             n * float(kernel.kv_write_bytes), n * float(kernel.activation_bytes), n * float(kernel.network_bytes),
             float(kernel.flops) / traffic if traffic else None,
-            float(timed.time) * 1e6, float(timed.bound) * 1e6, regime(timed),
+            float(timed.expected) * 1e6, float(timed.bound) * 1e6, regime(timed),
         )  # fmt: skip
 
     @property
@@ -79,9 +79,9 @@ def shares_by_cause(step: StepTime) -> dict[str, float]:
         cause = max(busy, key=lambda name: float(busy[name]))
         needed = launch + float(busy[cause])
         share = launch / needed if needed else 0.0
-        seconds["overhead"] += share * float(timed.time)
-        seconds[cause] += (1.0 - share) * float(timed.time)
-    return {cause: spent / float(step.time) for cause, spent in seconds.items()}
+        seconds["overhead"] += share * float(timed.expected)
+        seconds[cause] += (1.0 - share) * float(timed.expected)
+    return {cause: spent / float(step.expected) for cause, spent in seconds.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class StepResult:
     def of(cls, step: StepTime, accelerator: Accelerator) -> StepResult:
         """Sum the kernels; the regime is the cause that takes most of the time."""
         kernels = tuple(KernelResult.of(timed) for timed in step.kernels)
-        time, shares = float(step.time), shares_by_cause(step)
+        time, shares = float(step.expected), shares_by_cause(step)
         flops = sum(kernel.flops for kernel in kernels)
         traffic = sum(kernel.bytes for kernel in kernels)
         needed = sum(float(t.kernel.flops) * t.kernel.count / accelerator.peak(t.kernel.dtype) for t in step.kernels)
@@ -190,7 +190,7 @@ class SpeculationResult:
         verify, drafting = predictor.round(work, work.decode_context)
         return cls(
             draft.model.name if draft.model else choice.draft, choice.method, choice.draft_tokens, choice.verified,
-            choice.acceptance, choice.tokens_per_pass, float(verify.time) * 1e3, float(drafting.time) * 1e3,
+            choice.acceptance, choice.tokens_per_pass, float(verify.expected) * 1e3, float(drafting.expected) * 1e3,
             predictor.speedup(work), predictor.break_even(work), predictor.best_draft_tokens(work), draft.weight_bytes,
         )  # fmt: skip
 

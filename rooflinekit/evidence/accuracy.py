@@ -167,7 +167,7 @@ def _predict(group: Group, system: System, calibration: Calibration | None) -> t
     warm = rows.warm and calibration is not None
     timed = [time_kernel(kernel, system, calibration, warm) for kernel in named.kernels]
     columns = []
-    for part in ("time", "low", "high"):
+    for part in ("expected", "low", "high"):
         pieces = [np.broadcast_to(getattr(t, part), (n,)) for t, n in zip(timed, named.sizes, strict=True)]
         columns.append(np.concatenate(pieces).astype(float))
     return columns[0], columns[1], columns[2], named

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from rooflinekit.evidence.accuracy import Accuracy, score
+from rooflinekit.evidence.gguf import gguf_memory
 from rooflinekit.evidence.memory_table import Run, Setup, read_memory_tables, setup_of
 from rooflinekit.model.memory.capacity import Memory, make_memory_model
-from rooflinekit.model.memory.gguf import gguf_memory
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.engine import Engine
 from rooflinekit.model.types.errors import InputError, RooflinekitError

@@ -115,7 +115,7 @@ def _static(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> None:
     isl, users = group.column("isl")[rows], group.column("concurrency")[rows]
     osl = np.nan_to_num(group.column("osl")[rows], nan=_USUAL_OSL)
     run = static_run(group.resolved.predictor, InFlight(users, isl, osl))
-    for part in ("time", "low", "high"):
+    for part in ("expected", "low", "high"):
         _fill(group, rows, answer, part, _static_values(run, part, users, isl, osl))
 
 
@@ -157,7 +157,7 @@ def _under_client(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, us
         **server_settings(group, rows, users),
     )  # fmt: skip
     loaded = closed_loop(group.resolved.predictor, users, traffic)
-    for part in ("time", "low", "high"):
+    for part in ("expected", "low", "high"):
         _fill(group, rows, answer, part, _loaded_values(loaded, part, users, traffic))
 
 
@@ -177,7 +177,7 @@ def _fill(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, part: str,
     values["output_tok_s_per_gpu"] = values["output_tok_s_total"] / group.resolved.plan.deployment.gpus
     for metric, value in values.items():
         own = metrics == metric
-        target = {"time": answer.value, "low": answer.low, "high": answer.high}[_end(part, metric)]
+        target = {"expected": answer.value, "low": answer.low, "high": answer.high}[_end(part, metric)]
         target[rows[own]] = np.where(np.isfinite(value[own]), value[own], np.nan)
 
 

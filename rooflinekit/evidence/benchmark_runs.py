@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
+from rooflinekit.estimation.spelling import at_least
 from rooflinekit.evidence.measured import Facts, Measurement, StartUp
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.simulation.interference import LoadPoint
-from rooflinekit.simulation.spelling import at_least
 from rooflinekit.specs import load_model
 
 __all__ = ["Given", "Posed", "checked_facts", "known_facts", "pose", "resolve_facts", "room_of"]

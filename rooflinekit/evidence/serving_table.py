@@ -142,7 +142,7 @@ def _client(source_key: str, setup: dict[str, Any]) -> Client:
 
 def _runs(when: Conditions, facts: dict[str, str], gpu: str, tp: int) -> bool:
     named = all(getattr(when, key) in ("", value) for key, value in facts.items())
-    return named and (not when.gpus or gpu.startswith(when.gpus)) and (not when.tp_below or tp < when.tp_below)
+    return named and (not when.gpu or gpu.startswith(when.gpu)) and (not when.tp_below or tp < when.tp_below)
 
 
 def _resolve(setup: dict[str, Any], source: str, calibration: str | None) -> Resolved:

@@ -1,1 +1,1 @@
-"""Where numbers come from: trees of formulas, tensors with their shapes, claims of tutorials."""
+"""Where numbers come from: trees of formulas, tensors with their shapes."""

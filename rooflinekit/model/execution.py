@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import StepCosts
-from rooflinekit.model.types.kernel import AttentionShape, Kernel, KernelTime
+from rooflinekit.model.types.kernel import AttentionShape, Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum, where
+from rooflinekit.model.types.time import SIGMAS, KernelTime
 
 __all__ = ["Iteration", "host_times", "run_by"]
-
-_SIGMAS = 1.645  # of a normal distribution: 90 % lie within
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,56 @@ class Iteration:
     eager: bool
 
 
+@formula("host", "host work of a step that the accelerator waits for", "s")
+def host_work(passes: Numeric, step: Numeric, sequences: Numeric, each: Numeric) -> Numeric:
+    """passes·step + sequences·each: schedule, inputs, sampling, detokenising [s].
+
+    >>> host_work(1.0, 0.5e-3, 32.0, 5e-6) * 1e3
+    0.66
+    """
+    return passes * step + sequences * each
+
+
+@formula("layer_gaps", "gaps between the kernels of all layers", "s")
+def gap_time(passes: Numeric, layers: int, gap: Numeric) -> Numeric:
+    """passes·L·gap [s].
+
+    >>> gap_time(1.0, 32, 3e-6) * 1e6
+    96.0
+    """
+    return passes * (layers * gap)
+
+
+@formula("launch_gaps", "launches that the kernels do not hide", "s")
+def launch_gap(passes: Numeric, launches: int, launch: Numeric, busy: Numeric) -> Numeric:
+    """max(passes·launches·t_launch − Σ kernels, 0): without a CUDA graph the host launches kernel by kernel [s].
+
+    >>> launch_gap(1.0, 420, 5e-6, 1.6e-3) * 1e3
+    0.5
+    """
+    return maximum(passes * (launches * launch) - busy, 0.0)
+
+
+@formula("slow", "how much slower this kernel runs")
+def beside_factor(memory: Numeric, compute: Numeric, share: Numeric) -> Numeric:
+    """s_m^share · s_c^(1 − share), share memory's part of the two times.
+
+    >>> beside_factor(1.21, 1.0, 0.5)
+    1.1
+    """
+    return memory**share * compute ** (1.0 - share)
+
+
+@formula("again", "times that decode attention reads the keys of a group")
+def group_repeats(grouped: Numeric, heads: Numeric, kv_heads: Numeric) -> Numeric:
+    """1 + again·(1 − K/H): keys are read again for the query heads of a group.
+
+    >>> group_repeats(0.4, 32, 8)
+    1.3
+    """
+    return 1.0 + grouped * (1.0 - kv_heads / heads)
+
+
 def run_by(costs: StepCosts, kernels: StepTime, iteration: Iteration, whole: StepTime | None = None) -> StepTime:
     """The step as an engine runs it: t = max(Σ kernels + gaps, launches·t_launch) + host.
 
@@ -39,55 +89,44 @@ def run_by(costs: StepCosts, kernels: StepTime, iteration: Iteration, whole: Ste
     bound.
     """
     changed = tuple(_changed(timed, costs) for timed in kernels.kernels)
-    if whole is None:
+    if whole is None or not changed:
         return StepTime(changed, costs.interval)
-    if not changed:
-        return StepTime((), costs.interval)
-    entries = _host_entries(costs, iteration, changed[0].kernel.dtype)
+    dtype = changed[0].kernel.dtype
+    entries = _host_entries(costs, iteration, dtype)
     if iteration.eager and costs.launch:
         everything = changed if whole is kernels else tuple(_changed(timed, costs) for timed in whole.kernels)
         launches = sum(timed.kernel.count for timed in everything)
-        busy = sum((timed.time for timed in everything), 0.0)
-        gaps = maximum(iteration.passes * (launches * costs.launch) - busy, 0.0)
+        gaps = launch_gap(iteration.passes, launches, costs.launch, sum((timed.expected for timed in everything), 0.0))
         if not isinstance(gaps, float) or gaps > 0.0:
             doubt = where(gaps > 0.0, costs.spread.get("launch", 0.0) * launches, 0.0)
-            entries.append(_entry("launch_gaps", changed[0].kernel.dtype, launches, gaps, doubt))
+            entries.append(_entry("launch_gaps", dtype, launches, gaps, doubt))
     return StepTime((*changed, *entries), costs.interval)
 
 
 def _changed(timed: KernelTime, costs: StepCosts) -> KernelTime:
     """One kernel among its neighbours: its launch partly hidden, a collective later, grouped heads read again."""
-    if costs.memory != 1.0 or costs.compute != 1.0:
+    kernel = timed.kernel
+    if (costs.memory != 1.0 or costs.compute != 1.0) and kernel.gpus == 1:
         timed = _slower(timed, costs)
-    kernel, bound = timed.kernel, timed.bound
     shift = (kernel.count * costs.collective if kernel.gpus > 1 else 0.0) - costs.hidden * timed.overhead
     if costs.grouped and kernel.family == "attention_decode":
         shape = kernel.shaped(AttentionShape)
-        timed = _repeated(timed, 1.0 + costs.grouped * (1.0 - shape.kv_heads / shape.heads))
+        repeats = group_repeats(costs.grouped, shape.heads, shape.kv_heads)
+        timed = timed.changed(lambda end: repeats * end, memory=repeats * timed.memory)
     if isinstance(shift, float) and shift == 0.0:
         return timed
-    time, low, high = (maximum(end + shift, bound) for end in (timed.time, timed.low, timed.high))
-    return replace(timed, overhead=timed.overhead + shift, time=time, low=low, high=high)
+    return timed.changed(lambda end: end + shift, overhead=timed.overhead + shift)
 
 
 def _slower(timed: KernelTime, costs: StepCosts) -> KernelTime:
-    """What a kernel takes beyond its launch, times memory^s · compute^(1 − s), s memory's part of the two times.
-
-    Collectives stay: `collective` is theirs.
-    """
-    if timed.kernel.gpus > 1:
-        return timed
+    """What a kernel takes beyond its launch, slower beside others; collectives stay: `collective` is theirs."""
     share = timed.memory / maximum(timed.memory + timed.compute, 1e-30)
-    factor = costs.memory**share * costs.compute ** (1.0 - share)
-    ratio = 1.0 + (factor - 1.0) * maximum(timed.time - timed.overhead, 0.0) / maximum(timed.time, 1e-30)
-    time, low, high = (maximum(ratio * end, timed.bound) for end in (timed.time, timed.low, timed.high))
-    memory, compute = timed.memory * costs.memory, timed.compute * costs.compute
-    return replace(timed, memory=memory, compute=compute, time=time, low=low, high=high)
-
-
-def _repeated(timed: KernelTime, times: Numeric) -> KernelTime:
-    ends = {part: times * getattr(timed, part) for part in ("memory", "time", "low", "high")}
-    return replace(timed, **ends)
+    factor = beside_factor(costs.memory, costs.compute, share)
+    beyond = maximum(timed.expected - timed.overhead, 0.0) / maximum(timed.expected, 1e-30)
+    ratio = 1.0 + (factor - 1.0) * beyond
+    return timed.changed(
+        lambda end: ratio * end, memory=timed.memory * costs.memory, compute=timed.compute * costs.compute
+    )
 
 
 def host_times(costs: StepCosts, iteration: Iteration) -> tuple[Numeric, Numeric]:
@@ -95,8 +134,8 @@ def host_times(costs: StepCosts, iteration: Iteration) -> tuple[Numeric, Numeric
     once, each = costs.step, costs.sequence
     if iteration.gpus > 1:
         once, each = once + costs.ranks, each + costs.sequence_ranks
-    gaps = iteration.passes * (iteration.layers * costs.layer)
-    return iteration.passes * once + iteration.sequences * each, gaps
+    gaps = gap_time(iteration.passes, iteration.layers, costs.layer)
+    return host_work(iteration.passes, once, iteration.sequences, each), gaps
 
 
 def _host_entries(costs: StepCosts, iteration: Iteration, dtype: Dtype) -> list[KernelTime]:
@@ -116,7 +155,5 @@ _HOST = ("step", "ranks", "sequence", "sequence_ranks", "layer")
 
 def _entry(name: str, dtype: Dtype, count: int, time: Numeric, doubt: Numeric) -> KernelTime:
     """Time in which no kernel runs; nothing of it is in the bound."""
-    low = maximum(time - _SIGMAS * doubt, 0.0)
-    return KernelTime(
-        Kernel(name, "host", count, dtype), 0.0 * time, 0.0, 0.0, 0.0, time, time, low, time + _SIGMAS * doubt
-    )
+    kernel, doubt = Kernel(name, "host", count, dtype), SIGMAS * doubt
+    return KernelTime(time, 0.0 * time, maximum(time - doubt, 0.0), time + doubt, kernel, 0.0, 0.0, 0.0, time)

@@ -2,84 +2,59 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from rooflinekit.model.memory.capacity import Memory, MemoryModel, make_memory_model
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch
-from rooflinekit.model.types.numeric import Numeric, ceil_div, distinct, floor_div, maximum, minimum
+from rooflinekit.model.types.numeric import Numeric, ceil_div, distinct, floor_div, maximum
+from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+__all__ = ["OperatingPoint", "Predictor", "thirds"]
 
-__all__ = ["Interval", "OperatingPoint", "Predictor"]
+Decoding = tuple[Time, Callable[[], StepTime]]
+"""TPOT, and the decode step at the reported context."""
+
+THIRDS = 3
+"""Parts of the output whose mean decode step is worked out; the time is nearly straight within a third."""
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A time with its datasheet bound and 90 % interval [s]."""
+def thirds(steps: Numeric) -> tuple[Numeric, Numeric, Numeric]:
+    """Whole steps of the parts of an output: ⌊(n + 1)/3⌋ at both ends, the rest in the middle.
 
-    time: Numeric
-    bound: Numeric
-    low: Numeric
-    high: Numeric
-
-    @classmethod
-    def of(cls, step: StepTime) -> Interval:
-        """The sums of a step."""
-        return cls(step.time, step.bound, step.low, step.high)
-
-    @classmethod
-    def sums(cls, step: StepTime) -> Interval:
-        """The same of a part of a step, whose interval is widened with the whole."""
-        return cls.of(replace(step, factor=1.0))
-
-    def widened(self, factor: float) -> Interval:
-        """The same, its ends at least this factor from the time, but never below the bound."""
-        if factor == 1.0:
-            return self
-        low = maximum(minimum(self.low, self.time / factor), self.bound)
-        return Interval(self.time, self.bound, low, maximum(self.high, self.time * factor))
-
-    def scaled(self, factor: Numeric) -> Interval:
-        """The same, longer; the bound stays."""
-        return Interval(self.time * factor, self.bound, self.low * factor, self.high * factor)
-
-    def taken(self, places: NDArray[np.intp]) -> Interval:
-        """Those of an array of times at some places; what does not vary stays."""
-        ends = (self.time, self.bound, self.low, self.high)
-        return Interval(*(end if isinstance(end, (int, float)) else end[places] for end in ends))
-
-    def plus(self, other: Interval, weight: Numeric) -> Interval:
-        """Add a share of another time; interval ends add up as if errors went together."""
-        return Interval(
-            self.time + weight * other.time,
-            self.bound + weight * other.bound,
-            self.low + weight * other.low,
-            self.high + weight * other.high,
-        )
-
-    def times(self, factor: Numeric, of_bound: Numeric) -> Interval:
-        """Another multiple of the time than of its bound, below which the low end does not fall."""
-        bound = self.bound * of_bound
-        return Interval(self.time * factor, bound, maximum(self.low * factor, bound), self.high * factor)
+    >>> thirds(8.0), thirds(2.0), thirds(1.0)
+    ((3.0, 2.0, 3.0), (1.0, 0.0, 1.0), (0.0, 1.0, 0.0))
+    """
+    outer = floor_div(steps + 1.0, float(THIRDS))
+    return outer, steps - 2.0 * outer, outer
 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """What a workload costs on a plan; fields are scalars or arrays, as the workload is."""
+    """What a workload costs on a plan; fields are scalars or arrays, as the workload is.
 
-    ttft: Interval
-    tpot: Interval
+    prefill: the step that holds the prompts. The decode step at the reported context is worked out when it is first
+    asked for, unless TPOT was made from it.
+    """
+
+    ttft: Time
+    tpot: Time
     memory: Memory
+    prefill: StepTime
+    _decode: Callable[[], StepTime] = field(repr=False, compare=False)
+
+    @cached_property
+    def decode(self) -> StepTime:
+        """One decode step at the reported context."""
+        return self._decode()
 
     def e2e(self, osl: Numeric) -> Numeric:
         """First token plus osl − 1 more [s]."""
-        return self.ttft.time + (osl - 1.0) * self.tpot.time
+        return self.ttft.expected + (osl - 1.0) * self.tpot.expected
 
     def output_rate(self, batch: Numeric, osl: Numeric) -> Numeric:
         """Output tokens a second of the whole static batch, its prefill included [token/s]."""
@@ -116,66 +91,74 @@ class Predictor:
 
     def evaluate(self, work: Workload) -> OperatingPoint:
         """TTFT = prefill and first sample; TPOT = mean step over the growing context; memory at the longest context."""
-        return OperatingPoint(
-            ttft=self.ttft(work),
-            tpot=self.tpot(work),
-            memory=self.memory.evaluate(work.batch, work.longest_context, work.isl - work.cached),
-        )
+        prefill = self.plan.time(self.prefill_batch(work))
+        tpot, decode = self._decoding(work)
+        memory = self.memory.evaluate(work.batch, work.longest_context, work.isl - work.cached)
+        return OperatingPoint(self._first(work, prefill), tpot, memory, prefill, decode)
 
-    def ttft(self, work: Workload) -> Interval:
-        """Prefill of all prompts and the first sample.
+    def ttft(self, work: Workload) -> Time:
+        """Prefill of all prompts and the first sample."""
+        return self._first(work, self.plan.time(self.prefill_batch(work)))
+
+    def tpot(self, work: Workload) -> Time:
+        """A token passes all stages, and with many microbatches waits until the busiest stage has served the others."""
+        return self._decoding(work)[0]
+
+    def _first(self, work: Workload, prefill: StepTime) -> Time:
+        """The first token, from the step that holds the prompts.
 
         Microbatches follow each other through the stages: the last one leaves a busiest-stage time a microbatch after
         the first, so m of them on p equal stages take (m + p − 1)/m of what they cost (GPipe, arXiv:1811.06965, 2.3).
         """
-        first = Interval.of(self.plan.time(self.prefill_batch(work)))
         if self.plan.deployment.microbatches == 1:
-            return first
+            return prefill.total
         time, bound = self.plan.busiest_share(self.prefill_batch(work))
         behind = ceil_div(self._own(work), self._microbatch(work, self.plan.deployment.microbatches)) - 1.0
-        return first.times(1.0 + behind * time, 1.0 + behind * bound)
+        return prefill.total.times(1.0 + behind * time, 1.0 + behind * bound)
 
-    def tpot(self, work: Workload) -> Interval:
-        """A token passes all stages, and with many microbatches waits until the busiest stage has served the others."""
-        through = self._mean_step(work)
+    def _decoding(self, work: Workload) -> Decoding:
+        through, decode = self._mean_step(work)
         if self.plan.deployment.microbatches == 1:
-            return through
+            return through, decode
         time, bound = self.plan.busiest_share(self.decode_batch(work, work.decode_context))
         parts = ceil_div(self._own(work), self._local(work))
-        return through.times(maximum(parts * time, 1.0), maximum(parts * bound, 1.0))
+        return through.times(maximum(parts * time, 1.0), maximum(parts * bound, 1.0)), decode
 
-    def _mean_step(self, work: Workload) -> Interval:
+    def _mean_step(self, work: Workload) -> Decoding:
         """Mean step over the output: what depends on the context in three parts, everything else once.
 
         Each part has the exact mean work of its steps, whatever windows and chunks do in between; what is left is the
         curvature of the time within a third of the output (latencies that grow with a logarithm, corrections).
         """
+        batch, context, interval = self._local(work), work.decode_context, self.plan.costs.interval
+        many = any(getattr(size, "ndim", 0) for size in (batch, context))
+        if many:
+            mean = self._steady(batch, context)
+        else:
+            step = self.plan.time(self.decode_batch(work, context))
+            if work.context is not None:
+                return step.total, lambda: step
+            mean = Time.sum(timed for timed in step.kernels if not timed.kernel.grows)
         if work.context is not None:
-            return self._step(self._local(work), work.context)
-        steps, batch = work.decode_steps, self._local(work)
-        mean = self._steady(batch, work.decode_context)
-        outer = floor_div(steps + 1.0, 3.0)  # whole steps: 1 is 0 + 1 + 0, 2 is 1 + 0 + 1, 8 is 3 + 2 + 3
+            grown = self.plan.time(Batch.decode(batch, context), grows=True).sums
+            return mean.plus(grown).widened(interval), lambda: self.decode_step(work)
+        steps = work.decode_steps
         before: Numeric = 0.0
-        for length in (outer, steps - 2.0 * outer, outer):
+        for length in thirds(steps):
             part = Batch.mean_decode(batch, work.isl + 1.0 + before, maximum(length, 1.0))
-            mean = mean.plus(Interval.sums(self.plan.time(part, grows=True)), length / steps)
+            mean = mean.plus(self.plan.time(part, grows=True).sums, length / steps)
             before = before + length
-        return mean.widened(self.plan.costs.interval)
+        return mean.widened(interval), (lambda: self.decode_step(work)) if many else (lambda: step)
 
-    def _step(self, batch: Numeric, context: Numeric) -> Interval:
-        """One decode step: what grows with the context, and what scenarios of one batch share."""
-        grown = Interval.sums(self.plan.time(Batch.decode(batch, context), grows=True))
-        return self._steady(batch, context).plus(grown, 1.0).widened(self.plan.costs.interval)
-
-    def _steady(self, batch: Numeric, context: Numeric) -> Interval:
+    def _steady(self, batch: Numeric, context: Numeric) -> Time:
         """What a decode step takes besides what grows with the context: scenarios of one batch share it.
 
         Where kernels are launched one by one, the gaps between them depend on the context through those that grow.
         """
         if self.plan.iteration(Batch.decode(1.0, 1.0)).eager:
-            return Interval.sums(self.plan.time(Batch.decode(batch, context), grows=False))
+            return self.plan.time(Batch.decode(batch, context), grows=False).sums
         sizes, places = distinct(batch)
-        steady = Interval.sums(self.plan.time(Batch.decode(sizes, 1.0), grows=False))
+        steady = self.plan.time(Batch.decode(sizes, 1.0), grows=False).sums
         return steady if places is None else steady.taken(places)
 
     def _local(self, work: Workload) -> Numeric:

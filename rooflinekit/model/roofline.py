@@ -6,12 +6,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.kernel import Kernel, KernelTime
-from rooflinekit.model.types.numeric import Numeric, maximum, minimum
+from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.numeric import Numeric, maximum
+from rooflinekit.model.types.time import KernelTime, Time
 
 __all__ = ["StepTime", "roofline_bound", "time_kernel", "time_step"]
+
+
+@formula("streamed", "bytes that cross the memory at the least", "B")
+def least_traffic(weights: Numeric, read: Numeric, written: Numeric, activations: Numeric, cache: Numeric) -> Numeric:
+    """Traffic w + kr + kw + max(a − L2, 0): activations up to the last cache can stay on the chip between kernels [B].
+
+    >>> least_traffic(33.6e6, 0.0, 0.0, 524288.0, 50e6) / 1e6
+    33.6
+    """
+    return weights + read + written + maximum(activations - cache, 0.0)
+
+
+@formula("bound", "datasheet roofline", "s")
+def slowest(compute: Numeric, memory: Numeric, network: Numeric) -> Numeric:
+    """max(FLOP/P, bytes/W, sent/N): the resource that takes longest at datasheet rates (Williams et al. 2009) [s].
+
+    >>> slowest(138.9e-6, 10.0e-6, 0.0) * 1e6  # 4096 x 4096 x 4096 on H100
+    138.9
+    """
+    return maximum(maximum(compute, memory), network)
 
 
 def roofline_bound(kernel: Kernel, system: System) -> tuple[Numeric, Numeric, Numeric]:
@@ -22,12 +44,12 @@ def roofline_bound(kernel: Kernel, system: System) -> tuple[Numeric, Numeric, Nu
     cache: smaller ones can stay on the chip between kernels, and a bound must not charge for what may be free.
     Arithmetic is in the formats of the deployment, so a bound holds for that choice.
     """
-    accelerator = system.accelerator
-    streamed = kernel.weight_bytes + kernel.kv_read_bytes + kernel.kv_write_bytes
-    streamed = streamed + maximum(kernel.activation_bytes - accelerator.l2_bytes, 0.0)
-    compute = kernel.flops / accelerator.peak(kernel.dtype)
+    gpu = system.accelerator
+    streamed = least_traffic(
+        kernel.weight_bytes, kernel.kv_read_bytes, kernel.kv_write_bytes, kernel.activation_bytes, gpu.l2_bytes
+    )
     network: Numeric = 0.0 if kernel.gpus == 1 else system.transfer_time(kernel)
-    return compute, streamed / accelerator.memory_bandwidth, network
+    return kernel.flops / gpu.peak(kernel.dtype), streamed / gpu.memory_bandwidth, network
 
 
 def time_kernel(kernel: Kernel, system: System, calibration: Calibration | None, warm: bool = False) -> KernelTime:
@@ -38,31 +60,20 @@ def time_kernel(kernel: Kernel, system: System, calibration: Calibration | None,
     """
     compute, memory, network = roofline_bound(kernel, system)
     n = kernel.count
-    bound = n * maximum(maximum(compute, memory), network)
+    bound = n * slowest(compute, memory, network)
     if calibration is None:
-        return KernelTime(kernel, bound, n * compute, n * memory, n * network, 0.0, bound, bound, bound)
+        return KernelTime(bound, bound, bound, bound, kernel, n * compute, n * memory, n * network, 0.0)
     fit = calibration.fit(kernel)
     parts = fit.time(kernel, system, warm)
     least = 0.0 * bound if warm else bound
-    time = maximum(n * parts.total, least)
-    factor = calibration.factor(kernel, fit)
-    low = maximum(time / factor, least)
-    return KernelTime(
-        kernel,
-        bound,
-        n * parts.compute,
-        n * parts.memory,
-        n * parts.network,
-        n * parts.launch,
-        time,
-        low,
-        time * factor,
-    )
+    time, factor = maximum(n * parts.total, least), calibration.factor(kernel, fit)
+    ends = time, bound, maximum(time / factor, least), time * factor
+    return KernelTime(*ends, kernel, n * parts.compute, n * parts.memory, n * parts.network, n * parts.launch)
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """All kernels of a step with their times; sums are over kernels, intervals added as if errors went together.
+    """All kernels of a step with their times, one after the other.
 
     factor: the interval of the whole step reaches at least this factor either way (but never below the bound).
     """
@@ -71,9 +82,19 @@ class StepTime:
     factor: float = 1.0
 
     @cached_property
-    def time(self) -> Numeric:
+    def sums(self) -> Time:
+        """Sums over the kernels: of a part of a step, whose interval is widened with the whole."""
+        return Time.sum(self.kernels)
+
+    @cached_property
+    def total(self) -> Time:
+        """Time of the step."""
+        return self.sums.widened(self.factor)
+
+    @cached_property
+    def expected(self) -> Numeric:
         """Expected time [s]."""
-        return sum((kernel.time for kernel in self.kernels), 0.0)
+        return sum((kernel.expected for kernel in self.kernels), 0.0)
 
     @cached_property
     def bound(self) -> Numeric:
@@ -83,14 +104,12 @@ class StepTime:
     @property
     def low(self) -> Numeric:
         """Lower end of the 90 % interval [s]."""
-        low = sum((kernel.low for kernel in self.kernels), 0.0)
-        return low if self.factor == 1.0 else maximum(minimum(low, self.time / self.factor), self.bound)
+        return self.total.low
 
     @property
     def high(self) -> Numeric:
         """Upper end of the 90 % interval [s]."""
-        high = sum((kernel.high for kernel in self.kernels), 0.0)
-        return high if self.factor == 1.0 else maximum(high, self.time * self.factor)
+        return self.total.high
 
 
 def time_step(kernels: Sequence[Kernel], system: System, calibration: Calibration | None) -> StepTime:

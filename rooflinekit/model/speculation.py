@@ -13,20 +13,19 @@ from rooflinekit.model.layers.draft import attached_head
 from rooflinekit.model.memory import Layout
 from rooflinekit.model.memory.cache import CacheLaw, cache_law
 from rooflinekit.model.memory.capacity import MemoryModel, Stage
-from rooflinekit.model.operating_point import Interval, OperatingPoint, Predictor
+from rooflinekit.model.operating_point import Decoding, OperatingPoint, Predictor, thirds
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.errors import DeploymentError
-from rooflinekit.model.types.kernel import KernelTime
 from rooflinekit.model.types.model import MixtureOfExperts, Model
-from rooflinekit.model.types.numeric import Numeric, floor_div, maximum, minimum
+from rooflinekit.model.types.numeric import Numeric, maximum, minimum
 from rooflinekit.model.types.speculation import Speculation, break_even_acceptance
+from rooflinekit.model.types.time import NOTHING, KernelTime, Time
 from rooflinekit.model.types.workload import Workload
 
 __all__ = ["Draft", "SpeculativePredictor", "make_draft", "speculate"]
 
-_NOTHING = Interval(0.0, 0.0, 0.0, 0.0)
 _LONGEST = 8  # drafted tokens that are tried for the best number of them
 
 
@@ -63,10 +62,10 @@ class Draft:
             rounds.append((self.later, Batch(decoding=Sequences(local, width, mean - width, width)), self.steps))
         return rounds
 
-    def prefill(self, batch: Batch) -> Interval:
+    def prefill(self, batch: Batch) -> Time:
         """Its own pass over the prompt, if it keeps a cache."""
         keeps = self.cache.slopes or self.cache.state_bytes
-        return Interval.of(self.first.time(batch)) if self.first is not None and keeps else _NOTHING
+        return self.first.time(batch).total if self.first is not None and keeps else NOTHING
 
 
 def make_draft(plan: Plan, choice: Speculation, model: Model | None = None) -> Draft:
@@ -124,8 +123,7 @@ class SpeculativePredictor(Predictor):
     def evaluate(self, work: Workload) -> OperatingPoint:
         """TTFT with the draft's own prefill; TPOT = mean round over its tokens; memory with the draft."""
         point = super().evaluate(work)
-        prompt = self.draft.prefill(self.prefill_batch(work))
-        return replace(point, ttft=point.ttft.plus(prompt, 1.0))
+        return replace(point, ttft=point.ttft.plus(self.draft.prefill(self.prefill_batch(work))))
 
     def verify_batch(self, work: Workload, context: Numeric) -> Batch:
         """The pass over the drafted tokens and the certain one, which is at `context` keys."""
@@ -136,7 +134,7 @@ class SpeculativePredictor(Predictor):
         """Verification and drafting of one round; the draft's kernels are named after it."""
         verify, drafted = self.plan.time(self.verify_batch(work, context)), []
         for plan, batch, times in self.draft.batches(self._local(work), context):
-            drafted += [_repeated(timed, times) for timed in plan.time(batch).kernels]
+            drafted += [_drafted(timed, times) for timed in plan.time(batch).kernels]
         return verify, replace(verify, kernels=tuple(drafted))
 
     def decode_step(self, work: Workload) -> StepTime:
@@ -146,23 +144,23 @@ class SpeculativePredictor(Predictor):
 
     def speedup(self, work: Workload) -> float:
         """TPOT without the draft over TPOT with it."""
-        return float(self.plain.evaluate(work).tpot.time / self.evaluate(work).tpot.time)
+        return float(self.plain.evaluate(work).tpot.expected / self.evaluate(work).tpot.expected)
 
     def break_even(self, work: Workload) -> float | None:
         """Acceptance of every token at which a round at the reported context is as fast as plain steps."""
         context = work.decode_context
         verify, draft = self.round(work, context)
-        plain = self.plan.time(self.plain.decode_batch(work, context)).time
-        return break_even_acceptance(float((verify.time + draft.time) / plain), self.draft.choice.draft_tokens)
+        plain = self.plan.time(self.plain.decode_batch(work, context)).expected
+        return break_even_acceptance(float((verify.expected + draft.expected) / plain), self.draft.choice.draft_tokens)
 
     def best_draft_tokens(self, work: Workload) -> int:
         """Number of drafted tokens with the shortest TPOT at the reported context, at most 8; 0 if none helps."""
         at = replace(work, context=work.decode_context)
-        times = [float(self.plain.evaluate(at).tpot.time)]
+        times = [float(self.plain.evaluate(at).tpot.expected)]
         for tokens in range(1, _LONGEST + 1):
             choice = replace(self.draft.choice, draft_tokens=tokens, tree=None)
             other = replace(self, draft=make_draft(self.plan, choice, self.draft.model))
-            times.append(float(other.tpot(at).time))
+            times.append(float(other.tpot(at).expected))
         return min(range(len(times)), key=times.__getitem__)
 
     def notes(self) -> Iterator[str]:
@@ -185,34 +183,32 @@ class SpeculativePredictor(Predictor):
         if self.plan.deployment.pp > 1:
             yield "the draft's weights and cache are charged to every pipeline stage, though one holds them"
 
-    def tpot(self, work: Workload) -> Interval:
+    def _decoding(self, work: Workload) -> Decoding:
         """Mean over rounds, split as plain decode is; the last round yields no more tokens than are asked for."""
         tokens: Numeric = self.draft.choice.tokens_per_pass
-        if work.context is not None:
-            once = self._round_time(work, work.context, None).widened(self.plan.costs.interval)
-            return _NOTHING.plus(once, 1.0 / tokens)
-        steps = work.decode_steps
-        mean = self._round_time(work, work.decode_context, grows=False)
-        outer = floor_div(steps + 1.0, 3.0)
-        before: Numeric = 0.0
-        for length in (outer, steps - 2.0 * outer, outer):
-            middle = work.isl + 1.0 + before + (maximum(length, 1.0) - 1.0) / 2
-            mean = mean.plus(self._round_time(work, middle, grows=True), length / steps)
-            before = before + length
-        return _NOTHING.plus(mean.widened(self.plan.costs.interval), 1.0 / minimum(tokens, steps))
+        mean = self._round_time(work, work.decode_context, None if work.context is not None else False)
+        if work.context is None:
+            steps = work.decode_steps
+            before: Numeric = 0.0
+            for length in thirds(steps):
+                middle = work.isl + 1.0 + before + (maximum(length, 1.0) - 1.0) / 2
+                mean = mean.plus(self._round_time(work, middle, grows=True), length / steps)
+                before = before + length
+            tokens = minimum(tokens, steps)
+        mean = mean.widened(self.plan.costs.interval)
+        return NOTHING.plus(mean, 1.0 / tokens), lambda: self.decode_step(work)
 
-    def _round_time(self, work: Workload, context: Numeric, grows: bool | None) -> Interval:
-        time = Interval.sums(self.plan.time(self.verify_batch(work, context), grows))
+    def _round_time(self, work: Workload, context: Numeric, grows: bool | None) -> Time:
+        time = self.plan.time(self.verify_batch(work, context), grows).sums
         for plan, batch, times in self.draft.batches(self._local(work), context):
-            time = time.plus(Interval.sums(plan.time(batch, grows)), float(times))
+            time = time.plus(plan.time(batch, grows).sums, float(times))
         return time
 
 
-def _repeated(timed: KernelTime, times: int) -> KernelTime:
+def _drafted(timed: KernelTime, times: int) -> KernelTime:
     """The same kernel in each of `times` equal steps of the draft."""
-    kernel = replace(timed.kernel, name=f"draft_{timed.kernel.name}", count=timed.kernel.count * times)
-    parts = ("bound", "compute", "memory", "network", "overhead", "time", "low", "high")
-    return KernelTime(kernel, *(times * getattr(timed, part) for part in parts))
+    name, count = f"draft_{timed.kernel.name}", timed.kernel.count * times
+    return timed.repeated(times, replace(timed.kernel, name=name, count=count))
 
 
 def speculate(plain: Predictor, choice: Speculation, model: Model | None = None) -> SpeculativePredictor:

@@ -110,7 +110,7 @@ class Plan:
         )
         timed = [(replace(self, operations=dict(held))._bare(batch), count) for held, count in stages.items()]
         shares = []
-        for kind in ("time", "bound"):
+        for kind in ("expected", "bound"):
             times: list[Numeric] = [getattr(step, kind) for step, _ in timed]
             whole = sum((n * time for time, (_, n) in zip(times, timed, strict=True)), 0.0)
             shares.append(reduce(maximum, times) / whole)

@@ -1,4 +1,4 @@
-"""The published JSON Schemas: one for each command whose JSON other programs read.
+"""The published JSON Schemas: one for each command whose JSON other programs read, made from the types of its answer.
 
 python -m rooflinekit.report.schema docs/schema
 """
@@ -7,30 +7,260 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias, get_type_hints
 
-from rooflinekit.report.schema_answers import (
-    cost_schema,
-    derivation_schema,
-    levers_schema,
-    outcome_schema,
-    plan_schema,
-    walk_schema,
-)
-from rooflinekit.report.schema_estimate import estimate_schema
-from rooflinekit.report.schema_types import Schema
+from pydantic import Field, TypeAdapter, WithJsonSchema
+from pydantic.json_schema import GenerateJsonSchema
+from typing_extensions import TypedDict  # typing's own cannot be read back before Python 3.12
+
+from rooflinekit.decision.economics.results import Cost
+from rooflinekit.decision.planning.answer import Candidate, Fleet, PlanAnswer
+from rooflinekit.decision.sensitivity.balance import Balance
+from rooflinekit.decision.sensitivity.elasticity import Elasticity
+from rooflinekit.decision.sensitivity.results import Levers, MoveResult
+from rooflinekit.estimation.results import Estimate, KernelResult, StepResult
+from rooflinekit.explanation.derivation.node import Node
+from rooflinekit.explanation.walk.result import Phase, Section, Stop, Walk, Work
+from rooflinekit.model.traffic.question import LoadResult
+from rooflinekit.model.types.deployment import ALL_REDUCE, ENGINES, Deployment
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.engine import EngineSettings
+from rooflinekit.model.types.kernel import FAMILIES
+from rooflinekit.model.types.kv_policy import KVPolicy
+from rooflinekit.simulation.outcome import Outcome
 
 __all__ = ["SCHEMAS"]
 
+Schema: TypeAlias = dict[str, Any]
+
+_EXPLAINED = "Every key is explained in docs/nomenclature.md."
+_REGIMES = ("compute", "memory", "network", "overhead")
+_OF_ANY_SIGN = ("value", "headroom")
+_LEVERS = ("ttft", "tpot", "throughput", "cost")
+
+
+def _one_of(values: Any) -> Any:
+    return Annotated[str, WithJsonSchema({"enum": list(values)})]
+
+
+def _object(title: str, /, **entries: Any) -> Any:
+    """A type of objects with exactly these keys."""
+    return TypedDict(title, entries)  # type: ignore[operator]
+
+
+_Size = Annotated[float, Field(ge=0)]
+_Positive = Annotated[float, Field(gt=0)]
+_Count = Annotated[int, Field(ge=1)]
+_Natural = Annotated[int, Field(ge=0)]
+_Signed = Annotated[float, Field()]
+_Ends = Annotated[list[_Size], Field(min_length=2, max_length=2)]
+_Dtype = _one_of(dtype.value for dtype in Dtype)
+_Level = Literal["expected", "bound"]
+_Engine = _one_of(ENGINES)
+_Calibration = _object("Calibration", name=str, hash=str) | None
+_Plain = Annotated[Any, WithJsonSchema({"type": ["string", "number", "boolean", "array", "null"]})]
+
+
+def _asked() -> Any:
+    """What `inputs` of an estimate holds: the workload, the deployment, the engine's settings."""
+    by_type: dict[Any, Any] = {int: _Count, str: _Engine, KVPolicy: str}
+    hints = get_type_hints(Deployment)
+    split = {f.name: by_type.get(hints[f.name], _Dtype) for f in fields(Deployment) if f.name != "settings"}
+    work = dict.fromkeys(("batch", "isl", "osl"), _Count) | {
+        "cached": _Natural,
+        "context": Annotated[float, Field(ge=1)],
+    }
+    load = dict.fromkeys(("concurrency", "rate"), _Positive | None)
+    settings = {f.name: _Count | None for f in fields(EngineSettings)}
+    share = Annotated[float, Field(gt=0, le=1)] | None
+    special = {
+        "system": str | None, "sequence_parallel": bool, "all_reduce": _one_of(ALL_REDUCE), "dispatch": _Dtype | None,
+        "redundant_experts": _Natural, "skew": _Size, "power_cap": _Positive | None, "engine_version": str | None,
+        "memory_fraction": share, "eager": bool, "gpus": _Count,
+    }  # fmt: skip
+    return _object("Inputs", **(work | load | split | settings | special))
+
+
+_Asked = _asked()
+_LeverInputs = _object(
+    "LeverInputs",
+    **dict.fromkeys(("batch", "concurrency"), _Count | None),
+    **{name: _Asked.__annotations__[name]
+       for name in ("isl", "osl", "cached", "context", "tp", "pp", "ep", "dp", "cp", "weights", "kv")},
+)  # fmt: skip
+_WalkInputs = _object(
+    "WalkInputs",
+    tokens=list[_Count],
+    **dict.fromkeys(("cached", "redundant_experts"), _Natural),
+    **dict.fromkeys(("batch", "padded_tokens", "tp", "pp", "ep", "dp", "cp"), _Count),
+    **dict.fromkeys(("weights", "activations", "kv"), _Dtype),
+    sequence_parallel=bool,
+    skew=_Size,
+    kv_policy=str,
+)
+_Times = _object("Times", **dict.fromkeys(("p50", "p90", "p99"), _Size | None))
+_Shares = _object("Shares", **dict.fromkeys(_REGIMES, _Size))
+_Price = _object("Price", usd_per_gpu_hour=_Size, source=str)
+_QuotedPrice: Any = _object("QuotedPrice", usd_per_gpu_hour=_Size, source=str, low=_Size | None, high=_Size | None)
+_Traffic = _object(
+    "Traffic",
+    **dict.fromkeys(("rate", "users"), _Size | None),
+    **dict.fromkeys(("isl_mean", "isl_cv", "osl_mean", "osl_cv", "arrival_cv", "peak", "peak_load"), _Size),
+    trace=str | None,
+)
+_Million = _object("Million", **dict.fromkeys(("cached_input", "input", "output", "all"), _Size | None))
+_Part: Any = _object("Part", what=str, value=_Signed)
+_Rule = _object("Rule", text=str, value=_Signed, derivation=Node, difference=list[_Part])
+_Derivation = _object(
+    "Derivation",
+    version=str,
+    model=str,
+    gpu=str,
+    engine=_Engine,
+    level=_Level,
+    calibration=_Calibration,
+    inputs=_Asked,
+    metric=str,
+    value=_Signed,
+    unit=str,
+    interval=_Ends | None,
+    bound=_Size | None,
+    scale=_Signed,
+    derivation=Node,
+    rule=_Rule | None,
+    formulas=_Natural,
+    largest_gap=_Size,
+    warnings=list[str],
+)
+_About = {"engine": _Engine, "level": _Level, "calibration": _Calibration}
+_Inputs = dict[str, _Plain]
+
+#: What the JSON has in place of a field or beside it, by class; None: it lacks the field.
+_SPECIAL: Mapping[type, Mapping[str, Any]] = {
+    Estimate: {
+        **_About,
+        "inputs": _Asked,
+        "interval": _object("Interval", ttft_ms=_Ends | None, tpot_ms=_Ends) | None,
+        "bound": _object("Bound", ttft_ms=_Size, tpot_ms=_Size),
+    },
+    Outcome: {**_About, "inputs": _Inputs, "timeline": None},
+    Cost: {**_About, "inputs": _Inputs},
+    Levers: {**_About, "inputs": _LeverInputs, "by": _one_of(_LEVERS), "price": _Price | None},
+    Balance: {"causes": _Shares, "lever": str, "weight_share": _Size, "kv_share": _Size},
+    Walk: {"inputs": _WalkInputs},
+    Phase: {"name": Literal["prefill", "decode"], "total": Work},
+    Section: {"count": _Count, "stops": None, "total_once": Work, "steps": list[Stop]},
+    Stop: {"work": None, **dict.fromkeys((*(f.name for f in fields(Work)), "bytes"), _Size)},
+    Work: {"bytes": _Size},
+    Node: {"formula": str | None},
+    Fleet: {"gpus": _Count},
+    PlanAnswer: {
+        "question": None, "traffic": _Traffic, "slo": list[str], "prices": dict[str, _QuotedPrice | None],
+        "best": Candidate,
+    },
+    Candidate: {
+        "fleets": None, "cost": None, **dict.fromkeys(("gpus", "replicas"), _Count),
+        **dict.fromkeys(("usd_per_hour", "joules_per_output_token", "watts", "output_tok_s"), _Size | None),
+        "usd_per_million_tokens": _Million,
+    },
+    LoadResult: {
+        "percentiles": _object("Percentiles", **dict.fromkeys(("ttft_ms", "tpot_ms", "e2e_ms"), _Times)),
+        "slo": _object("Objectives", ttft_ms=_Positive | None, tpot_ms=_Positive | None),
+    },
+    StepResult: {"bound": _one_of(_REGIMES), "shares": _Shares},
+    KernelResult: {
+        "bound": _one_of(_REGIMES), "dtype": _Dtype, "family": _one_of((*FAMILIES, "host")), "count": _Count,
+    },
+    Elasticity: dict.fromkeys(_LEVERS, _Signed),
+    MoveResult: {"ratio": _object("Ratio", **dict.fromkeys(_LEVERS, NotRequired[_Size | None]))},
+}  # fmt: skip
+#: What a candidate of a plan has besides, by its kind; an aggregated one has the keys of its only fleet.
+_KINDS: Mapping[str, Mapping[str, Any]] = {
+    "aggregated": get_type_hints(Fleet) | {**_SPECIAL[Fleet]},
+    "disaggregated": {"prefill": Fleet, "decode": Fleet},
+    "mixed": {"fleet": list[Fleet]},
+}
+
+
+class _Answers(GenerateJsonSchema):
+    """Every key required, none besides them; no time, size or share is negative, the value of a fact may be."""
+
+    def dataclass_schema(self, schema: Any) -> Schema:
+        """A class of answers, with what its JSON has in place of some fields."""
+        kind = schema["cls"]
+        special = _SPECIAL.get(kind, {})
+        made = super().dataclass_schema(schema)["properties"]
+        plain = {key: _not_negative(key, entry) for key, entry in made.items() if key not in special}
+        whole = plain | {key: self._of(kind) for key, kind in special.items() if kind is not None}
+        if kind is not Candidate:
+            return _closed(whole)
+        besides = {
+            name: {key: _not_negative(key, self._of(kind)) for key, kind in keys.items()}
+            for name, keys in _KINDS.items()
+        }
+        return {"oneOf": [_closed(keys | whole | {"kind": {"const": name}}) for name, keys in besides.items()]}
+
+    def typed_dict_schema(self, schema: Any) -> Schema:
+        """An object with exactly these keys."""
+        made = super().typed_dict_schema(schema)
+        return _closed(made["properties"], made.get("required", ()))
+
+    def default_schema(self, schema: Any) -> Schema:
+        """An answer states what it has, be it the default."""
+        return self.generate_inner(schema["schema"])
+
+    def _of(self, kind: Any) -> Schema:
+        return self.generate_inner(TypeAdapter(kind).core_schema)
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """No titles: they would repeat the keys."""
+        return False
+
+
+def _closed(properties: Schema, required: Iterable[str] | None = None) -> Schema:
+    names = list(properties if required is None else required)
+    made = {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
+    return made if names else {key: value for key, value in made.items() if key != "required"}
+
+
+def _not_negative(name: str, schema: Schema) -> Schema:
+    if "anyOf" in schema:
+        first, *others = schema["anyOf"]
+        return {**schema, "anyOf": [_not_negative(name, first), *others]}
+    numeric = schema.get("type") in ("number", "integer") and name not in _OF_ANY_SIGN
+    return {**schema, "minimum": 0} if numeric else schema
+
+
+def _schema(command: str, kind: Any, description: str) -> Schema:
+    """The schema of a command's JSON (draft 2020-12).
+
+    >>> SCHEMAS["estimate"]()["properties"]["tpot_ms"]
+    {'minimum': 0, 'type': 'number'}
+    """
+    made = TypeAdapter(kind).json_schema(mode="serialization", schema_generator=_Answers)
+    title = f"rooflinekit {command} --format json"
+    return {"$schema": GenerateJsonSchema.schema_dialect, "title": title, "description": description} | made
+
+
+_PER_ACCELERATOR = (
+    "Times in ms and us, sizes in bytes, work in FLOP, shares as fractions; work and memory are per accelerator "
+    "(the busiest). "
+)
 SCHEMAS: Mapping[str, Callable[[], Schema]] = {
-    "cost": cost_schema,
-    "estimate": estimate_schema,
-    "explain": derivation_schema,
-    "levers": levers_schema,
-    "plan": plan_schema,
-    "shapes": walk_schema,
-    "simulate": outcome_schema,
+    command: partial(_schema, command, kind, about + _EXPLAINED)
+    for command, kind, about in (
+        ("cost", Cost, ""),
+        ("estimate", Estimate, _PER_ACCELERATOR),
+        ("explain", _Derivation, "Numbers of the tree are in SI. "),
+        ("levers", Levers, ""),
+        ("plan", PlanAnswer, ""),
+        ("shapes", Walk, "Work is of one accelerator. "),
+        ("simulate", Outcome, ""),
+    )
 }
 """By command."""
 

@@ -67,14 +67,19 @@ class _Told:
 def headline(walk: Walk) -> list[str]:
     """What walks through what, in which formats, and how it is counted."""
     i = walk.inputs
-    degrees = ", ".join(f"{key} {i[key]}" for key in ("tp", "pp", "ep", "dp") if i[key] > 1)
-    ranks = i["tp"] * i["dp"]
+    degrees = ", ".join(f"{key} {i[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if i[key] > 1)
+    ranks = i["tp"] * i["dp"] * i["cp"]
     split = f" on 1 of {ranks} ranks" if ranks > 1 else ""
     split += f" through {i['pp']} stages" if i["pp"] > 1 else ""
     split += f" ({degrees})" if degrees else ""
     formats = f"weights {i['weights']}, activations {i['activations']}, kv {i['kv']}"
     lines = [f"{walk.model}{split}: the tensors of a prefill and of the decode step behind it"]
-    lines += [f"{_asked(walk)}; {formats}", "work as estimate counts it: attention causal, a launch's parts apart"]
+    rules = [f"{key.replace('_', ' ')} {i[key]}" for key in ("skew", "redundant_experts") if i[key]]
+    rules += ["sequence parallel"] * i["sequence_parallel"] + [f"cache {i['kv_policy']}"] * (i["kv_policy"] != "full")
+    lines += [
+        "; ".join([_asked(walk), formats, *rules]),
+        "work as estimate counts it: attention causal, a launch's parts apart",
+    ]
     if i["batch"] > 1 and len(i["tokens"]) > 1:
         lines.append(f"padded to the longest they would be {i['padded_tokens']:,} tokens, "
                      f"packed they are {walk.phases[0].cu_seqlens_q[-1]:,}")  # fmt: skip
@@ -223,7 +228,7 @@ def _sum(section: Section) -> str:
     line = f"{'together':<{_NAME + _TENSOR}} {counts[0]:>{_NUMBER}} {counts[1]:>{_NUMBER}}"
     if section.count == 1:
         return line
-    whole = _counts(Work().plus(section.work, section.count))
+    whole = _counts(section.work.times(section.count))
     name = f"{section.count} {'layers' if section.layers else 'times'}"
     return f"{line}\n{name:<{_NAME + _TENSOR}} {whole[0]:>{_NUMBER}} {whole[1]:>{_NUMBER}}"
 

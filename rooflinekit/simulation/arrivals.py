@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from rooflinekit.estimation.lengths import Length
+from rooflinekit.estimation.spelling import at_least, read_phrase
 from rooflinekit.model.types.errors import WorkloadError
-from rooflinekit.simulation.lengths import Length
 from rooflinekit.simulation.request import Arrival
-from rooflinekit.simulation.spelling import at_least, read_phrase
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -193,7 +193,7 @@ def generate(process: Process, requests: Requests, count: int, seed: int = 0) ->
     as they were. A closed loop has no clock: its arrivals are all at 0, and `process.in_flight` says how many a client
     has under way.
 
-    >>> from rooflinekit.simulation.lengths import Fixed
+    >>> from rooflinekit.estimation.lengths import Fixed
     >>> [arrival.time for arrival in generate(Constant(4.0), Requests(Fixed(8), Fixed(2)), 3)]
     [0.25, 0.5, 0.75]
     """

@@ -4,36 +4,34 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
-from numbers import Real
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, read_deployment, resolve
-from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.errors import InputError, WorkloadError, nearest
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.estimation.lengths import spread_length
+from rooflinekit.estimation.options import keywords, number_of, part_of, read
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Simulation
+from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.simulation.event_loop import Watch
 from rooflinekit.simulation.load import Question, make_load
 from rooflinekit.simulation.outcome import Outcome
 from rooflinekit.simulation.simulate import Scheduler, Setup, serve
 
-__all__ = ["SIMULATION_KEYS", "simulate"]
+__all__ = ["simulate"]
 
 _QUESTION, _SCHEDULER, _SETUP = (
     tuple(field.name for field in fields(kind) if field.name != "scheduler") for kind in (Question, Scheduler, Setup)
 )
-SIMULATION_KEYS = tuple(dict.fromkeys((*_QUESTION, *DEPLOYMENT_KEYS, "calibration", *_SCHEDULER, *_SETUP)))
-"""Keywords of `simulate`."""
-
-_COUNTS = dict.fromkeys(
-    ("concurrency", "requests", "samples", "prefix_groups", "queue_limit", "replicas", "block_size", "kv_tokens",
-     "hash_tokens", "staging"), 1,
-) | dict.fromkeys(("warmup", "shared_prefix", "draft_tokens", "prefill_replicas", "seed"), 0)  # fmt: skip
-_NUMBERS = ("duration", "ttft_ms", "tpot_ms", "acceptance", "draft_ms", "host_gib", "link_gb_s", "link_ms")
+_NAMES = {"burstiness": "cv", "ttft": "ttft_ms", "tpot": "tpot_ms"}  # of options in a `Question`
 
 
+@keywords(Simulation)
 def simulate(
-    model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", watch: Watch | None = None, **scenario: Any
+    model: str | PathLike[str],
+    gpu: str | PathLike[str] = "h100-sxm",
+    watch: Watch | None = None,
+    **scenario: Unpack[Simulation],
 ) -> Outcome:
     """Serve requests step by step on replicas of a deployment.
 
@@ -41,9 +39,7 @@ def simulate(
         model: a model's name or path.
         gpu: an accelerator's name or path.
         watch: sees every step as it ends, such as a `ChromeTrace`.
-        **scenario: the load (`Question`: rate, concurrency, arrivals or trace, isl, osl, requests, …), the deployment
-            as `estimate` takes it, the scheduler (`Scheduler`: policy, token_budget, …) and the fleet (`Setup`:
-            replicas, router, prefix_cache, …). None means the default.
+        **scenario: the options of `Simulation`, which docs/cli.md lists; None leaves one to its default.
 
     Raises:
         InputError: (and its kinds) for anything that makes no sense; DoesNotFitError if the cache holds no request.
@@ -52,30 +48,27 @@ def simulate(
     >>> outcome.requests.finished, outcome.level
     (50, 'bound')
     """
-    for key in scenario:
-        if key not in SIMULATION_KEYS:
-            near = nearest(key, SIMULATION_KEYS) or SIMULATION_KEYS
-            raise InputError(f"unknown option {key!r}; nearest: {', '.join(near)}")
-    given = {key: _checked(key, value) for key, value in scenario.items() if value is not None}
-    deployment = read_deployment({key: given[key] for key in DEPLOYMENT_KEYS if key in given})
+    given = read(Simulation, scenario)
+    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     question = _question(given)
     load, hash_tokens, notes = make_load(question, given.get("seed", 0))
-    scheduler = Scheduler(**{key: given[key] for key in _SCHEDULER if key in given})
-    chosen = {"hash_tokens": hash_tokens} | {key: given[key] for key in _SETUP if key in given}
+    scheduler = Scheduler(**part_of(given, _SCHEDULER) | _ordered(given))
+    chosen = {"hash_tokens": hash_tokens} | part_of(given, _SETUP)
     resolved = resolve(model, gpu, deployment, given.get("calibration"))
     outcome = serve(resolved, load, Setup(scheduler, **chosen), watch)
     return replace(outcome, inputs=_asked(question) | outcome.inputs, warnings=(*notes, *outcome.warnings))
 
 
-def _checked(key: str, value: Any) -> Any:
-    """Refuse a count that is not whole or too small, and a number below 0 or infinite; a run alone may have no end."""
-    if key in _COUNTS:
-        return whole_number(value, key, _COUNTS[key])
-    if key in _NUMBERS and (isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0):
-        raise WorkloadError(f"{key} must be a number of at least 0, not {value!r}")
-    if key in _NUMBERS and key != "duration" and math.isinf(value):
-        raise WorkloadError(f"{key} must be a finite number, not {value!r}")
-    return value
+def _ordered(given: dict[str, Any]) -> dict[str, Any]:
+    """The order of the queue, and one acceptance of all drafted tokens."""
+    order, chosen = given.get("order", "fcfs"), {}
+    if order not in ("fcfs", "priority"):
+        raise UnknownNameError("order", order, ("fcfs", "priority"))
+    if "order" in given:
+        chosen["by_class"] = order == "priority"
+    if "acceptance" in given:
+        chosen["acceptance"] = number_of("acceptance", given["acceptance"])
+    return chosen
 
 
 def _asked(question: Question) -> dict[str, Any]:
@@ -89,8 +82,20 @@ def _asked(question: Question) -> dict[str, Any]:
 
 
 def _question(given: dict[str, Any]) -> Question:
-    asked = {key: given[key] for key in _QUESTION if key in given}
-    asked |= {key: str(asked[key]) for key in ("isl", "osl") if key in asked}
+    """What is sent; a mean and its variation are a log-normal length."""
+    asked = {_NAMES.get(key, key): value for key, value in given.items() if _NAMES.get(key, key) in _QUESTION}
+    for key, usual in WORKLOAD_KEYS.items():
+        if key in ("isl", "osl"):
+            asked[key] = spread_length(key, given.get(key, usual), given.get(f"{key}_cv"))
+    if isinstance(asked.get("classes"), str):
+        asked["classes"] = _shares(asked["classes"])
     if "trace" in asked:
         asked["trace"] = Path(asked["trace"])
     return Question(**asked)
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise InputError(f"classes must be shares such as 0.2,0.8, not {text!r}") from None

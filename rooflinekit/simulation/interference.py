@@ -81,8 +81,8 @@ class Interference:
 
     def _answer(self, loaded: Loaded, point: LoadPoint, room: float) -> LoadPrediction:
         times = loaded.shared
-        step, own = float(times.step.time), float(times.first.time) + times.request
-        tpot, ttft = float(loaded.tpot.time), float(loaded.ttft.time)
+        step, own = float(times.step.expected), float(times.first.expected) + times.request
+        tpot, ttft = float(loaded.tpot.expected), float(loaded.ttft.expected)
         parts = {"step": step, "interference": tpot - step, "prefill": own, "queue": ttft - own}
         rate = min(float(loaded.rate), float(loaded.knee))
         running = float(loaded.running) if point.rate is None or not loaded.stable else rate * float(loaded.e2e)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rooflinekit.estimation.lengths import parse_length
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.simulation.arrivals import (
     Burst,
@@ -19,7 +20,6 @@ from rooflinekit.simulation.arrivals import (
     parse_process,
 )
 from rooflinekit.simulation.ledger import Objective
-from rooflinekit.simulation.lengths import parse_length
 from rooflinekit.simulation.request import Arrival
 from rooflinekit.simulation.simulate import Load
 from rooflinekit.simulation.traces import Trace, load_trace

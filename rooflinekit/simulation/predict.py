@@ -14,8 +14,8 @@ from rooflinekit.estimation.estimator import Resolved, resolve
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
-from rooflinekit.model.types.kernel import KernelTime
 from rooflinekit.model.types.numeric import Numeric
+from rooflinekit.model.types.time import KernelTime
 from rooflinekit.simulation.steps import StepTable
 from rooflinekit.simulation.tabulate import build_table
 
@@ -37,7 +37,7 @@ class PredictedStep:
     def time(self) -> Numeric:
         """Expected time [s]; from the table where the batch is plain numbers within it."""
         quick = _quick(self._batch, self._table)
-        return self.exact.time if quick is None else quick
+        return self.exact.expected if quick is None else quick
 
     @cached_property
     def exact(self) -> StepTime:

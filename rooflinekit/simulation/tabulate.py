@@ -189,7 +189,7 @@ def _time(plan: Plan, batch: Batch) -> Array:
     import numpy as np  # noqa: PLC0415 - as above
 
     shape = np.broadcast_shapes(*(np.shape(n) for phase in batch.phases for n in (phase.count, phase.new, phase.past)))
-    return np.broadcast_to(np.asarray(plan.time(batch).time, float), shape)
+    return np.broadcast_to(np.asarray(plan.time(batch).expected, float), shape)
 
 
 def _grid(last: float, first: float = 1.0) -> list[float]:

@@ -15,8 +15,8 @@ from numbers import Real
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from rooflinekit.estimation.lengths import MOST_TOKENS
 from rooflinekit.model.types.errors import MissingExtraError, SpecError
-from rooflinekit.simulation.lengths import MOST_TOKENS
 
 __all__ = ["FORMATS", "FlawError", "Row", "TraceFormat", "open_trace", "read_row"]
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from rooflinekit.simulation.lengths import Empirical
+from rooflinekit.estimation.lengths import Empirical
 from rooflinekit.simulation.traces import Trace
 
 __all__ = ["LengthSummary", "TraceSummary", "summarise"]

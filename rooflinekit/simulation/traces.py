@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.estimation.lengths import Empirical
+from rooflinekit.estimation.spelling import at_least
 from rooflinekit.model.types.errors import SpecError
-from rooflinekit.simulation.lengths import Empirical
 from rooflinekit.simulation.request import Arrival
-from rooflinekit.simulation.spelling import at_least
 from rooflinekit.simulation.trace_formats import FlawError, Row, TraceFormat, open_trace, read_row
 
 __all__ = ["Trace", "load_trace"]

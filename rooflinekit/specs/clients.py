@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.types.client import Client, Conditions, Server
-from rooflinekit.specs.cited import read_sources
-from rooflinekit.specs.reading import read_yaml
-from rooflinekit.specs.section import Section
+from rooflinekit.specs.section import Cites, Count, Layout, Section
 
 __all__ = ["client_of", "read_clients"]
 
-_COUNTS = ("isl", "osl", "tp_below", "users_from")
-_TEXTS = ("engine", "model", "weights")
+
+class _Server(Layout):
+    when: Conditions
+    source: Cites
+    kv: str = ""
+    receive_interval: Count = 1
+    batch_wait: Count = 0
+
+
+class _Client(Layout):
+    source_key: str
+    lengths: Any
+    requests: Count
+    source: Cites
+    servers: tuple[_Server, ...] = ()
+
+
+class _File(Layout):
+    sources: Mapping[str, Any]
+    clients: tuple[_Client, ...]
 
 
 def client_of(source_key: str) -> Client:
@@ -38,47 +55,15 @@ def read_clients(path: Path) -> tuple[Client, ...]:
 
     Raises SpecError for anything that is unknown, missing or not cited.
     """
-    top = Section(path, "", read_yaml(path))
-    top.expect(("sources", "clients"))
-    sources = read_sources(top.section("sources"))
-    return tuple(_client(section, set(sources)) for section in _entries(top, "clients"))
+    root = Section.open(path)
+    file = root.read(_File)
+    return tuple(map(_client, file.clients, root.entries("clients")))
 
 
-def _entries(section: Section, key: str) -> list[Section]:
-    listed = section.data.get(key) or []
-    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
-        section.refuse(key, "is not a list of sections; begin each with '-'")
-    return [Section(section.file, f"{section.path(key)}[{number}]", entry) for number, entry in enumerate(listed)]
-
-
-def _client(section: Section, sources: set[str]) -> Client:
-    section.expect(("source_key", "lengths", "requests", "source"), ("servers",))
-    _check_source(section, sources)
-    servers = tuple(_server(entry, sources) for entry in _entries(section, "servers"))
-    return Client.even(section.text("source_key"), _lengths(section), float(section.count("requests")), servers)
-
-
-def _lengths(section: Section) -> tuple[float, float]:
-    given = section.data["lengths"]
+def _client(client: _Client, section: Section) -> Client:
+    given = client.lengths
     numbers = isinstance(given, list) and len(given) == 2 and all(isinstance(share, (int, float)) for share in given)
     if not numbers or not 0 < given[0] <= given[1]:
         section.refuse("lengths", f"value {given!r} is not a pair of shares such as [0.8, 1.0]")
-    return float(given[0]), float(given[1])
-
-
-def _server(section: Section, sources: set[str]) -> Server:
-    section.expect(("when", "source"), ("kv", "receive_interval", "batch_wait"))
-    _check_source(section, sources)
-    when = section.section("when")
-    when.expect((), (*_TEXTS, *_COUNTS, "gpu"))
-    given: dict[str, Any] = {key: when.text(key) for key in _TEXTS} | {
-        key: when.count(key) for key in _COUNTS if when.has(key)
-    }
-    told = {key: float(section.count(key)) for key in ("receive_interval", "batch_wait") if section.has(key)}
-    return Server(Conditions(**given, gpus=when.texts("gpu")), section.text("kv"), **told)
-
-
-def _check_source(section: Section, sources: set[str]) -> None:
-    for name in section.texts("source") or ("",):
-        if name not in sources:
-            section.refuse("source", f"{name!r} is not under `sources`: {', '.join(sources)}")
+    servers = tuple(Server(s.when, s.kv, float(s.receive_interval), float(s.batch_wait)) for s in client.servers)
+    return Client.even(client.source_key, (float(given[0]), float(given[1])), float(client.requests), servers)

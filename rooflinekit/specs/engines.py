@@ -1,32 +1,34 @@
-"""Engine profiles: which versions a file describes, and how each divides the memory of an accelerator."""
+"""Engine profiles by version: how an engine divides memory, what a step costs it, which flags its server takes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal
 
 from rooflinekit.model.types.engine import Budget, Engine, MemoryRule, Pair, StepCosts
 from rooflinekit.model.types.errors import InputError, UnknownNameError
-from rooflinekit.model.types.hardware import Provenance, Source
-from rooflinekit.model.types.units import parse_quantity
-from rooflinekit.specs.cited import read_sources
-from rooflinekit.specs.engine_costs import read_step_costs
-from rooflinekit.specs.reading import read_yaml
-from rooflinekit.specs.section import Section
+from rooflinekit.model.types.flags import Flag, FlagTable, version_key
+from rooflinekit.model.types.hardware import Provenance
+from rooflinekit.specs.files import kept
+from rooflinekit.specs.section import EMPTY, Cites, Layout, Section, described
 
-__all__ = ["engine_names", "engine_version_of", "load_engine", "split_version", "step_range", "step_ranges"]
+__all__ = [
+    "engine_names", "engine_version_of", "launchable", "load_engine", "load_flags", "read_step_costs", "split_version",
+    "step_range", "step_ranges",
+]  # fmt: skip
 
 _FOLDER = Path(__file__).resolve().with_name("profiles")
-_VERSION = re.compile(r"[vb]?(\d+(?:\.\d+)*)(?:[.+-]?[a-z][\w.+-]*)?", re.IGNORECASE)
-_SIZES = (
+_VERSION = r"(?i)[vb]?\d+(?:\.\d+)*(?:[.+-]?[a-z][\w.+-]*)?"
+_SPELLINGS = {"trtllm": "trt-?llm|tensorrt-?llm", "vllm": "vllm", "gpt-fast": "gpt-?fast"}
+_BYTES = {
     "large", "context", "non_torch", "graphs", "graphs_per_layer", "layer_base", "sampler_base", "state_base",
     "loading", "slack",
-)  # fmt: skip
+}  # fmt: skip
 # the fields of a memory rule that are in bytes
 
 _PARTS = {
@@ -35,10 +37,52 @@ _PARTS = {
     "mxfp4_multiple": (".inputs", ".outputs"),
 }  # what the two numbers of a pair are
 
+_MOST = {"hidden": 1.0, "grouped": 20.0, "memory": 10.0, "compute": 10.0, "interval": 100.0}
+"""Shares and factors of step costs, with the most that makes sense; the other costs are times."""
+
+
+class _Fact(Layout):
+    """One number of a profile, or a pair of them, with the documents that say it."""
+
+    value: Any
+    source: Cites
+    spread: Any = None
+    note: str = ""
+
+
+class _Versions(Layout):
+    memory: Mapping[str, Any]
+    since: str = ""
+    until: str = ""
+
+
+class _Profile(Layout):
+    title: str
+    versions: tuple[_Versions, ...]
+    sources: Mapping[str, Any] = EMPTY
+
+
+class _Flag(Layout):
+    flag: str
+    kind: Literal["integer", "number", "text", "choice", "json", "switch", "flag", "nothing"]
+    since: str
+    source: Cites
+    last: str = ""
+    default: str = ""
+    values: Mapping[str, str] = EMPTY
+
+
+class _FlagFile(Layout):
+    title: str
+    program: tuple[str, ...]
+    read: tuple[str, ...]
+    sources: Mapping[str, Any]
+    flags: Mapping[str, Any]
+
 
 def engine_names() -> list[str]:
     """Every engine that has a profile, sorted."""
-    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+    return [*kept(_stems, _FOLDER)]
 
 
 def split_version(text: str) -> tuple[str, str | None]:
@@ -50,7 +94,7 @@ def split_version(text: str) -> tuple[str, str | None]:
     Raises InputError for something that is no version.
     """
     name, at, version = text.strip().lower().partition("@")
-    if at and not _VERSION.fullmatch(version):
+    if at and not re.fullmatch(_VERSION, version):
         raise InputError(f"engine {text!r}: {version!r} is not a version; write it like {name}@0.8.5")
     return name, version if at else None
 
@@ -68,9 +112,24 @@ def load_engine(name: str, version: str | None = None) -> Engine:
     if engine not in engine_names():
         raise UnknownNameError("engine", engine, engine_names())
     at = given or version
-    profile = _choose(engine, _profiles(engine), at)
-    costs, origins = _costs(engine, at)
-    return replace(profile, costs=costs, provenance=(*profile.provenance, *origins))
+    return kept(_engine, _FOLDER / f"{engine}.yaml", _FOLDER / "steps" / f"{engine}.yaml", also=(engine, at))
+
+
+def _engine(path: Path, _: Path, name: str, version: str | None) -> Engine:
+    root = Section.open(path)
+    profile = root.read(_Profile)
+    for earlier, later in pairwise(profile.versions):
+        if earlier.until != later.since:
+            root.refuse("versions", f"{earlier.until!r} is followed by {later.since!r}; ranges must join, oldest first")
+    number = _choose(name, profile.versions, version)
+    chosen = profile.versions[number]
+    rule, provenance = _memory_rule(root.entries("versions")[number].section("memory"))
+    engine = Engine(name, profile.title, chosen.since, chosen.until, rule, provenance=provenance)
+    steps = _range(name, version)
+    if steps is None:
+        return engine
+    costs, origins = read_step_costs(steps.section("costs"))
+    return replace(engine, costs=costs, provenance=(*provenance, *origins))
 
 
 def engine_version_of(name: str, text: str) -> str | None:
@@ -81,7 +140,7 @@ def engine_version_of(name: str, text: str) -> str | None:
     >>> engine_version_of("trtllm", "vLLM ~0.4-0.6 / TRT-LLM ~0.9-0.11 (2024)"), engine_version_of("vllm", "dev")
     ('0.9', None)
     """
-    if not _profiles(name)[0].since:
+    if not load_engine(name).since:
         return None
     spelt = _SPELLINGS.get(name, name)
     own = re.search(rf"(?:{spelt})\D{{0,3}}(\d+\.\d+(?:\.\d+)*)", text, re.IGNORECASE)
@@ -89,23 +148,16 @@ def engine_version_of(name: str, text: str) -> str | None:
     if found:
         return found[1]
     date = re.search(r"20\d\d(?:-\d\d)?", text)
-    return _released_by(name, date[0] if len(date[0]) > 4 else f"{date[0]}-07") if date else None
-
-
-def _released_by(name: str, month: str) -> str | None:
-    """The first version of the newest range of step costs that began by then."""
-    root = _steps_root(name)
-    began = [part.text("since") for part in _parts(root, "steps") if part.text("released") <= month] if root else []
+    if date is None:
+        return None
+    month = date[0] if len(date[0]) > 4 else f"{date[0]}-07"
+    began = [part.text("since") for part in _ranges(name) if part.text("released") <= month]
     return began[-1] if began else None
-
-
-_SPELLINGS = {"trtllm": "trt-?llm|tensorrt-?llm", "vllm": "vllm", "gpt-fast": "gpt-?fast"}
 
 
 def step_ranges(name: str) -> list[str]:
     """The versions from which each range of step costs holds, oldest first; empty for an engine without costs."""
-    root = _steps_root(name)
-    return [part.text("since") for part in _parts(root, "steps")] if root else []
+    return [part.text("since") for part in _ranges(name)]
 
 
 def step_range(name: str, version: str | None = None) -> str:
@@ -114,153 +166,123 @@ def step_range(name: str, version: str | None = None) -> str:
     return found.text("since") if found else ""
 
 
-def _range(name: str, version: str | None) -> Section | None:
-    """The step costs of a version: of the range it falls in, else of the nearest one."""
-    root = _steps_root(name)
-    parts = list(_parts(root, "steps")) if root else []
-    later = [part for part in parts if version is not None and _key(part.text("since")) > _key(version)]
-    return parts[max(len(parts) - len(later) - 1, 0)] if parts else None
-
-
-@lru_cache(maxsize=64)
-def _costs(name: str, version: str | None) -> tuple[StepCosts, tuple[Provenance, ...]]:
-    chosen = _range(name, version)
-    if chosen is None:
-        return StepCosts(), ()
-    root = _steps_root(name)
-    sources = read_sources(root.section("sources")) if root else {}
-    chosen.expect((), ("since", "released", "costs"))
-    return read_step_costs(chosen.section("costs"), sources)
-
-
-@lru_cache(maxsize=16)
-def _steps_root(name: str) -> Section | None:
-    """The file of step costs, which benchmarks/fit_engines.py writes; None for an engine without one."""
+def _ranges(name: str) -> list[Section]:
+    """What a step costs from each version on, oldest first (benchmarks/fit_engines.py writes the files)."""
     path = _FOLDER / "steps" / f"{name}.yaml"
-    if not path.is_file():
-        return None
-    root = Section(path, "", read_yaml(path))
+    return kept(_read_ranges, path) if path.is_file() else []
+
+
+def _read_ranges(path: Path) -> list[Section]:
+    root = Section.open(path)
     root.expect(("steps",), ("sources",))
-    return root
+    ranges = root.entries("steps")
+    for part in ranges:
+        part.expect((), ("since", "released", "costs"))
+    return ranges
 
 
-def _root(name: str) -> Section:
-    path = _FOLDER / f"{name}.yaml"
-    root = Section(path, "", read_yaml(path))
-    root.expect(("title", "versions"), ("sources",))
-    return root
+def _range(name: str, version: str | None) -> Section | None:
+    """The step costs of a version: of the range it falls in, else of the nearest one; None for an engine without."""
+    ranges = _ranges(name)
+    later = [part for part in ranges if version is not None and version_key(part.text("since")) > version_key(version)]
+    return ranges[max(len(ranges) - len(later) - 1, 0)] if ranges else None
 
 
-def _choose(name: str, profiles: tuple[Engine, ...], version: str | None) -> Engine:
-    """The profile in whose range the version falls; the newest stands last in the file."""
+def _choose(name: str, ranges: tuple[_Versions, ...], version: str | None) -> int:
+    """Which range the version falls in; the newest stands last in the file."""
     if version is None:
-        return profiles[-1]
-    if not profiles[0].since:
+        return len(ranges) - 1
+    if not ranges[0].since:
         raise InputError(f"engine {name} has no versions; leave @{version} out")
-    key = _key(version)
-    for profile in profiles:
-        if _key(profile.since) <= key and (not profile.until or key < _key(profile.until)):
-            return profile
-    raise InputError(f"engine {name} {version} is older than any version described; the first is {profiles[0].since}")
+    key = version_key(version)
+    for number, part in enumerate(ranges):
+        if version_key(part.since) <= key and (not part.until or key < version_key(part.until)):
+            return number
+    raise InputError(f"engine {name} {version} is older than any version described; the first is {ranges[0].since}")
 
 
-def _key(version: str) -> tuple[int, ...]:
-    """The numbers of a version, compared one by one.
-
-    >>> _key("0.8.5.post1") < _key("0.10") < _key("1.0.0rc2")
-    True
-    """
-    found = _VERSION.fullmatch(version)
-    return tuple(int(part) for part in found[1].split(".")) if found else ()
-
-
-@lru_cache(maxsize=16)
-def _profiles(name: str) -> tuple[Engine, ...]:
-    root = _root(name)
-    sources = read_sources(root.section("sources"))
-    found = [_profile(name, root, part, sources) for part in _parts(root)]
-    for earlier, later in pairwise(found):
-        if earlier.until != later.since:
-            root.refuse("versions", f"{earlier.until!r} is followed by {later.since!r}; ranges must join, oldest first")
-    return tuple(found)
-
-
-def _parts(root: Section, key: str = "versions") -> Iterator[Section]:
-    """The ranges under `versions` (memory) or `steps` (time), oldest first."""
-    listed = root.data.get(key, [])
-    if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
-        root.refuse(key, "is not a list of sections; put `- since: …` with keys under it")
-    for number, item in enumerate(listed):
-        yield Section(root.file, f"{key}[{number}]", item)
-
-
-def _profile(name: str, root: Section, part: Section, sources: dict[str, Source]) -> Engine:
-    part.expect(("memory",), ("since", "until"))
-    numbers = _Numbers(part.section("memory"), sources)
-    rule = numbers.rule()
-    facts = (root.text("title"), part.text("since"), part.text("until"))
-    return Engine(name, *facts, rule, provenance=tuple(numbers.provenance))
-
-
-@dataclass(frozen=True)
-class _Numbers:
-    """The `memory` section of a profile; every number is a section with `value`, `source` and maybe `spread`."""
-
-    section: Section
-    sources: dict[str, Source]
-    provenance: list[Provenance] = field(default_factory=list)
-
-    def rule(self) -> MemoryRule:
-        """Read the keys that are there; the others keep the default of `MemoryRule`."""
-        hints = get_type_hints(MemoryRule)
-        self.section.expect(("budget",), [f.name for f in fields(MemoryRule) if f.name != "budget"])
-        return MemoryRule(**{key: self._value(key, hints[key]) for key in self.section.data})
-
-    def _value(self, key: str, kind: Any) -> Any:
-        if key == "budget":
-            return self._choice(key, get_args(Budget))
-        if kind is bool:
-            return self.section.flag(key)
-        if kind is str:
-            return self.section.text(key)
-        entry = self.section.section(key)
-        entry.expect(("value", "source"), ("spread", "note"))
-        self._check_sources(entry)
-        given = entry.data["value"]
-        values = given if isinstance(given, list) else [given]
+def _memory_rule(section: Section) -> tuple[MemoryRule, tuple[Provenance, ...]]:
+    """Read the keys that are there; the others keep the default of `MemoryRule`."""
+    required, hints = described(MemoryRule)
+    section.expect(required, hints)
+    chosen: dict[str, Any] = {}
+    provenance: list[Provenance] = []
+    for key in section.data:
+        kind = hints[key]
+        if kind in (bool, str, Budget):
+            chosen[key] = section.value(key, kind)
+            continue
+        entry = section.section(key)
+        fact = entry.read(_Fact)
+        values = fact.value if isinstance(fact.value, list) else [fact.value]
         if len(values) not in ((1, 2) if kind == Pair else (1,)):
-            entry.refuse("value", f"{given!r} has the wrong length")
-        read = [self._number(entry, value, key) for value in values]
+            entry.refuse("value", f"{fact.value!r} has the wrong length")
+        unit = "B" if key in _BYTES else ""
+        read = [entry.quantity_in("value", v, unit) if unit else entry.number_in("value", v) for v in values]
         for value, part in zip(read, _PARTS.get(key, ("",)) if len(read) > 1 else ("",), strict=True):
-            self._record(entry, key + part, value)
-        return (read[0], read[-1]) if kind == Pair else kind(read[0])
+            provenance.append(_cited(entry, fact, f"memory.{key}{part}", value, unit))
+        chosen[key] = (read[0], read[-1]) if kind == Pair else kind(read[0])
+    return MemoryRule(**chosen), tuple(provenance)
 
-    def _choice(self, key: str, known: Collection[str]) -> str:
-        text = self.section.text(key)
-        if text not in known:
-            self.section.refuse(key, f"value {text!r} is not one of {', '.join(known)}")
-        return text
 
-    def _number(self, entry: Section, value: object, key: str) -> float:
-        if key in _SIZES:
-            try:
-                return parse_quantity(value, "B")
-            except (ValueError, OverflowError) as error:
-                entry.refuse("value", str(error))
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-            entry.refuse("value", f"{value!r} is not a number of at least 0")
-        return float(value)
+def read_step_costs(section: Section) -> tuple[StepCosts, tuple[Provenance, ...]]:
+    """The costs of one range of versions and where they come from; raises SpecError for anything unknown."""
+    hints = described(StepCosts)[1]
+    section.expect((), [key for key in hints if key != "spread"])
+    chosen: dict[str, Any] = {}
+    spread: dict[str, float] = {}
+    provenance = []
+    for key in section.data:
+        if hints[key] is bool:
+            chosen[key] = section.flag(key)
+            continue
+        entry = section.section(key)
+        fact = entry.read(_Fact)
+        chosen[key] = _cost(entry, key, "value")
+        spread[key] = _cost(entry, key, "spread") if entry.has("spread") else 0.0
+        provenance.append(_cited(entry, fact, key, chosen[key], "" if key in _MOST else "s"))
+    return StepCosts(**chosen, spread=spread), tuple(provenance)
 
-    def _check_sources(self, entry: Section) -> None:
-        for name in entry.texts("source"):
-            if name not in self.sources:
-                entry.refuse(
-                    "source", f"{name!r} is not under `sources`: {', '.join(self.sources) or 'none is listed'}"
-                )
 
-    def _record(self, entry: Section, key: str, value: float) -> None:
-        cited = [self.sources[name] for name in entry.texts("source")]
-        titles = "; ".join(source.title + ("" if source.read else " (not read)") for source in cited)
-        spread = f" ± {entry.data['spread']}" if entry.has("spread") else ""
-        unit = "B" if key.partition(".")[0] in _SIZES else ""
-        self.provenance.append(Provenance(f"engine.memory.{key}{spread}", value, unit, titles))
+def _cost(entry: Section, key: str, part: str) -> float:
+    return entry.number(part, 0.0, _MOST[key]) if key in _MOST else entry.quantity_in(part, entry.data[part], "s")
+
+
+def _cited(entry: Section, fact: _Fact, key: str, value: float, unit: str) -> Provenance:
+    spread = "" if fact.spread is None else f" ± {fact.spread}"
+    return Provenance(f"engine.{key}{spread}", value, unit, entry.titles(fact.source))
+
+
+def launchable() -> list[str]:
+    """Every engine whose server's settings are known, sorted."""
+    return [*kept(_stems, _FOLDER / "flags")]
+
+
+def _stems(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+@lru_cache(maxsize=8)
+def load_flags(engine: str) -> FlagTable:
+    """The table of what an engine's server takes, from `profiles/flags/ENGINE.yaml`.
+
+    >>> load_flags("vllm").find("sequences", "0.8.5").spelling
+    '--max-num-seqs'
+
+    Raises InputError for an engine that has no server, SpecError for a file that cannot be trusted.
+    """
+    if engine not in launchable():
+        raise InputError(f"engine {engine} has no server to launch; nearest: {', '.join(launchable())}")
+    root = Section.open(_FOLDER / "flags" / f"{engine}.yaml")
+    file = root.read(_FlagFile)
+    concepts = root.section("flags")
+    flags = []
+    for concept in concepts.data:
+        for part in concepts.entries(concept):
+            entry = part.read(_Flag)
+            for key, version in (("since", entry.since), ("last", entry.last)):
+                if version and version not in file.read:
+                    part.refuse(key, f"value {version!r} is not under `read`: {', '.join(file.read)}")
+            about = (entry.flag, entry.kind, entry.since, entry.last, entry.default, dict(entry.values))
+            flags.append(Flag(concept, *about, part.titles(entry.source)))
+    return FlagTable(engine, file.title, file.program, file.read, tuple(flags))

@@ -1,41 +1,136 @@
-"""Accelerator files: read strictly, checked against physics, each number with its source and its confidence."""
+"""Accelerator and system files: read strictly, checked against physics, each number with its source and confidence."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.errors import SpecError
-from rooflinekit.model.types.hardware import Accelerator, Price, Source
+from rooflinekit.model.types.errors import DeploymentError, SpecError
+from rooflinekit.model.types.hardware import Accelerator, Price, Provenance, System
 from rooflinekit.specs import sanity
-from rooflinekit.specs.cited import Cited, read_sources
-from rooflinekit.specs.locate import Loaded, read_yaml, resolve, scanned_aliases
-from rooflinekit.specs.section import Section
+from rooflinekit.specs.files import kept, once
+from rooflinekit.specs.locate import Loaded, names, resolve, scanned_aliases
+from rooflinekit.specs.section import EMPTY, Cites, Count, Layout, Section, described
 
-__all__ = ["load_accelerator", "read_facts"]
+__all__ = ["accelerator_template", "load_accelerator", "load_system", "read_facts"]
 
-_DTYPES = {dtype.value: dtype for dtype in Dtype if dtype.unit is dtype}
 _DATE = re.compile(r"\d{4}(?:-\d{2}){0,2}")
-_TOP = (
-    ("title", "vendor", "architecture", "release_year", "compute", "memory", "cores", "links", "sources"),
-    ("aliases", "ambiguous_aliases", "compute_capability", "power", "price", "notes"),
-)
-# section -> its required and its optional keys, besides confidence, source and assumed
-_KEYS = {
-    "compute": (("dense",), ("flops_per_clock_per_core", "unusual")),
-    "memory": (("capacity", "label", "type", "bandwidth"), ()),
-    "cores": (
-        ("kind", "count"),
-        ("max_clock", "base_clock", "tensor_clock", "shared_memory", "l2", "last_level_cache", "tile_rows"),
-    ),
-    "links": (("kind", "domain_size"), ("bandwidth", "nic", "pcie", "pcie_generation")),
-    "power": ((), ("tdp",)),
-    "price": (("usd_per_hour", "date"), ("low", "high", "basis")),
-}
+_DOMAINS = 1024
+"""Domains that a network joins at most: above any deployment, as for a system without a file."""
+_EXAMPLE = Path(__file__).with_name("accelerator_template.yaml")
+
+_Bytes = Annotated[float, "B"]
+_ByteRate = Annotated[float, "B/s"]
+_Clock = Annotated[float, "Hz"]
+_Price = Annotated[float, "USD/h"]
+
+
+class _Cited(Layout):
+    """Facts that share their sources and their confidence; `assumed` says why where no source gives a number."""
+
+    confidence: Literal["A", "B", "C"]
+    source: Cites
+    assumed: Mapping[str, str] = EMPTY
+
+
+class _Compute(_Cited):
+    flops_per_clock_per_core: Mapping[Dtype, Annotated[float, "FLOP"]] = EMPTY
+    dense: Mapping[Dtype, Annotated[float, "FLOP/s"]]
+    unusual: Mapping[Dtype, str] = EMPTY
+
+
+class _Memory(_Cited):
+    label: _Bytes
+    capacity: _Bytes
+    type: str
+    bandwidth: _ByteRate
+
+
+class _Cores(_Cited):
+    kind: str
+    tensor_clock: _Clock = 0.0
+    shared_memory: _Bytes = 0.0
+    l2: _Bytes = 0.0
+    last_level_cache: _Bytes = 0.0
+    max_clock: _Clock = 0.0
+    base_clock: _Clock = 0.0
+    count: Count
+    tile_rows: Count = Accelerator.tile_rows
+
+
+class _Links(_Cited):
+    kind: str
+    pcie: _ByteRate = 0.0
+    pcie_generation: int = 0
+    domain_size: Count
+    bandwidth: _ByteRate = 0.0
+    nic: _ByteRate = 0.0
+
+
+class _Power(_Cited):
+    tdp: Annotated[float, "W"] = 0.0
+
+
+class _Quote(_Cited):
+    usd_per_hour: _Price
+    low: _Price | None = None
+    high: _Price | None = None
+    date: str
+    basis: str = ""
+
+
+class _File(Layout):
+    """The keys of an accelerator file; sections keep their order in the provenance."""
+
+    title: str
+    vendor: str
+    architecture: str
+    release_year: Count
+    compute_capability: str = ""
+    aliases: tuple[str, ...] = ()
+    ambiguous_aliases: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    sources: Mapping[str, Any]
+    compute: _Compute
+    memory: _Memory
+    cores: _Cores
+    links: _Links
+    power: _Power | None = None
+    price: _Quote | None = None
+
+
+class _Domain(_Cited):
+    kind: str
+    size: Count
+    bandwidth: _ByteRate
+    in_switch: bool = False
+
+
+class _Network(_Cited):
+    nic: _ByteRate
+
+
+class _SystemFile(Layout):
+    title: str
+    accelerators: tuple[str, ...]
+    sources: Mapping[str, Any]
+    aliases: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    domain: _Domain
+    network: _Network | None = None
+
+
+def accelerator_template() -> str:
+    """A commented accelerator file with example values; it loads as it stands.
+
+    >>> accelerator_template().splitlines()[0]
+    '# An accelerator for rooflinekit. Replace every value; delete optional lines that you do not know.'
+    """
+    return _EXAMPLE.read_text(encoding="utf-8")
 
 
 def load_accelerator(name: str | os.PathLike[str]) -> Loaded[Accelerator]:
@@ -47,12 +142,17 @@ def load_accelerator(name: str | os.PathLike[str]) -> Loaded[Accelerator]:
     Raises UnknownNameError for an unknown name and SpecError for a file that cannot be trusted.
     """
     found = resolve("accelerator", name)
-    facts = read_facts(found.path)
+    accelerator, findings = kept(_checked, found.path)
+    return Loaded(accelerator, (*found.warnings, *findings))
+
+
+def _checked(path: Path) -> tuple[Accelerator, tuple[str, ...]]:
+    facts = read_facts(path)
     findings = sanity.findings(facts)
     for finding in findings:
         if finding.refused:
             raise SpecError(str(finding))
-    return Loaded(facts.accelerator, (*found.warnings, *map(str, findings)))
+    return facts.accelerator, tuple(map(str, findings))
 
 
 def read_facts(path: Path) -> sanity.Facts:
@@ -60,121 +160,124 @@ def read_facts(path: Path) -> sanity.Facts:
 
     Raises SpecError for whatever is missing, unknown, unsourced, without a unit or not above 0.
     """
-    root = Section(path, "", read_yaml(path))
-    root.expect(*_TOP)
-    sources = read_sources(root.section("sources"))
-    cited = {
-        name: Cited.of(root.section(name), sources, *keys)
-        for name, keys in _KEYS.items()
-        if root.has(name)
-    }  # fmt: skip
-    compute, memory = cited["compute"], cited["memory"]
-    stated: dict[str, Any] = {
-        "label_bytes": memory.quantity("label", "B"),
-        "memory_type": memory.section.text("type"),
-        "label_is_binary": memory.section.text("label").endswith("iB"),
-        "flops_per_clock": _by_dtype(compute, "flops_per_clock_per_core", "FLOP"),
-        "tensor_clock_hz": cited["cores"].optional("tensor_clock", "Hz"),
-        "pcie_generation": _pcie_generation(cited["links"].section),
-        "unusual": _unusual(compute.section.section("unusual")),
-    }
-    return sanity.Facts(_accelerator(root, cited, tuple(sources.values())), **stated)
-
-
-def _accelerator(root: Section, cited: Mapping[str, Cited], sources: tuple[Source, ...]) -> Accelerator:
-    numbers: dict[str, Any] = {
-        "peaks": _peaks(cited["compute"]),
-        "memory_bytes": cited["memory"].quantity("capacity", "B"),
-        "memory_bandwidth": cited["memory"].quantity("bandwidth", "B/s"),
-        **_cores(cited["cores"]),
-        **_links(cited["links"]),
-        "tdp_w": cited["power"].optional("tdp", "W") if "power" in cited else 0.0,
-        "price": _price(cited["price"]) if "price" in cited else None,
-    }
-    return Accelerator(
-        name=root.file.stem,
-        title=root.text("title"),
-        vendor=root.text("vendor"),
-        architecture=root.text("architecture"),
-        release_year=root.count("release_year"),
-        compute_capability=root.text("compute_capability"),
-        aliases=_aliases(root),
-        notes=root.texts("notes"),
-        provenance=tuple(entry for section in cited.values() for entry in section.provenance),
-        sources=sources,
-        origin=str(root.file),
-        **numbers,
-    )
-
-
-def _aliases(root: Section) -> tuple[str, ...]:
-    stated = root.texts("aliases")
-    if stated != scanned_aliases(root.file):
+    root = Section.open(path, "`rooflinekit show --template gpu` prints an example")
+    file = root.read(_File)
+    compute, memory, cores, links, price = file.compute, file.memory, file.cores, file.links, file.price
+    if file.aliases != scanned_aliases(path):
         root.refuse("aliases", "cannot be searched; write them on one line near the top, like aliases: [a, b]")
-    return stated
-
-
-def _cores(cores: Cited) -> dict[str, Any]:
-    sizes = {key: cores.optional(key, "B") for key in ("shared_memory", "l2", "last_level_cache")}
-    clocks = {key: cores.optional(key, "Hz") for key in ("max_clock", "base_clock")}
-    return {
-        "l2_bytes": sizes["last_level_cache"] or sizes["l2"],
-        "cores": cores.count("count"),
-        **({"tile_rows": cores.count("tile_rows")} if cores.section.has("tile_rows") else {}),
-        "clock_hz": clocks["max_clock"],
-        "is_cpu": cores.section.text("kind") == "core",
-    }
-
-
-def _peaks(compute: Cited) -> dict[Dtype, float]:
-    peaks = _by_dtype(compute, "dense", "FLOP/s")
-    if not peaks:
-        compute.section.refuse("dense", "is empty; give at least one dense peak, like bf16: 989.4 TFLOP/s")
-    return peaks
-
-
-def _by_dtype(compute: Cited, key: str, dimension: str) -> dict[Dtype, float]:
-    _check_dtypes(compute.section.section(key))
-    return {_DTYPES[name]: value for name, value in compute.quantities(key, dimension).items()}
-
-
-def _check_dtypes(section: Section) -> None:
-    section.expect((), tuple(_DTYPES))
-
-
-def _unusual(section: Section) -> dict[Dtype, str]:
-    _check_dtypes(section)
-    return {_DTYPES[name]: section.text(name) for name in section.data}
-
-
-def _links(links: Cited) -> dict[str, Any]:
-    """Cards without links of their own talk over PCIe."""
-    pcie = links.optional("pcie", "B/s")
-    kind, domain = links.section.text("kind"), links.count("domain_size")
-    bandwidth = links.optional("bandwidth", "B/s") or (pcie if kind == "pcie" else 0.0)
-    if domain > 1 and not bandwidth:
-        links.section.refuse("bandwidth", "is missing; give it, or set kind to pcie and give pcie, or domain_size to 1")
-    return {
-        "link_kind": kind,
-        "link_bandwidth": bandwidth,
-        "domain_size": domain,
-        "nic_bandwidth": links.optional("nic", "B/s"),
-        "pcie_bandwidth": pcie,
-    }
-
-
-def _pcie_generation(links: Section) -> int:
-    return links.count("pcie_generation") if links.has("pcie_generation") else 0
-
-
-def _price(price: Cited) -> Price:
-    date = price.section.text("date")
-    if not _DATE.fullmatch(date):
-        price.section.refuse("date", f"value {date!r} is not a date; write it like '2026-05' or '2026-05-20'")
-    return Price(
-        usd_per_hour=price.quantity("usd_per_hour", "USD/h"),
-        date=date,
-        source=price.section.text("basis") or price.source,
-        low=price.optional("low", "USD/h") or None,
-        high=price.optional("high", "USD/h") or None,
+    if not compute.dense:
+        root.refuse("compute.dense", "is empty; give at least one dense peak, like bf16: 989.4 TFLOP/s")
+    link_bandwidth = links.bandwidth or (links.pcie if links.kind == "pcie" else 0.0)
+    if links.domain_size > 1 and not link_bandwidth:
+        problem = "is missing; give it, or set kind to pcie and give pcie, or domain_size to 1"
+        root.refuse("links.bandwidth", problem)
+    accelerator = Accelerator(
+        name=path.stem,
+        title=file.title,
+        vendor=file.vendor,
+        architecture=file.architecture,
+        peaks=compute.dense,
+        memory_bytes=memory.capacity,
+        memory_bandwidth=memory.bandwidth,
+        l2_bytes=cores.last_level_cache or cores.l2,
+        cores=cores.count,
+        link_bandwidth=link_bandwidth,
+        domain_size=links.domain_size,
+        nic_bandwidth=links.nic,
+        pcie_bandwidth=links.pcie,
+        clock_hz=cores.max_clock,
+        tdp_w=file.power.tdp if file.power else 0.0,
+        link_kind=links.kind,
+        release_year=file.release_year,
+        compute_capability=file.compute_capability,
+        price=None if price is None else _price(root, price),
+        tile_rows=cores.tile_rows,
+        is_cpu=cores.kind == "core",
+        aliases=file.aliases,
+        notes=file.notes,
+        provenance=tuple(_provenance(root, file)),
+        sources=tuple(root.sources.values()),
+        origin=str(path),
     )
+    return sanity.Facts(
+        accelerator,
+        label_bytes=memory.label,
+        memory_type=memory.type,
+        label_is_binary=root.section("memory").text("label").endswith("iB"),
+        flops_per_clock=compute.flops_per_clock_per_core,
+        tensor_clock_hz=cores.tensor_clock,
+        pcie_generation=links.pcie_generation,
+        unusual=compute.unusual,
+    )
+
+
+def _price(root: Section, quote: _Quote) -> Price:
+    if not _DATE.fullmatch(quote.date):
+        root.refuse("price.date", f"value {quote.date!r} is not a date; write it like '2026-05' or '2026-05-20'")
+    return Price(quote.usd_per_hour, quote.date, quote.basis or root.titles(quote.source), quote.low, quote.high)
+
+
+def load_system(name: str | os.PathLike[str], accelerator: Accelerator) -> Loaded[System]:
+    """The system that a name, an alias or a path means, built of `accelerator`.
+
+    >>> from rooflinekit.specs import load_accelerator
+    >>> load_system("gb200-nvl72", load_accelerator("gb200").value).value.domain_size
+    72
+
+    Raises UnknownNameError for an unknown name, SpecError for a file that cannot be trusted, DeploymentError where the
+    system is built of another accelerator.
+    """
+    found = resolve("system", name)
+    file, provenance = kept(_read_system, found.path)
+    if accelerator.name not in file.accelerators:
+        built = {other: kept(_read_system, resolve("system", other).path)[0].accelerators for other in names("system")}
+        others = " or ".join(other for other, chips in built.items() if accelerator.name in chips)
+        raise DeploymentError(
+            f"{found.path.stem} is built of {' or '.join(file.accelerators)}, not {accelerator.name}; "
+            f"use --gpu {file.accelerators[0]}" + (f", or --system {others}" if others else "")
+        )
+    return Loaded(_system(file, provenance, found.path.stem, accelerator), found.warnings)
+
+
+@once
+def _system(file: _SystemFile, provenance: tuple[Provenance, ...], name: str, accelerator: Accelerator) -> System:
+    domain, nic = file.domain, file.network.nic if file.network else 0.0
+    reach = domain.size * _DOMAINS if nic else domain.size
+    return System(accelerator, domain.size, reach, name, domain.bandwidth, nic, domain.in_switch, provenance)
+
+
+def _read_system(path: Path) -> tuple[_SystemFile, tuple[Provenance, ...]]:
+    root = Section.open(path)
+    file = root.read(_SystemFile)
+    if not file.accelerators:
+        root.refuse("accelerators", "is empty; name the accelerators that it is built of")
+    return file, tuple(_provenance(root, file))
+
+
+def _provenance(root: Section, file: Any) -> Iterator[Provenance]:
+    """Where each number of the cited sections comes from, in the order of their types."""
+    for key, cited in vars(file).items():
+        if isinstance(cited, _Cited):
+            yield from _of_section(root.section(key), cited)
+
+
+def _of_section(section: Section, cited: _Cited) -> Iterator[Provenance]:
+    kind: type[Any] = type(cited)
+    hints = {key: hint for key, hint in described(kind)[1].items() if key not in _Cited.__annotations__}
+    section.section("assumed").expect((), hints)
+    titles = section.titles(cited.source)
+    for key, hint in hints.items():
+        unit = _unit(hint)
+        if unit is None or not section.has(key):
+            continue
+        reason = cited.assumed.get(key)
+        source, confidence = (f"assumed: {reason}", "C") if reason else (titles, cited.confidence)
+        value = getattr(cited, key)
+        for name, number in value.items() if isinstance(value, Mapping) else [("", value)]:
+            label = section.path(f"{key}.{name}" if name else key)
+            yield Provenance(label, number, unit, source, confidence)
+
+
+def _unit(hint: Any) -> str | None:
+    """The unit of a cited number, of one that may be absent, or of a mapping of such; None for anything else."""
+    return next((part.__metadata__[0] for part in (hint, *get_args(hint)) if get_origin(part) is Annotated), None)

@@ -9,18 +9,19 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 from rooflinekit.model.types.errors import SpecError, UnknownNameError
-from rooflinekit.specs.reading import read_json, read_text, read_yaml
+from rooflinekit.specs.files import kept, once, read_yaml
 
 __all__ = [
-    "Kind", "Loaded", "Resolved", "aliases", "kind_of_file", "names", "read_json", "read_text", "read_yaml", "resolve",
-    "scanned_aliases", "spec_dir", "tokens", "unknown_name", "user_dir",
+    "Kind", "Loaded", "Resolved", "aliases", "kind_of_file", "names", "resolve", "scanned_aliases", "spec_dir",
+    "tokens", "unknown_name", "user_dir",
 ]  # fmt: skip
 
 Kind = Literal["model", "accelerator", "system"]
@@ -61,7 +62,13 @@ class _Aliases:
     exact: tuple[str, ...]
     ambiguous: tuple[str, ...]
 
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The name, and what means this file alone."""
+        return self.path.stem, *self.exact
 
+
+@cache
 def spec_dir(kind: Kind) -> Path:
     """The library's folder of specs: inside the package (a wheel), else beside it (a checkout)."""
     package = Path(__file__).resolve().parents[1]
@@ -84,6 +91,7 @@ def _config_dir() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "rooflinekit"
 
 
+@lru_cache(maxsize=16384)
 def tokens(name: str) -> tuple[str, ...]:
     """What a name is compared by.
 
@@ -100,7 +108,7 @@ def names(kind: Kind) -> list[str]:
 
 def aliases(kind: Kind) -> dict[str, tuple[str, ...]]:
     """The exact aliases of every spec, by its name."""
-    return {entry.path.stem: entry.exact for entry in reversed(_scan(_files(kind)))}
+    return {entry.path.stem: entry.exact for entry in reversed(_scan(kind))}
 
 
 def scanned_aliases(path: Path) -> tuple[str, ...]:
@@ -115,11 +123,14 @@ def resolve(kind: Kind, name: str | os.PathLike[str]) -> Resolved:
     """
     text = os.fspath(name)
     if isinstance(name, os.PathLike) or _looks_like_path(text):
-        return Resolved(_existing(kind, Path(text).expanduser()))
+        path = Path(text).expanduser()
+        if _usable(kind, path):
+            return Resolved(path)
+        lacks = " without a config.json" if kind == "model" else ", not a file"
+        raise SpecError(f"{path}: is a folder{lacks}" if path.is_dir() else f"{path}: no such file")
     if "/" in text and kind == "model" and _usable(kind, Path(text, "config.json")):
         return Resolved(Path(text))
-    files = _files(kind)
-    found = _by_stem(kind, text, files) or _by_alias(text, scanned := _scan(files))
+    found = _by_stem(kind, text) or _by_alias(text, scanned := _scan(kind))
     if found is not None:
         return found
     if _usable(kind, Path(text)):
@@ -148,7 +159,7 @@ def _suggestions(name: str, scanned: Sequence[_Aliases]) -> list[str]:
         for text in texts
     ]
     hits = [
-        (rank, not _begins(wanted, spelt), _in_order(spelt), stem)
+        (rank, spelt[: len(wanted)] != wanted, _in_order(spelt), stem)
         for rank, spelt, stem in known
         if _begins_partly(wanted, spelt)
     ]
@@ -161,12 +172,8 @@ def _suggestions(name: str, scanned: Sequence[_Aliases]) -> list[str]:
     return list(dict.fromkeys(spelt_out[text] for text in near))[:_FEW]
 
 
-def _begins(few: tuple[str, ...], many: tuple[str, ...]) -> bool:
-    return many[: len(few)] == few
-
-
 def _begins_partly(few: tuple[str, ...], many: tuple[str, ...]) -> bool:
-    """The same, where the last token may be cut.
+    """Whether `many` begin with `few`, whose last token may be cut.
 
     >>> _begins_partly(tokens("h10"), tokens("h100-sxm")), _begins_partly(tokens("h1-sxm"), tokens("h100-sxm"))
     (True, False)
@@ -213,43 +220,43 @@ def _usable(kind: Kind, path: Path) -> bool:
         return False
 
 
-def _existing(kind: Kind, path: Path) -> Path:
-    if _usable(kind, path):
-        return path
-    if path.is_dir():
-        raise SpecError(f"{path}: is a folder{' without a config.json' if kind == 'model' else ', not a file'}")
-    raise SpecError(f"{path}: no such file")
-
-
 def _files(kind: Kind) -> list[Path]:
-    """Spec files, the user's before the library's.
+    """Spec files, the user's before the library's."""
+    return [path for folder in _folders(kind) for paths in kept(_listing, folder).values() for path in paths]
+
+
+def _folders(kind: Kind) -> tuple[Path, Path]:
+    """The user's folder and the library's.
 
     Raises SpecError if the user names a folder that does not exist.
     """
     chosen = os.environ.get("ROOFLINEKIT_SPECS")
     if chosen and not Path(chosen).is_dir():
         raise SpecError(f"ROOFLINEKIT_SPECS = {chosen}: no such folder; create it, or unset the variable")
-    return [path for folder in (user_dir(kind), spec_dir(kind)) for path in _listing(folder)]
+    return user_dir(kind), spec_dir(kind)
 
 
-def _listing(folder: Path) -> list[Path]:
+def _listing(folder: Path) -> dict[tuple[str, ...], list[Path]]:
+    """The spec files of a folder by what their names are compared by."""
     try:
         entries = sorted(os.listdir(folder))  # noqa: PTH208 - strings are several times cheaper than Paths
     except OSError:
-        return []
-    return [folder / entry for entry in entries if entry.endswith(_SUFFIXES) and not entry.startswith(".")]
+        return {}
+    found: dict[tuple[str, ...], list[Path]] = {}
+    for path in (folder / entry for entry in entries if entry.endswith(_SUFFIXES) and not entry.startswith(".")):
+        found.setdefault(tokens(path.stem), []).append(path)
+    return found
 
 
-def _by_stem(kind: Kind, name: str, files: Iterable[Path]) -> Resolved | None:
-    wanted = tokens(name)
-    hits = [path for path in files if wanted and tokens(path.stem) == wanted]
-    if not hits:
-        return None
-    taken, mine = hits[0], user_dir(kind)
-    hidden = [path.stem for path in hits if taken.parent == mine != path.parent]
-    return Resolved(taken, tuple(f"{taken} is used instead of the library's own {stem!r}" for stem in hidden))
+def _by_stem(kind: Kind, name: str) -> Resolved | None:
+    wanted, (mine, library) = tokens(name), _folders(kind)
+    own, shipped = (kept(_listing, folder).get(wanted, []) if wanted else [] for folder in (mine, library))
+    if not own:
+        return Resolved(shipped[0]) if shipped else None
+    return Resolved(own[0], tuple(f"{own[0]} is used instead of the library's own {path.stem!r}" for path in shipped))
 
 
+@once
 def _by_alias(name: str, scanned: list[_Aliases]) -> Resolved | None:
     """A whole alias; else an ambiguous one; else the part after `org/`, if exactly one spec answers to it."""
     wanted = tokens(name)
@@ -258,30 +265,16 @@ def _by_alias(name: str, scanned: list[_Aliases]) -> Resolved | None:
             return Resolved(entry.path)
     for entry in scanned:
         if any(tokens(alias) == wanted for alias in entry.ambiguous):
-            return Resolved(entry.path, (_ambiguity(name, entry, scanned),))
+            like = [other.path.stem for other in scanned if any(_within(wanted, tokens(t)) for t in other.known)]
+            others = ", ".join(stem for stem in dict.fromkeys(like) if stem != entry.path.stem)
+            also = f" (others: {others})" if others else ""
+            return Resolved(entry.path, (f"{name!r} is ambiguous; took {entry.path.stem}{also}",))
     tail = tokens(name.rpartition("/")[2])
-    hits = {entry.path: None for entry in scanned if tail and tail in set(_tails(entry))}
+    hits = [entry.path for entry in scanned if tail and tail in {tokens(t.rpartition("/")[2]) for t in entry.known}]
     if len(hits) != 1:
         return None
-    path = next(iter(hits))
-    return Resolved(path, (f"{name!r} is not a known id; took {path.stem} by its last part",) if "/" in name else ())
-
-
-def _tails(entry: _Aliases) -> Iterator[tuple[str, ...]]:
-    yield tokens(entry.path.stem)
-    for alias in entry.exact:
-        yield tokens(alias.rpartition("/")[2])
-
-
-def _ambiguity(name: str, taken: _Aliases, scanned: Iterable[_Aliases]) -> str:
-    wanted = tokens(name)
-    others = [
-        entry.path.stem for entry in scanned
-        if entry.path.stem != taken.path.stem
-        and any(_within(wanted, tokens(known)) for known in (entry.path.stem, *entry.exact))
-    ]  # fmt: skip
-    listed = f" (others: {', '.join(dict.fromkeys(others))})" if others else ""
-    return f"{name!r} is ambiguous; took {taken.path.stem}{listed}"
+    said = f"{name!r} is not a known id; took {hits[0].stem} by its last part"
+    return Resolved(hits[0], (said,) if "/" in name else ())
 
 
 def _within(few: tuple[str, ...], many: tuple[str, ...]) -> bool:
@@ -294,12 +287,20 @@ def _within(few: tuple[str, ...], many: tuple[str, ...]) -> bool:
     return all(token in rest for token in few)
 
 
-def _scan(files: Iterable[Path]) -> list[_Aliases]:
-    """The alias lines at the top of each file, by text: no YAML is parsed; an unreadable file has none."""
-    return [_aliases_of(path) for path in files]
+def _scan(kind: Kind) -> list[_Aliases]:
+    """The alias lines at the top of each file, by text: no YAML is parsed; the library's are read once."""
+    mine, library = _folders(kind)
+    own = [kept(_aliases_of, path) for paths in kept(_listing, mine).values() for path in paths]
+    shipped = kept(_aliases_in, library)
+    return [*own, *shipped] if own else shipped
+
+
+def _aliases_in(folder: Path) -> list[_Aliases]:
+    return [_aliases_of(path) for paths in _listing(folder).values() for path in paths]
 
 
 def _aliases_of(path: Path) -> _Aliases:
+    """The aliases that a file states at its top; an unreadable file has none."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             head = file.read(_HEAD)

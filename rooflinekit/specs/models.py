@@ -4,37 +4,58 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.types.errors import InputError, MissingExtraError, SpecError, UnknownNameError, nearest
-from rooflinekit.model.types.model import Model
-from rooflinekit.specs.config.claims import claimed_name, differences
+from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts, Model
 from rooflinekit.specs.config.importer import model_from_config
-from rooflinekit.specs.config.keys import NAMES, shown
-from rooflinekit.specs.locate import Loaded, read_json, read_yaml, resolve, spec_dir
+from rooflinekit.specs.config.keys import NAMES
+from rooflinekit.specs.files import kept, read_json, read_yaml
+from rooflinekit.specs.locate import Loaded, resolve, spec_dir
+from rooflinekit.specs.section import Layout, Section
 
-__all__ = ["cached_config", "fetch_config", "load_model"]
+__all__ = ["cached_config", "claimed_name", "fetch_config", "load_model"]
 
-_FIELDS = (
-    "name",
-    "aliases",
-    "ambiguous_aliases",
-    "source",
-    "license",
-    "notes",
-    "expect",
-    "rotary_tables",
-    "tower",
-    "config",
-)
 _COMPANION = "hf_quant_config.json"
 _TOLD = 3  # differences that one warning names
-_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_ID = r"[\w.-]+/[\w.-]+"
+_CACHED = r"models--([\w.-]+?)--([\w.-]+)"
+_ENDING = r"(?:^[\w-][\w.-]*/)?[\w-][\w.-]*$"
+_LONGEST_NAME = 200
+#: What a config calls the sizes that are read by another name.
+_KEYS = {
+    "gated": "attn_output_gate",
+    "kv_rank": "kv_lora_rank",
+    "nope_dim": "qk_nope_head_dim",
+    "q_rank": "q_lora_rank",
+    "rope_dim": "qk_rope_head_dim",
+    "v_dim": "v_head_dim",
+}
+
+
+class _Expected(Layout):
+    params_total: int = 0  #: what a test compares with
+
+
+class _LibraryFile(Layout):
+    """Hugging Face field names under `config`, and what is known about the model around them."""
+
+    name: str
+    source: str
+    config: Mapping[str, Any]
+    aliases: tuple[str, ...] = ()
+    ambiguous_aliases: tuple[str, ...] = ()
+    license: str | tuple[str, ...] = ()
+    notes: str | tuple[str, ...] = ()
+    expect: _Expected | None = None
+    rotary_tables: int = 1
+    tower: int = 0
 
 
 def load_model(name: str | os.PathLike[str]) -> Loaded[Model]:
@@ -59,24 +80,65 @@ def load_model(name: str | os.PathLike[str]) -> Loaded[Model]:
         return _from_config(cached, text)
     if cached is not None and resolved.warnings:  # only its last part is known: the very id lies in the cache
         return _from_config(cached, text)
-    loaded = _from_path(resolved.path)
+    path = resolved.path
+    if path.is_dir():
+        loaded = _from_config(path / "config.json", path.resolve().name)
+    elif path.suffix.lower() in (".yaml", ".yml"):
+        loaded = kept(_from_library, path)
+    else:
+        loaded = _from_config(path, path.resolve().parent.name if path.name == "config.json" else path.stem)
     return Loaded(loaded.value, (*resolved.warnings, *loaded.warnings))
 
 
-def _from_path(path: Path) -> Loaded[Model]:
-    if path.is_dir():
-        return _from_config(path / "config.json", path.resolve().name)
-    if path.suffix.lower() in (".yaml", ".yml"):
-        return _from_library(path)
-    return _from_config(path, path.resolve().parent.name if path.name == "config.json" else path.stem)
-
-
 def _from_config(path: Path, name: str) -> Loaded[Model]:
-    companion = path.parent / _COMPANION
+    loaded, claim = kept(_read_config, path, path.with_name(_COMPANION), also=(name,))
+    return Loaded(loaded.value, (*loaded.warnings, *_contradicted(loaded.value, claim)))
+
+
+def _read_config(path: Path, companion: Path, name: str) -> tuple[Loaded[Model], str | None]:
     quant_config = read_json(companion) if companion.is_file() else None
     config = read_json(path)
     loaded = model_from_config(config, name=name, origin=str(path), quant_config=quant_config)
-    return Loaded(loaded.value, (*loaded.warnings, *_contradicted(loaded.value, claimed_name(config, path))))
+    return loaded, claimed_name(config, path)
+
+
+def _from_library(path: Path) -> Loaded[Model]:
+    root = Section(path, "", read_yaml(path))
+    file = root.read(_LibraryFile)
+    for key, text in (("name", file.name), ("source", file.source)):
+        if not text.strip():
+            root.refuse(key, "is empty")
+    loaded = model_from_config(file.config, name=file.name.strip(), origin=str(path))
+    used = loaded.value.read_keys
+    for key in (key for key in file.config if key not in used):  # a library file holds only keys that give something
+        near = nearest(key, (*used, *(name for names in NAMES.values() for name in names)), count=1)
+        root.refuse(f"config.{key}", "is not used by this model" + (f"; nearest: {near[0]}" if near else ""))
+    notes, licences = ((text,) if isinstance(text, str) else text for text in (file.notes, file.license))
+    model = replace(
+        loaded.value,
+        aliases=file.aliases,
+        source=file.source.strip(),
+        notes=(*notes, *(f"licence: {text}" for text in licences)),
+        rotary_tables=file.rotary_tables,
+        tower=file.tower,
+    )
+    return Loaded(model, loaded.warnings)
+
+
+def claimed_name(config: Mapping[str, Any], path: Path) -> str | None:
+    """Whose config it says to be: by its entry in the Hugging Face cache, else by `_name_or_path`.
+
+    >>> claimed_name({"_name_or_path": "/home/me/Llama-3.1-70B/"}, Path("config.json"))
+    'Llama-3.1-70B'
+    """
+    for part in path.parts:
+        if cached := re.fullmatch(_CACHED, part):
+            return "/".join(cached.groups())
+    stated = config.get("_name_or_path")
+    if not isinstance(stated, str) or len(stated) > _LONGEST_NAME:
+        return None
+    ending = re.search(_ENDING, stated.rstrip("/"))
+    return ending and ending.group()
 
 
 def _contradicted(model: Model, claim: str | None) -> list[str]:
@@ -89,8 +151,8 @@ def _contradicted(model: Model, claim: str | None) -> list[str]:
         return []
     if found.warnings or found.path.parent != spec_dir("model"):  # a guess, or not the library's
         return []
-    known = _from_library(found.path).value
-    told = differences(model, known)
+    known = kept(_from_library, found.path).value
+    told = _differences(model, known)
     if not told:
         return []
     owners = (f"the library's {known.name}", *["it"] * _TOLD)
@@ -99,93 +161,73 @@ def _contradicted(model: Model, claim: str | None) -> list[str]:
     return [f"{Path(model.origin).name} says it is {claim}, but has {', '.join((*has[:_TOLD], *rest))}"]
 
 
-def _from_library(path: Path) -> Loaded[Model]:
-    """A spec file: Hugging Face field names under `config`, and what is known about the model around them."""
-    spec = read_yaml(path)
-    for key in spec:
-        if key not in _FIELDS:
-            raise SpecError(f"{path}: unknown key {shown(key)}{_near(str(key), _FIELDS)}")
-    for key in _mapping(path, spec, "expect"):
-        if key != "params_total":
-            raise SpecError(f"{path}: unknown key expect.{shown(key)}; nearest: params_total")
-    config = spec.get("config")
-    if not isinstance(config, Mapping):
-        raise SpecError(f"{path}: config = {shown(config)} is not an object of Hugging Face keys")
-    name, source = _text(path, spec, "name"), _text(path, spec, "source")
-    loaded = model_from_config(config, name=name, origin=str(path))
-    _refuse_unread(path, config, loaded.value.read_keys)
-    notes = (*_texts(path, spec, "notes"), *(f"licence: {text}" for text in _texts(path, spec, "license")))
-    aliases = _texts(path, spec, "aliases")
-    tables, tower = _count(path, spec, "rotary_tables", 1), _count(path, spec, "tower", 0)
-    model = replace(loaded.value, aliases=aliases, source=source, notes=notes, rotary_tables=tables, tower=tower)
-    return Loaded(model, loaded.warnings)
+def _differences(model: Model, known: Model) -> list[tuple[str, str, str]]:
+    """What costs in one model and not in the other: the key of the config, and both values."""
+    stated = {meaning.partition(" = ")[0]: key for key, meaning in model.read_keys.items()}
+    mine, theirs = _facts(model), _facts(known)
+    told = []
+    for fact in dict.fromkeys((*mine, *theirs)):
+        ours, its = _told(mine.get(fact)), _told(theirs.get(fact))
+        if ours != its and mine.get(fact) != theirs.get(fact):
+            told.append((stated.get(fact, NAMES.get(fact, (fact,))[0]), ours, its))
+    return told
 
 
-def _count(path: Path, spec: Mapping[str, Any], key: str, default: int) -> int:
-    value = spec.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise SpecError(f"{path}: {key} = {shown(value)} is not a whole number")
-    return value
+def _facts(model: Model) -> dict[str, Counter[object]]:
+    """Every size of a model under its concept, with the number of layers that have it."""
+    facts: dict[str, Counter[object]] = {
+        "depth": Counter([model.depth]),
+        "hidden": Counter([model.hidden]),
+        "vocab": Counter([model.vocab]),
+        "tie_word_embeddings": Counter([model.tied]),
+        "position_rows": Counter([model.position_rows]),
+        "lm_head_bias": Counter([model.lm_head_bias]),
+    }
+    for layer, times in model.layer_counts.items():
+        for block in (layer.mixer, layer.ffn):
+            if block is None:
+                continue
+            names = _KEYS
+            if isinstance(block, DenseFFN | MixtureOfExperts):
+                names = {**_KEYS, "gated": "mlp_gated", "bias": "mlp_bias"}
+            if isinstance(block, MixtureOfExperts):
+                names = {**names, "width": "expert_width"}
+            for part in fields(block):
+                facts.setdefault(names.get(part.name, part.name), Counter())[getattr(block, part.name)] += times
+    return facts
 
 
-def _mapping(path: Path, spec: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = spec.get(key) or {}
-    if not isinstance(value, Mapping):
-        raise SpecError(f"{path}: {key} = {shown(value)} is not an object")
-    return value
-
-
-def _near(key: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
-    near = nearest(key, known, count=1)
-    return f"; nearest: {near[0]}" if near else ""
-
-
-def _refuse_unread(path: Path, config: Mapping[str, Any], read: Mapping[str, str]) -> None:
-    """A library file holds only keys that give something."""
-    known = tuple(read) + tuple(name for names in NAMES.values() for name in names)
-    for key in config:
-        if key not in read:
-            raise SpecError(f"{path}: config.{key} is not used by this model{_near(key, known)}")
-
-
-def _text(path: Path, spec: Mapping[str, Any], key: str) -> str:
-    value = spec.get(key)
-    if not isinstance(value, str) or not value.strip():
-        raise SpecError(f"{path}: {key} = {shown(value)} is not a text" if key in spec else f"{path}: {key} is missing")
-    return value.strip()
-
-
-def _texts(path: Path, spec: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    value = spec.get(key)
-    listed = value if isinstance(value, list) else [] if value is None else [value]
-    for entry in listed:
-        if not isinstance(entry, str):
-            raise SpecError(f"{path}: {key} holds {shown(entry)}, not a text")
-    return tuple(listed)
+def _told(values: Counter[object] | None) -> str:
+    """One value as it is; several with the number of layers that have each."""
+    if values is None or not values:
+        return "none"
+    names = {value: "none" if value is None else str(value).lower() for value in values}
+    if len(values) == 1:
+        return next(iter(names.values()))
+    return ", ".join(f"{names[value]} ({times} layers)" for value, times in values.most_common())
 
 
 def cached_config(identifier: str) -> Path | None:
     """The config.json of `org/name` or `org/name@revision` in the local Hugging Face cache, or None."""
     identifier, _, revision = identifier.partition("@")
-    if not _ID.fullmatch(identifier):
+    if not re.fullmatch(_ID, identifier):
         return None
     entry = _hub_cache() / f"models--{identifier.replace('/', '--')}"
+    if not entry.is_dir():
+        return None
     pointer = entry / "refs" / (revision or "main")
     try:
         commit = pointer.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         commit = revision
-    chosen = [entry / "snapshots" / commit / "config.json"] if commit else []
-    found = [path for path in (*chosen, *([] if revision else _newest(entry / "snapshots"))) if path.is_file()]
-    return found[0] if found else None
-
-
-def _newest(snapshots: Path) -> list[Path]:
+    snapshots = entry / "snapshots"
     try:
-        folders = sorted(snapshots.iterdir(), key=lambda folder: folder.stat().st_mtime, reverse=True)
+        known = [] if revision else sorted(snapshots.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
     except OSError:
-        return []
-    return [folder / "config.json" for folder in folders]
+        known = []
+    folders = ([snapshots / commit] if commit else []) + known
+    found = [path for folder in folders if (path := folder / "config.json").is_file()]
+    return found[0] if found else None
 
 
 def _hub_cache() -> Path:

@@ -1,44 +1,302 @@
-"""Slips that accelerator files are known to hold, found by arithmetic: sparse peaks, GiB for GB, both directions."""
+"""Slips that accelerator files are known to hold, found by arithmetic.
+
+Sparse peaks given as dense, binary prefixes, a format in another one's column, GiB for GB, bits for bytes, both
+directions given as one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import date
 
-from rooflinekit.specs import sanity_compute, sanity_memory
-from rooflinekit.specs.facts import Facts, Finding, finding
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.units import format_bytes, format_rate
 
 __all__ = ["Facts", "Finding", "findings"]
 
-_FIRST_YEAR = 2006  # the first accelerator that a program could use for anything but pictures
-_LATEST_YEAR = 2027  # what has been announced
+
+@dataclass(frozen=True)
+class Finding:
+    """One number that contradicts physics or a published limit (`refused`), or only looks wrong."""
+
+    origin: str
+    key: str
+    value: str
+    problem: str
+    refused: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.origin}: {self.key}: value {self.value} {self.problem}"
 
 
-def release_year(facts: Facts) -> Iterator[Finding]:
-    """A year in which an accelerator was, or is announced to be, released."""
-    year = facts.accelerator.release_year
-    latest = max(_LATEST_YEAR, date.today().year + 1)
-    if not _FIRST_YEAR <= year <= latest:
-        yield finding(facts, "release_year", str(year), f"lies outside {_FIRST_YEAR} to {latest}", refused=True)
+@dataclass(frozen=True)
+class Facts:
+    """An accelerator, and what its file says beyond it."""
 
+    accelerator: Accelerator
+    label_bytes: float  #: the marketing number [B]
+    memory_type: str
+    label_is_binary: bool = False  #: the marketing number is written in GiB
+    flops_per_clock: Mapping[Dtype, float] = field(default_factory=dict)  #: dense, per core [FLOP]
+    tensor_clock_hz: float = 0.0  #: the clock that the peaks are defined at [Hz]; 0: the maximum clock
+    pcie_generation: int = 0
+    unusual: Mapping[Dtype, str] = field(default_factory=dict)  #: why a ratio of peaks is right though odd
 
-_CHECKS = (
-    release_year,
-    sanity_compute.core_limit,
-    sanity_compute.core_shortfall,
-    sanity_compute.rate_limit,
-    sanity_compute.ratios,
-    sanity_compute.doubling,
-    sanity_compute.columns,
-    sanity_compute.ridges,
-    sanity_memory.capacity,
-    sanity_memory.bandwidth,
-    sanity_memory.links,
-    sanity_memory.host_and_network,
-)
+    @property
+    def sixteen_bit_peak(self) -> float:
+        """The faster of the two [FLOP/s]; 0 if there is none."""
+        return max((self.accelerator.peaks.get(dtype, 0.0) for dtype in _SIXTEEN_BIT), default=0.0)
+
+    def rate(self, dtype: Dtype) -> float:
+        """Dense FLOP per clock and core: as the file states it, in 16 bit also as the generation has it; else 0."""
+        stated = self.flops_per_clock.get(dtype, 0.0)
+        if stated or dtype not in _SIXTEEN_BIT:
+            return stated
+        other = next((self.flops_per_clock[kind] for kind in _SIXTEEN_BIT if kind in self.flops_per_clock), 0.0)
+        return other or float(_TENSOR_RATE.get(self.accelerator.compute_capability, 0))
+
+    def is_reasoned(self, dtype: Dtype) -> bool:
+        """Whether the file says why a peak is odd, or states the rate that it follows from."""
+        return dtype in self.unusual or dtype in self.flops_per_clock
+
+    def finding(self, key: str, value: str, problem: str, refused: bool = False) -> Finding:
+        """A finding about `key` of the file."""
+        return Finding(self.accelerator.origin, key, value, problem, refused)
+
+    def of_peak(self, dtype: Dtype, problem: str, refused: bool = False) -> Finding:
+        """A finding about a dense peak."""
+        return self.finding(f"compute.dense.{dtype}", _tera(self.accelerator.peaks[dtype]), problem, refused)
+
+    def of_rate(self, key: str, rate: float, problem: str, refused: bool = False) -> Finding:
+        """A finding about a rate of memory or links [B/s]."""
+        return self.finding(key, format_rate(rate, "B/s"), problem, refused)
 
 
 def findings(facts: Facts) -> list[Finding]:
     """Everything about an accelerator that is wrong or looks wrong, the refused first."""
     found = [finding for check in _CHECKS for finding in check(facts)]
     return sorted(found, key=lambda finding: not finding.refused)
+
+
+_FIRST_YEAR = 2006  # the first accelerator that a program could use for anything but pictures
+_LATEST_YEAR = 2027  # what has been announced
+
+
+def _release_year(facts: Facts) -> Iterator[Finding]:
+    year = facts.accelerator.release_year
+    latest = max(_LATEST_YEAR, date.today().year + 1)
+    if not _FIRST_YEAR <= year <= latest:
+        yield facts.finding("release_year", str(year), f"lies outside {_FIRST_YEAR} to {latest}", refused=True)
+
+
+# Dense 16-bit tensor FLOP per clock and core, the most that the generation has. NVIDIA: the architecture whitepapers
+# (V100, Turing, A100, GA102, Ada, H100, Blackwell); AMD: CDNA2, CDNA3 and CDNA4 whitepapers.
+_TENSOR_RATE = {
+    "7.0": 1024, "7.5": 1024, "8.0": 2048, "8.6": 1024, "8.9": 1024, "9.0": 4096, "10.0": 8192, "10.3": 8192,
+    "12.0": 1024, "gfx90a": 1024, "gfx942": 2048, "gfx950": 4096,
+}  # fmt: skip
+_CLOCK_CEILING = 3.0e9  # assumed for tensor work where no clock is given: above every shipped accelerator [Hz]
+_ROUNDING = 1.01  # datasheets round peaks by less than 1 %
+_PREFIX_SLIP = 100  # no sparsity or narrow format gains that much
+_POWER_CAP = 0.9  # datasheets state peaks at the boost clock; a cut or capped product has lower ones
+_SIXTEEN_BIT = (Dtype.BF16, Dtype.FP16)
+
+
+def _cores_times_rate(facts: Facts) -> Iterator[Finding]:
+    """A dense peak is at most cores x FLOP per clock and core x clock, and far below it only for a reason."""
+    chip = facts.accelerator
+    known = facts.tensor_clock_hz or chip.clock_hz
+    for dtype, peak in chip.peaks.items():
+        clock, rate = known or _CLOCK_CEILING, facts.rate(dtype)
+        limit = chip.cores * rate * clock
+        ratio = peak / limit if limit else 1.0
+        cause = f"is {ratio:.3g} x {chip.cores} cores x {rate:g} FLOP x {clock / 1e6:g} MHz = {_tera(limit)}; "
+        reasoned = dtype in facts.unusual or (dtype in _SIXTEEN_BIT and {*_SIXTEEN_BIT} & {*facts.unusual})
+        if ratio > _ROUNDING:
+            yield facts.of_peak(dtype, cause + _excess(ratio), ratio > 1.03)
+        elif known and ratio < _POWER_CAP and not reasoned:
+            check = "check flops_per_clock_per_core, the core count and the clock, or say why: compute.unusual."
+            yield facts.of_peak(dtype, f"{cause}{check}{dtype}")
+
+
+def _excess(ratio: float) -> str:
+    if ratio > _PREFIX_SLIP:
+        return "looks like a prefix too far: 1 PFLOP/s is 1000 TFLOP/s"
+    if ratio > 1.6:
+        return "looks like the sparse peak: give the dense one, usually half"
+    if ratio < 1.03:
+        return "looks like a factor 1.024: prefixes of FLOP/s are decimal"
+    return "check the core count, the clock (cores.tensor_clock) and whether the peak is dense"
+
+
+def _rate_limit(facts: Facts) -> Iterator[Finding]:
+    """No core of a known generation does more per clock than its whitepaper says."""
+    ceiling = _TENSOR_RATE.get(facts.accelerator.compute_capability, 0)
+    for dtype in _SIXTEEN_BIT:
+        rate = facts.flops_per_clock.get(dtype, 0.0)
+        if ceiling and rate > ceiling:
+            problem = f"is above the {ceiling} dense FLOP per clock and core of {facts.accelerator.compute_capability}"
+            yield facts.finding(f"compute.flops_per_clock_per_core.{dtype}", f"{rate:g} FLOP", problem, refused=True)
+
+
+# The most that a narrow format usually gains over 16 bit: half the bits, twice the rate, and 6 x fp4 on Blackwell Ultra
+# (15 dense PFLOP/s at 2.5 in 16 bit, NVIDIA GB300 NVL72).
+_GAIN = {Dtype.FP8: 2.1, Dtype.INT8: 2.1, Dtype.INT4: 4.1, Dtype.NVFP4: 6.1, Dtype.MXFP4: 6.1}
+# Generations whose 8-bit units are twice as fast as the 16-bit ones: the whitepapers named above. Blackwell Ultra
+# (10.3) gave up INT8, and CDNA2 runs it at the 16-bit rate.
+_DOUBLES = {
+    Dtype.FP8: ("8.9", "9.0", "10.0", "10.3", "12.0", "gfx942", "gfx950"),
+    Dtype.INT8: ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0", "gfx942", "gfx950"),
+}
+
+
+def _gains(facts: Facts) -> Iterator[Finding]:
+    """Peaks of narrow formats stand in usual ratios to the 16-bit peak."""
+    chip, base = facts.accelerator, facts.sixteen_bit_peak
+    for dtype, most in _GAIN.items():
+        gain = chip.peaks.get(dtype, 0.0) / base if base and not facts.is_reasoned(dtype) else 0.0
+        if gain > most:
+            yield facts.of_peak(
+                dtype,
+                f"is {gain:.3g} x the 16-bit peak, {most - 0.1:g} x is the most expected; {_excess(gain)}, "
+                f"or say why under compute.unusual.{dtype}",
+            )
+        if chip.compute_capability in _DOUBLES.get(dtype, ()) and 0 < gain < 1.9:
+            yield facts.of_peak(
+                dtype,
+                f"is {gain:.3g} x the 16-bit peak, and {chip.compute_capability} doubles it; is it the 16-bit "
+                f"number, or is that one sparse? Else say why: compute.unusual.{dtype}",
+            )
+
+
+# The wider of two formats is never the faster one.
+_ORDER = (
+    (Dtype.FP32, Dtype.TF32), (Dtype.FP32, Dtype.BF16), (Dtype.TF32, Dtype.BF16), (Dtype.TF32, Dtype.FP16),
+    (Dtype.BF16, Dtype.FP8), (Dtype.FP8, Dtype.NVFP4), (Dtype.FP8, Dtype.MXFP4), (Dtype.INT8, Dtype.INT4),
+)  # fmt: skip
+
+
+def _columns(facts: Facts) -> Iterator[Finding]:
+    """A peak in the wrong column: a wide format faster than a narrow one, or two 16-bit formats that differ."""
+    peaks, unusual = facts.accelerator.peaks, facts.unusual
+    for wide, narrow in _ORDER:
+        faster = wide in peaks and narrow in peaks and peaks[wide] > peaks[narrow] * _ROUNDING
+        if faster and not {wide, narrow} & {*unusual}:
+            problem = (
+                f"is above that of {narrow}; are the two in each other's place? Else say why: compute.unusual.{wide}"
+            )
+            yield facts.of_peak(wide, problem)
+    bf16, fp16 = peaks.get(Dtype.BF16), peaks.get(Dtype.FP16)
+    if bf16 and fp16 and max(bf16, fp16) > min(bf16, fp16) * _ROUNDING and not {*_SIXTEEN_BIT} & {*unusual}:
+        yield facts.of_peak(Dtype.FP16, f"differs from bf16 ({_tera(bf16)}); say why under compute.unusual.fp16")
+
+
+def _ridges(facts: Facts) -> Iterator[Finding]:
+    """Peak over memory bandwidth lies between 1 and 2000 FLOP/B on every known accelerator."""
+    for dtype in facts.accelerator.peaks:
+        ridge = float(facts.accelerator.ridge(dtype))
+        if not 1.0 <= ridge <= 2000.0:
+            problem = (
+                f"is {ridge:.3g} FLOP/B over memory.bandwidth, outside 1 to 2000; check the prefixes of both units"
+            )
+            yield facts.of_peak(dtype, problem, refused=not 0.1 <= ridge <= 20000.0)
+
+
+def _tera(rate: float) -> str:
+    return f"{rate / 1e12:.4g} TFLOP/s"
+
+
+_GIB_OVER_GB = 2**30 / 1e9
+_CAPACITY_ROUNDING = 1.0005  # capacities are given to three digits
+
+
+def _capacity(facts: Facts) -> Iterator[Finding]:
+    """What the driver shows lies between 0.7 of the label in GB (Apple keeps a quarter) and the label in GiB.
+
+    A label that is itself in GiB is the most that there can be.
+    """
+    seen = float(facts.accelerator.memory_bytes)
+    ratio, value = seen / facts.label_bytes, format_bytes(seen)
+    most = 1.0 if facts.label_is_binary else _GIB_OVER_GB
+    if ratio > most * _CAPACITY_ROUNDING:
+        problem = (
+            f"is {ratio:.3g} x memory.label, more than GiB for GB can explain; is it a GB number written with GiB?"
+            if most > 1
+            else f"is {ratio:.4g} x memory.label; check both, the driver never shows more than there is"
+        )
+        yield facts.finding("memory.capacity", value, problem, refused=True)
+    elif ratio < 0.7:
+        problem = f"is {ratio:.3g} x memory.label; give what the driver shows (nvidia-smi: total, MiB)"
+        yield facts.finding("memory.capacity", value, problem, refused=ratio < 0.2)
+    elif abs(ratio - 1) < 5e-4 and not facts.label_is_binary:
+        problem = "is the marketing number; give what the driver shows (nvidia-smi: total, MiB; GB is 1e9, GiB is 2^30)"
+        yield facts.finding("memory.capacity", value, problem)
+
+
+# Eight stacks, or a bus of 512 bit, at the type's fastest grade [B/s]: JEDEC JESD235 (HBM2, HBM2e), JESD238 (HBM3),
+# vendors' HBM3e at 9.6 Gb/s, JESD270 (HBM4) with headroom; GDDR6 20, GDDR6X 23, GDDR7 32 Gb/s a pin.
+_CEILING = {
+    "HBM2": 8 * 307e9, "HBM2e": 8 * 461e9, "HBM3": 8 * 819e9, "HBM3e": 8 * 1.23e12, "HBM4": 8 * 2.8e12,
+    "GDDR6": 1.28e12, "GDDR6X": 1.48e12, "GDDR7": 2.05e12,
+}  # fmt: skip
+# The longest that reading the whole memory takes on a shipped accelerator is 46 ms (MI325X) and 81 ms (L4) [s].
+_SLOWEST_SWEEP = {"HBM": 0.06, "GDDR": 0.12}
+
+
+def _bandwidth(facts: Facts) -> Iterator[Finding]:
+    """No memory type is faster than its fastest grade, nor so slow that its own capacity takes too long to read."""
+    rate = float(facts.accelerator.memory_bandwidth)
+    ceiling = _CEILING.get(facts.memory_type)
+    if ceiling and rate > ceiling:
+        problem = (
+            f"is {rate / ceiling:.3g} x the most that {facts.memory_type} gives one device "
+            f"({format_rate(ceiling, 'B/s')}); is it in bits, for several devices, or a capacity?"
+        )
+        yield facts.of_rate("memory.bandwidth", rate, problem, refused=rate > 3 * ceiling)
+    family = next((family for family in _SLOWEST_SWEEP if facts.memory_type.upper().startswith(family)), "")
+    sweep = float(facts.accelerator.memory_bytes) / rate
+    if family and sweep > _SLOWEST_SWEEP[family]:
+        problem = (
+            f"would need {sweep * 1e3:.3g} ms to read memory.capacity once; no {family} device needs more than "
+            f"{_SLOWEST_SWEEP[family] * 1e3:g}; check the unit (b/s is bits, B/s is bytes)"
+        )
+        yield facts.of_rate("memory.bandwidth", rate, problem, refused=sweep > 1.0)
+
+
+# One direction, all links of a device together [B/s]. NVLink: 6, 12 or 18 x 25, 18 x 50 GB/s (NVIDIA V100, A100,
+# H100 and Blackwell whitepapers); xGMI: 7 x 64 and 7 x 76.8 GB/s (AMD MI300X and MI355X data sheets), MI250X 8 x 50.
+_LINK_CEILING = {
+    "nvlink2": 150e9, "nvlink3": 300e9, "nvlink4": 450e9, "nvlink5": 900e9,
+    "gfx90a": 400e9, "gfx942": 448e9, "gfx950": 537.6e9,
+}  # fmt: skip
+_PCIE_X16 = {3: 15.75e9, 4: 31.5e9, 5: 63e9, 6: 121e9, 7: 242e9}  # 16 lanes, one direction [B/s] (PCI-SIG)
+_NIC_CEILING = 150e9  # assumed: 1.2 Tb/s an accelerator; the fastest shipped is 800 Gb/s [B/s]
+_BOTH_DIRECTIONS = "looks like both directions together: give one, half of it"
+
+
+def _links(facts: Facts) -> Iterator[Finding]:
+    """Links and PCIe are given in one direction: no more than the generation has. The network is sold in bits."""
+    chip = facts.accelerator
+    generation = chip.link_kind.lower().replace(" ", "").partition("-")[0]
+    ceiling = _LINK_CEILING.get(generation) or _LINK_CEILING.get(chip.compute_capability)
+    rate, pcie, nic = float(chip.link_bandwidth), float(chip.pcie_bandwidth), float(chip.nic_bandwidth)
+    if ceiling and rate > ceiling * 1.05:
+        of = f"the {format_rate(ceiling, 'B/s')} of {chip.link_kind} in one direction"
+        cause = _BOTH_DIRECTIONS if rate < 2.2 * ceiling else "check the unit"
+        yield facts.of_rate("links.bandwidth", rate, f"is {rate / ceiling:.3g} x {of}; {cause}", refused=True)
+    lanes = _PCIE_X16.get(facts.pcie_generation, max(_PCIE_X16.values()))
+    if pcie > lanes * 1.05:
+        of = f"the {format_rate(lanes, 'B/s')} of 16 lanes of this generation in one direction"
+        yield facts.of_rate("links.pcie", pcie, f"is above {of}; {_BOTH_DIRECTIONS}", refused=True)
+    if nic > _NIC_CEILING:
+        problem = (
+            "is more than any network card gives one accelerator; networks are sold in Gb/s, is it written as GB/s?"
+        )
+        yield facts.of_rate("links.nic", nic, problem)
+
+
+_CHECKS = (
+    _release_year, _cores_times_rate, _rate_limit, _gains, _columns, _ridges, _capacity, _bandwidth, _links,
+)  # fmt: skip

@@ -1,28 +1,75 @@
-"""One mapping of a spec file, read strictly: every key known, every number with its unit and its source."""
+"""One section of a spec file, read strictly into the type that describes it.
+
+A dataclass says which keys a section has, and its annotations what each of them holds: `read` is the only reader. Every
+refusal is a SpecError of one line: `file: key: value: what is wrong; the fix`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError, nearest
+from rooflinekit.model.types.hardware import Source
 from rooflinekit.model.types.units import parse_quantity
+from rooflinekit.specs.files import once, read_yaml
 
-__all__ = ["Section"]
+__all__ = ["EMPTY", "Cites", "Count", "Layout", "Section", "described"]
+
+T = TypeVar("T")
+Count = Annotated[int, ""]
+"""A whole number above 0; a plain `int` may be 0. A number with a unit is an `Annotated[float, "B/s"]`."""
+Cites = Annotated[tuple[str, ...], "sources"]
+"""Ids of documents that the file lists under `sources`."""
+
+EMPTY: Mapping[Any, Any] = MappingProxyType({})
+"""The default of a section that may be absent."""
 
 _MOST = 10**9
+_ARITHMETIC = {dtype.value: dtype for dtype in Dtype if dtype.unit is dtype}
+
+
+class Layout:
+    """What a section of a file holds: its annotations say of which kind each key is, its attributes are the defaults.
+
+    These are no dataclasses: making one takes half a millisecond, and every start would pay for thirty.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+
+class _Document(Layout):
+    title: str
+    url: str
+    read: bool
 
 
 @dataclass(frozen=True)
 class Section:
-    """The keys under `key` in `file`; every reader raises SpecError: `file: key: value: what is wrong; the fix`."""
+    """The keys under `key` in `file`, with the documents that the file cites; example: the command that prints one."""
 
     file: Path
     key: str
     data: Mapping[str, Any]
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    example: str = ""
+
+    @classmethod
+    def open(cls, path: Path, example: str = "") -> Section:
+        """A whole YAML file, with the documents under `sources`."""
+        return cls(path, "", read_yaml(path), {}, example).with_sources()
+
+    def with_sources(self) -> Section:
+        """The section and its parts, which may cite the documents under its `sources`."""
+        listed = self.section("sources")
+        read = {name: listed.section(name).read(_Document) for name in listed.data}
+        return replace(self, sources={name: Source(name, **vars(document)) for name, document in read.items()})
 
     def path(self, key: str) -> str:
         """The full name of `key`, such as `memory.bandwidth`."""
@@ -41,11 +88,57 @@ class Section:
                 self.refuse(str(key), f"unknown key; nearest: {', '.join(near)}")
         for key in required:
             if self.data.get(key) is None:
-                self.refuse(key, "is missing; add it (`rooflinekit show --template gpu` prints an example)")
+                self.refuse(key, "is missing; add it" + (f" ({self.example})" if self.example else ""))
 
     def has(self, key: str) -> bool:
         """Whether `key` is there with a value."""
         return self.data.get(key) is not None
+
+    def read(self, kind: type[T]) -> T:
+        """The section as a `kind`: each key by its annotation."""
+        required, hints = described(kind)
+        self.expect(required, hints)
+        return kind(**{key: self.value(key, hint) for key, hint in hints.items() if self.has(key)})
+
+    def value(self, key: str, hint: Any) -> Any:
+        """The value of a key that is there, as its annotation says."""
+        origin, args = get_origin(hint), get_args(hint)
+        if origin is Annotated:
+            return self.cites(key) if args[1] == "sources" else self._number(key, *args)
+        if origin is Literal:
+            return self.choice(key, args)
+        if origin in (Union, UnionType):  # `X | None`: what is there is an X; `str | X`: a text, else an X
+            kinds = [kind for kind in args if kind is not NoneType]
+            is_text = str in kinds and isinstance(self.data[key], str)
+            return self.value(key, str if is_text else kinds[-1])
+        if isinstance(hint, type) and (issubclass(hint, Layout) or is_dataclass(hint)):
+            return self.section(key).read(hint)
+        if origin is tuple:
+            return self._tuple(key, args[0])
+        if origin in (dict, Mapping):
+            return self._mapping(key, *args)
+        return _READERS[hint](self, key)
+
+    def _number(self, key: str, kind: type, unit: str) -> float:
+        return self.count(key) if kind is int else self.quantity(key, unit)
+
+    def _tuple(self, key: str, item: Any) -> tuple[Any, ...]:
+        if item is str:
+            return self.texts(key)
+        if item is float:
+            listed = self.data[key]
+            if not isinstance(listed, list):
+                self.refuse(key, f"value {listed!r} is not a list of numbers")
+            return tuple(self.number_in(f"{key}[{at}]", value) for at, value in enumerate(listed))
+        return tuple(entry.read(item) for entry in self.entries(key))
+
+    def _mapping(self, key: str, names: Any, item: Any) -> dict[Any, Any]:
+        """The keys of a section, each with a value of the same kind; number formats by their names."""
+        inner = self.section(key)
+        if names is Dtype:
+            inner.expect((), _ARITHMETIC)
+            return {_ARITHMETIC[name]: inner.value(name, item) for name in inner.data}
+        return dict(inner.data) if item is Any else {str(name): inner.value(name, item) for name in inner.data}
 
     def section(self, key: str) -> Section:
         """The mapping under `key`, empty if there is none."""
@@ -54,7 +147,17 @@ class Section:
             value = {}
         if not isinstance(value, dict):
             self.refuse(key, f"value {value!r} is not a section; put keys with values under it")
-        return Section(self.file, self.path(key), value)
+        return self._part(key, value)
+
+    def _part(self, key: str, data: Mapping[str, Any]) -> Section:
+        return Section(self.file, self.path(key), data, self.sources, self.example)
+
+    def entries(self, key: str) -> list[Section]:
+        """The list of sections under `key`, empty if there is none."""
+        listed = self.data.get(key) or []
+        if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
+            self.refuse(key, "is not a list of sections; begin each with '-' and put keys with values under it")
+        return [self._part(f"{key}[{number}]", entry) for number, entry in enumerate(listed)]
 
     def text(self, key: str, default: str = "") -> str:
         """A text; a number that should be one is refused, because YAML has changed it already (9.0, 1e3)."""
@@ -72,6 +175,28 @@ class Section:
             self.refuse(key, f"value {value!r} is not a list of texts; write it like [a, b]")
         return tuple(value)
 
+    def cites(self, key: str) -> tuple[str, ...]:
+        """Ids of documents under `sources`, at least one."""
+        ids = self.texts(key)
+        if not ids:
+            self.refuse(key, "is empty; name at least one id from `sources`")
+        for unknown in (name for name in ids if name not in self.sources):
+            near = ", ".join(nearest(unknown, self.sources)) or "none is listed"
+            self.refuse(key, f"value {unknown!r} is not under `sources`; nearest: {near}")
+        return ids
+
+    def titles(self, ids: Collection[str]) -> str:
+        """The documents with these ids, for people."""
+        cited = [self.sources[name] for name in ids]
+        return "; ".join(source.title + ("" if source.read else " (not read)") for source in cited)
+
+    def choice(self, key: str, known: Collection[str]) -> str:
+        """One of a few words."""
+        text = self.text(key)
+        if text not in known:
+            self.refuse(key, f"value {text!r} is not one of {', '.join(known)}")
+        return text
+
     def flag(self, key: str) -> bool:
         """True or false, and nothing else."""
         value = self.data.get(key)
@@ -79,22 +204,57 @@ class Section:
             self.refuse(key, f"value {value!r} is not true or false")
         return value
 
-    def count(self, key: str) -> int:
-        """A whole number above 0."""
+    def count(self, key: str, least: int = 1) -> int:
+        """A whole number above 0 that a device may have of something, or any of at least `least`."""
         value = self.data.get(key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            self.refuse(key, f"value {value!r} is not a whole number above 0")
-        if value > _MOST:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            self.refuse(key, f"value {value!r} is not a whole number" + (" above 0" if least else ""))
+        if least and value > _MOST:
             self.refuse(key, f"value is above {_MOST:,}, more than any device has of anything")
         return value
+
+    def number(self, key: str, low: float = 0.0, high: float = math.inf) -> float:
+        """A finite number without a unit, from `low` to `high`."""
+        return self.number_in(key, self.data.get(key), low, high)
+
+    def number_in(self, key: str, value: object, low: float = 0.0, high: float = math.inf) -> float:
+        """The same for a value inside the one of `key`."""
+        plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not plain or not math.isfinite(value) or not low <= value <= high:  # type: ignore[arg-type, operator]
+            span = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
+            self.refuse(key, f"{value!r} is not a number {span}")
+        return float(value)  # type: ignore[arg-type]
 
     def quantity(self, key: str, dimension: str) -> float:
         """A positive finite number in SI; the file must give its unit."""
         text = self.data.get(key)
-        try:
-            value = parse_quantity(text, dimension)
-        except (ValueError, OverflowError) as error:
-            self.refuse(key, str(error))
+        value = self.quantity_in(key, text, dimension)
         if not math.isfinite(value) or value <= 0:
             self.refuse(key, f"value {text!r} is not above 0 and finite; leave the key out if it is unknown")
         return value
+
+    def quantity_in(self, key: str, text: object, dimension: str) -> float:
+        """A number in SI inside the value of `key`, of any size."""
+        try:
+            return parse_quantity(text, dimension)
+        except (ValueError, OverflowError) as error:
+            self.refuse(key, str(error))
+
+
+_READERS: Mapping[Any, Any] = {
+    str: Section.text,
+    bool: Section.flag,
+    int: lambda section, key: section.count(key, 0),
+    float: Section.number,
+    Any: lambda section, key: section.data[key],
+}
+
+
+@once
+def described(kind: Any) -> tuple[list[str], dict[str, Any]]:
+    """The keys that must be there, and what every key holds."""
+    hints = get_type_hints(kind, include_extras=True)
+    if issubclass(kind, Layout):
+        return [name for name in hints if not hasattr(kind, name)], hints
+    required = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
+    return required, {f.name: hints[f.name] for f in fields(kind)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import inspect
 import io
 import json
 
@@ -11,9 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
-from rooflinekit.cli.estimate import estimate
-from rooflinekit.cli.explain import explain
-from rooflinekit.cli.options import with_options_of
+from rooflinekit.cli.command import find
 
 
 def run(*arguments):
@@ -21,20 +18,9 @@ def run(*arguments):
 
 
 def test_it_takes_the_options_of_estimate():
-    own, shared = inspect.signature(explain).parameters, inspect.signature(estimate).parameters
-    assert set(own) == set(shared) - {"plots"} | {"metric", "depth"}
-    assert {name: p.default for name, p in own.items() if name in shared} == {
-        n: p.default for n, p in shared.items() if n != "plots"
-    }
-
-
-def test_shared_options_arrive_as_keywords():
-    def other(gpu: str = "a", batch: int = 1) -> None: ...
-
-    @with_options_of(other, "batch")
-    def command(model: str, **scenario: object) -> None: ...
-
-    assert list(inspect.signature(command).parameters) == ["model", "gpu"]
+    own, shared = find("explain").options, find("estimate").options
+    assert set(own) == set(shared) - {"plots"} | {"depth"}
+    assert all(row is shared[name] for name, row in own.items() if name in shared)
 
 
 def test_options_change_the_answer():

@@ -17,11 +17,11 @@ from rooflinekit.decision.economics.recompute import naive_decoding
 from rooflinekit.decision.economics.token_prices import token_times
 from rooflinekit.decision.economics.waste import memory_waste
 from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.estimation.lengths import Fixed, Uniform
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import InFlight, slots
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError
-from rooflinekit.simulation.lengths import Fixed, Uniform
 
 
 def predictor(model: str = "llama-3-8b", gpu: str = "h100-sxm", calibration: str | None = None, **kw: Any) -> Predictor:
@@ -85,9 +85,9 @@ class TestRecompute:
 
     def test_it_is_the_sum_of_steps(self) -> None:
         both = naive_decoding(PLAIN, 100, 5)
-        naive = sum(float(PLAIN.plan.time(Batch.prefill(1.0, 100.0 + i)).time) for i in range(5))
-        cached = float(PLAIN.plan.time(Batch.prefill(1.0, 100.0)).time)
-        cached += sum(float(PLAIN.plan.time(Batch.decode(1.0, 101.0 + i)).time) for i in range(4))
+        naive = sum(float(PLAIN.plan.time(Batch.prefill(1.0, 100.0 + i)).expected) for i in range(5))
+        cached = float(PLAIN.plan.time(Batch.prefill(1.0, 100.0)).expected)
+        cached += sum(float(PLAIN.plan.time(Batch.decode(1.0, 101.0 + i)).expected) for i in range(4))
         assert (both.naive_s, both.cached_s) == pytest.approx((naive, cached))
 
     def test_one_token_needs_no_cache(self) -> None:
@@ -96,7 +96,7 @@ class TestRecompute:
 
     def test_a_long_output_is_taken_at_a_thousand_lengths(self) -> None:
         sampled = naive_decoding(BOUND, 10, 3000)
-        naive = sum(float(BOUND.plan.time(Batch.prefill(1.0, 10.0 + i)).time) for i in range(3000))
+        naive = sum(float(BOUND.plan.time(Batch.prefill(1.0, 10.0 + i)).expected) for i in range(3000))
         assert sampled.naive_s == pytest.approx(naive, rel=1e-3)
 
 

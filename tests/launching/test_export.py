@@ -14,8 +14,7 @@ from test_flags import declared
 import rooflinekit as rk
 from rooflinekit.decision.launching.result import Launch, Server
 from rooflinekit.decision.launching.share import memory_share
-from rooflinekit.specs.engines import load_engine
-from rooflinekit.specs.flags import load_flags
+from rooflinekit.specs.engines import load_engine, load_flags
 
 VERSIONS = [f"{engine}@{version}" for engine in ("vllm", "sglang", "trtllm") for version in load_flags(engine).read]
 

@@ -13,8 +13,7 @@ import pytest
 
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.flags import Flag, FlagTable, version_key
-from rooflinekit.specs.engines import load_engine
-from rooflinekit.specs.flags import launchable, load_flags
+from rooflinekit.specs.engines import launchable, load_engine, load_flags
 
 FOUND = {
     (row["engine"], row["option"]): row["versions"].split()

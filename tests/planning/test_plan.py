@@ -13,6 +13,7 @@ import rooflinekit as rk
 from rooflinekit.decision.planning import ranking
 from rooflinekit.decision.planning.answer import PlanAnswer
 from rooflinekit.decision.planning.confirm import Played
+from rooflinekit.decision.planning.curve import tabulate
 from rooflinekit.decision.planning.demand import Demand, read_demand
 from rooflinekit.decision.planning.objective import Objective, parse_objectives
 from rooflinekit.decision.planning.option import Option
@@ -22,7 +23,6 @@ from rooflinekit.decision.planning.reading import read_question
 from rooflinekit.decision.planning.replica import ability, lay_out
 from rooflinekit.decision.planning.search import search
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.model.traffic.curve import tabulate
 from rooflinekit.model.traffic.mixing import InFlight, shared_times, slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError
@@ -197,7 +197,7 @@ def test_a_prefill_pool_is_a_queue_with_one_server() -> None:
     """M/D/1 at half load waits half a service time (Pollaczek and Khinchine)."""
     demand = read_demand({"rate": 1.0, "isl": 1000, "osl": 150})
     pool = PrefillPool.of(lay_out(MODEL, "h100-sxm", {}, demand, None), demand)
-    service = float(pool.prompt.time)
+    service = float(pool.prompt.expected)
     felt = pool.feel(demand, 0.5 / service)
     request = pool.replica.predictor.plan.costs.request
     assert felt.means["ttft"] == pytest.approx(service + request + service / 2.0)
@@ -271,7 +271,7 @@ def test_the_table_of_shared_times_is_the_closed_form_s(quick: PlanAnswer) -> No
     for running in (1.0, 1.5, 17.25, 64.0, room):
         known, worked = curve(running), shared_times(predictor, InFlight(running, 1000.0, 150.0))
         for kind in ("step", "share", "first"):
-            for part in ("time", "bound", "low", "high"):
+            for part in ("expected", "bound", "low", "high"):
                 values = [float(getattr(getattr(times, kind), part)) for times in (known, worked)]
                 assert values[0] == pytest.approx(values[1], rel=5e-3)
 

@@ -111,8 +111,8 @@ class TestSigns:
     def test_a_factor_of_one_changes_nothing(self, resource: str) -> None:
         found, work = predictor("llama-3-70b", "h100-sxm", None, (("tp", 4),)), Workload(32.0)
         same = scaled(found, resource, 1.0)
-        assert float(same.tpot(work).time) == float(found.tpot(work).time)
-        assert float(same.ttft(work).time) == float(found.ttft(work).time)
+        assert float(same.tpot(work).expected) == float(found.tpot(work).expected)
+        assert float(same.ttft(work).expected) == float(found.ttft(work).expected)
 
 
 class TestBalance:

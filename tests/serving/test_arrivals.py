@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rooflinekit.estimation.lengths import Fixed, LogNormal, Uniform
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.simulation.arrivals import (
     Burst,
@@ -21,7 +22,6 @@ from rooflinekit.simulation.arrivals import (
     generate,
     parse_process,
 )
-from rooflinekit.simulation.lengths import Fixed, LogNormal, Uniform
 
 PLAIN = Requests(Fixed(8), Fixed(4))
 rates = st.floats(1e-3, 1e4)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rooflinekit.estimation.lengths import MOST_TOKENS, Empirical, Fixed, LogNormal, Uniform, cv, parse_length
 from rooflinekit.model.types.errors import InputError, SpecError
-from rooflinekit.simulation.lengths import MOST_TOKENS, Empirical, Fixed, LogNormal, Uniform, cv, parse_length
 
 COUNT = 20_000
 

@@ -44,7 +44,7 @@ def drawn(seed, n=400):
 def test_decode_steps_are_those_of_the_step_function(tabulated):
     plan, table = tabulated
     batch, context, _, _ = drawn(0)
-    exact = plan.time(Batch.decode(batch, context)).time
+    exact = plan.time(Batch.decode(batch, context)).expected
     found = [table(int(b), float(c)) for b, c in zip(batch, context, strict=True)]
     assert found == pytest.approx(exact, rel=0.005)
 
@@ -54,7 +54,7 @@ def test_mixed_steps_too(tabulated):
     batch, context, new, past = drawn(1)
     mixed = Batch(prefilling=Sequences(1.0, new, past), decoding=Sequences(batch, 1.0, context - 1.0))
     found = [table(int(b), float(c), int(n), int(p)) for b, c, n, p in zip(batch, context, new, past, strict=True)]
-    assert found == pytest.approx(plan.time(mixed).time, rel=0.01)
+    assert found == pytest.approx(plan.time(mixed).expected, rel=0.01)
 
 
 COSTS = {
@@ -72,12 +72,12 @@ def test_what_an_engine_adds_is_in_the_table(plan_of, costs):
     batch, context, new, past = drawn(3)
     new = np.minimum(new, 2000.0)
     decode = [table(int(b), float(c)) for b, c in zip(batch, context, strict=True)]
-    assert decode == pytest.approx(plan.time(Batch.decode(batch, context)).time, rel=0.005)
+    assert decode == pytest.approx(plan.time(Batch.decode(batch, context)).expected, rel=0.005)
     mixed = Batch(prefilling=Sequences(1.0, new, past), decoding=Sequences(batch, 1.0, context - 1.0))
     found = [table(int(b), float(c), int(n), int(p)) for b, c, n, p in zip(batch, context, new, past, strict=True)]
-    assert found == pytest.approx(plan.time(mixed).time, rel=0.01)
+    assert found == pytest.approx(plan.time(mixed).expected, rel=0.01)
     alone = [table(0, 0, int(n), int(p)) for n, p in zip(new, past, strict=True)]
-    assert alone == pytest.approx(plan.time(Batch(prefilling=Sequences(1.0, new, past))).time, rel=0.01)
+    assert alone == pytest.approx(plan.time(Batch(prefilling=Sequences(1.0, new, past))).expected, rel=0.01)
 
 
 def test_several_prompts_in_a_step(tabulated):
@@ -89,7 +89,7 @@ def test_several_prompts_in_a_step(tabulated):
         count = int(draw.integers(2, 9))
         new, past = draw.integers(1, 2048, count), draw.integers(0, 4000, count) * draw.integers(0, 2, count)
         ragged = Sequences(np.ones(count), new.astype(float), past.astype(float), ragged=True)
-        exact = float(plan.time(Batch(prefilling=ragged)).time)
+        exact = float(plan.time(Batch(prefilling=ragged)).expected)
         errors.append(abs(table.step(0, 0, list(zip(new.tolist(), past.tolist(), strict=True)), count) / exact - 1))
     assert np.median(errors) < 0.025
     assert max(errors) < 0.06
@@ -130,14 +130,14 @@ def more_work_table(plan_of):
 def test_drafts_verify_several_tokens_in_a_step(plan_of):
     plan = plan_of("llama-3-8b", calibration="h100-sxm--vllm")
     table = build_table(plan, 64, 8192, width=4)
-    exact = float(plan.time(Batch.decode(32.0, 2048.0, 4.0)).time)
+    exact = float(plan.time(Batch.decode(32.0, 2048.0, 4.0)).expected)
     assert table(32, 2048) == pytest.approx(exact, rel=0.005)
 
 
 def test_attention_replicas_share_the_sequences(plan_of):
     plan = plan_of("deepseek-v3", "h200-sxm", "h200-sxm--vllm", tp=1, dp=8, ep=8)
     table = build_table(plan, 128, 8192)
-    exact = float(plan.time(Batch.decode(8.0, 2048.0)).time)
+    exact = float(plan.time(Batch.decode(8.0, 2048.0)).expected)
     assert table(64, 2048) == pytest.approx(exact, rel=0.005)
     assert table(57, 2048) == pytest.approx(exact, rel=0.005)  # the fullest has 8 too
 
@@ -151,9 +151,9 @@ def test_replicas_that_have_no_prompt_leave_the_experts_less_to_do(plan_of, deco
     own = -(-decodes // 8)
     filled = (decodes + new) / (8 * (own + new))
     batch = Batch(Sequences(1.0, float(new), 0.0), Sequences(float(own), 1.0, 2047.0), filled)
-    exact = float(plan.time(batch).time)
+    exact = float(plan.time(batch).expected)
     assert table(decodes, 2048, new) == pytest.approx(exact, rel=0.01)
-    full = float(plan.time(replace(batch, filled=1.0)).time)
+    full = float(plan.time(replace(batch, filled=1.0)).expected)
     assert full > 1.02 * exact  # what the test tells apart
 
 

@@ -13,7 +13,7 @@ from oracle import kv_elements_per_token, parameters
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs import spec_dir
 from rooflinekit.specs.config import model_from_config
-from rooflinekit.specs.locate import read_yaml
+from rooflinekit.specs.files import read_yaml
 
 BASES = (
     "gpt2", "opt-6.7b", "bloom-176b", "mpt-30b", "falcon-7b", "falcon-40b", "palm-62b", "starcoder-15b", "starcoder2-7b",

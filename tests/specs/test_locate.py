@@ -9,13 +9,11 @@ import pytest
 
 from rooflinekit.model.types.errors import SpecError, UnknownNameError
 from rooflinekit.specs import locate
+from rooflinekit.specs.files import read_json, read_text, read_yaml
 from rooflinekit.specs.locate import (
     aliases,
     kind_of_file,
     names,
-    read_json,
-    read_text,
-    read_yaml,
     resolve,
     spec_dir,
     tokens,
@@ -65,7 +63,7 @@ def test_no_two_specs_claim_one_name(kind):
             assert key, f"{name}: an alias without letters or digits"
             assert key not in claimed, f"{name} and {claimed[key]} both claim {'-'.join(key)}"
             claimed[key] = name
-    ambiguous = [tokens(text) for entry in locate._scan(locate._files(kind)) for text in entry.ambiguous]
+    ambiguous = [tokens(text) for entry in locate._scan(kind) for text in entry.ambiguous]
     assert len(ambiguous) == len(set(ambiguous))
     assert not set(ambiguous) & set(claimed)
 
@@ -73,7 +71,7 @@ def test_no_two_specs_claim_one_name(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_alias_lines_are_found_by_the_text_scan(kind):
     """What the scan of the first characters finds is what the YAML says."""
-    for entry in locate._scan(locate._files(kind)):
+    for entry in locate._scan(kind):
         data = read_yaml(entry.path)
         assert list(entry.exact) == list(data.get("aliases") or []), entry.path
         assert list(entry.ambiguous) == list(data.get("ambiguous_aliases") or []), entry.path

@@ -16,8 +16,9 @@ from rooflinekit.estimation.facts import kv_cache_bytes
 from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs import load_model, spec_dir
-from rooflinekit.specs.config.claims import claimed_name
-from rooflinekit.specs.locate import aliases, read_yaml
+from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.locate import aliases
+from rooflinekit.specs.models import claimed_name
 
 COLLECTED = Path(__file__).parents[2].parent / "shared" / "data" / "specs" / "hf_configs"
 

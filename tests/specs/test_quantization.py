@@ -13,7 +13,7 @@ from rooflinekit.model.types.errors import DtypeError, InputError, SpecError
 from rooflinekit.model.types.model import WeightFormats
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.config import model_from_config
-from rooflinekit.specs.config.modules import Patterns
+from rooflinekit.specs.config.quantization import Patterns
 
 B200 = load_accelerator("b200-sxm").value
 BASE = {

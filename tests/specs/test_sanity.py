@@ -35,9 +35,9 @@ def slipped(tmp_path):
     return result
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_no_shipped_file_has_a_finding(path):
-    assert findings(read_facts(path)) == []
+def test_no_shipped_file_has_a_finding():
+    for path in SHIPPED:
+        assert findings(read_facts(path)) == []
 
 
 BF16, FP8, CAPACITY, BANDWIDTH = r"^    bf16: .*OP/s$", r"^    fp8: .*$", r"^  capacity: .*$", r"^  bandwidth: .*$"

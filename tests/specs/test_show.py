@@ -43,7 +43,7 @@ def test_a_template_that_was_saved_is_shown(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("text", "said"), [
     ("a: 1\n", "file.yaml: is neither a model (it has no `config`) nor an accelerator (it has no"),
-    ("config: 1\nname: x\n", "config = 1 is not an object of Hugging Face keys"),
+    ("config: 1\nname: x\nsource: y\n", "config: value 1 is not a section; put keys with values under it"),
     (accelerator_template().replace("title: Example Corp X1 96GB", ""), "title: is missing"),
     ("a: [\n", "not valid YAML"),
 ])  # fmt: skip

@@ -15,7 +15,7 @@ from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs import spec_dir
 from rooflinekit.specs.config import model_from_config
-from rooflinekit.specs.locate import read_json, read_yaml
+from rooflinekit.specs.files import read_json, read_yaml
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

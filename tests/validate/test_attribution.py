@@ -14,7 +14,8 @@ pytest.importorskip("torch", reason="needs the extra `gpu` (torch)")
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.kernel import Kernel, KernelTime
+from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.time import KernelTime
 from rooflinekit.validate.attribution import Event, Line, Spent, attribute, causes, class_of, classes, missed
 from rooflinekit.validate.profile_step import read_trace
 
@@ -103,7 +104,7 @@ def timed(name: str, family: str, time: float, **needs: float) -> KernelTime:
     parts = {"compute": 0.0, "memory": 0.0, "network": 0.0, "overhead": 0.0, **needs}
     parts = {cause: each * 1e-6 for cause, each in parts.items()}
     kernel = Kernel(name, family, 1, Dtype.BF16)  # type: ignore[arg-type]
-    return KernelTime(kernel, 0.0, time=time * 1e-6, low=0.0, high=0.0, **parts)
+    return KernelTime(time * 1e-6, 0.0, 0.0, 0.0, kernel, **parts)
 
 
 class TestSideBySide:
@@ -132,7 +133,7 @@ class TestSideBySide:
     def test_both_sides_add_up(self) -> None:
         for lines in (classes(self.SPENT, self.STEP), causes(self.SPENT, self.STEP)):
             assert sum(line.measured_us for line in lines) == pytest.approx(self.SPENT.total)
-            assert sum(line.predicted_us for line in lines) == pytest.approx(1e6 * float(self.STEP.time))
+            assert sum(line.predicted_us for line in lines) == pytest.approx(1e6 * float(self.STEP.expected))
 
     def test_the_largest_miss_comes_first(self) -> None:
         first, second, *_ = missed(classes(self.SPENT, self.STEP))
@@ -143,7 +144,7 @@ class TestSideBySide:
         step = plan_of("mixtral-8x7b", tp=2, calibration="h100-sxm--vllm").time(Batch.decode(8.0, 2048.0))
         lines = {line.what: line.predicted_us for line in classes(Spent({}, 0.0, 0.0), step)}
         assert all(lines[name] > 0 for name in ("matrix", "attention", "elementwise", "network"))
-        assert sum(lines.values()) == pytest.approx(1e6 * float(step.time))
+        assert sum(lines.values()) == pytest.approx(1e6 * float(step.expected))
 
 
 class TestTrace:

@@ -130,6 +130,36 @@ class TestByHand:
         assert stop_of(sent, "return tokens").work.network_bytes == pytest.approx(6 * 11 / 14 * 4096 * 2)
         assert stop_of(sent, "expert gate and up").weights[0].shape == (4, 2 * 14336, 4096)
 
+    def test_ranks_share_a_context(self) -> None:
+        """cp=2 of 8 tokens: a rank computes 4 and scores half of the 36 pairs, and in decode half of 9."""
+        prefill, decode = rk.shapes("llama-3-8b", tokens=8, cp=2).phases
+        layer, behind = prefill.sections[1], decode.sections[1]
+        assert stop_of(layer, "split heads").outputs[0].shape == (4, 32, 128)
+        assert stop_of(layer, "context gather").work.network_bytes == 8 * 2 * 8 * 128 * 2 / 2
+        assert stop_of(layer, "scores").work.flops == 2 * 32 * 128 * 36 / 2
+        assert stop_of(behind, "scores").work.flops == 2 * 32 * 128 * 9 / 2
+        names = [stop.name for stop in behind.stops]
+        assert names[names.index("context queries") :][:7] == [
+            "context queries", "scores", "softmax", "weighted sum", "context results", "context merge",
+            "concatenate heads",
+        ]  # fmt: skip
+
+    def test_sequence_parallel_norms_have_a_share_of_the_tokens(self) -> None:
+        """An all-gather before each block and a reduce-scatter behind it, together as many bytes as an all-reduce."""
+        layer = rk.shapes("llama-3-8b", tokens=8, tp=2, sequence_parallel=True).phases[0].sections[1]
+        names = [stop.name for stop in layer.stops]
+        assert names[:4] == ["residual", "norm", "sequence gather", "QKV projection"]
+        assert names[-2:] == ["down projection", "sequence scatter"]
+        assert stop_of(layer, "norm").work.flops == 4 * 8 * 4096 / 2
+        assert stop_of(layer, "sequence scatter").outputs[0].shape == (8, 2048)
+        assert stop_of(layer, "sequence gather").work.network_bytes == 8 * 4096 * 2 / 2
+
+    def test_a_budget_of_keys_shortens_decode(self) -> None:
+        """window:4 at 9 tokens: 4·5/2 + 5·4 pairs in the prefill, 4 of the decoding token's 10."""
+        prefill, decode = rk.shapes("llama-3-8b", tokens=9, kv_policy="window:4").phases
+        assert stop_of(prefill.sections[1], "scores").work.flops == 2 * 32 * 128 * 30
+        assert stop_of(decode.sections[1], "scores").work.flops == 2 * 32 * 128 * 4
+
     def test_stages_hand_the_stream_on(self) -> None:
         """pp=4, tp=2: three times, each rank its half of the columns."""
         for phase, tokens in zip(rk.shapes("llama-3-8b", tokens=6, pp=4, tp=2).phases, (6, 1), strict=True):

@@ -54,7 +54,7 @@ def token_work(predictor: Predictor, times: TokenTimes) -> tuple[TokenWork, Toke
     passes = float(plan.iteration(Batch.prefill(1.0, isl, cached)).passes)
     local = float(predictor.decode_batch(work, work.decode_context).decoding.sequences)  # type: ignore[union-attr]
     return (
-        _each(prompt, fresh, float(times.prompt.time) / fresh, passes),
+        _each(prompt, fresh, float(times.prompt.expected) / fresh, passes),
         _each(step, local, float(times.output), 1.0),
     )
 

@@ -60,7 +60,7 @@ def swap_time(predictor: Predictor, length: Numeric) -> Numeric:
 
 def recompute_time(predictor: Predictor, length: Numeric) -> Numeric:
     """A prefill of the whole sequence by itself [s]."""
-    return predictor.plan.time(Batch.prefill(1.0, length)).time
+    return predictor.plan.time(Batch.prefill(1.0, length)).expected
 
 
 def eviction(predictor: Predictor, length: int, longest: int) -> Eviction | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 from rooflinekit.decision.economics.asymmetry import token_work
 from rooflinekit.decision.economics.price import read_price
-from rooflinekit.decision.economics.question import CostQuestion, checked_cost, refuse_misfit
+from rooflinekit.decision.economics.question import CostQuestion, refuse_misfit
 from rooflinekit.decision.economics.results import Cost, Reason
 from rooflinekit.decision.economics.sections import (
     Served,
@@ -21,7 +21,10 @@ from rooflinekit.decision.economics.sections import (
 )
 from rooflinekit.decision.economics.token_prices import token_prices, token_times
 from rooflinekit.decision.economics.words import why
-from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, Resolved, read_deployment, resolve
+from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
+from rooflinekit.estimation.options import keywords, part_of, read
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS
+from rooflinekit.estimation.scenario import Cost as CostOptions
 from rooflinekit.model.traffic.mixing import InFlight, slots
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.version import __version__
@@ -29,18 +32,14 @@ from rooflinekit.version import __version__
 __all__ = ["cost"]
 
 
-def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Any) -> Cost:
+@keywords(CostOptions)
+def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Unpack[CostOptions]) -> Cost:
     """What tokens cost on a deployment, why output costs more than input, and what follows from it.
 
     Args:
         model: a name, a Hugging Face id, or a path, as `estimate` takes it.
         gpu: an accelerator's name or a path to its file.
-        **scenario: isl, osl (tokens, or distributions such as `lognormal:mean=900,cv=1`), cached; concurrency
-            (sequences that run at once; default: as many as fit), utilisation (share of the paid time that it works);
-            the deployment and calibration as `estimate` takes them; price [USD/h], or purchase, years, power_price
-            [USD/kWh]; pue; turns, question, system_prompt (a conversation); calls, agent_prompt, tool_result,
-            tool_call (an agent); shared_prompt (both prompts are cached from the start); long_context [tokens]; reserve
-            (tokens that a static layout sets aside).
+        **scenario: the options of `Cost` in docs/cli.md: lengths, deployment, prices, dialogues; None is the default.
 
     Returns:
         `Cost`: USD a million cached, input and output tokens; conversations, agents and long contexts; decoding
@@ -57,9 +56,9 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
     >>> round(p.output_usd_per_million, 3)  # (15.0 + 18.1) GB over 3.35 TB/s, 64 tokens, 3 USD an hour
     0.128
     """
-    given = checked_cost(scenario)
+    given = read(CostOptions, scenario)
     asked = CostQuestion.read(given)
-    deployment = read_deployment({key: given[key] for key in DEPLOYMENT_KEYS if key in given})
+    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     resolved = resolve(model, gpu, deployment, given.get("calibration"))
     hour = read_price(resolved.plan.system.accelerator, _hourly(given))
     room = float(slots(resolved.predictor, asked.prompt, asked.output))

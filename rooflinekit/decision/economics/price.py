@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from rooflinekit.estimation.options import quantity
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.numeric import Numeric
+from rooflinekit.specs import load_accelerator
 
 __all__ = [
     "HOURS_PER_YEAR",
@@ -18,6 +20,8 @@ __all__ = [
     "HourlyPrice",
     "hourly_price",
     "positive",
+    "price_among",
+    "priced_names",
     "quoted_price",
     "read_price",
     "usd_per_million",
@@ -169,11 +173,41 @@ def read_price(accelerator: Accelerator, given: Mapping[str, Any]) -> HourlyPric
         for key in ("years", "power_price"):
             if key in asked:
                 raise InputError(f"{key} belongs to a purchase; add purchase (USD for one accelerator and its host)")
-        return hourly_price(accelerator, asked.get("price"))
+        return hourly_price(accelerator, price_among(asked.get("price"), [accelerator]))
     if "years" not in asked:
         raise InputError("purchase needs years: over how many years it is spread")
     capex = Capex.checked(asked["purchase"], asked["years"], asked.get("power_price", 0.0), asked.get("pue", 1.0))
-    return hourly_price(accelerator, asked.get("price"), capex)
+    return hourly_price(accelerator, price_among(asked.get("price"), [accelerator]), capex)
+
+
+def priced_names(price: object) -> Any:
+    """A price, or prices by the full names of accelerators. Raises UnknownNameError for a name nobody knows."""
+    if isinstance(price, str) and "=" in price:
+        pairs = (part.rpartition("=") for part in price.split(","))
+        price = {name.strip(): quantity(usd, "USD") for name, _, usd in pairs}
+    if not isinstance(price, Mapping):
+        return price
+    return {load_accelerator(str(name)).value.name: usd for name, usd in price.items()}
+
+
+def price_among(price: object, accelerators: Iterable[Accelerator]) -> Any:
+    """The one price of some accelerators, where it is given for all, or as `name=USD`.
+
+    >>> from rooflinekit.specs import load_accelerator
+    >>> price_among({"h100": 2.5, "h200": 3.5}, [load_accelerator("h100-sxm").value])
+    2.5
+
+    Raises InputError for the prices of others alone, or for several.
+    """
+    named, names = priced_names(price), [accelerator.name for accelerator in accelerators]
+    if not isinstance(named, Mapping):
+        return named
+    found = {named[name] for name in names if name in named}
+    if not found:
+        raise InputError(f"a price is given for {', '.join(named)}, which is not among {', '.join(names)}")
+    if len(found) > 1:
+        raise InputError("one price an hour is needed here; give --price once")
+    return found.pop()
 
 
 def _bought(accelerator: Accelerator, capex: Capex) -> HourlyPrice:

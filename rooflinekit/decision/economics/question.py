@@ -8,24 +8,16 @@ from os import PathLike
 from typing import Any
 
 from rooflinekit.decision.economics.dialogue import Dialogue
-from rooflinekit.decision.economics.price import PRICE_KEYS, positive
-from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, WORKLOAD_KEYS, estimate
-from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.errors import DoesNotFitError, InputError, WorkloadError, nearest
-from rooflinekit.simulation.lengths import MOST_TOKENS, Length, parse_length
+from rooflinekit.decision.economics.price import positive
+from rooflinekit.estimation.estimator import estimate
+from rooflinekit.estimation.lengths import Length, parse_length
+from rooflinekit.estimation.options import options_of, part_of
+from rooflinekit.estimation.scenario import WORKLOAD_KEYS, Layout
+from rooflinekit.estimation.scenario import Cost as CostOptions
+from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 
-__all__ = ["COST_DEFAULTS", "CostQuestion", "checked_cost", "refuse_misfit"]
+__all__ = ["CostQuestion", "refuse_misfit"]
 
-COST_DEFAULTS: dict[str, Any] = {
-    "isl": "1024", "osl": "256", "cached": 0, "concurrency": None, "utilisation": 1.0,
-    "turns": 10, "question": 100, "system_prompt": 500,
-    "calls": 20, "agent_prompt": 4000, "tool_result": 800, "tool_call": 100, "shared_prompt": False,
-    "long_context": None, "reserve": None,
-}  # fmt: skip
-"""Lengths of dialogues are examples, not measurements; they are printed with the answer."""
-
-_KEYS = (*COST_DEFAULTS, *DEPLOYMENT_KEYS, *PRICE_KEYS, "calibration")
-_MOST_TURNS = 100_000
 _LONG = 131_072
 
 
@@ -56,27 +48,22 @@ class CostQuestion:
         return float(max(round(self.osl.mean), 1))
 
     @classmethod
-    def read(cls, scenario: Mapping[str, Any]) -> CostQuestion:
-        """Read keywords; those of the deployment and of prices are left alone.
+    def read(cls, given: Mapping[str, Any]) -> CostQuestion:
+        """Read keywords that `Cost` has checked; those of the deployment and of prices are left alone.
 
-        Raises WorkloadError for a number that makes no sense.
+        Raises WorkloadError for numbers that make no sense together.
         """
-        given = COST_DEFAULTS | {key: scenario[key] for key in COST_DEFAULTS if scenario.get(key) is not None}
-        isl, osl = (parse_length(str(given[key])) for key in ("isl", "osl"))
-        count = {key: _count(given, key) for key in ("question", "tool_result", "tool_call")}
-        count |= {key: _count(given, key, 0) for key in ("cached", "system_prompt", "agent_prompt")}
-        turns, calls = (_turns(given, key) for key in ("turns", "calls"))
-        shared = bool(given["shared_prompt"])
+        usual = {name: option.default for name, option in options_of(CostOptions).items()} | {"long_context": _LONG}
+        said = usual | dict(given)
+        isl, osl = (parse_length(str(said[key])) for key in ("isl", "osl"))
+        answer, shared = max(round(osl.mean), 1), said["shared_prompt"]
         asked = cls(
-            isl, osl, count["cached"],
-            None if given["concurrency"] is None else whole_number(given["concurrency"], "concurrency"),
-            positive(given["utilisation"], "utilisation"),
-            positive(1.0 if scenario.get("pue") is None else scenario["pue"], "pue"),
-            Dialogue(turns, count["system_prompt"], count["question"], max(round(osl.mean), 1), shared),
-            Dialogue(calls, count["agent_prompt"], count["tool_result"], count["tool_call"], shared),
-            _count({"long_context": _LONG} | {k: v for k, v in given.items() if v is not None}, "long_context", 2),
-            given["long_context"] is not None,
-            None if given["reserve"] is None else _count(given, "reserve"),
+            isl, osl, said["cached"], said["concurrency"],
+            positive(said["utilisation"], "utilisation"),
+            positive(1.0 if said["pue"] is None else said["pue"], "pue"),
+            Dialogue(said["turns"], said["system_prompt"], said["question"], answer, shared),
+            Dialogue(said["calls"], said["agent_prompt"], said["tool_result"], said["tool_call"], shared),
+            said["long_context"], "long_context" in given, said["reserve"],
         )  # fmt: skip
         asked._check()
         return asked
@@ -96,33 +83,11 @@ class CostQuestion:
             raise WorkloadError(f"cached={self.cached} leaves nothing of isl={self.prompt:.0f} to compute; use less")
 
 
-def checked_cost(scenario: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords that were given. Raises InputError for one nobody knows."""
-    for key in scenario:
-        if key not in _KEYS:
-            raise InputError(f"unknown option {key!r}; nearest: {', '.join(nearest(key, _KEYS)) or ', '.join(_KEYS)}")
-    return {key: value for key, value in scenario.items() if value is not None}
-
-
 def refuse_misfit(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any], misfit: str) -> None:
     """Say what `estimate` says of such a batch, or else `misfit`. Raises DoesNotFitError."""
-    asked = {key: given[key] for key in (*WORKLOAD_KEYS, *DEPLOYMENT_KEYS, "calibration") if key in given}
+    asked = part_of(given, (*WORKLOAD_KEYS, *options_of(Layout)))
     try:
         estimate(model, gpu, **asked)
     except DoesNotFitError as error:
         raise DoesNotFitError(str(error).partition(" (--allow-oom")[0]) from None  # an option of estimate alone
     raise DoesNotFitError(misfit)
-
-
-def _count(given: Mapping[str, Any], key: str, least: int = 1) -> int:
-    value = whole_number(given[key], key, least)
-    if value > MOST_TOKENS:
-        raise WorkloadError(f"{key} must be at most {MOST_TOKENS:,} tokens, not {value}")
-    return value
-
-
-def _turns(given: Mapping[str, Any], key: str) -> int:
-    value = whole_number(given[key], key)
-    if value > _MOST_TURNS:
-        raise WorkloadError(f"{key} must be at most {_MOST_TURNS:,}, not {value}")
-    return value

@@ -73,7 +73,7 @@ def _work(plan: Plan, batch: Batch) -> tuple[Numeric, Numeric]:
     """FLOP and time of a step."""
     step = plan.time(batch)
     flops = sum((timed.kernel.count * timed.kernel.flops for timed in step.kernels), 0.0)
-    return flops, step.time
+    return flops, step.expected
 
 
 def _sum(part: Numeric, count: int) -> float:

@@ -19,9 +19,10 @@ from rooflinekit.decision.economics.results import (
 )
 from rooflinekit.decision.economics.token_prices import MILLION, TokenPrices, TokenTimes, token_times
 from rooflinekit.decision.economics.waste import Waste, memory_waste
-from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import InFlight, slots
 from rooflinekit.model.types.errors import DoesNotFitError
+from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 
 __all__ = [
@@ -107,8 +108,8 @@ def price_result(served: Served, notes: list[str]) -> PriceResult:
     )  # fmt: skip
 
 
-def _span(price: float, time: Interval) -> list[float]:
-    return [price * float(time.low / time.time), price * float(time.high / time.time)]
+def _span(price: float, time: Time) -> list[float]:
+    return [price * float(time.low / time.expected), price * float(time.high / time.expected)]
 
 
 def _watts(served: Served, notes: list[str]) -> float | None:
@@ -148,11 +149,11 @@ def context_cost(served: Served, prompt: int, context: int | None = None) -> Con
     room = float(slots(predictor, float(prompt), osl))
     times = token_times(predictor, InFlight(min(room, served.running), float(prompt), osl))
     second = served.usd_per_second
-    alone = predictor.ttft(Workload(1.0, float(prompt), osl)).time
+    alone = predictor.ttft(Workload(1.0, float(prompt), osl)).expected
     kept = float(predictor.memory.evaluate(1.0, tokens, float(prompt)).kv_bytes)
     return ContextCost(
-        int(tokens), float(alone) * 1e3, second * float(times.prompt.time), second * float(times.output),
-        second * float(times.output) * MILLION, float(times.step.time) * 1e3, min(room, served.running), int(room),
+        int(tokens), float(alone) * 1e3, second * float(times.prompt.expected), second * float(times.output),
+        second * float(times.output) * MILLION, float(times.step.expected) * 1e3, min(room, served.running), int(room),
         served.room / room, kept,
     )  # fmt: skip
 

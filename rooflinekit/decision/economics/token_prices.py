@@ -19,9 +19,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rooflinekit.decision.economics.price import HourlyPrice
-from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import InFlight, prefill_share
 from rooflinekit.model.types.numeric import Numeric, maximum, where
+from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 
 __all__ = ["MILLION", "TokenPrices", "TokenTimes", "token_prices", "token_times"]
@@ -40,14 +41,14 @@ class TokenTimes:
     cached: Numeric
     input: Numeric
     output: Numeric
-    step: Interval
-    prompt: Interval
+    step: Time
+    prompt: Time
     load: InFlight
 
     @property
     def request(self) -> Numeric:
         """Seconds of a replica that one request takes: s + N·t_d/C."""
-        return self.prompt.time + self.load.osl * self.output
+        return self.prompt.expected + self.load.osl * self.output
 
     @property
     def asymmetry(self) -> Numeric:
@@ -69,7 +70,7 @@ def token_times(predictor: Predictor, load: InFlight) -> TokenTimes:
     >>> from rooflinekit.estimation.estimator import read_deployment, resolve
     >>> at_bound = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
     >>> times = token_times(at_bound, InFlight(64.0, 1024.0, 256.0))
-    >>> round(times.step.time * 1e3, 2), round(times.output * 1e6, 1)  # 15.0 + 9.7 GB at 3.35 TB/s, 64 tokens a step
+    >>> round(times.step.expected * 1e3, 2), round(times.output * 1e6, 1)  # 15.0 + 9.7 GB at 3.35 TB/s, 64 tokens
     (7.37, 115.1)
     >>> round(times.asymmetry, 1)  # the same FLOP, but 64 sequences share the weights and none shares its cache
     9.9
@@ -80,8 +81,8 @@ def token_times(predictor: Predictor, load: InFlight) -> TokenTimes:
     fresh = load.isl - load.cached
     return TokenTimes(
         cached=prefix,
-        input=(prompt.time - load.cached * prefix) / fresh,
-        output=step.time / load.users,
+        input=(prompt.expected - load.cached * prefix) / fresh,
+        output=step.expected / load.users,
         step=step,
         prompt=prompt,
         load=load,
@@ -93,7 +94,7 @@ def _prefix_time(predictor: Predictor, load: InFlight) -> Numeric:
     prefix = where(load.cached == 0.0, load.isl // 2.0, load.cached)
     whole = prefill_share(predictor, InFlight(load.users, load.isl, load.osl, prefix))
     alone = prefill_share(predictor, InFlight(load.users, load.isl - prefix, load.osl))
-    return maximum(whole.time - alone.time, 0.0) / maximum(prefix, 1.0)  # a prompt of one token has no half
+    return maximum(whole.expected - alone.expected, 0.0) / maximum(prefix, 1.0)  # a prompt of one token has no half
 
 
 @dataclass(frozen=True)
@@ -120,9 +121,8 @@ def token_prices(times: TokenTimes, hour: HourlyPrice, gpus: Numeric = 1, utilis
     utilisation: the share of the paid time that the replica works at this load; the rest is idle and spread over all
     tokens alike.
 
-    >>> from rooflinekit.model.operating_point import Interval
-    >>> second, load = Interval(1.0, 1.0, 1.0, 1.0), InFlight(1.0, 100.0, 10.0)
-    >>> times = TokenTimes(1e-6, 1e-5, 1e-4, second, Interval(1e-3, 1e-3, 1e-3, 1e-3), load)
+    >>>     >>> second, load = Time(1.0, 1.0, 1.0, 1.0), InFlight(1.0, 100.0, 10.0)
+    >>> times = TokenTimes(1e-6, 1e-5, 1e-4, second, Time(1e-3, 1e-3, 1e-3, 1e-3), load)
     >>> p = token_prices(times, HourlyPrice(3.6, "given"), utilisation=0.5)  # 0.001 USD a second, half of them idle
     >>> p.cached_usd_per_million, p.input_usd_per_million, p.output_usd_per_million
     (0.002, 0.02, 0.2)

@@ -13,18 +13,17 @@ from rooflinekit.decision.launching import sglang, trtllm, vllm
 from rooflinekit.decision.launching.checkpoint import Checkpoint, find_checkpoint, quantised
 from rooflinekit.decision.launching.share import memory_share
 from rooflinekit.decision.launching.target import Target, refuse_what_no_server_does, weights_of
-from rooflinekit.estimation.estimator import WORKLOAD_KEYS, estimate, read_deployment, resolve
+from rooflinekit.estimation.estimator import estimate, read_deployment, read_workload, resolve
+from rooflinekit.estimation.options import part_of, read
 from rooflinekit.estimation.results import Estimate
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, Scenario
 from rooflinekit.model.step import Plan
-from rooflinekit.model.traffic.question import LOAD_KEYS
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, InputError, WorkloadError
 from rooflinekit.model.types.flags import FlagTable
-from rooflinekit.model.types.speculation import SPECULATION_KEYS, Speculation
-from rooflinekit.model.types.workload import Workload
+from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.specs import load_model
-from rooflinekit.specs.engines import split_version
-from rooflinekit.specs.flags import load_flags
+from rooflinekit.specs.engines import load_flags, split_version
 
 __all__ = ["ONLINE", "aim"]
 
@@ -42,7 +41,7 @@ def aim(scenario: Mapping[str, Any], role: str = "", host_gpus: int = 8) -> Targ
     given["engine"], version = _engine(given, table)
     plan, draft = _planned(given)
     refuse_what_no_server_does(plan, draft)
-    work = Workload.checked(**(WORKLOAD_KEYS | {key: given[key] for key in WORKLOAD_KEYS if key in given}))
+    work, _ = read_workload(given)
     loaded = "concurrency" in given or "rate" in given
     fixed = _fixed(given, plan, _running(_predicted(given)) if loaded else float(work.batch))
     answer = _longest(fixed, plan, int(float(work.longest_context)))
@@ -61,7 +60,8 @@ def aim(scenario: Mapping[str, Any], role: str = "", host_gpus: int = 8) -> Targ
 
 def _checked(scenario: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords that say something; raises InputError without a model, or for numbers that do not fit."""
-    given = {key: value for key, value in scenario.items() if value is not None}
+    given = {key: scenario[key] for key in ("model", "gpu") if scenario.get(key) is not None}
+    given |= read(Scenario, {key: value for key, value in scenario.items() if key not in ("model", "gpu")})
     if given.pop("allow_oom", False):
         raise InputError("a deployment that does not fit is never exported; leave allow_oom out")
     if not given.get("model"):
@@ -95,14 +95,12 @@ def _predicted(given: Mapping[str, Any]) -> Estimate:
 
 def _planned(given: Mapping[str, Any]) -> tuple[Plan, Speculation | None]:
     """The layout, for which no times are needed, and the draft."""
-    others = (*LOAD_KEYS, *WORKLOAD_KEYS, *SPECULATION_KEYS, *_NAMED)
-    rest = {key: value for key, value in given.items() if key not in others}
-    draft = Speculation.read({key: given[key] for key in SPECULATION_KEYS if key in given})
-    return resolve(given["model"], given["gpu"], read_deployment(rest), "none").plan, draft
+    draft = Speculation.read(part_of(given, SPECULATION_KEYS))
+    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
+    return resolve(given["model"], given["gpu"], deployment, "none").plan, draft
 
 
 _ANYWAY = " (--allow-oom prints the numbers anyway)"
-_NAMED = ("model", "gpu", "calibration")
 
 
 def _fixed(given: dict[str, Any], plan: Plan, running: float) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.specs.reading import read_json
+from rooflinekit.specs.files import read_json
 
 __all__ = ["Part", "choose", "parts", "planned", "read_plan"]
 

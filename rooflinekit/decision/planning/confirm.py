@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.objective import Felt, Objective, slowest
 from rooflinekit.decision.planning.option import Option, Part
+from rooflinekit.estimation.lengths import Length, LogNormal, cv
 from rooflinekit.model.traffic.percentiles import Spread
 from rooflinekit.simulation.arrivals import Constant, Gamma, Poisson, Requests, generate
 from rooflinekit.simulation.event_loop import Watch
 from rooflinekit.simulation.ledger import Ledger
-from rooflinekit.simulation.lengths import Length, LogNormal, cv
 from rooflinekit.simulation.replica import Replica as Served
 from rooflinekit.simulation.request import Arrival
 from rooflinekit.simulation.simulate import Load, Setup, serve
@@ -91,7 +91,7 @@ def _alike(part: Part, demand: Demand, seed: int) -> _Window:
     """One replica with its share, or all of them behind a router where a trace is replayed."""
     seen = part.seen(demand)
     felt = part.replica.answer(seen, part.load(demand)).loaded
-    turn, step = float(felt.e2e), float(felt.tpot.time)
+    turn, step = float(felt.e2e), float(felt.tpot.expected)
     if demand.trace is not None:
         setup = Setup(replicas=part.working, router=_ROUTER, seed=seed)
         arrivals = demand.trace.arrivals(_speed(demand) * part.share, _TRACED)

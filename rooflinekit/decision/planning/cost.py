@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rooflinekit.decision.economics.energy import POWER_ASSUMPTION, deployment_watts
-from rooflinekit.decision.economics.price import HourlyPrice, hourly_price, quoted_price, usd_per_million
+from rooflinekit.decision.economics.price import HourlyPrice, hourly_price, priced_names, quoted_price, usd_per_million
 from rooflinekit.decision.economics.token_prices import MILLION, token_times
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.option import Option, Part
@@ -52,26 +52,29 @@ class Tariff:
         return (option.gpus, hour) if self.by_gpus else (hour, option.gpus)
 
 
-def read_tariff(gpus: tuple[str, ...], given: Mapping[str, float], pue: float, load_gb_s: float | None) -> Tariff:
+def read_tariff(
+    gpus: tuple[str, ...], given: float | str | Mapping[str, float], pue: float, load_gb_s: float | None
+) -> Tariff:
     """Prices of these accelerators: those given, else the dated quotes in their files.
 
     Raises InputError for a price of an accelerator that is not asked about, WorkloadError for numbers without sense.
     """
     loaded = {gpu: load_accelerator(gpu).value for gpu in gpus}
     named: dict[str, float] = {}
-    for name, price in given.items():
-        accelerator = load_accelerator(name).value
-        if accelerator.name not in {each.name for each in loaded.values()}:
-            raise InputError(f"a price is given for {accelerator.name}, which is not among --gpu {', '.join(gpus)}")
-        named[accelerator.name] = price
-    prices = {each.name: _price(each, named.get(each.name)) for each in loaded.values()}
+    prices = priced_names(given)
+    known = {each.name for each in loaded.values()}
+    for name, price in (prices if isinstance(prices, Mapping) else dict.fromkeys(known, prices)).items():
+        if name not in known:
+            raise InputError(f"a price is given for {name}, which is not among --gpu {', '.join(gpus)}")
+        named[name] = price
+    hourly = {each.name: _price(each, named.get(each.name)) for each in loaded.values()}
     if not 1.0 <= pue <= 10.0:
         raise WorkloadError(f"pue is power of the building over power of the machines, from 1 to 10, not {pue!r}")
     if load_gb_s is not None and not 0.0 < load_gb_s <= 1e6:
         raise WorkloadError(f"load_gbps must be a number of GB/s above 0, not {load_gb_s!r}")
     told = f"weights load at {LOAD_GB_S:g} GB/s ({LOAD_ASSUMPTION})" if load_gb_s is None else ""
     notes = tuple(note for note in (POWER_ASSUMPTION, told) if note)
-    return Tariff(prices, pue, (load_gb_s or LOAD_GB_S) * GB, notes)
+    return Tariff(hourly, pue, (load_gb_s or LOAD_GB_S) * GB, notes)
 
 
 def _price(accelerator: Accelerator, given: float | None) -> HourlyPrice | None:
@@ -130,7 +133,7 @@ def _pieces(part: Part, demand: Demand, tariff: Tariff) -> tuple[float, float, f
     times = token_times(part.replica.predictor, InFlight(running, traffic.isl, traffic.osl))
     if part.role == "decode":
         return 0.0, 0.0, hour / float(traffic.osl)
-    seconds = float(times.prompt.time) if part.role == "prefill" else float(times.request)
+    seconds = float(times.prompt.expected) if part.role == "prefill" else float(times.request)
     cached, new = (hour * float(each) / seconds for each in (times.cached, times.input))
     return cached, new, 0.0 if part.role == "prefill" else hour * float(times.output) / seconds
 

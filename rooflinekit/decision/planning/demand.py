@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.estimation.lengths import Fixed, Length, cv, parse_length
 from rooflinekit.model.traffic.closed_form import Traffic
 from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
-from rooflinekit.simulation.lengths import Fixed, Length, cv, parse_length
 from rooflinekit.simulation.trace_summary import summarise
 from rooflinekit.simulation.traces import Trace, load_trace
 
@@ -74,7 +74,7 @@ class Demand:
     def thinned(self, replicas: float) -> Demand:
         """What one of `replicas` sees whose requests are drawn at random: gaps with c² = 1 + (c₀² − 1)/n.
 
-        >>> from rooflinekit.simulation.lengths import Fixed
+        >>> from rooflinekit.estimation.lengths import Fixed
         >>> Demand(8.0, None, 1.0, Fixed(100), Fixed(10), arrival_cv=3.0).thinned(4.0).arrival_cv ** 2
         3.0
         """

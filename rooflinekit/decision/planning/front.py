@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 from rooflinekit.decision.planning.answer import Candidate, Fleet, PlanAnswer
 from rooflinekit.decision.planning.confirm import Played
@@ -18,6 +18,8 @@ from rooflinekit.decision.planning.pools import DecodePool, PrefillPool
 from rooflinekit.decision.planning.ranking import ranked, warnings
 from rooflinekit.decision.planning.reading import read_question
 from rooflinekit.decision.planning.search import Found, Question, search
+from rooflinekit.estimation.options import keywords
+from rooflinekit.estimation.scenario import Plan
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError
 from rooflinekit.specs import load_model
 from rooflinekit.version import __version__
@@ -28,8 +30,12 @@ _SHARES = (0.5, 0.9, 0.95, 0.99)
 DEFAULT_SLO = "p95 ttft<1s, p95 tpot<50ms"
 
 
+@keywords(Plan)
 def plan(
-    model: str | PathLike[str], gpus: str | Sequence[str] = ("h100-sxm",), slo: str = DEFAULT_SLO, **scenario: Any
+    model: str | PathLike[str],
+    gpus: str | Sequence[str] = ("h100-sxm",),
+    slo: str | None = None,
+    **scenario: Unpack[Plan],
 ) -> PlanAnswer:
     """The cheapest deployments that carry a traffic within its objectives.
 
@@ -37,13 +43,7 @@ def plan(
         model: a model's name or path.
         gpus: accelerators to choose from, names or paths, or one of them.
         slo: objectives as `parse_objectives` reads them, such as "p95 ttft<1s, p95 tpot<40ms".
-        **scenario: the traffic: rate [requests/s] or users, or trace (a file), isl and osl (tokens, or a distribution
-            such as "lognormal:mean=900,cv=1"), peak (busiest hour over the mean), cv (of the gaps between arrivals);
-            what is searched: engines, weights, kv, tp, pp, ep, dp, token_budgets, max_num_seqs (lists; None: all that
-            are valid, formats only the checkpoint's), max_gpus of one replica, disaggregated, mixed (False leaves them
-            out), memory_fraction, activations; money: prices {gpu: USD an hour}, pue, load_gbps [GB/s]; reserve:
-            headroom (share of what a replica bears), redundancy (replicas that may fail), limits {gpu: how many there
-            are}; calibration; confirm (candidates that are simulated, 3), seed; by: what is to be least, cost or gpus.
+        **scenario: the options of `Plan` in docs/cli.md: traffic, search, money, reserves; None is the default.
 
     Returns:
         A `PlanAnswer`: `answer` in words, `best`, `candidates` by cost, `pareto`, `refused`.
@@ -56,7 +56,7 @@ def plan(
     >>> answer.best.gpus == answer.best.replicas, answer.best.fleets[0].scenario["tp"]
     (True, 1)
     """
-    question = read_question(model, gpus, slo, scenario)
+    question = read_question(model, gpus, slo or DEFAULT_SLO, scenario)
     found = search(question)
     if not found.options:
         raise _nothing(question, found)

@@ -14,19 +14,18 @@ from rooflinekit.decision.planning.demand import Demand, read_demand
 from rooflinekit.decision.planning.objective import Objective, parse_objectives, refuse_undecoded
 from rooflinekit.decision.planning.replica import ability, feel, lay_out
 from rooflinekit.decision.planning.solution import (
-    STATIC_KEYS,
     Solution,
-    check_keys,
     last_before_violation,
     make_solution,
     meets,
     missed,
-    part_of,
     refuse_percentiles,
     resolved_of,
     static_times,
 )
-from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, Resolved
+from rooflinekit.estimation.estimator import Resolved, read_workload
+from rooflinekit.estimation.options import part_of, read
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LoadCase, StaticCase
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, UnknownNameError
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import format_time
@@ -35,7 +34,6 @@ from rooflinekit.model.types.workload import Workload
 __all__ = ["LARGEST", "largest"]
 
 LARGEST = ("batch", "context", "rate", "users")
-_LOAD = ("isl", "osl", "cv")
 _WAITING = 64  # users for each one that runs, up to which a limit on waiting is searched
 
 
@@ -67,14 +65,12 @@ def largest(
     if what not in LARGEST:
         raise UnknownNameError("quantity", what, LARGEST)
     slo = parse_objectives(subject_to) if subject_to.strip() else ()
-    own = _LOAD if what in ("rate", "users") else STATIC_KEYS
-    check_keys(scenario, (*own, *DEPLOYMENT_KEYS, "calibration"))
-    given = {key: value for key, value in scenario.items() if value is not None}
+    given = read(LoadCase if what in ("rate", "users") else StaticCase, scenario)
     if what in ("rate", "users"):
         return _under_load(what, str(model), str(gpu), slo, given)
     refuse_percentiles(slo)
     resolved = resolved_of(model, gpu, given)
-    work = Workload.checked(**({"batch": 1, "isl": 1024, "osl": 256} | part_of(given, STATIC_KEYS)))
+    work = read_workload(given)[0]
     found = _batch(resolved, work, slo) if what == "batch" else _context(resolved, work, slo)
     return replace(found, scenario={"model": str(model), "gpu": str(gpu), **given})
 
@@ -126,7 +122,7 @@ def _static(
     found: tuple[int, list[str], bool],
 ) -> Solution:
     (name, unit), (value, stops, again) = what, found
-    at = {f"{key}_ms": float(time.time) * 1e3 for key, time in static_times(resolved.predictor, work).items()}
+    at = {f"{key}_ms": float(time.expected) * 1e3 for key, time in static_times(resolved.predictor, work).items()}
     inside = f"batch {work.batch:.0f}, {work.isl:,.0f} tokens in, {work.osl:,.0f} out"
     answer = (
         f"The largest {name} is {value:,}: {' and '.join(stops)} stops more. "
@@ -151,7 +147,7 @@ def _no_solution(resolved: Resolved, where: str, work: Workload, slo: tuple[Obje
     times = static_times(resolved.predictor, work)
     words = []
     for each in slo:
-        time, bound = (float(getattr(times[each.metric], part)) * 1e3 for part in ("time", "bound"))
+        time, bound = (float(getattr(times[each.metric], part)) * 1e3 for part in ("expected", "bound"))
         if time <= each.limit * 1e3:
             continue
         verdict = "so no engine can do it" if bound > each.limit * 1e3 else "so it is not out of reach of the hardware"
@@ -160,8 +156,9 @@ def _no_solution(resolved: Resolved, where: str, work: Workload, slo: tuple[Obje
 
 
 def _under_load(what: str, model: str, gpu: str, slo: tuple[Objective, ...], given: dict[str, Any]) -> Solution:
-    lengths = part_of(given, _LOAD)
-    probe = read_demand({"rate": 1.0, **lengths} if what == "rate" else {"users": 1, **part_of(given, ("isl", "osl"))})
+    cv = {"cv": given["burstiness"]} if "burstiness" in given else {}
+    lengths = part_of(given, ("isl", "osl"))
+    probe = read_demand({"rate": 1.0, **lengths, **cv} if what == "rate" else {"users": 1, **lengths})
     refuse_undecoded(slo, probe.osl.mean)
     replica = lay_out(model, gpu, part_of(given, DEPLOYMENT_KEYS), probe, given.get("calibration"))
     demand = probe if what == "rate" else _many(probe, replica.room, slo)

@@ -17,16 +17,15 @@ from dataclasses import dataclass, replace
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.objective import Felt, Objective
 from rooflinekit.decision.planning.replica import Ability, Replica, feel, first_violation
-from rooflinekit.model.operating_point import Interval
 from rooflinekit.model.traffic.closed_form import Loaded
 from rooflinekit.model.traffic.mixing import InFlight, Shared, lone_prompt
 from rooflinekit.model.traffic.percentiles import Spread, spread
 from rooflinekit.model.traffic.question import LoadAnswer, answer_load
 from rooflinekit.model.types.numeric import Numeric
+from rooflinekit.model.types.time import NOTHING, Time
 
 __all__ = ["DecodePool", "PrefillPool", "joined", "link_seconds", "pool_ability"]
 
-_NOTHING = Interval(0.0, 0.0, 0.0, 0.0)
 _FULL = 1.0 - 1e-4  # of the knee
 
 
@@ -38,7 +37,7 @@ class PrefillPool:
     """
 
     replica: Replica
-    prompt: Interval
+    prompt: Time
     together: float
     lanes: int = 1
 
@@ -47,8 +46,8 @@ class PrefillPool:
         """Time the mean prompt."""
         plan, load = replica.predictor.plan, InFlight(1.0, demand.isl.mean, demand.osl.mean)
         lanes = plan.deployment.dp
-        alone, full = (Interval.of(plan.time(lone_prompt(load, filled))) for filled in (1.0 / lanes, 1.0))
-        return cls(replica, alone, float(full.time), lanes)
+        alone, full = (plan.time(lone_prompt(load, filled)).total for filled in (1.0 / lanes, 1.0))
+        return cls(replica, alone, float(full.expected), lanes)
 
     def knee(self, demand: Demand) -> float:
         """Prompts a second at most: one after the other on each attention replica."""
@@ -64,11 +63,11 @@ class PrefillPool:
         variation = float(traffic.arrival_cv**2 + traffic.isl_cv**2) / 2.0
         wait = busy / (1.0 - busy) * variation / self.knee(demand)
         wait += (1.0 - 1.0 / self.lanes) * min(rate * self.together, 1.0) * self.together / 2.0  # the pass under way
-        own = float(alone.time) + busy * (self.together - float(alone.time))
+        own = float(alone.expected) + busy * (self.together - float(alone.expected))
         ttft = own + request + wait
-        shared = Shared(_NOTHING, alone, alone, request, mixes=False)
-        first = replace(alone, time=ttft)
-        loaded = Loaded(first, _NOTHING, ttft, 1.0, rate, self.knee(demand), wait, busy, 1.0, 0.0, shared)
+        shared = Shared(NOTHING, alone, alone, request, mixes=False)
+        first = replace(alone, expected=ttft)
+        loaded = Loaded(first, NOTHING, ttft, 1.0, rate, self.knee(demand), wait, busy, 1.0, 0.0, shared)
         return Felt({"ttft": ttft, "tpot": 0.0, "e2el": ttft}, spread(loaded, traffic, closed=False))
 
 
@@ -86,7 +85,7 @@ class DecodePool:
     def times(self, running: Numeric) -> Shared:
         """Shared times without prompts."""
         shared = self.replica.times(running)
-        return Shared(shared.step, _NOTHING, _NOTHING, 0.0, shared.mixes)
+        return Shared(shared.step, NOTHING, NOTHING, 0.0, shared.mixes)
 
     def answer(self, demand: Demand, rate: float) -> LoadAnswer:
         """The closed form without prompts."""

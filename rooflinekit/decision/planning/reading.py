@@ -13,20 +13,22 @@ from rooflinekit.decision.planning.objective import parse_objectives, refuse_und
 from rooflinekit.decision.planning.option import Reserve
 from rooflinekit.decision.planning.search import Question
 from rooflinekit.decision.planning.space import Space
+from rooflinekit.estimation.options import read
+from rooflinekit.estimation.scenario import Plan
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import parse_dtype
-from rooflinekit.model.types.errors import InputError, WorkloadError, nearest
+from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.specs import load_accelerator, load_model
 
-__all__ = ["PLAN_KEYS", "read_question"]
+__all__ = ["read_question"]
 
-_DEMAND = ("rate", "users", "trace", "peak", "isl", "osl", "cv", "clean")
 _SPACE_LISTS = ("engines", "weights", "kv", "tp", "pp", "ep", "dp", "token_budgets", "max_num_seqs")
 _SPACE_SINGLE = ("max_gpus", "memory_fraction", "activations", "disaggregated", "mixed")
-_MONEY = ("prices", "pue", "load_gbps")
-_RESERVE = ("headroom", "redundancy", "limits")
-PLAN_KEYS = (*_DEMAND, *_SPACE_LISTS, *_SPACE_SINGLE, *_MONEY, *_RESERVE, "calibration", "confirm", "seed", "by")
-"""Keywords of `plan` beside model, gpus and slo."""
+_NAMES = {
+    "engine": "engines", "token_budget": "token_budgets", "concurrency": "users", "burstiness": "cv", "price": "prices",
+    "limit": "limits",
+}  # fmt: skip
+"""Options whose parts have names of their own here: there may be several."""
 
 
 def read_question(
@@ -36,13 +38,14 @@ def read_question(
 
     Raises InputError (and its kinds) for anything that makes no sense.
     """
-    for key in scenario:
-        if key not in PLAN_KEYS:
-            raise InputError(f"unknown option {key!r}; nearest: {', '.join(nearest(key, PLAN_KEYS) or PLAN_KEYS)}")
-    given = {key: value for key, value in scenario.items() if value is not None}
+    given = {_NAMES.get(key, key): value for key, value in read(Plan, scenario).items()}
+    if given.pop("aggregated_only", False):
+        given["disaggregated"] = False
+    if given.pop("one_kind", False):
+        given["mixed"] = False
     names = tuple(dict.fromkeys(_gpu_names((gpus,) if isinstance(gpus, str) else tuple(gpus))))
     load_model(model)
-    demand, objectives = read_demand({key: given[key] for key in _DEMAND if key in given}), parse_objectives(slo)
+    demand, objectives = read_demand(given), parse_objectives(slo)
     refuse_undecoded(objectives, demand.osl.mean)
     return Question(
         model=str(model),
@@ -52,8 +55,8 @@ def read_question(
         reserve=_reserve(names, given),
         tariff=_tariff(names, given),
         calibration=given.get("calibration"),
-        confirm=whole_number(given.get("confirm", 3), "confirm", 0),
-        seed=whole_number(given.get("seed", 0), "seed", 0),
+        confirm=given.get("confirm", 3),
+        seed=given.get("seed", 0),
     )
 
 
@@ -79,8 +82,6 @@ def _gpu_names(gpus: tuple[str, ...]) -> list[str]:
 def _space(gpus: tuple[str, ...], given: dict[str, Any]) -> Space:
     lists: dict[str, Any] = {key: _listed(key, given[key]) for key in _SPACE_LISTS if key in given}
     single: dict[str, Any] = {key: given[key] for key in _SPACE_SINGLE if key in given}
-    if "max_gpus" in single:
-        single["max_gpus"] = whole_number(single["max_gpus"], "max_gpus")
     return Space(gpus, **lists, **single)
 
 
@@ -106,4 +107,4 @@ def _reserve(gpus: tuple[str, ...], given: dict[str, Any]) -> Reserve:
     headroom = given.get("headroom", 0.0)
     if isinstance(headroom, (bool, str)):
         raise WorkloadError(f"headroom is a share from 0 to below 1, not {headroom!r}")
-    return Reserve(float(headroom), whole_number(given.get("redundancy", 0), "redundancy", 0), tuple(limits))
+    return Reserve(float(headroom), given.get("redundancy", 0), tuple(limits))

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.decision.planning.curve import tabulate
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.objective import Felt, Objective
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, Times
-from rooflinekit.model.traffic.curve import tabulate
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.question import LoadAnswer, answer_load
-from rooflinekit.model.types.engine import EngineSettings
 from rooflinekit.model.types.errors import DoesNotFitError
 
 __all__ = ["Ability", "Replica", "ability", "bears", "feel", "first_violation", "lay_out", "retuned"]
@@ -71,13 +70,13 @@ def lay_out(model: str, gpu: str, scenario: dict[str, Any], demand: Demand, cali
     return _tabulated(named, resolved, demand)
 
 
-def retuned(replica: Replica, setting: dict[str, int], demand: Demand) -> Replica:
+def retuned(replica: Replica, setting: dict[str, Any], demand: Demand) -> Replica:
     """The same split with another token budget or limit of sequences; its operations stay as they are.
 
     Raises DoesNotFitError where the cache then has no room.
     """
     plan = replica.resolved.plan
-    chosen = EngineSettings.read(asdict(plan.deployment.settings) | setting)
+    chosen = replace(plan.deployment.settings, **setting)
     plan = replace(plan, deployment=replace(plan.deployment, settings=chosen))
     predictor = Predictor.of(plan)
     resolved = replace(replica.resolved, predictor=predictor)
@@ -111,7 +110,7 @@ def _room(predictor: Predictor, demand: Demand) -> float:
 def feel(answer: LoadAnswer) -> Felt:
     """The latencies of an answer, as objectives read them."""
     loaded: Loaded = answer.loaded
-    means = {"ttft": float(loaded.ttft.time), "tpot": float(loaded.tpot.time), "e2el": float(loaded.e2e)}
+    means = {"ttft": float(loaded.ttft.expected), "tpot": float(loaded.tpot.expected), "e2el": float(loaded.e2e)}
     return Felt(means, answer.times, bool(loaded.stable))
 
 

@@ -9,20 +9,19 @@ from os import PathLike
 from typing import Any
 
 from rooflinekit.decision.planning.answer import PlanAnswer
-from rooflinekit.decision.planning.front import DEFAULT_SLO, plan
+from rooflinekit.decision.planning.front import plan
 from rooflinekit.decision.planning.objective import Objective, parse_objectives
 from rooflinekit.decision.planning.solution import (
-    STATIC_KEYS,
     Solution,
-    check_keys,
     make_solution,
     meets,
-    part_of,
     refuse_percentiles,
     resolved_of,
     static_times,
 )
-from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, Resolved
+from rooflinekit.estimation.estimator import Resolved, read_workload
+from rooflinekit.estimation.options import read
+from rooflinekit.estimation.scenario import StaticCase
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError
 from rooflinekit.model.types.units import format_rate
@@ -51,10 +50,9 @@ def required_bandwidth(
     """
     slo = parse_objectives(subject_to)
     refuse_percentiles(slo)
-    check_keys(scenario, (*STATIC_KEYS, *DEPLOYMENT_KEYS, "calibration"))
-    given = {key: value for key, value in scenario.items() if value is not None}
+    given = read(StaticCase, scenario)
     resolved = resolved_of(model, gpu, given)
-    work = Workload.checked(**({"batch": 1, "isl": 1024, "osl": 256} | part_of(given, STATIC_KEYS)))
+    work = read_workload(given)[0]
     now = float(resolved.plan.system.accelerator.memory_bandwidth)
 
     def good(bandwidth: float) -> bool:
@@ -67,7 +65,7 @@ def required_bandwidth(
         middle = math.sqrt(low * high)
         low, high = (low, middle) if good(middle) else (middle, high)
     times = static_times(_with_bandwidth(resolved.predictor, high), work)
-    at = {f"{key}_ms": float(time.time) * 1e3 for key, time in times.items()}
+    at = {f"{key}_ms": float(time.expected) * 1e3 for key, time in times.items()}
     answer = (
         f"{format_rate(high, 'B/s')} of memory bandwidth meet {', '.join(map(str, slo))}: "
         f"{high / now:.3g} times the {format_rate(now, 'B/s')} of {resolved.plan.system.accelerator.name}."
@@ -85,8 +83,8 @@ def _with_bandwidth(predictor: Predictor, bandwidth: float) -> Predictor:
 def _no_bandwidth(resolved: Resolved, work: Workload, slo: tuple[Objective, ...], now: float) -> InfeasibleError:
     times = static_times(_with_bandwidth(resolved.predictor, now * _FASTEST), work)
     left = [
-        f"{each.metric.upper()} stays at {float(times[each.metric].time) * 1e3:.4g} ms"
-        for each in slo if float(times[each.metric].time) > each.limit
+        f"{each.metric.upper()} stays at {float(times[each.metric].expected) * 1e3:.4g} ms"
+        for each in slo if float(times[each.metric].expected) > each.limit
     ]  # fmt: skip
     return InfeasibleError(
         f"no solution: with a thousand times the bandwidth {' and '.join(left)} (arithmetic, launches and network), "
@@ -95,7 +93,7 @@ def _no_bandwidth(resolved: Resolved, work: Workload, slo: tuple[Objective, ...]
 
 
 def fewest_gpus(
-    model: str | PathLike[str], gpus: str | Sequence[str], slo: str = DEFAULT_SLO, **scenario: Any
+    model: str | PathLike[str], gpus: str | Sequence[str], slo: str | None = None, **scenario: Any
 ) -> PlanAnswer:
     """The plan of fewest accelerators, whatever they cost; arguments and answer as of `plan`."""
     return plan(model, gpus, slo, **scenario, by="gpus")
@@ -121,7 +119,7 @@ class BreakEven:
 
 
 def break_even_prices(
-    model: str | PathLike[str], gpus: Sequence[str], slo: str = DEFAULT_SLO, **scenario: Any
+    model: str | PathLike[str], gpus: Sequence[str], slo: str | None = None, **scenario: Any
 ) -> BreakEven:
     """The hourly price at which each accelerator costs as much a token as the cheapest of the others.
 

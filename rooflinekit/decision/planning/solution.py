@@ -11,18 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflinekit.decision.planning.objective import Objective
-from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, Resolved, read_deployment, resolve
-from rooflinekit.model.operating_point import Interval, Predictor
-from rooflinekit.model.types.errors import InputError, nearest
+from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
+from rooflinekit.estimation.options import part_of
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.version import __version__
 
 __all__ = [
-    "STATIC_KEYS", "Solution", "check_keys", "last_before_violation", "make_solution", "meets", "missed", "part_of",
-    "refuse_percentiles", "resolved_of", "static_times",
+    "Solution", "last_before_violation", "make_solution", "meets", "missed", "refuse_percentiles", "resolved_of",
+    "static_times",
 ]  # fmt: skip
 
-STATIC_KEYS = ("batch", "isl", "osl", "cached")
 _ALL = 1 << 15  # whole numbers up to which every one is tried
 _PROBES = 1025
 
@@ -81,18 +83,6 @@ def last_before_violation(good: Test, low: int, high: int) -> tuple[int | None, 
     return found, again or within
 
 
-def check_keys(scenario: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    """Refuse keywords that mean nothing here."""
-    for key in scenario:
-        if key not in known:
-            raise InputError(f"unknown option {key!r} here; nearest: {', '.join(nearest(key, known) or known)}")
-
-
-def part_of(given: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    """Those of the keywords that were given."""
-    return {key: given[key] for key in keys if key in given}
-
-
 def resolved_of(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any]) -> Resolved:
     """The deployment that the keywords describe."""
     return resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), given.get("calibration"))
@@ -105,7 +95,7 @@ def refuse_percentiles(slo: tuple[Objective, ...]) -> None:
             raise InputError(f"{each}: a static batch has no percentiles; leave {each.statistic} out, or ask for rate")
 
 
-def static_times(predictor: Predictor, work: Workload) -> dict[str, Interval]:
+def static_times(predictor: Predictor, work: Workload) -> dict[str, Time]:
     """TTFT, TPOT and the time of a whole request."""
     ttft, tpot = predictor.ttft(work), predictor.tpot(work)
     return {"ttft": ttft, "tpot": tpot, "e2el": ttft.plus(tpot, work.osl - 1.0)}
@@ -114,14 +104,14 @@ def static_times(predictor: Predictor, work: Workload) -> dict[str, Interval]:
 def meets(predictor: Predictor, work: Workload, slo: tuple[Objective, ...]) -> NDArray[np.bool_]:
     """Whether every objective holds; an array where the workload is one."""
     times = static_times(predictor, work)
-    met = [np.asarray(times[each.metric].time) <= each.limit for each in slo]
+    met = [np.asarray(times[each.metric].expected) <= each.limit for each in slo]
     return np.asarray(np.logical_and.reduce(np.broadcast_arrays(True, *met)), bool)
 
 
 def missed(predictor: Predictor, work: Workload, slo: tuple[Objective, ...]) -> list[str]:
     """Objectives that fail."""
     times = static_times(predictor, work)
-    return [str(each) for each in slo if float(times[each.metric].time) > each.limit]
+    return [str(each) for each in slo if float(times[each.metric].expected) > each.limit]
 
 
 def make_solution(

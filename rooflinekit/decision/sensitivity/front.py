@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 from rooflinekit.decision.economics.question import refuse_misfit
 from rooflinekit.decision.sensitivity.balance import balance
@@ -16,23 +16,24 @@ from rooflinekit.decision.sensitivity.results import Levers
 from rooflinekit.decision.sensitivity.setting import Setting
 from rooflinekit.decision.sensitivity.trial import Present, operate, rank, try_move
 from rooflinekit.decision.sensitivity.words import in_words
+from rooflinekit.estimation.options import keywords
+from rooflinekit.estimation.scenario import Levers as LeverOptions
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.version import __version__
 
 __all__ = ["levers"]
 
 
-def levers(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Any) -> Levers:
+@keywords(LeverOptions)
+def levers(
+    model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Unpack[LeverOptions]
+) -> Levers:
     """What would help a deployment most.
 
     Args:
         model: a name, a Hugging Face id, or a path, as `estimate` takes it.
         gpu: an accelerator's name or a path to its file.
-        **scenario: batch, or concurrency (users of a closed loop); isl, osl, cached, context; the deployment and
-            calibration as `estimate` takes them; price [USD/h], or purchase, years, power_price [USD/kWh], pue;
-            prefix (share of each prompt that a prefix cache would hold); draft, draft_tokens, acceptance (to try, not
-            in use); gpus (others to try: names, or name -> USD/h; default: those whose files have a price); models
-            (others to compare); by (cost, tpot, ttft or throughput: what ranks the moves).
+        **scenario: the options of `Levers` in docs/cli.md: work, deployment, prices, what to try; None is the default.
 
     Returns:
         `Levers`: the answer now, elasticities of TTFT, TPOT, throughput and cost, what a decode step reads, and moves

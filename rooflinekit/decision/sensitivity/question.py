@@ -57,11 +57,11 @@ class Question:
         if not self.users:
             point = predictor.evaluate(self.work)
             rate = float(point.output_rate(self.work.batch, self.work.osl))
-            return Answer(float(point.ttft.time), float(point.tpot.time), rate / gpus, self.parallel)
+            return Answer(float(point.ttft.expected), float(point.tpot.expected), rate / gpus, self.parallel)
         traffic = Traffic(self.work.isl, self.work.osl, cached=self.work.cached)
         loaded = closed_loop(predictor, self.work.batch, traffic)
         rate = float(loaded.rate * self.work.osl)
-        return Answer(float(loaded.ttft.time), float(loaded.tpot.time), rate / gpus, float(loaded.running))
+        return Answer(float(loaded.ttft.expected), float(loaded.tpot.expected), rate / gpus, float(loaded.running))
 
     def misfit(self, predictor: Predictor) -> str:
         """Why it cannot run; empty where it can."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -10,26 +11,21 @@ from rooflinekit.decision.economics.price import PRICE_KEYS, HourlyPrice, positi
 from rooflinekit.decision.sensitivity.moves import Hints
 from rooflinekit.decision.sensitivity.question import METRICS, Question
 from rooflinekit.decision.sensitivity.setting import Setting
-from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, WORKLOAD_KEYS, read_deployment
-from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError, nearest
+from rooflinekit.estimation.estimator import read_deployment, read_workload
+from rooflinekit.estimation.options import part_of, read
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
+from rooflinekit.estimation.scenario import Levers as LeverOptions
+from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.model.types.hardware import Accelerator
-from rooflinekit.model.types.speculation import SPECULATION_KEYS, Speculation
-from rooflinekit.model.types.workload import Workload
+from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.specs import load_accelerator, load_model
 
 __all__ = ["checked", "read_price_or_say", "read_setting"]
 
-_OWN = ("concurrency", "prefix", "gpus", "models", "by")
-_KEYS = (*WORKLOAD_KEYS, *DEPLOYMENT_KEYS, *SPECULATION_KEYS, *PRICE_KEYS, *_OWN, "calibration")
-
 
 def checked(scenario: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords that were given. Raises InputError for one nobody knows, or two that exclude each other."""
-    for key in scenario:
-        if key not in _KEYS:
-            raise InputError(f"unknown option {key!r}; nearest: {', '.join(nearest(key, _KEYS)) or ', '.join(_KEYS)}")
-    given = {key: value for key, value in scenario.items() if value is not None}
+    given = read(LeverOptions, scenario)
     if given.get("by", "cost") not in METRICS:
         raise UnknownNameError("metric to rank by", str(given["by"]), METRICS)
     for key in ("batch", "context"):
@@ -40,20 +36,14 @@ def checked(scenario: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_setting(model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str, Any]) -> tuple[Setting, Hints]:
     """The deployment, what is asked of it, and what may be tried. Raises InputError and its kinds."""
-    work = WORKLOAD_KEYS | {key: given[key] for key in WORKLOAD_KEYS if key in given}
-    users = "concurrency" in given
-    if users:
-        work["batch"] = whole_number(given["concurrency"], "concurrency")
-    deployment = read_deployment({key: given[key] for key in DEPLOYMENT_KEYS if key in given})
-    question = Question(Workload.checked(**work), users)
-    prefix = given.get("prefix")
-    if prefix is not None and positive(prefix, "prefix", zero=True) > 1.0:
-        raise WorkloadError(f"prefix is a share of the prompt, from 0 to 1, not {prefix!r}")
-    draft = Speculation.read({key: given[key] for key in SPECULATION_KEYS if key in given})
+    work, users = read_workload(given)[0], "concurrency" in given
+    question = Question(replace(work, batch=float(given["concurrency"])) if users else work, users)
+    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
+    draft = Speculation.read(part_of(given, SPECULATION_KEYS))
     models = _listed(given.get("models"), "models")
     for name in models:
         load_model(name)
-    hints = Hints(_accelerators(given.get("gpus")), prefix, draft, models)
+    hints = Hints(_accelerators(given.get("gpus")), given.get("prefix"), draft, models)
     calibration = None if "calibration" not in given else str(given["calibration"])
     return Setting(model, gpu, deployment, calibration, question), hints
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
@@ -41,7 +42,7 @@ class Job:
     """What is done with each row: estimated or simulated, at a price of its own or at those of the accelerators."""
 
     simulate: bool = False
-    price: float | None = None
+    price: float | Mapping[str, float] | None = None
     run: str = field(default_factory=lambda: uuid4().hex, repr=False, compare=False)  #: what is laid out once for all
 
     def piece_rows(self, columns: tuple[str, ...]) -> int:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from rooflinekit.estimation.options import Option
 from rooflinekit.model.types.errors import InputError
 
 __all__ = ["parse_axis"]
@@ -13,11 +16,12 @@ _MOST = 1_000_000
 _SLACK = 1e-9  # of a step: the end of a range is in it, whatever decimals lose
 
 
-def parse_axis(text: str, name: str) -> list[Any]:
+def parse_axis(text: str, name: str, option: Option | None = None) -> list[Any]:
     """Read the values of one input.
 
     `1,2,8` lists; `1:4` is 1, 2, 3, 4; `0:100:25` has steps of 25; `4:64*2` doubles. Both ends are in a range if its
-    steps meet them. `default` leaves the input to its default. What is no number is text.
+    steps meet them. `default` leaves the input to its default. Numbers take the units of their option; what is none is
+    text.
 
     >>> parse_axis("1,2,4:64*2", "batch")
     [1, 2, 4, 8, 16, 32, 64]
@@ -27,17 +31,28 @@ def parse_axis(text: str, name: str) -> list[Any]:
     Raises InputError for an empty place, and a range that does not end.
     """
     values: list[Any] = []
+    read = _value if option is None or option.kind not in ("count", "number", "length") else partial(_read, option)
     for word in (part.strip() for part in text.split(",")):
         if not word:
             raise InputError(f"{name} has an empty place in {text!r}; write values like 1,2,4:64*2")
-        values += _range(word, name) if _is_range(word) else [_value(word)]
+        values += _range(word, name, read) if _is_range(word, read) else [read(word)]
     return values
 
 
-def _is_range(word: str) -> bool:
+def _read(option: Option, word: str) -> Any:
+    plain = _value(word)
+    if not isinstance(plain, str):
+        return plain
+    try:
+        return option.parse(word)
+    except ValueError:
+        return word
+
+
+def _is_range(word: str, read: Callable[[str], Any]) -> bool:
     """A range begins with a number; other colons belong to names, such as window:4096."""
     start, colon, _ = word.partition(":")
-    return bool(colon) and isinstance(_value(start), (int, float))
+    return bool(colon) and isinstance(read(start), (int, float))
 
 
 def _value(word: str) -> Any:
@@ -53,11 +68,11 @@ def _value(word: str) -> Any:
     return word
 
 
-def _range(word: str, name: str) -> list[int | float]:
+def _range(word: str, name: str, read: Callable[[str], Any]) -> list[int | float]:
     start_text, _, rest = word.partition(":")
     geometric = "*" in rest
     end_text, _, step_text = rest.partition("*" if geometric else ":")
-    numbers = [_value(part) for part in (start_text, end_text, step_text or "1")]
+    numbers = [read(part) for part in (start_text, end_text, step_text or "1")]
     if any(isinstance(number, str) or number is None for number in numbers) or (geometric and not step_text):
         raise InputError(f"{name}: {word!r} is no range; write 1:8, 1:9:2 (steps of 2) or 4:64*2 (doubling)")
     start, end, step = numbers

@@ -14,11 +14,11 @@ from rooflinekit.decision.sweeping.grid import Grid
 from rooflinekit.decision.sweeping.kept import Kept
 from rooflinekit.decision.sweeping.pareto import Goal, pareto_front, parse_goals
 from rooflinekit.decision.sweeping.price import check_price
-from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.frames import INPUT_COLUMNS
+from rooflinekit.estimation.options import options_of
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Simulation
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, nearest
-from rooflinekit.simulation.front import SIMULATION_KEYS
 
 __all__ = ["Means", "Shard", "Source", "check_inputs", "front_of", "run", "sweep"]
 
@@ -115,7 +115,7 @@ def check_inputs(names: Iterable[str], simulate: bool) -> None:
 
     Raises InputError.
     """
-    known = [*SIMULATION_KEYS, "ttft", "tpot"] if simulate else [*INPUT_COLUMNS]
+    known = [*options_of(Simulation)] if simulate else [*INPUT_COLUMNS]
     for name in names:
         if name not in (*known, "model", "gpu"):
             near = nearest(name, [*known, "price", "pareto", "workers"]) or [*WORKLOAD_KEYS, *DEPLOYMENT_KEYS]

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from rooflinekit.decision.sweeping.kept import Kept, need_parquet
-from rooflinekit.model.types.errors import InputError, InterruptedRunError, MissingExtraError
+from rooflinekit.model.types.errors import InputError, InterruptedRunError
 from rooflinekit.specs.writing import partial_path
 
 __all__ = ["SHEET_ROWS", "SUFFIXES", "check_suffix", "write_table"]
@@ -26,16 +26,14 @@ Writer: TypeAlias = Callable[[Iterable[pd.DataFrame], Path], None]
 def check_suffix(out: Path, rows: int) -> None:
     """Refuse a file that cannot be written, before the work is done.
 
-    Raises InputError for a kind nobody knows and for more rows than a sheet has; MissingExtraError.
+    Raises InputError for a kind nobody knows and for more rows than a sheet has; MissingExtraError without pyarrow.
     """
     if out.suffix.lower() not in SUFFIXES:
         raise InputError(f"{out}: what is written is chosen by the suffix: {', '.join(SUFFIXES)}")
     if out.suffix.lower() == ".parquet":
         need_parquet(str(out))
-    if out.suffix.lower() == ".xlsx":
-        _xlsxwriter(str(out))
-        if rows >= SHEET_ROWS:
-            raise InputError(f"{rows:,} rows are more than the {SHEET_ROWS:,} of a sheet; write .csv or .parquet")
+    if out.suffix.lower() == ".xlsx" and rows >= SHEET_ROWS:
+        raise InputError(f"{rows:,} rows are more than the {SHEET_ROWS:,} of a sheet; write .csv or .parquet")
 
 
 def write_table(
@@ -92,7 +90,9 @@ def _write_parquet(answers: Iterable[pd.DataFrame], path: Path) -> None:
 
 
 def _write_workbook(answers: Iterable[pd.DataFrame], path: Path) -> None:
-    with _xlsxwriter(str(path)).Workbook(path, {"constant_memory": True}) as book:
+    from xlsxwriter import Workbook  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
+
+    with Workbook(path, {"constant_memory": True}) as book:
         sheet, row = book.add_worksheet("results"), 0
         bold = book.add_format({"bold": True})
         for part in answers:
@@ -115,14 +115,6 @@ def _write_cell(sheet: Any, row: int, column: int, cell: Any) -> None:
         sheet.write_number(row, column, cell)
     else:
         sheet.write_string(row, column, str(cell))
-
-
-def _xlsxwriter(what: str) -> Any:
-    try:
-        import xlsxwriter  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415 - optional
-    except ImportError:
-        raise MissingExtraError(what, "excel") from None
-    return xlsxwriter
 
 
 _WRITERS: dict[str, Writer] = {

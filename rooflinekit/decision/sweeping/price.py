@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 
 import numpy as np
 import pandas as pd
 
-from rooflinekit.decision.economics.price import positive, quoted_price, usd_per_million
+from rooflinekit.decision.economics.price import positive, priced_names, quoted_price, usd_per_million
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.specs import load_accelerator
@@ -17,15 +19,18 @@ __all__ = ["COST_COLUMNS", "check_price", "with_costs"]
 COST_COLUMNS = ("usd_per_hour", "usd_per_million_output_tokens", "price_source")
 
 
-def check_price(price: object) -> float | None:
-    """Read a price for one accelerator hour [USD/h]; None leaves it to the accelerators' files.
+def check_price(price: object) -> float | Mapping[str, float] | None:
+    """Read a price for one accelerator hour [USD/h], of all or by name; None leaves it to the accelerators' files.
 
     Raises WorkloadError for what is no price.
     """
-    return None if price is None else positive(price, "price", zero=True)
+    named = priced_names(price)
+    if isinstance(named, Mapping):
+        return {name: positive(each, f"price of {name}", zero=True) for name, each in named.items()}
+    return None if named is None else positive(named, "price", zero=True)
 
 
-def with_costs(answers: pd.DataFrame, price: float | None) -> pd.DataFrame:
+def with_costs(answers: pd.DataFrame, price: float | Mapping[str, float] | None) -> pd.DataFrame:
     """Add what a row costs: price · accelerators [USD/h], and that over its output tokens an hour.
 
     An idle accelerator is paid too; the price is the dated quote of the accelerator's file, or the one given. Rows
@@ -37,7 +42,7 @@ def with_costs(answers: pd.DataFrame, price: float | None) -> pd.DataFrame:
     """
     names = answers["gpu"] if "gpu" in answers else pd.Series("h100-sxm", index=answers.index)
     codes, distinct = pd.factorize(names.where(names.notna(), "h100-sxm").astype(str))
-    quotes = [("given", price) if price is not None else _quote(str(name)) for name in distinct]
+    quotes = [_hour(str(name), price) for name in distinct]
     each: Array = np.array([quote for _, quote in quotes], dtype=float)[codes]
     sources = pd.Series([source for source, _ in quotes], dtype="object").astype("str").array.take(codes)
     hourly = each * answers["gpus"].to_numpy(dtype=float)
@@ -45,6 +50,13 @@ def with_costs(answers: pd.DataFrame, price: float | None) -> pd.DataFrame:
         million = usd_per_million(hourly, answers["output_tok_s"].to_numpy(dtype=float))
     added = dict(zip(COST_COLUMNS, (hourly, million, sources), strict=True))
     return pd.concat([answers, pd.DataFrame(added, index=answers.index)], axis=1)
+
+
+def _hour(gpu: str, price: float | Mapping[str, float] | None) -> tuple[str, float]:
+    if isinstance(price, Mapping):
+        with suppress(RooflinekitError):  # the row says so
+            price = price.get(load_accelerator(gpu).value.name)
+    return ("given", price) if isinstance(price, float) else _quote(gpu)
 
 
 @cache

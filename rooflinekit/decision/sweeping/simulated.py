@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rooflinekit.estimation.options import options_of, part_of
+from rooflinekit.estimation.scenario import Simulation
 from rooflinekit.model.types.errors import InputError, RooflinekitError
-from rooflinekit.simulation.front import SIMULATION_KEYS, simulate
+from rooflinekit.simulation.front import simulate
 from rooflinekit.simulation.outcome import Outcome
 from rooflinekit.version import __version__
 
@@ -23,8 +25,7 @@ _NUMBERS = (
 SIMULATED_COLUMNS = (*_NUMBERS, "level", "calibration_hash", "warnings", "error", "version")
 """Results of a simulated row; with the simulator, `goodput` is the share of requests that meet the objectives."""
 
-_OBJECTIVES = {"ttft": "ttft_ms", "tpot": "tpot_ms"}
-_WHOLE = ("concurrency", "requests", "warmup", "samples", "tp", "pp", "ep", "dp", "cp", "replicas", "seed")
+_OPTIONS = options_of(Simulation)
 
 
 def simulate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
@@ -56,9 +57,8 @@ def simulate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row(scenario: dict[Any, Any]) -> dict[str, Any]:
-    given = {_OBJECTIVES.get(str(key), str(key)): _plain(str(key), cell) for key, cell in scenario.items()}
-    given = {key: cell for key, cell in given.items() if cell is not None}
-    known = {key: cell for key, cell in given.items() if key in SIMULATION_KEYS}
+    given = {str(key): plain for key, cell in scenario.items() if (plain := _plain(str(key), cell)) is not None}
+    known: Any = part_of(given, _OPTIONS)
     empty: dict[str, Any] = dict.fromkeys(_NUMBERS, np.nan) | dict.fromkeys(SIMULATED_COLUMNS[len(_NUMBERS) :], "")
     empty["version"] = __version__
     try:
@@ -76,14 +76,8 @@ def _plain(key: str, cell: Any) -> Any:
     """A cell as `simulate` takes it: empty ones None, NumPy's numbers Python's, texts that are numbers read."""
     if cell is None or (not isinstance(cell, (str, list, tuple)) and pd.isna(cell)):
         return None
-    if isinstance(cell, np.generic):
-        cell = cell.item()
-    if isinstance(cell, str) and key not in ("model", "gpu", "isl", "osl", "calibration"):
-        value = pd.to_numeric(cell, errors="coerce")
-        cell = cell if pd.isna(value) else float(value)
-    if isinstance(cell, float) and cell.is_integer() and (key in _WHOLE or key in ("isl", "osl")):
-        return int(cell)
-    return cell
+    plain = cell.item() if isinstance(cell, np.generic) else cell
+    return _OPTIONS[key].of_cell(plain) if key in _OPTIONS else plain
 
 
 def _numbers(outcome: Outcome) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import pandas as pd
 from rooflinekit.decision.sweeping.answer import FAULT
 from rooflinekit.decision.sweeping.tables import FrameRows, Headers, as_inputs
 from rooflinekit.estimation.frames import input_names
-from rooflinekit.model.types.errors import InputError, MissingExtraError, nearest
+from rooflinekit.model.types.errors import InputError, nearest
 
 __all__ = ["Sheet", "column_letters", "read_sheet"]
 
@@ -67,8 +67,7 @@ def read_sheet(path: Path, name: str | None = None) -> Sheet:
     Values of formulas are those that the spreadsheet program stored; a formula without one is an error in its row.
     The value of merged cells counts for every scenario that they cover. Rows without any input are not scenarios.
 
-    Raises InputError for a file that is no workbook, a sheet that does not exist, or no headers; MissingExtraError
-    without openpyxl.
+    Raises InputError for a file that is no workbook, a sheet that does not exist, or no headers.
     """
     members = _members(path)
     if name is not None and name not in members:
@@ -84,10 +83,8 @@ def read_sheet(path: Path, name: str | None = None) -> Sheet:
 
 
 def _open(path: Path, values: bool) -> Any:
-    try:
-        from openpyxl import load_workbook  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415 - optional
-    except ImportError:
-        raise MissingExtraError(str(path), "excel") from None
+    from openpyxl import load_workbook  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415 - takes a while
+
     return load_workbook(path, read_only=True, data_only=values)
 
 

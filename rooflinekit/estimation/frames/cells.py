@@ -12,29 +12,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflinekit.estimation.estimator import (
-    DEGREES,
-    DEPLOYMENT_KEYS,
-    SETTING_KEYS,
-    WORKLOAD_KEYS,
-    Resolved,
-    read_deployment,
-    resolve,
-)
+from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.frames.columns import FIXED, is_loaded
 from rooflinekit.estimation.frames.texts import Rows, Texts
+from rooflinekit.estimation.options import options_of, part_of
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS, Scenario
 from rooflinekit.model.types.batch import MOST, whole_number
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.numeric import Array
-from rooflinekit.model.types.speculation import SPECULATION_KEYS, Speculation
+from rooflinekit.model.types.speculation import Speculation
 
 __all__ = ["Group", "Resolutions", "groups", "number", "read_workloads"]
 
-_FLAGS = ("sequence_parallel", "eager")
-_NUMBERS = {
-    *DEGREES, *SETTING_KEYS, "redundant_experts", "skew", "power_cap", *SPECULATION_KEYS,
-} - {*_FLAGS, "draft", "acceptance"}  # fmt: skip
-_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_OPTIONS = options_of(Scenario)
 
 
 @dataclass(frozen=True)
@@ -153,20 +143,8 @@ class Resolutions:
 def _resolve(fixed: dict[str, Any]) -> Resolved:
     if "model" not in fixed:
         raise InputError("model is empty")
-    given = {key: _typed(key, cell) for key, cell in fixed.items()}
-    deployment = read_deployment({key: cell for key, cell in given.items() if key in DEPLOYMENT_KEYS})
+    given = {key: _OPTIONS[key].of_cell(cell) if key in _OPTIONS else cell for key, cell in fixed.items()}
+    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     calibration = str(given["calibration"]) if "calibration" in given else None
-    choice = Speculation.read(given)
+    choice = Speculation.read(part_of(given, SPECULATION_KEYS))
     return resolve(str(given["model"]), str(given.get("gpu", "h100-sxm")), deployment, calibration, choice)
-
-
-def _typed(key: str, cell: object) -> object:
-    """A cell of a text column as what its input is; what cannot be read stays, and is refused by name."""
-    if not isinstance(cell, str):
-        return bool(cell) if key in _FLAGS and cell in (0, 1) else cell
-    if key in _FLAGS:
-        return _TRUTH.get(cell.strip().lower(), cell)
-    if key not in _NUMBERS:
-        return cell
-    value = number(cell)
-    return cell if math.isnan(value) else value

@@ -7,10 +7,8 @@ from difflib import get_close_matches
 
 import pandas as pd
 
-from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS, WORKLOAD_KEYS
-from rooflinekit.model.traffic.question import LOAD_KEYS
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LOAD_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.model.types.speculation import SPECULATION_KEYS
 
 __all__ = [
     "FIXED",

@@ -10,20 +10,22 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rooflinekit.estimation.estimator import WORKLOAD_KEYS, Resolved, refuse_static
-from rooflinekit.estimation.frames.cells import number
+from rooflinekit.estimation.estimator import Resolved, refuse_static
 from rooflinekit.estimation.frames.texts import Rows, Texts
 from rooflinekit.estimation.frames.values import Times, values_of
 from rooflinekit.estimation.frames.warn import warn_of_lengths
 from rooflinekit.estimation.notes import unstable_note, waiting_note
+from rooflinekit.estimation.options import options_of
+from rooflinekit.estimation.scenario import LOAD_KEYS, WORKLOAD_KEYS, Load
 from rooflinekit.model.traffic.closed_form import Traffic, largest_rate, no_room
 from rooflinekit.model.traffic.mixing import slots
-from rooflinekit.model.traffic.question import LOAD_KEYS, LoadQuestion, answer_load, read_load
+from rooflinekit.model.traffic.question import LoadQuestion, answer_load, read_load
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.numeric import Array, Numeric
 
 __all__ = ["LoadedRows", "answer_loads", "read_loads"]
 
+_OPTIONS = options_of(Load)
 _TRAFFIC = ("isl", "osl", "isl_cv", "osl_cv", "arrival_cv", "requests")
 _ENDLESS = ("ttft_ms", "ttft_low_ms", "ttft_high_ms", "e2e_ms", "queue_ms", "ttft_p50_ms", "ttft_p90_ms",
             "ttft_p99_ms", "e2e_p50_ms", "e2e_p90_ms", "e2e_p99_ms")  # fmt: skip
@@ -33,15 +35,13 @@ _ENDLESS = ("ttft_ms", "ttft_low_ms", "ttft_high_ms", "e2e_ms", "queue_ms", "ttf
 def read_loads(scenarios: pd.DataFrame) -> pd.DataFrame:
     """The columns that describe traffic, texts that are numbers read; empty cells are None."""
     given = {key: scenarios[key].tolist() for key in LOAD_KEYS if key in scenarios}
-    read = {key: pd.Series([_cell(cell) for cell in cells], dtype=object) for key, cells in given.items()}
+    read = {key: pd.Series([_cell(key, cell) for cell in cells], dtype=object) for key, cells in given.items()}
     return pd.DataFrame(read, index=pd.RangeIndex(len(scenarios)))
 
 
-def _cell(cell: object) -> object:
-    if cell is None or cell is pd.NA or (isinstance(cell, float) and math.isnan(cell)):
-        return None
-    value = number(cell) if isinstance(cell, str) else math.nan
-    return cell if math.isnan(value) else value
+def _cell(key: str, cell: object) -> object:
+    empty = cell is None or cell is pd.NA or (isinstance(cell, float) and math.isnan(cell))
+    return None if empty else _OPTIONS[key].of_cell(cell)
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ def _read(rows: Rows, work: dict[str, Array], loads: pd.DataFrame, errors: Texts
         load = {str(key): column[place] for key, column in cells.items()}
         static = {key: None if math.isnan(column[place]) else column[place] for key, column in counts.items()}
         try:
+            load = {key: _OPTIONS[key].check(key, cell) for key, cell in load.items() if cell is not None}
             question = read_load(load, counts["isl"][place], counts["osl"][place])
             refuse_static(static)
         except RooflinekitError as error:

@@ -19,14 +19,13 @@ from rooflinekit.evidence.engine_fit.remarks import alike, remarks
 from rooflinekit.evidence.engine_fit.solve import Posterior
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.numeric import Array
+from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.specs.calibration.load import calibration_path
 from rooflinekit.specs.calibration.served import UNITLESS, Fitted, ServingHeading, plain, with_serving
 from rooflinekit.specs.engines import step_range
-from rooflinekit.specs.locate import read_text
+from rooflinekit.specs.files import read_text
 
 __all__ = ["fit_engine"]
-
-_SIGMAS = 1.645  # of a normal distribution: 90 % lie within
 
 
 def fit_engine(
@@ -78,7 +77,7 @@ def _interval(own: StepCosts, problem: Problem, unseen: Array | None) -> float:
     steps = (rows.metric > 0) & np.isfinite(unseen)
     left = np.log(rows.measured[steps] / unseen[steps])
     off = math.sqrt(float(left @ left) / max(len(left), 1))
-    return max(own.interval, math.exp(_SIGMAS * off))
+    return max(own.interval, math.exp(SIGMAS * off))
 
 
 def _base_text(given: Given, benchmarks: Benchmarks) -> str:

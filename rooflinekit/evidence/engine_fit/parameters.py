@@ -11,6 +11,7 @@ from rooflinekit.evidence.engine_fit.cases import Case
 from rooflinekit.model.roofline import time_step
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.engine import ServedCosts, StepCosts
+from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.specs.engines import engine_names, load_engine, step_ranges
 
 __all__ = ["FACTORS", "MOST", "REACH", "Parameter", "costs_at", "priors"]
@@ -26,7 +27,6 @@ REACH = 4.0
 """Prior spreads that a value may move at most, either way: an assumption. Beyond it a wrong fact is likelier."""
 
 _NOTHING = 1e-9  # prior spreads: rounding beside 0
-_SIGMAS = 1.645  # of a normal distribution: 90 % lie within
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def kernel_errors(cases: Sequence[Case]) -> Mapping[str, float]:
             for timed in step.kernels:
                 memory = float(timed.memory / max(timed.memory + timed.compute, 1e-30))
                 for name, share in zip(FACTORS, (memory, 1.0 - memory), strict=True):
-                    weight = share * float(timed.time / step.time)
+                    weight = share * float(timed.expected / step.expected)
                     weights[name] += weight
-                    errors[name] += weight * math.log(float(timed.high / timed.time)) / _SIGMAS
+                    errors[name] += weight * math.log(float(timed.high / timed.expected)) / SIGMAS
     return {name: errors[name] / weights[name] for name in FACTORS if weights[name] > 0.0}

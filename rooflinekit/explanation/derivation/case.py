@@ -63,7 +63,7 @@ def ttft_node(predictor: Predictor, work: Workload, value: float) -> Node:
     first = step_node("prefill", "the prompts in one step, and the first sample", prefill_scenes(predictor, work)[:1])
     formula, parts = "prefill", [first]
     if predictor.plan.deployment.microbatches > 1:
-        stretch = predictor.ttft(work).time / predictor.plan.time(predictor.prefill_batch(work)).time
+        stretch = predictor.ttft(work).expected / predictor.plan.time(predictor.prefill_batch(work)).expected
         formula = "prefill*pipeline"
         parts.append(
             given(

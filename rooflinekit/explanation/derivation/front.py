@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 from rooflinekit.estimation.estimator import answer, ask
+from rooflinekit.estimation.options import keywords
 from rooflinekit.estimation.results import Estimate
+from rooflinekit.estimation.scenario import Scenario
 from rooflinekit.explanation.derivation.case import Case
 from rooflinekit.explanation.derivation.metrics import find_metric, full_name
 from rooflinekit.explanation.derivation.node import Node
@@ -105,8 +108,9 @@ class Derivation(Answer):
         }
 
 
+@keywords(Scenario)
 def explain(
-    model: str | PathLike[str], metric: str, gpu: str | PathLike[str] = "h100-sxm", **scenario: Any
+    model: str | PathLike[str], metric: str, gpu: str | PathLike[str] = "h100-sxm", **scenario: Unpack[Scenario]
 ) -> Derivation:
     """Derive one metric of `estimate(model, gpu, **scenario)`: formulas, numbers and sources, down to the datasheet.
 
@@ -138,10 +142,10 @@ def explain(
 
 
 def make_case(
-    model: str | PathLike[str], gpu: str | PathLike[str], scenario: dict[str, Any], anyway: bool = False
+    model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[str, Any], anyway: bool = False
 ) -> Case:
     """Ask and answer; `anyway`: even if it does not fit in memory. Raises what `estimate` raises."""
-    allow_oom = bool(scenario.pop("allow_oom", False)) or anyway
+    allow_oom = bool(scenario.get("allow_oom")) or anyway
     question = ask(model, gpu, scenario)
     said, work = answer(question, allow_oom), question.work
     if question.load is not None:

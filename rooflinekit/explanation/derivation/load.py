@@ -93,14 +93,16 @@ class LoadCase:
 
     def step(self, users: float, times: Shared, symbol: str = "step") -> Node:
         """A decode step of all that run, at their mean context [s]."""
-        node = tpot_node(self.predictor, Workload(users, self.traffic.isl, self.traffic.osl), float(times.step.time))
+        node = tpot_node(
+            self.predictor, Workload(users, self.traffic.isl, self.traffic.osl), float(times.step.expected)
+        )
         return replace(node, symbol=symbol, title=f"a decode step of {users:.5g} sequences")
 
     def share(self, users: float, times: Shared) -> Node:
         """What one prompt adds to the steps of the others [s]."""
         plan, value, title = (
             self.predictor.plan,
-            float(times.share.time),
+            float(times.share.expected),
             "what one prompt adds to the steps of the others",
         )
         load = self.in_flight(users)
@@ -126,7 +128,7 @@ class LoadCase:
         plan, times, users = self.predictor.plan, self.loaded.shared, float(self.loaded.running)
         prompt = lone_prompt(self.in_flight(users), 1.0 / plan.deployment.dp)
         alone = step_node("alone", "the prompt by itself", [Scene(plan, prompt)])
-        value, title = float(times.first.time), "the steps that hold the own prompt"
+        value, title = float(times.first.expected), "the steps that hold the own prompt"
         if not plan.costs.mixes:
             return branch("first", title, value, "s", ("alone", [alone]))
         count, beside, _ = mixed_step(self.predictor, self.in_flight(users))
@@ -140,8 +142,8 @@ class LoadCase:
         """Step and share of what runs, without what is below them: they stand in TPOT."""
         times = self.loaded.shared
         return [
-            given("step", "a decode step of all that run", float(times.step.time), "s", "explain MODEL tpot"),
-            given("s", "what one prompt adds", float(times.share.time), "s", "explain MODEL tpot"),
+            given("step", "a decode step of all that run", float(times.step.expected), "s", "explain MODEL tpot"),
+            given("s", "what one prompt adds", float(times.share.expected), "s", "explain MODEL tpot"),
         ]
 
 

@@ -18,7 +18,7 @@ __all__ = ["LOAD_METRICS"]
 
 def tpot(case: LoadCase) -> Node:
     """Mean time of an output token after the first [s]."""
-    users, times, value = float(case.loaded.running), case.loaded.shared, float(case.loaded.tpot.time)
+    users, times, value = float(case.loaded.running), case.loaded.shared, float(case.loaded.tpot.expected)
     parts = [case.step(users, times), case.share(users, times), case.running, *case.lengths]
     if case.closed or not case.stable:
         return branch(
@@ -41,11 +41,11 @@ def ttft(case: LoadCase) -> Node:
     parts = [request, _tpot_alone(case), queue(case), case.first(), case.running]
     half = "(1 - 1/C)/2*TPOT" if case.closed else "TPOT/2"
     formula = f"request + {half} + queue + first"
-    return branch("TTFT", "time to the first token under load", float(case.loaded.ttft.time), "s", (formula, parts))
+    return branch("TTFT", "time to the first token under load", float(case.loaded.ttft.expected), "s", (formula, parts))
 
 
 def _tpot_alone(case: LoadCase) -> Node:
-    return given("TPOT", "mean time of an output token", float(case.loaded.tpot.time), "s", "explain MODEL tpot")
+    return given("TPOT", "mean time of an output token", float(case.loaded.tpot.expected), "s", "explain MODEL tpot")
 
 
 def e2e(case: LoadCase) -> Node:

@@ -13,7 +13,8 @@ from rooflinekit.model.timing.parameter import parameters
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import Provenance
-from rooflinekit.model.types.kernel import Kernel, KernelTime
+from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.time import KernelTime
 
 __all__ = ["Launched", "Scene", "element"]
 

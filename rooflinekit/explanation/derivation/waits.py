@@ -109,10 +109,10 @@ def _slot(case: LoadCase) -> Node:
 def held(case: LoadCase) -> Node:
     """How long a request holds its slot [s]."""
     loaded, times = case.loaded, case.loaded.shared
-    decode = (float(case.traffic.osl) - 1.0) * float(loaded.tpot.time)
+    decode = (float(case.traffic.osl) - 1.0) * float(loaded.tpot.expected)
     half = (1.0 - 1.0 / float(loaded.running)) if case.closed else 1.0
     waits = [node.value for node in (_closed_waits(case) if case.closed else [_prompts(case)])]
-    value = times.request + float(times.first.time) + 0.5 * half * float(loaded.tpot.time) + sum(waits) + decode
+    value = times.request + float(times.first.expected) + 0.5 * half * float(loaded.tpot.expected) + sum(waits) + decode
     return given(
         "held",
         "a request's time without waiting for a slot",

@@ -2,64 +2,40 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from rooflinekit.explanation.walk.attention import ATTENTION, attention_letters
-from rooflinekit.explanation.walk.ends import ENTRY, EXIT, normed_behind
-from rooflinekit.explanation.walk.exchange import hand_over
-from rooflinekit.explanation.walk.experts import EXPERTS, expert_letters
-from rooflinekit.explanation.walk.feedforward import DENSE, dense_letters
-from rooflinekit.explanation.walk.formula import letters_of
-from rooflinekit.explanation.walk.latent import LATENT, latent_letters
-from rooflinekit.explanation.walk.parts import Addition, collective, norm
+from rooflinekit.explanation.walk.letters import letters_of, rank
 from rooflinekit.explanation.walk.prompts import PhaseName, Prompts
-from rooflinekit.explanation.walk.recurrent import DELTA_NET, LIGHTNING, MAMBA, MAMBA2, recurrent_letters
-from rooflinekit.explanation.walk.result import Phase, Section, Stop, Symbol, Work
+from rooflinekit.explanation.walk.result import Phase, Section, Stop
 from rooflinekit.explanation.walk.scene import Scene
+from rooflinekit.explanation.walk.stops import Addition, stops
 from rooflinekit.model.kernels import Collective, Operation
 from rooflinekit.model.layers import Shard, entry_operations, exit_operations, layer_operations, stage_operations
 from rooflinekit.model.step import Plan
-from rooflinekit.model.types.errors import RooflinekitError
-from rooflinekit.model.types.model import (
-    Attention,
-    DenseFFN,
-    GatedDeltaNet,
-    LatentAttention,
-    Layer,
-    LightningAttention,
-    Mamba,
-    Mamba2,
-    MixtureOfExperts,
-)
+from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, Layer
 
 __all__ = ["layer_parts", "walk_phase"]
 
-Table: TypeAlias = Mapping[str, Callable[[Any, Scene, Any], Sequence[Stop]]]
-Part: TypeAlias = "tuple[object, list[Operation]]"
-_TABLES: dict[type, Table] = {
-    Attention: ATTENTION,
-    LatentAttention: LATENT,
-    GatedDeltaNet: DELTA_NET,
-    LightningAttention: LIGHTNING,
-    Mamba: MAMBA,
-    Mamba2: MAMBA2,
-    DenseFFN: DENSE,
-    MixtureOfExperts: EXPERTS,
-}
+_WORD = 3  # letters of the shortest symbol that could be a word of its own
+Part: TypeAlias = "tuple[Any, list[Operation]]"
 
 
 def walk_phase(plan: Plan, prompts: Prompts, phase: PhaseName) -> Phase:
     """One engine step: what stands before the layers, each kind of layer, what stands behind them."""
-    on, shard = Scene.of(plan, prompts, phase), plan.shard
-    entry = _section(on, "tokens to the residual stream", _stops(on, ENTRY, None, entry_operations(plan.model, shard)))
-    exit_ = _section(on, "logits and the next token", _stops(on, EXIT, None, exit_operations(plan.model, shard)))
-    layers = [_layer(on, layer, shard) for layer in plan.model.layer_counts]
-    sections = (entry, *layers, *_hand_overs(on), exit_)
+    start, end = Scene(plan, prompts, phase), Scene(plan, prompts, phase)
+    entry = entry_operations(start.lettered(plan.model), start.shard)
+    exit_ = exit_operations(end.lettered(plan.model), end.shard)
+    last = Addition.NONE if _normed_behind(plan.model.layers[-1]) else Addition.BEFORE
+    sections = (
+        _section(start, "tokens to the residual stream", [(Addition.NONE, entry)]),
+        *(_layer(Scene(plan, prompts, phase), layer) for layer in plan.model.layer_counts),
+        *_hand_overs(plan, prompts, phase),
+        _section(end, "logits and the next token", [(last, exit_)]),
+    )
     return Phase(phase, _title(prompts, phase), *prompts.cu_seqlens(phase), sections)
 
 
@@ -74,21 +50,34 @@ def _title(prompts: Prompts, phase: PhaseName) -> str:
     return (f"{prompts.count} prompts of {each}" if prompts.count > 1 else each) + before + ", all at once"
 
 
-def _section(on: Scene, title: str, stops: Iterable[Stop]) -> Section:
-    stops = tuple(stops)
-    return Section(title, "", 1, _used(on, stops), stops)
+def _section(on: Scene, title: str, parts: Iterable[Part], layers: Sequence[int] = (), count: int = 1) -> Section:
+    """Stops with the letters that stand in them."""
+    made = tuple(stop for block, operations in parts for op in operations for stop in stops(on, block, op))
+    letters = {name for stop in made for text in _texts(stop) for name in letters_of(text)}
+    met = {name: symbol for name, symbol in on.symbols.items() if name in letters}
+    told = {name for symbol in met.values() for name in letters_of(symbol.meaning) if len(name) < _WORD}
+    met |= {name: on.symbols[name] for name in told & on.symbols.keys()}  # such as P in S·P+S·(S+1)/2
+    symbols = tuple(met[name] for name in sorted(met, key=rank))
+    return Section(title, _ranges(layers) if layers else "", len(layers) or count, symbols, made)
 
 
-def _hand_overs(on: Scene) -> Iterator[Section]:
+def _texts(stop: Stop) -> Iterator[str]:
+    """Where letters stand: formulas and axes."""
+    yield from (stop.flops_formula, stop.bytes_formula, stop.network_formula)
+    for tensor in (*stop.outputs, *stop.weights):
+        yield from tensor.symbols
+
+
+def _hand_overs(plan: Plan, prompts: Prompts, phase: PhaseName) -> Iterator[Section]:
     """From stage to stage, once for each kind of link that lies between."""
-    plan, split = on.plan, on.plan.shard.deployment
-    held = (stage_operations(plan.model, split, plan.precision, stage, plan.system.domain_size)
-            for stage in range(split.pp - 1))  # fmt: skip
+    stages, shard = plan.deployment.pp, plan.shard
+    held = (stage_operations(plan.model, shard.deployment, plan.precision, stage, shard.domain)
+            for stage in range(stages - 1))  # fmt: skip
     sends = Counter(op for stage in held for op in stage if isinstance(op, Collective) and op.kind == "send")
     for op, count in sends.items():
-        stops = tuple(_stops(on, _SEND, None, [op]))
-        yield Section(f"between the stages of layers {_stages(plan.model.depth, split.pp)}", "", count,
-                      _used(on, stops), stops)  # fmt: skip
+        title = f"between the stages of layers {_stages(plan.model.depth, stages)}"
+        on = Scene(plan, prompts, phase)
+        yield _section(on, title, [(None, [replace(op, width=on.shard.hidden / on.shard.tp)])], count=count)
 
 
 def _stages(depth: int, stages: int) -> str:
@@ -102,114 +91,53 @@ def _stages(depth: int, stages: int) -> str:
     return " | ".join(texts if len(texts) <= 4 else [*texts[:3], "…", texts[-1]])
 
 
-def _layer(on: Scene, layer: Layer, shard: Shard) -> Section:
+def _layer(on: Scene, layer: Layer) -> Section:
     """One kind of layer; what it sees and its letters are its own."""
-    stops: list[Stop] = []
-    for block, operations in layer_parts(layer, shard):
-        on = _knowing(on, block)
-        stops += _stops(on, _AROUND if isinstance(block, Addition) else _TABLES[type(block)], block, operations)
+    blocks = {name: on.lettered(block) for name in ("mixer", "ffn") if (block := getattr(layer, name))}
+    parts = layer_parts(replace(layer, **blocks), on.shard)
     alike = [index for index, other in enumerate(on.plan.model.layers) if other == layer]
-    return Section(_kind(layer, on.phase), _ranges(alike), len(alike), _used(on, stops), tuple(stops))
+    return _section(on, _kind(layer, on.phase), parts, alike)
 
 
 def layer_parts(layer: Layer, shard: Shard) -> Iterator[Part]:
     """The operations of a layer in the order of the forward pass, by block, or by where a norm's addition stands.
 
-    `layer_operations` lists norms first and all-reduces last, since order costs nothing.
+    `layer_operations` lists norms first and collectives last, since order costs nothing.
     """
     blocks = [block for block in (layer.mixer, layer.ffn) if block is not None]
     bare = replace(layer, mixer=None, ffn=None)
-    joins = layer_operations(replace(bare, norms=0, parallel=True), shard)
+    collectives = layer_operations(replace(bare, norms=0, parallel=True), shard)
+    before, joins = collectives[:-1], collectives[-1:]
     norms = layer_operations(replace(bare, parallel=False), shard)
     if layer.parallel:
         yield Addition.BEFORE, norms[:1]
-        yield Addition.NONE, norms[1:]
+        yield Addition.NONE, [*norms[1:], *before]
         for block in blocks:
-            yield block, _alone(layer, block, shard, len(joins))
+            yield block, _alone(layer, block, shard, len(collectives))
         yield Addition.NONE, joins
         return
-    behind = normed_behind(layer)
+    behind = _normed_behind(layer)
     for number, block in enumerate(blocks):
         rest = len(norms) if number == len(blocks) - 1 else (number + 1) * (1 + behind)
-        before, *others = norms[number * (1 + behind) : rest]
-        yield Addition.NONE if behind else Addition.BEFORE, [before]
-        yield block, _alone(layer, block, shard, len(joins))
+        first, *others = norms[number * (1 + behind) : rest]
+        yield Addition.NONE if behind else Addition.BEFORE, [first]
+        yield Addition.NONE, before
+        yield block, _alone(layer, block, shard, len(collectives))
         yield Addition.NONE, [*joins, *others[:-1]]
         yield Addition.BEHIND, others[-1:]
 
 
-def _alone(layer: Layer, block: object, shard: Shard, joins: int) -> list[Operation]:
-    """The operations of one block, without its all-reduce."""
+def _normed_behind(layer: Layer) -> bool:
+    """Whether what a block returns is normalised before it joins the stream (Gemma-2)."""
+    blocks = (layer.mixer is not None) + (layer.ffn is not None)
+    return not layer.parallel and layer.norms > blocks
+
+
+def _alone(layer: Layer, block: Any, shard: Shard, joins: int) -> list[Operation]:
+    """The operations of one block, without its collectives over the ranks of a layer."""
     mixer, ffn = (block, None) if block is layer.mixer else (None, block)
-    operations = layer_operations(replace(layer, mixer=mixer, ffn=ffn, norms=0, parallel=False), shard)  # type: ignore[arg-type]
+    operations = layer_operations(replace(layer, mixer=mixer, ffn=ffn, norms=0, parallel=False), shard)
     return operations[: len(operations) - joins]
-
-
-def _knowing(on: Scene, block: object) -> Scene:
-    match block:
-        case Attention():
-            return on.seeing(block.window, block.chunk).knowing(*attention_letters(block))
-        case LatentAttention():
-            limit = block.indexer.top_k if block.indexer else None
-            return on.seeing(top_k=limit).knowing(*latent_letters(block, on))
-        case GatedDeltaNet() | LightningAttention() | Mamba() | Mamba2():
-            return on.knowing(*recurrent_letters(block))
-        case DenseFFN():
-            return on.knowing(*dense_letters(block))
-        case MixtureOfExperts():
-            return on.knowing(*expert_letters(block, on))
-    return on
-
-
-def _norm(addition: Addition, on: Scene, op: Any) -> list[Stop]:
-    return norm(on, op, "norm", addition)
-
-
-def _join(addition: Addition, on: Scene, op: Collective) -> list[Stop]:
-    return [collective(on, op, "D", "x", "each rank holds a part of the sum")]
-
-
-def _send(block: None, on: Scene, op: Collective) -> list[Stop]:
-    return hand_over(on, op)
-
-
-_SEND: Table = {"pipeline_send": _send, "pipeline_send_nic": _send}
-_AROUND: Table = {"residual_norm": _norm, "all_reduce": _join}
-
-
-def _stops(on: Scene, table: Table, block: object, operations: Iterable[Operation]) -> Iterator[Stop]:
-    """The stops of operations, those that the step gives nothing to do left out."""
-    for op in operations:
-        kernels = op.kernels(on.step, 1)
-        if not kernels:
-            continue
-        name = getattr(op, "name", "")
-        stops = table[name if name in table else type(op).__name__](block, on, op)
-        counted = [getattr(kernel, field.name) for field in fields(Work) for kernel in kernels]
-        _reconcile(op, stops, Work(*(float(each) for each in counted)))
-        yield from stops
-
-
-def _reconcile(op: Operation, stops: Sequence[Stop], counted: Work) -> None:
-    """What is shown adds up to what `estimate` counts, or nothing is shown."""
-    shown = Work.total([stop.work for stop in stops])
-    for field in fields(Work):
-        ours, theirs = getattr(shown, field.name), getattr(counted, field.name)
-        if not math.isclose(ours, theirs, rel_tol=1e-9):
-            name = stops[0].kernel or type(op).__name__
-            raise RooflinekitError(
-                f"the walk's {field.name} of {name} ({ours:.6g}) are not estimate's ({theirs:.6g}); please report"
-            )
-
-
-def _used(on: Scene, stops: Iterable[Stop]) -> tuple[Symbol, ...]:
-    """The letters that stand in shapes and formulas."""
-    found: set[str] = set()
-    for stop in stops:
-        axes = [axis for tensor in (*stop.outputs, *stop.weights) for axis in tensor.symbols]
-        for text in (*axes, stop.flops_formula, stop.bytes_formula, stop.network_formula):
-            found.update(letters_of(text))
-    return tuple(symbol for symbol in on.symbols if symbol.name in found)
 
 
 def _kind(layer: Layer, phase: PhaseName) -> str:

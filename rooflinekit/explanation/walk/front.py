@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.estimation.options import keywords, part_of, read
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, Shapes
 from rooflinekit.explanation.walk.build import walk_phase
 from rooflinekit.explanation.walk.prompts import Prompts, read_prompts
 from rooflinekit.explanation.walk.result import Walk
 from rooflinekit.model.step import Plan
-from rooflinekit.model.types.errors import InputError, nearest
 from rooflinekit.version import __version__
 
 __all__ = ["shapes", "walk"]
 
-_PROMPT_KEYS = ("tokens", "prompt", "batch", "cached")
-_SPLIT_KEYS = ("tp", "pp", "ep", "dp", "system", "weights", "attention_weights", "lm_head", "activations", "kv")
 
-
-def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Any) -> Walk:
+@keywords(Shapes)
+def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Unpack[Shapes]) -> Walk:
     """Walk every tensor of a prefill, and of the decode step behind it, through a model.
 
     Args:
         model: a name, a Hugging Face id, or a path to a config.json or the folder that holds it.
         gpu: an accelerator's name or path: which number formats there are, and how many can share a layer.
-        **scenario: tokens (a length, or several to pack: 6, "6,3,9", [6, 3, 9]) or prompt (a text whose words
-            and marks stand in for tokens); batch (over all attention replicas), cached [tokens]; tp, pp, ep, dp,
-            system, weights, attention_weights, lm_head, activations, kv as `estimate` takes them.
+        **scenario: the options of `Shapes` in docs/cli.md: tokens or a prompt, degrees, formats; None is the default.
 
     Returns:
         A `Walk`: for each step its tensors with shapes in letters and numbers, FLOP and bytes with their formulas. The
@@ -41,20 +38,15 @@ def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **
     >>> scores.outputs[0].letters, scores.outputs[0].numbers, scores.work.flops  # 2·32·128·21 of 36 pairs
     ('[H, S, T]', '[32, 6, 6]', 172032.0)
     """
-    for key in scenario:
-        if key not in (*_PROMPT_KEYS, *_SPLIT_KEYS):
-            known = (*_PROMPT_KEYS, *_SPLIT_KEYS)
-            raise InputError(f"unknown option {key!r}; nearest: {', '.join(nearest(key, known) or known)}")
-    given = {key: value for key, value in scenario.items() if value is not None}
-    asked = {"tokens": None, "prompt": None, "batch": 1, "cached": 0} | given
-    prompts = read_prompts(*(asked[key] for key in _PROMPT_KEYS))
-    resolved = resolve(model, gpu, read_deployment({key: given[key] for key in _SPLIT_KEYS if key in given}), "none")
+    given = read(Shapes, scenario)
+    prompts = read_prompts(given.get("tokens"), given.get("prompt"), given.get("batch", 1), given.get("cached", 0))
+    resolved = resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), "none")
     return walk(resolved.plan, prompts, resolved.warnings)
 
 
 def walk(plan: Plan, prompts: Prompts, warnings: tuple[str, ...] = ()) -> Walk:
     """The walk of prompts through a plan, both phases."""
-    accelerator, mine = plan.system.accelerator, prompts.of_replica(plan.deployment.dp)
+    accelerator, mine = plan.system.accelerator, prompts.shared(plan.deployment.dp, plan.deployment.microbatches)
     return Walk(
         version=__version__,
         model=plan.model.name,
@@ -79,6 +71,11 @@ def _inputs(plan: Plan, prompts: Prompts) -> dict[str, Any]:
         "pp": plan.deployment.pp,
         "ep": plan.deployment.ep,
         "dp": plan.deployment.dp,
+        "cp": plan.deployment.cp,
+        "sequence_parallel": plan.deployment.sequence_parallel,
+        "skew": plan.deployment.skew,
+        "redundant_experts": plan.deployment.redundant_experts,
+        "kv_policy": str(plan.deployment.kv_policy),
         "weights": getattr(precision.formats, plan.model.matrices[-1]).value,
         "activations": (precision.inputs or precision.stream).value,
         "kv": precision.kv.value,

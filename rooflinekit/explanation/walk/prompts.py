@@ -48,17 +48,21 @@ class Prompts:
         """Tokens of each sequence that the prefill computes."""
         return tuple(length - self.cached for length in self.lengths) * (1 if self.packed else self.count)
 
-    def of_replica(self, replicas: int) -> Prompts:
-        """Those of the fullest of several attention replicas; `estimate` has all of them as full.
+    def shared(self, replicas: int, microbatches: int = 1) -> Prompts:
+        """Those of the fullest of several attention replicas, and of one microbatch; `estimate` has all as full.
 
-        >>> Prompts((6,), count=5).of_replica(2).count
+        >>> Prompts((6,), count=5).shared(2).count
         3
 
         Raises WorkloadError for packed prompts.
         """
-        if replicas > 1 and self.packed:
-            raise WorkloadError(f"dp={replicas} spreads prompts of one length; give one and --batch, or leave dp out")
-        return replace(self, count=-(-self.count // replicas))
+        count = self.count
+        for name, parts in (("dp", replicas), ("microbatches", microbatches)):
+            if parts > 1 and self.packed:
+                spread = f"{name}={parts} spreads prompts of one length"
+                raise WorkloadError(f"{spread}; give one and --batch, or leave {name} out")
+            count = -(-count // parts)
+        return replace(self, count=count)
 
     def cu_seqlens(self, phase: PhaseName) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Where each sequence starts among the packed new tokens, and among the keys, and where the last one ends.
@@ -81,6 +85,28 @@ class Prompts:
         27
         """
         return self.sequences * max(self.new)
+
+    def seen(self, phase: PhaseName, window: int | None, chunk: int | None) -> str:
+        """How query-key pairs are counted: causal, or within a window or chunks.
+
+        >>> Prompts((6,)).seen("prefill", None, None), Prompts((6,)).seen("prefill", 4, None)
+        (', causal: S·(S+1)/2', ', at most 4 keys a token: 4·5/2 + 2·4')
+        """
+        decode, times = phase == "decode", "B·" if self.count > 1 else ""
+        window = None if window is None else int(window)
+        if chunk is not None:
+            return f", within chunks of {chunk:,}"
+        if window is not None:
+            limit, rest = f", at most {window:,} keys a token", self.lengths[0] - window
+            if decode or self.packed or self.cached or rest <= 0:
+                return limit
+            added = f"{window}·{window + 1}/2 + {rest}·{window}"
+            return f"{limit}: B·({added})" if times else f"{limit}: {added}"
+        if decode:
+            return "" if self.packed else f": {times}T"
+        if self.packed:
+            return ", causal in each prompt"
+        return f", causal: {times}{'(S·P+S·(S+1)/2)' if self.cached else 'S·(S+1)/2'}"
 
     def batch(self, phase: PhaseName) -> Batch:
         """The engine step: all new tokens, or the token behind them.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from rooflinekit.model.types.answer import Answer
@@ -69,21 +68,15 @@ class Work:
         """FLOP per byte of memory traffic; None without traffic."""
         return self.flops / self.bytes if self.bytes else None
 
-    def plus(self, other: Work, times: int = 1) -> Work:
-        """Add another one, several times."""
-        return Work(*(getattr(self, f.name) + times * getattr(other, f.name) for f in fields(self)))
+    def __add__(self, other: Work) -> Work:
+        return Work(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
-    @classmethod
-    def total(cls, parts: Sequence[Work]) -> Work:
-        """The sum."""
-        whole = cls()
-        for part in parts:
-            whole = whole.plus(part)
-        return whole
+    def __sub__(self, other: Work) -> Work:
+        return self + other.times(-1)
 
-    def to_dict(self) -> dict[str, float]:
-        """By class, with their sum."""
-        return {**asdict(self), "bytes": self.bytes}
+    def times(self, factor: float) -> Work:
+        """A part of it, or several."""
+        return Work(*(factor * getattr(self, f.name) for f in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +98,6 @@ class Stop:
     substituted: dict[str, str]  #: the same formulas with numbers
     note: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain Python values."""
-        plain = {**asdict(self), **self.work.to_dict()}
-        del plain["work"]
-        for key in ("outputs", "weights"):
-            plain[key] = [asdict(tensor) | {"symbols": list(tensor.symbols), "shape": list(tensor.shape)}
-                          for tensor in getattr(self, key)]  # fmt: skip
-        return plain
-
 
 @dataclass(frozen=True, slots=True)
 class Section:
@@ -128,7 +112,7 @@ class Section:
     @property
     def work(self) -> Work:
         """Of one time."""
-        return Work.total([stop.work for stop in self.stops])
+        return sum((stop.work for stop in self.stops), Work())
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +128,7 @@ class Phase:
     @property
     def work(self) -> Work:
         """Of the whole step, all layers."""
-        whole = Work()
-        for section in self.sections:
-            whole = whole.plus(section.work, section.count)
-        return whole
+        return sum((section.work.times(section.count) for section in self.sections), Work())
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,39 +146,34 @@ class Walk(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """As plain Python values; totals are of the whole step on one accelerator."""
-        return {
-            "version": self.version,
-            "model": self.model,
-            "gpu": self.gpu,
-            "inputs": self.inputs,
-            "words": list(self.words),
-            "ridge": self.ridge,
-            "phases": [
-                {"name": phase.name, "title": phase.title, "cu_seqlens_q": list(phase.cu_seqlens_q),
-                 "cu_seqlens_k": list(phase.cu_seqlens_k), "total": phase.work.to_dict(),
-                 "sections": [_section(section) for section in phase.sections]}
-                for phase in self.phases
-            ],
-            "warnings": list(self.warnings),
-        }  # fmt: skip
+        values: dict[str, Any] = _plain(self)
+        return values
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One flat row for every tensor made; the work stands with the first tensor of its stop."""
         return [
             {"phase": phase.name, "section": section.title, "count": section.count, "step": stop.name,
              "kernel": stop.kernel, "tensor": tensor.name, "symbols": tensor.letters, "shape": tensor.numbers,
-             "dtype": tensor.dtype, **(stop.work if first == 0 else Work()).to_dict()}
+             "dtype": tensor.dtype, **_plain(stop.work if first == 0 else Work())}
             for phase in self.phases for section in phase.sections for stop in section.stops
             for first, tensor in enumerate(stop.outputs)
         ]  # fmt: skip
 
 
-def _section(section: Section) -> dict[str, Any]:
-    return {
-        "title": section.title,
-        "layers": section.layers,
-        "count": section.count,
-        "symbols": [asdict(symbol) for symbol in section.symbols],
-        "total_once": section.work.to_dict(),
-        "steps": [stop.to_dict() for stop in section.stops],
-    }
+def _plain(value: Any) -> Any:
+    """A part of a walk as it stands in the JSON, with the work that it comes to."""
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
+    if not is_dataclass(value):
+        return value
+    parts = {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    match value:
+        case Work():
+            return parts | {"bytes": value.bytes}
+        case Stop():
+            return parts | parts.pop("work")
+        case Section():
+            return parts | {"total_once": _plain(value.work), "steps": parts.pop("stops")}
+        case Phase():
+            return parts | {"total": _plain(value.work)}
+    return parts

@@ -1,210 +1,304 @@
-"""Where a stop takes place: the phase, the layout of the tokens, and what every letter is worth there."""
+"""One section of a walk: what its letters are worth, and its operations with letters for numbers.
+
+The layers are built and the kernels run as for any estimate, but heads, widths, ranks, tokens and bytes of an element
+are numbers that carry a letter. So the work of a kernel comes with its formula, and the walk has none of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
+from typing import Any
 
-from rooflinekit.explanation.walk.formula import evaluate, substitute, tidy
+from rooflinekit.explanation.walk.letters import Lettered, ceiling, substitute, written
 from rooflinekit.explanation.walk.prompts import PhaseName, Prompts
 from rooflinekit.explanation.walk.result import Stop, Symbol, Tensor, Work
-from rooflinekit.model.kernels import Step
+from rooflinekit.model.kernels import (
+    Elementwise,
+    Embedding,
+    IndexScores,
+    LatentUpProjection,
+    Linear,
+    Routing,
+    ShortConvolution,
+    StateUpdate,
+    Step,
+)
+from rooflinekit.model.layers import Shard
 from rooflinekit.model.step import Plan
-from rooflinekit.model.types.batch import Sequences
+from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.numeric import minimum
+from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.model import Attention, LatentAttention
 
-__all__ = ["Scene", "View"]
+__all__ = ["Scene"]
 
-_CLASSES = ("weight", "kv_read", "kv_write", "activation")
+_DEGREES = {
+    "tp": "ranks that share each layer; this is one of them",
+    "dp": "attention replicas, each with sequences of its own",
+    "cp": "ranks that share each context",
+    "ep": "groups of ranks, each with experts of its own",
+}
+_KINDS = {"mha": "one for each query head", "mqa": "one for all query heads", "gqa": "shared by groups"}
+_SAME = {"v_head_dim": "head_dim", "embedding_dim": "hidden"}  # equal in most models, and then one letter
+_HELD = {
+    Linear: ("W", "bias"), LatentUpProjection: ("W",), Embedding: ("table",), Elementwise: ("scale",),
+    ShortConvolution: ("taps", "bias"), StateUpdate: ("parameters",),
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass
 class Scene:
-    """One phase of one walk; `symbols` are the letters known so far, later ones in place of earlier ones."""
+    """One section of one phase; `symbols` are the letters that were met in it."""
 
     plan: Plan
     prompts: Prompts
     phase: PhaseName
-    symbols: tuple[Symbol, ...] = ()
+    symbols: dict[str, Symbol] = field(default_factory=dict)
+    limited: bool = False  #: whether tokens of this layer do not see all keys
+    later: list[Stop] = field(default_factory=list)  #: stops of an operation that lie behind the next one's
 
-    @classmethod
-    def of(cls, plan: Plan, prompts: Prompts, phase: PhaseName) -> Scene:
-        """With the letters of the model and of the step."""
-        bare = cls(plan, prompts, phase)
-        return bare.knowing(*_of_step(bare), *_of_keys(bare), *_of_model(plan))
+    def letter(self, name: str, value: Any, meaning: str) -> Any:
+        """A number with a letter; one that is worth something else already gets another name."""
+        number = float(value)
+        while name in self.symbols and self.symbols[name].value != number:
+            name = f"own{name}"
+        self.symbols[name] = Symbol(name, number, meaning)
+        return Lettered.of(name, number)
 
-    def knowing(self, *symbols: Symbol) -> Scene:
-        """The same with more letters."""
-        names = {symbol.name for symbol in symbols}
-        return replace(self, symbols=(*(s for s in self.symbols if s.name not in names), *symbols))
-
-    def seeing(self, window: int | None = None, chunk: int | None = None, top_k: int | None = None) -> Scene:
-        """The same for a layer whose tokens do not see all keys."""
-        return self.knowing(*_of_keys(self, window or top_k, chunk, top_k is not None))
+    def lettered(self, part: Any) -> Any:
+        """A model or a block with letters for its sizes, as its type declares them."""
+        letters: dict[str, Any] = {}
+        for each in fields(part):
+            size, same = getattr(part, each.name), getattr(part, _SAME.get(each.name, ""), None)
+            if size and "quantity" in each.metadata:
+                quantity = each.metadata["quantity"]
+                meaning = quantity.meaning + (f", {_KINDS[part.kind]}" if quantity.symbol == "K" else "")
+                letters[each.name] = (letters[_SAME[each.name]] if size == same
+                                      else self.letter(quantity.symbol, size, meaning))  # fmt: skip
+        if isinstance(part, (Attention, LatentAttention)):
+            policy, indexed = self.plan.deployment.kv_policy, getattr(part, "indexer", None)
+            budget = policy.in_prefill(None) if self.phase == "prefill" else policy.in_decode(None)
+            self.limited = bool(budget or indexed or getattr(part, "window", None) or getattr(part, "chunk", None))
+            letters |= {"indexer": self.lettered(indexed)} if indexed else {}
+        if isinstance(part, Attention):  # norms of queries and keys have a weight for each element of a head, or of all
+            for name, heads in (("q_norm", "heads"), ("k_norm", "kv_heads")):
+                sizes = (letters["head_dim"], letters[heads] * letters["head_dim"])
+                letters[name] = next((size for size in sizes if size == getattr(part, name)), getattr(part, name))
+        return replace(part, **letters)
 
     @cached_property
-    def values(self) -> Mapping[str, float]:
-        """What every letter is worth; `b_fp8` and the like are bytes of an element."""
-        sizes = {f"b_{dtype.value}": dtype.bytes for dtype in Dtype}
-        return sizes | {symbol.name: symbol.value for symbol in self.symbols}
+    def shard(self) -> Shard:
+        """How the model is cut, with letters for the degrees above 1."""
+        shard, degrees = self.plan.shard, {}
+        for name, meaning in _DEGREES.items():
+            if (degree := getattr(shard.deployment, name)) > 1:
+                degrees[name] = self.letter(name, degree, meaning)
+        hidden = self.letter("D", shard.hidden, "residual width")
+        return replace(shard, hidden=hidden, deployment=replace(shard.deployment, **degrees))
 
-    @property
-    def sequences(self) -> Sequences:
-        """Those of this phase."""
-        batch = self.prompts.batch(self.phase)
-        (phase,) = batch.phases
-        return phase
+    def format(self, dtype: Dtype) -> Any:
+        """A number format whose bytes of an element are a letter."""
+        stream = dtype is self.plan.precision.stream
+        meaning = f"of the residual stream ({dtype})" if stream else f"in {dtype}, scales included"
+        name = "b" if stream else f"b_{dtype.value}"
+        lettered: Any = _Other(dtype, bytes=self.letter(name, dtype.bytes, f"bytes of an element {meaning}"))
+        lettered.widened = lettered if dtype.is_wide else self.format(dtype.widened)
+        return lettered
 
-    @property
-    def step(self) -> Step:
+    @cached_property
+    def step(self) -> Any:
         """The engine step, as kernels take it."""
-        return self.plan.seen(self.prompts.batch(self.phase))
+        step, split = self.plan.seen(self.prompts.batch(self.phase)), self.shard.deployment
+        (phase,) = step.batch.phases
+        sequences = _Sequences(**_values(phase), scene=self)
+        batch = Batch(sequences) if step.batch.prefilling else Batch(None, sequences)
+        return _Step(batch, self.format(step.stream), self.format(step.kv),
+                     split.dp * split.cp * step.batch.filled, split.cp, self)  # fmt: skip
 
     @property
-    def tokens(self) -> tuple[str, ...]:
-        """Axes of new tokens: S, B and S, or N packed."""
-        return ("N",) if self.prompts.packed else ("S",) if self.prompts.count == 1 else ("B", "S")
+    def sequences(self) -> Any:
+        """Those of this phase."""
+        return self.step.batch.phases[0]
+
+    def operation(self, op: Any) -> Any:
+        """The operation with letters for the formats that it stores, and for what routing comes to."""
+        if isinstance(op, IndexScores):  # compares its format with others
+            return op
+        changes: dict[str, Any] = {}
+        for name, value in _values(op).items():
+            if isinstance(value, Dtype):
+                changes[name] = self.format(value)
+            elif isinstance(value, Routing):
+                changes[name] = _Other(value, fullest=lambda tokens, routing=value: self._fullest(routing, tokens))
+            elif is_dataclass(value) and hasattr(value, "kernels"):
+                changes[name] = self.operation(value)
+        return replace(op, **changes)
+
+    def _fullest(self, routing: Routing, tokens: Any) -> tuple[Any, Any]:
+        """Rows that come to the fullest rank, and experts that they touch."""
+        plain = replace(routing, **{name: int(getattr(routing, name)) for name in ("experts", "top_k", "ranks")})
+        rows, touched = plain.fullest(float(tokens))
+        where = "those of the fullest rank"
+        if plain.ranks == 1 and not plain.skew:
+            every = written(tokens)
+            where = f"E·(1-(1-k/E)^{every if every.isalpha() else f'({every})'})"
+        known = self.letter("touched", touched, f"experts that any token visits, expected: {where}")
+        if plain.ranks == 1:
+            return tokens * routing.top_k, known
+        mean = float(tokens) * plain.top_k / plain.ranks
+        meaning = f"rows that come to the fullest rank, expected; to the mean rank {mean:.6g}"
+        return self.letter("A", rows, meaning), known
+
+    def launches(self, op: Any) -> list[Kernel]:
+        """The kernels of one operation; none if the step gives it nothing to do."""
+        kernels: list[Kernel] = self.operation(op).kernels(self.step, 1)
+        return kernels
+
+    def work(self, *kernels: Kernel) -> Work:
+        """The work of launches, in letters."""
+        return Work(*(sum(getattr(kernel, each.name) for kernel in kernels) for each in fields(Work)))
 
     @property
-    def cached(self) -> tuple[str, ...]:
-        """Axes of tokens in the cache: T, B and T, or C packed."""
-        return ("C",) if self.prompts.packed else ("T",) if self.prompts.count == 1 else ("B", "T")
-
-    def scores(self, *heads: str) -> tuple[str, ...]:
-        """Axes of a table of queries against keys; a packed one has a block for each sequence and nothing between."""
+    def tokens(self) -> tuple[Any, ...]:
+        """Axes of new tokens: S, B and S, or N where they are packed or shared."""
         if self.prompts.packed:
-            return (*heads, "cells")
-        return (*self.tokens[:-1], *heads, "S", "seen" if "seen" in self.values else "T")
-
-    def cut(self, letter: str, ranks: str = "tp") -> str:
-        """A rank's share of something that is divided over ranks, or that ranks hold copies of."""
-        count, whole = int(self.values[ranks]), int(self.values[letter])
-        if count == 1:
-            return letter
-        return f"{letter}/{ranks}" if whole % count == 0 else str(max(1, whole // count))
-
-    def size(self, dtype: Dtype) -> str:
-        """The letter for bytes of an element: b for the residual stream's format."""
-        return "b" if dtype is self.plan.precision.stream else f"b_{dtype.value}"
+            return (self.step.tokens,)
+        sampled = ": one, just sampled" if self.phase == "decode" else ""
+        new = self.letter("S", self.sequences.new, f"new tokens of a sequence{sampled}")
+        return self._batched(new) if self.step.context_ranks == 1 else (self.step.tokens,)
 
     @property
-    def cache_size(self) -> str:
-        """Bytes of an element of the cache."""
-        return self.size(self.plan.precision.kv)
+    def cached(self) -> tuple[Any, ...]:
+        """Axes of tokens in the cache: T, B and T, or C packed; ranks that share a context hold a part each."""
+        phase, ranks = self.sequences, self.step.context_ranks
+        if self.prompts.packed:
+            every = self.letter("C", phase.total(phase.past + phase.new), "tokens in the cache, of all sequences")
+            return (every / ranks,)
+        if phase.past and self.phase == "prefill":
+            self.letter("P", phase.past, "tokens of a sequence that were in the cache before")
+        keys = self.letter("T", phase.past + phase.new, "keys of a sequence, the new ones included")
+        return self._batched(keys / ranks)
 
-    def tensor(self, name: str, axes: Sequence[str], dtype: Dtype | str | None = None) -> Tensor:
-        """A tensor by its axes in letters; in the stream's format unless said otherwise."""
-        shape = tuple(round(evaluate(axis, self.values)) for axis in axes)
-        return Tensor(name, tuple(axes), shape, str(dtype or self.plan.precision.stream))
+    def _batched(self, tokens: Any) -> tuple[Any, ...]:
+        return (tokens,) if self.prompts.count == 1 else (self.sequences.sequences, tokens)
 
-    def stop(self, view: View, weights: Sequence[Tensor] = (), **formulas: str) -> Stop:
-        """A stop with the work that the formulas give: flops, weight, kv_read, kv_write, activation, network."""
-        formulas = {key: tidy(formula) for key, formula in formulas.items()}
-        amounts = {key: evaluate(formula, self.values) for key, formula in formulas.items()}
-        work = Work(amounts.get("flops", 0.0), *(amounts.get(key, 0.0) for key in (*_CLASSES, "network")))
-        moved = " + ".join(formulas[key] for key in _CLASSES if key in formulas)
-        texts = {"flops": formulas.get("flops", ""), "bytes": moved, "network": formulas.get("network", "")}
-        numbers = {key: substitute(text, self.values) for key, text in texts.items() if text}
-        return Stop(view.name, view.kernel, view.does, view.outputs, tuple(weights), work,
-                    texts["flops"], texts["bytes"], texts["network"], numbers, view.note)  # fmt: skip
+    def scores(self, *heads: Any) -> tuple[Any, ...]:
+        """Axes of a table of queries against keys; a packed one has a block for each sequence and nothing between."""
+        few = self.phase == "decode" and self.limited
+        if self.prompts.packed or self.step.context_ranks > 1:
+            number = self.symbols["pairs"].value if few else self.cells
+            cells = self.letter("cells", number, "cells of the score tables of all sequences, masked ones too")
+            return (*heads, cells / self.step.context_ranks)
+        *batch, new = self.tokens
+        if not few:
+            return (*batch, *heads, new, self.cached[-1])
+        seen = self.symbols["pairs"].value / float(self.sequences.sequences)
+        return (*batch, *heads, new, self.letter("seen", seen, "keys that the new token sees"))
+
+    @property
+    def cells(self) -> float:
+        """Cells of the score tables of all sequences."""
+        phase = self.sequences
+        return float(phase.total(phase.new * (phase.past + phase.new)))
+
+    def tensor(self, name: str, *axes: Any, dtype: Dtype | str | None = None) -> Tensor:
+        """A tensor by its axes; in the stream's format unless said otherwise."""
+        axes = tuple(map(ceiling, axes))
+        return Tensor(name, tuple(map(written, axes)), tuple(map(int, axes)), str(dtype or self.plan.precision.stream))
+
+    def out(self, name: str, *axes: Any, dtype: Dtype | str | None = None) -> Tensor:
+        """A tensor of the new tokens."""
+        return self.tensor(name, *self.tokens, *axes, dtype=dtype)
+
+    def held(self, op: Any, *names: str) -> tuple[Tensor, ...]:
+        """The weights of an operation, also where another operation counts them."""
+        weights = replace(op, resident=True).weights if isinstance(op, Linear) else op.weights
+        return tuple(self.tensor(name, *each.shape, dtype=each.dtype)
+                     for name, each in zip(names or _HELD.get(type(op), ()), weights, strict=False))  # fmt: skip
+
+    def view(self, name: str, does: str, *outputs: Tensor, note: str = "") -> Stop:
+        """Another view of what is there: nothing moves."""
+        return Stop(name, "", does, outputs, (), Work(), "", "", "", {}, note)
+
+    def stop(  # noqa: PLR0913 - the words, the tensors, the operation, and what is a part of it
+        self, name: str, does: str, outputs: Sequence[Tensor], op: Any, note: str = "", *,
+        work: Work | None = None, weights: Sequence[Tensor] | None = None,
+    ) -> Stop:  # fmt: skip
+        """A stop of an operation, or of a part of its work; formulas are read off the work."""
+        kernels = self.launches(op)
+        work = self.work(*kernels) if work is None else work
+        classes = (work.weight_bytes, work.kv_read_bytes, work.kv_write_bytes, work.activation_bytes)
+        flops, network = (written(part) if part else "" for part in (work.flops, work.network_bytes))
+        moved = " + ".join(written(part) for part in classes if part)
+        values = {symbol.name: symbol.value for symbol in self.symbols.values()}
+        texts = {"flops": flops, "bytes": moved, "network": network}
+        plain = Work(*(float(getattr(work, each.name)) for each in fields(Work)))
+        numbers = {key: substitute(text, values) for key, text in texts.items() if text}
+        return Stop(name, kernels[0].name, does, tuple(outputs), tuple(self.held(op) if weights is None else weights),
+                    plain, flops, moved, network, numbers, note)  # fmt: skip
+
+
+def _values(value: Any) -> dict[str, Any]:
+    return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+class _Other:
+    """Something, but for some of what it says."""
+
+    def __init__(self, of: Any, **other: Any) -> None:
+        self.of, self.__dict__ = of, {**self.__dict__, "of": of, **other}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.of, name)
 
 
 @dataclass(frozen=True)
-class View:
-    """What is looked at: a stop without its work."""
+class _Step(Step):
+    """A step whose own tokens and rows are letters where ranks share a context."""
 
-    name: str
-    kernel: str
-    does: str
-    outputs: tuple[Tensor, ...]
-    note: str = ""
+    scene: Any = None
 
+    def own(self, phase: Sequences) -> Any:
+        own = super().own(phase)
+        return own if self.context_ranks == 1 else self.scene.letter("N", own, "new tokens that this rank computes")
 
-def _of_step(scene: Scene) -> list[Symbol]:
-    """Letters of the batch."""
-    prompts, phase = scene.prompts, scene.sequences
-    decode, tokens = scene.phase == "decode", float(phase.tokens)
-    everywhere = float(tokens * scene.step.replicas)
-    symbols = [Symbol("B", prompts.sequences, "sequences"),
-               Symbol("Na", everywhere, "new tokens of all dp replicas, which share the experts")]  # fmt: skip
-    if prompts.packed:
-        symbols.append(Symbol("N", tokens, "new tokens of all sequences, packed"))
-        cached = float(phase.total(phase.past + phase.new))
-        return [*symbols, Symbol("C", cached, "tokens in the cache, of all sequences")]
-    new = float(phase.new)
-    what = "new tokens of a sequence: one, just sampled" if decode else "new tokens of a sequence"
-    symbols.append(Symbol("S", new, what))
-    if prompts.cached and not decode:
-        symbols.append(Symbol("P", prompts.cached, "tokens of a sequence that were in the cache before"))
-    symbols.append(Symbol("T", float(phase.past) + new, "keys of a sequence, the new ones included"))
-    return [*symbols, Symbol("N", tokens, "new tokens in all" + (": B·S" if prompts.count > 1 else ""))]
+    @cached_property
+    def rows(self) -> Any:
+        rows = super().rows
+        return rows if self.context_ranks == 1 else self.scene.letter("Br", rows, "rows of logits on this rank")
 
 
-def _of_keys(scene: Scene, window: int | None = None, chunk: int | None = None, best: bool = False) -> list[Symbol]:
-    """What the tokens of this phase see of each other; the counts are those that the kernels take."""
-    phase, limited = scene.sequences, window is not None or chunk is not None
-    pairs = phase.pairs(window, chunk)
-    keys = phase.keys_read(None if best else window, chunk)
-    if best and scene.phase == "decode":
-        keys = minimum(keys, pairs)
-    cells = phase.total(phase.new * (phase.past + phase.new))
-    symbols = [
-        Symbol(
-            "pairs",
-            float(pairs),
-            "query-key pairs that attention scores" + (_limit(scene, window, chunk) or _causal(scene)),
-        ),
-        Symbol("keys", float(keys), "keys read, each once a step"),
-    ]
-    if scene.phase == "decode" and limited:
-        seen = float(pairs) / float(phase.sequences)
-        symbols += [] if scene.prompts.packed else [Symbol("seen", seen, "keys that the new token sees")]
-        cells = pairs
-    return [*symbols, Symbol("cells", float(cells), "cells of the score tables of all sequences, masked ones too")]
+@dataclass(frozen=True)
+class _Sequences(Sequences):
+    """Sequences whose counts are letters."""
 
+    scene: Any = None
 
-def _limit(scene: Scene, window: int | None, chunk: int | None) -> str:
-    """What bounds the keys of a token besides its place; where the first tokens fill a window, how the pairs add up."""
-    if chunk is not None:
-        return f", within chunks of {chunk:,}"
-    if window is None:
-        return ""
-    told, prompts = f", at most {window:,} keys a token", scene.prompts
-    rest = prompts.lengths[0] - window
-    if scene.phase == "decode" or prompts.packed or prompts.cached or rest <= 0:
-        return told
-    added = f"{window}·{window + 1}/2 + {rest}·{window}"
-    return f"{told}: B·({added})" if prompts.count > 1 else f"{told}: {added}"
+    @property
+    def sequences(self) -> Any:
+        return self.scene.letter("B", super().sequences, "sequences")
 
+    @property
+    def sampled_rows(self) -> Any:
+        return self.sequences
 
-def _causal(scene: Scene) -> str:
-    """How full attention counts its pairs."""
-    times = "B·" if scene.prompts.count > 1 else ""
-    if scene.phase == "decode":
-        return "" if scene.prompts.packed else f": {times}T"
-    if scene.prompts.packed:
-        return ", causal in each prompt"
-    each = "(S·P+S·(S+1)/2)" if scene.prompts.cached else "S·(S+1)/2"
-    return f", causal: {times}{each}"
+    @property
+    def tokens(self) -> Any:
+        prompts = self.scene.prompts
+        if self.scene.shard.deployment.cp > 1:
+            return self.scene.letter("Nc", super().tokens, "new tokens of the ranks that share a context")
+        how = " of all sequences, packed" if prompts.packed else " in all" + (": B·S" if prompts.count > 1 else "")
+        return self.scene.letter("N", super().tokens, f"new tokens{how}")
 
+    def pairs(self, window: int | None = None, chunk: int | None = None) -> Any:
+        how, limited = self.scene.prompts.seen(self.scene.phase, window, chunk), window or chunk
+        name, what = ("allpairs", "of the whole context") if self.scene.limited and not limited else (
+            "pairs", "that attention scores")  # fmt: skip
+        return self.scene.letter(name, super().pairs(window, chunk), f"query-key pairs {what}{how}")
 
-def _of_model(plan: Plan) -> list[Symbol]:
-    """Letters of the whole model and of its split."""
-    model, stream, split = plan.model, plan.precision.stream, plan.deployment
-    symbols = [
-        Symbol("L", model.depth, "layers"),
-        Symbol("D", model.hidden, "residual width"),
-        Symbol("V", model.vocab, "vocabulary"),
-        Symbol("De", model.embedding_dim or model.hidden, "embedding width"),
-        Symbol("positions", model.position_rows, "rows of the table of positions"),
-        Symbol("tp", split.tp, "ranks that share each layer; this is one of them"),
-        Symbol("dp", split.dp, "attention replicas, each with sequences of its own"),
-        Symbol("ep", split.ep, "groups of ranks, each with experts of its own"),
-        Symbol("te", split.expert_tp, "ranks that share each expert"),
-        Symbol("b", stream.bytes, f"bytes of an element of the residual stream ({stream})"),
-    ]
-    return symbols + [
-        Symbol(f"b_{dtype.value}", dtype.bytes, f"bytes of an element in {dtype}, scales included") for dtype in Dtype
-    ]
+    def keys_read(self, window: int | None = None, chunk: int | None = None) -> Any:
+        name, what = ("allkeys", "keys of the whole context") if self.scene.limited and not (window or chunk) else (
+            "keys", "keys")  # fmt: skip
+        return self.scene.letter(name, super().keys_read(window, chunk), f"{what} read, each once a step")

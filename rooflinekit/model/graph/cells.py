@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from rooflinekit.model.graph.symbol import OPERATORS, Quantity, Symbol
 from rooflinekit.model.graph.table import Table, locate
-from rooflinekit.model.graph.trace import reachable
+from rooflinekit.model.graph.trace import bare, reachable
 
 __all__ = ["BEYOND", "Block", "Cell", "Column", "Given", "Page", "Tables", "composed", "function", "literal", "when"]
 
@@ -341,10 +341,3 @@ def _by_output(outputs: Sequence[Symbol]) -> list[Symbol]:
             left.append((node, True))
             left.extend((operand, False) for operand in reversed(list(node.operands)))
     return list(found)
-
-
-def bare(node: Any) -> Any:
-    """The node without its name."""
-    while isinstance(node, Symbol) and node.op == "named":
-        node = node.arguments[0]
-    return node

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from rooflinekit.model.graph.symbol import Pool, Quantity, Symbol
 from rooflinekit.model.graph.table import Table
+from rooflinekit.model.graph.trace import bare
 
 __all__ = ["Merge", "Parameter"]
 
@@ -79,6 +80,8 @@ class Merge:
                 kinds.setdefault(self._kind(member), []).append(place)
         if len(kinds) == 1:
             return self._alike(next(iter(kinds)), members)
+        if "named" in kinds:
+            return self.merged(tuple(map(bare, members)))
         for op, neutral in _NEUTRAL.items():
             alike = self._alike_operand(op, kinds, members) if op in kinds else None
             if alike is not None:

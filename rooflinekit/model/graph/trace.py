@@ -9,14 +9,17 @@ from typing import Any
 
 from rooflinekit.model.graph.symbol import Pool, Quantity, Symbol
 
-__all__ = ["Graph", "flat", "reachable", "trace", "variables"]
+__all__ = ["Graph", "bare", "flat", "reachable", "trace", "variables"]
 
 Inputs = Iterable[str] | Mapping[str, Quantity | None]
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Inputs, and outputs by dotted name (`ttft.time`, `prefill.0.flops`): symbols, or numbers that depend on none."""
+    """Inputs, and outputs by dotted name (`ttft.expected`, `prefill.kernels.0.bound`).
+
+    Outputs are symbols, or numbers that depend on none.
+    """
 
     inputs: tuple[str, ...]
     outputs: Mapping[str, Symbol | float]
@@ -57,6 +60,13 @@ def reachable(outputs: Iterable[Any]) -> list[Symbol]:
             found.add(node)
             left.extend(node.operands)
     return sorted(found, key=lambda node: node.index)
+
+
+def bare(node: Any) -> Any:
+    """The node without its name."""
+    while isinstance(node, Symbol) and node.op == "named":
+        node = node.arguments[0]
+    return node
 
 
 def variables(node: Symbol) -> set[str]:

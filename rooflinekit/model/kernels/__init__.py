@@ -10,9 +10,6 @@ from rooflinekit.model.kernels.attention import (
     attention_activation_bytes,
     attention_flops,
     cache_read_bytes,
-    index_activation_bytes,
-    index_flops,
-    index_key_bytes,
     kv_cache_bytes_per_token,
     up_projected_bytes,
 )
@@ -21,15 +18,12 @@ from rooflinekit.model.kernels.collective import (
     CollectiveKind,
     Tiers,
     all_reduce_bytes,
-    network_bytes,
-    payload_bytes,
     sent_bytes,
     tiers,
 )
 from rooflinekit.model.kernels.context import (
     ContextExchange,
     ContextShare,
-    result_bytes,
 )
 from rooflinekit.model.kernels.elementwise import (
     Elementwise,
@@ -38,7 +32,6 @@ from rooflinekit.model.kernels.elementwise import (
     Sampling,
     elementwise_flops,
     gathered_bytes,
-    own_bytes,
 )
 from rooflinekit.model.kernels.gemm import (
     BatchedLinear,
@@ -64,9 +57,6 @@ from rooflinekit.model.kernels.recurrent import (
     STATE_DTYPE,
     ShortConvolution,
     StateUpdate,
-    convolution_flops,
-    recurrence_flops,
-    state_bytes,
 )
 from rooflinekit.model.kernels.routing import (
     Routing,
@@ -102,7 +92,6 @@ __all__ = [
     "attention_activation_bytes",
     "attention_flops",
     "cache_read_bytes",
-    "convolution_flops",
     "distinct_experts",
     "elementwise_flops",
     "expert_activation_bytes",
@@ -112,18 +101,9 @@ __all__ = [
     "gemm_activation_bytes",
     "gemm_flops",
     "gemm_weight_bytes",
-    "index_activation_bytes",
-    "index_flops",
-    "index_key_bytes",
     "kv_cache_bytes_per_token",
-    "network_bytes",
-    "own_bytes",
     "passed_bytes",
-    "payload_bytes",
-    "recurrence_flops",
-    "result_bytes",
     "sent_bytes",
-    "state_bytes",
     "tiers",
     "up_projected_bytes",
 ]

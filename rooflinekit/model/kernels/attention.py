@@ -185,7 +185,7 @@ class AttentionCore(Operation):
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The sinks."""
-        return (Weights("attention", self.sinks, Dtype.BF16),) if self.sinks else ()
+        return (Weights("attention", (self.sinks,), Dtype.BF16),) if self.sinks else ()
 
     @property
     def query_width(self) -> int:
@@ -240,7 +240,7 @@ class LatentUpProjection(Operation):
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The up-projection of keys and values."""
-        return (Weights("attention", self.heads * (self.nope_dim + self.v_dim) * self.kv_rank, self.weight),)
+        return (Weights("attention", (self.heads * (self.nope_dim + self.v_dim), self.kv_rank), self.weight),)
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One GEMM over the keys of the prefilling sequences."""

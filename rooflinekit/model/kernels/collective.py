@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.kernels.operation import Operation, Step
@@ -86,9 +86,8 @@ def tiers(kind: CollectiveKind, gpus: int, span: int, domain: int, algorithm: st
     Tiers(links=0.4375, nic=0.0625)
     """
     if span <= domain:
-        return Tiers(
-            float(all_reduce_bytes(algorithm, 1.0, gpus) if kind == "all_reduce" else sent_bytes(kind, 1.0, gpus))
-        )
+        sent = all_reduce_bytes(algorithm, 1.0, gpus) if kind == "all_reduce" else sent_bytes(kind, 1.0, gpus)
+        return Tiers(cast("float", sent))
     if kind == "send":
         return Tiers(0.0, 1.0)
     nodes = -(-span // domain)

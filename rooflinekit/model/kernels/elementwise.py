@@ -60,7 +60,7 @@ class Elementwise(Operation):
     @property
     def weights(self) -> tuple[Weights, ...]:
         """Scales and biases."""
-        return (Weights("other", self.parameters, self.dtype),) if self.parameters else ()
+        return (Weights("other", (self.parameters,), self.dtype),) if self.parameters else ()
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One launch."""
@@ -90,7 +90,7 @@ class Parameters(Operation):
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The weights."""
-        return (Weights(self.module, self.count, self.dtype),)
+        return (Weights(self.module, (self.count,), self.dtype),)
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """None: the cost is counted where they are used."""
@@ -109,7 +109,7 @@ class Embedding(Operation):
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The table."""
-        return (Weights(self.module, self.rows * self.width, self.dtype),)
+        return (Weights(self.module, (self.rows, self.width), self.dtype),)
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One gather."""

@@ -71,9 +71,9 @@ class Linear(Operation):
         """The matrix, and the bias in 16 bit if there is one."""
         if not self.resident:
             return ()
-        matrix = Weights(self.module, self.n * self.k, self.weight)
+        matrix = Weights(self.module, (self.n, self.k), self.weight)
         kind = "other" if self.module == "lm_head" else self.module
-        return (matrix, Weights(kind, self.bias, self.weight.widened)) if self.bias else (matrix,)
+        return (matrix, Weights(kind, (self.bias,), self.weight.widened)) if self.bias else (matrix,)
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One GEMM; the weights are streamed once however many tokens there are."""

@@ -91,8 +91,8 @@ class Experts(Operation):
     @property
     def weights(self) -> tuple[Weights, ...]:
         """All local experts, touched or not."""
-        matrices = Weights("experts", self.local * self.expert_weights, self.weight)
-        return (matrices, Weights("experts", self.local * self.bias, Dtype.BF16)) if self.bias else (matrices,)
+        matrices = Weights("experts", (self.local, self.matrices * self.width, self.hidden), self.weight)
+        return (matrices, Weights("experts", (self.local, self.bias), Dtype.BF16)) if self.bias else (matrices,)
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """The grouped GEMMs: weights of the experts that were touched, work of the tokens that came."""

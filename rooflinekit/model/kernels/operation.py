@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import ClassVar
 
 from rooflinekit.model.graph.symbol import formula
@@ -83,11 +84,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights that one accelerator holds: `count` elements of `dtype`, for one kind of module."""
+    """A tensor of weights that one accelerator holds, for one kind of module."""
 
     module: str  #: embedding, attention, ffn, experts, shared_experts, lm_head or other
-    count: int
+    shape: tuple[int, ...]
     dtype: Dtype
+
+    @property
+    def count(self) -> int:
+        """Elements."""
+        return prod(self.shape)
 
     @property
     def bytes(self) -> float:

@@ -61,7 +61,8 @@ class ShortConvolution(Operation):
     @property
     def weights(self) -> tuple[Weights, ...]:
         """Taps, and a bias a channel if there is one."""
-        return (Weights("attention", self.channels * (self.taps + self.bias), self.dtype),)
+        taps = Weights("attention", (self.channels, self.taps), self.dtype)
+        return (taps, Weights("attention", (self.channels,), self.dtype)) if self.bias else (taps,)
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One pass over the tokens; reads and writes the state of each sequence."""
@@ -98,7 +99,7 @@ class StateUpdate(Operation):
     @property
     def weights(self) -> tuple[Weights, ...]:
         """Decay, skip and step-size parameters."""
-        return (Weights("other", self.parameters, self.dtype),) if self.parameters else ()
+        return (Weights("other", (self.parameters,), self.dtype),) if self.parameters else ()
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One launch; the state of each sequence is read and written once a step."""

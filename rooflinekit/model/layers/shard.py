@@ -66,4 +66,4 @@ class Shard:
         >>> Shard(4096, p, Deployment(tp=4)).kv_heads(8), Shard(4096, p, Deployment(tp=16)).kv_heads(8)
         (2, 1)
         """
-        return max(1, heads // self.tp)
+        return max(heads // self.tp, 1)

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from rooflinekit.model.memory.activations import Peak, activation_peak
 from rooflinekit.model.memory.blocks import Layout, cache_layout
 from rooflinekit.model.memory.cache import cache_law
-from rooflinekit.model.memory.weights import resident_bytes
+from rooflinekit.model.memory.footprint import Peak, activation_peak, resident_bytes
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.engine import Budget, MemoryRule
 from rooflinekit.model.types.numeric import Numeric, ceil_div, floor_div, maximum, minimum, where

@@ -23,16 +23,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import InFlight, Shared, shared_times, slots
 from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.numeric import Numeric, choose, fails, largest, maximum, minimum, sqrt, where
+from rooflinekit.model.types.time import Time
 
 __all__ = ["Loaded", "Times", "Traffic", "closed_loop", "largest_rate", "no_room", "open_loop"]
 
 Times = Callable[[Numeric], Shared]
-"""The shared times of a number of sequences in flight, where they are known already (`traffic.curve`)."""
+"""The shared times of a number of sequences in flight, where they are known already (a table of them)."""
 
 _SETTLED = 1e-6  # relative: neighbours of the fixed point agree
 
@@ -71,8 +72,8 @@ class Loaded:
     once.
     """
 
-    ttft: Interval
-    tpot: Interval
+    ttft: Time
+    tpot: Time
     e2e: Numeric
     running: Numeric
     rate: Numeric
@@ -96,16 +97,18 @@ def closed_loop(predictor: Predictor, users: Numeric, traffic: Traffic, known: T
     others = 1.0 - 1.0 / running
     tpot = times.step.plus(times.share, (running - 1.0) / traffic.osl)
     first = times.first.plus(tpot, 0.5 * others)
-    decode = (traffic.osl - 1.0) * tpot.time
-    together = 1.0 / traffic.requests if times.mixes else _together(traffic, running * times.share.time, decode)
-    burst = together * ((running - 1.0) / 2.0 * times.share.time)
-    rate = running / (first.time + burst + decode)
-    rho = minimum(others * rate * times.share.time, _FULL)
-    ahead = minimum(_kingman(rho, times.share.time, 1.0, traffic), (running - 1.0) / traffic.osl * times.share.time)
-    wait = burst + ahead + others * held_back(traffic, running / traffic.osl) * tpot.time
-    request = times.request + first.time + wait + decode
+    decode = (traffic.osl - 1.0) * tpot.expected
+    together = 1.0 / traffic.requests if times.mixes else _together(traffic, running * times.share.expected, decode)
+    burst = together * ((running - 1.0) / 2.0 * times.share.expected)
+    rate = running / (first.expected + burst + decode)
+    rho = minimum(others * rate * times.share.expected, _FULL)
+    ahead = minimum(
+        _kingman(rho, times.share.expected, 1.0, traffic), (running - 1.0) / traffic.osl * times.share.expected
+    )
+    wait = burst + ahead + others * held_back(traffic, running / traffic.osl) * tpot.expected
+    request = times.request + first.expected + wait + decode
     slot = maximum(users / running - 1.0, 0.0) * request * (1.0 - 0.5 / traffic.requests)
-    ttft = _shifted(first, times.request + wait + slot)
+    ttft = first.later(times.request + wait + slot)
     rate = running / request
     return Loaded(ttft, tpot, request + slot, running, rate, rate, wait + slot, rho, 1.0 + 0.0 * rate, together, times)
 
@@ -175,7 +178,7 @@ def _endless(full: Loaded, rate: Numeric, knee: Numeric) -> Loaded:
     """Above the knee: the full deployment, and a queue that grows for ever."""
     never = math.inf + 0.0 * rate
     return replace(
-        full, ttft=_shifted(full.ttft, math.inf), e2e=never, rate=rate, knee=knee, queue=never, stable=0.0 * rate
+        full, ttft=full.ttft.later(math.inf), e2e=never, rate=rate, knee=knee, queue=never, stable=0.0 * rate
     )
 
 
@@ -185,7 +188,7 @@ def largest_rate(predictor: Predictor, traffic: Traffic, room: Numeric, known: T
     It grows with C, so the full batch gives the largest.
     """
     times = (known or _worked_out(predictor, traffic))(room)
-    return room / (traffic.osl * times.step.time + room * times.share.time)
+    return room / (traffic.osl * times.step.expected + room * times.share.expected)
 
 
 def no_room(predictor: Predictor, traffic: Traffic) -> DoesNotFitError:
@@ -198,22 +201,22 @@ def _steady(known: Times, rate: Numeric, traffic: Traffic, room: Numeric, knee: 
     """The fixed point of C = 1 + λ·(N − 1)·TPOT(C)."""
     running = root(lambda count: _demand(known(count), rate, traffic) - count, 1.0 + 0.0 * room, room, _SETTLED)
     times = known(running)
-    busy = minimum(rate * times.share.time, _FULL)
+    busy = minimum(rate * times.share.expected, _FULL)
     tpot = times.step.plus(times.share, _behind(busy, traffic)).scaled(1.0 / (1.0 - busy))
-    decode = (traffic.osl - 1.0) * tpot.time
-    prompts = _kingman(busy, times.share.time, traffic.arrival_cv, traffic)
+    decode = (traffic.osl - 1.0) * tpot.expected
+    prompts = _kingman(busy, times.share.expected, traffic.arrival_cv, traffic)
     first = times.first.plus(tpot, 0.5)
-    held = times.request + first.time + prompts + decode
+    held = times.request + first.expected + prompts + decode
     slot = _slot_wait(rate / knee, room, held, traffic)
-    ttft = _shifted(first, times.request + prompts + slot)
+    ttft = first.later(times.request + prompts + slot)
     certain = 1.0 + 0.0 * rate
     return Loaded(ttft, tpot, held + slot, running, rate, knee, prompts + slot, busy, certain, 0.0 * rate, times)
 
 
 def _demand(times: Shared, rate: Numeric, traffic: Traffic) -> Numeric:
     """Sequences that a decoding request finds in its steps, itself included (Poisson arrivals see time averages)."""
-    busy = minimum(rate * times.share.time, _FULL)
-    step = times.step.time + _behind(busy, traffic) * times.share.time
+    busy = minimum(rate * times.share.expected, _FULL)
+    step = times.step.expected + _behind(busy, traffic) * times.share.expected
     return 1.0 + rate * (traffic.osl - 1.0) * step / (1.0 - busy)
 
 
@@ -236,9 +239,3 @@ def _slot_wait(load: Numeric, room: Numeric, held: Numeric, traffic: Traffic) ->
     load = minimum(load, _FULL)
     variation = (traffic.arrival_cv**2 + traffic.osl_cv**2) / 2.0
     return variation * held / room * load ** (sqrt(2.0 * (room + 1.0)) - 1.0) / (1.0 - load)
-
-
-def _shifted(time: Interval, more: Numeric) -> Interval:
-    """The same, later: the wait is made of the same times, and as uncertain; none of it is in the bound."""
-    ratio = 1.0 + more / time.time
-    return Interval(time.time + more, time.bound, time.low * ratio, time.high * ratio)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.side_by_side import side_by_side
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, minimum, where
+from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload
 
 __all__ = [
@@ -41,8 +42,8 @@ class InFlight:
 class StaticRun:
     """A batch run to its end: times of the sequences that run together, and how often that repeats to serve all."""
 
-    ttft: Interval
-    tpot: Interval
+    ttft: Time
+    tpot: Time
     waves: Numeric
 
 
@@ -68,9 +69,9 @@ class Shared:
     prompts and decodes share steps.
     """
 
-    step: Interval
-    share: Interval
-    first: Interval
+    step: Time
+    share: Time
+    first: Time
     request: float
     mixes: bool
 
@@ -93,7 +94,7 @@ def shared_times(predictor: Predictor, load: InFlight) -> Shared:
     costs, replicas = predictor.plan.costs, predictor.plan.deployment.dp
     added, beside = _added(predictor, load)
     share = added.times(1.0 / beside, 1.0 / beside)
-    alone = Interval.of(predictor.plan.time(lone_prompt(load, 1.0 / replicas)))
+    alone = predictor.plan.time(lone_prompt(load, 1.0 / replicas)).total
     if not costs.mixes:
         return Shared(step, share, alone, costs.request, False)
     mixed = added.plus(step, _chunks(predictor, load))
@@ -132,7 +133,7 @@ def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric, 
     return chunks, beside, Batch(prompt, decoding, filled)
 
 
-def prefill_share(predictor: Predictor, load: InFlight) -> Interval:
+def prefill_share(predictor: Predictor, load: InFlight) -> Time:
     """What one prompt adds to the steps of the sequences that decode meanwhile [s].
 
     Chunked prefill puts at most the token budget into one step, beside the decoding sequences: the added time is
@@ -144,15 +145,12 @@ def prefill_share(predictor: Predictor, load: InFlight) -> Interval:
     return added.times(1.0 / beside, 1.0 / beside)
 
 
-def _added(predictor: Predictor, load: InFlight) -> tuple[Interval, Numeric]:
+def _added(predictor: Predictor, load: InFlight) -> tuple[Time, Numeric]:
     """What the chunks of a prompt, and those that stand beside them, add to their steps [s]; and how many those are."""
     plan = predictor.plan
     if not plan.costs.mixes:
         beside = side_by_side(load.users / load.osl, plan.deployment.dp)
-        return Interval.of(plan.time(lone_prompt(load, beside / plan.deployment.dp))), beside
+        return plan.time(lone_prompt(load, beside / plan.deployment.dp)).total, beside
     chunks, beside, mixed = mixed_step(predictor, load)
-    both, one = plan.time(mixed), plan.time(Batch(None, mixed.decoding))
-    added = [
-        chunks * maximum(getattr(both, part) - getattr(one, part), 0.0) for part in ("time", "bound", "low", "high")
-    ]
-    return Interval(*added), beside
+    both, one = plan.time(mixed).total, plan.time(Batch(None, mixed.decoding)).total
+    return Time(*(chunks * maximum(getattr(both, end) - getattr(one, end), 0.0) for end in ENDS)), beside

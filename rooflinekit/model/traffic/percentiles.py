@@ -13,7 +13,6 @@ compares it with simulations).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -39,36 +38,34 @@ class Spread:
 
 
 def spread(loaded: Loaded, traffic: Traffic, closed: bool) -> Spread:
-    """The quantiles of an operating point; `closed`: all users start at once and send `traffic.requests` each.
-
-    Where no rate is sustained the queue has no end: TTFT and the whole request are infinite.
-    """
-    ends = loaded.stable == 1.0
-    ttft_mean, e2e_mean = where(ends, loaded.ttft.time, 0.0), where(ends, loaded.e2e, 0.0)
-    tpot_mean, osl = loaded.tpot.time, traffic.osl
-    ahead, share, busy = loaded.running - 1.0, loaded.shared.share.time, loaded.busy
+    """The quantiles of an operating point; `closed`: all users start at once and send `traffic.requests` each."""
+    ttft_mean, tpot_mean, osl = loaded.ttft.expected, loaded.tpot.expected, traffic.osl
+    ahead, share, busy = loaded.running - 1.0, loaded.shared.share.expected, loaded.busy
     prompts = share * sqrt(1.0 + traffic.isl_cv**2) / osl
     beside = ahead if closed else where(share > 0.0, busy * osl * tpot_mean / maximum(share, _TINY), 0.0)
     slow = sqrt(maximum(beside, 0.0)) * prompts
 
-    def ttft(q: float) -> Numeric:
+    def late(q: float) -> Numeric:
+        """Of a first token, from the mean; none comes before it was asked for."""
         parts = [
             (q - 0.5) * tpot_mean,
             _exponential(q, busy, share, traffic),
-            _lognormal(q, traffic.isl_cv) * loaded.shared.first.time,
+            _lognormal(q, traffic.isl_cv) * loaded.shared.first.expected,
         ]
         if closed:
             parts.append(_burst(q, ahead * share, loaded.together))
-        return where(ends, maximum(_combined(ttft_mean, parts), 0.0), math.inf)
+        return maximum(_combined(parts), -ttft_mean)
+
+    def ttft(q: float) -> Numeric:
+        return ttft_mean + late(q)
 
     def tpot(q: float) -> Numeric:
-        return maximum(tpot_mean + _NORMAL.inv_cdf(q) * slow, loaded.shared.step.time)
+        return maximum(tpot_mean + _NORMAL.inv_cdf(q) * slow, loaded.shared.step.expected)
 
     def e2e(q: float) -> Numeric:
         answer = (osl - 1.0) * tpot_mean
-        late = where(ends, ttft(q), 0.0) - ttft_mean
-        varied = [late, _lognormal(q, traffic.osl_cv) * answer, _NORMAL.inv_cdf(q) * slow * (osl - 1.0)]
-        return where(ends, _combined(e2e_mean, varied), math.inf)
+        beside = _NORMAL.inv_cdf(q) * slow * (osl - 1.0)
+        return loaded.e2e + _combined([late(q), _lognormal(q, traffic.osl_cv) * answer, beside])
 
     return Spread(ttft, tpot, e2e)
 
@@ -85,13 +82,13 @@ def goodput(times: Spread, rate: Numeric, ttft: Numeric | None, tpot: Numeric | 
     return share * rate
 
 
-def _combined(mean: Numeric, parts: list[Numeric]) -> Numeric:
+def _combined(parts: list[Numeric]) -> Numeric:
     """Root of summed squares, each with its sign."""
     square: Numeric = 0.0
     for part in parts:
         square = square + part * absolute(part)
     root = sqrt(absolute(square))
-    return mean + where(square < 0.0, -root, root)
+    return where(square < 0.0, -root, root)
 
 
 def _exponential(q: float, busy: Numeric, share: Numeric, traffic: Traffic) -> Numeric:

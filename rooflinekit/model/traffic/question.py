@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, Times, Traffic, closed_loop, no_room, open_loop
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.percentiles import QUANTILES, Spread, goodput, spread
-from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.numeric import Numeric, fails
 
-__all__ = ["LOAD_KEYS", "LoadAnswer", "LoadQuestion", "LoadResult", "answer_load", "read_load"]
-
-LOAD_KEYS = ("concurrency", "rate", "requests", "burstiness", "isl_cv", "osl_cv", "ttft", "tpot")
-_LARGEST = 1e9
+__all__ = ["LoadAnswer", "LoadQuestion", "LoadResult", "answer_load", "read_load"]
 
 
 @dataclass(frozen=True)
@@ -44,10 +39,10 @@ class LoadQuestion:
 
 
 def read_load(given: dict[str, Any], isl: float, osl: float) -> LoadQuestion | None:
-    """Read the keywords of LOAD_KEYS; None if no load is asked for.
+    """Read what a user says of traffic; None if no load is asked for.
 
-    Raises InputError for a concurrency together with a rate, or an option that needs either; WorkloadError for numbers
-    that make no sense.
+    Raises InputError for a concurrency together with a rate, or an option that needs either; WorkloadError for fewer
+    requests than users.
 
     >>> read_load({"concurrency": 64, "requests": 640}, 1024.0, 256.0).arrivals
     'closed loop of 64 users, 10 requests each'
@@ -59,34 +54,19 @@ def read_load(given: dict[str, Any], isl: float, osl: float) -> LoadQuestion | N
         for key in asked:
             raise InputError(f"{key} describes traffic; add concurrency (a closed loop) or rate (requests/s)")
         return None
-    users = float(whole_number(asked["concurrency"], "concurrency")) if "concurrency" in asked else None
-    rate = _number(asked, "rate", above=0.0)
-    requests = whole_number(asked["requests"], "requests") if "requests" in asked else None
+    users = float(asked["concurrency"]) if "concurrency" in asked else None
+    requests = asked.get("requests")
     if requests is not None and users is None:
         raise InputError("requests belongs to a closed loop; with a rate the answer is the steady state")
     if requests is not None and users is not None and requests < users:
         raise WorkloadError(f"requests must be at least concurrency ({users:.0f}), one for each user, not {requests}")
     traffic = Traffic(
         isl, osl,
-        isl_cv=_number(asked, "isl_cv") or 0.0,
-        osl_cv=_number(asked, "osl_cv") or 0.0,
-        arrival_cv=1.0 if "burstiness" not in asked else _number(asked, "burstiness") or 0.0,
+        isl_cv=asked.get("isl_cv", 0.0), osl_cv=asked.get("osl_cv", 0.0), arrival_cv=asked.get("burstiness", 1.0),
         requests=math.inf if requests is None or users is None else requests / users,
     )  # fmt: skip
-    goals = [None if (goal := _number(asked, key, above=0.0)) is None else goal / 1e3 for key in ("ttft", "tpot")]
-    return LoadQuestion(users, rate, traffic, *goals)
-
-
-def _number(asked: dict[str, Any], key: str, above: float | None = None) -> float | None:
-    value = asked.get(key)
-    if value is None:
-        return None
-    least = "above 0" if above is not None else "at least 0"
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= float(value) <= _LARGEST:
-        raise WorkloadError(f"{key} must be a number {least} (at most {_LARGEST:.0e}), not {value!r}")
-    if above is not None and float(value) <= above:
-        raise WorkloadError(f"{key} must be {least}, not {value!r}")
-    return float(value)
+    goals = [asked[key] / 1e3 if key in asked else None for key in ("ttft", "tpot")]
+    return LoadQuestion(users, asked.get("rate"), traffic, *goals)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ __all__ = ["Client", "Conditions", "Server"]
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Which runs a server rule holds for; an empty one holds for all. `gpus` are beginnings of accelerator names."""
+    """Which runs a server rule holds for; an empty one holds for all. `gpu` holds beginnings of accelerator names."""
 
     engine: str = ""
     model: str = ""
-    gpus: tuple[str, ...] = ()
+    gpu: tuple[str, ...] = ()
     weights: str = ""
     isl: int = 0
     osl: int = 0

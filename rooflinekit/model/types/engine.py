@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from numbers import Real
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
-from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.graph.symbol import quantity
 from rooflinekit.model.types.hardware import Accelerator, Provenance
 
 __all__ = ["DEFAULTS", "IDEAL", "Budget", "Engine", "EngineSettings", "MemoryRule", "Pair", "ServedCosts", "StepCosts"]
@@ -31,23 +29,6 @@ class EngineSettings:
     max_model_len: int | None = None  #: longest sequence that the engine admits
     block_size: int | None = None  #: tokens of one block of the cache
     eager: bool = False  #: no CUDA graphs
-
-    @classmethod
-    def read(cls, scenario: Mapping[str, Any]) -> EngineSettings:
-        """Read keywords; others than these are left alone.
-
-        Raises WorkloadError for a number that makes no sense.
-        """
-        given = {f.name: scenario[f.name] for f in fields(cls) if scenario.get(f.name) is not None}
-        fraction, eager = given.pop("memory_fraction", None), given.pop("eager", False)
-        if fraction is not None and (
-            isinstance(fraction, bool) or not isinstance(fraction, Real) or not 0 < float(fraction) <= 1
-        ):
-            raise WorkloadError(f"memory_fraction must be above 0 and at most 1, not {fraction!r}")
-        if eager not in (True, False):
-            raise WorkloadError(f"eager must be True or False, not {eager!r}")
-        counts = {key: whole_number(value, key) for key, value in given.items()}
-        return cls(memory_fraction=None if fraction is None else float(fraction), eager=bool(eager), **counts)
 
 
 @dataclass(frozen=True)
@@ -109,20 +90,18 @@ class StepCosts:
     `memory` and `compute`).
     """
 
-    step: float = 0.0  #: host work of a step that the accelerator waits for: schedule, inputs, sampling, detokenising
-    ranks: float = 0.0  #: more of it where several accelerators take part
-    sequence: float = 0.0  #: host work for each sequence of a step
-    sequence_ranks: float = 0.0  #: more of it where several accelerators take part
-    layer: float = 0.0  #: gaps between the kernels of a layer
-    collective: float = 0.0  #: a collective in a step, over the same one in a benchmark loop: ranks wait for each other
-    hidden: float = 0.0  #: share of each kernel's launch that its neighbours hide (programmatic dependent launch)
-    grouped: float = (
-        0.0  #: decode attention takes 1 + grouped·(1 − K/H) times as long: keys are read for each query head
-    )
-    memory: float = 1.0  #: memory-bound kernels take this much longer than alone (fitted to a deployment's own runs)
-    compute: float = 1.0  #: compute-bound ones
-    launch: float = 0.0  #: host time to launch what the model counts as one kernel, without a CUDA graph
-    request: float = 0.0  #: front end of a request before its first token: HTTP, tokeniser, first answer
+    step: float = quantity("step", "host work of a step: schedule, sample, detokenise", "s", default=0.0)
+    ranks: float = quantity("ranks", "more of it with several accelerators", "s", default=0.0)
+    sequence: float = quantity("each", "host work for a sequence", "s", default=0.0)
+    sequence_ranks: float = quantity("more", "more for a sequence with several accelerators", "s", default=0.0)
+    layer: float = quantity("gap", "gaps between the kernels of a layer", "s", default=0.0)
+    collective: float = quantity("wait", "ranks wait for each other, in a step over a benchmark loop", "s", default=0.0)
+    hidden: float = quantity("hidden", "share of the launch that neighbours hide", default=0.0)
+    grouped: float = quantity("again", "decode attention takes 1 + again·(1 − K/H) times as long", default=0.0)
+    memory: float = quantity("s_m", "how much slower a memory-bound kernel runs in this deployment", default=1.0)
+    compute: float = quantity("s_c", "how much slower a compute-bound one runs", default=1.0)  #: compute-bound ones
+    launch: float = quantity("issue", "host time of one launch without a CUDA graph", "s", default=0.0)
+    request: float = quantity("request", "front end of a request", "s", default=0.0)
     graphs: bool = True  #: decode steps replay CUDA graphs; prefill is launched kernel by kernel
     mixes: bool = True  #: prompts are computed in the same steps as decoding sequences; False: in steps of their own
     interval: float = 1.0  #: 90 % of the measured step times lie within this factor, either way

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError
 from rooflinekit.model.types.kernel import Kernel
@@ -141,7 +142,18 @@ class System:
 
         Both tiers work at once, on different pieces of the data (a hierarchical collective in a pipeline).
         """
-        links = (kernel.network_bytes - kernel.nic_bytes) / self.link_bandwidth if self.domain_size > 1 else 0.0
-        if isinstance(kernel.nic_bytes, float) and kernel.nic_bytes == 0.0:
+        beyond = kernel.nic_bytes
+        links = sent_time(kernel.network_bytes - beyond, self.link_bandwidth) if self.domain_size > 1 else 0.0
+        if isinstance(beyond, float) and beyond == 0.0:
             return links
-        return maximum(links, kernel.nic_bytes / self.nic_bandwidth)
+        return maximum(links, sent_time(beyond, self.nic_bandwidth))
+
+
+@formula("wire", "transfer at the datasheet rate", "s")
+def sent_time(sent: Numeric, bandwidth: Numeric) -> Numeric:
+    """net/N [s].
+
+    >>> sent_time(458752.0, 450e9) * 1e6
+    1.02
+    """
+    return sent / bandwidth

@@ -1,4 +1,4 @@
-"""The work of one kernel: its shape, its arithmetic, its bytes by class, and the time that the work takes."""
+"""The work of one kernel: its shape, its arithmetic and its bytes by class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ __all__ = [
     "Family",
     "GemmShape",
     "Kernel",
-    "KernelTime",
     "RowsShape",
     "Shape",
 ]
@@ -134,6 +133,7 @@ class RowsShape:
 
 
 Shape: TypeAlias = GemmShape | AttentionShape | ExpertsShape | CollectiveShape | RowsShape
+_GROWING = ("attention_decode", "mla_decode")
 S = TypeVar("S", GemmShape, AttentionShape, ExpertsShape, CollectiveShape, RowsShape)
 ROWLESS = RowsShape()
 
@@ -170,6 +170,11 @@ class Kernel:
         """FLOP per byte of memory traffic."""
         return self.flops / self.bytes
 
+    @property
+    def grows(self) -> bool:
+        """Whether the work of a decode step depends on the context here: in attention and nowhere else."""
+        return self.family in _GROWING
+
     def shaped(self, kind: type[S]) -> S:
         """Its shape, which must be of this kind.
 
@@ -184,23 +189,3 @@ class Kernel:
         work = {entry.name: change(getattr(self, entry.name)) for entry in fields(self) if "quantity" in entry.metadata}
         sizes = {entry.name: change(getattr(self.shape, entry.name)) for entry in fields(self.shape)}
         return replace(self, **work, shape=replace(self.shape, **sizes))
-
-
-@dataclass(frozen=True)
-class KernelTime:
-    """Time of all launches of one kernel in a step [s].
-
-    `bound` is the datasheet roofline. `compute`, `memory`, `network` are what each resource alone would need at the
-    calibrated efficiencies, `overhead` the launch floor; `time` is their combination; `low` to `high` is the 90 %
-    interval. At level "bound", time == bound == low == high and overhead is 0.
-    """
-
-    kernel: Kernel
-    bound: Numeric
-    compute: Numeric
-    memory: Numeric
-    network: Numeric
-    overhead: Numeric
-    time: Numeric
-    low: Numeric
-    high: Numeric

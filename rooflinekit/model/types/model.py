@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from rooflinekit.model.graph.symbol import Quantity, quantity
 from rooflinekit.model.types.dtype import Dtype
 
 __all__ = [
@@ -42,10 +43,10 @@ class Attention:
     (Ainslie et al. 2023, arXiv:2305.13245).
     """
 
-    heads: int
-    kv_heads: int
-    head_dim: int
-    v_head_dim: int
+    heads: int = quantity("H", "query heads")
+    kv_heads: int = quantity("K", "KV heads")
+    head_dim: int = quantity("d", "width of a head")
+    v_head_dim: int = quantity("e", "width of a head's values")
     window: int | None = None  #: sliding window: a token sees itself and the window - 1 tokens before it
     chunk: int | None = None  #: chunked attention (Llama-4): a token sees the tokens of its own chunk
     qkv_bias: bool = False
@@ -69,9 +70,9 @@ class Attention:
 class Indexer:
     """The lightning indexer of sparse attention: picks the `top_k` keys a query attends to (DeepSeek-V3.2)."""
 
-    heads: int
-    head_dim: int
-    top_k: int
+    heads: int = quantity("Hi", "heads of the indexer")
+    head_dim: int = quantity("di", "width of an index head")
+    top_k: int = quantity("best", "keys that the indexer picks for a query")
     shared: bool = False  #: reuses the choice of an earlier layer: no weights, keys or scores of its own (GLM-5.2)
 
 
@@ -82,12 +83,12 @@ class LatentAttention:
     DeepSeek-V2 (arXiv:2405.04434), section 2.1. `q_rank` None means that queries are projected directly.
     """
 
-    heads: int
-    q_rank: int | None
-    kv_rank: int
-    nope_dim: int
-    rope_dim: int
-    v_dim: int
+    heads: int = quantity("H", "query heads")
+    q_rank: int | None = quantity("Rq", "rank of the queries' latent")
+    kv_rank: int = quantity("R", "rank of the latent that stands for keys and values")
+    nope_dim: int = quantity("n", "width of a head without positions")
+    rope_dim: int = quantity("r", "rotary width of a head, one key part for all heads")
+    v_dim: int = quantity("e", "width of a head's values")
     indexer: Indexer | None = None
 
     kind = "mla"
@@ -107,11 +108,11 @@ class LatentAttention:
 class GatedDeltaNet:
     """Linear attention with the gated delta rule (Qwen3-Next; arXiv:2412.06464): a fixed state, no KV cache."""
 
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-    conv_width: int
+    key_heads: int = quantity("Hk", "key heads")
+    value_heads: int = quantity("Hv", "value heads")
+    key_dim: int = quantity("dk", "width of a key head")
+    value_dim: int = quantity("dv", "width of a value head")
+    conv_width: int = quantity("t", "taps of the short convolution")
 
     kind = "gated_delta_net"
 
@@ -120,8 +121,8 @@ class GatedDeltaNet:
 class LightningAttention:
     """Linear attention with a decayed outer-product state (MiniMax-M1, arXiv:2506.13585)."""
 
-    heads: int
-    head_dim: int
+    heads: int = quantity("H", "heads")
+    head_dim: int = quantity("d", "width of a head")
 
     kind = "lightning"
 
@@ -130,10 +131,10 @@ class LightningAttention:
 class Mamba:
     """Selective state space, first version (arXiv:2312.00752), with Jamba's norms on dt, B and C."""
 
-    inner: int
-    state: int
-    conv_width: int
-    dt_rank: int
+    inner: int = quantity("I", "channels")
+    state: int = quantity("Ds", "state of a channel")
+    conv_width: int = quantity("t", "taps of the short convolution")
+    dt_rank: int = quantity("Rt", "rank of the time steps")
     conv_bias: bool = True
     proj_bias: bool = False
 
@@ -144,11 +145,11 @@ class Mamba:
 class Mamba2:
     """Selective state space, second version (arXiv:2405.21060)."""
 
-    heads: int
-    head_dim: int
-    groups: int
-    state: int
-    conv_width: int
+    heads: int = quantity("H", "heads")
+    head_dim: int = quantity("d", "width of a head")
+    groups: int = quantity("G", "groups that share B and C")
+    state: int = quantity("Ds", "state of a channel")
+    conv_width: int = quantity("t", "taps of the short convolution")
     conv_bias: bool = True
     proj_bias: bool = False
 
@@ -167,7 +168,7 @@ Mixer: TypeAlias = Attention | LatentAttention | GatedDeltaNet | LightningAttent
 class DenseFFN:
     """A feed-forward block: two matrices, or three when gated (SwiGLU, GeGLU; Shazeer 2020, arXiv:2002.05202)."""
 
-    width: int
+    width: int = quantity("F", "inner width of the feed-forward block")
     gated: bool = True
     bias: bool = False
 
@@ -176,15 +177,15 @@ class DenseFFN:
 class MixtureOfExperts:
     """A router that sends each token to `top_k` of `experts`, plus shared experts that every token visits."""
 
-    experts: int
-    top_k: int
-    width: int  #: inner width of one routed expert
+    experts: int = quantity("E", "experts")
+    top_k: int = quantity("k", "experts that a token visits")
+    width: int = quantity("Fe", "inner width of an expert")
     gated: bool = True
     bias: bool = False
-    shared_width: int = 0  #: inner width of all shared experts together (0: none)
+    shared_width: int = quantity("Fs", "inner width of the shared experts", default=0)  #: all together; 0: none
     shared_gate: bool = False  #: a learned sigmoid gate on the shared expert (Qwen)
     router_bias: bool = False  #: one learned number an expert: a bias, or DeepSeek's balance correction
-    latent: int | None = None  #: routed experts work at this width, between a down and an up projection (Nemotron-3)
+    latent: int | None = quantity("Dl", "width at which experts work, between two projections", default=None)
 
 
 FeedForward: TypeAlias = DenseFFN | MixtureOfExperts
@@ -229,15 +230,17 @@ class Model:
     """
 
     name: str
-    hidden: int
-    vocab: int
+    hidden: int = field(metadata={"quantity": Quantity("D", "residual width")})
+    vocab: int = field(metadata={"quantity": Quantity("V", "vocabulary")})
     layers: tuple[Layer, ...]
     dtype: Dtype
     formats: WeightFormats
     max_context: int | None
     tied: bool = False  #: the LM head is the embedding table
-    position_rows: int = 0  #: rows of a learned position table (GPT-2, OPT); 0 for rotary, ALiBi or none
-    embedding_dim: int = 0  #: width of the embedding when it differs from `hidden` (0: the same)
+    position_rows: int = quantity(
+        "positions", "rows of the table of positions", default=0
+    )  #: learned ones (GPT-2, OPT)
+    embedding_dim: int = quantity("De", "embedding width", default=0)  #: 0: `hidden`
     embedding_norm: bool = False  #: a norm right after the embedding (BLOOM)
     final_norm: Norm = "rmsnorm"
     lm_head_bias: bool = False

@@ -11,10 +11,7 @@ from typing import Any
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError
 
-__all__ = ["METHODS", "SPECULATION_KEYS", "Speculation", "break_even_acceptance", "expected_tokens"]
-
-SPECULATION_KEYS = ("draft", "draft_tokens", "acceptance", "draft_tree", "draft_tp")
-"""Keywords of a scenario that `Speculation.read` takes."""
+__all__ = ["METHODS", "Speculation", "break_even_acceptance", "expected_tokens"]
 
 METHODS = ("medusa", "eagle", "eagle3", "mtp", "ngram")
 """Drafts that are not a model of their own; any other name is a draft model's."""
@@ -94,7 +91,7 @@ class Speculation:
 
     @classmethod
     def read(cls, scenario: Mapping[str, Any]) -> Speculation | None:
-        """Read the `SPECULATION_KEYS` of a scenario; None without a draft.
+        """Read draft, draft_tokens, acceptance, draft_tree and draft_tp; None without a draft.
 
         `acceptance` is a number, a list of them, or text such as "0.8,0.7,0.6". An MTP layer was trained to draft one
         token, so that is its default.
@@ -104,7 +101,7 @@ class Speculation:
 
         Raises InputError for what makes no sense, and for an acceptance that nobody gave or published.
         """
-        given = {key: scenario.get(key) for key in SPECULATION_KEYS if scenario.get(key) is not None}
+        given = {key: value for key, value in scenario.items() if value is not None}
         if "draft" not in given:
             if given:
                 raise InputError(f"{next(iter(given))} needs a draft: {', '.join(METHODS)}, or a model's name")

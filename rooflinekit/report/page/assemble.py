@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS
 from rooflinekit.explanation.walk.front import shapes
-from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.report.page.deployment import Deployed, accountant, foot_notes, kernel_tables, lead, slider_data
 from rooflinekit.report.page.derivation import derivation_card
@@ -37,9 +37,7 @@ Offered: TypeAlias = tuple[Sequence[str] | None, Sequence[str] | None]
 """Models and accelerators that the sliders offer besides; None: the usual ones."""
 
 _NOTHING: Offered = (None, None)
-_WALK_KEYS = ("tp", "pp", "ep", "dp", "system", "weights", "attention_weights", "lm_head", "activations", "kv")
 _TOKENS = 6  # of the walk's prompt
-_BESIDE_WALK = ("cp", "sequence_parallel", "dispatch", "redundant_experts", "skew", "kv_policy")
 
 
 def deployment_page(
@@ -118,14 +116,10 @@ def _after(deployed: Deployed, walk: str) -> str:
 
 
 def _walk(deployed: Deployed) -> tuple[str, str]:
-    """The step-through page of shapes, and the card it stands in, which says what it leaves out or why it is absent."""
-    scenario = deployed.asked.scenario
-    given = {key: scenario[key] for key in _WALK_KEYS if key in scenario}
-    whole, plain = deployed.asked.plan.deployment, Deployment()
-    left = [key for key in _BESIDE_WALK if getattr(whole, key) != getattr(plain, key)]
+    """The step-through page of shapes, and the card it stands in, which says why it is absent."""
+    given = {key: value for key, value in deployed.asked.scenario.items() if key in DEPLOYMENT_KEYS}
     try:
         page = walk_page(shapes(deployed.asked.model, deployed.asked.gpu, tokens=_TOKENS, **given))
     except RooflinekitError as error:
         return "", walk_card(f"The walk does not take this deployment: {error}.", stepped=False)
-    note = f" It is of the same deployment without {' and '.join(left)}." if left else ""
-    return page, walk_card(f"Every tensor of a prompt of six tokens, through prefill and one decode step.{note}")
+    return page, walk_card("Every tensor of a prompt of six tokens, through prefill and one decode step.")

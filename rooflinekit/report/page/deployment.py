@@ -8,8 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.estimation.estimator import DEPLOYMENT_KEYS
 from rooflinekit.estimation.results import Estimate
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS
 from rooflinekit.explanation.derivation.case import Case
 from rooflinekit.explanation.derivation.front import make_case
 from rooflinekit.model.coefficients import plan_coefficients

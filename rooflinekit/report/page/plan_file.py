@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, FiniteFloat, Tag, ValidationError, model_validator
 
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.specs.reading import read_json
+from rooflinekit.specs.files import read_json
 
 __all__ = ["read_plan"]
 

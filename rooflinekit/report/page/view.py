@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from rooflinekit.model.operating_point import Interval, OperatingPoint, Predictor
+from rooflinekit.model.operating_point import OperatingPoint, Predictor
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.types.errors import RooflinekitError
-from rooflinekit.model.types.kernel import KernelTime
+from rooflinekit.model.types.time import KernelTime, Time
 from rooflinekit.model.types.workload import Workload
 
 __all__ = ["BATCHES", "CONTEXTS", "fixed_view"]
@@ -21,10 +21,10 @@ CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 def fixed_view(predictor: Predictor, work: Workload) -> dict[str, Any]:
     """What JavaScript would have computed from coefficients, in the same form [s, B]."""
-    prefill = predictor.plan.time(predictor.prefill_batch(work))
     batches, contexts = _sweep(predictor, work, "batch", BATCHES), _sweep(predictor, work, "isl", CONTEXTS)
-    found = _point(predictor, work, predictor.evaluate(work))
-    steps = {"prefill": _parts(predictor, prefill), "decode": _parts(predictor, predictor.decode_step(work))}
+    point = predictor.evaluate(work)
+    found = _point(predictor, work, point)
+    steps = {"prefill": _parts(predictor, point.prefill), "decode": _parts(predictor, point.decode)}
     return found | steps | {"sweeps": {"batch": batches, "context": contexts}}
 
 
@@ -45,7 +45,7 @@ def _sweep(predictor: Predictor, work: Workload, name: str, values: Sequence[int
 def _row(predictor: Predictor, work: Workload, point: OperatingPoint) -> dict[str, Any]:
     """One point of a sweep, with the bytes that its decode step reads."""
     found = _point(predictor, work, point)
-    kernels = [timed.kernel for timed in predictor.decode_step(work).kernels]
+    kernels = [timed.kernel for timed in point.decode.kernels]
     bytes_read = {"weights": sum(float(k.weight_bytes) * k.count for k in kernels),
                   "cache": sum(float(k.kv_read_bytes + k.kv_write_bytes) * k.count for k in kernels)}  # fmt: skip
     return found | {"bytes": bytes_read}
@@ -63,12 +63,12 @@ def _point(predictor: Predictor, work: Workload, point: OperatingPoint) -> dict[
         "ttft": _span(point.ttft), "tpot": _span(point.tpot), "gpus": gpus,
         "memory": {name: float(value) for name, value in told.items()} | {"fits": bool(memory.fits)},
         "e2e": float(point.e2e(work.osl)), "rate": rate, "rateEach": rate / gpus,
-        "rateUser": 1.0 / float(point.tpot.time),
+        "rateUser": 1.0 / float(point.tpot.expected),
     }  # fmt: skip
 
 
-def _span(interval: Interval) -> dict[str, float]:
-    return {end: float(getattr(interval, end)) for end in ("bound", "time", "low", "high")}
+def _span(interval: Time) -> dict[str, float]:
+    return {"time": float(interval.expected)} | {end: float(getattr(interval, end)) for end in ("bound", "low", "high")}
 
 
 def _parts(predictor: Predictor, step: StepTime) -> list[dict[str, Any]]:
@@ -84,6 +84,6 @@ def _part(predictor: Predictor, timed: KernelTime) -> dict[str, Any]:
         "flops": n * float(kernel.flops), "weights": n * float(kernel.weight_bytes),
         "cache": n * float(kernel.kv_read_bytes + kernel.kv_write_bytes),
         "activations": n * float(kernel.activation_bytes),
-        **{end: float(getattr(timed, end)) for end in ("bound", "time", "low", "high")},
+        **_span(timed),
         "needs": [float(getattr(timed, cause)) for cause in ("compute", "memory", "network", "overhead")],
     }  # fmt: skip

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.model.types.errors import InputError, MissingExtraError
+from rooflinekit.model.types.errors import InputError
 
 if TYPE_CHECKING:
     from rooflinekit.report.plots.picture import Picture
@@ -40,15 +39,14 @@ def plot(result: Any, kind: str | None = None, theme: str = "light") -> Picture:
         A `Picture`: a notebook shows it, `save("roofline.svg")` writes it, `figure` is matplotlib's.
 
     Raises:
-        InputError: what cannot be drawn, and a kind or theme that is none; MissingExtraError without matplotlib.
+        InputError: what cannot be drawn, and a kind or theme that is none.
 
     >>> import rooflinekit as rk
     >>> picture = plot(rk.estimate("llama-3-8b", isl=2048, calibration="none"), "roofline")
     >>> picture.description.split(": ")[1].split(".")[0]
     'the ridge is at 295 FLOP per byte'
     """
-    _check_extra()
-    from rooflinekit.report.plots.kinds import draw  # noqa: PLC0415 - matplotlib is an extra
+    from rooflinekit.report.plots.kinds import draw  # noqa: PLC0415 - matplotlib takes a while
 
     return draw(tuple(result) if isinstance(result, list) else result, kind, theme)
 
@@ -67,9 +65,7 @@ def write_plots(results: Any, folder: str | Path, force: bool = False, theme: st
 
     Raises:
         InputError: what cannot be drawn, two results of one type, a folder that cannot be made, a file that is there;
-            MissingExtraError without matplotlib.
     """
-    _check_extra()
     from rooflinekit.report.plots.kinds import drawable  # noqa: PLC0415 - as above
 
     folder, every = Path(folder), results if isinstance(results, list) else [results]
@@ -86,10 +82,8 @@ def write_plots(results: Any, folder: str | Path, force: bool = False, theme: st
 def check_plots(folder: Path, names: Sequence[str], force: bool) -> None:
     """Refuse what would stop `write_plots`, before the work is done.
 
-    Raises InputError for a folder that cannot be made or that holds one of the files, MissingExtraError without
-    matplotlib.
+    Raises InputError for a folder that cannot be made or that holds one of the files.
     """
-    _check_extra()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; name a folder for the pictures")
     if not folder.parent.is_dir():
@@ -97,8 +91,3 @@ def check_plots(folder: Path, names: Sequence[str], force: bool) -> None:
     for path in (folder / f"{name}.{suffix}" for name in names for suffix in FORMATS):
         if os.path.lexists(path) and not force:
             raise InputError(f"{path} exists; add --force to overwrite it")
-
-
-def _check_extra() -> None:
-    if find_spec("matplotlib") is None:
-        raise MissingExtraError("a picture", "plots")

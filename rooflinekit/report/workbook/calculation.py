@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rooflinekit.model.graph.cells import Block, Cell, Column, Page
+from rooflinekit.model.graph.trace import bare
 from rooflinekit.report.workbook.data import Constants
 from rooflinekit.report.workbook.inputs import Inputs
 from rooflinekit.report.workbook.offers import Offers
@@ -105,10 +106,11 @@ class Calculation:
 
 def _labels(sheet: Sheet, block: Block, offers: Offers) -> None:
     """What each row is: a part of a kernel's time, a result, or a quantity with a name."""
-    results = {node: name for name, node in reversed(list(offers.outputs.items()))}
+    results = {bare(node): name for name, node in reversed(list(offers.outputs.items()))}
+    parts = {bare(node): label for node, label in offers.merge.named.items()}
     step = kernel = ""
     for node, rows in reversed(block.places.items()):
-        label, result, quantity = offers.merge.named.get(node), results.get(node), block.quantities.get(node)
+        label, result, quantity = parts.get(node), results.get(node), block.quantities.get(node)
         text = _KINDS.get(node.op, "")
         if quantity:
             text = f"{quantity.symbol}: {quantity.meaning}" + f" [{quantity.unit}]" * bool(quantity.unit)

@@ -65,7 +65,7 @@ def write_fleet(book: Book, calculation: Calculation, gpus: Cell, headrooms: Seq
     lines.section("What users meet at the peak")
     for name, label in (("ttft", "TTFT under load, mean"), ("tpot", "TPOT under load, mean")):
         steady = stable if name == "ttft" else runs
-        time = shown(steady, loaded[f"{name}.time"] * 1000.0)
+        time = shown(steady, loaded[f"{name}.expected"] * 1000.0)
         time = lines.add(f"load_{name}_ms", label, time, "ms", "two", "n/a: beyond the knee")
         for end, words_of in (("low", "from"), ("high", "to")):
             value = shown(steady, loaded[f"{name}.{end}"] * 1000.0)
@@ -107,8 +107,8 @@ def _by_headroom(
         rate = sheet.put(number, 4, when(runs, peak / replicas, 0.0), "three")
         loaded = calculation.load(f"headroom {number - first + 1}", rate)
         stable = runs & (loaded["stable"] >= 1.0)
-        ttft = sheet.put(number, 5, shown(stable, loaded["ttft.time"] * 1000.0), "one")
-        tpot = sheet.put(number, 6, shown(stable, loaded["tpot.time"] * 1000.0), "two")
+        ttft = sheet.put(number, 5, shown(stable, loaded["ttft.expected"] * 1000.0), "one")
+        tpot = sheet.put(number, 6, shown(stable, loaded["tpot.expected"] * 1000.0), "two")
         kept = when((ttft <= inputs["ttft"]) & (tpot <= inputs["tpot"]), "MEETS", "MISSES")
         sheet.put(number, 7, shown(stable, kept), "status")
     last = first + len(headrooms) - 1

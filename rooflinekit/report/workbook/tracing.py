@@ -9,14 +9,14 @@ from typing import Any
 
 from rooflinekit.model.graph.symbol import Pool, Symbol
 from rooflinekit.model.graph.trace import flat
-from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.closed_form import Traffic, open_loop
 from rooflinekit.model.traffic.mixing import InFlight, Shared, shared_times, slots
 from rooflinekit.model.types.batch import Batch
-from rooflinekit.model.types.kernel import KernelTime
 from rooflinekit.model.types.numeric import Numeric, maximum
+from rooflinekit.model.types.time import ENDS, KernelTime, Time
 from rooflinekit.model.types.workload import Workload
 
 __all__ = ["Tracing"]
@@ -37,7 +37,7 @@ def _labelling(labels: dict[Symbol, tuple[str, ...]]) -> type[Plan]:
         def _labelled(self, batch: Batch, timed: StepTime) -> StepTime:
             step = "prefill" if batch.decoding is None else "decode" if batch.prefilling is None else "mixed step"
             for name, kernel in _kernels(timed):
-                for part in ("time", "bound", "low", "high"):
+                for part in ENDS:
                     node = getattr(kernel, part)
                     if isinstance(node, Symbol):
                         labels.setdefault(node, (step, name, part))
@@ -70,12 +70,11 @@ class Tracing:
         given = {name: self._input(name) for name in ("isl", "osl", "cached")}
         work = Workload(self._input("batch"), **given)
         found: dict[str, Any] = {"gpus": float(plan.deployment.gpus)}
-        steps = {"prefill": plan.time(predictor.prefill_batch(work)), "decode": predictor.decode_step(work)}
-        for step, timed in steps.items():
+        point = predictor.evaluate(work)
+        for step, timed in {"prefill": point.prefill, "decode": point.decode}.items():
             for name, kernel in _kernels(timed):
                 found |= {f"kernel.{step}.{name}.{key}": value for key, value in _work(kernel).items()}
-        point = predictor.evaluate(work)
-        found |= dict(flat(point))
+        found |= dict(flat({"ttft": point.ttft, "tpot": point.tpot, "memory": point.memory}))
         found |= {f"memory.{name}": getattr(point.memory, name) for name in ("overhead_bytes", "total_bytes", "fits")}
         shared = shared_times(predictor, InFlight(self._input("users"), **given))
         found |= {f"shared.{name}": value for name, value in flat(shared)}
@@ -89,8 +88,7 @@ class Tracing:
         def known(running: Numeric) -> Shared:
             users = self.pool.lifted(maximum(running, 1.0))
             times: dict[str, Any] = {
-                name: Interval(*(self._called(f"shared.{name}.{part.name}", users) for part in fields(Interval)))
-                for name in _CALLED
+                name: Time(*(self._called(f"shared.{name}.{part}", users) for part in ENDS)) for name in _CALLED
             }
             return replace(shared, **times)
 
@@ -111,8 +109,5 @@ def _work(kernel: KernelTime) -> dict[str, Any]:
     """All launches of a kernel: work, bytes and times."""
     done, count = kernel.kernel, kernel.kernel.count
     streamed = done.weight_bytes + done.kv_read_bytes + done.kv_write_bytes
-    return {
-        "count": float(count), "flops": count * done.flops, "streamed": count * streamed,
-        "activations": count * done.activation_bytes, "bound": kernel.bound, "time": kernel.time, "low": kernel.low,
-        "high": kernel.high,
-    }  # fmt: skip
+    work = {"flops": count * done.flops, "streamed": count * streamed, "activations": count * done.activation_bytes}
+    return {"count": float(count), **work, **{part: getattr(kernel, part) for part in ENDS}}

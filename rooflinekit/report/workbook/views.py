@@ -29,7 +29,7 @@ def status_of(calculation: Calculation, fits: Cell) -> Cell:
 
 def _rates(point: Found, batch: Cell, osl: Cell) -> tuple[Cell, Cell]:
     """Time of a whole answer, and output tokens a second."""
-    whole = point["ttft.time"] + (osl - 1.0) * point["tpot.time"]
+    whole = point["ttft.expected"] + (osl - 1.0) * point["tpot.expected"]
     return whole, batch * osl / whole
 
 
@@ -47,7 +47,7 @@ def write_results(book: Book, calculation: Calculation, point: Found) -> None:
         ("tpot", "Time per output token (TPOT)", "mean over output tokens 2..n"),
     ):
         lines.section(title)
-        lines.add(f"{name}_ms", "Expected", shown(offered, point[f"{name}.time"] * 1000.0), "ms", "three", kind)
+        lines.add(f"{name}_ms", "Expected", shown(offered, point[f"{name}.expected"] * 1000.0), "ms", "three", kind)
         for end, label, note in _ENDS:
             lines.add(f"{name}_{end}_ms", label, shown(offered, point[f"{name}.{end}"] * 1000.0), "ms", "three", note)
     lines.section("Throughput of one replica")
@@ -57,7 +57,7 @@ def write_results(book: Book, calculation: Calculation, point: Found) -> None:
     rate = lines.add("output_tok_s", "Output", shown(offered, rate), "token/s", "one")
     gpus = point["gpus"]
     lines.add("output_tok_s_per_gpu", "Output of a GPU", shown(offered, rate / gpus), "token/s", "one")
-    user = shown(offered, literal(1.0) / point["tpot.time"])
+    user = shown(offered, literal(1.0) / point["tpot.expected"])
     lines.add("output_tok_s_per_user", "Output of a user", user, "token/s", "one")
     lines.section("Memory of one GPU (the busiest)")
     first = lines.row
@@ -96,7 +96,7 @@ def write_sweep(book: Book, calculation: Calculation, name: str, points: Sequenc
     sheet.page.set_column(0, 12, 13)
     varied = "batch" if name == "Batch sweep" else "input length [tokens]"
     times = [(f"{time}.{end}", f"{time.upper()}{label} [ms]") for time in ("ttft", "tpot")
-             for end, label in (("time", ""), ("low", " low"), ("high", " high"), ("bound", " bound"))]  # fmt: skip
+             for end, label in (("expected", ""), ("low", " low"), ("high", " high"), ("bound", " bound"))]  # fmt: skip
     titles = ("output [token/s]", "of a user [token/s]", "memory needed [GB]", "capacity [GB]")
     sheet.heads(_SWEEP_HEAD, (varied, "memory", *(title for _, title in times), *titles), (1,))
     for row, (batch, osl, point) in enumerate(points, _SWEEP_HEAD + 1):
@@ -104,7 +104,7 @@ def write_sweep(book: Book, calculation: Calculation, name: str, points: Sequenc
         for column, (key, _) in enumerate(times, 2):
             sheet.put(row, column, shown(offered, point[key] * 1000.0), "two")
         memory = [point[f"memory.{key}_bytes"] / _GB for key in ("total", "capacity")]
-        rest = (_rates(point, batch, osl)[1], literal(1.0) / point["tpot.time"], *memory)
+        rest = (_rates(point, batch, osl)[1], literal(1.0) / point["tpot.expected"], *memory)
         for column, value in enumerate(rest, 10):
             sheet.put(row, column, shown(offered, value), "one")
     last = _SWEEP_HEAD + len(points)
@@ -119,7 +119,7 @@ def write_sweep(book: Book, calculation: Calculation, name: str, points: Sequenc
 _KERNEL = (
     ("count", "launches", 1.0, "whole"), ("flops", "GFLOP", 1e-9, "two"),
     ("streamed", "weights and cache [MB]", 1e-6, "two"), ("activations", "activations [MB]", 1e-6, "two"),
-    ("bound", "bound [us]", 1e6, "one"), ("time", "expected [us]", 1e6, "one"), ("low", "low [us]", 1e6, "one"),
+    ("bound", "bound [us]", 1e6, "one"), ("expected", "expected [us]", 1e6, "one"), ("low", "low [us]", 1e6, "one"),
     ("high", "high [us]", 1e6, "one"),
 )  # fmt: skip
 
@@ -144,7 +144,7 @@ def write_kernels(book: Book, calculation: Calculation, point: Found) -> None:
         for place, (key, _, scale, style) in enumerate(_KERNEL):
             cell = sheet.put(row, 2 + place, when(runs, point[f"{name}.{key}"] * scale, ""), style)
             sums[step][place] += cell.value or 0.0
-            if key == "time":
+            if key == "expected":
                 times.append((row, step, cell))
     totals: dict[str, Cell] = {}
     for row, step in enumerate(sums, 4):
@@ -153,7 +153,7 @@ def write_kernels(book: Book, calculation: Calculation, point: Found) -> None:
         for place, (key, _, _, style) in enumerate(_KERNEL):
             steps, values = (sheet.area((first, column), (last, column)) for column in (0, 2 + place))
             cell = sheet.put(row, 2 + place, Cell(f'SUMIF({steps},"{step}",{values})', sums[step][place]), style)
-            if key == "time":
+            if key == "expected":
                 totals[step] = cell
     for row, step, time in times:
         sheet.put(row, 2 + len(_KERNEL), when(time.equals(""), "", time / totals[step]), "share")

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rooflinekit.model.graph.cells import Cell
-from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.workbook.calculation import Calculation, Found
 from rooflinekit.report.workbook.data import write_constants, write_gpus, write_models, write_tables
 from rooflinekit.report.workbook.fleet import write_fleet, write_tco
@@ -44,14 +43,12 @@ def write_workbook(path: Path, choices: Choices, planned: Planned) -> Built:
         planned: what its yellow cells start with.
 
     Raises:
-        InputError: XlsxWriter is not installed, a name is unknown, or nothing of what is offered can be run.
+        InputError: a name is unknown, or nothing of what is offered can be run.
     """
-    try:
-        from xlsxwriter import Workbook  # noqa: PLC0415 - an extra
+    from xlsxwriter import Workbook  # noqa: PLC0415 - takes a while
 
-        from rooflinekit.report.workbook.plain import PlainWorksheet  # noqa: PLC0415
-    except ImportError:
-        raise InputError("workbooks need XlsxWriter: pip install 'rooflinekit[excel]'") from None
+    from rooflinekit.report.workbook.plain import PlainWorksheet  # noqa: PLC0415
+
     offers = make_offers(choices)
     with whole(path) as partial:
         file = Workbook(str(partial))

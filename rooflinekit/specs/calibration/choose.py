@@ -10,7 +10,8 @@ from typing import Any
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.specs.calibration.load import calibration_names, load_calibration
-from rooflinekit.specs.locate import read_yaml, spec_dir
+from rooflinekit.specs.files import kept, once, read_yaml
+from rooflinekit.specs.locate import spec_dir
 
 __all__ = ["choose_calibration", "reach_of", "stand_in"]
 
@@ -36,6 +37,7 @@ def choose_calibration(accelerator: Accelerator, engine: str) -> tuple[Calibrati
     return stand_in(load_calibration(donor), accelerator, engine, home=_is_shipped(accelerator))
 
 
+@once
 def for_serving(calibration: Calibration) -> Calibration:
     """The calibration without fits of kernels that ran untuned in the benchmark (calibrations/transfer.yaml)."""
     families, untuned = dict(calibration.families), {}
@@ -49,6 +51,7 @@ def for_serving(calibration: Calibration) -> Calibration:
     return replace(calibration, families=families, untuned=untuned) if untuned else calibration
 
 
+@once
 def stand_in(
     calibration: Calibration, accelerator: Accelerator, engine: str, *, home: bool = True
 ) -> tuple[Calibration, str | None]:
@@ -79,7 +82,7 @@ def _is_shipped(accelerator: Accelerator) -> bool:
 
 
 def _rule() -> dict[str, Any]:
-    return read_yaml(spec_dir("accelerator") / "calibrations" / "transfer.yaml")
+    return kept(read_yaml, spec_dir("accelerator") / "calibrations" / "transfer.yaml")
 
 
 def _donors(accelerator: Accelerator, engine: str, rule: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,10 +1,12 @@
-"""Read a calibration file, and choose the one for an accelerator and engine."""
+"""Reads a calibration file."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +15,74 @@ from rooflinekit.model.timing.calibrated import Beyond, Calibration, FamilyFit, 
 from rooflinekit.model.types.errors import SpecError, UnknownNameError, nearest
 from rooflinekit.model.types.kernel import FAMILIES
 from rooflinekit.specs.calibration.served import KEY, read_served
-from rooflinekit.specs.locate import read_text, read_yaml, spec_dir
+from rooflinekit.specs.files import kept, read_text, read_yaml
+from rooflinekit.specs.locate import spec_dir
+from rooflinekit.specs.section import Layout, Section
 
 __all__ = ["FORM", "calibration_names", "calibration_path", "load_calibration", "read_calibration"]
 
 FORM = "physical-1"
 """Name of the set of time forms that a file's parameters belong to."""
 
-_TOP = {"name", "accelerator", "engine", "form", "source", "date", "version", "defaults", "families"}
-_BEYOND = {"axis", "start", "parameters", "frozen"}
 _PERCENT = re.compile(r"[-\d\s]+")
-_MAYBE = {"correction", "beyond"}
 _ABSENT: dict[type[TimeForm], dict[str, Any]] = {PlainTime: {"row": [0, 0]}}
 """Terms that files of before they were known lack."""
-_FAMILY = {"parameters", "frozen", "interval", "rows", "error", "source"}
+
+
+class _File(Layout):
+    """The keys of a calibration file; what programs wrote without quotes is a text too."""
+
+    name: Any
+    accelerator: Any
+    engine: Any
+    form: str
+    source: Any
+    date: Any
+    version: Any
+    defaults: Mapping[str, str]
+    families: Mapping[str, Any]
+    serving: Any = None
+
+
+class _Correction(Layout):
+    axes: Mapping[str, tuple[float, ...]]
+    percent: Any
+
+
+class _Interval(Layout):
+    axis: str
+    edges: tuple[float, ...]
+    width: tuple[float, ...]
+
+
+class _Kernel(Layout):
+    """The fit of the kernel that runs beyond a shape."""
+
+    axis: str
+    start: float
+    parameters: Mapping[str, Any]
+    frozen: tuple[str, ...]
+    correction: _Correction | None = None
+
+
+class _Fit(Layout):
+    parameters: Mapping[str, Any]
+    frozen: tuple[str, ...]
+    interval: _Interval
+    rows: float
+    error: float
+    source: Any
+    correction: _Correction | None = None
+    beyond: _Kernel | None = None
 
 
 def calibration_names() -> list[str]:
     """Names of the calibrations that are shipped."""
-    return sorted(path.stem for path in (spec_dir("accelerator") / "calibrations").glob("*--*.yaml"))
+    return [*kept(_names, spec_dir("accelerator") / "calibrations")]
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*--*.yaml"))
 
 
 def load_calibration(name: str) -> Calibration:
@@ -39,7 +90,7 @@ def load_calibration(name: str) -> Calibration:
 
     Raises UnknownNameError for a name nobody knows, SpecError for a file that cannot be trusted.
     """
-    return read_calibration(calibration_path(name))
+    return kept(read_calibration, calibration_path(name))
 
 
 def calibration_path(name: str) -> Path:
@@ -61,134 +112,94 @@ def read_calibration(path: Path) -> Calibration:
 
     Raises SpecError naming file, key and value: unknown or missing key, parameter outside its physical bounds.
     """
-    text, data = read_text(path), read_yaml(path)
-    _check_keys(path, "", {key: value for key, value in data.items() if key != KEY} if KEY in data else data, _TOP)
-    try:
-        return _read(path, text, data)
-    except SpecError:
-        raise
-    except (TypeError, ValueError, AttributeError, KeyError) as error:
-        raise SpecError(f"{path.name}: an entry has the wrong shape: {' '.join(str(error).split())[:120]}") from None
-
-
-def _read(path: Path, text: str, data: dict[str, Any]) -> Calibration:
-    if data["form"] != FORM:
-        raise SpecError(f"{path.name}: form: {data['form']!r} is not known; known: {FORM}")
-    for key in ("families", "defaults"):
-        if not isinstance(data[key], dict):
-            raise SpecError(f"{path.name}: {key}: expected keys with values, not {data[key]!r}")
-    families = {key: _family(path, str(key), entry) for key, entry in data["families"].items()}
-    for family, key in data["defaults"].items():
+    root = Section(path, "", read_yaml(path))
+    file = root.read(_File)
+    if file.form != FORM:
+        root.refuse("form", f"{file.form!r} is not known; known: {FORM}")
+    listed = root.section("families")
+    families = {str(key): _family(listed, key) for key in listed.data}
+    for family, key in file.defaults.items():
         if key not in families:
-            raise SpecError(
-                f"{path.name}: defaults.{family}: no fit {key!r}; nearest: {', '.join(nearest(key, families))}"
-            )
+            root.refuse(f"defaults.{family}", f"no fit {key!r}; nearest: {', '.join(nearest(key, families))}")
         families[family] = families[key]
     if missing := set(FAMILIES) - families.keys():
-        raise SpecError(f"{path.name}: defaults: missing {', '.join(sorted(missing))}")
+        root.refuse("defaults", f"missing {', '.join(sorted(missing))}")
     return Calibration(
-        name=str(data["name"]),
-        hash=hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()[:12],
-        accelerator=str(data["accelerator"]),
-        engine=str(data["engine"]),
+        name=str(file.name),
+        hash=hashlib.sha256(read_text(path).replace("\r\n", "\n").encode()).hexdigest()[:12],
+        accelerator=str(file.accelerator),
+        engine=str(file.engine),
         families=families,
-        source=str(data["source"]),
-        date=str(data["date"]),
-        defaults=frozenset(data["defaults"]),
-        served=read_served(path, data) if KEY in data else None,
+        source=str(file.source),
+        date=str(file.date),
+        defaults=frozenset(file.defaults),
+        served=read_served(path, root.data) if KEY in root.data else None,
     )
 
 
-def _family(path: Path, key: str, entry: dict[str, Any]) -> FamilyFit:
-    family = key.split("/", maxsplit=1)[0]
-    if family not in FORMS:
-        raise SpecError(f"{path.name}: families: unknown family {key!r}; nearest: {', '.join(nearest(key, FAMILIES))}")
-    if not isinstance(entry, dict):
-        raise SpecError(f"{path.name}: {key}: expected keys {', '.join(sorted(_FAMILY))}")
-    _check_keys(path, key, {name: value for name, value in entry.items() if name not in _MAYBE}, _FAMILY)
-    form, spread = _form(path, key, FORMS[family], entry["parameters"])
-    interval = entry["interval"]
-    if isinstance(interval, dict) and interval.get("axis") not in ("", *AXES):
-        raise SpecError(f"{path.name}: {key}.interval.axis: unknown shape {interval.get('axis')!r}")
-    _check_keys(path, f"{key}.interval", interval, {"axis", "edges", "width"})
-    regimes = Regimes(str(interval["axis"]), tuple(map(float, interval["edges"])), tuple(map(float, interval["width"])))
-    if len(regimes.width) != len(regimes.edges) + 1 or min(regimes.width) < 1.0:
-        raise SpecError(f"{path.name}: {key}.interval: needs one width of at least 1 more than edges")
-    surface = _surface(path, key, entry["correction"]) if "correction" in entry else None
-    return FamilyFit(
-        form, spread, tuple(entry["frozen"]), surface, regimes, int(_number(path, f"{key}.rows", entry["rows"])),
-        _number(path, f"{key}.error", entry["error"]), str(entry["source"]), _beyond(path, key, entry),
+def _family(listed: Section, key: str) -> FamilyFit:
+    kind = next((form for family, form in FORMS.items() if family == str(key).split("/", maxsplit=1)[0]), None)
+    if kind is None:
+        near = ", ".join(nearest(str(key), FAMILIES))
+        raise SpecError(f"{listed.file}: families: unknown family {str(key)!r}; nearest: {near}")
+    section = listed.section(key)
+    fit = section.read(_Fit)
+    interval = fit.interval
+    if interval.axis not in ("", *AXES):
+        section.refuse("interval.axis", f"unknown shape {interval.axis!r}")
+    if len(interval.width) != len(interval.edges) + 1 or min(interval.width) < 1.0:
+        section.refuse("interval", "needs one width of at least 1 more than edges")
+    form, spread = _form(section.section("parameters"), kind)
+    whole = FamilyFit(
+        form, spread, fit.frozen, _surface(section, fit.correction),
+        Regimes(interval.axis, interval.edges, interval.width), int(fit.rows), fit.error, str(fit.source),
     )  # fmt: skip
+    if fit.beyond is None:
+        return whole
+    other, beyond = section.section("beyond"), fit.beyond
+    if beyond.axis not in AXES:
+        other.refuse("axis", f"unknown shape; nearest: {', '.join(nearest(beyond.axis, AXES))}")
+    form, spread = _form(other.section("parameters"), kind)
+    surface = _surface(other, beyond.correction)
+    far = replace(whole, form=form, spread=spread, frozen=beyond.frozen, surface=surface)
+    return replace(whole, beyond=Beyond(beyond.axis, beyond.start, far))
 
 
-def _beyond(path: Path, key: str, entry: dict[str, Any]) -> Beyond | None:
-    if "beyond" not in entry:
-        return None
-    other = entry["beyond"]
-    _check_keys(path, f"{key}.beyond", {name: value for name, value in other.items() if name != "correction"}, _BEYOND)
-    if other["axis"] not in AXES:
-        raise SpecError(
-            f"{path.name}: {key}.beyond.axis: unknown shape; nearest: {', '.join(nearest(other['axis'], AXES))}"
-        )
-    shared = {name: entry[name] for name in ("interval", "rows", "error", "source")}
-    kept = {name: value for name, value in other.items() if name not in ("axis", "start")}
-    return Beyond(
-        str(other["axis"]), _number(path, f"{key}.beyond.start", other["start"]), _family(path, key, shared | kept)
-    )
-
-
-def _form(path: Path, key: str, kind: type[TimeForm], entry: dict[str, Any]) -> tuple[TimeForm, dict[str, float]]:
+def _form(section: Section, kind: type[TimeForm]) -> tuple[TimeForm, dict[str, float]]:
+    """A time form with its parameters and their standard errors, in SI."""
     known = parameters(kind)
-    entry = _ABSENT.get(kind, {}) | entry
-    _check_keys(path, f"{key}.parameters", entry, set(known))
-    values, spread = {}, {}
+    data = {**_ABSENT.get(kind, {}), **section.data}
+    values: dict[str, Any] = {}
+    spread = {}
+    section.expect([name for name in known if name not in _ABSENT.get(kind, {})], known)
     for name, bound in known.items():
-        where = f"{key}.parameters.{name}"
+        given = data[name]
         if bound.choices:
-            values[name] = entry[name]
-            if entry[name] not in bound.choices:
-                raise SpecError(f"{path.name}: {where}: {entry[name]!r} is not one of {bound.choices}")
+            values[name] = given
+            if given not in bound.choices:
+                section.refuse(name, f"{given!r} is not one of {bound.choices}")
             continue
-        if not isinstance(entry[name], list) or len(entry[name]) != 2:
-            raise SpecError(f"{path.name}: {where}: {entry[name]!r} is not [value, spread]")
-        value, error = (_number(path, where, number) for number in entry[name])
+        if not isinstance(given, list) or len(given) != 2:
+            section.refuse(name, f"{given!r} is not [value, spread]")
+        value, error = (section.number_in(name, number) for number in given)
         if not bound.low <= value <= bound.high:
-            raise SpecError(f"{path.name}: {where}: {value} is outside [{bound.low}, {bound.high}] {bound.unit}")
+            section.refuse(name, f"{value} is outside [{bound.low}, {bound.high}] {bound.unit}")
         values[name], spread[name] = value * bound.scale, error * bound.scale
     return kind(**values), spread
 
 
-def _surface(path: Path, key: str, entry: dict[str, Any]) -> Surface:
-    _check_keys(path, f"{key}.correction", entry, {"axes", "percent"})
-    axes = []
-    for name, nodes in entry["axes"].items():
+def _surface(fit: Section, correction: _Correction | None) -> Surface | None:
+    if correction is None:
+        return None
+    section, axes = fit.section("correction"), []
+    for name, nodes in correction.axes.items():
         if name not in AXES:
-            raise SpecError(
-                f"{path.name}: {key}.correction: unknown shape {name!r}; nearest: {', '.join(nearest(name, AXES))}"
-            )
-        where = f"{key}.correction.axes.{name}"
-        if not nodes:
-            raise SpecError(f"{path.name}: {where}: needs at least one node")
-        axes.append(Axis(name, tuple(math.log2(_number(path, where, node)) for node in nodes)))
-    surface, text = Surface(tuple(axes), str(entry["percent"])), str(entry["percent"])
+            section.refuse("axes", f"unknown shape {name!r}; nearest: {', '.join(nearest(name, AXES))}")
+        if not nodes or min(nodes) <= 0:
+            section.refuse(f"axes.{name}", "needs at least one node, each above 0")
+        axes.append(Axis(name, tuple(map(math.log2, nodes))))
+    text = str(correction.percent)
     expected = math.prod(len(axis.nodes) - (1 if axis.open_low else 2) for axis in axes)
     if not _PERCENT.fullmatch(text) or len(text.split()) != expected:
-        raise SpecError(f"{path.name}: {key}.correction.percent: needs {expected} whole numbers for its axes")
-    return surface
-
-
-def _check_keys(path: Path, where: str, data: dict[str, Any], known: set[str]) -> None:
-    place = f"{path.name}: {where}: " if where else f"{path.name}: "
-    if not isinstance(data, dict):
-        raise SpecError(f"{place}expected keys {', '.join(sorted(known))}")
-    for key in data:
-        if key not in known:
-            raise SpecError(f"{place}unknown key {key!r}; nearest: {', '.join(nearest(str(key), known)) or 'none'}")
-    if missing := known - data.keys():
-        raise SpecError(f"{place}missing key {', '.join(sorted(missing))}")
-
-
-def _number(path: Path, where: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise SpecError(f"{path.name}: {where}: {value!r} is not a number of at least 0")
-    return float(value)
+        section.refuse("percent", f"needs {expected} whole numbers for its axes")
+    return Surface(tuple(axes), text)

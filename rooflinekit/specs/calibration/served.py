@@ -9,21 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.types.engine import ServedCosts, StepCosts
-from rooflinekit.specs.cited import read_sources
-from rooflinekit.specs.engine_costs import read_step_costs
-from rooflinekit.specs.section import Section
+from rooflinekit.specs.engines import read_step_costs
+from rooflinekit.specs.section import EMPTY, Layout, Section
 from rooflinekit.version import __version__
 
 __all__ = ["KEY", "UNITLESS", "Fitted", "ServedFile", "ServingHeading", "plain", "read_served", "with_serving"]
 
 KEY = "serving"
 _TEXTS = ("accelerator", "engine", "since", "date", "version")
-_MAYBE = ("since", "date", "version", "base", "shipped", "earlier")
-_FILE = ("name", "sha256", "tool", "rows", "before", "after")
 UNITLESS = ("hidden", "grouped", "memory", "compute", "interval")
 _MOST = 100.0  # no error of a share or a factor is larger
-_OLD = re.compile(r"^(?:# Engine costs of one deployment.*\n(?:#.*\n)*)?serving:\n(?:[ #].*\n|\n)*", re.MULTILINE)
-_NAME = re.compile(r"^name: *(.*?)(?:--served)?$", re.MULTILINE)
+_OLD = r"(?m)^(?:# Engine costs of one deployment.*\n(?:#.*\n)*)?serving:\n(?:[ #].*\n|\n)*"
+_NAME = r"(?m)^name: *(.*?)(?:--served)?$"
 _COMMENT = (
     "# Engine costs of one deployment, fitted to benchmark files (docs/fit-back.md). files: mean error of each before",
     "# and after the fit, and unseen: by a fit without that file. costs: value, spread in intervals (never more than",
@@ -43,6 +40,23 @@ class ServedFile:
     before: float
     after: float
     unseen: float | None = None
+
+
+class _Served(Layout):
+    """The keys of the section."""
+
+    accelerator: str
+    engine: str
+    files: tuple[ServedFile, ...]
+    costs: Mapping[str, Any]
+    errors: Mapping[str, Any]
+    sources: Mapping[str, Any]
+    since: str = ""
+    date: str = ""
+    version: str = ""
+    base: Mapping[str, Any] = EMPTY
+    shipped: bool = False
+    earlier: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,42 +86,29 @@ class Fitted:
 
 def read_served(path: Path, data: Mapping[str, Any]) -> ServedCosts:
     """Read and check the section; raises SpecError by file, key and value."""
-    section = Section(path, "", data).section(KEY)
-    section.expect(("accelerator", "engine", "files", "costs", "errors", "sources"), _MAYBE)
-    texts = {key: section.text(key) for key in ("accelerator", "engine", "since")}
-    costs, provenance = read_step_costs(section.section("costs"), read_sources(section.section("sources")))
-    listed = section.data["files"]
-    if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
-        section.refuse("files", "is not a list of files; put `- {name: …}` with keys under it")
-    hashes = list(section.texts("earlier"))
-    for number, item in enumerate(listed):
-        entry = Section(path, f"{KEY}.files[{number}]", item)
-        entry.expect(_FILE, ("unseen",))
-        hashes.append(entry.text("sha256"))
-    shipped = section.flag("shipped") if section.has("shipped") else False
-    errors = _errors(section.section("errors"), costs)
+    section = Section(path, "", data).section(KEY).with_sources()
+    file = section.read(_Served)
+    costs, provenance = read_step_costs(section.section("costs"))
+    errors = section.section("errors")
+    errors.expect((), tuple(costs.spread))
+    hashes = (*file.earlier, *(each.sha256 for each in file.files))
     return ServedCosts(
-        **texts, costs=costs, errors=errors, provenance=provenance, shipped=shipped, hashes=tuple(hashes)
-    )
+        file.accelerator, file.engine, file.since, costs, {key: _error(errors, key) for key in errors.data},
+        provenance, file.shipped, hashes,
+    )  # fmt: skip
 
 
-def _errors(section: Section, costs: StepCosts) -> dict[str, float]:
-    """Standard errors by cost: times with their unit, and numbers above 0."""
-    section.expect((), tuple(costs.spread))
-    found = {}
-    for key, value in section.data.items():
-        if key not in UNITLESS:
-            found[key] = section.quantity(key, "s")
-        elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < _MOST:
-            section.refuse(key, f"{value!r} is not a number above 0 and below {_MOST:g}")
-        else:
-            found[key] = float(value)
-    return found
+def _error(errors: Section, key: str) -> float:
+    """A standard error: a time with its unit, or a number above 0."""
+    if key not in UNITLESS:
+        return errors.quantity(key, "s")
+    value = errors.number(key, 0.0, _MOST)
+    return value if value else errors.refuse(key, f"{value!r} is not a number above 0")
 
 
 def with_serving(text: str, heading: ServingHeading, files: Sequence[ServedFile], fitted: Fitted) -> str:
     """The text of a calibration file with this `serving` section in place of any that it had."""
-    whole = _NAME.sub(r"name: \1--served", _OLD.sub("", text), count=1)
+    whole = re.sub(_NAME, r"name: \1--served", re.sub(_OLD, "", text), count=1)
     lines = [*_COMMENT, f"{KEY}:", *(f'  {key}: "{getattr(heading, key)}"' for key in _TEXTS[:-1])]
     lines += [f'  version: "{__version__}"', f"  base: {{name: {_quoted(heading.base[0])}, hash: {heading.base[1]!r}}}"]
     lines += [f"  shipped: {str(heading.shipped).lower()}"]

@@ -7,49 +7,55 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from rooflinekit.specs.config.attention import (
-    alternating,
-    chunked,
-    everywhere,
-    latent_layers,
-    on_request,
-    softmax_layers,
-)
-from rooflinekit.specs.config.classic import CLASSIC
+from rooflinekit.model.types.errors import ArchitectureError, SpecError
+from rooflinekit.model.types.model import Norm
 from rooflinekit.specs.config.family import Family, Key, Reading
 from rooflinekit.specs.config.feedforward import (
+    dbrx_ffns,
     dense_layers,
     first_dense,
+    gemma4_ffns,
+    generic_ffns,
     interleaved,
     moe_everywhere,
+    mpt_ffns,
+    nas_ffns,
+    nemotron_ffns,
     periodic,
     sparse_step,
 )
-from rooflinekit.specs.config.hybrid import (
+from rooflinekit.specs.config.keys import Keys
+from rooflinekit.specs.config.mixers import (
+    alternating,
+    chunked,
     delta_hybrid,
-    jamba_mixers,
-    lightning_hybrid,
-    nemotron_depth,
-    nemotron_ffns,
-    nemotron_mixers,
-)
-from rooflinekit.specs.config.uneven import (
-    gemma4_ffns,
+    everywhere,
     gemma4_mixers,
-    gemma4_norms,
+    jamba_mixers,
+    latent_layers,
+    lightning_hybrid,
     mimo_mixers,
-    nas_ffns,
     nas_mixers,
+    nemotron_blocks,
+    nemotron_mixers,
+    on_request,
+    softmax_layers,
 )
 
 __all__ = ["ARCHITECTURES", "FAMILIES", "NESTED"]
 
 TIED = Key("tie_word_embeddings", default=True)
+UNTIED = Key("tie_word_embeddings")
 BIAS = Key("attention_bias")
 EIGHT = {"kv_heads": 8}
 TWO = {"kv_heads": 2, "head_dim": 128}
-USE_BIAS = Key("use_bias")
+
+
+def _biased(attention: Key | bool, mlp: Key | bool | None = None) -> dict[str, Any]:
+    """Biases of the projections in and out of the attention, and of the feed-forward block where one is given."""
+    return {"qkv_bias": attention, "o_bias": attention} | ({} if mlp is None else {"mlp_bias": mlp})
 
 
 def _when(key: str, kind: str) -> Callable[[Reading], str]:
@@ -63,11 +69,189 @@ def _minimax_norm(r: Reading) -> str:
     return {"per_layer": "full", "per_head": "head"}[kind] if r.keys.flag("use_qk_norm", False) else ""
 
 
-LLAMA = Family(softmax_layers, dense_layers(), qkv_bias=BIAS, o_bias=BIAS, mlp_bias=Key("mlp_bias"))
+def _table(extra: int = 0) -> Callable[[Reading], int]:
+    """A learned position table with a row for every token of the context, plus `extra`."""
+    return lambda r: r.keys.size("context") + extra
+
+
+def _bigcode_kv_heads(r: Reading, heads: int) -> int:
+    r.keys.maybe("kv_heads")  # saved as a default by some versions; `multi_query` decides
+    return 1 if r.keys.flag("multi_query", True) else heads
+
+
+def _falcon_kv_heads(r: Reading, heads: int) -> int:
+    """`new_decoder_architecture` overrides `multi_query`, which overrides a `num_kv_heads` saved as a default."""
+    stated = r.keys.maybe("kv_heads")
+    multi_query = r.keys.flag("multi_query", True)
+    if r.keys.flag("new_decoder_architecture", False):
+        return stated or heads
+    return 1 if multi_query else stated or heads
+
+
+def _falcon_norms(r: Reading) -> int:
+    """One norm before a parallel block, or one for attention and one for the MLP in the 40B and 180B."""
+    if not r.keys.flag("parallel_attn", True):
+        return 2
+    new = r.keys.flag("new_decoder_architecture", False)
+    return r.keys.size("num_ln_in_parallel_attn", 2) if new else 1
+
+
+def _chatglm_kv_heads(r: Reading, heads: int) -> int:
+    return r.keys.size("multi_query_group_num") if r.keys.flag("multi_query_attention", False) else heads
+
+
+def _opt_norm(r: Reading) -> Norm:
+    """OPT's norm; the 350M variant (norm after the block, narrow embedding) is another architecture."""
+    keys = r.keys
+    post = not keys.flag("do_layer_norm_before", True) or keys.flag("_remove_final_layer_norm", False)
+    if post or keys.size("word_embed_proj_dim", r.hidden) != r.hidden:
+        raise ArchitectureError(f"{keys.origin}: OPT with post-norms or word_embed_proj_dim != hidden_size is refused")
+    return "layernorm" if keys.flag("layer_norm_elementwise_affine", True) else "none"
+
+
+def _mpt_kv_heads(r: Reading, heads: int) -> int:
+    """MPT keeps its attention keys in `attn_config`."""
+    inner = r.keys.child("attn_config")
+    kinds = ("multihead_attention", "multiquery_attention", "grouped_query_attention")
+    kind = inner.word("attn_type", kinds[0], kinds)
+    if kind == "grouped_query_attention":
+        return inner.size("kv_n_heads")
+    return heads if kind == kinds[0] else 1
+
+
+def _mpt_positions(r: Reading) -> int:
+    """No position table with ALiBi, whatever `learned_pos_emb` says."""
+    inner = r.keys.child("attn_config")
+    learned = r.keys.flag("learned_pos_emb", True)
+    return r.keys.size("context") if learned and not inner.flag("alibi", False) else 0
+
+
+def _mpt_norm(r: Reading) -> Norm:
+    kind = r.keys.word("norm_type", "low_precision_layernorm", ("low_precision_layernorm", "layernorm"))
+    return "layernorm_nobias" if kind and r.keys.flag("no_bias", True) else "layernorm"
+
+
+def _dbrx_kv_heads(r: Reading, heads: int) -> int:
+    inner, stated = r.keys.child("attn_config"), r.keys.maybe("num_key_value_heads")
+    nested = inner.maybe("kv_heads")
+    if None not in (stated, nested) and stated != nested:
+        raise SpecError(f"{inner.at('kv_n_heads')} = {nested} contradicts num_key_value_heads = {stated}")
+    return nested or stated or heads
+
+
+def _optional_table(r: Reading) -> int:
+    kind = r.keys.word("position_embedding_type", "rope", ("rope", "learned", "alibi", "none"))
+    return r.keys.size("context") if kind == "learned" else 0
+
+
+def _generic_norm(r: Reading) -> Norm:
+    known: tuple[Norm, ...] = ("rmsnorm", "layernorm", "layernorm_nobias", "none")
+    stated = r.keys.word("norm_type", "rmsnorm", known)
+    return next(norm for norm in known if norm == stated)
+
+
+def _nemotron_depth(keys: Keys) -> int:
+    """The number of blocks, which `num_hidden_layers` must match where it is stated."""
+    blocks, depth = nemotron_blocks(keys), keys.maybe("depth")
+    if depth not in (None, len(blocks)):
+        raise SpecError(f"{keys.at('num_hidden_layers')} = {depth} but the pattern has {len(blocks)} blocks")
+    return keys.whole("hybrid_override_pattern", len(blocks), 1, 10_000)
+
+
+PLAIN = Family(
+    softmax_layers,
+    dense_layers(4),
+    norm="layernorm",
+    gated=False,
+    tied=Key("tie_word_embeddings", default=True),
+    **_biased(True, True),
+)
+GPT2 = replace(PLAIN, positions=_table(), rotary=False)
+PHI = replace(PLAIN, norms=1, parallel=True, tied=UNTIED, lm_head_bias=True)
+
+_CLASSIC: dict[str, Family] = {
+    "gpt2": GPT2,
+    "gpt_bigcode": replace(GPT2, kv_heads=_bigcode_kv_heads),
+    "opt": replace(
+        GPT2,
+        ffns=dense_layers(),
+        positions=_table(2),  # the table's first two rows belong to padding
+        norm=_opt_norm,
+        **_biased(Key("enable_bias", True), Key("enable_bias", True)),
+    ),
+    "bloom": replace(PLAIN, rotary=False, embedding_norm=True),
+    "mpt": replace(
+        GPT2,
+        ffns=mpt_ffns,
+        norm=_mpt_norm,
+        kv_heads=_mpt_kv_heads,
+        positions=_mpt_positions,
+        **_biased(Key("no_bias", inverted=True), Key("no_bias", inverted=True)),
+        ignored=("embedding_fraction", "attn_config.alibi_bias_max", "attn_config.attn_impl"),
+    ),
+    "falcon": replace(
+        PLAIN,
+        kv_heads=_falcon_kv_heads,
+        norms=_falcon_norms,
+        rotary=lambda r: not r.keys.flag("alibi", False),
+        parallel=Key("parallel_attn", True),
+        **_biased(Key("bias"), Key("bias")),
+    ),
+    "starcoder2": replace(
+        PLAIN,
+        ffns=dense_layers(),
+        spans=everywhere(),
+        defaults={"kv_heads": 2},
+        **_biased(Key("use_bias", True), Key("use_bias", True)),
+        needs={"mlp_type": "default", "norm_type": "layer_norm"},
+    ),
+    "gptj": replace(PHI, **_biased(False)),
+    "gpt_neox": replace(
+        PLAIN,
+        ffns=dense_layers(),
+        parallel=Key("use_parallel_residual", True),
+        tied=UNTIED,
+        **_biased(Key("attention_bias", True)),
+    ),
+    "phi": replace(PHI, defaults={"width": 8192}),
+    "phi-msft": PHI,
+    "stablelm": Family(
+        softmax_layers,
+        dense_layers(),
+        norm="layernorm",
+        norms=lambda r: 1 if r.keys.flag("use_parallel_residual", False) else 2,
+        parallel=Key("use_parallel_residual"),
+        qkv_bias=Key("use_qkv_bias"),
+    ),
+    "nemotron": replace(PLAIN, ffns=dense_layers(), tied=UNTIED, **_biased(BIAS, Key("mlp_bias"))),
+    "chatglm": Family(
+        softmax_layers,
+        dense_layers(),
+        kv_heads=_chatglm_kv_heads,
+        qkv_bias=Key("add_qkv_bias"),
+        o_bias=Key("add_bias_linear"),
+        mlp_bias=Key("add_bias_linear"),
+        names={"vocab": ("padded_vocab_size",), "context": ("seq_length",)},
+        needs={"rmsnorm": True, "post_layer_norm": True},
+    ),
+    "dbrx": Family(softmax_layers, dbrx_ffns, norm="layernorm_nobias", kv_heads=_dbrx_kv_heads),
+    "generic_decoder": Family(
+        softmax_layers,
+        generic_ffns,
+        norm=_generic_norm,
+        norms=lambda r: r.keys.size("norms_per_layer", 2),
+        parallel=Key("parallel_block"),
+        **_biased(BIAS, Key("mlp_bias")),
+        positions=_optional_table,
+        rotary=lambda r: r.keys.word("position_embedding_type", "rope") == "rope",
+    ),
+}
+
+LLAMA = Family(softmax_layers, dense_layers(), **_biased(BIAS, Key("mlp_bias")))
 MOE = replace(LLAMA, ffns=moe_everywhere(), mlp_bias=False)
 GLM = Family(softmax_layers, dense_layers(), qkv_bias=Key("attention_bias", True), defaults=TWO)
 QWEN2 = Family(softmax_layers, dense_layers(), spans=on_request, qkv_bias=True, defaults={"kv_heads": 32})
-QWEN3 = replace(QWEN2, qkv_bias=BIAS, o_bias=BIAS, qk_norm="head", defaults={"kv_heads": 32, "head_dim": 128})
+QWEN3 = replace(QWEN2, **_biased(BIAS), qk_norm="head", defaults={"kv_heads": 32, "head_dim": 128})
 QWEN3_MOE = replace(QWEN3, ffns=sparse_step(shared=False), defaults={"kv_heads": 4})
 QWEN3_NEXT = replace(
     QWEN3,
@@ -83,14 +267,7 @@ QWEN3_5 = replace(
     attention_gate=Key("attn_output_gate", default=True),
     defaults={"kv_heads": 4, "head_dim": 256},
 )
-GEMMA = Family(
-    softmax_layers,
-    dense_layers(),
-    tied=TIED,
-    qkv_bias=BIAS,
-    o_bias=BIAS,
-    defaults={"kv_heads": 16, "head_dim": 256},
-)
+GEMMA = Family(softmax_layers, dense_layers(), tied=TIED, **_biased(BIAS), defaults={"kv_heads": 16, "head_dim": 256})
 GEMMA2 = replace(GEMMA, norms=4, spans=alternating(2), defaults={"kv_heads": 4, "head_dim": 256})
 #: The configs of Gemma-3 leave out whatever the class has as its default, even the vocabulary.
 GEMMA3_DEFAULTS = {"heads": 8, "kv_heads": 4, "head_dim": 256, "vocab": 262208, "context": 131072}
@@ -116,11 +293,11 @@ MINIMAX_SCALES = tuple(
 )
 MINIMAX = replace(MOE, mixers=lightning_hybrid, ignored=MINIMAX_SCALES)
 
-FAMILIES: dict[str, Family] = CLASSIC | {
+FAMILIES: dict[str, Family] = _CLASSIC | {
     "llama": LLAMA,
     "granite": LLAMA,
     "minicpm": replace(LLAMA, tied=TIED, ignored=("dim_model_base", "scale_emb", "scale_depth")),
-    "ernie4_5": replace(LLAMA, tied=TIED, qkv_bias=USE_BIAS, o_bias=USE_BIAS, mlp_bias=USE_BIAS, defaults=TWO),
+    "ernie4_5": replace(LLAMA, tied=TIED, **_biased(Key("use_bias"), Key("use_bias")), defaults=TWO),
     "seed_oss": replace(
         LLAMA,
         qkv_bias=Key("attention_bias", True),
@@ -152,10 +329,10 @@ FAMILIES: dict[str, Family] = CLASSIC | {
     "gemma4": Family(
         gemma4_mixers,
         gemma4_ffns,
-        norms=gemma4_norms,
+        # two each around attention and block; experts add three, and the router a scale over the residual width
+        norms=lambda r: 8 if r.keys.flag("enable_moe_block", False) else 4,
         tied=TIED,
-        qkv_bias=BIAS,
-        o_bias=BIAS,
+        **_biased(BIAS),
         qk_norm="head",
         defaults={"kv_heads": 4, "head_dim": 256, "global_head_dim": 512},
         needs={"use_bidirectional_attention": "vision"},
@@ -167,7 +344,7 @@ FAMILIES: dict[str, Family] = CLASSIC | {
     "olmoe": replace(MOE, qk_norm="full"),
     "olmo2": OLMO2,
     "olmo3": replace(OLMO2, spans=alternating(4)),
-    "internlm2": Family(softmax_layers, dense_layers(), qkv_bias=Key("bias", True), o_bias=Key("bias", True)),
+    "internlm2": Family(softmax_layers, dense_layers(), **_biased(Key("bias", True))),
     "phi3": replace(
         LLAMA, spans=everywhere(), lm_head_bias=Key("lm_head_bias"), ignored=("full_attn_mod", "interpolate_factor")
     ),
@@ -199,9 +376,7 @@ FAMILIES: dict[str, Family] = CLASSIC | {
         softmax_layers,
         moe_everywhere(router_bias=True),
         spans=alternating(2),
-        qkv_bias=Key("attention_bias", True),
-        o_bias=Key("attention_bias", True),
-        mlp_bias=True,
+        **_biased(Key("attention_bias", True), True),
         sinks=True,
         defaults=EIGHT | {"head_dim": 64},
     ),
@@ -209,25 +384,21 @@ FAMILIES: dict[str, Family] = CLASSIC | {
         softmax_layers,
         interleaved,
         spans=chunked,
-        qkv_bias=BIAS,
-        o_bias=BIAS,
+        **_biased(BIAS),
         defaults=EIGHT,
         names={"expert_width": ("intermediate_size",), "width": ("intermediate_size_mlp",)},
         ignored=("use_qk_norm", "for_llm_compressor"),  # Llama-4's query-key norm has no weights
     ),
     "grok-1": Family(softmax_layers, moe_everywhere(), norms=4, tied=TIED),
     "jamba": Family(
-        jamba_mixers,
-        periodic(period="expert_layer_period", offset="expert_layer_offset"),
-        rotary=False,
-        defaults=EIGHT,
+        jamba_mixers, periodic(period="expert_layer_period", offset="expert_layer_offset"), rotary=False, defaults=EIGHT
     ),
     "nemotron-nas": replace(LLAMA, mixers=nas_mixers, ffns=nas_ffns, norms=None),
     "nemotron_h": replace(
         LLAMA,
         mixers=nemotron_mixers,
         ffns=nemotron_ffns,
-        depth=nemotron_depth,
+        depth=_nemotron_depth,
         norms=None,
         gated=False,
         rotary=False,

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.model import FeedForward, Mixer, Norm
 from rooflinekit.specs.config.keys import Keys
 
-__all__ = ["Family", "FeedForwards", "Flag", "Key", "Mixers", "Reading", "Span"]
+__all__ = ["Family", "FeedForwards", "Flag", "Key", "Mixers", "Reading", "Span", "Spans"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,16 @@ class Reading:
         if not isinstance(flag, Key):
             return flag(self)
         return self.keys.flag(flag.name, flag.default != flag.inverted) != flag.inverted
+
+    @property
+    def norm(self) -> Norm:
+        """The kind of norm between the layers."""
+        return self.family.norm if isinstance(self.family.norm, str) else self.family.norm(self)
+
+    def check_multiple(self, many: int, what: str, few: int, of: str = "") -> None:
+        """Refuse heads that do not divide evenly."""
+        if many % few:
+            raise SpecError(f"{self.keys.origin}: {many} {what} are no multiple of {few} {of}".rstrip())
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.model import DenseFFN, FeedForward, MixtureOfExperts
 from rooflinekit.specs.config.family import FeedForwards, Flag, Reading
+from rooflinekit.specs.config.mixers import nas_blocks, nemotron_blocks
 
 __all__ = [
-    "dense_layers",
-    "experts",
-    "first_dense",
-    "interleaved",
-    "moe_everywhere",
-    "periodic",
-    "shared_by_count",
-    "sparse_step",
-]
+    "dbrx_ffns", "dense_layers", "first_dense", "gemma4_ffns", "generic_ffns", "interleaved", "moe_everywhere",
+    "mpt_ffns", "nas_ffns", "nemotron_ffns", "periodic", "sparse_step",
+]  # fmt: skip
+
+
+def _dense(r: Reading, width: int) -> DenseFFN:
+    return DenseFFN(width, r.family.gated, r.is_set(r.family.mlp_bias))
 
 
 def dense_layers(width: int | None = None) -> FeedForwards:
     """The same dense block in every layer; `width` times the hidden size when the config does not say."""
-
-    def ffns(r: Reading) -> tuple[FeedForward, ...]:
-        inner = r.keys.size("width", width * r.hidden if width else None)
-        return (DenseFFN(inner, r.family.gated, r.is_set(r.family.mlp_bias)),) * r.depth
-
-    return ffns
+    return lambda r: (_dense(r, r.keys.size("width", width * r.hidden if width else None)),) * r.depth
 
 
-def experts(
+def mpt_ffns(r: Reading) -> tuple[FeedForward, ...]:
+    """MPT states the width as a multiple of the hidden size."""
+    return (_dense(r, r.keys.size("expansion_ratio", 4) * r.hidden),) * r.depth
+
+
+def generic_ffns(r: Reading) -> tuple[FeedForward, ...]:
+    """A dense block whose config says whether it is gated."""
+    return (replace(_dense(r, r.keys.size("width")), gated=r.keys.flag("mlp_gated", True)),) * r.depth
+
+
+def _experts(
     r: Reading, width: int, shared: int = 0, *, gate: bool = False, router_bias: bool = False
 ) -> MixtureOfExperts:
-    """Routed experts of inner width `width`.
-
-    Raises SpecError when their number or the number a token visits is missing or impossible.
-    """
+    """Routed experts of inner width `width`; raises SpecError when a token visits more than there are."""
     count, top_k = r.keys.size("experts"), r.keys.size("top_k")
     if top_k > count:
         raise SpecError(f"{r.keys.origin}: a token visits {top_k} experts but there are only {count}")
@@ -52,14 +55,32 @@ def experts(
     )
 
 
-def moe_everywhere(*, concept: str = "width", router_bias: Flag = False) -> FeedForwards:
-    """Experts in every layer, whose width `concept` names (Mixtral, gpt-oss, MiniMax: `intermediate_size`)."""
+def _placed(r: Reading, moe: MixtureOfExperts, sparse: Sequence[bool]) -> tuple[FeedForward, ...]:
+    """Experts where `sparse` says so, dense blocks of the config's width elsewhere."""
+    if not any(sparse):
+        raise SpecError(f"{r.keys.origin}: no layer has experts, although the config describes {moe.experts}")
+    if all(sparse):
+        r.keys.find("width")  # stated by many, used by none of the layers
+        return (moe,) * r.depth
+    dense = _dense(r, r.keys.size("width"))
+    return tuple(moe if routed else dense for routed in sparse)
+
+
+def moe_everywhere(*, router_bias: Flag = False) -> FeedForwards:
+    """Experts of the config's width in every layer (Mixtral, gpt-oss, MiniMax)."""
 
     def ffns(r: Reading) -> tuple[FeedForward, ...]:
         shared = r.keys.size("shared_intermediate_size", 0, least=0)
-        return (experts(r, r.keys.size(concept), shared, router_bias=r.is_set(router_bias)),) * r.depth
+        return (_experts(r, r.keys.size("width"), shared, router_bias=r.is_set(router_bias)),) * r.depth
 
     return ffns
+
+
+def dbrx_ffns(r: Reading) -> tuple[FeedForward, ...]:
+    """DBRX keeps its experts in `ffn_config`."""
+    inner = replace(r, keys=r.keys.child("ffn_config"))
+    inner.keys.child("ffn_act_fn")
+    return (_experts(inner, inner.keys.size("width")),) * r.depth
 
 
 def sparse_step(*, shared: bool) -> FeedForwards:
@@ -67,23 +88,12 @@ def sparse_step(*, shared: bool) -> FeedForwards:
 
     def ffns(r: Reading) -> tuple[FeedForward, ...]:
         keys = r.keys
-        moe = experts(
-            r,
-            keys.size("expert_width"),
-            keys.size("shared_width") if shared else 0,
-            gate=shared,
-        )
+        moe = _experts(r, keys.size("expert_width"), keys.size("shared_width") if shared else 0, gate=shared)
         step, only = keys.size("decoder_sparse_step", 1), keys.series("mlp_only_layers") or []
         dense_at = {keys.whole(f"mlp_only_layers[{n}]", layer, 0, r.depth - 1) for n, layer in enumerate(only)}
-        sparse = [layer not in dense_at and (layer + 1) % step == 0 for layer in range(r.depth)]
-        return _placed(r, moe, sparse)
+        return _placed(r, moe, [layer not in dense_at and (layer + 1) % step == 0 for layer in range(r.depth)])
 
     return ffns
-
-
-def shared_by_count(r: Reading, width: int) -> int:
-    """Inner width of the shared experts when the config counts them (DeepSeek)."""
-    return width * r.keys.size("shared_experts", 0, least=0)
 
 
 def first_dense(*, router_bias: bool | None = None) -> FeedForwards:
@@ -97,8 +107,8 @@ def first_dense(*, router_bias: bool | None = None) -> FeedForwards:
         method = keys.word("topk_method")
         width = keys.size("expert_width")
         corrected = method == "noaux_tc" if router_bias is None else router_bias
-        moe = experts(r, width, shared_by_count(r, width), router_bias=corrected)
-        return _placed(r, moe, _after_dense(r))
+        shared = width * keys.size("shared_experts", 0, least=0)
+        return _placed(r, _experts(r, width, shared, router_bias=corrected), _after_dense(r))
 
     return ffns
 
@@ -119,8 +129,7 @@ def periodic(*, period: str, offset: str) -> FeedForwards:
 
     def ffns(r: Reading) -> tuple[FeedForward, ...]:
         every, start = r.keys.size(period), r.keys.size(offset, least=0)
-        moe = experts(r, r.keys.size("width"))
-        return _placed(r, moe, [layer % every == start for layer in range(r.depth)])
+        return _placed(r, _experts(r, r.keys.size("width")), [layer % every == start for layer in range(r.depth)])
 
     return ffns
 
@@ -128,20 +137,40 @@ def periodic(*, period: str, offset: str) -> FeedForwards:
 def interleaved(r: Reading) -> tuple[FeedForward, ...]:
     """Llama-4: experts and one shared expert of the same width in every `interleave_moe_layer_step`-th layer."""
     width, step = r.keys.size("expert_width"), r.keys.size("interleave_moe_layer_step", 1)
-    listed = r.keys.series("moe_layers")
-    moe = experts(r, width, width)
-    if listed:
-        at = {r.keys.whole(f"moe_layers[{n}]", layer, 0, r.depth - 1) for n, layer in enumerate(listed)}
-        return _placed(r, moe, [layer in at for layer in range(r.depth)])
-    return _placed(r, moe, [(layer + 1) % step == 0 for layer in range(r.depth)])
+    listed = r.keys.series("moe_layers") or range(step - 1, r.depth, step)
+    moe = _experts(r, width, width)
+    at = {r.keys.whole(f"moe_layers[{n}]", layer, 0, r.depth - 1) for n, layer in enumerate(listed)}
+    return _placed(r, moe, [layer in at for layer in range(r.depth)])
 
 
-def _placed(r: Reading, moe: MixtureOfExperts, sparse: Sequence[bool]) -> tuple[FeedForward, ...]:
-    """Experts where `sparse` says so, dense blocks of the config's width elsewhere."""
-    if not any(sparse):
-        raise SpecError(f"{r.keys.origin}: no layer has experts, although the config describes {moe.experts}")
-    if all(sparse):
-        r.keys.find("width")  # stated by many, used by none of the layers
-        return (moe,) * r.depth
-    dense = DenseFFN(r.keys.size("width"), r.family.gated, r.is_set(r.family.mlp_bias))
-    return tuple(moe if routed else dense for routed in sparse)
+def gemma4_ffns(r: Reading) -> tuple[FeedForward, ...]:
+    """Gemma-4: a dense block, which acts as a shared expert where `enable_moe_block` puts routed ones beside it."""
+    width = r.keys.size("width")
+    if not r.keys.flag("enable_moe_block", False):
+        return (DenseFFN(width),) * r.depth
+    return (_experts(r, r.keys.size("expert_width"), width, router_bias=True),) * r.depth  # a scale per expert
+
+
+def nemotron_ffns(r: Reading) -> tuple[FeedForward | None, ...]:
+    """Nemotron-H: a dense or routed block, or nothing, block by block."""
+    keys, blocks = r.keys, nemotron_blocks(r.keys)
+    ffns: dict[str, FeedForward] = {"mlp": _dense(r, keys.size("width"))}
+    if "moe" in blocks:
+        shared = keys.size("shared_width", 0, least=0)
+        moe = _experts(r, keys.size("expert_width"), keys.size("shared_experts", 0, least=0) * shared, router_bias=True)
+        ffns["moe"] = replace(moe, latent=keys.maybe("moe_latent_size"))
+    return tuple(ffns.get(block) for block in blocks)
+
+
+def nas_ffns(r: Reading) -> tuple[FeedForward | None, ...]:
+    """Nemotron-NAS: each block's `ffn_mult` times two thirds of the hidden size, rounded up to 256."""
+    ffns: list[FeedForward | None] = []
+    for block, factor in nas_blocks(r, "ffn", "ffn_mult"):
+        if factor is None:
+            ffns.append(None)
+            continue
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < 1000:
+            block.refuse("ffn_mult", "is not a positive number")
+        width = 256 * math.ceil(int(2 * factor * r.hidden / 3) / 256)
+        ffns.append(_dense(r, block.whole("ffn_mult", width)))
+    return tuple(ffns)

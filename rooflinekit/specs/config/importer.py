@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ from rooflinekit.specs.locate import Loaded
 __all__ = ["model_from_config"]
 
 _WIDE = ", ".join(dtype.value for dtype in Dtype if dtype.is_wide)
+_TOWER = r"vision|visual|audio|speech|image|vit"
 _INHERITED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
 
 
@@ -66,24 +68,18 @@ def _only_text_keys(config: Mapping[str, Any], origin: str) -> None:
 def _text_decoder(config: Mapping[str, Any], origin: str) -> tuple[Mapping[str, Any], list[str]]:
     """The language model of a multimodal config, and the warning that the rest is not counted."""
     found = next((key for key in NESTED if config.get(key) is not None), None)
-    towers = [key for key in config if key.endswith("_config") and config[key] and _is_tower(key)]
+    towers = [key for key in config if key.endswith("_config") and config[key] and re.search(_TOWER, key)]
+    named_towers = " and ".join(map(named, towers or [f"everything outside {found}"]))
+    warning = f"multimodal: only the text decoder is counted, not {named_towers}"
     if found is None:
-        return config, [_tower_warning(towers)] if towers else []
+        return config, [warning] if towers else []
     nested = config[found]
     if not isinstance(nested, Mapping):
         raise SpecError(f"{origin}: {found} = {shown(nested)} is not an object")
     _only_text_keys(nested, origin)
     inherited = {key: config[key] for key in _INHERITED if config.get(key) is not None}
     merged = {"model_type": config.get("model_type")} | dict(nested) | inherited
-    return merged, [_tower_warning(towers or [f"everything outside {found}"])]
-
-
-def _is_tower(key: str) -> bool:
-    return any(part in key for part in ("vision", "visual", "audio", "speech", "image", "vit"))
-
-
-def _tower_warning(towers: list[str]) -> str:
-    return f"multimodal: only the text decoder is counted, not {' and '.join(map(named, towers))}"
+    return merged, [warning]
 
 
 def _identify(config: Mapping[str, Any], origin: str) -> tuple[str, Family]:
@@ -112,8 +108,10 @@ def _with_defaults(config: Mapping[str, Any], family: Family, warnings: list[str
 
 def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> Model:
     keys, family = r.keys, r.family
-    _check_needs(r)
-    norm = family.norm if isinstance(family.norm, str) else family.norm(r)
+    for key, needed in family.needs.items():  # keys that the class knows only one value of
+        value = keys.flag(key, needed) if isinstance(needed, bool) else keys.word(key, needed)
+        if value != needed:
+            keys.refuse(key, f"is not understood; known: {shown(needed)}", ArchitectureError)
     layers = _layers(r)
     dtype = _dtype(r)
     formats = read_formats(r, dtype, layers, quant_config)
@@ -128,7 +126,7 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
         tied=r.is_set(family.tied),
         position_rows=family.positions(r) if family.positions else 0,
         embedding_norm=family.embedding_norm,
-        final_norm=norm,
+        final_norm=r.norm,
         lm_head_bias=r.is_set(family.lm_head_bias),
         kv_dtype=formats.kv,
         weight_only=formats.weight_only,
@@ -141,23 +139,14 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
 def _layers(r: Reading) -> tuple[Layer, ...]:
     """Mixers and feed-forward blocks, joined; equal layers are one object."""
     family = r.family
-    norm = family.norm if isinstance(family.norm, str) else family.norm(r)
     norms = family.norms(r) if callable(family.norms) else family.norms
     parallel = r.is_set(family.parallel)
     pairs = list(zip(family.mixers(r), family.ffns(r), strict=True))
     kinds: dict[tuple[Mixer | None, FeedForward | None], Layer] = {}
     for mixer, ffn in dict.fromkeys(pairs):
         count = (mixer is not None) + (ffn is not None) if norms is None else norms
-        kinds[mixer, ffn] = Layer(mixer, ffn, norm=norm, norms=count, parallel=parallel)
+        kinds[mixer, ffn] = Layer(mixer, ffn, norm=r.norm, norms=count, parallel=parallel)
     return tuple(kinds[pair] for pair in pairs)
-
-
-def _check_needs(r: Reading) -> None:
-    """Keys that the class knows only one value of."""
-    for key, needed in r.family.needs.items():
-        value = r.keys.flag(key, needed) if isinstance(needed, bool) else r.keys.word(key, needed)
-        if value != needed:
-            raise ArchitectureError(f"{r.keys.at(key)} = {shown(value)} is not understood; known: {shown(needed)}")
 
 
 def _dtype(r: Reading) -> Dtype:

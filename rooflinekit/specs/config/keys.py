@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NoReturn
 
-from rooflinekit.model.types.errors import SpecError
+from rooflinekit.model.types.errors import InputError, SpecError
 
 __all__ = ["NAMES", "Keys", "is_off", "named", "shown"]
 
@@ -76,6 +76,7 @@ class Keys:
 
     A *concept* such as "kv_heads" is looked up under each of its names; two names that disagree are refused. A key
     whose value is null counts as absent, as Hugging Face treats it. `read` maps each key that was used to what it gave.
+    Whatever is wrong is a SpecError that names file, key and value.
     """
 
     def __init__(
@@ -92,6 +93,10 @@ class Keys:
         """Where a key stands, for messages: file and full name."""
         return f"{self.origin}: {self.prefix}{named(key)}"
 
+    def refuse(self, key: str, problem: str, kind: type[InputError] = SpecError) -> NoReturn:
+        """Raise the error that names file, key and value."""
+        raise kind(f"{self.at(key)} = {shown(self.config[key])} {problem}")
+
     def has(self, key: str) -> bool:
         """Whether the key is there and not null; a null is remembered as read."""
         if key in self.config and self.config[key] is None:
@@ -103,32 +108,21 @@ class Keys:
         self.read[self.prefix + key] = meaning
 
     def find(self, concept: str) -> tuple[str, Any] | None:
-        """The key that holds a concept, and its value; None when no name of it is there.
-
-        Raises SpecError when two names of it disagree.
-        """
+        """The key that holds a concept, and its value; None when no name of it is there."""
         hits = [key for key in self.names.get(concept, (concept,)) if self.has(key)]
         for key in hits:
             self.note(key, f"{concept} = {shown(self.config[key])}")
             if concept != "context" and not _same(self.config[key], self.config[hits[0]]):
-                raise SpecError(
-                    f"{self.at(key)} = {shown(self.config[key])} contradicts {hits[0]} = {shown(self.config[hits[0]])}"
-                )
+                self.refuse(key, f"contradicts {hits[0]} = {shown(self.config[hits[0]])}")
         return (hits[0], self.config[hits[0]]) if hits else None
 
     def maybe(self, concept: str, least: int = 1) -> int | None:
-        """A whole number between `least` and the sane limit of the concept, or None when it is absent.
-
-        Raises SpecError for anything else.
-        """
+        """A whole number between `least` and the sane limit of the concept, or None when it is absent."""
         hit = self.find(concept)
         return None if hit is None else self.whole(hit[0], hit[1], least, _LIMITS.get(concept, _LARGEST))
 
     def size(self, concept: str, default: int | None = None, least: int = 1) -> int:
-        """As `maybe`, but a concept without a default must be there.
-
-        Raises SpecError that names the missing key, or the value that is not a size.
-        """
+        """As `maybe`, but a concept without a default must be there."""
         value = self.maybe(concept, least)
         if value is not None:
             return value
@@ -143,82 +137,70 @@ class Keys:
         raise SpecError(f"{self.at(names[0])}{others} is missing{hint}")
 
     def whole(self, key: str, value: object, least: int = 1, most: int = _LARGEST) -> int:
-        """Check that a value is a whole number in range.
-
-        Raises SpecError naming file, key and value.
-        """
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        """Check that a value, which may stand inside the one of `key`, is a whole number in range."""
+        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        if not whole or isinstance(value, bool):
             raise SpecError(f"{self.at(key)} = {shown(value)} is not a whole number")
-        if isinstance(value, float) and not (math.isfinite(value) and value.is_integer()):
-            raise SpecError(f"{self.at(key)} = {value} is not a whole number")
-        if not least <= value <= most:
+        if not least <= value <= most:  # type: ignore[operator]
             raise SpecError(f"{self.at(key)} = {shown(value)} lies outside {least} .. {most}")
-        return int(value)
+        return int(value)  # type: ignore[call-overload, no-any-return]
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false (0 and 1 are accepted); the default when the key is absent.
-
-        Raises SpecError for any other value.
-        """
+        """True or false (0 and 1 are accepted); the default when the key is absent."""
         if not self.has(key):
             return default
         value = self.config[key]
         if not isinstance(value, bool | int) or value not in (0, 1):
-            raise SpecError(f"{self.at(key)} = {shown(value)} is neither true nor false")
+            self.refuse(key, "is neither true nor false")
         self.note(key, str(bool(value)).lower())
         return bool(value)
 
     def word(self, key: str, default: str = "", choices: tuple[str, ...] = ()) -> str:
-        """A string; the default when absent.
-
-        Raises SpecError when it is not a string or none of the choices.
-        """
+        """A string, one of the choices if there are any; the default when absent."""
         if not self.has(key):
             return default
         value = self.config[key]
         if not isinstance(value, str):
-            raise SpecError(f"{self.at(key)} = {shown(value)} is not a string")
+            self.refuse(key, "is not a string")
         if choices and value not in choices:
-            raise SpecError(f"{self.at(key)} = {shown(value)} is not understood; known: {', '.join(choices)}")
+            self.refuse(key, f"is not understood; known: {', '.join(choices)}")
         self.note(key, value)
         return value
 
     def series(self, key: str, length: int | None = None) -> list[Any] | None:
-        """A list, of one entry a layer when `length` is given; None when absent or empty.
-
-        Raises SpecError when it is no list or has another length.
-        """
+        """A list, of one entry a layer when `length` is given; None when absent or empty."""
         if not self.has(key):
             return None
         value = self.config[key]
         if not isinstance(value, list | tuple):
-            raise SpecError(f"{self.at(key)} = {shown(value)} is not a list")
+            self.refuse(key, "is not a list")
         self.note(key, f"{len(value)} entries")
         if length is not None and value and len(value) != length:
             raise SpecError(f"{self.at(key)} has {len(value)} entries for {length} layers")
         return list(value) or None
 
     def choices(self, key: str, length: int | None, allowed: tuple[Any, ...]) -> list[Any] | None:
-        """As `series`, each entry one of `allowed`.
-
-        Raises SpecError naming the entry that is not.
-        """
+        """As `series`, each entry one of `allowed`, if any are named."""
         values = self.series(key, length)
         for index, value in enumerate(values or ()):
-            if isinstance(value, bool | list | dict) or value not in allowed:
+            if allowed and (isinstance(value, bool | list | dict) or value not in allowed):
                 known = ", ".join(str(choice) for choice in allowed)
                 raise SpecError(f"{self.at(key)}[{index}] = {shown(value)} is not understood; known: {known}")
         return values
 
-    def child(self, key: str) -> Keys:
-        """The object under a key, as Keys of its own (empty when absent).
+    def listed(self, key: str, length: int, allowed: tuple[Any, ...] = ()) -> list[Any]:
+        """As `choices`, but the list must be there."""
+        values = self.choices(key, length, allowed)
+        if values is None:
+            raise SpecError(f"{self.at(key)} is missing")
+        return values
 
-        Raises SpecError when the value is not an object.
-        """
+    def child(self, key: str) -> Keys:
+        """The object under a key, as Keys of its own (empty when absent)."""
         if key not in self._children:
             value = self.config.get(key)
             if value is not None and not isinstance(value, Mapping):
-                raise SpecError(f"{self.at(key)} = {shown(value)} is not an object")
+                self.refuse(key, "is not an object")
             if key in self.config:
                 self.note(key, "read key by key")
             child = Keys(value or {}, self.origin, self.names, f"{self.prefix}{named(key)}.")

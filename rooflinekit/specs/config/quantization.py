@@ -1,22 +1,24 @@
 """`quantization_config` and `hf_quant_config.json`: the number format of each kind of module.
 
-Hugging Face's fp8, awq, gptq, mxfp4, bitsandbytes and compressed-tensors, and NVIDIA's modelopt.
+Hugging Face's fp8, awq, gptq, mxfp4, bitsandbytes and compressed-tensors, and NVIDIA's modelopt. A scheme lists modules
+by patterns, which are applied to the modules that a model has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError, SpecError, nearest
-from rooflinekit.model.types.model import Layer, WeightFormats
+from rooflinekit.model.types.model import DenseFFN, LatentAttention, Layer, MixtureOfExperts, WeightFormats
 from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.keys import Keys, shown
-from rooflinekit.specs.config.modules import Patterns, Scheme, weight_formats
 
-__all__ = ["Formats", "read_formats"]
+__all__ = ["Patterns", "read_formats"]
 
 _MODELOPT = {
     "FP8": Dtype.FP8,
@@ -32,6 +34,109 @@ _MODELOPT_WIDE = ("FP8_PB_WO", "W4A16_AWQ", "W8A16")  # activations stay in 16 b
 _GROUPS = {None: Dtype.INT4, 128: Dtype.INT4, 64: Dtype.INT4_G64, 32: Dtype.INT4_G32}
 _CACHES = (Dtype.FP8, Dtype.INT8, Dtype.INT4, Dtype.NVFP4)
 _SKIP_LISTS = ("modules_to_not_convert", "ignore", "exclude_modules", "llm_int8_skip_modules", "ignored_layers")
+
+_DECODER = r"^(?:model\.|language_model\.|backbone\.|transformer\.|decoder\.)*(?:h\.|layers\.|(?=lm_head))"
+_NUMBERED = r"^(\d+)\.?([^*]*)\*?$"
+_LONGEST, _REPEATS = 300, 6  # characters and repetitions of a pattern, so that none can take for ever
+_NESTED = r"[*+}][^()]*\)[*+{]"
+_UP_DOWN = ("gate_proj", "up_proj", "down_proj")
+_SOFTMAX_IN = (
+    ("self_attn.q_proj", "self_attn.qkv_proj", "self_attention.query_key_value", "attn.c_attn", "mixer.q_proj"),
+    ("self_attn.k_proj", "self_attn.qkv_proj", "self_attention.query_key_value", "attn.c_attn", "mixer.k_proj"),
+    ("self_attn.v_proj", "self_attn.qkv_proj", "self_attention.query_key_value", "attn.c_attn", "mixer.v_proj"),
+)
+_LATENT_IN = (
+    ("self_attn.q_a_proj", "self_attn.q_proj"),
+    ("self_attn.q_b_proj", "self_attn.q_proj"),
+    ("self_attn.kv_a_proj_with_mqa",),
+    ("self_attn.kv_b_proj",),
+)
+_STATE_IN = (("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "mixer.in_proj", "mamba.in_proj"),)
+_SOFTMAX_OUT = (("self_attn.o_proj", "self_attention.dense", "attn.c_proj", "mixer.o_proj"),)
+_STATE_OUT = (("linear_attn.out_proj", "mixer.out_proj", "mamba.out_proj"),)
+_BLOCKS = ("mlp", "feed_forward", "block_sparse_moe", "mixer")
+_FFN = tuple(tuple(f"{block}.{part}" for block in _BLOCKS) for part in _UP_DOWN)
+_EXPERTS = tuple(tuple(f"{block}.experts.0.{part}" for block in _BLOCKS) for part in _UP_DOWN)
+_SHARED = tuple(
+    tuple(f"{block}.{word}.{part}" for block in _BLOCKS for word in ("shared_experts", "shared_expert"))
+    for part in _UP_DOWN
+)
+
+
+class Patterns:
+    """Module names as quantisers list them: whole names, parts of names, `*` wildcards, `re:` expressions.
+
+    >>> skipped = Patterns(["lm_head", "model.layers.3.self_attn", "re:.*shared_expert.*"], "config.json")
+    >>> skipped.hit("lm_head"), skipped.hit("self_attn.q_proj", 3), skipped.hit("self_attn.q_proj", 4)
+    (True, True, False)
+    """
+
+    def __init__(self, listed: Iterable[str], origin: str) -> None:
+        self.parts: set[str] = set()
+        self.by_layer: dict[int, list[str]] = {}
+        expressions: list[str] = []
+        for pattern in listed:
+            inside = re.sub(_DECODER, "", pattern)
+            numbered = re.match(_NUMBERED, inside) if inside != pattern else None
+            if pattern.startswith("re:"):
+                expressions.append(pattern[3:])
+            elif numbered:
+                self.by_layer.setdefault(int(numbered[1]), []).append(numbered[2].rstrip("."))
+            elif "*" in inside:
+                expressions.append(r".*?" + ".*".join(re.escape(part) for part in inside.split("*")))
+            else:
+                self.parts.add(inside.rstrip("."))
+        self.expression = _compiled(expressions, origin)
+        self._general: dict[str, bool] = {}
+
+    def hit(self, module: str, layer: int = 0) -> bool:
+        """Whether a module (named from inside its layer) is listed."""
+        listed = self.by_layer.get(layer, ())
+        return self._hit_anywhere(module) or any(module.startswith(name) for name in listed)
+
+    def _hit_anywhere(self, module: str) -> bool:
+        if module not in self._general:
+            parts = module.split(".")
+            spans = (parts[i:j] for i in range(len(parts)) for j in range(i + 1, len(parts) + 1))
+            full = module if module == "lm_head" else f"model.layers.0.{module}"
+            matched = self.expression is not None and self.expression.match(full) is not None
+            self._general[module] = matched or any(".".join(span) in self.parts for span in spans)
+        return self._general[module]
+
+
+def _compiled(expressions: list[str], origin: str) -> re.Pattern[str] | None:
+    if not expressions:
+        return None
+    for one in expressions:
+        if len(one) > _LONGEST or len(re.findall(r"[*+{]", one)) > _REPEATS or re.search(_NESTED, one):
+            raise SpecError(
+                f"{origin}: quantisation pattern {shown(one)} has more than {_LONGEST} characters, more than "
+                f"{_REPEATS} repetitions, or one inside another"
+            )
+    try:
+        return re.compile("|".join(f"(?:{one})" for one in expressions))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise SpecError(f"{origin}: quantisation pattern is no regular expression: {error}") from None
+
+
+@dataclass(frozen=True)
+class _Scheme:
+    """How a checkpoint is quantised: groups of modules with their format, less the skipped ones."""
+
+    groups: Sequence[tuple[Patterns | None, Dtype]]  #: None: every linear layer
+    skipped: Patterns
+    lm_head: bool = False  #: whether the head belongs to the linear layers
+    experts_only: bool = False
+    weight_only: bool = False  #: activations are not quantised: kernels dequantise the weights
+
+    def format_of(self, spellings: Sequence[str], layer: int = 0) -> Dtype | None:
+        """The format of a module, by any of its names; None if it is left as it was."""
+        if any(self.skipped.hit(name, layer) for name in spellings):
+            return None
+        for targets, dtype in self.groups:
+            if targets is None or any(targets.hit(name, layer) for name in spellings):
+                return dtype
+        return None
 
 
 @dataclass(frozen=True)
@@ -53,15 +158,13 @@ def read_formats(r: Reading, dtype: Dtype, layers: Sequence[Layer], quant_config
         return Formats(WeightFormats.uniform(dtype))
     method = keys.word("quant_method", "modelopt" if keys.has("quant_algo") else "")
     if method not in _METHODS:
-        near = nearest(method, _METHODS) if method else []
-        raise DtypeError(
-            f"{keys.at('quant_method')} = {shown(method or None)} is not known; "
-            f"nearest: {', '.join(near or sorted(_METHODS))}"
-        )
+        near = (nearest(method, _METHODS) if method else []) or sorted(_METHODS)
+        problem = f"= {shown(method or None)} is not known; nearest: {', '.join(near)}"
+        raise DtypeError(f"{keys.at('quant_method')} {problem}")
     scheme = _METHODS[method](keys, r.warnings)
     if scheme is None:
         return Formats(WeightFormats.uniform(dtype), _cache_format(keys))
-    return Formats(weight_formats(scheme, layers, dtype, r.warnings), _cache_format(keys), scheme.weight_only)
+    return Formats(_weight_formats(scheme, layers, dtype, r.warnings), _cache_format(keys), scheme.weight_only)
 
 
 def _quantization_keys(keys: Keys, quant_config: Mapping[str, Any] | None) -> Keys | None:
@@ -105,12 +208,12 @@ def _cache_format(keys: Keys) -> Dtype | None:
     return known[algo]
 
 
-def _fp8(keys: Keys, warnings: list[str]) -> Scheme:
+def _fp8(keys: Keys, warnings: list[str]) -> _Scheme:
     block = keys.series("weight_block_size")
     if block is not None:
         _check_block(keys, "weight_block_size", block, warnings)
     dtype = Dtype.FP8 if block is None else Dtype.FP8_BLOCK
-    return Scheme([(None, dtype)], _skipped(keys))
+    return _Scheme([(None, dtype)], _skipped(keys))
 
 
 def _check_block(keys: Keys, name: str, block: Sequence[object], warnings: list[str]) -> None:
@@ -119,14 +222,14 @@ def _check_block(keys: Keys, name: str, block: Sequence[object], warnings: list[
         warnings.append(f"block scales of {' x '.join(map(str, sizes))} are costed as one per 128 x 128")
 
 
-def _integer(keys: Keys, warnings: list[str]) -> Scheme:
+def _integer(keys: Keys, warnings: list[str]) -> _Scheme:
     """AWQ and GPTQ quantise weights only, to 4 or 8 bits; the head stays wide unless `lm_head` says otherwise."""
     bits = keys.size("bits")
     dtype = {4: Dtype.INT4, 8: Dtype.INT8}.get(bits)
     if dtype is None:
         raise DtypeError(f"{keys.at('bits')} = {bits} is not known; known: 4, 8")
     dtype = _grouped(dtype, keys.maybe("group_size", least=-1), warnings)
-    return Scheme([(None, dtype)], _skipped(keys), lm_head=keys.flag("lm_head", False), weight_only=True)
+    return _Scheme([(None, dtype)], _skipped(keys), lm_head=keys.flag("lm_head", False), weight_only=True)
 
 
 def _grouped(dtype: Dtype, group: int | None, warnings: list[str]) -> Dtype:
@@ -137,12 +240,7 @@ def _grouped(dtype: Dtype, group: int | None, warnings: list[str]) -> Dtype:
     return dtype
 
 
-def _mxfp4(keys: Keys, warnings: list[str]) -> Scheme:
-    """gpt-oss: only the routed experts."""
-    return Scheme([(None, Dtype.MXFP4)], _skipped(keys), experts_only=True)
-
-
-def _bitsandbytes(keys: Keys, warnings: list[str]) -> Scheme:
+def _bitsandbytes(keys: Keys, warnings: list[str]) -> _Scheme:
     four, eight = keys.flag("load_in_4bit", False), keys.flag("load_in_8bit", False)
     if four == eight:
         raise DtypeError(f"{keys.at('load_in_4bit')} or load_in_8bit must be true, and not both")
@@ -152,10 +250,10 @@ def _bitsandbytes(keys: Keys, warnings: list[str]) -> Scheme:
         warnings.append(
             "bitsandbytes 8-bit mixes int8 and 16-bit products: costed as int8 weights in 16-bit arithmetic"
         )
-    return Scheme([(None, Dtype.INT4 if four else Dtype.INT8)], _skipped(keys), weight_only=True)
+    return _Scheme([(None, Dtype.INT4 if four else Dtype.INT8)], _skipped(keys), weight_only=True)
 
 
-def _compressed_tensors(keys: Keys, warnings: list[str]) -> Scheme | None:
+def _compressed_tensors(keys: Keys, warnings: list[str]) -> _Scheme | None:
     """One or more groups, each with its target modules and bits; a group that names modules comes before all linear."""
     groups: list[tuple[Patterns | None, Dtype]] = []
     wide: dict[bool, list[Dtype]] = {True: [], False: []}  # by whether the activations stay as they are
@@ -164,7 +262,9 @@ def _compressed_tensors(keys: Keys, warnings: list[str]) -> Scheme | None:
         group = section.child(name)
         dtype = _number_format(group.child("weights"), warnings) if group.has("weights") else None
         if dtype is not None:
-            groups.append((_targets(group), dtype))
+            listed = group.series("targets") or ["Linear"]
+            modules = [str(target) for target in listed if "." in str(target) or str(target).startswith("re:")]
+            groups.append((Patterns(modules, group.origin) if len(modules) == len(listed) else None, dtype))
             wide[not group.has("input_activations")].append(dtype)
     groups.sort(key=lambda group: group[0] is None)
     weight_only = bool(wide[True]) and not wide[False]
@@ -174,13 +274,7 @@ def _compressed_tensors(keys: Keys, warnings: list[str]) -> Scheme | None:
             f"the checkpoint quantises the activations of some groups only: {', '.join(map(str, dequantised))} without "
             "quantised activations is costed as computing in its own format"
         )
-    return Scheme(groups, _skipped(keys), lm_head=True, weight_only=weight_only) if groups else None
-
-
-def _targets(group: Keys) -> Patterns | None:
-    listed = group.series("targets") or ["Linear"]
-    named = [target for target in listed if isinstance(target, str) and ("." in target or target.startswith("re:"))]
-    return Patterns(named, group.origin) if named and len(named) == len(listed) else None
+    return _Scheme(groups, _skipped(keys), lm_head=True, weight_only=weight_only) if groups else None
 
 
 def _number_format(keys: Keys, warnings: list[str]) -> Dtype:
@@ -202,38 +296,72 @@ def _number_format(keys: Keys, warnings: list[str]) -> Dtype:
     return _grouped(known[kind, bits], group, warnings)
 
 
-def _modelopt(keys: Keys, warnings: list[str]) -> Scheme | None:
+def _modelopt(keys: Keys, warnings: list[str]) -> _Scheme | None:
     """NVIDIA's exporter: one algorithm, with a list of modules that it left alone."""
     algo = keys.word("quant_algo")
     if not algo or algo == "NO_QUANT":
         return None
     if algo == "MIXED_PRECISION":
-        return _mixed(keys)
+        return _module_by_module(keys)
     if algo not in _MODELOPT:
         raise DtypeError(f"{keys.at('quant_algo')} = {shown(algo)} is not known; known: {', '.join(_MODELOPT)}")
-    return Scheme([(None, _MODELOPT[algo])], _skipped(keys), lm_head=True, weight_only=algo in _MODELOPT_WIDE)
+    return _Scheme([(None, _MODELOPT[algo])], _skipped(keys), lm_head=True, weight_only=algo in _MODELOPT_WIDE)
 
 
-def _mixed(keys: Keys) -> Scheme:
-    """Each module by name."""
+def _module_by_module(keys: Keys) -> _Scheme:
     by_algo: dict[str, list[str]] = {}
     section = keys.child("quantized_layers")
     for module in section.config:
         by_algo.setdefault(section.child(module).word("quant_algo", "", tuple(_MODELOPT)), []).append(module)
-    groups: list[tuple[Patterns | None, Dtype]] = [
-        (Patterns(modules, keys.origin), _MODELOPT[algo]) for algo, modules in by_algo.items() if algo
-    ]
-    algos = [algo for algo in by_algo if algo]
-    weight_only = bool(algos) and all(algo in _MODELOPT_WIDE for algo in algos)
-    return Scheme(groups, _skipped(keys), lm_head=True, weight_only=weight_only)
+    by_algo.pop("", None)
+    groups = [(Patterns(modules, keys.origin), _MODELOPT[algo]) for algo, modules in by_algo.items()]
+    weight_only = bool(by_algo) and all(algo in _MODELOPT_WIDE for algo in by_algo)
+    return _Scheme(groups, _skipped(keys), lm_head=True, weight_only=weight_only)
 
 
-_METHODS: dict[str, Callable[[Keys, list[str]], Scheme | None]] = {
+def _weight_formats(scheme: _Scheme, layers: Sequence[Layer], wide: Dtype, warnings: list[str]) -> WeightFormats:
+    """The format of each kind of module; a kind whose layers differ takes that of most, with a warning."""
+    votes: dict[str, Counter[Dtype]] = {}
+    for number, layer in enumerate(layers):
+        for kind, spellings in _modules(layer):
+            untouched = scheme.experts_only and kind != "experts"
+            dtype = None if untouched else scheme.format_of(spellings, number)
+            votes.setdefault(kind, Counter())[dtype or wide] += 1
+    chosen = {kind: counter.most_common(1)[0][0] for kind, counter in votes.items()}
+    for kind, counter in votes.items():
+        if len(counter) > 1:
+            told = ", ".join(f"{count} {dtype}" for dtype, count in counter.most_common())
+            warnings.append(f"the checkpoint mixes formats in {kind} ({told} modules): all are taken as {chosen[kind]}")
+    head = scheme.format_of(("lm_head",)) if scheme.lm_head else None
+    formats = replace(WeightFormats.uniform(wide), lm_head=head or wide)
+    output = chosen.pop("attention_output", wide)
+    formats = replace(formats, **chosen)
+    return replace(formats, attention_output=output) if output != formats.attention else formats
+
+
+def _modules(layer: Layer) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The linear layers of a block: the kind of each, and the names it may go by."""
+    mixer, ffn = layer.mixer, layer.ffn
+    if mixer is not None:
+        softmax = mixer.kind in ("mha", "gqa", "mqa", "lightning")
+        inputs = _LATENT_IN if isinstance(mixer, LatentAttention) else _SOFTMAX_IN if softmax else _STATE_IN
+        yield from (("attention", names) for names in inputs)
+        outputs = _SOFTMAX_OUT if softmax or isinstance(mixer, LatentAttention) else _STATE_OUT
+        yield from (("attention_output", names) for names in outputs)
+    if isinstance(ffn, DenseFFN):
+        yield from (("ffn", names) for names in _FFN)
+    if isinstance(ffn, MixtureOfExperts):
+        yield from (("experts", names) for names in _EXPERTS)
+        if ffn.shared_width:
+            yield from (("shared_experts", names) for names in _SHARED)
+
+
+_METHODS: dict[str, Callable[[Keys, list[str]], _Scheme | None]] = {
     "fp8": _fp8,
     "fbgemm_fp8": _fp8,
     "awq": _integer,
     "gptq": _integer,
-    "mxfp4": _mxfp4,
+    "mxfp4": lambda keys, warnings: _Scheme([(None, Dtype.MXFP4)], _skipped(keys), experts_only=True),  # gpt-oss
     "bitsandbytes": _bitsandbytes,
     "compressed-tensors": _compressed_tensors,
     "modelopt": _modelopt,

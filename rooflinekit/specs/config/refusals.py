@@ -38,22 +38,23 @@ _KINDS = {
     ),
 }
 _KIND_OF = {name: kind for kind, listed in _KINDS.items() for name in listed.split()}
+# Patterns stay texts, which `re` compiles when it first needs them: most models need none.
 #: Classes with a decoder's body and another head than a language model's.
-_OTHER_HEAD = re.compile(
+_OTHER_HEAD = (
     r"For(?:SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice|MaskedLM|Score|Embedding)$|"
     r"RewardModel|EmbeddingModel$"
 )
 #: Classes without any head; some that generate are called `...Model` as well.
-_TRUNK = re.compile(r"(?<!LMHead)(?<!Chat)(?<!ChatGLM)Model$")
+_TRUNK = r"(?<!LMHead)(?<!Chat)(?<!ChatGLM)Model$"
 
 #: A key that looks like it changes the shape of the network.
-_STRUCTURAL = re.compile(
+_STRUCTURAL = (
     r"layer|head|expert|moe|window|rank|intermediate|hidden|ssm|mamba|conv|index|sparse|block|pattern|embed|dim\b|dim_|"
     r"inner|ffn|mlp|kv|n_group|attn|attention|chunk|share|width|expan|state|norm|bias|altup|laurel|compress|hash|latent|"
     r"mtp|d_model|recurren|memory|lora|depth|multi|parallel|tie|size|vocab|position"
 )
 #: Keys that look structural but name training, decoding, precision or scaling options, which change no cost.
-_HARMLESS = re.compile(
+_HARMLESS = (
     r"dropout|pdrop|layerdrop|eps$|epsilon|_init|^init|_token_id|_token_index|token_ids|_loss|_coef$|_std$|_scale$|"
     r"_(?:alpha|beta)$|rope|rotary|softcap|multiplier|jitter|noise|^output_|^summary_|^_attn|_implementation$|auto_map|"
     r"softmax_in_fp32|quantiz|processor|projector|image|vision|video|audio"
@@ -101,12 +102,12 @@ def refuse_headless(config: Mapping[str, Any], origin: str, *, whole: bool = Tru
     listed = config.get("architectures")
     classes = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
     for name in classes:
-        if _OTHER_HEAD.search(name):
+        if re.search(_OTHER_HEAD, name):
             raise ArchitectureError(
                 f"{origin}: {named(name)} classifies or scores and generates no text; "
                 "rooflinekit costs decoder-only models"
             )
-    if whole and classes and all(map(_TRUNK.search, classes)):
+    if whole and classes and all(re.search(_TRUNK, name) for name in classes):
         raise ArchitectureError(
             f"{origin}: {named(classes[0])} has no LM head: it embeds text and generates none; "
             "rooflinekit costs decoder-only models"
@@ -154,4 +155,4 @@ def _structural(key: str, value: object) -> bool:
     if is_off(value) or key in _IGNORED:
         return False
     lowered = key.lower()
-    return _STRUCTURAL.search(lowered) is not None and _HARMLESS.search(lowered) is None
+    return bool(re.search(_STRUCTURAL, lowered)) and not re.search(_HARMLESS, lowered)

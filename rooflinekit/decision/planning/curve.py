@@ -6,16 +6,16 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
-from rooflinekit.model.operating_point import Interval, Predictor
+from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import InFlight, Shared, shared_times
 from rooflinekit.model.types.numeric import Array, Numeric
+from rooflinekit.model.types.time import ENDS, Time
 
 __all__ = ["SharedCurve", "tabulate"]
 
 _DENSE = 1024  # sequences up to here stand one by one
 _BEYOND = 1e-6  # kernels jump where one more token begins another tile: just beyond a whole number
 _RATIO = 1.01  # of neighbouring numbers beyond
-_PARTS = ("time", "bound", "low", "high")
 _KINDS = ("step", "share", "first")
 
 
@@ -23,8 +23,8 @@ _KINDS = ("step", "share", "first")
 class SharedCurve:
     """Shared times at whole numbers of sequences and just beyond each, straight lines between.
 
-    grid: sequences in flight, ascending from 1; rows: the twelve times at each (step, share, first; time, bound, low,
-    high) [s].
+    grid: sequences in flight, ascending from 1; rows: the twelve times at each (step, share, first;
+    expected, bound, low, high) [s].
     """
 
     grid: list[float]
@@ -40,7 +40,7 @@ class SharedCurve:
         span = self.grid[at] - self.grid[below]
         share = (count - self.grid[below]) / span if span else 0.0
         times = [a + share * (b - a) for a, b in zip(self.rows[below], self.rows[at], strict=True)]
-        step, prompt, first = (Interval(*times[start : start + 4]) for start in (0, 4, 8))
+        step, prompt, first = (Time(*times[start : start + 4]) for start in (0, 4, 8))
         return Shared(step, prompt, first, self.request, self.mixes)
 
 
@@ -51,7 +51,7 @@ def tabulate(predictor: Predictor, isl: float, osl: float, most: float) -> Share
     >>> bound = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
     >>> curve = tabulate(bound, 1024.0, 256.0, 64.0)
     >>> worked_out = shared_times(bound, InFlight(32.0, 1024.0, 256.0))
-    >>> abs(curve(32.0).step.time / worked_out.step.time - 1.0) < 1e-12
+    >>> abs(curve(32.0).step.expected / worked_out.step.expected - 1.0) < 1e-12
     True
     """
     import numpy as np  # noqa: PLC0415 - one operating point does without
@@ -61,6 +61,6 @@ def tabulate(predictor: Predictor, isl: float, osl: float, most: float) -> Share
     while grid[-1] < most:
         grid.append(float(min(max(grid[-1] + 1.0, round(grid[-1] * _RATIO)), most)))
     times = shared_times(predictor, InFlight(np.array(grid), isl, osl))
-    columns: list[Any] = [getattr(getattr(times, kind), part) for kind in _KINDS for part in _PARTS]
+    columns: list[Any] = [getattr(getattr(times, kind), part) for kind in _KINDS for part in ENDS]
     table: Array = np.stack([np.broadcast_to(np.asarray(column, float), len(grid)) for column in columns])
     return SharedCurve(grid, [tuple(row) for row in table.T.tolist()], times.request, times.mixes)

@@ -1,22 +1,78 @@
-"""Reading one spec file: text, YAML or JSON, every failure a SpecError of one line."""
+"""Text, YAML and JSON files: every failure is a SpecError of one line; what was read is kept until a file changes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
+import os
+import time
+from collections.abc import Callable, Hashable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
 
 import yaml
 
 from rooflinekit.model.types.errors import SpecError
 
-__all__ = ["read_json", "read_text", "read_yaml"]
+__all__ = ["kept", "once", "read_json", "read_text", "read_yaml"]
 
 if TYPE_CHECKING:
     from yaml import SafeLoader as _FastLoader
 else:
     _FastLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+T = TypeVar("T")
+P = ParamSpec("P")
+_Stamp: TypeAlias = tuple[int, int, int] | None
+_KEPT: dict[tuple[object, ...], tuple[tuple[_Stamp, ...], Any]] = {}
+_MOST_KEPT = 4096
+_MOST_ONCE = 256
+_TEXT, _LIST, _MAPPING = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
+_YOUNG_NS = 2 * 10**9  # a file system may tell times apart no better than this
+
+
+def kept(make: Callable[..., T], *paths: Path, also: tuple[Hashable, ...] = ()) -> T:
+    """`make(*paths, *also)`, made again only after one of these files or folders has changed.
+
+    A change shows in time, size or number of the file; whatever is younger than two seconds is made anew each time.
+    """
+    key = (make, *paths, *also)
+    stamps = tuple(map(_stamp, paths))
+    found = _KEPT.get(key)
+    if found is not None and found[0] == stamps:
+        return found[1]  # type: ignore[no-any-return]
+    made = make(*paths, *also)
+    latest = time.time_ns() - _YOUNG_NS
+    if all(stamp is None or stamp[0] < latest for stamp in stamps):
+        if len(_KEPT) >= _MOST_KEPT:
+            _KEPT.clear()
+        _KEPT[key] = (stamps, made)
+    return made
+
+
+def once(make: Callable[P, T]) -> Callable[P, T]:
+    """Remember what a function made of texts and of objects that never change, by which objects they are."""
+    made: dict[tuple[object, ...], tuple[object, T]] = {}
+
+    @wraps(make)
+    def remembered(*args: P.args, **kwargs: P.kwargs) -> T:
+        key = tuple(arg if isinstance(arg, str) else id(arg) for arg in (*args, *kwargs.values()))
+        found = made.get(key)
+        if found is None:
+            if len(made) >= _MOST_ONCE:
+                made.clear()
+            found = made[key] = ((args, kwargs), make(*args, **kwargs))  # holds the objects, so that no id is reused
+        return found[1]
+
+    return remembered
+
+
+def _stamp(path: Path) -> _Stamp:
+    try:
+        state = os.stat(path)  # noqa: PTH116 - twice as fast as Path.stat
+    except (OSError, ValueError):
+        return None
+    return state.st_mtime_ns, state.st_size, state.st_ino
 
 
 def read_text(path: Path) -> str:
@@ -105,16 +161,36 @@ class _RepeatedKeyError(Exception):
 
 
 class _StrictLoader(_FastLoader):
-    """The safe loader, in C where it is built, that refuses a repeated key."""
+    """The safe loader, in C where it is built, that refuses a repeated key and makes each scalar and alias once."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def construct_document(self, node: yaml.Node) -> Any:
+        """The value of a file."""
+        return self._value(node, {})
+
+    def _value(self, node: yaml.Node, made: dict[object, Any]) -> Any:
+        if node.tag == _TEXT:
+            return node.value
+        key = (node.tag, node.value) if isinstance(node, yaml.ScalarNode) else id(node)
+        if key not in made:
+            made[key] = self._make(node, made)
+        return made[key]
+
+    def _make(self, node: yaml.Node, made: dict[object, Any]) -> Any:
+        if node.tag == _LIST:
+            return [self._value(item, made) for item in node.value]
+        if node.tag != _MAPPING:
+            return self.construct_object(node, deep=True)
         seen = set()
         for key_node, _ in node.value:
-            if key_node.value.__hash__ and (key_node.tag, key_node.value) in seen:
+            key = (key_node.tag, str(key_node.value))
+            if key in seen:
                 raise _RepeatedKeyError(key_node.value, key_node.start_mark.line + 1)
-            if key_node.value.__hash__:
-                seen.add((key_node.tag, key_node.value))
-        return super().construct_mapping(node, deep)
+            seen.add(key)
+        self.flatten_mapping(cast("yaml.MappingNode", node))  # what `<<` names comes first
+        try:
+            return {self._value(key_node, made): self._value(value, made) for key_node, value in node.value}
+        except TypeError:
+            raise yaml.constructor.ConstructorError(None, None, "found unhashable key", node.start_mark) from None
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         """An integer that Python can also print; hexadecimal ones have no limit of their own."""

@@ -13,13 +13,24 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
-from rooflinekit.model.types.errors import SpecError, WorkloadError
-from rooflinekit.simulation.spelling import at_least, read_phrase
+from rooflinekit.estimation.spelling import at_least, read_phrase
+from rooflinekit.model.types.errors import InputError, SpecError, WorkloadError
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-__all__ = ["MOST_TOKENS", "Empirical", "Fixed", "Length", "LogNormal", "Uniform", "cv", "parse_length", "read_lengths"]
+__all__ = [
+    "MOST_TOKENS",
+    "Empirical",
+    "Fixed",
+    "Length",
+    "LogNormal",
+    "Uniform",
+    "cv",
+    "parse_length",
+    "read_lengths",
+    "spread_length",
+]
 
 MOST_TOKENS = 10_000_000
 """No prompt or output is longer: the longest context that any known model claims is 10 million tokens."""
@@ -234,6 +245,21 @@ def parse_length(text: str) -> Length:
     if not 1 <= mean <= most <= MOST_TOKENS:
         raise WorkloadError(f"{text!r}: needs 1 <= mean <= max <= {MOST_TOKENS:,} tokens")
     return LogNormal(mean, spread, most)
+
+
+def spread_length(name: str, value: int | str, variation: float | None) -> str:
+    """A length and the variation that stands beside it, as `parse_length` reads it.
+
+    >>> spread_length("isl", 900, 1.0), spread_length("isl", "uniform:1-9", None)
+    ('lognormal:mean=900,cv=1.0', 'uniform:1-9')
+
+    Raises InputError for two variations.
+    """
+    if not variation:
+        return str(value)
+    if isinstance(parse_length(str(value)), Fixed):
+        return f"lognormal:mean={value},cv={variation}"
+    raise InputError(f"{name} and {name}_cv both say how lengths vary; give one")
 
 
 def read_lengths(path: Path) -> Empirical:

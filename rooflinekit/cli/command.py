@@ -1,0 +1,174 @@
+"""A command: a function, its arguments, and the rows of the table of options that it takes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from inspect import getdoc
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from rooflinekit.estimation.options import Option, options_of
+from rooflinekit.model.types.errors import InputError, RooflinekitError
+
+__all__ = [
+    "COMMANDS", "MAYBE_MODEL", "MODEL", "Argument", "Command", "check_pictures", "command", "find", "grouped", "note",
+    "write_pictures",
+]  # fmt: skip
+
+
+class Argument(NamedTuple):
+    """A word of a command line without a dash; `many`: all that are left."""
+
+    help: str
+    required: bool = True
+    many: bool = False
+    complete: str = ""
+
+
+MODEL = Argument("Name, Hugging Face id, or path to a config.json or its folder.", complete="model")
+MAYBE_MODEL = MODEL._replace(required=False)
+
+
+class Command:
+    """What stands behind one word of the command line."""
+
+    def __init__(
+        self,
+        function: Callable[..., int | None],
+        arguments: Mapping[str, Argument],
+        options: Mapping[str, Option],
+        examples: Sequence[str],
+    ) -> None:
+        self.function, self.arguments, self.options, self.examples = function, arguments, options, examples
+        self.help = getdoc(function) or ""
+        self.aliases = {f"--{old.replace('_', '-')}": f"--{name.replace('_', '-')}"
+                        for name, option in options.items() for old in option.also if old not in options}  # fmt: skip
+
+    def words(self, words: Sequence[str]) -> dict[str, Any] | None:
+        """The texts of a command line without surprises, by name; None leaves it to the parser that explains them."""
+        texts: dict[str, Any] = {}
+        free: list[str] = []
+        rest = iter(words)
+        for word in rest:
+            if not word.startswith("-") or word == "-":
+                free.append(word)
+                continue
+            flag, sign, text = word.partition("=")
+            name = self.aliases.get(flag, flag).removeprefix("--").replace("-", "_")
+            option = self.options.get(name)
+            if option is None or "_" in flag or not flag.startswith("--") or (option.kind == "flag" and sign):
+                return None
+            value: Any = True if option.kind == "flag" else text if sign else next(rest, None)
+            if value is None:
+                return None
+            texts[name] = [*texts.get(name, ()), value] if option.many else value
+        return self._placed(free, texts)
+
+    def _placed(self, free: list[str], texts: dict[str, Any]) -> dict[str, Any] | None:
+        for name, argument in self.arguments.items():
+            if not free and argument.required:
+                return None
+            if free:
+                texts[name] = free if argument.many else free.pop(0)
+                free = [] if argument.many else free
+        return None if free else texts
+
+    def call(self, texts: Mapping[str, Any]) -> int:
+        """Read texts as the values of their options, and run; what was not said is left to its default.
+
+        Raises InputError for a text that cannot be read, and whatever the function raises.
+        """
+        given = {name: self._value(name, text) for name, text in texts.items() if text not in (None, False, [], ())}
+        free = [given.pop(name, [] if argument.many else None) for name, argument in self.arguments.items()]
+        return self.function(*free, **given) or 0
+
+    def _value(self, name: str, text: Any) -> Any:
+        option = self.options.get(name)
+        if option is None or option.kind == "flag":
+            return text
+        try:
+            if not option.many:
+                return option.parse(text)
+            values = [option.parse(each) for each in text]
+        except RooflinekitError:
+            raise
+        except ValueError as error:
+            raise InputError(f"invalid value for '--{name.replace('_', '-')}': {error}") from None
+        return option.joined(name, values)
+
+
+Function = TypeVar("Function", bound=Callable[..., int | None])
+
+
+def command(
+    *tables: Any,
+    arguments: Mapping[str, Argument] | None = None,
+    leave: Sequence[str] = (),
+    examples: Sequence[str] = (),
+) -> Callable[[Function], Function]:
+    """Make a function a command with the options of some tables, but those in `leave`."""
+
+    def decorated(function: Function) -> Function:
+        found = dict(arguments if arguments is not None else {"model": MODEL})
+        rows = {
+            name: option
+            for table in tables
+            for name, option in (table if isinstance(table, dict) else options_of(table)).items()
+        }
+        shown = {name: row for name, row in rows.items() if not row.hidden and name not in (*leave, *found)}
+        function.command = Command(function, found, shown, examples)  # type: ignore[attr-defined]
+        return function
+
+    return decorated
+
+
+COMMANDS = {
+    **{name: name for name in ("estimate", "explain", "simulate", "shapes", "levers", "cost", "sweep", "plan")},
+    **dict.fromkeys(("models", "gpus", "show"), "catalogue"),
+    **{name: name for name in ("validate", "calibrate", "compare", "launch", "workbook", "report")},
+    **{f"accuracy {name}": "accuracy" for name in ("kernels", "memory", "serving")},
+}
+"""The words of each command, and the module that holds it; it is imported when it is asked for."""
+
+
+@cache
+def find(words: str) -> Command:
+    """The command of these words."""
+    found: Command = getattr(import_module(f"rooflinekit.cli.{COMMANDS[words]}"), words.rsplit(maxsplit=1)[-1]).command
+    return found
+
+
+def note(text: str) -> None:
+    """Say something beside the answer, on the standard error."""
+    print(f"rooflinekit: {text}", file=sys.stderr)  # noqa: T201 - this is the edge
+
+
+def grouped(options: Mapping[str, Option], order: Sequence[str]) -> Iterator[tuple[str, dict[str, Option]]]:
+    """Options by the headings of the help, in the order of the table."""
+    names = list(dict.fromkeys((*order, *(option.group for option in options.values()), "Output")))
+    for name in sorted(names, key=lambda name: (name == "Output", names.index(name))):
+        rows = {key: option for key, option in options.items() if option.group == name}
+        if rows:
+            yield name, rows
+
+
+def check_pictures(folder: Path | None, of: str, force: bool) -> None:
+    """Refuse before the work is done. Raises InputError, MissingExtraError without matplotlib."""
+    if folder is None:
+        return
+    from rooflinekit.report.plots import PICTURES, check_plots
+
+    check_plots(folder, PICTURES[of], force)
+
+
+def write_pictures(result: Any, folder: Path | None, force: bool) -> None:
+    """Write them, and say on the standard error which there are."""
+    if folder is None:
+        return
+    from rooflinekit.report.plots import write_plots
+
+    names = ", ".join(path.name for path in write_plots(result, folder, force) if path.suffix == ".svg")
+    note(f"{names} in {folder}, and each as PNG")

@@ -1,0 +1,56 @@
+"""Errors at the edge: one line on stderr and the exit code of the contract, never a traceback."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rooflinekit.model.types.errors import RooflinekitError, nearest
+
+__all__ = ["INTERRUPTED", "guarded"]
+
+INTERRUPTED = 130
+
+
+def guarded(run: Callable[[], Any], commands: Iterable[str] = ()) -> tuple[Any, int]:
+    """What a run returns, and its exit code: 0, 1, 2, 3, 4 or 130; a failure is said in one line."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal that cannot print µ or – gets a question mark
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        code = run()
+    except RooflinekitError as error:
+        return None, _say(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return None, _say("interrupted", INTERRUPTED)
+    except OSError as error:
+        return None, _say(f"{error.filename or 'file'}: {error.strerror or error}", 2)
+    except Exception as error:
+        return None, _other(error, commands)
+    if code == INTERRUPTED:
+        return code, _say("interrupted", INTERRUPTED)
+    return code, code if isinstance(code, int) else 0
+
+
+def _other(error: Exception, commands: Iterable[str]) -> int:
+    """Usage errors of the command-line library (it is vendored, so they are known by their shape), and bugs."""
+    kind = type(error).__name__
+    if kind == "Abort":
+        return _say("interrupted", INTERRUPTED)
+    if kind == "NoArgsIsHelpError":  # the help has been shown
+        return 0
+    if not hasattr(error, "format_message"):
+        return _say(f"internal error, please report: {kind}: {error}", 1)
+    message = error.format_message().replace("\n", " ").strip().rstrip(".")
+    if message.startswith("No such command"):
+        wrong = message.split("'")[1]
+        known = nearest(wrong, commands) or sorted(commands)
+        message = f"unknown command {wrong!r}; nearest: {', '.join(known)}"
+    return _say(message[:1].lower() + message[1:], 2)
+
+
+def _say(message: str, code: int) -> int:
+    print(f"rooflinekit: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - this is the edge
+    return code

@@ -1,0 +1,330 @@
+"""What an option is: a default, a unit, bounds and help; how its text is read, and how its value is checked."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast, get_args
+
+from rooflinekit.model.types.batch import whole_number
+from rooflinekit.model.types.errors import InputError, WorkloadError, nearest
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+__all__ = ["Option", "keywords", "model_of", "number_of", "options_of", "part_of", "quantity", "read"]
+
+_COUNTS = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "Ki": 2.0**10, "Mi": 2.0**20}
+_TIMES = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}
+_SIZES = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
+_PERIODS = {1.0: ("/s", "rps", "qps"), 1 / 60: ("/min", "rpm"), 1 / 3600: ("/h", "rph")}
+_UNITS: dict[str, Mapping[str, float]] = {  # unit of an option -> what may follow its number, and the factor
+    "": _COUNTS,
+    "1/s": _COUNTS | {f"{what}{each}": factor for factor, words in _PERIODS.items() for each in words
+                      for what in ("", *(("req", "requests") if each[0] == "/" else ()))},
+    **{
+        unit: {"": 1.0} | {name: each / _TIMES[unit] for name, each in _TIMES.items()} for unit in ("ms", "s", "min")
+    },
+    "W": {"": 1.0, "W": 1.0, "kW": 1e3, "MW": 1e6},
+    "USD": _COUNTS | {f"{prefix}{end}": factor for prefix, factor in (("", 1.0), ("k", 1e3))
+                      for end in ("USD", "$", "USD/h", "$/h", "USD/kWh", "$/kWh")},
+    "share": {"": 1.0, "%": 0.01},
+    "years": {"": 1.0, "y": 1.0, "year": 1.0, "years": 1.0, "months": 1 / 12},
+    "GiB": {"": 1.0} | {name: factor / 2.0**30 for name, factor in _SIZES.items()},
+    "GB/s": {"": 1.0} | {f"{name}/s": factor / 1e9 for name, factor in _SIZES.items()}
+    | {"Mb/s": 1e6 / 8e9, "Gb/s": 1 / 8, "Gbit/s": 1 / 8, "Tb/s": 1e3 / 8},
+}  # fmt: skip
+_NUMBER = re.compile(r"\$?\s*([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(\D*)")
+_EXAMPLES = {"1/s": "20 or 20rps", "ms": "40 or 1.5s", "s": "60 or 1h", "min": "5 or 1h", "W": "500 or 0.5kW",
+             "share": "0.2 or 20%", "GiB": "64 or 80GB", "GB/s": "50 or 400Gb/s"}  # fmt: skip
+_WORDS = {"count": "N", "loose count": "N", "text": "TEXT", "length": "TOKENS", "names": "LIST", "counts": "LIST",
+          "price": "USD", "pairs": "NAME=N", "path": "PATH", "folder": "DIR", "choice": "FORMAT"}  # fmt: skip
+_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_MOST = 1e12  # no number that a user may give is larger
+
+
+def quantity(text: str, unit: str = "") -> float:
+    """A number as people write it, in the unit of its option: thousands with commas, and units of their own.
+
+    >>> quantity("2K"), quantity("2,000"), quantity("20rps", "1/s"), quantity("1.5s", "ms"), quantity("20%", "share")
+    (2000.0, 2000.0, 20.0, 1500.0, 0.2)
+
+    Raises ValueError for anything else.
+    """
+    word = text.strip()
+    hit = _NUMBER.fullmatch(word)
+    if hit is None or not any(map(str.isdigit, hit[1])):
+        if word.lower().lstrip("+-") not in ("inf", "nan", "infinity"):
+            _no_number(text, unit)
+        return float(word)
+    value, end, known = float(hit[1].replace(",", "")), hit[2].strip(), _UNITS[unit]
+    factor = known.get(end) or known.get(end.lower())
+    if factor is None:
+        _no_number(text, unit)
+    return value * factor if factor >= 1.0 else value / (1.0 / factor)
+
+
+def _no_number(text: str, unit: str) -> NoReturn:
+    hint = f"; write {_EXAMPLES[unit]}" if unit in _EXAMPLES else ""
+    raise ValueError(f"{text!r} is not a number{hint}")
+
+
+class Option:
+    """One thing that a user can say: a row of the table of options.
+
+    default: None where it depends on other things, and `usual` says on which. least, most: bounds; `above`: the lower
+    one itself is too small. also: old names, which still work. complete: what a shell offers, names or their kind.
+    many: the option may be repeated. hidden: a keyword of Python alone. Its kind follows from its type.
+    """
+
+    def __init__(  # noqa: PLR0913 - a row of a table has columns
+        self, help: str, default: Any = None, *, unit: str = "", least: float | None = None, most: float = _MOST,
+        above: bool = False, also: tuple[str, ...] = (), complete: str | tuple[str, ...] = (), usual: str = "",
+        kind: str = "", many: bool = False, hidden: bool = False, group: str = "", metavar: str = "",
+    ) -> None:  # fmt: skip
+        self.help, self.default, self.unit, self.least, self.most, self.above = help, default, unit, least, most, above
+        self.also, self.complete, self.usual, self.kind, self.many = also, complete, usual, kind, many
+        self.hidden, self.group, self.metavar = hidden, group, metavar
+        self.type: Any = None
+
+    def parse(self, text: str) -> Any:
+        """A text of the command line or of a cell as the value that Python takes.
+
+        Raises ValueError, or InputError, for a text that is none.
+        """
+        match self.kind:
+            case "count" | "loose count":  # of a loose one, whoever takes it checks the bounds
+                return self._whole(text)
+            case "number" | "loose":
+                return quantity(text, self.unit)
+            case "choice" if text not in self.complete:
+                raise ValueError(f"{text!r} is not one of {', '.join(map(repr, self.complete))}")
+            case "path" | "folder":
+                if self.kind == "folder" and not text.strip():
+                    raise ValueError("the name is empty; write . for the current folder")
+                return Path(text)
+            case "flag":
+                return _TRUTH.get(text.strip().lower(), text)
+            case "length":
+                return text if ":" in text else self._whole(text, "whole number, nor a length such as uniform:100-200")
+            case "names" | "counts":
+                parts = [part.strip() for part in text.split(",") if part.strip()]
+                what = "list of whole numbers such as 2,4"
+                return parts if self.kind == "names" else [self._whole(part, what) for part in parts]
+            case "price" if "=" not in text and text.strip()[:1] in "$.0123456789":
+                return quantity(text, self.unit)
+            case "price" | "pairs":
+                return self._pairs(text)
+            case _:
+                return text
+
+    def axis(self) -> Option:
+        """The same with a list of values."""
+        usual = self.usual if self.default is None or self.default is False else str(self.default)
+        made = Option(self.help, usual=usual, also=self.also, complete=self.complete, kind="text", metavar="LIST")
+        made.group, made.hidden, made.type = self.group, self.hidden, self.type
+        return made
+
+    @property
+    def word(self) -> str:
+        """What stands for a value in the help."""
+        return _WORDS.get(self.kind) or {"": "NUMBER", "share": "SHARE"}.get(self.unit, self.unit)
+
+    def joined(self, name: str, values: list[Any]) -> Any:
+        """The values of an option that was repeated: `name=number` each, or the last.
+
+        Raises InputError for one name twice.
+        """
+        if not all(isinstance(value, Mapping) for value in values):
+            return values if self.kind == "text" else values[-1]
+        found: dict[str, float] = {}
+        for value in values:
+            if twice := found.keys() & value.keys():
+                raise InputError(f"{name} {min(twice)!r} is not a new name=number; write it like h100-sxm=16")
+            found |= value
+        return found
+
+    def of_cell(self, cell: Any) -> Any:
+        """A cell of a table as what the option is; what cannot be read stays, and is refused by name later."""
+        if self.kind == "flag" and cell in (0, 1):
+            return bool(cell)
+        if isinstance(cell, float) and cell.is_integer() and self.kind in ("count", "length"):
+            return int(cell)
+        try:
+            return self.parse(cell) if isinstance(cell, str) else cell
+        except ValueError:
+            return cell
+
+    def _pairs(self, text: str) -> dict[str, float]:
+        """`name=number`, comma between them, each name once."""
+        found: dict[str, float] = {}
+        for part in text.split(","):
+            name, sign, value = (word.strip() for word in part.rpartition("="))
+            if not sign or not name or name in found:
+                raise ValueError(f"{part!r} is not a new name=number; write it like h100-sxm=16")
+            found[name] = quantity(value, self.unit)
+        return found
+
+    def _whole(self, text: str, what: str = "whole number") -> int:
+        word = text.strip().replace("_", ",")
+        if re.fullmatch(r"[+-]?\d+", word):
+            return int(word)
+        try:
+            value = math.nan if "e" in word.lower() else quantity(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or value != int(value):
+            raise ValueError(f"{text!r} is not a {what}")
+        return int(value)
+
+    def check(self, name: str, value: Any) -> Any:
+        """A value that a user gave.
+
+        Raises WorkloadError for one that makes no sense.
+        """
+        match self.kind:
+            case "count":
+                count = whole_number(value, name, 1 if self.least is None else int(self.least))
+                if count > self.most and self.most < _MOST:
+                    raise WorkloadError(f"{name} must be at most {self.most:g}, not {count}")
+                return count
+            case "number":
+                return self._number(name, value)
+            case "flag" if value not in (True, False):
+                raise WorkloadError(f"{name} must be True or False, not {value!r}")
+            case "flag":
+                return bool(value)
+            case _:
+                return value
+
+    def _number(self, name: str, value: Any) -> float:
+        least = 0.0 if self.least is None else self.least
+        words = f"above {least:g}" if self.above else f"at least {least:g}"
+        if self.most < _MOST:
+            words = f"{words} and at most {self.most:g}" if self.above else f"from {least:g} to {self.most:g}"
+        if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(float(value)):
+            raise WorkloadError(f"{name} must be {words if words[0] == 'f' else f'a number {words}'}, not {value!r}")
+        number = float(value)
+        if math.isinf(number) and not math.isinf(self.most):
+            raise WorkloadError(f"{name} must be a finite number, not {value!r}")
+        if not least <= number <= self.most or (self.above and number == least):
+            raise WorkloadError(f"{name} must be {words}, not {value!r}")
+        return number
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """What a JSON Schema says of it beside its type."""
+        said: dict[str, Any] = {"description": self.help} | ({} if self.default is None else {"default": self.default})
+        said |= {"unit": self.unit} if self.unit else {}
+        if self.kind in ("count", "number"):
+            least = self.least if self.least is not None else 1 if self.kind == "count" else 0
+            said["exclusiveMinimum" if self.above else "minimum"] = least
+            said |= {"maximum": self.most} if self.most < _MOST else {}
+        return said
+
+
+@cache
+def options_of(table: Any) -> dict[str, Option]:
+    """The rows of a table, by their names; `table` is a TypedDict whose every type carries its `Option`."""
+    found = {}
+    for name, annotated in table.__annotations__.items():
+        option: Option = annotated.__metadata__[0]
+        option.type = annotated.__origin__
+        option.kind = option.kind or _kind(option.type)
+        found[name] = option
+    return found
+
+
+def _kind(type_: Any) -> str:
+    kinds = set(get_args(type_) or (type_,))
+    for kind, word in ((bool, "flag"), (float, "number"), (int, "length" if str in kinds else "count")):
+        if kind in kinds:
+            return word
+    return "text"
+
+
+@cache
+def _aliases(table: Any) -> dict[str, str]:
+    known = options_of(table)
+    return {old: name for name, option in known.items() for old in option.also if old not in known}
+
+
+def read(table: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords that were given, by their present names and checked; None leaves a keyword to its default.
+
+    Raises InputError for a keyword that the table does not have, or for two names of one; WorkloadError for a value
+    that makes no sense.
+    """
+    known, aliases, found = options_of(table), _aliases(table), {}
+    for key, value in given.items():
+        name = aliases.get(key, key)
+        if name not in known:
+            shown = [each for each in known if not known[each].hidden]
+            raise InputError(f"unknown option {key!r}; nearest: {', '.join(nearest(key, shown) or shown)}")
+        if value is None:
+            continue
+        if name in found:
+            raise InputError(f"{key} and {name} say the same thing; give one")
+        found[name] = known[name].check(name, value)
+    return found
+
+
+def number_of(name: str, value: Any) -> float:
+    """A share that may be text. Raises WorkloadError for anything else."""
+    try:
+        number = quantity(value, "share") if isinstance(value, str) else value
+    except ValueError:
+        number = value
+    return float(Option("", kind="number").check(name, number))
+
+
+def model_of(table: Any, **more: Any) -> type[BaseModel]:
+    """A table as a model of pydantic's, for programs that check or describe inputs; `more` are fields besides.
+
+    >>> from rooflinekit.estimation.scenario import Scenario
+    >>> model_of(Scenario)(batch=32).batch
+    32
+    """
+    from pydantic import AfterValidator, ConfigDict, Field, create_model  # noqa: PLC0415 - nobody else pays for it
+
+    fields, annotated = dict(more), cast(Any, Annotated)
+    for name, option in options_of(table).items():
+        if not option.hidden:
+            kind = annotated[option.type | None, AfterValidator(partial(_checked, name, option))]
+            fields[name] = (kind, Field(default=None, json_schema_extra=option.json))
+    return create_model(table.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _checked(name: str, option: Option, value: Any) -> Any:
+    return None if value is None else option.check(name, value)
+
+
+def part_of(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Those of the keywords that were given."""
+    return {name: given[name] for name in names if name in given}
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def keywords(table: Any) -> Callable[[Function], Function]:
+    """Show the options of a table in the signature of a function that takes them as `**scenario`."""
+
+    def decorated(function: Function) -> Function:
+        from inspect import Parameter, signature  # noqa: PLC0415
+
+        plain = signature(function)
+        own = [each for each in plain.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+        rows = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type)
+            for name, option in options_of(table).items()
+            if not option.hidden and name not in plain.parameters
+        ]
+        function.__signature__ = plain.replace(parameters=[*own, *rows])  # type: ignore[attr-defined]
+        return function
+
+    return decorated

@@ -1,0 +1,433 @@
+"""The table of options: everything that a user can say, each once, with its type, default, unit, bounds and help.
+
+The command line, the keywords of the Python functions, the columns of tables, the JSON Schema of inputs and the tables
+of docs/cli.md are made from it. A class is a group of options; a command or a function takes some of the groups.
+"""
+
+# Annotations are read when a class is made, so they must not be texts here.
+import math
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Annotated, TypedDict
+
+from rooflinekit.estimation.options import Option, options_of
+
+# One row an option, however long.
+# fmt: off
+Path = str | PathLike[str]
+MODELS, GPUS, ENGINES, FORMATS = "model", "accelerator", "engine", "format"  # what a shell completes
+
+# --- what is asked of a deployment -------------------------------------------------------------------------------------
+
+class Lengths(TypedDict, total=False):
+    """Tokens of a request."""
+    isl: Annotated[int | str, Option("Prompt length in tokens, or a distribution of them: uniform:100-200, lognormal:mean=900,cv=1.", 1024, unit="tokens")]
+    osl: Annotated[int | str, Option("Output length, likewise.", 256, unit="tokens")]
+
+class Prefix(TypedDict, total=False):
+    """What the cache already holds."""
+    cached: Annotated[int, Option("Prompt tokens that are already in the cache.", 0, least=0, unit="tokens")]
+
+class Static(TypedDict, total=False):
+    """A static batch."""
+    batch: Annotated[int, Option("Sequences in the batch.", 1)]
+    context: Annotated[int | None, Option("Decode at this context, not the mean over the output.", unit="tokens")]
+
+class Users(TypedDict, total=False):
+    """A closed loop."""
+    concurrency: Annotated[int | None, Option("Users who each wait for their answer, then ask again; excludes --batch.", also=("users",))]
+
+class Objectives(TypedDict, total=False):
+    """What users should feel."""
+    ttft: Annotated[float | None, Option("Objective under load: time to first token.", unit="ms", above=True, also=("ttft_ms",))]
+    tpot: Annotated[float | None, Option("Objective under load: time per output token.", unit="ms", above=True, also=("tpot_ms",))]
+
+class Requests(TypedDict, total=False):
+    """Requests that come one after the other."""
+    rate: Annotated[float | None, Option("Requests a second that arrive; excludes --batch.", unit="1/s", above=True, most=1e9)]
+    requests: Annotated[int | None, Option("Requests in all that the users of a closed loop send, all users at once at first.", usual="the start is long over")]
+    burstiness: Annotated[float | None, Option("Variation of the gaps between arrivals, deviation over mean: 1 Poisson, 0 clockwork, more is bursty.", usual="1", most=1e9, also=("cv",))]
+    isl_cv: Annotated[float | None, Option("The same of prompt lengths, whose mean is --isl.", usual="0", most=1e9)]
+    osl_cv: Annotated[float | None, Option("The same of output lengths.", usual="0", most=1e9)]
+
+class Load(Users, Requests, Objectives, total=False):
+    """What comes, and what users should feel."""
+
+# --- how it is put on accelerators -------------------------------------------------------------------------------------
+
+System = Annotated[str | None, Option("What the accelerators are built into, such as hgx-h100 or gb200-nvl72, or a path.", usual="the usual one", group="Hardware")]
+
+class Accelerator(TypedDict, total=False):
+    """Which accelerator."""
+    gpu: Annotated[Path, Option("Accelerator: a name, or a path to its file.", "h100-sxm", complete=GPUS)]
+
+class Hardware(TypedDict, total=False):
+    """What it is built into, and how it is run."""
+    system: System
+    power_cap: Annotated[float | None, Option("Limit of each accelerator's power in W: arithmetic slows with the cube root, memory does not.", unit="W", above=True, usual="rated")]
+
+class Degrees(TypedDict, total=False):
+    """How many accelerators share what."""
+    tp: Annotated[int, Option("Tensor parallel degree.", 1)]
+    pp: Annotated[int, Option("Pipeline parallel degree.", 1)]
+    ep: Annotated[int, Option("Expert parallel degree, over tp · cp · dp ranks.", 1)]
+    dp: Annotated[int, Option("Attention data parallel degree.", 1)]
+
+class Parallelism(Degrees, total=False):
+    """And the rest of a split."""
+    cp: Annotated[int, Option("Context parallel degree.", 1)]
+    microbatches: Annotated[int, Option("Parts of a batch that follow each other through the stages of pp.", 1)]
+    sequence_parallel: Annotated[bool, Option("Between blocks each of the tp ranks keeps its share of the tokens.", False)]
+    all_reduce: Annotated[str, Option("one_shot, two_shot, ring, in_switch, or auto: what the engine was measured with.", "auto", complete=("auto", "one_shot", "two_shot", "ring", "in_switch"))]
+    dispatch: Annotated[str | None, Option("Format in which tokens travel to their experts.", usual="the stream's", complete=FORMATS)]
+    redundant_experts: Annotated[int, Option("Copies of popular experts, over all ranks of a layer.", 0, least=0)]
+    skew: Annotated[float, Option("Routing: the n-th most popular expert has weight n^-skew; 0 is uniform.", 0.0, most=4.0)]
+
+class Formats(TypedDict, total=False):
+    """Number formats."""
+    weights: Annotated[str | None, Option("Format of the layers' matrices.", usual="the checkpoint's", complete=FORMATS)]
+    attention_weights: Annotated[str | None, Option("Format of attention's matrices alone.", usual="as --weights", complete=FORMATS)]
+    lm_head: Annotated[str | None, Option("Format of the LM head.", usual="the checkpoint's", complete=FORMATS)]
+    activations: Annotated[str | None, Option("Format of matrix inputs.", usual="the checkpoint's", complete=FORMATS)]
+    kv: Annotated[str | None, Option("Format of the cache.", usual="as activations", complete=FORMATS)]
+
+class Engine(TypedDict, total=False):
+    """The engine and what it is told."""
+    engine: Annotated[str, Option("vllm, sglang, trtllm, gpt-fast, or ideal (the bound, without engine costs); a version of it: vllm@0.8.5.", "vllm", complete=ENGINES)]
+    engine_version: Annotated[str | None, Option("Version of the engine, as engine=vllm@0.8.5 says it.", hidden=True)]
+    memory_fraction: Annotated[float | None, Option("Share of memory that the engine may use (gpu_memory_utilization, mem_fraction_static).", unit="share", above=True, most=1.0, usual="the engine's")]
+    token_budget: Annotated[int | None, Option("Tokens of one prefill step at most (max_num_batched_tokens, chunked_prefill_size).", unit="tokens", usual="the engine's")]
+    max_num_seqs: Annotated[int | None, Option("Sequences that the engine runs at once.", usual="the engine's")]
+    max_model_len: Annotated[int | None, Option("Longest sequence that the engine admits.", unit="tokens", usual="the model's")]
+    block_size: Annotated[int | None, Option("Tokens of one block of the cache.", unit="tokens", usual="the engine's")]
+    eager: Annotated[bool, Option("Without CUDA graphs.", False)]
+    kv_policy: Annotated[str, Option("Keys that full attention reads and keeps: full, window:N, sink:F+R, topk:N or evict:N.", "full", group="Formats")]
+
+class Layout(Hardware, Parallelism, Formats, Engine, total=False):
+    """Everything that lays out a plan."""
+    calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", usual="that of GPU and engine", group="Engine")]
+
+class Draft(TypedDict, total=False):
+    """Who guesses."""
+    draft: Annotated[str | None, Option("A draft model, medusa, eagle, eagle3, mtp or ngram.", complete=MODELS)]
+
+class Drafting(TypedDict, total=False):
+    """Tokens that are guessed."""
+    draft_tokens: Annotated[int | None, Option("Tokens drafted in a row.", least=0)]
+    acceptance: Annotated[float | str | Sequence[float] | None, Option("Share of drafted tokens that are accepted, or one a position: 0.8,0.7,0.6.", kind="text")]
+
+class Speculation(Draft, Drafting, total=False):
+    """Speculative decoding."""
+    draft_tree: Annotated[int | None, Option("Drafted tokens that one pass verifies, where several candidates stand at each place.")]
+    draft_tp: Annotated[int | None, Option("Tensor parallel degree of a draft model.", usual="the target's")]
+
+class Scenario(Static, Lengths, Prefix, Layout, Speculation, Load, total=False):
+    """What `estimate` takes, and a row of `estimate_frame`: a deployment, and a batch or a load."""
+    allow_oom: Annotated[bool, Option("Answer even if it does not fit in memory.", False, group="Output")]
+
+# --- what other questions add ------------------------------------------------------------------------------------------
+
+class Shapes(Prefix, Hardware, Parallelism, Formats, Engine, total=False):
+    """A walk through the tensors of a step."""
+    tokens: Annotated[int | str | Sequence[int] | None, Option("Prompt length, or several to pack without padding: 6,3,9.", kind="text", group="Workload")]
+    prompt: Annotated[str | None, Option("A text whose words and marks stand in for tokens.", group="Workload")]
+    batch: Annotated[int, Option("Prompts of that length, side by side.", 1, group="Workload")]
+
+class Arrivals(TypedDict, total=False):
+    """What is sent to a simulated deployment."""
+    arrivals: Annotated[str | None, Option("An arrival process, such as gamma:rate=4,cv=2.")]
+    trace: Annotated[Path | None, Option("Replay a trace: Azure, Mooncake, BurstGPT, Bailian, CSV.")]
+    speed: Annotated[float, Option("Replay the trace this many times as fast.", 1.0)]
+    clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False)]
+    warmup: Annotated[int, Option("Requests before those that count.", 0, least=0)]
+    duration: Annotated[float, Option("End after this much simulated time, in s.", unit="s", most=math.inf, usual="no end")]
+    samples: Annotated[int, Option("Outputs of each prompt.", 1)]
+    shared_prefix: Annotated[int, Option("Leading prompt tokens that requests have in common.", 0, least=0, unit="tokens")]
+    prefix_groups: Annotated[int, Option("Different shared prefixes.", 1)]
+    classes: Annotated[str | Sequence[float] | None, Option("Shares of priority classes, such as 0.2,0.8.", kind="text")]
+    seed: Annotated[int, Option("Seed of everything that is drawn.", 0, least=0)]
+
+class Scheduling(TypedDict, total=False):
+    """How each replica forms its steps, and keeps its cache."""
+    policy: Annotated[str | None, Option("chunked, continuous, prefill-priority, decode-priority or static.", usual="the engine's", complete=("chunked", "continuous", "prefill-priority", "decode-priority", "static"))]
+    queue_limit: Annotated[int | None, Option("Waiting requests beyond which new ones are rejected.")]
+    order: Annotated[str | None, Option("Order of the queue: fcfs, or priority by class.", usual="fcfs", complete=("fcfs", "priority"))]
+    by_class: Annotated[bool, Option("As order='priority'.", False, hidden=True)]
+    swap: Annotated[bool, Option("Preempt to host memory instead of computing again.", False)]
+    kv_tokens: Annotated[int | None, Option("Tokens that the cache of one replica holds.", unit="tokens", usual="what memory leaves")]
+    prefix_cache: Annotated[bool, Option("Keep and share the blocks of prompt prefixes.", False)]
+    host_gib: Annotated[float, Option("Host memory for cache blocks, per replica, in GiB.", 0.0, unit="GiB")]
+    draft_ms: Annotated[float, Option("Time to draft one token.", 0.0, unit="ms", group="Speculation")]
+
+class Fleet(TypedDict, total=False):
+    """Replicas, and how requests reach them."""
+    replicas: Annotated[int, Option("Replicas of the deployment; those that decode, if others prefill.", 1)]
+    router: Annotated[str, Option("round-robin, random, least-loaded, prefix-affinity or shared (one queue in front of all).", "round-robin", complete=("round-robin", "random", "least-loaded", "prefix-affinity", "shared"))]
+    prefill_replicas: Annotated[int, Option("Replicas that only compute prompts: disaggregation.", 0, least=0)]
+    link_gb_s: Annotated[float | None, Option("From a prefill to a decode replica, in GB/s.", unit="GB/s", above=True, usual="the NICs")]
+    link_ms: Annotated[float, Option("Latency of a transfer.", 0.0, unit="ms")]
+    staging: Annotated[int, Option("Prompts that a prefill replica computes or holds for transfer at most.", 64)]
+    hash_tokens: Annotated[int | None, Option("Prompt tokens that one hash of an arrival stands for.", hidden=True)]
+
+class Simulation(Lengths, Layout, Load, Drafting, Arrivals, Scheduling, Fleet, total=False):
+    """Requests one by one."""
+
+class Pricing(TypedDict, total=False):
+    """What an accelerator hour costs."""
+    price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour, of all or of one: 2.5, h100-sxm=2.10; may be repeated.", unit="USD", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
+    pue: Annotated[float | None, Option("Power of the building over power of the machines.", usual="1")]
+
+class Purchase(Pricing, total=False):
+    """Or to buy it."""
+    purchase: Annotated[float | None, Option("USD of one GPU with its share of the host, bought; needs --years.", unit="USD", kind="number")]
+    years: Annotated[float | None, Option("Years over which a purchase is spread.", unit="years")]
+    power_price: Annotated[float | None, Option("USD of one kWh, beside a purchase.", unit="USD", usual="0")]
+
+class Levers(Static, Prefix, Lengths, Users, Layout, Speculation, Purchase, total=False):
+    """What would help most."""
+    by: Annotated[str, Option("Ranks the moves: cost, tpot, ttft or throughput.", "cost", complete=("cost", "tpot", "ttft", "throughput"), group="Question")]
+    gpus: Annotated[str | Sequence[str] | Mapping[str, float | None] | None, Option("Others to try, with USD an hour if you know it: h200-sxm=3.8,l40s.", usual="all with a price", complete=GPUS, kind="text", group="Question")]
+    models: Annotated[str | Sequence[str] | None, Option("Other models to compare: a,b.", complete=MODELS, group="Question")]
+    prefix: Annotated[float | None, Option("Share of each prompt that a prefix cache would hold.", unit="share", most=1.0, group="Question")]
+
+class Dialogues(TypedDict, total=False):
+    """Conversations, agents and long contexts to price."""
+    turns: Annotated[int, Option("Turns of a conversation.", 10, most=100_000)]
+    question: Annotated[int, Option("Tokens that each turn of it asks; --osl answer.", 100, unit="tokens", most=10_000_000)]
+    system_prompt: Annotated[int, Option("Tokens before its first turn.", 500, least=0, unit="tokens", most=10_000_000)]
+    calls: Annotated[int, Option("Calls of an agent's run.", 20, most=100_000)]
+    agent_prompt: Annotated[int, Option("Tokens before its first call: instructions, tools.", 4000, least=0, unit="tokens", most=10_000_000)]
+    tool_result: Annotated[int, Option("Tokens that each call of it reads.", 800, unit="tokens", most=10_000_000)]
+    tool_call: Annotated[int, Option("Tokens that each call of it writes.", 100, unit="tokens", most=10_000_000)]
+    shared_prompt: Annotated[bool, Option("Both prompts are in the cache already: others use them too.", False)]
+    long_context: Annotated[int | None, Option("Tokens of a long context.", least=2, unit="tokens", most=10_000_000, usual="131072, or the model's")]
+    reserve: Annotated[int | None, Option("Tokens that a static layout of the cache sets aside.", unit="tokens", most=10_000_000, usual="the longest")]
+
+class Cost(Prefix, Lengths, Users, Layout, Purchase, Dialogues, total=False):
+    """What tokens cost."""
+    utilisation: Annotated[float, Option("Share of the paid time that the replica works.", 1.0, unit="share", group="Pricing")]
+
+Names = str | Sequence[str] | None
+Counts = int | Sequence[int] | None
+
+class Traffic(Lengths, Users, total=False):
+    """What a fleet has to carry."""
+    rate: Annotated[float | None, Option("Requests a second in the mean of the day.", unit="1/s", kind="loose")]
+    trace: Annotated[Path | None, Option("A trace of requests: rate, lengths and bursts come from it.")]
+    clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False)]
+    peak: Annotated[float | None, Option("The busiest hour over the mean: the fleet is made for it, and paid all day.", usual="1", kind="loose")]
+    burstiness: Annotated[float | None, Option("Variation of the gaps between arrivals: 1 is Poisson.", usual="1", kind="loose", also=("cv",))]
+
+class Accelerators(TypedDict, total=False):
+    """Which accelerators there are to choose from."""
+    gpu: Annotated[Names, Option("Accelerators to choose from, comma between them.", "h100-sxm", kind="names", complete=GPUS)]
+
+class Search(TypedDict, total=False):
+    """What is searched."""
+    engine: Annotated[Names, Option("Engines to choose from, comma between them.", "vllm", kind="names", complete=ENGINES, also=("engines",))]
+    weights: Annotated[Names, Option("Weight formats to choose from.", kind="names", usual="the checkpoint's", complete=FORMATS)]
+    kv: Annotated[Names, Option("KV cache formats to choose from.", kind="names", usual="as activations", complete=FORMATS)]
+    activations: Annotated[str | None, Option("Format of the activations of all candidates.", usual="the checkpoint's", complete=FORMATS)]
+    tp: Annotated[Counts, Option("Tensor parallel degrees to choose from, such as 2,4.", kind="counts", usual="powers of two within the scale-up domain")]
+    pp: Annotated[Counts, Option("Pipeline stages to choose from.", kind="counts", usual="1, more where nothing else holds the model")]
+    ep: Annotated[Counts, Option("Expert parallel degrees to choose from.", kind="counts", usual="1 and all ranks")]
+    dp: Annotated[Counts, Option("Attention replicas to choose from.", kind="counts", usual="powers of two with experts, else 1")]
+    max_gpus: Annotated[int | None, Option("Accelerators of one replica at most.", usual="8, with experts 16")]
+    token_budget: Annotated[Counts, Option("Token budgets of a step to choose from.", kind="counts", usual="the engine's, 2048, 4096, 8192, 16384", also=("token_budgets",))]
+    max_num_seqs: Annotated[Counts, Option("Limits of running sequences to choose from.", kind="counts", usual="the engine's, 128, 256, 512")]
+    memory_fraction: Annotated[float | None, Option("Share of memory that the engine may use.", unit="share", kind="loose", usual="the engine's")]
+    calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", usual="that of GPU and engine")]
+    disaggregated: Annotated[bool, Option("Pools for prefill and decode, too.", True, hidden=True)]
+    mixed: Annotated[bool, Option("Fleets of two kinds of accelerator, too.", True, hidden=True)]
+    aggregated_only: Annotated[bool, Option("No pools for prefill and decode.", False)]
+    one_kind: Annotated[bool, Option("No fleets of two kinds of accelerator.", False)]
+    confirm: Annotated[int, Option("Candidates that are confirmed by simulation; 0 leaves it at the formula.", 3, least=0)]
+    seed: Annotated[int, Option("Seed of the simulations.", 0, least=0)]
+    by: Annotated[str, Option("What is to be least: cost or gpus.", "cost", hidden=True)]
+
+class Reserves(Pricing, total=False):
+    """Money, and what is kept free."""
+    limit: Annotated[str | Mapping[str, float] | None, Option("How many of an accelerator there are, as h100-sxm=16; may be repeated.", kind="pairs", many=True, also=("limits",))]
+    headroom: Annotated[float, Option("Share of what a replica bears that is kept free at the peak.", 0.0, unit="share", kind="loose")]
+    redundancy: Annotated[int, Option("Replicas that may fail at the peak: N+k.", 0, least=0)]
+    load_gbps: Annotated[float | None, Option("Rate at which weights come to a new replica, in GB/s.", unit="GB/s", kind="loose", usual="5")]
+
+class Plan(Traffic, Search, Reserves, total=False):
+    """Which deployments carry a traffic."""
+
+class LoadCase(Lengths, Layout, total=False):
+    """A deployment whose largest load is asked for."""
+    burstiness: Annotated[float | None, Option("Variation of the gaps between arrivals: 1 is Poisson.", usual="1", kind="loose", also=("cv",))]
+
+class StaticCase(Lengths, Prefix, Layout, total=False):
+    """A deployment whose largest batch or context is asked for."""
+    batch: Annotated[int, Option("Sequences of the static batch.", 1)]
+
+# What is searched, priced and loaded besides on the command line alone: lists of accelerators, files, the inverse.
+
+class Asked(Static, Prefix, Objectives, total=False):
+    """The question of a plan the other way round."""
+    slo: Annotated[str | None, Option("Objectives, such as 'p95 ttft<1s, p95 tpot<40ms'; without a percentile the mean.", usual="p95 ttft<1s, p95 tpot<50ms", group="Load")]
+    max: Annotated[str | None, Option("Ask instead for the largest batch, context, rate or users.", complete=("batch", "context", "rate", "users"))]
+    find: Annotated[str | None, Option("Ask instead for the least: gpus, bandwidth or price.", complete=("gpus", "bandwidth", "price"))]
+    subject_to: Annotated[str | None, Option("Objectives of --max and --find: 'tpot<30ms,ttft<500ms'.")]
+
+class Served(TypedDict, total=False):
+    """How a benchmark was run: what its files leave out."""
+    model: Annotated[str | None, Option("Model that was served.", usual="the file's", complete=MODELS)]
+    gpu: Annotated[Path | None, Option("Accelerator: a name, or a path to its file.", complete=GPUS, group="Hardware")]
+    tp: Annotated[int | None, Option("Tensor parallel degree.", group="Parallelism")]
+    pp: Annotated[int, Option("Pipeline parallel degree.", 1, group="Parallelism")]
+    ep: Annotated[int, Option("Expert parallel degree.", 1, group="Parallelism")]
+    dp: Annotated[int, Option("Attention data parallel degree.", 1, group="Parallelism")]
+    replicas: Annotated[int, Option("Copies of the deployment that shared the load.", 1)]
+    isl: Annotated[int | None, Option("Mean prompt length in tokens.", unit="tokens")]
+    osl: Annotated[int | None, Option("Mean output length in tokens.", unit="tokens")]
+    osl_cv: Annotated[float | None, Option("Deviation of output lengths over their mean.", kind="loose")]
+    concurrency: Annotated[int | None, Option("Requests that the client kept in flight.", also=("users",))]
+    rate: Annotated[float | None, Option("Requests a second that the client offered.", unit="1/s", kind="loose")]
+    weights: Annotated[str | None, Option("Weight format.", usual="the checkpoint's", complete=FORMATS, group="Formats")]
+    activations: Annotated[str | None, Option("Activation format.", usual="the checkpoint's", complete=FORMATS, group="Formats")]
+    kv: Annotated[str | None, Option("KV cache format.", usual="as activations", complete=FORMATS, group="Formats")]
+    engine: Annotated[str | None, Option("Engine.", usual="the file's, else vllm", complete=ENGINES, group="Engine")]
+    calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", group="Engine")]
+
+class Workbook(Lengths, total=False):
+    """What a workbook offers, and what its cells start with."""
+    model: Annotated[Names, Option("Models to offer, comma between them.", kind="names", complete=MODELS)]
+    gpu: Annotated[Names, Option("Accelerators to offer, comma between them.", kind="names", complete=GPUS)]
+    tp: Annotated[Counts, Option("Tensor parallel degrees to offer.", kind="counts", usual="1,2,4,8")]
+    pp: Annotated[Counts, Option("Pipeline parallel degrees to offer.", kind="counts", usual="1")]
+    ep: Annotated[Counts, Option("Expert parallel degrees to offer.", kind="counts", usual="1")]
+    dp: Annotated[Counts, Option("Attention data parallel degrees to offer.", kind="counts", usual="1")]
+    cp: Annotated[Counts, Option("Context parallel degrees to offer.", kind="counts", usual="1")]
+    microbatches: Annotated[Counts, Option("Numbers of microbatches to offer.", kind="counts", usual="1")]
+    weights: Annotated[Names, Option("Weight formats to offer; own: the checkpoint's.", kind="names", usual="own,fp8", complete=FORMATS)]
+    kv: Annotated[Names, Option("KV cache formats to offer; own: as activations.", kind="names", usual="own,fp8", complete=FORMATS)]
+    batch: Annotated[int, Option("Sequences of the static batch.", 32, kind="loose count")]
+    users: Annotated[int, Option("Users in an average hour.", 1000, kind="loose count", also=("concurrency",))]
+    requests: Annotated[float, Option("Requests of a user in an average hour.", 12.0, kind="loose")]
+    rate: Annotated[float | None, Option("Requests a second, in place of users and requests.", unit="1/s", kind="loose")]
+    peak: Annotated[float, Option("Busiest hour over the average one.", 2.0, kind="loose")]
+    headroom: Annotated[float, Option("Share of a replica's knee that stays free.", 0.2, unit="share", kind="loose")]
+    ttft: Annotated[float, Option("Objective: mean time to first token.", 1000.0, unit="ms", kind="loose")]
+    tpot: Annotated[float, Option("Objective: mean time per output token.", 50.0, unit="ms", kind="loose")]
+    price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour.", unit="USD", kind="price", many=True, usual="its file's")]
+    out: Annotated[Path | None, Option("File to write.", usual="workbook.xlsx", kind="path", group="Output")]
+
+class Pictures(TypedDict, total=False):
+    """Pictures of the answer."""
+    plots: Annotated[Path | None, Option("Write pictures into this folder, as SVG and PNG; made if its parent exists.", kind="folder")]
+
+class Written(TypedDict, total=False):
+    """How an answer is printed, and where to."""
+    format: Annotated[str, Option("table, json, csv or md.", "table", kind="choice", complete=("table", "json", "csv", "md"))]
+    out: Annotated[Path | None, Option("Write to this file instead; its folder must exist.", kind="path")]
+    force: Annotated[bool, Option("Overwrite an existing file.", False)]
+
+class Tree(Written, total=False):
+    """What is shown of a derivation."""
+    depth: Annotated[int | None, Option("Levels of the tree.", usual="what fits on a page or two", kind="loose count")]
+
+class Traced(TypedDict, total=False):
+    """What else a simulation writes."""
+    timeline: Annotated[Path | None, Option("Write queue, batch and cache over time to this CSV.", kind="path")]
+    chrome_trace: Annotated[Path | None, Option("Write every step to this JSON, for chrome://tracing or Perfetto.", kind="path")]
+
+class Sweeping(TypedDict, total=False):
+    """How a sweep runs, and what is kept of it."""
+    set: Annotated[Sequence[str] | None, Option("Any other keyword of estimate or simulate, as NAME=LIST; may be repeated.", kind="text", many=True, metavar="NAME=LIST")]
+    sheet: Annotated[str | None, Option("Sheet of a workbook.", usual="the first with scenarios")]
+    simulate: Annotated[bool, Option("Simulate each row, request by request.", False)]
+    pareto: Annotated[str | None, Option("Keep what nothing else beats, such as tok_s_user:tok_s_gpu.")]
+    workers: Annotated[int, Option("Processes on this machine.", 1, kind="loose count")]
+    scheduler: Annotated[str | None, Option("A dask cluster, such as tcp://10.0.0.1:8786.")]
+    shard: Annotated[str, Option("Answer only part i of n: i/n.", "1/1")]
+    resume: Annotated[bool, Option("Keep finished pieces beside --out, and use them.", False)]
+
+class Launching(TypedDict, total=False):
+    """What is started, and where."""
+    plan: Annotated[Path | None, Option("What `rooflinekit plan --format json` wrote, in place of MODEL.", kind="path", group="Replicas")]
+    candidate: Annotated[int | None, Option("Which candidate of the plan, from 1.", usual="its best", kind="loose count", group="Replicas")]
+    replicas: Annotated[int, Option("Copies of the deployment.", 1, kind="loose count", group="Replicas")]
+    host_gpus: Annotated[int, Option("Accelerators of one host.", 8, kind="loose count", group="Replicas")]
+    out: Annotated[Path | None, Option("Write to this file, or the files into this folder.", kind="folder", metavar="PATH", group="Output")]
+
+class Page(TypedDict, total=False):
+    """What a page reports on."""
+    plan: Annotated[Path | None, Option("Report on what `plan --format json` wrote, not on MODEL.", kind="path")]
+    sweep: Annotated[Path | None, Option("Report on rows of a sweep (.csv, .parquet), not on MODEL.", kind="path")]
+    against: Annotated[str | None, Option("Compare with another GPU, or with tp=4,weights=fp8.", complete=GPUS)]
+    simulate: Annotated[int | None, Option("Simulate so many requests of --rate or --concurrency too.", kind="loose count")]
+    models: Annotated[Names, Option("Models that the sliders offer besides, comma between.", kind="names", complete=MODELS)]
+    gpus: Annotated[Names, Option("Accelerators that the sliders offer besides.", kind="names", complete=GPUS)]
+    out: Annotated[Path | None, Option("File to write.", usual="report.html", kind="path", group="Output")]
+
+class Measuring(TypedDict, total=False):
+    """What is measured on this machine."""
+    suite: Annotated[str, Option("quick, full, ceilings, kernels or model.", "quick", complete=("quick", "full", "ceilings", "kernels", "model"))]
+    device: Annotated[str | None, Option("cuda:0, cpu ...", usual="the first GPU, else the CPU")]
+    model: Annotated[str | None, Option("Model whose layers are measured.", usual="by device", complete=MODELS)]
+    budget: Annotated[float | None, Option("Minutes to take at most.", unit="min", kind="loose", usual="by suite")]
+    gpu: Annotated[str | None, Option("Accelerator to predict the model's steps for.", usual="by the device's name", complete=GPUS)]
+    check: Annotated[bool, Option("Check the kernels' results, measure nothing.", False)]
+    out: Annotated[Path | None, Option("Folder for the measurement file.", kind="folder")]
+    force: Annotated[bool, Option("Replace the measurement file that is there.", False)]
+    resume: Annotated[bool, Option("Go on with the run that is there.", False)]
+
+class Scored(Written, total=False):
+    """What is set beside measured tables."""
+    calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", group="Engine")]
+    gpu: Annotated[Path | None, Option("File of your own accelerator, for the rows that name it.", group="Hardware")]
+
+class Shown(Written, total=False):
+    """One entry, or a file to fill in."""
+    template: Annotated[str | None, Option("Print a file to fill in: gpu.", complete=("gpu",))]
+
+# --- names of groups, and of the keys that belong together -------------------------------------------------------------
+
+GROUPS: Mapping[str, tuple[type, ...]] = {
+    "Workload": (Static, Lengths, Prefix),
+    "Hardware": (Accelerator, Hardware, Accelerators),
+    "Parallelism": (Parallelism,),
+    "Formats": (Formats,),
+    "Engine": (Engine, Scheduling),
+    "Speculation": (Speculation,),
+    "Load": (Load, Arrivals, Traffic, Served),
+    "Replicas": (Fleet,),
+    "Pricing": (Purchase, Reserves),
+    "Dialogues": (Dialogues,),
+    "Search": (Search,),
+    "Question": (Asked,),
+    "Contents": (Workbook, Page),
+    "Output": (Sweeping, Measuring, Scored, Shown, Tree, Traced, Pictures),
+}
+"""Headings of the help, in their order; what an option says of its own group goes first."""
+
+for _title, _tables in GROUPS.items():
+    for _table in _tables:
+        for _option in options_of(_table).values():
+            _option.group = _option.group or _title
+
+
+def complete(what: str | tuple[str, ...]) -> Sequence[str]:
+    """What a shell may offer for an option: the names of its kind."""
+    from rooflinekit.model.types.deployment import ENGINES as KNOWN  # noqa: PLC0415
+    from rooflinekit.model.types.dtype import Dtype  # noqa: PLC0415
+    from rooflinekit.specs import names  # noqa: PLC0415
+
+    if not isinstance(what, str):
+        return what
+    if what in (ENGINES, FORMATS):
+        return KNOWN if what == ENGINES else [each.value for each in Dtype]
+    return sorted(names("model" if what == MODELS else "accelerator"))
+
+
+WORKLOAD_KEYS = {
+    name: option.default for table in (Static, Lengths, Prefix) for name, option in options_of(table).items()
+}
+DEGREES = ("tp", "pp", "ep", "dp", "cp", "microbatches")
+SETTING_KEYS = ("memory_fraction", "token_budget", "max_num_seqs", "max_model_len", "block_size", "eager")
+DEPLOYMENT_KEYS = tuple(name for name in options_of(Layout) if name != "calibration")
+SPECULATION_KEYS = tuple(options_of(Speculation))
+LOAD_KEYS = tuple(options_of(Load))

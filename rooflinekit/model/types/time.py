@@ -1,0 +1,115 @@
+"""One time: what to expect, the datasheet bound, and the 90 % interval. Of a kernel, a step, a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.model.graph.symbol import named
+from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.numeric import Numeric, maximum, minimum
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["NOTHING", "SIGMAS", "KernelTime", "Time"]
+
+SIGMAS = 1.645
+"""Standard errors of a normal distribution within which 90 % lie."""
+
+
+@dataclass(frozen=True)
+class Time:
+    """A time with its datasheet bound and its 90 % interval [s]; at level "bound" all four are the same.
+
+    Interval ends add up as if errors went together.
+    """
+
+    expected: Numeric
+    bound: Numeric  #: datasheet roofline
+    low: Numeric
+    high: Numeric
+
+    @classmethod
+    def sum(cls, times: Iterable[Time]) -> Time:
+        """One after the other."""
+        parts = tuple(times)
+        return Time(*(sum((getattr(part, end) for part in parts), 0.0) for end in ENDS))
+
+    def plus(self, other: Time, weight: Numeric = 1.0) -> Time:
+        """Add a share of another time."""
+        return Time(
+            self.expected + weight * other.expected,
+            self.bound + weight * other.bound,
+            self.low + weight * other.low,
+            self.high + weight * other.high,
+        )
+
+    def scaled(self, factor: Numeric) -> Time:
+        """The same, longer; the bound stays."""
+        return Time(self.expected * factor, self.bound, self.low * factor, self.high * factor)
+
+    def times(self, factor: Numeric, of_bound: Numeric) -> Time:
+        """Another multiple of the time than of its bound, below which the low end does not fall."""
+        bound = self.bound * of_bound
+        return Time(self.expected * factor, bound, maximum(self.low * factor, bound), self.high * factor)
+
+    def widened(self, factor: float) -> Time:
+        """The same, its ends at least this factor from the time, but never below the bound."""
+        if factor == 1.0:
+            return self
+        low = maximum(minimum(self.low, self.expected / factor), self.bound)
+        return Time(self.expected, self.bound, low, maximum(self.high, self.expected * factor))
+
+    def later(self, wait: Numeric) -> Time:
+        """After a wait that is made of the same times, and as uncertain; none of it is in the bound."""
+        ratio = 1.0 + wait / self.expected
+        return Time(self.expected + wait, self.bound, self.low * ratio, self.high * ratio)
+
+    def named(self, symbol: str, meaning: str, source: str = "") -> Time:
+        """The same; while it is traced, its expected time is a line of explanations."""
+        expected = named(self.expected, symbol, meaning, "s", source)
+        return self if expected is self.expected else replace(self, expected=expected)
+
+    def taken(self, places: NDArray[np.intp]) -> Time:
+        """Those of an array of times at some places; what does not vary stays."""
+        ends = (getattr(self, end) for end in ENDS)
+        return Time(*(end if isinstance(end, (int, float)) else end[places] for end in ends))
+
+
+ENDS = tuple(entry.name for entry in fields(Time))
+NOTHING = Time(0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class KernelTime(Time):
+    """Time of all launches of one kernel in a step [s].
+
+    `compute`, `memory`, `network` are what each resource alone would need at the calibrated efficiencies, `overhead`
+    the launch floor (0 at level "bound"); `expected` is their combination.
+    """
+
+    kernel: Kernel
+    compute: Numeric
+    memory: Numeric
+    network: Numeric
+    overhead: Numeric
+
+    @property
+    def time(self) -> Numeric:
+        """Expected time [s]."""
+        return self.expected
+
+    def changed(self, change: Callable[[Numeric], Numeric], **parts: Any) -> KernelTime:
+        """The same with its time and interval changed, but not below the bound."""
+        for end in ("expected", "low", "high"):
+            parts[end] = maximum(change(getattr(self, end)), self.bound)
+        return replace(self, **parts)
+
+    def repeated(self, times: Numeric, kernel: Kernel) -> KernelTime:
+        """So many times over, as launches of `kernel`."""
+        parts = (*ENDS, "compute", "memory", "network", "overhead")
+        changes: dict[str, Any] = {part: times * getattr(self, part) for part in parts}
+        return replace(self, kernel=kernel, **changes)
