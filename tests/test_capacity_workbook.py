@@ -314,4 +314,4 @@ class TestRefusals:
         assert (done.exit_code, "2 deployments" in done.output) == (0, True), done.output
         assert "exists; add --force" in CliRunner().invoke(app, command).stderr
         bad = CliRunner().invoke(app, [*command, "--force", "--tp", "1,x"])
-        assert (bad.exit_code, "tp must be whole numbers" in bad.stderr) == (2, True)
+        assert (bad.exit_code, "list of whole numbers" in bad.stderr) == (2, True)

@@ -41,8 +41,8 @@ _STARTS = {"requests": "requests_per_hour", "ttft": "ttft_ms", "tpot": "tpot_ms"
 _SHOWN = 3  # reasons that are printed; the sheet Notes has all
 
 
-@command(
-    Written, Prefix, Layout, Speculation, Requests, Workbook, arguments={}, leave=("format",),
+@command(  # the lists of a workbook count where a deployment has one value, and come first in the help
+    Written, Workbook, Prefix, Layout, Speculation, Requests, Workbook, arguments={}, leave=("format",),
     examples=(
         "rooflinekit workbook --model llama-3.1-8b,llama-3.3-70b --gpu h100,h200",
         "rooflinekit workbook --model deepseek-v3 --gpu h200-sxm --tp 1,8 --dp 1,8 --ep 1,8 --rate 20rps",

@@ -169,7 +169,7 @@ class Tables:
         """Its row, from 1."""
         return self.rows.setdefault(table, len(self.rows) + 1)
 
-    def interpolated(self, put: Callable[[Cell], Cell], row: Cell, places: Sequence[Cell]) -> Cell:
+    def interpolated(self, put: Callable[[Cell], Cell], row: Cell, *places: Cell) -> Cell:
         """The value between the nodes; `put` writes the node below each place, and the share of the way to the next."""
         table = list(self.rows)[int(row.value) - 1]
         terms = [("", "")]
@@ -196,13 +196,14 @@ class Page:
     """What a graph is written on.
 
     parameters: cells of variables that are the same in every column; put: writes a cell at a row and a column, and
-    answers with a reference to it; call: the cell of a node that stands for another graph.
+    answers with a reference to it; call: the cell of a node that stands for another graph's
+    output at some value.
     """
 
     parameters: Mapping[Symbol, Cell]
     tables: Tables
     put: Callable[[int, int, Cell], Cell]
-    call: Callable[..., Cell] | None = None
+    call: Callable[[str, Cell], Cell] | None = None
 
 
 class Block:
@@ -219,6 +220,21 @@ class Block:
             self.places[node] = range(first, first + height)
             first += height
         self._orders: dict[Symbol, list[Symbol]] = {}
+        self._operands: dict[Symbol, list[Cell | Symbol]] = {}
+
+    def operands(self, node: Symbol) -> list[Cell | Symbol]:
+        """What a node is made of: cells where they are the same in every column, else nodes without their names."""
+        if node not in self._operands:
+            self._operands[node] = [self.fixed(argument) for argument in node.arguments]
+        return self._operands[node]
+
+    def fixed(self, given: Any) -> Cell | Symbol:
+        """A cell for what is the same in every column, else the node without its name."""
+        node = bare(given)
+        if isinstance(node, Symbol):
+            known = node.op in ("number", "fact")
+            return literal(node.arguments[0]) if known else self.page.parameters.get(node, node)
+        return literal(float(self.page.tables.place(node)) if isinstance(node, Table) else node)
 
     def order(self, output: Symbol) -> list[Symbol]:
         """The nodes with rows that one is made of, operands first."""
@@ -276,24 +292,21 @@ class Column:
             for node in self.block.order(bare(output)):
                 if self.block.scopes[node] <= self.known:
                     self._at(node)
-        return self._at(output)
+        return self._at(self.block.fixed(output))
 
-    def _at(self, given: Any) -> Cell:
-        node, block = bare(given), self.block
-        if not isinstance(node, Symbol):
-            return literal(float(block.page.tables.place(node)) if isinstance(node, Table) else node)
-        if node in self.cells:
-            return self.cells[node]
-        if node in block.page.parameters:
-            return block.page.parameters[node]
-        if node.op in ("number", "fact"):
-            return literal(node.arguments[0])
+    def _at(self, node: Cell | Symbol) -> Cell:
+        if isinstance(node, Cell):
+            return node
+        found = self.cells.get(node)
+        if found is not None:
+            return found
+        block = self.block
         if self.before is not None and not block.scopes[node] & self.inputs.keys():
             return self.before._at(node)
         if node.op == "var":
             return self.inputs[node.arguments[0]]
         if node not in block.places:
-            return composed(node.op, *map(self._at, node.arguments))
+            return composed(node.op, *map(self._at, block.operands(node)))
         if node.op == "result":
             self._looped(bare(node.arguments[0]))
         else:
@@ -302,12 +315,12 @@ class Column:
 
     def _formula(self, node: Symbol) -> Cell:
         if node.op == "call" and self.block.page.call:
-            return self.block.page.call(node.arguments[0], *map(self._at, node.arguments[1:]))
+            return self.block.page.call(node.arguments[0], self._at(self.block.fixed(node.arguments[1])))
+        operands = map(self._at, self.block.operands(node))
         if node.op == "lattice":
-            row, *places = map(self._at, node.arguments)
             free = iter(self.block.places[node])
-            return self.block.page.tables.interpolated(lambda cell: self._put(next(free), cell), row, places)
-        return composed(node.op, *map(self._at, node.arguments))
+            return self.block.page.tables.interpolated(lambda cell: self._put(next(free), cell), *operands)
+        return composed(node.op, *operands)
 
     def _put(self, row: int, cell: Cell) -> Cell:
         return self.block.page.put(row, self.place, cell)
@@ -315,15 +328,16 @@ class Column:
     def _looped(self, loop: Symbol) -> None:
         """A column a round; a state that is done stays as it is."""
         rounds, held, body, ends, *first = loop.arguments
-        state = [self._at(entry) for entry in first]
+        state = [self.cell(entry) for entry in first]
         for turn in range(1, min(rounds, _ROUNDS) + 1):
             column = Column(self.block, f"round {turn}", {held[0].arguments[0]: literal(turn)}, self)
             for entry, cell in zip(held, state, strict=True):
-                if entry in self.block.places:
-                    column.cells[entry] = column._put(self.block.places[entry][-1], cell)
-            done, following = column.cell(ends), [column.cell(entry) for entry in body]
-            kept = [column.cells.get(entry, cell) for entry, cell in zip(held, state, strict=True)]
-            state = [composed("where", done, *pair) for pair in zip(kept, following, strict=True)]
+                column.cells[entry] = column._put(self.block.places[entry][-1], cell)
+            done = column.cell(ends)
+            state = [
+                composed("where", done, column.cells[entry], column.cell(following))
+                for entry, following in zip(held, body, strict=True)
+            ]
         for node in self.block.places:
             if node.op == "result" and bare(node.arguments[0]) is loop:
                 self.cells[node] = self._put(self.block.places[node][-1], state[node.arguments[1]])

@@ -47,8 +47,8 @@ def write_fleet(book: Book, calculation: Calculation, gpus: Cell, headrooms: Seq
     lines.add("slots", "Sequences at once", shown(runs, calculation.room), "", "whole", "room in the cache")
     knee = lines.add("knee", "Knee: largest rate", shown(runs, calculation.knee), "1/s", "three", "with all slots busy")
     lines.section("Fleet")
-    found = _sized(peak, knee, runs, inputs["headroom"])
-    replicas = lines.add("replicas", "Replicas", found, "", "whole")
+    replica = _Replica(peak, knee, runs, gpus)
+    replicas = lines.add("replicas", "Replicas", replica.number(inputs["headroom"]), "", "whole")
     all_gpus = lines.add("gpus", "GPUs", shown(runs, replicas * gpus), "", "whole")
     words = [all_gpus, literal(" = "), replicas, literal(" replicas x "), gpus, literal(" GPUs")]
     spelled = words[0]
@@ -56,10 +56,8 @@ def write_fleet(book: Book, calculation: Calculation, gpus: Cell, headrooms: Seq
         spelled = composed("joined", spelled, word)
     lines.add("spelled", "GPUs in words", shown(runs, spelled), "", "words")
     lines.add("utilisation", "Utilisation at the peak", shown(runs, peak / replicas / knee), "of the knee", "share")
-    each = book.name("out_replica_rate", sheet.put(lines.row, 1, when(runs, peak / replicas, 0.0), "three"))
-    for column, text in ((0, "Requests of a replica"), (2, "1/s")):
-        sheet.put(lines.row, column, text, "unit" if column else "text")
-    lines.row += 1
+    each = when(runs, peak / replicas, 0.0)
+    each = lines.add("replica_rate", "Requests of a replica", each, "1/s", "three")
     loaded = calculation.load("the fleet", each)
     stable = runs & (loaded["stable"] >= 1.0)
     lines.section("What users meet at the peak")
@@ -74,13 +72,23 @@ def write_fleet(book: Book, calculation: Calculation, gpus: Cell, headrooms: Seq
     lines.add("running", "Sequences that run at once", shown(stable, loaded["running"]), "", "one")
     lines.add("queue_ms", "Wait before the first step", shown(stable, loaded["queue"] * 1000.0), "ms")
     if headrooms:
-        _by_headroom(Lines(book, sheet, lines.row + 2), calculation, (peak, knee, runs, gpus), headrooms)
+        _by_headroom(Lines(book, sheet, lines.row + 2), calculation, replica, headrooms)
     return Served(runs, all_gpus, rate)
 
 
-def _sized(peak: Cell, knee: Cell, runs: Cell, headroom: Cell) -> Cell:
-    """⌈peak/((1 − headroom)·knee)⌉, at least one."""
-    return shown(runs, composed("max", composed("ceil", peak / ((literal(1.0) - headroom) * knee)), literal(1.0)))
+@dataclass(frozen=True)
+class _Replica:
+    """What sizes a fleet: requests at the peak, the knee of one replica, whether it runs, its accelerators."""
+
+    peak: Cell
+    knee: Cell
+    runs: Cell
+    gpus: Cell
+
+    def number(self, headroom: Cell) -> Cell:
+        """Replicas: ⌈peak/((1 − headroom)·knee)⌉, at least one."""
+        least = composed("ceil", self.peak / ((literal(1.0) - headroom) * self.knee))
+        return shown(self.runs, composed("max", least, literal(1.0)))
 
 
 def _verdict(time: Cell, objective: Cell) -> Cell:
@@ -88,23 +96,20 @@ def _verdict(time: Cell, objective: Cell) -> Cell:
                 when(time <= objective, "MEETS", "MISSES"), "n/a")  # fmt: skip
 
 
-def _by_headroom(
-    lines: Lines, calculation: Calculation, replica: tuple[Cell, Cell, Cell, Cell], headrooms: Sequence[float]
-) -> None:
+def _by_headroom(lines: Lines, calculation: Calculation, replica: _Replica, headrooms: Sequence[float]) -> None:
     """The same for other headrooms, each a root of the open loop of its own."""
-    peak, knee, runs, gpus = replica
     book, sheet, row = lines.book, lines.sheet, lines.row
-    inputs = calculation.inputs
+    inputs, runs = calculation.inputs, replica.runs
     sheet.band(row, "The same with other headrooms", 8)
     heads = ("headroom", "replicas", "GPUs", "utilisation", "requests [1/s]", "TTFT [ms]", "TPOT [ms]", "objectives")
     sheet.heads(row + 1, heads, (7,))
     first = row + 2
     for number, headroom in enumerate(headrooms, first):
         free = sheet.put(number, 0, headroom, "input_share")
-        replicas = sheet.put(number, 1, _sized(peak, knee, runs, free), "whole")
-        sheet.put(number, 2, shown(runs, replicas * gpus), "whole")
-        sheet.put(number, 3, shown(runs, peak / replicas / knee), "share")
-        rate = sheet.put(number, 4, when(runs, peak / replicas, 0.0), "three")
+        replicas = sheet.put(number, 1, replica.number(free), "whole")
+        sheet.put(number, 2, shown(runs, replicas * replica.gpus), "whole")
+        sheet.put(number, 3, shown(runs, replica.peak / replicas / replica.knee), "share")
+        rate = sheet.put(number, 4, when(runs, replica.peak / replicas, 0.0), "three")
         loaded = calculation.load(f"headroom {number - first + 1}", rate)
         stable = runs & (loaded["stable"] >= 1.0)
         ttft = sheet.put(number, 5, shown(stable, loaded["ttft.expected"] * 1000.0), "one")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.model.graph.cells import Cell, Given, when
@@ -101,6 +102,7 @@ class Sheet:
         return f"'{self.name}'!" if " " in self.name else f"{self.name}!"
 
 
+@cache
 def _letters(column: int) -> str:
     from xlsxwriter.utility import xl_col_to_name  # noqa: PLC0415 - an extra
 
