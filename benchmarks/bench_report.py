@@ -3,7 +3,8 @@
     python benchmarks/bench_report.py [--times 5]
 
 Prints wall and CPU seconds of `rooflinekit report llama-3-8b --batch 32 --isl 2048`, bytecode cached (the aim is 2 s),
-and of updates in headless Chromium, if there is one: of the sliders, and of a sweep of 10,000 rows (the aim is 50 ms).
+and of updates in headless Chromium, if there is one: of the sliders (the aim is 16 ms), and of a sweep of 10,000 rows
+(50 ms).
 """
 
 from __future__ import annotations

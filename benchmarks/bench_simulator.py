@@ -22,17 +22,15 @@ from multiprocessing import get_context
 from rooflinekit.estimation.estimator import Resolved, resolve
 from rooflinekit.estimation.lengths import Fixed, Uniform
 from rooflinekit.model.types.deployment import Deployment
-from rooflinekit.simulation.arrivals import ClosedLoop, Poisson, Requests, generate
+from rooflinekit.simulation.arrivals import Arrival, ClosedLoop, Poisson, Requests, Source, generate
 from rooflinekit.simulation.decoding import Lockstep
 from rooflinekit.simulation.event_loop import Fleet, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
-from rooflinekit.simulation.ledger import Ledger, Objective
+from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.policies import Limits
 from rooflinekit.simulation.replica import Replica
-from rooflinekit.simulation.request import Arrival
 from rooflinekit.simulation.simulate import Load, Scheduler, Setup, serve
-from rooflinekit.simulation.source import OpenSource
-from rooflinekit.simulation.tabulate import build_table
+from rooflinekit.simulation.steps import build_table
 
 MODEL, GPU, RATE = "llama-3-8b", "h100-sxm", 200.0
 
@@ -50,10 +48,10 @@ def peak() -> float:
 def steady_run(longest: int) -> None:
     """Decode steps of a full batch, with nothing else going on."""
     table = build_table(deployment().plan, 64, 131_072)
-    pool, ledger = BlockPool(64 * 6272, 16), Ledger(Objective())
+    pool, ledger = BlockPool(64 * 6272, 16), Ledger(RequestObjective())
     replica = Replica(Limits(max_num_seqs=64, longest_run=longest), table, Lockstep(pool), ledger)
     arrivals: Iterator[Arrival] = iter([Arrival(0.0, 100, 100_000)] * 64)
-    run = Simulation(Fleet([replica]), OpenSource(arrivals), ledger)
+    run = Simulation(Fleet([replica]), Source(arrivals), ledger)
     start = time.process_time()
     run.run()
     took = time.process_time() - start

@@ -21,8 +21,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import lsq_linear
 
-from rooflinekit.evidence.accuracy_serving import predict_group
-from rooflinekit.evidence.serving_table import ServedGroup, read_serving_table, served_groups
+from rooflinekit.evidence.accuracy_serving import ServedGroup, predict_group, read_serving_table, served_groups
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.specs.engines import step_range

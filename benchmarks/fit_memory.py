@@ -18,8 +18,18 @@ from statistics import median
 
 import numpy as np
 
-from rooflinekit.evidence.accuracy_memory import engine_of, memory_accuracy, memory_of, predict_run, run_plan
-from rooflinekit.evidence.memory_table import QUANTITIES, Run, Setup, read_memory_tables, setup_of
+from rooflinekit.evidence.accuracy_memory import (
+    QUANTITIES,
+    StartUpRun,
+    StartUpSetup,
+    engine_of,
+    memory_accuracy,
+    memory_of,
+    predict_run,
+    read_memory_tables,
+    run_plan,
+    setup_of,
+)
 from rooflinekit.model.memory import activation_peak
 from rooflinekit.model.memory.capacity import make_memory_model
 from rooflinekit.model.types.engine import Engine
@@ -55,8 +65,8 @@ TARGETS = {
 class Case:
     """A run that can be answered, with its profile; `kind` is its architecture."""
 
-    run: Run
-    setup: Setup
+    run: StartUpRun
+    setup: StartUpSetup
     engine: Engine | None
     kind: tuple[int, int]
 

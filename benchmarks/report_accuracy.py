@@ -21,7 +21,7 @@ from kernel_errors import band, covered
 from report_page import Block, insert, markdown, percent, table, web
 from report_text import CAVEATS, EXPLAINED, MISSED, SPLIT, TRIED
 
-from rooflinekit.evidence.kernel_fit.intervals import REGIMES
+from rooflinekit.evidence.kernel_fit.calibrate import REGIMES
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS
 
 TARGETS = {

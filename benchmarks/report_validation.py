@@ -17,7 +17,7 @@ import pandas as pd
 from half_split import Half, halves
 from report_page import Block, percent, table, web
 
-from rooflinekit.evidence.kernel_fit.measurements import Measurements, read_measurements
+from rooflinekit.evidence.kernel_fit.groups import Measurements, read_measurements
 from rooflinekit.specs import load_accelerator
 from rooflinekit.validate.attribution import Line
 from rooflinekit.validate.compare_model import compare_model, explain

@@ -19,8 +19,13 @@ import pandas as pd
 from simulated_rows import simulated
 from textbook import derated, textbook
 
-from rooflinekit.evidence.accuracy_serving import Answer, predict_group
-from rooflinekit.evidence.serving_table import ServedGroup, read_serving_table, served_groups
+from rooflinekit.evidence.accuracy_serving import (
+    ServedGroup,
+    ServedPrediction,
+    predict_group,
+    read_serving_table,
+    served_groups,
+)
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.model import MixtureOfExperts
 
@@ -78,7 +83,7 @@ def _ours(
     return table
 
 
-def _with(group: ServedGroup, fits: dict[str, np.ndarray]) -> Answer:
+def _with(group: ServedGroup, fits: dict[str, np.ndarray]) -> ServedPrediction:
     """A group under the costs of a fit; a launch without a graph, and the interval, stay."""
     plan = group.resolved.plan
     costs = fit_engines.costs_of(fits, fit_engines.engine_range(group))

@@ -14,11 +14,11 @@ from functools import partial
 import numpy as np
 
 from rooflinekit.estimation.estimator import Resolved
-from rooflinekit.evidence.serving_table import ServedGroup
+from rooflinekit.evidence.accuracy_serving import ServedGroup
 from rooflinekit.model.types.client import Client
 from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.simulation.arrivals import Arrival
 from rooflinekit.simulation.outcome import Outcome
-from rooflinekit.simulation.request import Arrival
 from rooflinekit.simulation.simulate import Load, serve
 
 

@@ -16,8 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rooflinekit.evidence.accuracy_serving import predict_group
-from rooflinekit.evidence.serving_table import ServedGroup
+from rooflinekit.evidence.accuracy_serving import ServedGroup, predict_group
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.step import make_plan

@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from rooflinekit.simulation.front import simulate
+from rooflinekit.simulation.simulate import simulate
 
 MODEL, GPU, DEPLOYMENT = "llama-3-70b", "h100-sxm", {"tp": 8}
 SPEEDS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0)

@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING
 from rooflinekit.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from rooflinekit.decision.economics.front import cost
-    from rooflinekit.decision.launching.front import launch
-    from rooflinekit.decision.launching.result import Launch
-    from rooflinekit.decision.planning.answer import PlanAnswer
-    from rooflinekit.decision.planning.front import plan
-    from rooflinekit.decision.planning.inverse import largest
-    from rooflinekit.decision.planning.required import break_even_prices, fewest_gpus, required_bandwidth
-    from rooflinekit.decision.sensitivity.front import levers
-    from rooflinekit.decision.sweeping.front import sweep
+    from rooflinekit.decision.economics.cost import cost
+    from rooflinekit.decision.launching.launch import Launch, launch
+    from rooflinekit.decision.planning.inverse import break_even_prices, fewest_gpus, largest, required_bandwidth
+    from rooflinekit.decision.planning.plan import PlanAnswer, plan
+    from rooflinekit.decision.sensitivity.levers import levers
+    from rooflinekit.decision.sweeping.sweep import sweep
     from rooflinekit.estimation.estimator import estimate
     from rooflinekit.estimation.facts import kv_cache_bytes, max_context, parameters
     from rooflinekit.estimation.frames import estimate_frame
@@ -48,13 +45,13 @@ if TYPE_CHECKING:
     )
     from rooflinekit.report.page.front import Report, write_report
     from rooflinekit.report.plots.front import plot, write_plots
-    from rooflinekit.simulation.front import simulate
     from rooflinekit.simulation.predict import predict_step
-    from rooflinekit.simulation.tabulate import step_table
+    from rooflinekit.simulation.simulate import simulate
+    from rooflinekit.simulation.steps import step_table
     from rooflinekit.specs import load_accelerator, load_model
 
 _HOME = {
-    "cost": "rooflinekit.decision.economics.front",
+    "cost": "rooflinekit.decision.economics.cost",
     "Derivation": "rooflinekit.explanation.derivation.front",
     "explain": "rooflinekit.explanation.derivation.front",
     "estimate": "rooflinekit.estimation.estimator",
@@ -62,27 +59,27 @@ _HOME = {
     "max_context": "rooflinekit.estimation.facts",
     "parameters": "rooflinekit.estimation.facts",
     "estimate_frame": "rooflinekit.estimation.frames",
-    "launch": "rooflinekit.decision.launching.front",
-    "Launch": "rooflinekit.decision.launching.result",
+    "launch": "rooflinekit.decision.launching.launch",
+    "Launch": "rooflinekit.decision.launching.launch",
     "ParameterCount": "rooflinekit.model.parameter_count",
-    "PlanAnswer": "rooflinekit.decision.planning.answer",
-    "plan": "rooflinekit.decision.planning.front",
+    "PlanAnswer": "rooflinekit.decision.planning.plan",
+    "plan": "rooflinekit.decision.planning.plan",
     "largest": "rooflinekit.decision.planning.inverse",
-    "break_even_prices": "rooflinekit.decision.planning.required",
-    "fewest_gpus": "rooflinekit.decision.planning.required",
-    "required_bandwidth": "rooflinekit.decision.planning.required",
+    "break_even_prices": "rooflinekit.decision.planning.inverse",
+    "fewest_gpus": "rooflinekit.decision.planning.inverse",
+    "required_bandwidth": "rooflinekit.decision.planning.inverse",
     "plot": "rooflinekit.report.plots.front",
     "write_plots": "rooflinekit.report.plots.front",
     "Estimate": "rooflinekit.estimation.results",
-    "levers": "rooflinekit.decision.sensitivity.front",
+    "levers": "rooflinekit.decision.sensitivity.levers",
     "predict_step": "rooflinekit.simulation.predict",
     "Report": "rooflinekit.report.page.front",
     "shapes": "rooflinekit.explanation.walk.front",
-    "simulate": "rooflinekit.simulation.front",
-    "step_table": "rooflinekit.simulation.tabulate",
+    "simulate": "rooflinekit.simulation.simulate",
+    "step_table": "rooflinekit.simulation.steps",
     "load_accelerator": "rooflinekit.specs",
     "load_model": "rooflinekit.specs",
-    "sweep": "rooflinekit.decision.sweeping.front",
+    "sweep": "rooflinekit.decision.sweeping.sweep",
     "write_report": "rooflinekit.report.page.front",
     "Batch": "rooflinekit.model.types.batch",
     "Deployment": "rooflinekit.model.types.deployment",

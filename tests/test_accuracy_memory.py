@@ -10,9 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
-from rooflinekit.evidence.accuracy_memory import engine_of, memory_accuracy, memory_of, predict_run
+from rooflinekit.evidence.accuracy_memory import (
+    engine_of,
+    memory_accuracy,
+    memory_of,
+    predict_run,
+    read_memory_tables,
+    setup_of,
+)
 from rooflinekit.evidence.gguf import gguf_memory
-from rooflinekit.evidence.memory_table import read_memory_tables, setup_of
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs import load_model

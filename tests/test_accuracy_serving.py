@@ -16,8 +16,14 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.evidence.accuracy_serving import predict_group, serving_accuracy
-from rooflinekit.evidence.serving_table import METRICS, published_table, read_serving_table, served_groups
+from rooflinekit.evidence.accuracy_serving import (
+    METRICS,
+    predict_group,
+    published_table,
+    read_serving_table,
+    served_groups,
+    serving_accuracy,
+)
 from rooflinekit.specs.calibration.load import load_calibration
 
 STATIC = {

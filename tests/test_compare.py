@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
-from rooflinekit.evidence.compare import Given, compare
-from rooflinekit.evidence.gap import CAUSES, attribute
+from rooflinekit.evidence.benchmark_runs import LoadPoint, LoadPrediction, predict_load
+from rooflinekit.evidence.compare import CAUSES, Given, attribute, compare
 from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp, read_measurements
 from rooflinekit.model.memory.capacity import make_memory_model
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, SpecError
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.compare import compare_text
-from rooflinekit.simulation.interference import Interference, LoadPoint, LoadPrediction
 
 VLLM = {
     "date": "20260101-000000", "endpoint_type": "vllm", "backend": "vllm", "label": None,
@@ -304,7 +303,9 @@ def test_no_value_in_a_known_file_makes_a_traceback(tmp_path_factory, data, know
     path = tmp_path_factory.mktemp("fuzz") / "run.json"
     path.write_text(json.dumps(whole), encoding="utf-8")
     try:
-        found = compare([path], EVERYTHING, Fixed)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("rooflinekit.evidence.compare.predict_load", lambda *_: EXPECTED)
+            found = compare([path], EVERYTHING)
     except InputError as error:
         assert "run.json" in str(error)
     else:
@@ -316,18 +317,6 @@ def test_no_value_in_a_known_file_makes_a_traceback(tmp_path_factory, data, know
 PARTS = {"step": 8.0, "interference": 1.0, "prefill": 40.0, "queue": 60.0}
 EXPECTED = LoadPrediction(100.0, 9.0, 100.0 + 255 * 9.0, 2700.0, PARTS, 32)
 LOAD = LoadPoint(1024, 256, users=32, requests=320)
-
-
-class Fixed:
-    """A predictor that always says the same."""
-
-    def __init__(self, _):
-        pass
-
-    def predict(self, _):
-        return EXPECTED
-
-
 RUN = Measurement(
     "run", "t", Facts(), Spread(150.0, low=45.0), Spread(11.0), Spread(11.0, p50=8.5), Spread(2960.0), 2560.0, 10.0
 )
@@ -377,15 +366,20 @@ def test_what_a_file_cannot_tell_apart_is_said():
 
 
 @pytest.fixture(scope="module")
-def loaded(plan_of):
+def predictor(plan_of):
     plan = plan_of("llama-3.1-8b", calibration="h100-sxm--vllm")
-    return Interference(Predictor(plan, make_memory_model(plan)))
+    return Predictor(plan, make_memory_model(plan))
 
 
-def test_tpot_is_the_step_and_a_share_of_every_other_prefill(loaded):
-    found = loaded.predict(LoadPoint(1024, 256, users=32, requests=320))
-    step = loaded.predictor.evaluate(Workload(32.0, 1024.0, 256.0)).tpot.expected * 1e3
-    prefill = loaded.predictor.evaluate(Workload(1.0, 1024.0, 256.0)).ttft.expected * 1e3
+@pytest.fixture(scope="module")
+def loaded(predictor):
+    return lambda point: predict_load(predictor, point)  # a function: Hypothesis prints the arguments of a test
+
+
+def test_tpot_is_the_step_and_a_share_of_every_other_prefill(loaded, predictor):
+    found = loaded(LoadPoint(1024, 256, users=32, requests=320))
+    step = predictor.evaluate(Workload(32.0, 1024.0, 256.0)).tpot.expected * 1e3
+    prefill = predictor.evaluate(Workload(1.0, 1024.0, 256.0)).ttft.expected * 1e3
     # beside decodes a prompt costs less than by itself, and more than nothing
     assert step < found.tpot_ms < step + 31 * prefill / 256
     assert found.parts["step"] == pytest.approx(step)
@@ -395,14 +389,14 @@ def test_tpot_is_the_step_and_a_share_of_every_other_prefill(loaded):
 
 
 def test_one_user_meets_neither_queue_nor_interference(loaded):
-    found = loaded.predict(LoadPoint(1024, 256, users=1))
+    found = loaded(LoadPoint(1024, 256, users=1))
     assert (found.parts["queue"], found.parts["interference"]) == (0.0, 0.0)
     assert found.output_tok_s == pytest.approx(256e3 / found.e2e_ms)
 
 
 @given(st.integers(1, 200), st.integers(64, 2048), st.integers(16, 1024))
 def test_more_users_wait_longer_and_get_more_out_together(loaded, users, isl, osl):
-    few, many = (loaded.predict(LoadPoint(isl, osl, users=n)) for n in (users, 2 * users))
+    few, many = (loaded(LoadPoint(isl, osl, users=n)) for n in (users, 2 * users))
     assert many.tpot_ms >= few.tpot_ms
     assert many.e2e_ms >= few.e2e_ms
     if not many.note:
@@ -411,37 +405,37 @@ def test_more_users_wait_longer_and_get_more_out_together(loaded, users, isl, os
 
 @pytest.mark.parametrize("rate", [0.1, 1.0, 5.0])
 def test_an_open_loop_keeps_up_and_obeys_littles_law(loaded, rate):
-    found = loaded.predict(LoadPoint(1024, 256, rate=rate))
+    found = loaded(LoadPoint(1024, 256, rate=rate))
     assert found.output_tok_s == rate * 256
     assert found.running == pytest.approx(rate * found.e2e_ms / 1e3)
     assert found.note == ""
 
 
 def test_above_the_knee_it_is_unstable_and_says_the_rate_that_is_not(loaded):
-    found = loaded.predict(LoadPoint(1024, 256, rate=1e4))
+    found = loaded(LoadPoint(1024, 256, rate=1e4))
     assert found.note.startswith("unstable: 10000 requests/s exceed the ")
     most = float(found.note.split()[5])
-    assert not loaded.predict(LoadPoint(1024, 256, rate=0.98 * most)).note
-    assert loaded.predict(LoadPoint(1024, 256, rate=1.02 * most)).note
+    assert not loaded(LoadPoint(1024, 256, rate=0.98 * most)).note
+    assert loaded(LoadPoint(1024, 256, rate=1.02 * most)).note
 
 
 def test_a_burst_waits_half_as_long_as_a_loop_that_goes_on(loaded):
     """Four waves of 16: who waits for a turn waits 1.5 of them on average, in a loop without end three."""
-    once, loop = (loaded.predict(LoadPoint(1024, 256, users=64, requests=n, most=16)) for n in (64, None))
-    alone = [loaded.predict(LoadPoint(1024, 256, users=16, requests=n)) for n in (16, None)]
+    once, loop = (loaded(LoadPoint(1024, 256, users=64, requests=n, most=16)) for n in (64, None))
+    alone = [loaded(LoadPoint(1024, 256, users=16, requests=n)) for n in (16, None)]
     assert once.parts["queue"] - alone[0].parts["queue"] == pytest.approx(1.5 * alone[0].e2e_ms)
     assert loop.parts["queue"] - alone[1].parts["queue"] == pytest.approx(3.0 * alone[1].e2e_ms)
     assert loop.output_tok_s == pytest.approx(64 * 256e3 / loop.e2e_ms)  # Little's law
 
 
 def test_more_requests_than_fit_cap_the_batch_and_wait(loaded):
-    free, capped = (loaded.predict(LoadPoint(1024, 256, users=64, most=most)) for most in (None, 16))
+    free, capped = (loaded(LoadPoint(1024, 256, users=64, most=most)) for most in (None, 16))
     assert (capped.running, free.running) == (16, 64)
     assert capped.tpot_ms < free.tpot_ms
     assert capped.ttft_ms > free.ttft_ms
     assert "16 of 64" in capped.note
     with pytest.raises(DoesNotFitError, match="not one request"):
-        loaded.predict(LoadPoint(10**8, 256, users=1))
+        loaded(LoadPoint(10**8, 256, users=1))
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

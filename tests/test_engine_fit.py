@@ -15,23 +15,22 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.evidence.benchmark_runs import Given
+from rooflinekit.evidence.benchmark_runs import Given, LoadPoint, predict_load
 from rooflinekit.evidence.compare import compare
 from rooflinekit.evidence.engine_fit import fit_engine
 from rooflinekit.evidence.engine_fit.parameters import MOST, REACH, Parameter
 from rooflinekit.evidence.engine_fit.solve import Linear, Rows, solve
 from rooflinekit.evidence.measured import Facts
 from rooflinekit.evidence.measured.read import is_benchmark
-from rooflinekit.model.execution import Iteration, run_by
+from rooflinekit.model.execution import changed
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.roofline import StepTime, time_kernel
+from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.errors import InputError, SpecError
 from rooflinekit.model.types.kernel import CollectiveShape, GemmShape, Kernel
-from rooflinekit.simulation.interference import Interference, LoadPoint
 from rooflinekit.simulation.predict import predict_step
 from rooflinekit.specs.calibration import load_calibration
 
@@ -39,7 +38,6 @@ MODEL = "llama-3.1-8b"
 LOADS = ((1, 128, 256), (8, 1024, 256), (32, 256, 512), (96, 512, 128))  # users, tokens in, tokens out
 TRUE = {"step": 9e-4, "memory": 1.06, "request": 0.05}
 GIVEN = Given(Facts(model=MODEL, gpu="h100-sxm", tp=1, engine="vllm"))
-ONCE = Iteration(passes=1.0, sequences=0.0, layers=0, gpus=1, eager=False)
 
 
 def predicted(load, tp=1, engine="vllm", **costs):
@@ -49,7 +47,7 @@ def predicted(load, tp=1, engine="vllm", **costs):
     plan = resolved.plan
     changed = replace(plan, engine=replace(plan.engine, costs=replace(plan.engine.costs, **costs)))
     point = LoadPoint(isl, osl, users, None, 10 * users)
-    return Interference(Predictor(changed, resolved.predictor.memory)).predict(point)
+    return predict_load(Predictor(changed, resolved.predictor.memory), point)
 
 
 def as_vllm(load, found, tp=1):
@@ -310,8 +308,7 @@ def gemm(m, n=4096.0):
 
 def run_one(kernel, system, **costs):
     timed = time_kernel(kernel, system, load_calibration("h100-sxm--vllm"))
-    step = StepTime((timed,))
-    return timed, run_by(StepCosts(**costs), step, ONCE).kernels[0]
+    return timed, changed(timed, StepCosts(**costs))
 
 
 @pytest.mark.parametrize(("rows", "slow", "other"), [(1.0, "memory", "compute"), (16384.0, "compute", "memory")])

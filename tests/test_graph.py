@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.model.graph import BranchError, Graph, trace
+from rooflinekit.model.graph import BranchError, Graph, Pool, trace
 from rooflinekit.model.graph.merge import Merge
 from rooflinekit.model.graph.python import compiled
-from rooflinekit.model.graph.symbol import Pool
 from rooflinekit.model.graph.table import Table
+from rooflinekit.model.graph.templates import Library, array, call
 from rooflinekit.model.graph.trace import flat
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
@@ -126,6 +126,26 @@ def test_many_graphs_are_one_with_parameters(x: float) -> None:
         values = [entry.values[place] for entry in parameters]
         (found,) = quick(x, *(value.at if isinstance(value, Table) else value for value in values))
         assert found == pytest.approx(compiled(Graph(("x",), {"": graph}))(x)[0], rel=1e-15)
+
+
+def test_graphs_of_one_shape_share_a_function_and_call_each_other() -> None:
+    """Only what tells them apart is data, whatever other graphs of the pool made first; loops may call."""
+    pool, library = Pool(), Library()
+    inner = [library.add(trace(lambda x, n=n: [x * n, x + 1.0], ["x"])) for n in (3.0, 5.0)]
+    assert inner[0].template is inner[1].template
+
+    def outer(function: Any) -> Any:
+        def body(x: Any, y: Any) -> list[Any]:
+            (steps,) = repeat(4, [x], lambda a: [call(function, [a], 2)[0] + y], lambda a: a > 100.0)
+            return [steps, array(call(function, [y], 2), pool)]
+
+        return library.add(trace(body, ["x", "y"], pool=pool))
+
+    first, second = map(outer, inner)
+    assert first.template is second.template
+    printed = library.printed()
+    assert printed.data["numbers"] == [[[3.0], [5.0]], [[0], [1]]]
+    assert "I[k[0]](y)" in printed.source
 
 
 def test_the_core_knows_no_physics() -> None:

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rooflinekit.evidence.accuracy_serving import predict_group
-from rooflinekit.evidence.serving_table import METRICS, read_serving_table, served_groups
+from rooflinekit.evidence.accuracy_serving import METRICS, predict_group, read_serving_table, served_groups
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from serving_errors import WAYS, errors

@@ -8,8 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rooflinekit.evidence.accuracy_serving import predict_group
-from rooflinekit.evidence.serving_table import METRICS, published_table, read_serving_table, served_groups
+from rooflinekit.evidence.accuracy_serving import (
+    METRICS,
+    predict_group,
+    published_table,
+    read_serving_table,
+    served_groups,
+)
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.engines import engine_version_of

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from rooflinekit.evidence.kernel_fit.measurements import SCHEMA, read_measurements
+from rooflinekit.evidence.kernel_fit.groups import SCHEMA, read_measurements
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.validate.device import Device, version_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from rooflinekit.evidence.kernel_fit.measurements import Measurements
+from rooflinekit.evidence.kernel_fit.groups import Measurements
 from rooflinekit.model.types.dtype import parse_dtype
 
 __all__ = ["SPEC_FILE", "cpu_spec", "has_ceilings"]

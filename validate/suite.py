@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rooflinekit.evidence.kernel_fit.measurements import read_measurements
+from rooflinekit.evidence.kernel_fit.groups import read_measurements
 from rooflinekit.model.types.errors import ArchitectureError
 from rooflinekit.validate.case import Case
 from rooflinekit.validate.ceilings import ceilings

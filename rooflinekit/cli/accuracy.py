@@ -59,8 +59,7 @@ def serving(
     force: bool = False,
 ) -> int:  # fmt: skip
     """Score whole requests: latencies and throughputs by source, model, accelerator and metric."""
-    from rooflinekit.evidence.accuracy_serving import serving_accuracy
-    from rooflinekit.evidence.serving_table import published_table
+    from rooflinekit.evidence.accuracy_serving import published_table, serving_accuracy
 
     with counting("scoring") as progress:
         found = serving_accuracy([Path(file) for file in files] or [published_table()], calibration, progress)

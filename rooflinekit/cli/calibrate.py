@@ -15,7 +15,7 @@ from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
-    from rooflinekit.evidence.kernel_fit.build import Built
+    from rooflinekit.evidence.kernel_fit.calibrate import Built
 
 __all__ = ["calibrate"]
 
@@ -62,7 +62,7 @@ def _from_benchmarks(said: dict[str, Any]) -> int:
 
 
 def _from_kernels(said: dict[str, Any]) -> int:
-    from rooflinekit.evidence.kernel_fit.build import build_calibration
+    from rooflinekit.evidence.kernel_fit.calibrate import build_calibration
     from rooflinekit.specs import load_accelerator
 
     _check_kernel_options(said)
@@ -91,7 +91,7 @@ def _check_kernel_options(said: dict[str, Any]) -> None:
 
 def _show_models(files: list[Path], gpu: str, out: Path) -> None:
     """Steps of models that measurement files hold, predicted with the calibration just written."""
-    from rooflinekit.evidence.kernel_fit.measurements import SUFFIX, read_measurements
+    from rooflinekit.evidence.kernel_fit.groups import SUFFIX, read_measurements
     from rooflinekit.validate.compare_model import model_report
 
     for path in files:

@@ -22,7 +22,7 @@ __all__ = ["cost"]
 )  # fmt: skip
 def cost(model: str, *, format: str = "table", out: Path | None = None, force: bool = False, **scenario: Any) -> None:
     """Price cached, input and output tokens, dialogues and long contexts, and say why output costs more."""
-    from rooflinekit.decision.economics.front import cost as found_cost
+    from rooflinekit.decision.economics.cost import cost as found_cost
     from rooflinekit.report.cost import cost_text
 
     if out is not None:

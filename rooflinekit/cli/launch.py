@@ -12,7 +12,7 @@ from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
-    from rooflinekit.decision.launching.result import Launch
+    from rooflinekit.decision.launching.launch import Launch
 
 __all__ = ["launch"]
 
@@ -31,8 +31,8 @@ def launch(
     model: str | None, *, format: str = "table", out: Path | None = None, force: bool = False, **scenario: Any
 ) -> None:
     """Write a deployment or a plan as commands and configuration of vLLM, SGLang or TensorRT-LLM."""
-    from rooflinekit.decision.launching.front import launch as export
-    from rooflinekit.decision.launching.shell import launch_script
+    from rooflinekit.decision.launching.launch import launch as export
+    from rooflinekit.decision.launching.launch import launch_script
     from rooflinekit.report.launch import launch_markdown, launch_rows
 
     if "plan" in scenario and "gpu" in scenario:
@@ -50,7 +50,7 @@ def _is_folder(out: Path) -> bool:
 
 def _write(made: Launch, folder: Path, format: str, force: bool) -> None:
     """The script and its configuration files into a folder; nothing if one of them is there already."""
-    from rooflinekit.decision.launching.shell import launch_script
+    from rooflinekit.decision.launching.launch import launch_script
 
     if format != "table":
         raise InputError(f"--format {format} is one file; give --out a file's name, not a folder")

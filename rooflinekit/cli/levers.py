@@ -25,7 +25,7 @@ def levers(
     **scenario: Any,
 ) -> None:  # fmt: skip
     """Say what would help a deployment most: elasticities, weights or cache, and moves ranked by gain."""
-    from rooflinekit.decision.sensitivity.front import levers as found_levers
+    from rooflinekit.decision.sensitivity.levers import levers as found_levers
     from rooflinekit.report.levers import levers_text
 
     if out is not None:

@@ -14,9 +14,8 @@ from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
-    from rooflinekit.decision.planning.answer import PlanAnswer
-    from rooflinekit.decision.planning.required import BreakEven
-    from rooflinekit.decision.planning.solution import Solution
+    from rooflinekit.decision.planning.inverse import BreakEven, Solution
+    from rooflinekit.decision.planning.plan import PlanAnswer
 
 __all__ = ["plan"]
 
@@ -55,8 +54,8 @@ def _answered(
     model: str, gpus: list[str], slo: str | None, inverse: tuple[str | None, str | None], asked: dict[str, Any]
 ) -> PlanAnswer | Solution | BreakEven:
     """Ask the question that the options make."""
-    from rooflinekit.decision.planning.front import plan as run
-    from rooflinekit.decision.planning.required import break_even_prices, fewest_gpus
+    from rooflinekit.decision.planning.inverse import break_even_prices, fewest_gpus
+    from rooflinekit.decision.planning.plan import plan as run
 
     largest, least = inverse
     if largest is not None and least is not None:
@@ -81,7 +80,7 @@ def _one_deployment(
 ) -> Solution:
     """Questions about one deployment: every list has one element."""
     from rooflinekit.decision.planning import inverse
-    from rooflinekit.decision.planning.required import required_bandwidth
+    from rooflinekit.decision.planning.inverse import required_bandwidth
 
     single: dict[str, Any] = {}
     for key in part_of(asked, _LISTS):
@@ -117,8 +116,8 @@ def _refuse(given: Mapping[str, Any], why: str) -> None:
 
 
 def _render(answer: PlanAnswer | Solution | BreakEven, format: str) -> str:
-    from rooflinekit.decision.planning.answer import PlanAnswer
-    from rooflinekit.decision.planning.solution import Solution
+    from rooflinekit.decision.planning.inverse import Solution
+    from rooflinekit.decision.planning.plan import PlanAnswer
     from rooflinekit.report import plan as report
 
     if format == "json":

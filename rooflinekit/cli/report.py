@@ -63,7 +63,7 @@ def _alone(given: list[str]) -> None:
 
 
 def _simulated(model: str, requests: int | None, scenario: dict[str, Any]) -> Outcome | None:
-    from rooflinekit.simulation.front import simulate as run
+    from rooflinekit.simulation.simulate import simulate as run
 
     if requests is None:
         return None

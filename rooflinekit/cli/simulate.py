@@ -36,7 +36,7 @@ def simulate(
 ) -> int:  # fmt: skip
     """Serve requests step by step, and say what users feel: percentiles of TTFT, TPOT and latency under load."""
     from rooflinekit.report.simulation import outcome_markdown, outcome_text
-    from rooflinekit.simulation.front import simulate as run
+    from rooflinekit.simulation.simulate import simulate as run
     from rooflinekit.simulation.watch import TIMELINE, ChromeTrace, both
 
     for path in (out, timeline, chrome_trace):

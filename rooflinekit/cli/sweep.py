@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rooflinekit.decision.sweeping.answer import Job
-    from rooflinekit.decision.sweeping.front import Means
     from rooflinekit.decision.sweeping.grid import Grid
-    from rooflinekit.decision.sweeping.kept import Kept
+    from rooflinekit.decision.sweeping.output import Kept
+    from rooflinekit.decision.sweeping.sweep import Means
     from rooflinekit.decision.sweeping.tables import ParquetTable, TextTable
     from rooflinekit.decision.sweeping.workbook import Sheet
 
@@ -52,11 +52,9 @@ def sweep(
 
     A LIST is 1,2,8; 1:4 is 1, 2, 3, 4; 0:100:25 has steps of 25; 4:64*2 doubles from 4 to 64.
     """
-    from rooflinekit.decision.sweeping.answer import Job
-    from rooflinekit.decision.sweeping.front import Means, Shard, run
-    from rooflinekit.decision.sweeping.pareto import parse_goals
-    from rooflinekit.decision.sweeping.price import check_price
-    from rooflinekit.decision.sweeping.tally import Tally
+    from rooflinekit.decision.sweeping.answer import Job, check_price
+    from rooflinekit.decision.sweeping.pareto import Tally, parse_goals
+    from rooflinekit.decision.sweeping.sweep import Means, Shard, run
     from rooflinekit.model.types.batch import whole_number
 
     if out is not None:
@@ -83,10 +81,8 @@ def _source(
     name: str, axes: dict[str, str], also: Sequence[str], sheet: str | None, job: Job
 ) -> tuple[Grid | Table, Any]:
     """The scenarios, and what tells them from others."""
-    from rooflinekit.decision.sweeping.axes import parse_axis
-    from rooflinekit.decision.sweeping.front import check_inputs
-    from rooflinekit.decision.sweeping.grid import Grid
-    from rooflinekit.decision.sweeping.sources import identity, is_table, open_table
+    from rooflinekit.decision.sweeping.grid import Grid, parse_axis
+    from rooflinekit.decision.sweeping.sweep import check_inputs, identity, is_table, open_table
 
     for pair in also:
         key, equals, text = pair.partition("=")
@@ -107,7 +103,7 @@ def _source(
 
 
 def _kept(resume: bool, out: Path | None, asked: Any) -> Kept:
-    from rooflinekit.decision.sweeping.kept import Kept
+    from rooflinekit.decision.sweeping.output import Kept
 
     if out is None:
         raise InputError("--resume keeps finished pieces beside the output; add --out FILE")
@@ -142,7 +138,7 @@ def _draw(parts: list[pd.DataFrame], folder: Path, force: bool) -> None:
 
 
 def _best(answers: Iterable[pd.DataFrame], goals: Any) -> Iterable[pd.DataFrame]:
-    from rooflinekit.decision.sweeping.front import front_of
+    from rooflinekit.decision.sweeping.sweep import front_of
 
     return front_of(answers, goals) if goals else answers
 
@@ -154,7 +150,7 @@ def _deliver(
     from functools import partial
 
     from rooflinekit.decision.sweeping.output import SUFFIXES, check_suffix, write_table
-    from rooflinekit.decision.sweeping.sources import WORKBOOKS
+    from rooflinekit.decision.sweeping.sweep import WORKBOOKS
     from rooflinekit.decision.sweeping.workbook import Sheet
     from rooflinekit.decision.sweeping.workbook_out import write_beside
 

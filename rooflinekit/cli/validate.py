@@ -23,7 +23,7 @@ from rooflinekit.model.types.errors import (
 )
 
 if TYPE_CHECKING:
-    from rooflinekit.evidence.kernel_fit.measurements import Measurements
+    from rooflinekit.evidence.kernel_fit.groups import Measurements
     from rooflinekit.validate.device import Device
     from rooflinekit.validate.record import Recorder
 
@@ -135,7 +135,7 @@ def _interruptible() -> Iterator[None]:
 
 def _said(place: Device, recorder: Recorder, ending: str, minutes: float, gpu: str | None) -> list[str]:
     """What was written, what could not be measured and why, models beside their prediction, and what to do next."""
-    from rooflinekit.evidence.kernel_fit.measurements import read_measurements
+    from rooflinekit.evidence.kernel_fit.groups import read_measurements
     from rooflinekit.evidence.kernel_fit.tables import OPERATIONS
 
     found = read_measurements(recorder.path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,13 +59,21 @@ class Accuracy:
     groups: tuple[Score, ...]
     by: str = "op"  #: the key that the summary is by: op, metric or quantity
 
+    @classmethod
+    def of(cls, scores: Sequence[Score], unanswered: Mapping[str, int], by: str) -> Accuracy:
+        """Groups with their answered rows, and the rows that nobody answers."""
+        answered = sum(group.answered for group in scores)
+        return cls(answered + sum(unanswered.values()), answered, dict(unanswered), tuple(scores), by)
+
     @property
     def summary(self) -> dict[str, dict[str, float | None]]:
         """By operation, metric or quantity: the median over its groups of each figure."""
         found: dict[str, dict[str, float | None]] = {}
         for kind in dict.fromkeys(group.key[self.by] for group in self.groups):
             own = [group for group in self.groups if group.key[self.by] == kind]
-            found[kind] = {figure: _median([getattr(group, figure) for group in own]) for figure in _FIGURES}
+            for figure in _FIGURES:
+                known = [value for group in own if (value := getattr(group, figure)) is not None]
+                found.setdefault(kind, {})[figure] = float(np.median(known)) if known else None
         return found
 
     @property
@@ -106,8 +114,7 @@ def kernel_accuracy(
                 if progress is not None:
                     progress(f"{operation} {' '.join(group.named.values())}")
                 scores.append(_score_group(group, given, own, unanswered))
-    answered = sum(group.answered for group in scores)
-    return Accuracy(answered + sum(unanswered.values()), answered, dict(unanswered), tuple(scores))
+    return Accuracy.of(scores, unanswered, "op")
 
 
 def score(key: dict[str, str], measured: Array, predicted: Array, inside: NDArray[np.bool_] | None, rows: int) -> Score:
@@ -131,7 +138,11 @@ def _score_group(
         system = System.of(own if own is not None and mine else load_accelerator(group.gpu).value)
         if group.engine not in (*ENGINES, *_HOME_OF):
             raise UnknownNameError("engine", group.engine, [known for known in ENGINES if known != "ideal"])
-        chosen = _calibration(group, system, asked)
+        engine = _HOME_OF.get(group.engine, group.engine)
+        if isinstance(asked, Calibration):
+            chosen: Calibration | None = stand_in(asked, system.accelerator, engine)[0]
+        else:
+            chosen = None if asked == "none" else choose_calibration(system.accelerator, engine)[0]
         predicted, low, high, rows = _predict(group, system, chosen)
     except RooflinekitError as error:
         unanswered[str(error)] += len(group.table)
@@ -143,13 +154,6 @@ def _score_group(
 def signature(calibration: Calibration | None) -> str:
     """Name and hash of a calibration; empty for none."""
     return f"{calibration.name} {calibration.hash}" if calibration else ""
-
-
-def _calibration(group: Group, system: System, asked: Calibration | str | None) -> Calibration | None:
-    engine = _HOME_OF.get(group.engine, group.engine)
-    if isinstance(asked, Calibration):
-        return stand_in(asked, system.accelerator, engine)[0]
-    return None if asked == "none" else choose_calibration(system.accelerator, engine)[0]
 
 
 def _predict(group: Group, system: System, calibration: Calibration | None) -> tuple[Array, Array, Array, Measured]:
@@ -171,8 +175,3 @@ def _predict(group: Group, system: System, calibration: Calibration | None) -> t
         pieces = [np.broadcast_to(getattr(t, part), (n,)) for t, n in zip(timed, named.sizes, strict=True)]
         columns.append(np.concatenate(pieces).astype(float))
     return columns[0], columns[1], columns[2], named
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.median(known)) if known else None

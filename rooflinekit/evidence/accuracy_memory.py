@@ -1,29 +1,263 @@
-"""Predictions of memory against measured start-ups: weights, activation peak, pool, blocks, tokens."""
+"""Predictions of memory against the memory table: weights, activation peak, pool, blocks, tokens."""
 
 from __future__ import annotations
 
+import csv
+import io
+import math
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from rooflinekit.evidence.accuracy import Accuracy, score
 from rooflinekit.evidence.gguf import gguf_memory
-from rooflinekit.evidence.memory_table import Run, Setup, read_memory_tables, setup_of
 from rooflinekit.model.memory.capacity import Memory, make_memory_model
 from rooflinekit.model.step import Plan, make_plan
-from rooflinekit.model.types.engine import Engine
-from rooflinekit.model.types.errors import InputError, RooflinekitError
-from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.engine import Engine, EngineSettings
+from rooflinekit.model.types.errors import InputError, RooflinekitError, SpecError, UnknownNameError
+from rooflinekit.model.types.hardware import Accelerator, System
+from rooflinekit.model.types.model import Model, WeightFormats
 from rooflinekit.model.types.units import GIB
+from rooflinekit.specs import load_accelerator, load_model, read_text
 from rooflinekit.specs.engines import load_engine
 
-__all__ = ["engine_of", "memory_accuracy", "memory_of", "predict_run", "run_plan"]
+__all__ = [
+    "QUANTITIES",
+    "StartUpRun",
+    "StartUpSetup",
+    "engine_of",
+    "memory_accuracy",
+    "memory_of",
+    "predict_run",
+    "read_memory_tables",
+    "run_plan",
+    "setup_of",
+]
+
+QUANTITIES = (
+    "weights_gib_per_gpu", "non_torch_gib", "activation_peak_gib", "cudagraph_gib", "kv_pool_gib_per_gpu",
+    "kv_pool_tokens", "kv_blocks", "max_concurrency",
+)  # fmt: skip
+_COLUMNS = ("run_id", "engine", "model", "gpu", "tp", "quantity", "value")
+_ENGINES = {"vllm-v0": "vllm", "tensorrt-llm": "trtllm", "llama.cpp": "llamacpp"}
+_V0 = "0.7"  # what a V0 run without a version is taken for
+_NUMBER = re.compile(r"\d+(?:\.\d+)*")
+_VERSION = re.compile(r"(?:^|[^\d.])[vb]?(\d{1,2}\.\d+(?:\.\d+)?)(?=$|[^\d])")
+_SUFFIX = re.compile(
+    r"[-_. ](?:instruct|it|chat|base|sft|hf|fp8(?:-dynamic|-block)?|(?:fp8-)?dynamic|quantized|w\d+a\d+|awq|gptq"
+    r"|int[48]|fp4|bnb|4bit|bf16|fp16|f16|gguf|int4-?wo|weight-only|mxfp4|nvfp4)$",
+    re.IGNORECASE,
+)
+_DATE = re.compile(r"[-_]\d{4}$")
+_REPLICAS = re.compile(r"\bDP(\d+)\b.*expert parallel (\d+)", re.IGNORECASE)
+_BLOCK = re.compile(r"block-size (\d+)")
+_STAND_IN = "h100-sxm"  # of an accelerator that nobody knows, whose memory the table gives
+_LABEL, _VISIBLE = re.compile(r"(\d+) ?GB"), 0.985  # GiB that CUDA shows for one of the label
+_DESCRIBED = {"64-layer GDN hybrid": "qwen3.5-27b", "7B MHA Llama-class": "llama-2-7b"}  # names that were held back
+
+_WEIGHTS: dict[str, Dtype] = {
+    "fp8-block": Dtype.FP8_BLOCK, "fp8": Dtype.FP8, "int8": Dtype.INT8, "awq": Dtype.INT4, "gptq": Dtype.INT4,
+    "bnb-4bit": Dtype.INT4_G64, "4-bit": Dtype.INT4, "int4": Dtype.INT4, "w4a16": Dtype.INT4, "nvfp4": Dtype.NVFP4,
+}  # fmt: skip
 
 _OF_POOL = ("kv_pool_gib_per_gpu", "kv_pool_tokens", "kv_blocks", "max_concurrency")
 _ROOM = 1024  # accelerators that a system may join: what fits does not depend on its links
+
+
+@dataclass(frozen=True)
+class StartUpRun:
+    """One start-up: the columns that its rows share, the value of each quantity, and rows whose value is none."""
+
+    facts: Mapping[str, str]
+    values: Mapping[str, float]
+    unread: int = 0
+
+    @property
+    def engine(self) -> str:
+        """The table's name of the engine."""
+        return self.facts["engine"]
+
+
+@dataclass(frozen=True)
+class StartUpSetup:
+    """A run in this library's terms; `bits` a weight where llama.cpp's formats are not ours."""
+
+    model: Model
+    accelerator: Accelerator
+    deployment: Deployment
+    memory_known: bool
+    bits: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+def read_memory_tables(files: Sequence[Path]) -> list[StartUpRun]:
+    """The runs of some tables.
+
+    Raises SpecError for a file that is no memory table, or a quantity that is not one.
+    """
+    return [run for path in files for run in _runs(path)]
+
+
+def _runs(path: Path) -> Iterable[StartUpRun]:
+    columns, rows = _read(path)
+    missing = [column for column in _COLUMNS if column not in columns]
+    if missing:
+        raise SpecError(f"{path}: is not a memory table: column {missing[0]!r} is missing")
+    facts: dict[str, Mapping[str, str]] = {}
+    values: dict[str, dict[str, float]] = {}
+    unread: Counter[str] = Counter()
+    for line, row in enumerate(rows, 2):
+        name = row["run_id"]
+        facts.setdefault(name, {key: (value or "").strip() for key, value in row.items() if key})
+        values.setdefault(name, {})
+        quantity = row["quantity"]
+        if quantity not in QUANTITIES:
+            raise SpecError(f"{path}: line {line}: quantity {quantity!r} is not one of {', '.join(QUANTITIES)}")
+        try:
+            value = float(row["value"] or "")
+        except ValueError:
+            value = math.nan
+        if math.isfinite(value) and value:  # a few logs print a graph's memory as below 0
+            values[name][quantity] = value
+        else:
+            unread[name] += 1
+    return [StartUpRun(facts[name], values[name], unread[name]) for name in facts]
+
+
+def _read(path: Path) -> tuple[Collection[str], Iterable[Mapping[str, str]]]:
+    """Columns and rows of a CSV or Parquet file, every cell as text."""
+    if path.suffix != ".parquet":
+        reader = csv.DictReader(io.StringIO(read_text(path)))
+        return reader.fieldnames or (), reader
+    import pandas as pd  # noqa: PLC0415 - slow to import, and CSV does without
+
+    try:
+        table = pd.read_parquet(path)
+    except (OSError, ValueError, ImportError) as error:
+        raise SpecError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+    text = table.astype(object).where(table.notna(), "").astype(str)
+    columns = [str(name) for name in text.columns]
+    return columns, [dict(zip(columns, row, strict=True)) for row in text.itertuples(index=False, name=None)]
+
+
+def setup_of(run: StartUpRun) -> StartUpSetup:
+    """What was deployed where.
+
+    Raises UnknownNameError for a model or engine that nobody knows, and InputError for settings that make no sense.
+    """
+    facts = run.facts
+    engine = _ENGINES.get(run.engine, run.engine)
+    model, bits = _formats(_model(facts["model"]), facts.get("weight_dtype", "").lower())
+    accelerator, known = _accelerator(facts)
+    version = _VERSION.search(facts.get("engine_version", ""))
+    replicas = _REPLICAS.search(facts.get("notes", ""))
+    dp, ep = (int(replicas[1]), int(replicas[2])) if replicas else (1, 1)
+    deployment = Deployment(
+        tp=_count(facts, "tp") or 1,
+        pp=_count(facts, "pp") or 1,
+        dp=dp,
+        ep=ep,
+        weights=Dtype.FP32 if facts.get("weight_dtype") == "fp32" else None,
+        kv=Dtype.FP8 if facts.get("kv_dtype", "").startswith("fp8") else None,
+        engine=engine,
+        engine_version=version[1] if version else _V0 if run.engine == "vllm-v0" else None,
+        settings=_settings(facts),
+    )
+    return StartUpSetup(model, accelerator, deployment, known, bits)
+
+
+def _settings(facts: Mapping[str, str]) -> EngineSettings:
+    notes = facts.get("notes", "")
+    fraction = _NUMBER.search(facts.get("gpu_memory_utilization", ""))
+    block = _BLOCK.search(notes)
+    return EngineSettings(
+        memory_fraction=float(fraction[0]) if fraction else None,
+        token_budget=_count(facts, "max_num_batched_tokens"),
+        max_num_seqs=_count(facts, "max_num_seqs"),
+        max_model_len=_count(facts, "max_model_len"),
+        block_size=int(block[1]) if block else None,
+        eager="enforce_eager" in notes,
+    )
+
+
+def _count(facts: Mapping[str, str], key: str) -> int | None:
+    text = facts.get(key, "")
+    if not text:
+        return None
+    try:
+        return int(float(text))
+    except ValueError:
+        raise InputError(f"{key} {text!r} is not a whole number") from None
+
+
+def _model(name: str) -> Model:
+    """The model of a table's name, by its own name or without what tells how it was tuned and quantised."""
+    described = [known for told, known in _DESCRIBED.items() if name.startswith(told)]
+    text = described[0] if described else name.partition(" (")[0].strip()
+    for candidate in _shorter(text):
+        try:
+            return load_model(candidate).value
+        except UnknownNameError:
+            continue
+    raise UnknownNameError("model", name, ())
+
+
+def _shorter(text: str) -> Iterable[str]:
+    """The name, and what is left as suffixes are dropped; a number of four digits between them is a date."""
+    yield text
+    tail = text.rpartition("/")[2]
+    yield tail
+    while (cut := _SUFFIX.sub("", tail)) != tail or (cut := _DATE.sub("", tail)) != tail:
+        tail = cut
+        yield tail
+
+
+def _accelerator(facts: Mapping[str, str]) -> tuple[Accelerator, bool]:
+    """The accelerator with the memory that the table gives; another stands in for one nobody knows."""
+    total = _NUMBER.match(facts.get("gpu_total_gib", ""))
+    label = _LABEL.match(facts["gpu"])
+    memory = float(total[0]) if total else float(label[1]) * _VISIBLE if label else None
+    text = re.split(r" \(| x\d| class", facts["gpu"])[0].strip()
+    try:
+        found = load_accelerator(text).value if text else None
+    except UnknownNameError:
+        found = None
+    accelerator = found or replace(load_accelerator(_STAND_IN).value, link_kind="pcie")
+    if memory is not None:
+        accelerator = replace(accelerator, memory_bytes=memory * GIB)
+    return accelerator, found is not None or memory is not None
+
+
+def _formats(model: Model, told: str) -> tuple[Model, float | None]:
+    """The checkpoint's weight formats as the table names them, and bits a weight of a GGUF file."""
+    if "bpw" in told:
+        found = re.search(r"([\d.]+) bpw", told)
+        return model, float(found[1]) if found else None
+    own = model.formats
+    for pattern, dtype in _WEIGHTS.items():
+        if pattern in told:
+            return replace(model, formats=_quantised(model, dtype, told)), None
+    if told in ("bf16", "fp16") and own.ffn.is_wide:
+        return replace(model, dtype=Dtype(told), formats=WeightFormats.uniform(Dtype(told))), None
+    return model, None
+
+
+def _quantised(model: Model, dtype: Dtype, told: str) -> WeightFormats:
+    """Matrices of the layers in `dtype`; attention stays wide where the recipe says so, and in weight-only MLA."""
+    wide = "ffn only" in told or (
+        dtype.weight_only and any(getattr(layer.mixer, "kind", "") == "mla" for layer in model.layers)
+    )
+    attention = model.dtype if wide else dtype
+    fields: dict[str, Any] = {"attention": attention, "ffn": dtype, "experts": dtype, "shared_experts": dtype}
+    base = WeightFormats.uniform(model.dtype)
+    return replace(base, **fields)
 
 
 def memory_accuracy(files: Sequence[Path], progress: Callable[[str], None] | None = None) -> Accuracy:
@@ -49,11 +283,10 @@ def memory_accuracy(files: Sequence[Path], progress: Callable[[str], None] | Non
         known = [(measured, value) for measured, value in pairs if value is not None]
         values, answers = (np.array(column, dtype=float) for column in (list(zip(*known, strict=True)) or [(), ()]))
         scores.append(score({"engine": engine, "quantity": quantity}, values, answers, None, len(pairs)))
-    answered = sum(group.answered for group in scores)
-    return Accuracy(answered + sum(unanswered.values()), answered, dict(unanswered), tuple(scores), "quantity")
+    return Accuracy.of(scores, unanswered, "quantity")
 
 
-def _answers(run: Run, unanswered: Counter[str]) -> Mapping[str, float]:
+def _answers(run: StartUpRun, unanswered: Counter[str]) -> Mapping[str, float]:
     try:
         setup = setup_of(run)
         predicted = predict_run(setup, engine_of(setup))
@@ -65,13 +298,13 @@ def _answers(run: Run, unanswered: Counter[str]) -> Mapping[str, float]:
     return predicted
 
 
-def engine_of(setup: Setup) -> Engine | None:
+def engine_of(setup: StartUpSetup) -> Engine | None:
     """The profile of a run; None under llama.cpp, which has none."""
     deployment = setup.deployment
     return None if setup.bits else load_engine(deployment.engine, deployment.engine_version)
 
 
-def predict_run(setup: Setup, engine: Engine | None) -> dict[str, float]:
+def predict_run(setup: StartUpSetup, engine: Engine | None) -> dict[str, float]:
     """Every quantity that can be answered for a run, as the table names them.
 
     Raises InputError (and its kinds) for a deployment that makes no sense.
@@ -91,19 +324,19 @@ def predict_run(setup: Setup, engine: Engine | None) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-def memory_of(setup: Setup, engine: Engine) -> Memory:
+def memory_of(setup: StartUpSetup, engine: Engine) -> Memory:
     """The memory of a run, for one sequence of its longest length."""
     longest = setup.deployment.settings.max_model_len or setup.model.max_context or 1
     return make_memory_model(run_plan(setup, engine)).evaluate(float(setup.deployment.dp), float(longest), 1.0)
 
 
-def run_plan(setup: Setup, engine: Engine) -> Plan:
+def run_plan(setup: StartUpSetup, engine: Engine) -> Plan:
     """The plan of a run on a system that is large enough."""
     system = replace(System.of(setup.accelerator), domain_size=_ROOM, max_gpus=_ROOM)
     return make_plan(setup.model, setup.deployment, system, None, engine)
 
 
-def _llamacpp(setup: Setup) -> dict[str, float]:
+def _llamacpp(setup: StartUpSetup) -> dict[str, float]:
     settings = setup.deployment.settings
     if setup.bits is None or settings.max_model_len is None:
         raise InputError("a llama.cpp run needs bits a weight and max_model_len")

@@ -1,32 +1,212 @@
-"""Predictions of whole requests against measured serving tables: errors, bias and coverage by group."""
+"""Predictions of whole requests against the serving table: errors, bias and coverage by group."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.evidence.accuracy import Accuracy, Score, score, signature
-from rooflinekit.evidence.serving_table import ServedGroup, read_serving_table, served_groups, server_settings
-from rooflinekit.model.traffic.closed_form import Loaded, Traffic, closed_loop
-from rooflinekit.model.traffic.mixing import InFlight, StaticRun, static_run
-from rooflinekit.model.types.client import Client
+from rooflinekit.model.traffic.closed_form import Traffic, closed_loop
+from rooflinekit.model.traffic.mixing import InFlight, static_run
+from rooflinekit.model.types.batch import whole_number
+from rooflinekit.model.types.client import Client, Conditions
+from rooflinekit.model.types.deployment import ENGINES
+from rooflinekit.model.types.dtype import Dtype, parse_dtype
+from rooflinekit.model.types.errors import RooflinekitError, SpecError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.numeric import Array
+from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs.clients import client_of
+from rooflinekit.specs.engines import engine_names, engine_version_of
 
-__all__ = ["Answer", "predict_group", "serving_accuracy"]
+__all__ = [
+    "METRICS",
+    "ServedGroup",
+    "ServedPrediction",
+    "predict_group",
+    "published_table",
+    "read_serving_table",
+    "served_groups",
+    "server_settings",
+    "serving_accuracy",
+]
+
+METRICS = (
+    "ttft_ms", "tpot_ms", "e2e_ms", "output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user",
+    "prefill_tok_s",
+)  # fmt: skip
+LOADS = ("static", "concurrency", "saturated")
+_NEEDED = ("model", "gpu", "engine", "load", "isl", "osl", "concurrency", "metric", "value")
+_DEGREES = ("tp", "pp", "ep", "dp")
+_SETUP = ("model", "gpu", "n_gpus", *_DEGREES, "weight_dtype", "kv_dtype", "engine", "engine_version")
+_OPTIONAL: dict[str, Any] = {
+    **dict.fromkeys(_DEGREES, 1), "n_gpus": None, "weight_dtype": "", "kv_dtype": "", "engine_version": "",
+    "source_key": "", "source": "", "tier": "", "notes": "",
+}  # fmt: skip
+
+# More cards than a bridge joins were in a server without bridges.
+_BOXES = {"a100-pcie-80gb": "a100-pcie-box", "a100-pcie-40gb": "a100-pcie-box", "h100-pcie": "h100-pcie-box"}
+
+_MODELOPT = (Dtype.FP8, Dtype.NVFP4)
+"""Formats of NVIDIA's own checkpoints (ModelOpt), whose hf_quant_config.json asks TensorRT-LLM for an FP8 cache."""
 
 _KEY = ("source_key", "model", "gpu", "metric")
+_QUEUE = 1e6  # users of a saturated run: more than any deployment holds
+_USUAL_OSL = 128.0  # a row that names none: long enough that the first token hardly counts
 _PER_TIME = {"output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user", "prefill_tok_s"}
 
 
 @dataclass(frozen=True)
-class Answer:
+class ServedGroup:
+    """Rows that one deployment produced under one client, as columns; `resolved` predicts them."""
+
+    resolved: Resolved
+    table: pd.DataFrame
+    client: Client
+
+    def column(self, name: str) -> Array:
+        """A column of numbers."""
+        return self.table[name].to_numpy(dtype=float)
+
+
+def published_table() -> Path:
+    """The shipped table of published figures: inside the package (a wheel), else beside it (a checkout)."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "validate" / "published.csv"
+    return inside if inside.is_file() else package.parent / "validate" / "published.csv"
+
+
+def read_serving_table(path: Path) -> pd.DataFrame:
+    """Read one file (CSV or Parquet); missing optional columns take their defaults.
+
+    Raises SpecError for a file that cannot be read or is no serving table.
+    """
+    try:
+        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    except (OSError, ValueError, ImportError, UnicodeError) as error:
+        raise SpecError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+    if missing := [name for name in _NEEDED if name not in table]:
+        raise SpecError(f"{path}: is no serving table: column {missing[0]!r} is missing; it needs {', '.join(_NEEDED)}")
+    for name, default in _OPTIONAL.items():
+        if name not in table:
+            table[name] = default
+    for name in ("isl", "osl", "concurrency", "value"):
+        table[name] = pd.to_numeric(table[name], errors="coerce")
+    for name in _DEGREES:
+        table[name] = table[name].astype(object).where(table[name].notna(), 1)
+    for name in ("weight_dtype", "kv_dtype", "engine_version", "source_key", "source", "tier", "notes"):
+        table[name] = table[name].fillna("").astype(str)
+    return table
+
+
+def served_groups(table: pd.DataFrame, calibration: str | None, unanswered: Counter[str]) -> Iterator[ServedGroup]:
+    """The rows by deployment, each with its predictor; what cannot be predicted is counted with its reason."""
+    known = table["metric"].isin(METRICS) & table["load"].isin(LOADS)
+    for row in table[~known].itertuples():
+        unanswered[f"metric {row.metric!r} under load {row.load!r} is not known"] += 1
+    for key, rows in table[known].groupby(
+        [*_SETUP, table["source_key"].map(lambda name: client_of(name).source_key)[known]], sort=False, dropna=False
+    ):
+        setup = dict(zip(_SETUP, key[:-1], strict=True))
+        try:
+            client = _client(str(key[-1]), setup)
+            setup["kv_dtype"] = setup["kv_dtype"] or next((server.kv for server in client.servers), "")
+            resolved = _resolve(setup, str(rows["source"].iloc[0]), calibration)
+        except RooflinekitError as error:
+            unanswered[str(error)] += len(rows)
+            continue
+        yield ServedGroup(resolved, rows, client)
+
+
+def server_settings(group: ServedGroup, rows: NDArray[np.intp], users: Array) -> dict[str, Any]:
+    """What the servers of some rows were told about waiting, as fields of `Traffic`; the first rule counts."""
+    told = {"receive_interval": np.ones(len(rows)), "batch_wait": np.zeros(len(rows))}
+    isl, osl, free = group.column("isl")[rows], group.column("osl")[rows], np.ones(len(rows), dtype=bool)
+    for server in group.client.servers:
+        when = server.when
+        own = free & (users >= when.users_from)
+        own &= (isl == (when.isl or isl)) & (osl == (when.osl or osl))
+        for name, values in told.items():
+            values[own] = getattr(server, name)
+        free &= ~own
+    return told
+
+
+def _client(source_key: str, setup: dict[str, Any]) -> Client:
+    """The client of a source, with the server rules for one deployment alone."""
+    client = client_of(source_key)
+    if not client.servers:
+        return client
+    facts = {
+        "engine": str(setup["engine"]).lower(), "model": load_model(setup["model"]).value.name,
+        "weights": str(parse_dtype(setup["weight_dtype"])) if setup["weight_dtype"] else "",
+    }  # fmt: skip
+    gpu, tp = load_accelerator(str(setup["gpu"])).value.name, whole_number(_degree(setup["tp"]), "tp")
+    rules = [server for server in client.servers if _runs(server.when, facts, gpu, tp)]
+    return replace(client, servers=tuple(rules))
+
+
+def _runs(when: Conditions, facts: dict[str, str], gpu: str, tp: int) -> bool:
+    named = all(getattr(when, key) in ("", value) for key, value in facts.items())
+    return named and (not when.gpu or gpu.startswith(when.gpu)) and (not when.tp_below or tp < when.tp_below)
+
+
+def _resolve(setup: dict[str, Any], source: str, calibration: str | None) -> Resolved:
+    engine = str(setup["engine"]).lower()
+    if engine not in ENGINES or engine not in engine_names():
+        raise UnknownNameError("engine", engine, [name for name in ENGINES if name != "ideal"])
+    degrees = {key: _degree(setup[key]) for key in _DEGREES}
+    tp, pp, dp = (whole_number(degrees[key], key) for key in ("tp", "pp", "dp"))
+    if dp > 1 and tp % dp == 0 and _degree(setup["n_gpus"]) == tp * pp:
+        degrees["tp"] = tp // dp  # some sources count attention-parallel ranks inside tp (TensorRT-LLM's attention DP)
+    scenario = degrees | {"microbatches": pp}
+    scenario |= _formats(str(setup["model"]), setup["weight_dtype"], setup["kv_dtype"], engine)
+    dated = re.search(r"20\d\d(?:-\d\d)?", source)  # the year, or year and month, that a source names
+    version = engine_version_of(engine, setup["engine_version"] or (dated[0] if dated else ""))
+    scenario |= {"engine": engine, "engine_version": version}
+    deployment = read_deployment(scenario)
+    gpus = _degree(setup["n_gpus"])
+    if isinstance(gpus, Real) and not math.isnan(gpus) and gpus != deployment.gpus:
+        raise WorkloadError(f"n_gpus={gpus} is not tp·pp·dp = {deployment.gpus}")
+    accelerator = load_accelerator(str(setup["gpu"])).value
+    if deployment.tp > accelerator.domain_size and accelerator.name in _BOXES:
+        deployment = read_deployment(scenario | {"system": _BOXES[accelerator.name]})
+    return resolve(setup["model"], setup["gpu"], deployment, calibration)
+
+
+def _degree(cell: object) -> object:
+    """A cell of a column that is text because another cell of it is, as a number where it is one."""
+    return int(cell) if isinstance(cell, str) and cell.strip().isdecimal() else cell
+
+
+def _formats(name: str, weights: str, kv: str, engine: str) -> dict[str, Any]:
+    """Formats of a row; weights that are the checkpoint's own keep its formats module by module."""
+    chosen: dict[str, Any] = {"kv": parse_dtype(kv)} if kv else {}
+    if not weights:
+        return chosen
+    model, given = load_model(name).value, parse_dtype(weights)
+    own: Dtype = getattr(model.formats, model.matrices[-1])
+    if own.unit is not given.unit or (own.is_wide and own is not given):
+        chosen["weights"] = given
+        if not kv and engine == "trtllm" and given in _MODELOPT:
+            chosen["kv"] = Dtype.FP8
+    if engine == "gpt-fast" and not given.is_wide:  # its quantised weights are dequantised (README of gpt-fast)
+        chosen["activations"] = Dtype.BF16
+    return chosen
+
+
+@dataclass(frozen=True)
+class ServedPrediction:
     """Predicted value of each row with its 90 % interval, in the row's own unit; NaN where `reason` says why not."""
 
     value: Array
@@ -51,8 +231,7 @@ def serving_accuracy(
     told = progress or (lambda _: None)
     rows = pd.concat([_predicted(read_serving_table(path), calibration, unanswered, told) for path in files])
     scores = tuple(_score(own) for _, own in rows.groupby([rows[name].astype(str) for name in _KEY]))
-    answered = sum(group.answered for group in scores)
-    return Accuracy(answered + sum(unanswered.values()), answered, dict(unanswered), scores, "metric")
+    return Accuracy.of(scores, unanswered, "metric")
 
 
 def _predicted(
@@ -82,10 +261,10 @@ def _score(rows: pd.DataFrame) -> Score:
     return replace(score(key, value, predicted, inside, len(rows)), calibration=used)
 
 
-def predict_group(group: ServedGroup) -> Answer:
+def predict_group(group: ServedGroup) -> ServedPrediction:
     """Predict every row of one deployment in one pass for each kind of load."""
     size = len(group.table)
-    answer = Answer(np.full(size, np.nan), np.full(size, np.nan), np.full(size, np.nan), _reasons(group))
+    answer = ServedPrediction(np.full(size, np.nan), np.full(size, np.nan), np.full(size, np.nan), _reasons(group))
     loads = group.table["load"].to_numpy()
     for load, predict in _LOADS.items():
         rows = (loads == load) & (answer.reason == "")
@@ -111,45 +290,28 @@ def _reasons(group: ServedGroup) -> NDArray[np.str_]:
     return reason
 
 
-def _static(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> None:
+def _static(group: ServedGroup, rows: NDArray[np.intp], answer: ServedPrediction) -> None:
+    """A static batch, of as many waves as fit at once."""
     isl, users = group.column("isl")[rows], group.column("concurrency")[rows]
     osl = np.nan_to_num(group.column("osl")[rows], nan=_USUAL_OSL)
     run = static_run(group.resolved.predictor, InFlight(users, isl, osl))
     for part in ("expected", "low", "high"):
-        _fill(group, rows, answer, part, _static_values(run, part, users, isl, osl))
+        ttft, tpot = (np.broadcast_to(getattr(each, part), users.shape) for each in (run.ttft, run.tpot))
+        whole = (ttft + (osl - 1.0) * tpot) * run.waves
+        with np.errstate(invalid="ignore", divide="ignore"):
+            _fill(group, rows, answer, part, ttft, tpot, whole, users * osl / whole, users * isl / ttft)
 
 
-_QUEUE = 1e6  # users of a saturated run: more than any deployment holds
-_USUAL_OSL = 128.0  # a row that names none: long enough that the first token hardly counts
-
-
-def _static_values(run: StaticRun, part: str, users: Array, isl: Array, osl: Array) -> dict[str, Array]:
-    """Each metric from one end of the interval; sums of times, so a slow end is a low rate."""
-    ttft, tpot = (np.broadcast_to(getattr(each, part), users.shape) for each in (run.ttft, run.tpot))
-    whole = (ttft + (osl - 1.0) * tpot) * run.waves
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return {
-            "ttft_ms": 1e3 * ttft, "tpot_ms": 1e3 * tpot, "e2e_ms": 1e3 * whole,
-            "output_tok_s_total": users * osl / whole, "output_tok_s_per_user": 1.0 / tpot,
-            "prefill_tok_s": users * isl / ttft,
-        }  # fmt: skip
-
-
-def _concurrency(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> None:
-    _loaded(group, rows, answer, group.column("concurrency")[rows])
-
-
-def _saturated(group: ServedGroup, rows: NDArray[np.intp], answer: Answer) -> None:
-    """An offline queue is a closed loop with more users than fit."""
-    _under_client(group, rows, answer, np.full(len(rows), _QUEUE), Client(requests=math.inf))
-
-
-def _loaded(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, users: Array) -> None:
-    """Continuous batching under the client that each source used."""
-    _under_client(group, rows, answer, users, group.client)
-
-
-def _under_client(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, users: Array, client: Client) -> None:
+def _loaded(
+    group: ServedGroup,
+    rows: NDArray[np.intp],
+    answer: ServedPrediction,
+    users: Array | None = None,
+    client: Client | None = None,
+) -> None:
+    """Continuous batching under the client that each source used, or under another."""
+    client = client or group.client
+    users = group.column("concurrency")[rows] if users is None else users
     osl = np.nan_to_num(group.column("osl")[rows], nan=1.0)
     traffic = Traffic(
         client.mean_length * group.column("isl")[rows], client.mean_length * osl,
@@ -158,32 +320,42 @@ def _under_client(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, us
     )  # fmt: skip
     loaded = closed_loop(group.resolved.predictor, users, traffic)
     for part in ("expected", "low", "high"):
-        _fill(group, rows, answer, part, _loaded_values(loaded, part, users, traffic))
+        ttft, tpot = (np.broadcast_to(getattr(each, part), users.shape) for each in (loaded.ttft, loaded.tpot))
+        whole = ttft + (traffic.osl - 1.0) * tpot
+        rate = loaded.rate * loaded.e2e / whole  # a slow end of the interval is a low rate
+        _fill(group, rows, answer, part, ttft, tpot, whole, rate * traffic.osl, rate * traffic.isl)
 
 
-def _loaded_values(loaded: Loaded, part: str, users: Array, traffic: Traffic) -> dict[str, Array]:
-    ttft, tpot = (np.broadcast_to(getattr(each, part), users.shape) for each in (loaded.ttft, loaded.tpot))
-    whole = ttft + (traffic.osl - 1.0) * tpot
-    rate = loaded.rate * loaded.e2e / whole  # a slow end of the interval is a low rate
-    return {
-        "ttft_ms": 1e3 * ttft, "tpot_ms": 1e3 * tpot, "e2e_ms": 1e3 * whole,
-        "output_tok_s_total": rate * traffic.osl, "output_tok_s_per_user": 1.0 / tpot,
-        "prefill_tok_s": rate * traffic.isl,
+def _saturated(group: ServedGroup, rows: NDArray[np.intp], answer: ServedPrediction) -> None:
+    """An offline queue is a closed loop with more users than fit."""
+    _loaded(group, rows, answer, np.full(len(rows), _QUEUE), Client(requests=math.inf))
+
+
+def _fill(  # noqa: PLR0913, PLR0917 - five times and rates of one row
+    group: ServedGroup,
+    rows: NDArray[np.intp],
+    answer: ServedPrediction,
+    part: str,
+    ttft: Array,
+    tpot: Array,
+    whole: Array,
+    output: Array,
+    prefill: Array,
+) -> None:
+    """Every metric at one end of the interval, from times [s] and rates [tokens/s]; a short time is a high rate."""
+    values = {
+        "ttft_ms": 1e3 * ttft, "tpot_ms": 1e3 * tpot, "e2e_ms": 1e3 * whole, "output_tok_s_total": output,
+        "output_tok_s_per_gpu": output / group.resolved.plan.deployment.gpus, "output_tok_s_per_user": 1.0 / tpot,
+        "prefill_tok_s": prefill,
     }  # fmt: skip
-
-
-def _fill(group: ServedGroup, rows: NDArray[np.intp], answer: Answer, part: str, values: dict[str, Array]) -> None:
     metrics = group.table["metric"].to_numpy()[rows]
-    values["output_tok_s_per_gpu"] = values["output_tok_s_total"] / group.resolved.plan.deployment.gpus
     for metric, value in values.items():
         own = metrics == metric
-        target = {"expected": answer.value, "low": answer.low, "high": answer.high}[_end(part, metric)]
+        end = {"low": "high", "high": "low"}.get(part, part) if metric in _PER_TIME else part
+        target = {"expected": answer.value, "low": answer.low, "high": answer.high}[end]
         target[rows[own]] = np.where(np.isfinite(value[own]), value[own], np.nan)
 
 
-def _end(part: str, metric: str) -> str:
-    """A short time is a high rate."""
-    return {"low": "high", "high": "low"}.get(part, part) if metric in _PER_TIME else part
-
-
-_LOADS = {"static": _static, "concurrency": _concurrency, "saturated": _saturated}
+_LOADS: dict[str, Callable[[ServedGroup, NDArray[np.intp], ServedPrediction], None]] = {
+    "static": _static, "concurrency": _loaded, "saturated": _saturated,
+}  # fmt: skip

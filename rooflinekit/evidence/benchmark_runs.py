@@ -1,7 +1,8 @@
-"""Measured runs as deployments under load: what their files say, under what the user says."""
+"""Measured runs as deployments under load, and what a prediction says of them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -9,15 +10,101 @@ from typing import Any
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.spelling import at_least
 from rooflinekit.evidence.measured import Facts, Measurement, StartUp
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
+from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.errors import InputError
-from rooflinekit.simulation.interference import LoadPoint
+from rooflinekit.model.types.errors import DoesNotFitError, InputError
 from rooflinekit.specs import load_model
 
-__all__ = ["Given", "Posed", "checked_facts", "known_facts", "pose", "resolve_facts", "room_of"]
+__all__ = [
+    "Given",
+    "LoadPoint",
+    "LoadPrediction",
+    "Posed",
+    "checked_facts",
+    "known_facts",
+    "pose",
+    "predict_load",
+    "resolve_facts",
+    "room_of",
+]
 
 _MOST_VARIED = 10.0
 _OPTIONS = {"model": "--model", "gpu": "--gpu", "tp": "--tp", "isl": "--isl", "osl": "--osl"}
+
+
+@dataclass(frozen=True)
+class LoadPoint:
+    """Traffic at one operating point.
+
+    isl, osl: mean tokens a request; users: requests in flight (closed loop), or None for an open loop at `rate`
+    requests a second; requests: how many there are in all (None: a steady state); most: most sequences that run at
+    once, where that is known; osl_cv: standard deviation of the output lengths over their mean.
+    """
+
+    isl: float
+    osl: float
+    users: int | None = None
+    rate: float | None = None
+    requests: int | None = None
+    most: int | None = None
+    osl_cv: float = 0.0
+
+
+@dataclass(frozen=True)
+class LoadPrediction:
+    """What users feel, as means.
+
+    parts [ms]: `step` and `interference` add up to TPOT; `prefill` and `queue` to TTFT. running: sequences in the
+    batch. note: what the reader should know, else empty.
+    """
+
+    ttft_ms: float
+    tpot_ms: float
+    e2e_ms: float
+    output_tok_s: float
+    parts: Mapping[str, float]
+    running: float
+    note: str = ""
+
+
+def predict_load(predictor: Predictor, point: LoadPoint) -> LoadPrediction:
+    """The closed form of `rooflinekit.model.traffic` at one operating point, told apart as a comparison needs it.
+
+    Raises DoesNotFitError if not one such request fits.
+    """
+    most = math.inf if point.most is None else float(point.most)
+    share = math.inf if point.requests is None or not point.users else point.requests / point.users
+    traffic = Traffic(point.isl, point.osl, osl_cv=point.osl_cv, requests=max(share, 1.0), most=most)
+    room = float(slots(predictor, traffic.isl, traffic.osl, most))
+    if room < 1.0:
+        name = predictor.plan.model.name
+        raise DoesNotFitError(f"{name}: not one request of {point.isl + point.osl:.0f} tokens fits in memory")
+    if point.rate is None:
+        loaded = closed_loop(predictor, float(point.users or 1), traffic)
+    else:
+        loaded = open_loop(predictor, point.rate, traffic)
+    times = loaded.shared
+    step, own = float(times.step.expected), float(times.first.expected) + times.request
+    tpot, ttft = float(loaded.tpot.expected), float(loaded.ttft.expected)
+    parts = {"step": step, "interference": tpot - step, "prefill": own, "queue": ttft - own}
+    rate = min(float(loaded.rate), float(loaded.knee))
+    running = float(loaded.running) if point.rate is None or not loaded.stable else rate * float(loaded.e2e)
+    note = ""
+    if not loaded.stable:
+        note = f"unstable: {point.rate:g} requests/s exceed the {float(loaded.knee):.3g} that can be sustained"
+    elif point.users is not None and point.users > room:
+        note = f"{room:.0f} of {point.users} requests fit in memory at a time; the others wait"
+    return LoadPrediction(
+        ttft_ms=1e3 * ttft,
+        tpot_ms=1e3 * tpot,
+        e2e_ms=1e3 * float(loaded.e2e),
+        output_tok_s=rate * point.osl,
+        parts={name: 1e3 * value for name, value in parts.items()},
+        running=running,
+        note=note,
+    )
 
 
 @dataclass(frozen=True)
@@ -70,8 +157,11 @@ def pose(run: Measurement, given: Given, room: int | None = None) -> Posed:
     isl, osl = (max(round(length or 1.0), 1) for length in (facts.isl, facts.osl))
     facts = replace(facts, isl=isl, osl=osl)
     most = None if room is None else max(room // (isl + osl), 1)
-    load = LoadPoint(isl, osl, facts.concurrency, facts.rate, facts.requests, most, facts.osl_cv or 0.0)
-    return Posed(run, facts, resolve_facts(facts, given), _share(load, given.replicas))
+    copies = given.replicas  # which share the load evenly
+    users, requests = (None if count is None else -(-count // copies) for count in (facts.concurrency, facts.requests))
+    rate = facts.rate / copies if facts.rate else facts.rate
+    load = LoadPoint(isl, osl, users, rate, requests, most, facts.osl_cv or 0.0)
+    return Posed(run, facts, resolve_facts(facts, given), load)
 
 
 def room_of(entries: Sequence[Measurement | StartUp]) -> int | None:
@@ -105,11 +195,3 @@ def resolve_facts(facts: Facts, given: Given) -> Resolved:
         except InputError as error:
             raise InputError(f"the file calls its model {facts.model!r}, and that is {error}; add --model") from None
     return resolve(str(facts.model), str(facts.gpu), deployment, given.calibration)
-
-
-def _share(load: LoadPoint, replicas: int) -> LoadPoint:
-    """The load of one of several replicas."""
-    if replicas == 1:
-        return load
-    users, requests = (None if count is None else -(-count // replicas) for count in (load.users, load.requests))
-    return replace(load, users=users, requests=requests, rate=load.rate / replicas if load.rate else None)

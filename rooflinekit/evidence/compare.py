@@ -8,22 +8,87 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.estimation.estimator import Resolved
-from rooflinekit.evidence.benchmark_runs import Given, known_facts, pose, resolve_facts, room_of
-from rooflinekit.evidence.gap import Gap, attribute
+from rooflinekit.evidence.benchmark_runs import (
+    Given,
+    LoadPoint,
+    LoadPrediction,
+    known_facts,
+    pose,
+    predict_load,
+    resolve_facts,
+    room_of,
+)
 from rooflinekit.evidence.measured import Facts, Measurement, StartUp, read_measurements
-from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import RooflinekitError
-from rooflinekit.simulation.interference import Interference, LoadPrediction, LoadPredictor
+from rooflinekit.simulation.outcome import about
 from rooflinekit.version import __version__
 
-__all__ = ["Comparison", "Given", "Metric", "Run", "compare"]
+__all__ = ["CAUSES", "Comparison", "Gap", "Given", "Metric", "Run", "attribute", "compare"]
 
+CAUSES = ("step", "interference", "queue", "protocol")
+_BUDGET = 2048  # tokens a step, the smallest default of the engines: the most chunks that a prompt is cut into
+_COMMON = 0.5  # where more gaps than this hold a prefill, the median gap does too
+_SAME = 1.05  # a median gap this much above the mean time a token is no single token
 
 _EQUAL = (
     "the file does not say how output lengths vary; equal ones are taken, whose users start every turn together, and a "
     "small --osl-cv shortens TTFT much"
 )
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Measured minus predicted end-to-end latency by cause [ms]; the four causes add up to `e2e_ms`.
+
+    step: time of decode steps and of one's own prefill; interference: decode steps that share with the prefills of
+    others; queue: waiting before the first token; protocol: what the client's definitions and its averaging leave.
+    in_flight: requests that were under way on average (Little's law), None if it cannot be said.
+    """
+
+    e2e_ms: float
+    step_ms: float
+    interference_ms: float
+    queue_ms: float
+    protocol_ms: float
+    in_flight: float | None
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, without the notes."""
+        return {name: value for name, value in asdict(self).items() if name != "notes"}
+
+
+def attribute(run: Measurement, expected: LoadPrediction, load: LoadPoint) -> Gap | None:
+    """Divide the gap of E2EL = TTFT + (osl − 1) · TPOT.
+
+    The median gap between tokens is a step without a prefill as long as few steps hold one, and the smallest TTFT is a
+    prefill that met no queue; where the file has them, they tell step time from interference and from the queue.
+    None without a mean TTFT and TPOT.
+    """
+    if not run.ttft.mean or not run.tpot.mean:
+        return None
+    more, parts, notes = load.osl - 1.0, expected.parts, []
+    step = run.tpot.mean - expected.tpot_ms
+    chunks, median = math.ceil(load.isl / _BUDGET), run.itl.p50 or 0.0
+    if 0.0 < median <= _SAME * run.tpot.mean and expected.running * chunks / load.osl < _COMMON:
+        step = median - parts["step"]
+    elif expected.running > 1:
+        notes.append("step time holds interference: the median gap between tokens does not tell them apart")
+    waited = run.ttft.mean - expected.ttft_ms
+    prefill = run.ttft.low - parts["prefill"] if run.ttft.low else 0.0 if expected.running > 1 else waited
+    if not run.ttft.low and expected.running > 1:
+        notes.append("queue holds the error of the prefill: the file has no smallest TTFT")
+    whole = run.ttft.mean + more * run.tpot.mean
+    measured = run.e2e.mean or whole
+    return Gap(
+        e2e_ms=measured - expected.e2e_ms,
+        step_ms=more * step + prefill,
+        interference_ms=more * (run.tpot.mean - expected.tpot_ms - step),
+        queue_ms=waited - prefill,
+        protocol_ms=measured - whole,
+        in_flight=run.request_s * measured / 1e3 if run.request_s else None,
+        notes=tuple(notes),
+    )
 
 
 @dataclass(frozen=True)
@@ -76,7 +141,6 @@ class Comparison:
 def compare(
     files: Sequence[Path],
     given: Given,
-    predictor: Callable[[Predictor], LoadPredictor] = Interference,
     progress: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Read files, predict each run of them, and set both side by side.
@@ -86,28 +150,11 @@ def compare(
     Args:
         files: results of benchmark clients, and start-up logs.
         given: what the files leave out.
-        predictor: turns a plan with its memory into a prediction under load.
         progress: called with the name of each run.
 
     Raises:
         RooflinekitError: (one of its kinds) if no run can be compared; otherwise failures are listed.
     """
-    entries, failures = _read(files)
-    room = room_of(entries)
-    runs = []
-    for entry in entries:
-        if progress is not None:
-            progress(entry.source)
-        try:
-            runs.append(_memory(entry, given) if isinstance(entry, StartUp) else _run(entry, given, predictor, room))
-        except RooflinekitError as error:
-            failures[entry.source] = error
-    if not runs and failures:
-        raise next(iter(failures.values()))
-    return Comparison(tuple(runs), {name: str(error) for name, error in failures.items()})
-
-
-def _read(files: Sequence[Path]) -> tuple[list[Measurement | StartUp], dict[str, RooflinekitError]]:
     entries: list[Measurement | StartUp] = []
     failures: dict[str, RooflinekitError] = {}
     for path in files:
@@ -115,49 +162,44 @@ def _read(files: Sequence[Path]) -> tuple[list[Measurement | StartUp], dict[str,
             entries += read_measurements(path)
         except RooflinekitError as error:
             failures[str(path)] = error
-    return entries, failures
+    room, runs = room_of(entries), []
+    for entry in entries:
+        if progress is not None:
+            progress(entry.source)
+        try:
+            runs.append(_memory(entry, given) if isinstance(entry, StartUp) else _run(entry, given, room))
+        except RooflinekitError as error:
+            failures[entry.source] = error
+    if not runs and failures:
+        raise next(iter(failures.values()))
+    return Comparison(tuple(runs), {name: str(error) for name, error in failures.items()})
 
 
-def _run(run: Measurement, given: Given, predictor: Callable[[Predictor], LoadPredictor], room: int | None) -> Run:
+def _run(run: Measurement, given: Given, room: int | None) -> Run:
     posed = pose(run, given, room)
     resolved, load = posed.resolved, posed.load
-    one = predictor(resolved.predictor).predict(load)
+    one = predict_load(resolved.predictor, load)
     expected = replace(one, output_tok_s=one.output_tok_s * given.replicas)
     notes = [*run.notes, *([expected.note] if expected.note else []), *resolved.warnings]
     together = not resolved.plan.costs.mixes and load.rate is None and (load.users or 1) > 1
     if together and posed.facts.osl_cv is None:
         notes.append(_EQUAL)
     gap = attribute(run, expected, load)
+    pairs = (
+        ("ttft_ms", *run.ttft.middle, expected.ttft_ms),
+        ("tpot_ms", *run.tpot.middle, expected.tpot_ms),
+        ("e2e_ms", *run.e2e.middle, expected.e2e_ms),
+        ("output_tok_s", "mean", run.output_tok_s, expected.output_tok_s),
+    )
     return Run(
         run.source,
         run.tool,
         replace(posed.facts, model=resolved.plan.model.name, gpu=resolved.plan.system.accelerator.name),
-        tuple(_metrics(run, expected)),
+        tuple(Metric(name, part, measured, predicted) for name, part, measured, predicted in pairs if measured),
         gap,
         tuple(notes + list(gap.notes if gap else ())),
-        _calibration(resolved),
+        about(resolved.plan)["calibration"],
     )
-
-
-def _calibration(resolved: Resolved) -> dict[str, str] | None:
-    used = resolved.plan.calibration
-    return {"name": used.name, "hash": used.hash} if used else None
-
-
-def _metrics(run: Measurement, expected: LoadPrediction) -> list[Metric]:
-    spreads = {
-        "ttft_ms": (run.ttft, expected.ttft_ms),
-        "tpot_ms": (run.tpot, expected.tpot_ms),
-        "e2e_ms": (run.e2e, expected.e2e_ms),
-    }
-    found = []
-    for name, (spread, predicted) in spreads.items():
-        statistic, measured = spread.middle
-        if measured:
-            found.append(Metric(name, statistic, measured, predicted))
-    if run.output_tok_s:
-        found.append(Metric("output_tok_s", "mean", run.output_tok_s, expected.output_tok_s))
-    return found
 
 
 def _memory(log: StartUp, given: Given) -> Run:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rooflinekit.model.graph.symbol import formula
-from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.kernel import AttentionShape, Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum, where
 from rooflinekit.model.types.time import SIGMAS, KernelTime
 
-__all__ = ["Iteration", "host_times", "run_by"]
+__all__ = ["Iteration", "changed", "host_entries", "host_times"]
 
 
 @dataclass(frozen=True)
@@ -81,30 +81,28 @@ def group_repeats(grouped: Numeric, heads: Numeric, kv_heads: Numeric) -> Numeri
     return 1.0 + grouped * (1.0 - kv_heads / heads)
 
 
-def run_by(costs: StepCosts, kernels: StepTime, iteration: Iteration, whole: StepTime | None = None) -> StepTime:
-    """The step as an engine runs it: t = max(Σ kernels + gaps, launches·t_launch) + host.
+def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[KernelTime]) -> list[KernelTime]:
+    """What an engine adds to the kernels of a step, as entries of family "host".
 
-    Kernel times change by what the engine hides or repeats; what it adds are entries of family "host". `kernels` may
-    be a part of the step, without host work; `whole` is all of it, and host work is added. No time falls below its
-    bound.
+    t = max(Σ kernels + gaps, launches·t_launch) + host: the gaps between kernels that are launched one by one are what
+    the launches take beyond the kernels.
     """
-    changed = tuple(_changed(timed, costs) for timed in kernels.kernels)
-    if whole is None or not changed:
-        return StepTime(changed, costs.interval)
-    dtype = changed[0].kernel.dtype
-    entries = _host_entries(costs, iteration, dtype)
+    dtype = kernels[0].kernel.dtype
+    entries = _loop_entries(costs, iteration, dtype)
     if iteration.eager and costs.launch:
-        everything = changed if whole is kernels else tuple(_changed(timed, costs) for timed in whole.kernels)
-        launches = sum(timed.kernel.count for timed in everything)
-        gaps = launch_gap(iteration.passes, launches, costs.launch, sum((timed.expected for timed in everything), 0.0))
+        launches = sum(timed.kernel.count for timed in kernels)
+        gaps = launch_gap(iteration.passes, launches, costs.launch, sum((timed.expected for timed in kernels), 0.0))
         if not isinstance(gaps, float) or gaps > 0.0:
             doubt = where(gaps > 0.0, costs.spread.get("launch", 0.0) * launches, 0.0)
             entries.append(_entry("launch_gaps", dtype, launches, gaps, doubt))
-    return StepTime((*changed, *entries), costs.interval)
+    return entries
 
 
-def _changed(timed: KernelTime, costs: StepCosts) -> KernelTime:
-    """One kernel among its neighbours: its launch partly hidden, a collective later, grouped heads read again."""
+def changed(timed: KernelTime, costs: StepCosts) -> KernelTime:
+    """One kernel among its neighbours: its launch partly hidden, a collective later, grouped heads read again.
+
+    No time falls below its bound.
+    """
     kernel = timed.kernel
     if (costs.memory != 1.0 or costs.compute != 1.0) and kernel.gpus == 1:
         timed = _slower(timed, costs)
@@ -138,7 +136,7 @@ def host_times(costs: StepCosts, iteration: Iteration) -> tuple[Numeric, Numeric
     return host_work(iteration.passes, once, iteration.sequences, each), gaps
 
 
-def _host_entries(costs: StepCosts, iteration: Iteration, dtype: Dtype) -> list[KernelTime]:
+def _loop_entries(costs: StepCosts, iteration: Iteration, dtype: Dtype) -> list[KernelTime]:
     host, gaps = host_times(costs, iteration)
     spread: dict[str, Any] = {name: costs.spread.get(name, 0.0) for name in _HOST}
     doubts = host_times(StepCosts(**spread), iteration)

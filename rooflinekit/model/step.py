@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from rooflinekit.model.execution import Iteration, run_by
+from rooflinekit.model.execution import Iteration, changed, host_entries
 from rooflinekit.model.kernels import Operation, Step
 from rooflinekit.model.layers import (
     Precision,
@@ -17,7 +17,7 @@ from rooflinekit.model.layers import (
     resolve_precision,
     stage_operations,
 )
-from rooflinekit.model.roofline import StepTime, time_step
+from rooflinekit.model.roofline import StepTime, time_kernel
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
@@ -26,6 +26,7 @@ from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.model import Model
 from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum
+from rooflinekit.model.types.time import KernelTime
 
 __all__ = ["Plan", "make_plan"]
 
@@ -86,16 +87,18 @@ class Plan:
 
         The work that does not depend on the context carries what the engine adds to a step.
         """
-        timed = time_step(self.kernels(batch, grows), self.system, self.calibration)
-        if self.calibration is None:
-            return timed
-        costs, iteration = self.costs, self.iteration(batch)
-        if grows is None:
-            return run_by(costs, timed, iteration, timed)
-        whole = None
-        if not grows:
-            whole = time_step(self.kernels(batch), self.system, self.calibration) if iteration.eager else timed
-        return run_by(costs, timed, iteration, whole)
+        costs = self.costs
+        timed = self.run(batch, costs, grows)
+        if grows or not timed:
+            return StepTime(timed, costs.interval)
+        iteration = self.iteration(batch)
+        whole = timed if grows is None or not iteration.eager else self.run(batch, costs)
+        return StepTime((*timed, *host_entries(costs, iteration, whole)), costs.interval)
+
+    def run(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> tuple[KernelTime, ...]:
+        """The kernels of a step with their times; with `costs`, as they run among their neighbours."""
+        timed = (time_kernel(kernel, self.system, self.calibration) for kernel in self.kernels(batch, grows))
+        return tuple(timed if costs is None else (changed(each, costs) for each in timed))
 
     def busiest_share(self, batch: Batch) -> tuple[Numeric, Numeric]:
         """Shares of a step's time and of its bound that the busiest pipeline stage takes.
@@ -117,7 +120,7 @@ class Plan:
         return shares[0], shares[1]
 
     def _bare(self, batch: Batch) -> StepTime:
-        return time_step(self.kernels(batch), self.system, self.calibration)
+        return StepTime(self.run(batch, None))
 
     @property
     def _together(self) -> int:

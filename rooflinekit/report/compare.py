@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooflinekit.evidence.compare import Comparison, Metric, Run
-from rooflinekit.evidence.gap import CAUSES, Gap
+from rooflinekit.evidence.compare import CAUSES, Comparison, Gap, Metric, Run
 from rooflinekit.model.types.units import format_bytes, format_time
 from rooflinekit.report.table import aligned, markdown, wrapped
 from rooflinekit.version import __version__

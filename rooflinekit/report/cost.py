@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rooflinekit.decision.economics.results import ContextCost, Cost, DialogueCost
+from rooflinekit.decision.economics.cost import ContextCost, Cost, DialogueCost
 from rooflinekit.model.types.units import format_bytes, format_count, format_time
 from rooflinekit.report.table import aligned, bullets, markdown, sentences
 

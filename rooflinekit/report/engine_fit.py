@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooflinekit.evidence.engine_fit.outcome import EngineFit, Outcome
+from rooflinekit.evidence.engine_fit.fit import EngineFit, Outcome
 from rooflinekit.model.types.units import format_time
 from rooflinekit.report.table import aligned, wrapped
 from rooflinekit.specs.calibration.served import UNITLESS

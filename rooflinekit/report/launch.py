@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooflinekit.decision.launching.result import Launch
-from rooflinekit.decision.launching.shell import launch_script
+from rooflinekit.decision.launching.launch import Launch, launch_script
 
 __all__ = ["launch_markdown", "launch_rows"]
 

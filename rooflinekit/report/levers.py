@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rooflinekit.decision.sensitivity.results import Levers, MoveResult, Operating
+from rooflinekit.decision.sensitivity.levers import Levers, MoveResult, Operating
 from rooflinekit.model.types.units import format_bytes, format_time
 from rooflinekit.report.table import aligned, bullets, markdown, sentences
 

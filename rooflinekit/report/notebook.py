@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from rooflinekit.decision.economics.results import Cost
-from rooflinekit.decision.launching.result import Launch
-from rooflinekit.decision.planning.answer import PlanAnswer
-from rooflinekit.decision.sensitivity.results import Levers
+from rooflinekit.decision.economics.cost import Cost
+from rooflinekit.decision.launching.launch import Launch
+from rooflinekit.decision.planning.plan import PlanAnswer
+from rooflinekit.decision.sensitivity.levers import Levers
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.explanation.derivation.front import Derivation
 from rooflinekit.explanation.walk.result import Walk

@@ -5,11 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from rooflinekit.decision.planning.answer import Candidate, Fleet, PlanAnswer
-from rooflinekit.decision.planning.explain import split_name
-from rooflinekit.decision.planning.pareto import Point
-from rooflinekit.decision.planning.required import BreakEven
-from rooflinekit.decision.planning.solution import Solution
+from rooflinekit.decision.planning.cost import Point
+from rooflinekit.decision.planning.inverse import BreakEven, Solution
+from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
 from rooflinekit.model.types.units import format_time
 from rooflinekit.report.table import WIDTH, aligned, markdown
 

@@ -17,11 +17,11 @@ from pydantic import Field, TypeAdapter, WithJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict  # typing's own cannot be read back before Python 3.12
 
-from rooflinekit.decision.economics.results import Cost
-from rooflinekit.decision.planning.answer import Candidate, Fleet, PlanAnswer
+from rooflinekit.decision.economics.cost import Cost
+from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer
 from rooflinekit.decision.sensitivity.balance import Balance
 from rooflinekit.decision.sensitivity.elasticity import Elasticity
-from rooflinekit.decision.sensitivity.results import Levers, MoveResult
+from rooflinekit.decision.sensitivity.levers import Levers, MoveResult
 from rooflinekit.estimation.results import Estimate, KernelResult, StepResult
 from rooflinekit.explanation.derivation.node import Node
 from rooflinekit.explanation.walk.result import Phase, Section, Stop, Walk, Work

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rooflinekit.report.table import aligned
-from rooflinekit.simulation.trace_summary import LengthSummary, TraceSummary
+from rooflinekit.simulation.traces import LengthSummary, TraceSummary
 
 __all__ = ["trace_text"]
 

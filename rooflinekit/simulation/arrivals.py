@@ -7,20 +7,87 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rooflinekit.estimation.lengths import Length
 from rooflinekit.estimation.spelling import at_least, read_phrase
 from rooflinekit.model.types.errors import WorkloadError
-from rooflinekit.simulation.request import Arrival
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-__all__ = ["Burst", "ClosedLoop", "Constant", "Gamma", "Poisson", "Process", "Requests", "generate", "parse_process"]
+__all__ = [
+    "Arrival",
+    "Burst",
+    "ClosedLoop",
+    "Constant",
+    "Gamma",
+    "Job",
+    "Poisson",
+    "Process",
+    "Requests",
+    "Source",
+    "generate",
+    "parse_process",
+]
 
 _CHUNK = 4096  # requests drawn at a time: fast, and memory stays flat
 _STREAMS = 4  # gaps, prompts, outputs, priorities: changing one leaves the others as they are
+_PROCESSES = ("closed", "poisson", "gamma", "constant", "burst")
+
+
+class Arrival(NamedTuple):
+    """One request as a client sends it.
+
+    time: when it is sent, from the start of the run [s]; isl, osl: tokens of the prompt and of each output.
+    hashes: the prompt's leading blocks by content, one number a block, so that prompts that begin with the same numbers
+    begin with the same text; how many tokens a block has is one number a run. priority: lower is served first, where
+    the order of the queue is by class. samples: outputs drawn from the one prompt (`n`).
+    """
+
+    time: float
+    isl: int
+    osl: int
+    hashes: tuple[int, ...] = ()
+    priority: int = 0
+    samples: int = 1
+
+
+class Job:
+    """A request in the system: how far it is, and what it holds. The one thing here that changes."""
+
+    __slots__ = (
+        "arrived", "blocks", "cached", "computed", "due", "first", "hashes", "held", "home", "isl", "joined", "last",
+        "made", "measured", "number", "offset", "osl", "priority", "queued", "samples", "swapped", "target",
+    )  # fmt: skip
+
+    def __init__(self, number: int, arrival: Arrival, measured: bool = True) -> None:
+        self.number = number  #: order of arrival
+        self.arrived, self.isl, self.osl, self.hashes, self.priority, self.samples = arrival
+        self.queued = self.arrived  #: when the front end handed it on [s]
+        self.measured = measured  #: whether it counts in the statistics (not one of the warm-up)
+        self.target = self.isl  #: tokens that a prefill must have in the cache before the next token comes out
+        self.computed = 0  #: of them, how many are
+        self.cached = 0  #: of them, how many were found in a cache
+        self.made = 0  #: output tokens of each sample so far
+        self.first = -1.0  #: when the first token came out [s]
+        self.last = -1.0  #: when the latest did, where that is not the replica's latest decode step [s]
+        self.blocks = 0  #: blocks of its own
+        self.held: tuple[int, ...] = ()  #: blocks that it shares through the prefix cache
+        self.joined = 0  #: decode steps that the replica had made when this one joined
+        self.due = -1  #: decode step with which it ends; -1 while it does not decode
+        self.offset = 0  #: class of the decode steps in which it needs a new block
+        self.swapped = 0  #: blocks in host memory
+        self.home: object = None  #: the prefill replica that still holds its blocks
+
+    def __lt__(self, other: Job) -> bool:
+        """In order of arrival, where a heap asks."""
+        return self.number < other.number
+
+    @property
+    def keys(self) -> int:
+        """Tokens of each sample that the cache holds once the prefill is done: the latest token is not yet computed."""
+        return self.isl + max(self.made - 1, 0)
 
 
 @dataclass(frozen=True)
@@ -38,11 +105,6 @@ class ClosedLoop:
         """No request waits for the clock."""
         return [0.0] * count
 
-    @property
-    def in_flight(self) -> int | None:
-        """Most requests that the client has under way."""
-        return self.users
-
 
 @dataclass(frozen=True)
 class Gamma:
@@ -58,11 +120,6 @@ class Gamma:
         """Seconds before each arrival."""
         drawn: list[float] = rng.gamma(self.cv**-2, self.cv**2 / self.rate, count).tolist()
         return drawn
-
-    @property
-    def in_flight(self) -> int | None:
-        """An open loop has no limit."""
-        return None
 
 
 @dataclass(frozen=True)
@@ -81,11 +138,6 @@ class Poisson:
         drawn: list[float] = rng.exponential(1.0 / self.rate, count).tolist()
         return drawn
 
-    @property
-    def in_flight(self) -> int | None:
-        """An open loop has no limit."""
-        return None
-
 
 @dataclass(frozen=True)
 class Constant:
@@ -102,11 +154,6 @@ class Constant:
         """Seconds before each arrival."""
         return [1.0 / self.rate] * count
 
-    @property
-    def in_flight(self) -> int | None:
-        """An open loop has no limit."""
-        return None
-
 
 @dataclass(frozen=True)
 class Burst:
@@ -119,14 +166,8 @@ class Burst:
         """Seconds before each arrival: only the first of a burst waits."""
         return [self.period_s if index and index % self.size == 0 else 0.0 for index in range(first, first + count)]
 
-    @property
-    def in_flight(self) -> int | None:
-        """An open loop has no limit."""
-        return None
-
 
 Process = ClosedLoop | Gamma | Poisson | Constant | Burst
-_PROCESSES = ("closed", "poisson", "gamma", "constant", "burst")
 
 
 def parse_process(text: str) -> Process:
@@ -153,13 +194,11 @@ def parse_process(text: str) -> Process:
         case "constant":
             process = Constant(phrase.positive("rate"))
         case _:
-            process = Burst(phrase.count("size"), _period(phrase.number("period", 0.0)))
+            process = Burst(phrase.count("size"), phrase.number("period", 0.0))
+            if process.period_s:
+                at_least(process.period_s, 0, "period")
     phrase.done()
     return process
-
-
-def _period(seconds: float) -> float:
-    return at_least(seconds, 0, "period") if seconds else 0.0
 
 
 @dataclass(frozen=True)
@@ -190,8 +229,7 @@ def generate(process: Process, requests: Requests, count: int, seed: int = 0) ->
     """Yield `count` arrivals in order of time; the same seed gives the same arrivals.
 
     Gaps, prompts, outputs and classes come from streams of their own, so that another law for one leaves the others
-    as they were. A closed loop has no clock: its arrivals are all at 0, and `process.in_flight` says how many a client
-    has under way.
+    as they were. A closed loop has no clock: its arrivals are all at 0.
 
     >>> from rooflinekit.estimation.lengths import Fixed
     >>> [arrival.time for arrival in generate(Constant(4.0), Requests(Fixed(8), Fixed(2)), 3)]
@@ -208,3 +246,69 @@ def generate(process: Process, requests: Requests, count: int, seed: int = 0) ->
             clock += wait
             yield Arrival(clock, isl, osl, (), priority)
         first += size
+
+
+def checked(arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
+    """Pass arrivals on, in order and sensible.
+
+    Raises WorkloadError with the number of the first that is not.
+    """
+    before = 0.0
+    for number, arrival in enumerate(arrivals, 1):
+        if not before <= arrival.time < math.inf:
+            raise WorkloadError(f"request {number} arrives at {arrival.time} s, after one at {before} s")
+        if min(arrival.isl, arrival.osl, arrival.samples) < 1:
+            raise WorkloadError(
+                f"request {number} has isl={arrival.isl}, osl={arrival.osl}, samples={arrival.samples}; each must be "
+                "at least 1"
+            )
+        before = arrival.time
+        yield arrival
+
+
+class Source:
+    """Hands out arrivals while a simulation runs; the flag says whether the request counts in the statistics.
+
+    Without `users` requests come at times of their own, and the first `warmup` are not counted. With them, each of the
+    users sends the next request when the answer has come, and its own time does not count; as benchmark clients do,
+    the first `warmup` requests run and end by themselves, then the counted ones begin, `users` at once.
+    """
+
+    def __init__(self, arrivals: Iterator[Arrival], users: int | None = None, warmup: int = 0) -> None:
+        if users is not None and users < 1:
+            raise WorkloadError(f"a closed loop needs at least 1 user, not {users}")
+        self._arrivals, self._users = checked(arrivals), users
+        self._warmup, self._counting, self._flying = warmup, warmup == 0, 0
+
+    def start(self) -> Iterator[tuple[Arrival, bool]]:
+        """Those that come whatever happens first: the first, or one of each user."""
+        if self._users is not None:
+            yield from self._send(0.0, self._users)
+        elif first := self.after_arrival():
+            yield first
+
+    def after_arrival(self) -> tuple[Arrival, bool] | None:
+        """The next, when one has arrived; none where users wait."""
+        if self._users is not None or (arrival := next(self._arrivals, None)) is None:
+            return None
+        self._warmup -= 1
+        return arrival, self._warmup < 0
+
+    def after_end(self, now: float) -> Iterator[tuple[Arrival, bool]]:
+        """What follows the end of a request: the user's next one; after the last of the warm-up, one of each."""
+        if self._users is None:
+            return iter(())
+        self._flying -= 1
+        if self._counting or self._warmup > 0:
+            return self._send(now, 1)
+        self._counting = self._flying == 0
+        return self._send(now, self._users if self._counting else 0)
+
+    def _send(self, now: float, count: int) -> Iterator[tuple[Arrival, bool]]:
+        for _ in range(count if self._counting else min(count, self._warmup)):
+            arrival = next(self._arrivals, None)
+            if arrival is None:
+                return
+            self._flying += 1
+            self._warmup -= not self._counting
+            yield arrival._replace(time=now), self._counting

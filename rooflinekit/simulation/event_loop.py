@@ -7,21 +7,107 @@ together are served together, and a user's next request can join the step after 
 from __future__ import annotations
 
 import math
+import signal
+import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import cycle
+from random import Random
 from typing import Any
 
-from rooflinekit.model.types.errors import WorkloadError
-from rooflinekit.simulation.interrupt import asking_to_stop
+from rooflinekit.model.types.errors import UnknownNameError, WorkloadError
+from rooflinekit.simulation.arrivals import Arrival, Job, Source
 from rooflinekit.simulation.ledger import Ledger
 from rooflinekit.simulation.replica import FULL, Replica
-from rooflinekit.simulation.request import Arrival, Job
-from rooflinekit.simulation.router import Route, router_named
-from rooflinekit.simulation.source import Source
 
-__all__ = ["Fleet", "Link", "Simulation", "Watch"]
+__all__ = ["ROUTERS", "Fleet", "Link", "Simulation", "Watch", "router_named"]
+
+IMBALANCE = 16
+"""Requests by which a replica may exceed the least loaded one and still be chosen for its prefix (assumption)."""
+
+
+@contextmanager
+def asking_to_stop(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` on the first Ctrl-C; a second one raises KeyboardInterrupt wherever the program is.
+
+    Only where Ctrl-C would have raised: not in another thread, and not where a program has its own handler.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def asked(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        stop()
+
+    signal.signal(signal.SIGINT, asked)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+Route = Callable[[Job], "Replica | None"]
+"""Chooses a replica; None leaves the request in a queue in front of all."""
+
+
+def _round_robin(replicas: Sequence[Replica]) -> Route:
+    turn = cycle(replicas)
+    return lambda job: next(turn)
+
+
+def _random(replicas: Sequence[Replica]) -> Route:
+    draw = Random(0)
+    return lambda job: draw.choice(replicas)
+
+
+def _least_loaded(replicas: Sequence[Replica]) -> Route:
+    return lambda job: min(replicas, key=lambda replica: replica.load)
+
+
+def _prefix_affinity(replicas: Sequence[Replica]) -> Route:
+    def route(job: Job) -> Replica:
+        most = min(replica.load for replica in replicas) + IMBALANCE
+        near = [replica for replica in replicas if replica.load <= most]
+        return max(near, key=lambda replica: (replica.pool.match(job), -replica.load))
+
+    return route
+
+
+def _shared(replicas: Sequence[Replica]) -> Route:
+    def route(job: Job) -> Replica | None:
+        free = [replica for replica in replicas if replica.load < replica.limits.max_num_seqs]
+        return min(free, key=lambda replica: replica.load) if free else None
+
+    return route
+
+
+ROUTERS: dict[str, Callable[[Sequence[Replica]], Route]] = {
+    "round-robin": _round_robin,
+    "random": _random,
+    "least-loaded": _least_loaded,
+    "prefix-affinity": _prefix_affinity,
+    "shared": _shared,
+}
+"""round-robin: in turn. random: drawn from a fixed seed, as by a balancer without memory. least-loaded: the fewest
+requests. prefix-affinity: the longest cached prefix among replicas
+that are not much busier than the least loaded. shared: one queue in front of all, from which a replica takes a request
+when it has a place."""
+
+
+def router_named(name: str, replicas: Sequence[Replica]) -> Route:
+    """Look a router up.
+
+    Raises UnknownNameError.
+    """
+    if name not in ROUTERS:
+        raise UnknownNameError("router", name, ROUTERS)
+    return ROUTERS[name](replicas)
+
 
 Watch = Callable[[int, Replica, float], None]
 """Sees every step, or run of decode steps, as it ends: number of the replica, the replica before it books, the time."""

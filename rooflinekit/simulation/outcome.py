@@ -6,16 +6,17 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.step import Plan
+from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.simulation.event_loop import Simulation
-from rooflinekit.simulation.ledger import Ledger
+from rooflinekit.simulation.ledger import Sketch
 from rooflinekit.simulation.replica import Replica
-from rooflinekit.simulation.sketch import Sketch
+from rooflinekit.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["PERCENTILES", "Counts", "Outcome", "ReplicaUse", "Spread", "summarise"]
+__all__ = ["Outcome", "Spread", "about", "summarise"]
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
@@ -72,18 +73,28 @@ class ReplicaUse:
     prompt_tokens: int  #: computed, those lost in preemptions again
     decode_tokens: int
 
+    @classmethod
+    def of(cls, replica: Replica, simulation: Simulation) -> ReplicaUse:
+        """Read the books of a replica after a run."""
+        work, pool, elapsed = replica.work, replica.pool, simulation.now or math.inf
+        role = "serve" if not simulation.fleet.prefills else "prefill" if replica.exports else "decode"
+        return cls(
+            role=role,
+            steps=work.steps,
+            decode_steps=work.decode_steps,
+            utilisation=work.busy / elapsed,
+            mean_batch=work.sequences / work.busy if work.busy else 0.0,
+            kv_use=work.blocks / pool.total / elapsed,
+            prefix_hit_rate=pool.found / pool.asked if pool.asked else None,
+            prompt_tokens=work.computed,
+            decode_tokens=replica.decoding.tokens,
+        )
+
 
 @dataclass(frozen=True)
-class Outcome(Answer):
+class Outcome(DeploymentAnswer):
     """A simulated run. Rates are over `duration_s`, from the first measured arrival to the last end."""
 
-    version: str
-    model: str
-    gpu: str
-    engine: str
-    level: str
-    calibration: dict[str, str] | None
-    inputs: dict[str, Any]
     requests: Counts
     duration_s: float
     ttft_ms: Spread
@@ -120,21 +131,32 @@ class Outcome(Answer):
         made = {"calibration_hash": self.calibration["hash"] if self.calibration else "", "version": self.version}
         return row | made | {"warnings": "; ".join(self.warnings)}
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_rows(self) -> list[dict[str, Any]]:
         """`to_row` as a table of one row: runs can be put below each other."""
-        import pandas as pd  # noqa: PLC0415 - only where it is asked for
-
-        return pd.DataFrame([self.to_row()])
+        return [self.to_row()]
 
     def timeline_frame(self) -> pd.DataFrame:
         """Queue, batch and cache over time, one row a replica and moment."""
-        import pandas as pd  # noqa: PLC0415 - as above
+        import pandas as pd  # noqa: PLC0415 - only where it is asked for
 
         return pd.DataFrame(self.timeline)
 
 
-def summarise(simulation: Simulation, about: dict[str, Any], gpus: int, **more: Any) -> Outcome:
-    """Turn the books of a finished run into an answer; `about` names what ran, `gpus` counts the whole fleet's."""
+def about(plan: Plan) -> dict[str, Any]:
+    """What an answer rests on: the version, the names of what ran, and the level."""
+    calibration = plan.calibration
+    return {
+        "version": __version__,
+        "model": plan.model.name,
+        "gpu": plan.system.accelerator.name,
+        "engine": plan.deployment.engine,
+        "level": "expected" if calibration else "bound",
+        "calibration": {"name": calibration.name, "hash": calibration.hash} if calibration else None,
+    }
+
+
+def summarise(simulation: Simulation, gpus: int, **more: Any) -> Outcome:
+    """Turn the books of a finished run into an answer; `gpus` counts the whole fleet's."""
     ledger, fleet = simulation.ledger, simulation.fleet
     span = ledger.last_end - ledger.measured_from
     span = span if 0 < span < math.inf else math.nan
@@ -142,8 +164,15 @@ def summarise(simulation: Simulation, about: dict[str, Any], gpus: int, **more: 
     asked = ledger.objective.ttft is not None or ledger.objective.tpot is not None
     work = [replica.work for replica in fleet.all]
     return Outcome(
-        **about,
-        requests=_counts(ledger, sum(each.swapped for each in work)),
+        requests=Counts(
+            ledger.arrived,
+            ledger.finished,
+            ledger.rejected,
+            ledger.cut,
+            ledger.measured,
+            ledger.preempted,
+            sum(each.swapped for each in work),
+        ),
         duration_s=simulation.now,
         ttft_ms=Spread.of(ledger.ttft),
         tpot_ms=Spread.of(ledger.tpot),
@@ -156,31 +185,9 @@ def summarise(simulation: Simulation, about: dict[str, Any], gpus: int, **more: 
         output_tok_s=speed,
         output_tok_s_per_gpu=None if speed is None else speed / gpus,
         steps=sum(each.steps for each in work),
-        replicas=tuple(_use(replica, simulation) for replica in fleet.all),
+        replicas=tuple(ReplicaUse.of(replica, simulation) for replica in fleet.all),
         interrupted=simulation.interrupted,
         **more,
-    )
-
-
-def _counts(ledger: Ledger, swaps: int) -> Counts:
-    return Counts(
-        ledger.arrived, ledger.finished, ledger.rejected, ledger.cut, ledger.measured, ledger.preempted, swaps
-    )
-
-
-def _use(replica: Replica, simulation: Simulation) -> ReplicaUse:
-    work, pool, elapsed = replica.work, replica.pool, simulation.now or math.inf
-    role = "serve" if not simulation.fleet.prefills else "prefill" if replica.exports else "decode"
-    return ReplicaUse(
-        role=role,
-        steps=work.steps,
-        decode_steps=work.decode_steps,
-        utilisation=work.busy / elapsed,
-        mean_batch=work.sequences / work.busy if work.busy else 0.0,
-        kv_use=work.blocks / pool.total / elapsed,
-        prefix_hit_rate=pool.found / pool.asked if pool.asked else None,
-        prompt_tokens=work.computed,
-        decode_tokens=replica.decoding.tokens,
     )
 
 

@@ -8,9 +8,9 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from rooflinekit.model.types.errors import UnknownNameError, WorkloadError
-from rooflinekit.simulation.request import Job
+from rooflinekit.simulation.arrivals import Job
 
-__all__ = ["POLICIES", "ByClass", "FirstCome", "Limits", "Policy", "Queue", "policy_named"]
+__all__ = ["POLICIES", "ByClass", "FirstCome", "Limits", "Queue", "policy_named"]
 
 
 @dataclass(frozen=True, slots=True)

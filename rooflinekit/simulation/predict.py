@@ -16,8 +16,7 @@ from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import KernelTime
-from rooflinekit.simulation.steps import StepTable
-from rooflinekit.simulation.tabulate import build_table
+from rooflinekit.simulation.steps import StepTable, build_table
 
 __all__ = ["STEP_INTERFACE", "PredictedStep", "predict_step"]
 

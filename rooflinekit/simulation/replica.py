@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rooflinekit.simulation.arrivals import Job
 from rooflinekit.simulation.decoding import Lockstep
 from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.ledger import Ledger
 from rooflinekit.simulation.policies import ByClass, FirstCome, Limits, Queue
-from rooflinekit.simulation.request import Job
 from rooflinekit.simulation.steps import Chunk, Clock
 
-__all__ = ["FULL", "HostTier", "Replica", "Work"]
+__all__ = ["FULL", "HostTier", "Replica"]
 
 FULL = "the queue was full"
 """Why a replica, or the queue in front of all, takes no request now."""

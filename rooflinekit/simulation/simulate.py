@@ -4,32 +4,61 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, Unpack
 
-from rooflinekit.estimation.estimator import Resolved
+from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
+from rooflinekit.estimation.lengths import parse_length, spread_length
+from rooflinekit.estimation.options import keywords, number_of, part_of, read
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS
+from rooflinekit.estimation.scenario import Simulation as SimulationOptions
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
-from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.units import GB, GIB
-from rooflinekit.simulation.capacity import kv_capacity_tokens
+from rooflinekit.simulation.arrivals import (
+    Arrival,
+    Burst,
+    ClosedLoop,
+    Gamma,
+    Poisson,
+    Process,
+    Requests,
+    Source,
+    generate,
+    parse_process,
+)
 from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import Fleet, Link, Simulation, Watch
-from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
-from rooflinekit.simulation.ledger import Ledger, Objective
-from rooflinekit.simulation.outcome import Outcome, summarise
+from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool, kv_capacity_tokens
+from rooflinekit.simulation.ledger import Ledger, RequestObjective
+from rooflinekit.simulation.outcome import Outcome, about, summarise
 from rooflinekit.simulation.policies import Limits, policy_named
 from rooflinekit.simulation.replica import HostTier, Replica
-from rooflinekit.simulation.request import Arrival
-from rooflinekit.simulation.source import ClosedSource, OpenSource
-from rooflinekit.simulation.steps import Clock
-from rooflinekit.simulation.tabulate import build_table
+from rooflinekit.simulation.steps import Clock, build_table
+from rooflinekit.simulation.traces import load_trace
 from rooflinekit.simulation.watch import Timeline, both
-from rooflinekit.version import __version__
 
-__all__ = ["Load", "Scheduler", "Setup", "serve"]
+__all__ = ["Load", "Question", "Scheduler", "Setup", "make_load", "serve", "simulate"]
 
 _LONGEST = 1 << 20  # tokens up to which step times are tabulated; beyond, the last slope goes on
+
+_REQUESTS = 1000  # of an open loop, unless told
+_PER_USER = 10  # requests of a closed loop for each user, as benchmark clients send
+_IN_STEP = (
+    "answers of one length keep the users of a closed loop in step, so that their prompts come all at once; "
+    "estimate takes them to drift apart, as answers of random length do (osl=uniform:200-300)"
+)
+
+_PREFIX_TOKENS = 16  # granularity of a synthetic shared prefix
+_COUNTS = dict.fromkeys(
+    ("concurrency", "requests", "samples", "prefix_groups", "queue_limit", "replicas", "block_size", "kv_tokens",
+     "hash_tokens", "staging"), 1,
+) | dict.fromkeys(("warmup", "shared_prefix", "draft_tokens", "prefill_replicas", "seed"), 0)  # fmt: skip
+
+_NUMBERS = ("duration", "ttft_ms", "tpot_ms", "acceptance", "draft_ms", "host_gib", "link_gb_s", "link_ms")
 
 
 @dataclass(frozen=True)
@@ -81,7 +110,7 @@ class Load:
     users: int | None = None
     warmup: int = 0
     duration: float = math.inf
-    objective: Objective = field(default_factory=Objective)
+    objective: RequestObjective = field(default_factory=RequestObjective)
 
 
 def serve(
@@ -114,18 +143,16 @@ def serve(
     setup = setup or Setup()
     timeline, ledger = Timeline(), Ledger(load.objective)
     fleet = _fleet(resolved.predictor, (prefill or resolved).predictor, load, setup, ledger)
-    if load.users is None:
-        source: OpenSource | ClosedSource = OpenSource(load.arrivals, load.warmup)
-    else:
-        source = ClosedSource(load.arrivals, load.users, load.warmup)
+    source = Source(load.arrivals, load.users, load.warmup)
     run = Simulation(fleet, source, ledger, load.duration, both(timeline, watch))
     run.run()
     first = (prefill or resolved).plan.deployment.gpus
     gpus = resolved.plan.deployment.gpus * len(fleet.replicas) + first * len(fleet.prefills)
     return summarise(
         run,
-        _about(resolved, setup, fleet),
         gpus,
+        **about(resolved.plan),
+        inputs=_inputs(resolved.plan, setup, fleet),
         warnings=(*resolved.warnings, *_notes(run, setup)),
         timeline=timeline.rows(),
     )
@@ -254,8 +281,9 @@ class _Drafting:
         return time + self.seconds, slope, steps
 
 
-def _about(resolved: Resolved, setup: Setup, fleet: Fleet) -> dict[str, Any]:
-    plan, limits = resolved.plan, fleet.replicas[0].limits
+def _inputs(plan: Plan, setup: Setup, fleet: Fleet) -> dict[str, Any]:
+    """Every input of the deployment, the scheduler and the fleet, as it was understood."""
+    limits = fleet.replicas[0].limits
     inputs = {key: getattr(plan.deployment, key) for key in ("tp", "pp", "ep", "dp", "gpus")}
     precision = plan.precision
     inputs |= {"weights": getattr(precision.formats, plan.model.matrices[-1]).value, "kv": precision.kv.value}
@@ -263,16 +291,7 @@ def _about(resolved: Resolved, setup: Setup, fleet: Fleet) -> dict[str, Any]:
     inputs |= {"token_budget": limits.token_budget, "max_num_seqs": limits.max_num_seqs}
     inputs |= {"max_model_len": limits.max_model_len, "policy": setup.scheduler.policy or _usual(plan)}
     pool = fleet.replicas[0].pool
-    inputs |= {"block_size": pool.size, "kv_tokens": pool.total * pool.size}
-    return {
-        "version": __version__,
-        "model": plan.model.name,
-        "gpu": plan.system.accelerator.name,
-        "engine": plan.deployment.engine,
-        "level": "expected" if plan.calibration else "bound",
-        "calibration": {"name": plan.calibration.name, "hash": plan.calibration.hash} if plan.calibration else None,
-        "inputs": inputs,
-    }
+    return inputs | {"block_size": pool.size, "kv_tokens": pool.total * pool.size}
 
 
 def _notes(run: Simulation, setup: Setup) -> Iterator[str]:
@@ -286,3 +305,183 @@ def _notes(run: Simulation, setup: Setup) -> Iterator[str]:
         yield f"{ledger.cut} of {ledger.arrived} requests were cut by {reason} and are in no statistic of latency"
     for why, count in ledger.refusals.most_common():
         yield f"{count:,} request{'s were' if count > 1 else ' was'} rejected: {why}"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is sent, as a user says it. Of rate, concurrency, arrivals and trace, one is given; a trace may have users.
+
+    rate: Poisson arrivals [1/s], or with `cv` other than 1, gamma ones. arrivals: as `parse_process` reads it. trace:
+    file, replayed `speed` times as fast; `clean` drops rows that cannot be trusted. shared_prefix: leading tokens that
+    requests have in common, in `prefix_groups` groups. ttft_ms, tpot_ms: the objective.
+    """
+
+    rate: float | None = None
+    cv: float = 1.0
+    concurrency: int | None = None
+    arrivals: str | None = None
+    trace: Path | None = None
+    speed: float = 1.0
+    clean: bool = False
+    isl: str = "1024"
+    osl: str = "256"
+    requests: int | None = None
+    warmup: int = 0
+    duration: float = math.inf
+    samples: int = 1
+    classes: tuple[float, ...] = ()
+    shared_prefix: int = 0
+    prefix_groups: int = 1
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+
+
+def make_load(question: Question, seed: int = 0) -> tuple[Load, int, tuple[str, ...]]:
+    """Arrivals for `simulate`, the tokens that a hash stands for, and what the reader should know.
+
+    >>> load, _, _ = make_load(Question(rate=2.0, requests=3, isl="64", osl="8"))
+    >>> [arrival.isl for arrival in load.arrivals]
+    [64, 64, 64]
+
+    Raises InputError (and its kinds) for a question that makes no sense.
+    """
+    given = [key for key in ("rate", "arrivals", "trace") if getattr(question, key) is not None]
+    if question.concurrency is not None and question.trace is None:
+        given.append("concurrency")
+    if len(given) != 1:
+        what = f"not {' and '.join(given)}" if given else "none is given"
+        raise InputError(f"requests come by one of --rate, --concurrency, --arrivals and --trace; {what}")
+    if not question.duration > 0 or question.warmup < 0 or min(question.samples, question.prefix_groups) < 1:
+        raise WorkloadError("duration must be above 0, warmup at least 0, samples and prefix_groups at least 1")
+    ttft, tpot = (None if ms is None else ms / 1e3 for ms in (question.ttft_ms, question.tpot_ms))
+    users, warmup = question.concurrency, question.warmup
+    notes: tuple[str, ...] = ()
+    if question.trace is not None:
+        trace = load_trace(question.trace, question.clean)
+        arrivals = trace.arrivals(question.speed, question.requests)
+        if users is not None:
+            arrivals = (arrival._replace(time=0.0) for arrival in arrivals)
+        typical = (sum(trace.isl) + sum(trace.osl)) / len(trace)
+        longest = max(isl + osl for isl, osl in zip(trace.isl, trace.osl, strict=True))
+        notes = tuple(f"{trace.name}: {count} rows cleaned: {reason}" for reason, count in trace.cleaned.items())
+        hash_tokens = trace.block_tokens or _PREFIX_TOKENS
+    else:
+        process, hash_tokens = _process(question), _PREFIX_TOKENS
+        isl, osl = parse_length(question.isl), parse_length(question.osl)
+        count = question.requests or _REQUESTS
+        if isinstance(process, ClosedLoop):
+            users, warmup, count = process.users, process.warmup, process.prompts + process.warmup
+        elif isinstance(process, Burst) and not process.period_s:
+            count = min(question.requests or process.size, process.size)
+        arrivals = generate(process, Requests(isl, osl, question.classes), count, seed)
+        typical, longest = isl.mean + osl.mean, int(isl.quantile(1.0) + osl.quantile(1.0))
+        notes = (_IN_STEP,) if (users or 0) > 1 and osl.quantile(0.0) == osl.quantile(1.0) else ()
+    arrivals = _dressed(arrivals, question)
+    load = Load(arrivals, typical, longest, users, warmup, question.duration, RequestObjective(ttft, tpot))
+    return load, hash_tokens, notes
+
+
+def _process(question: Question) -> Process:
+    if question.arrivals is not None:
+        return parse_process(question.arrivals)
+    if question.concurrency is not None:
+        return ClosedLoop(question.concurrency, question.requests or _PER_USER * question.concurrency, question.warmup)
+    rate = float(question.rate or 0.0)
+    if not 0 < rate < math.inf or not 0 < question.cv < math.inf:
+        raise WorkloadError(f"rate and cv must be above 0, not {rate} and {question.cv}")
+    return Poisson(rate) if question.cv == 1 else Gamma(rate, question.cv)
+
+
+def _dressed(arrivals: Iterator[Arrival], question: Question) -> Iterator[Arrival]:
+    """Give arrivals their samples and their shared prefix."""
+    if question.samples > 1:
+        arrivals = (arrival._replace(samples=question.samples) for arrival in arrivals)
+    blocks = question.shared_prefix // _PREFIX_TOKENS
+    if not blocks:
+        return arrivals
+    groups = [tuple(range(group * blocks, (group + 1) * blocks)) for group in range(question.prefix_groups)]
+    return (
+        arrival._replace(hashes=groups[number % question.prefix_groups][: arrival.isl // _PREFIX_TOKENS])
+        for number, arrival in enumerate(arrivals)
+    )
+
+
+_QUESTION, _SCHEDULER, _SETUP = (
+    tuple(field.name for field in fields(kind) if field.name != "scheduler") for kind in (Question, Scheduler, Setup)
+)
+_NAMES = {"burstiness": "cv", "ttft": "ttft_ms", "tpot": "tpot_ms"}  # of options in a `Question`
+
+
+@keywords(SimulationOptions)
+def simulate(
+    model: str | PathLike[str],
+    gpu: str | PathLike[str] = "h100-sxm",
+    watch: Watch | None = None,
+    **scenario: Unpack[SimulationOptions],
+) -> Outcome:
+    """Serve requests step by step on replicas of a deployment.
+
+    Args:
+        model: a model's name or path.
+        gpu: an accelerator's name or path.
+        watch: sees every step as it ends, such as a `ChromeTrace`.
+        **scenario: the options of `Simulation`, which docs/cli.md lists; None leaves one to its default.
+
+    Raises:
+        InputError: (and its kinds) for anything that makes no sense; DoesNotFitError if the cache holds no request.
+
+    >>> outcome = simulate("llama-3-8b", rate=4.0, requests=50, isl=512, osl="uniform:20-60", calibration="none")
+    >>> outcome.requests.finished, outcome.level
+    (50, 'bound')
+    """
+    given = read(SimulationOptions, scenario)
+    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
+    question = _question(given)
+    load, hash_tokens, notes = make_load(question, given.get("seed", 0))
+    scheduler = Scheduler(**part_of(given, _SCHEDULER) | _ordered(given))
+    chosen = {"hash_tokens": hash_tokens} | part_of(given, _SETUP)
+    resolved = resolve(model, gpu, deployment, given.get("calibration"))
+    outcome = serve(resolved, load, Setup(scheduler, **chosen), watch)
+    return replace(outcome, inputs=_asked(question) | outcome.inputs, warnings=(*notes, *outcome.warnings))
+
+
+def _ordered(given: dict[str, Any]) -> dict[str, Any]:
+    """The order of the queue, and one acceptance of all drafted tokens."""
+    order, chosen = given.get("order", "fcfs"), {}
+    if order not in ("fcfs", "priority"):
+        raise UnknownNameError("order", order, ("fcfs", "priority"))
+    if "order" in given:
+        chosen["by_class"] = order == "priority"
+    if "acceptance" in given:
+        chosen["acceptance"] = number_of("acceptance", given["acceptance"])
+    return chosen
+
+
+def _asked(question: Question) -> dict[str, Any]:
+    """The load as plain values: a path as text, no end as None, objectives by names that are no result's."""
+    asked = {field.name: getattr(question, field.name) for field in fields(question)}
+    asked["trace"] = None if question.trace is None else str(question.trace)
+    asked["duration"] = None if math.isinf(question.duration) else question.duration
+    asked["classes"] = list(question.classes)
+    objective = {f"objective_{key}": asked.pop(key) for key in ("ttft_ms", "tpot_ms")}
+    return asked | objective
+
+
+def _question(given: dict[str, Any]) -> Question:
+    """What is sent; a mean and its variation are a log-normal length."""
+    asked = {_NAMES.get(key, key): value for key, value in given.items() if _NAMES.get(key, key) in _QUESTION}
+    for key, usual in WORKLOAD_KEYS.items():
+        if key in ("isl", "osl"):
+            asked[key] = spread_length(key, given.get(key, usual), given.get(f"{key}_cv"))
+    if isinstance(asked.get("classes"), str):
+        asked["classes"] = _shares(asked["classes"])
+    if "trace" in asked:
+        asked["trace"] = Path(asked["trace"])
+    return Question(**asked)
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise InputError(f"classes must be shares such as 0.2,0.8, not {text!r}") from None

@@ -15,17 +15,36 @@ work on the tokens of all: these stand in a table of their own.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from os import PathLike
+from typing import TYPE_CHECKING, Protocol
 
-__all__ = ["Chunk", "Clock", "Span", "StepTable", "TokenTimes"]
+from rooflinekit.estimation.estimator import resolve
+from rooflinekit.model.execution import host_times
+from rooflinekit.model.kernels import Operation
+from rooflinekit.model.step import Plan
+from rooflinekit.model.types.batch import Batch, Sequences
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.types.kernel import Kernel
+
+if TYPE_CHECKING:
+    from rooflinekit.model.types.numeric import Array
+
+__all__ = ["Chunk", "Clock", "StepTable", "build_table", "step_table"]
 
 Chunk = tuple[int, int]
 """New tokens of a prompt in this step, and the tokens before them that are in the cache."""
 
 Span = tuple[float, float, int]
 """Time of the first decode step of a run [s], what each later one takes more [s], and for how many that holds."""
+
+_DENSE = 16_384  # token counts up to here are tabulated one by one
+_RATIO = 1.05  # of neighbouring contexts, and of chunk lengths
+_FINE = 32  # contexts and chunk lengths up to here stand one by one
 
 
 class Clock(Protocol):
@@ -156,3 +175,202 @@ class StepTable:
         local = -(-decodes // self.replicas)
         largest = sorted(chunks, reverse=True)[:: self.replicas]
         return local, keys / decodes * local if decodes else 0, largest, -(-firsts // self.replicas)
+
+
+def step_table(
+    model: str | PathLike[str],
+    gpu: str | PathLike[str] = "h100-sxm",
+    deployment: Deployment | None = None,
+    calibration: str | None = None,
+    size: tuple[int, int] = (512, 131_072),
+) -> StepTable:
+    """Tabulate the steps of a deployment, for simulators: a call of the result takes a microsecond or two.
+
+    Args:
+        model: a model's name or path.
+        gpu: an accelerator's name or path.
+        deployment: the split, formats and engine.
+        calibration: a name, a path, or "none" for the datasheet bound; by default as `estimate` chooses.
+        size: most sequences that decode in one step, and longest context or prompt [tokens].
+
+    Raises:
+        InputError: (and its kinds) as `estimate` does.
+
+    >>> table = step_table("llama-3-8b", "h100-sxm", size=(64, 8192))
+    >>> 0.007 < table(32, 2048) < 0.012  # seconds of a decode step: 32 sequences at 2,048 keys
+    True
+    """
+    return _cached(str(model), str(gpu), deployment or Deployment(), calibration, size)
+
+
+@lru_cache(maxsize=16)
+def _cached(model: str, gpu: str, deployment: Deployment, calibration: str | None, size: tuple[int, int]) -> StepTable:
+    return build_table(resolve(model, gpu, deployment, calibration).plan, *size)
+
+
+def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1) -> StepTable:
+    """Tabulate a plan for up to `max_batch` decoding sequences of `width` tokens and contexts up to `max_context`.
+
+    Raises WorkloadError for sizes below 1.
+    """
+    if min(max_batch, max_context, width) < 1:
+        raise WorkloadError(f"a step table needs sizes of at least 1, not {max_batch}, {max_context} and {width}")
+    parts = _Parts(plan, width)
+    tokens = max_batch * width + max_context
+    sampled = parts.sampled(2 * max_batch * width)
+    grid = [0.0, *_grid(float(max_context + width))]
+    chunks = parts.prefill(grid)
+    launches, per_sequence = parts.floor()
+    return StepTable(
+        shared=_by_tokens(parts.shared, tokens),
+        pooled=_by_tokens(parts.pooled, tokens * plan.deployment.dp) if parts.together else None,
+        sampled=sampled,
+        sequences=parts.sequences(2 * max_batch),
+        grid=grid,
+        cells=[at for at, (low, high) in enumerate(pairwise(grid)) for _ in range(int(high - low))],
+        decode=[[], *parts.decode(max_batch, grid)],
+        prefill=_planes(chunks, grid),
+        launch=float(chunks[1, 0]),
+        width=width,
+        replicas=plan.deployment.dp,
+        floor=launches,
+        sequence_floor=per_sequence,
+        graphs=plan.costs.graphs and not plan.deployment.settings.eager,
+    )
+
+
+class _Parts:
+    """A plan in the parts whose times add up: by phase, by sampled rows, and all the rest with the engine's costs."""
+
+    def __init__(self, plan: Plan, width: int) -> None:
+        costs = plan.costs
+        bare = replace(costs, step=0.0, ranks=0.0, sequence=0.0, sequence_ranks=0.0, layer=0.0, launch=0.0)
+        phased, sampling, self.together = _split(plan)
+        self.plan, self.width = plan, width
+        self.whole = replace(plan, engine=replace(plan.engine, costs=replace(costs, launch=0.0)))
+        own = {op: count for op, count in plan.operations.items() if op not in self.together}
+        self.calm = replace(self.whole, operations=own)
+        self.by_phase = replace(plan, operations=phased, engine=replace(plan.engine, costs=bare))
+        self.by_rows = replace(plan, operations=sampling, engine=replace(plan.engine, costs=bare))
+
+    def shared(self, tokens: list[float]) -> list[float]:
+        """Of these numbers of tokens, with one sequence."""
+        one = Batch(prefilling=Sequences(1.0, _array(tokens), 0.0, 1.0))
+        times: list[float] = self._rest(one).tolist()
+        return times
+
+    def pooled(self, tokens: list[float]) -> list[float]:
+        """What attention replicas do together, for these numbers of tokens on all of them."""
+        one = Batch(prefilling=Sequences(1.0, _array(tokens) / self.plan.deployment.dp, 0.0, 1.0))
+        times: list[float] = (_time(self.whole, one) - _time(self.calm, one)).tolist()
+        return times
+
+    def sampled(self, most: int) -> list[float]:
+        """Of 0, 1, … rows."""
+        rows = _array([float(row) for row in range(1, most + 1)])
+        return [0.0, *_time(self.by_rows, Batch.decode(rows, 1.0)).tolist()]
+
+    def sequences(self, most: int) -> list[float]:
+        """What 0, 1, … sequences take beyond that: state, and the engine's work for each."""
+        counts = _array([float(count) for count in range(1, most + 1)])
+        each = self._rest(Batch.decode(counts, 1024.0 + self.width, float(self.width)))
+        known = self.shared([float(count * self.width) for count in range(1, most + 1)])
+        return [0.0, *(each - _array(known)).tolist()]
+
+    def decode(self, most: int, contexts: list[float]) -> list[list[float]]:
+        """Of 1, 2, … decoding sequences at these contexts."""
+        counts = _array([float(count) for count in range(1, most + 1)])[:, None]
+        keys = _array([max(context, float(self.width)) for context in contexts])
+        times: list[list[float]] = _time(self.by_phase, Batch.decode(counts, keys, float(self.width))).tolist()
+        return times
+
+    def prefill(self, tokens: list[float]) -> Array:
+        """Of one chunk by new and by past tokens."""
+        import numpy as np  # noqa: PLC0415 - as below
+
+        new = np.maximum(_array(tokens), 1.0)[:, None]
+        return _time(self.by_phase, Batch(prefilling=Sequences(1.0, new, _array(tokens), 1.0)))
+
+    def floor(self) -> tuple[tuple[float, float, float], float]:
+        """Host time of a step of prompts, mixed, and of decoding sequences; and of each sequence in it [s]."""
+        plan, costs = self.plan, self.plan.costs
+        prompt, token = Batch.prefill(1.0, 8.0), Batch.decode(1.0, 8.0)
+        one = plan.iteration(token)
+        once, full = (sum(host_times(costs, replace(one, sequences=count)), 0.0) for count in (0.0, 1.0))
+        counts = [sum(kernel.count for kernel in plan.kernels(batch)) for batch in (prompt, prompt | token, token)]
+        alone, mixed, decode = (float(once) + count * costs.launch for count in counts)
+        return (alone, mixed, decode), float(full - once)
+
+    def _rest(self, batch: Batch) -> Array:
+        return _time(self.calm, batch) - _time(self.by_phase, batch) - _time(self.by_rows, batch)
+
+
+def _by_tokens(times: Callable[[list[float]], list[float]], most: int) -> TokenTimes:
+    """Of 0, 1, … tokens one by one, and up to `most` on a grid."""
+    dense = [float(tokens) for tokens in range(1, min(most, _DENSE) + 1)]
+    counts = _grid(most + 1.0, dense[-1])
+    return TokenTimes([0.0, *times(dense)], counts, times(counts))
+
+
+def _array(values: list[float]) -> Array:
+    import numpy as np  # noqa: PLC0415 - tables are arrays until they are read
+
+    return np.array(values)
+
+
+def _planes(times: Array, grid: list[float]) -> list[list[list[float]]]:
+    """Bilinear interpolation in every cell: a, b, c, d of a + b·x + (c + d·x)·y."""
+    import numpy as np  # noqa: PLC0415 - as above
+
+    points = _array(grid)
+    x, y = points[:-1, None], points[None, :-1]
+    dx, dy = np.diff(points)[:, None], np.diff(points)[None, :]
+    base, right, up = times[:-1, :-1], times[1:, :-1], times[:-1, 1:]
+    d = (times[1:, 1:] - right - up + base) / (dx * dy)
+    b, c = (right - base) / dx - d * y, (up - base) / dy - d * x
+    planes: list[list[list[float]]] = np.stack([base - b * x - c * y - d * x * y, b, c, d], -1).tolist()
+    return planes
+
+
+def _time(plan: Plan, batch: Batch) -> Array:
+    """Time as an array of the batch's shape, also where no kernel is left."""
+    import numpy as np  # noqa: PLC0415 - as above
+
+    shape = np.broadcast_shapes(*(np.shape(n) for phase in batch.phases for n in (phase.count, phase.new, phase.past)))
+    return np.broadcast_to(np.asarray(plan.time(batch).expected, float), shape)
+
+
+def _grid(last: float, first: float = 1.0) -> list[float]:
+    """Whole numbers from `first`, then numbers of equal ratio, up to and including the last one (at least two)."""
+    points = [first]
+    while points[-1] < last:
+        points.append(float(int(max(points[-1] + 1.0, points[-1] * _RATIO if points[-1] > _FINE else 0.0))))
+    points[-1] = max(last, points[-1])
+    return points if len(points) > 1 else [first, first + 1.0]
+
+
+def _split(plan: Plan) -> tuple[dict[Operation, int], dict[Operation, int], frozenset[Operation]]:
+    """The operations that run by phase, those that work on sampled rows only, and those that see all replicas' tokens.
+
+    Each as it shows in its launches; the last are none of the others.
+    """
+    prompt, token = Sequences(1.0, 8.0, 8.0, 1.0), Sequences(2.0, 1.0, 8.0, 1.0)
+
+    def launches(op: Operation, batch: Batch) -> list[Kernel]:
+        return replace(plan, operations={op: 1}).kernels(batch)
+
+    def by_phase(op: Operation) -> bool:
+        kinds = (Batch(prompt), Batch(None, token), Batch(prompt, token))
+        return [len(launches(op, batch)) for batch in kinds] not in ([0, 0, 0], [1, 1, 1])
+
+    def by_rows(op: Operation) -> bool:
+        same = launches(op, Batch(prompt)) == launches(op, Batch(replace(prompt, new=16.0)))
+        return same and launches(op, Batch(prompt)) != launches(op, Batch(replace(prompt, sampled=2.0)))
+
+    def together(op: Operation) -> bool:
+        return plan.deployment.dp > 1 and launches(op, Batch(prompt)) != launches(op, Batch(prompt, filled=0.5))
+
+    phased = {op: count for op, count in plan.operations.items() if by_phase(op)}
+    others = {op: count for op, count in plan.operations.items() if op not in phased}
+    sampling = {op: count for op, count in others.items() if by_rows(op)}
+    return phased, sampling, frozenset(op for op in others if op not in sampling and together(op))

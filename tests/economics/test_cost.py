@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.decision.economics.results import Cost
+from rooflinekit.decision.economics.cost import Cost
 
 CASE: dict[str, Any] = {"isl": 2000, "osl": 300, "concurrency": 64}
 

@@ -10,12 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflinekit.decision.economics.asymmetry import token_work
+from rooflinekit.decision.economics.caching import eviction, memory_waste, naive_decoding, recompute_time, swap_time
 from rooflinekit.decision.economics.dialogue import Dialogue, dialogue_time
-from rooflinekit.decision.economics.eviction import eviction, recompute_time, swap_time
-from rooflinekit.decision.economics.recompute import naive_decoding
-from rooflinekit.decision.economics.token_prices import token_times
-from rooflinekit.decision.economics.waste import memory_waste
+from rooflinekit.decision.economics.token_prices import token_times, token_work
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.estimation.lengths import Fixed, Uniform
 from rooflinekit.model.operating_point import Predictor
@@ -88,7 +85,7 @@ class TestRecompute:
         naive = sum(float(PLAIN.plan.time(Batch.prefill(1.0, 100.0 + i)).expected) for i in range(5))
         cached = float(PLAIN.plan.time(Batch.prefill(1.0, 100.0)).expected)
         cached += sum(float(PLAIN.plan.time(Batch.decode(1.0, 101.0 + i)).expected) for i in range(4))
-        assert (both.naive_s, both.cached_s) == pytest.approx((naive, cached))
+        assert (both.naive_ms, both.cached_ms) == pytest.approx((naive * 1e3, cached * 1e3))
 
     def test_one_token_needs_no_cache(self) -> None:
         both = naive_decoding(PLAIN, 500, 1)
@@ -97,7 +94,7 @@ class TestRecompute:
     def test_a_long_output_is_taken_at_a_thousand_lengths(self) -> None:
         sampled = naive_decoding(BOUND, 10, 3000)
         naive = sum(float(BOUND.plan.time(Batch.prefill(1.0, 10.0 + i)).expected) for i in range(3000))
-        assert sampled.naive_s == pytest.approx(naive, rel=1e-3)
+        assert sampled.naive_ms == pytest.approx(naive * 1e3, rel=1e-3)
 
 
 class TestWaste:
@@ -137,7 +134,7 @@ class TestEviction:
     def test_at_the_break_even_link_both_take_as_long(self) -> None:
         found = eviction(PLAIN, 2048, 8192)
         assert found is not None
-        same = linked(PLAIN, found.link)
+        same = linked(PLAIN, found.break_even_link_gb_s * 1e9)
         assert swap_time(same, 2048.0) == pytest.approx(recompute_time(same, 2048.0))
 
     def test_a_slow_link_crosses_where_both_are_equal(self) -> None:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflinekit.decision.economics.energy import deployment_watts, joules_per_token
-from rooflinekit.decision.economics.price import Capex, hourly_price, quoted_price
+from rooflinekit.decision.economics.price import Capex, deployment_watts, hourly_price, joules_per_token, quoted_price
 from rooflinekit.decision.economics.token_prices import TokenTimes, token_prices, token_times
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor

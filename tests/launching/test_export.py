@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from test_flags import declared
 
 import rooflinekit as rk
-from rooflinekit.decision.launching.result import Launch, Server
-from rooflinekit.decision.launching.share import memory_share
+from rooflinekit.decision.launching.launch import Launch, Server
+from rooflinekit.decision.launching.target import memory_share
 from rooflinekit.specs.engines import load_engine, load_flags
 
 VERSIONS = [f"{engine}@{version}" for engine in ("vllm", "sglang", "trtllm") for version in load_flags(engine).read]

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.decision.launching.shell import launch_script
+from rooflinekit.decision.launching.launch import launch_script
 from rooflinekit.specs import load_model
 
 Run = Callable[..., Result]

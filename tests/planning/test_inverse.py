@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.decision.planning.inverse import largest
-from rooflinekit.decision.planning.required import break_even_prices, required_bandwidth
-from rooflinekit.decision.planning.solution import last_before_violation
+from rooflinekit.decision.planning.inverse import break_even_prices, largest, last_before_violation, required_bandwidth
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, UnknownNameError
 
 

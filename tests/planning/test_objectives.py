@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rooflinekit.decision.planning.demand import read_demand
 from rooflinekit.decision.planning.objective import METRICS, parse_objectives
-from rooflinekit.decision.planning.space import Space, splits
+from rooflinekit.decision.planning.search import Space, splits
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator, load_model

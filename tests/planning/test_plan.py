@@ -10,17 +10,14 @@ from typing import Any
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.decision.planning import ranking
-from rooflinekit.decision.planning.answer import PlanAnswer
+from rooflinekit.decision.planning import confirm as ranking
 from rooflinekit.decision.planning.confirm import Played
+from rooflinekit.decision.planning.cost import front as pareto_front
 from rooflinekit.decision.planning.curve import tabulate
 from rooflinekit.decision.planning.demand import Demand, read_demand
+from rooflinekit.decision.planning.fleet import Option, PrefillPool, ability, lay_out
 from rooflinekit.decision.planning.objective import Objective, parse_objectives
-from rooflinekit.decision.planning.option import Option
-from rooflinekit.decision.planning.pareto import front as pareto_front
-from rooflinekit.decision.planning.pools import PrefillPool
-from rooflinekit.decision.planning.reading import read_question
-from rooflinekit.decision.planning.replica import ability, lay_out
+from rooflinekit.decision.planning.plan import PlanAnswer, read_question
 from rooflinekit.decision.planning.search import search
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.traffic.mixing import InFlight, shared_times, slots

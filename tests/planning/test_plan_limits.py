@@ -7,8 +7,7 @@ from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
 from rooflinekit.decision.planning.demand import read_demand
-from rooflinekit.decision.planning.pools import PrefillPool
-from rooflinekit.decision.planning.replica import lay_out
+from rooflinekit.decision.planning.fleet import PrefillPool, lay_out
 
 RUN = CliRunner()
 QUICK = ["--tp", "1", "--aggregated-only", "--confirm", "0", "--format", "json"]

@@ -1,18 +1,26 @@
-"""Pages made and read back, from Python and from the command line."""
+"""Pages made and read back, from Python and from the command line, and their answers without a browser."""
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 from html_pages import json_in
 from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
+from rooflinekit.report.page.offers import APART
 
 FEW: dict[str, Any] = {"models": [], "gpus": [], "walk": False}
+PAGE = Path(rk.__file__).parent / "report" / "page"
+STATES = ("model", "gpu", "tp", "weights", "kv")
 
 
 def page_of(tmp_path: Path, *arguments: Any, **more: Any) -> str:
@@ -21,6 +29,31 @@ def page_of(tmp_path: Path, *arguments: Any, **more: Any) -> str:
 
 def data_of(page: str) -> Any:
     return json_in(page, "data")
+
+
+def in_node(source: str, data: dict[str, Any], calls: list[Any] = [], views: list[Any] = []) -> dict[str, Any]:  # noqa: B006
+    """What functions return, and views of states, as JavaScript answers them."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    script = (PAGE / "answers.js").read_text(encoding="utf-8")
+    asked = {"source": source, "script": script, "data": data, "calls": calls, "views": views}
+    command = [node, str(Path(__file__).with_name("answers.cjs"))]
+    done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
+
+
+def view_of(page: str, **changes: Any) -> dict[str, Any]:
+    """What a page shows first, or after a change of its state."""
+    data = data_of(page)
+    at = data["asked"] | changes
+    plan = data["offers"]["plans"][APART.join(str(at[name]) for name in STATES)]
+    return dict(in_node(functions_of(page), data, views=[(plan, at)])["views"][0])
+
+
+def functions_of(page: str) -> str:
+    """The script that Python printed."""
+    return next(text for text in re.findall(r"<script>(.*?)</script>", page, re.DOTALL) if "function library(" in text)
 
 
 def run(*arguments: str) -> Any:

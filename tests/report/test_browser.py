@@ -162,7 +162,7 @@ def test_charts_out_of_sight_are_drawn_too(browser: Browser, pages: dict[str, Pa
 
 
 def test_a_table_without_rows_is_not_shown(browser: Browser, pages: dict[str, Path]) -> None:
-    """A deployment that the sliders cannot express has no moves until one of them is touched."""
+    """A deployment without neighbours in its page has no moves."""
     browser.open(pages["fixed"])
     rows = "document.querySelectorAll('#moves td').length"
     assert browser.value(f"document.getElementById('moves').parentElement.hidden === ({rows} === 0)")

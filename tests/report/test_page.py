@@ -17,7 +17,7 @@ from rooflinekit.report.page.front import read_against
 from rooflinekit.report.page.offers import APART
 from rooflinekit.report.page.render import LIMIT_BYTES
 
-from .making import FEW, data_of, page_of, table
+from .making import FEW, data_of, functions_of, in_node, page_of, table, view_of
 
 PAGE = Path(rk.__file__).parent / "report" / "page"
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`&{{data}}\u2028"
@@ -31,10 +31,9 @@ class TestContent:
         for name in ("roofline", "causes", "time", "bytes", "memory", "batch", "rate", "context", "reads", "pareto"):
             assert page.count(f'id="{name}"') == 1, name
         assert data["asked"] == {"model": "llama-3-8b", "gpu": "h100-sxm", "tp": 1, "weights": "own", "kv": "own",
-                                 "batch": 16, "isl": 1000, "osl": 256, "speed": 1}  # fmt: skip
+                                 "batch": 16, "isl": 1000, "osl": 256, "cached": 0, "speed": 1}  # fmt: skip
         assert APART.join(("llama-3-8b", "h100-sxm", "1", "own", "own")) in offers["plans"]
         assert {label.split(APART)[1] for label in offers["plans"]} == {"h100-sxm", "h200-sxm", "b200-sxm"}
-        assert data["fixed"] is None
         assert f"{answer.tpot_ms:.2f} ms" in page
         assert answer.calibration is not None
         assert answer.calibration["hash"] in page
@@ -47,28 +46,14 @@ class TestContent:
         other = data_of(page)["reference"]
         assert (other["at"]["gpu"], other["at"]["batch"]) == ("h200-sxm", 4)
         expected = rk.estimate("llama-3-8b", "h200-sxm", batch=4)
-        assert other["view"]["tpot"]["time"] == pytest.approx(expected.tpot_ms / 1e3)
+        view = in_node(functions_of(page), data_of(page), views=[(other["plan"], other["at"])])["views"][0]
+        assert view["tpot"]["time"] == pytest.approx(expected.tpot_ms / 1e3)
         assert "against llama-3-8b on h200-sxm" in page
-
-    @pytest.mark.parametrize("keys", [
-        {"tp": 2, "ep": 2}, {"tp": 2, "cached": 500}, {"tp": 2, "context": 3000}, {"tp": 2, "kv_policy": "window:512"},
-        {"tp": 1, "pp": 2, "microbatches": 4}, {"tp": 2, "max_model_len": 4096},
-    ])  # fmt: skip
-    def test_what_sliders_cannot_express_is_drawn_all_the_same(self, tmp_path: Path, keys: dict[str, Any]) -> None:
-        page = page_of(tmp_path, "mixtral-8x7b", batch=8, **keys, **FEW)
-        view, answer = data_of(page)["fixed"], rk.estimate("mixtral-8x7b", batch=8, **keys)
-        assert view["ttft"]["time"] * 1e3 == pytest.approx(answer.ttft_ms)
-        assert view["tpot"]["time"] * 1e3 == pytest.approx(answer.tpot_ms)
-        assert view["rateEach"] == pytest.approx(answer.output_tok_s_per_gpu)
-        assert view["memory"]["total"] == pytest.approx(answer.memory.total_bytes)
-        assert sum(part["time"] for part in view["decode"]) * 1e3 == pytest.approx(answer.decode.time_ms)
-        assert len(view["sweeps"]["batch"]) > 5
-        assert "leaves it for one of plain tensor parallelism" in page
 
     def test_what_does_not_fit_says_so_first(self, tmp_path: Path) -> None:
         page = page_of(tmp_path, "llama-3-70b", **FEW)
         assert "It does not fit in memory" in page
-        assert data_of(page)["fixed"]["memory"]["fits"] is False
+        assert view_of(page)["memory"]["fits"] is False
 
     def test_a_simulation_is_in_it(self, tmp_path: Path) -> None:
         outcome = rk.simulate("llama-3-8b", rate=8.0, requests=80, isl="256", osl="32")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.decision.sensitivity.scaled import scaled
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.model.coefficients import plan_coefficients
-from rooflinekit.model.coefficients.breakdown import with_bandwidth
+from rooflinekit.model.types.workload import Workload
 
 from .browser import Browser
 
@@ -32,24 +32,24 @@ def hash_of(state: dict[str, Any]) -> str:
 
 
 def expected(state: dict[str, Any]) -> list[float]:
-    """TTFT, TPOT [s], tokens/s of a GPU and memory by `estimate`, and through coefficients on another bandwidth."""
+    """TTFT, TPOT [s], tokens/s of a GPU and memory by `estimate`, and by the model on another bandwidth."""
     formats = {name: state[name] for name in ("weights", "kv") if state[name] != "own"}
     keys = {"tp": state["tp"], **formats}
     work = {name: state[name] for name in ("batch", "isl", "osl")}
     if state["speed"] == 1:
         told = rk.estimate(state["model"], state["gpu"], allow_oom=True, **work, **keys)
         return [told.ttft_ms / 1e3, told.tpot_ms / 1e3, told.output_tok_s_per_gpu, told.memory.total_bytes]
-    plain = plan_coefficients(resolve(state["model"], state["gpu"], read_deployment(dict(keys)), None).predictor)
-    plan = with_bandwidth(plain, state["speed"])
-    ttft, tpot = plan.ttft(work["batch"], work["isl"]).time, plan.tpot(*work.values()).time
-    rate = work["batch"] * work["osl"] / (ttft + (work["osl"] - 1) * tpot) / state["tp"]
-    return [ttft, tpot, rate, plan.memory.at(work["batch"], work["isl"] + work["osl"], work["isl"]).total]
+    plain = resolve(state["model"], state["gpu"], read_deployment(dict(keys)), None).predictor
+    at = Workload(*(float(count) for count in work.values()))
+    point = scaled(plain, "bandwidth", state["speed"]).evaluate(at)
+    rate = point.output_rate(at.batch, at.osl) / state["tp"]
+    return [float(value) for value in (point.ttft.expected, point.tpot.expected, rate, point.memory.total_bytes)]
 
 
 def test_the_address_is_the_state_and_numbers_are_pythons(browser: Browser, pages: dict[str, Path]) -> None:
     browser.size(1280, 900)
     browser.open(pages["deployment"])
-    states = [state for state in random_states(420) if state["model"] == "llama-3-8b" or state["weights"] == "own"]
+    states = [state for state in random_states(60) if state["model"] == "llama-3-8b" or state["weights"] == "own"]
     script = """(hashes) => hashes.map((hash) => { state = read(hash); update();
       const view = answer(state); return view && [view.ttft.time, view.tpot.time, view.rateEach, view.memory.total,
         document.getElementById("tiles").textContent.includes(asTime(view.tpot.time)) ? 1 : 0]; })"""
@@ -59,7 +59,7 @@ def test_the_address_is_the_state_and_numbers_are_pythons(browser: Browser, page
         if told is not None:
             found += 1
             assert told == pytest.approx([*expected(state), 1], rel=1e-9), state
-    assert found >= 200
+    assert found >= 20
 
 
 def test_a_slider_changes_the_numbers_and_the_address(browser: Browser, pages: dict[str, Path]) -> None:
@@ -139,7 +139,7 @@ def test_what_is_not_in_the_page_says_so(browser: Browser, pages: dict[str, Path
 def test_choices_say_why_they_are_none(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["fixed"], "#tp=8")
     titles = "[...document.getElementById('in-tp').options].map((each) => each.textContent)"
-    assert browser.value(titles) == ["1 GPU (does not fit)", "2 GPUs", "4 GPUs", "8 GPUs"]
+    assert browser.value(titles) == ["1 GPU (does not fit)", "2 GPUs", "4 GPUs", "8 GPUs", "2 GPUs (tp2 ep2)"]
     browser.value("change({ tp: 1, batch: 1 })")
     browser.settle()
     assert "does not fit" in browser.value("document.getElementById('said').textContent")
@@ -166,15 +166,32 @@ def test_a_legend_names_what_is_drawn(browser: Browser, pages: dict[str, Path]) 
     assert browser.value(keys) == ["arithmetic", "memory", "network", "launches and host"]
 
 
-def test_changes_are_of_what_the_sliders_express(browser: Browser, pages: dict[str, Path]) -> None:
-    """One change of a deployment beyond them would be compared with another deployment."""
-    hidden = "document.getElementById('moves').parentElement.hidden"
-    browser.open(pages["fixed"])
-    assert browser.value(hidden) is True
-    browser.value("Object.assign(state, { batch: 4 }); update()")
-    assert browser.value(hidden) is False
-    browser.open(pages["deployment"])
-    assert browser.value(hidden) is False
+def test_a_load_moves(browser: Browser, pages: dict[str, Path]) -> None:
+    """More requests a second, then more than can be served; and back."""
+    browser.errors.clear()
+    browser.size(1280, 900)
+    browser.open(pages["against"])
+    assert browser.value("[...document.querySelectorAll('#controls input[type=range]')].map((each) => each.id)") == [
+        "in-rate", "in-isl", "in-osl", "in-speed"]  # fmt: skip
+    tiles, running = "document.getElementById('tiles').textContent", "answer(state).load.running"
+    before, few = browser.value(tiles), browser.value(running)
+    browser.value("change({ rate: 40 })")
+    browser.settle()
+    assert browser.value(running) > few
+    assert browser.value("location.hash") == "#r=40"
+    browser.value("change({ rate: 9000 })")
+    browser.settle()
+    assert "no end" in browser.value(tiles)
+    browser.value("document.getElementById('reset').click()")
+    browser.settle()
+    assert browser.value(tiles) == before
+    assert browser.errors == []
+
+
+def test_no_more_of_a_prompt_is_cached_than_there_is(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["deployment"], "#i=100&c=5000")
+    assert browser.value("state.cached") == 99
+    assert browser.value("change({ isl: 50 }); state.cached") == 49
 
 
 @pytest.mark.parametrize("state", ["b=1&tp=2", "m=qwen3-30b-a3b&b=1&tp=4", "m=qwen3-30b-a3b&b=16&i=4096"])
@@ -184,7 +201,7 @@ def test_where_the_cache_outweighs_the_weights(browser: Browser, pages: dict[str
     told = browser.value("document.getElementById('said').textContent")
     batch = int(told.rpartition("about ")[2].rstrip(". ").replace(",", ""))
     weights, cache = browser.value(
-        f"(() => {{ const read = Evaluate.bytes(answer({{ ...state, batch: {batch} }}).decode);"
+        f"(() => {{ const read = bytesOf(answer({{ ...state, batch: {batch} }}).decode);"
         " return [read.weights, read.cache]; })()"
     )
     assert cache == pytest.approx(weights, rel=0.02 + 0.5 / batch)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.decision.sensitivity.results import Levers, MoveResult
+from rooflinekit.decision.sensitivity.levers import Levers, MoveResult
 
 BATCH: dict[str, Any] = {"batch": 16, "isl": 1000, "osl": 100}
 USERS: dict[str, Any] = {"concurrency": 32, "isl": 1000, "osl": 100}

@@ -73,11 +73,8 @@ def test_a_burst_comes_at_once_and_again_after_its_period():
     assert set(gaps(Burst(3), 7)) == {0.0}
 
 
-def test_only_a_closed_loop_limits_what_is_in_flight():
-    loop = ClosedLoop(users=5, prompts=50)
-    assert loop.in_flight == 5
-    assert {arrival.time for arrival in generate(loop, PLAIN, 50)} == {0.0}
-    assert [p.in_flight for p in (Poisson(1.0), Gamma(1.0, 2.0), Constant(1.0), Burst(4))] == [None] * 4
+def test_a_closed_loop_has_no_clock():
+    assert {arrival.time for arrival in generate(ClosedLoop(users=5, prompts=50), PLAIN, 50)} == {0.0}
 
 
 def test_another_law_for_one_thing_leaves_the_others_as_they_were():

@@ -11,16 +11,13 @@ from random import Random
 import pytest
 
 from rooflinekit.model.types.errors import UnknownNameError, WorkloadError
+from rooflinekit.simulation.arrivals import Arrival, Source
 from rooflinekit.simulation.decoding import Lockstep, Speculative
-from rooflinekit.simulation.event_loop import Fleet, Link, Simulation
+from rooflinekit.simulation.event_loop import Fleet, Link, Simulation, router_named
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
-from rooflinekit.simulation.ledger import Ledger, Objective
+from rooflinekit.simulation.ledger import Ledger, RequestObjective, Sketch
 from rooflinekit.simulation.policies import POLICIES, Limits, policy_named
 from rooflinekit.simulation.replica import HostTier, Replica
-from rooflinekit.simulation.request import Arrival
-from rooflinekit.simulation.router import router_named
-from rooflinekit.simulation.sketch import Sketch
-from rooflinekit.simulation.source import ClosedSource, OpenSource
 
 
 class Constant:
@@ -74,7 +71,7 @@ def serve(arrivals, clock=None, *, users=None, warmup=0, blocks=1000, size=4, re
         assert job.number not in ends, "a request ends once"
         ends[job.number] = (job.first, now, how, job.made, job.cached)
 
-    ledger, clock = Ledger(more.pop("objective", Objective()), keep), clock or Constant()
+    ledger, clock = Ledger(more.pop("objective", RequestObjective()), keep), clock or Constant()
 
     def replica():
         own = pool() if pool else BlockPool(blocks, size)
@@ -82,7 +79,7 @@ def serve(arrivals, clock=None, *, users=None, warmup=0, blocks=1000, size=4, re
         return Replica(Limits(**({"max_num_seqs": 64} | more)), clock, decoding, ledger, host and HostTier(*host))
 
     fleet = Fleet([replica() for _ in range(replicas)], router, [replica() for _ in range(prefills)], link)
-    source = OpenSource(iter(arrivals), warmup) if users is None else ClosedSource(iter(arrivals), users, warmup)
+    source = Source(iter(arrivals), users, warmup)
     run = Simulation(fleet, source, ledger, horizon)
     run.run()
     return run, ends
@@ -195,7 +192,7 @@ def test_samples_share_the_prompt():
     pool = BlockPool(100, 4)
     _, ends = serve([Arrival(0.0, 10, 5, (), 0, 3)], pool=lambda: pool)
     assert times(ends) == [(1.0, 5.0)]
-    from rooflinekit.simulation.request import Job
+    from rooflinekit.simulation.arrivals import Job
 
     job = Job(1, Arrival(0.0, 10, 5, (), 0, 3))
     assert pool.span(job, 10) == 2 + 3 * 1
@@ -318,7 +315,7 @@ def test_what_can_never_run_is_rejected():
 
 def test_goodput_counts_those_who_meet_both_objectives():
     arrivals = [Arrival(0.0, 8, 3), Arrival(0.0, 8, 3), Arrival(0.0, 8, 3)]
-    run, _ = serve(arrivals, max_num_seqs=1, token_budget=64, objective=Objective(ttft=4.5, tpot=1.5))
+    run, _ = serve(arrivals, max_num_seqs=1, token_budget=64, objective=RequestObjective(ttft=4.5, tpot=1.5))
     assert (run.ledger.finished, run.ledger.good) == (3, 2)
 
 

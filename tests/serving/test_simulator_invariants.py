@@ -8,15 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rooflinekit.simulation.arrivals import Arrival, Source
 from rooflinekit.simulation.decoding import Lockstep, Speculative
-from rooflinekit.simulation.event_loop import Fleet, Link, Simulation
+from rooflinekit.simulation.event_loop import ROUTERS, Fleet, Link, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
-from rooflinekit.simulation.ledger import Ledger, Objective
+from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.policies import POLICIES, Limits
 from rooflinekit.simulation.replica import HostTier, Replica
-from rooflinekit.simulation.request import Arrival
-from rooflinekit.simulation.router import ROUTERS
-from rooflinekit.simulation.source import ClosedSource, OpenSource
 
 SIZE = 4
 
@@ -142,9 +140,9 @@ def simulate(requests, asked):
         assert job.number not in ends, "a request ends once"
         ends[job.number] = (job, now, how)
 
-    ledger = Ledger(Objective(), keep)
+    ledger = Ledger(RequestObjective(), keep)
     fleet = build(asked, ledger)
-    source = OpenSource(iter(requests)) if asked["users"] is None else ClosedSource(iter(requests), asked["users"])
+    source = Source(iter(requests), asked["users"])
     run = Simulation(fleet, source, ledger, asked["horizon"], check)
     run.run()
     return run, ends

@@ -11,11 +11,10 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.batch import Batch, Sequences
-from rooflinekit.simulation.capacity import kv_capacity_tokens
-from rooflinekit.simulation.front import simulate
-from rooflinekit.simulation.load import Question, make_load
+from rooflinekit.simulation.arrivals import Job
+from rooflinekit.simulation.kv_blocks import kv_capacity_tokens
 from rooflinekit.simulation.policies import POLICIES, policy_named
-from rooflinekit.simulation.request import Job
+from rooflinekit.simulation.simulate import Question, make_load, simulate
 from rooflinekit.specs.engines import load_engine
 
 

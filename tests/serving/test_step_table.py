@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.errors import WorkloadError
-from rooflinekit.simulation.tabulate import build_table
+from rooflinekit.simulation.steps import build_table
 
 PLANS = [
     ("llama-3-8b", {}),

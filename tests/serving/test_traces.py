@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from rooflinekit.model.types.errors import InputError, SpecError
 from rooflinekit.report.trace import trace_text
-from rooflinekit.simulation.trace_summary import summarise
-from rooflinekit.simulation.traces import load_trace
+from rooflinekit.simulation.traces import load_trace, summarise
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "traces"
 

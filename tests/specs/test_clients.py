@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rooflinekit.evidence.serving_table import read_serving_table, served_groups, server_settings
+from rooflinekit.evidence.accuracy_serving import read_serving_table, served_groups, server_settings
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.clients import client_of, read_clients

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.decision.sweeping.axes import parse_axis
-from rooflinekit.decision.sweeping.front import Shard
-from rooflinekit.decision.sweeping.grid import Grid
+from rooflinekit.decision.sweeping.grid import Grid, parse_axis
+from rooflinekit.decision.sweeping.sweep import Shard
 
 
 @pytest.mark.parametrize(("text", "values"), [

@@ -10,9 +10,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import rooflinekit as rk
-from rooflinekit.decision.sweeping.barred import FAILED, LATE, MISFIT, OVERLOADED, why_not
-from rooflinekit.decision.sweeping.front import front_of
-from rooflinekit.decision.sweeping.pareto import Goal, on_front, pareto_front, parse_goals
+from rooflinekit.decision.sweeping.pareto import (
+    FAILED,
+    LATE,
+    MISFIT,
+    OVERLOADED,
+    Goal,
+    on_front,
+    pareto_front,
+    parse_goals,
+    why_not,
+)
+from rooflinekit.decision.sweeping.sweep import front_of
 
 FEW = st.sampled_from([0.0, 1.0, 2.0, 3.0, -1.0, np.inf, -np.inf, np.nan])
 

@@ -12,11 +12,10 @@ import pandas as pd
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.decision.sweeping.answer import Job, Piece
+from rooflinekit.decision.sweeping.answer import Job, Piece, with_costs
 from rooflinekit.decision.sweeping.execute import execute
-from rooflinekit.decision.sweeping.front import Means, Shard, run
 from rooflinekit.decision.sweeping.grid import Grid
-from rooflinekit.decision.sweeping.price import with_costs
+from rooflinekit.decision.sweeping.sweep import Means, Shard, run
 
 MIXED = Grid.of({
     "model": ["llama-3-8b", "mixtral-8x7b"], "gpu": ["h100-sxm", "l40s"], "tp": [1, 3], "batch": [1, 7, 64],

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.sweeping.answer import Job
-from rooflinekit.decision.sweeping.front import Means, run
 from rooflinekit.decision.sweeping.output import write_table
+from rooflinekit.decision.sweeping.sweep import Means, run
 from rooflinekit.decision.sweeping.workbook import read_sheet
 from rooflinekit.decision.sweeping.workbook_out import write_beside
 

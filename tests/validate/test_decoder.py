@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="needs the extra `gpu` (torch)")
 
 import torch
 
-from rooflinekit.evidence.kernel_fit.measurements import read_measurements
+from rooflinekit.evidence.kernel_fit.groups import read_measurements
 from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.types.errors import ArchitectureError
 from rooflinekit.specs import load_model

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make test` installs it")
 
 from rooflinekit.cli.validate import _interruptible  # noqa: E402
-from rooflinekit.evidence.kernel_fit.measurements import kernel_tables, read_measurements  # noqa: E402
+from rooflinekit.evidence.kernel_fit.groups import kernel_tables, read_measurements  # noqa: E402
 from rooflinekit.model.types.errors import InputError, SpecError  # noqa: E402
 from rooflinekit.validate import record  # noqa: E402
 from rooflinekit.validate.device import Device  # noqa: E402

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make test` installs it")
 
 from rooflinekit.cli.app import app  # noqa: E402
-from rooflinekit.evidence.kernel_fit.measurements import read_measurements  # noqa: E402
+from rooflinekit.evidence.kernel_fit.groups import read_measurements  # noqa: E402
 from rooflinekit.specs import load_accelerator  # noqa: E402
 from rooflinekit.validate import ceilings, points, suite, timing  # noqa: E402
 from rooflinekit.validate.case import Case, Work  # noqa: E402

@@ -1,4 +1,4 @@
-"""What one accelerator hour costs: a dated quote, a price that the user gives, or a purchase spread over its years."""
+"""What one accelerator hour costs: a quote, a given price, or a purchase over its years; and what it draws."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.specs import load_accelerator
 
 __all__ = [
-    "HOURS_PER_YEAR",
+    "POWER_ASSUMPTION",
     "PRICE_KEYS",
     "Capex",
     "HourlyPrice",
+    "deployment_watts",
     "hourly_price",
+    "joules_per_token",
     "positive",
     "price_among",
     "priced_names",
@@ -34,6 +36,8 @@ HOURS_PER_YEAR = 8760.0
 """365 days of 24 hours."""
 
 _MOST = 1e12  # no price, wattage or number of years that a user may give is larger
+
+POWER_ASSUMPTION = "power: rated power (TDP) of every accelerator at all times, an upper limit; hosts are not counted"
 
 
 def usd_per_million(usd_per_hour: Numeric, tokens_per_second: Numeric) -> Numeric:
@@ -154,7 +158,12 @@ def hourly_price(accelerator: Accelerator, price: object = None, capex: Capex | 
     if price is not None:
         return HourlyPrice(positive(price, "price"), "given")
     if capex is not None:
-        return _bought(accelerator, capex)
+        if not accelerator.tdp_w and capex.watts is None and capex.usd_per_kwh:
+            raise InputError(f"{accelerator.name} has no rated power in its file, so its electricity cannot be priced")
+        words = f"purchase of {capex.purchase_usd:g} USD over {capex.years:g} years"
+        if isinstance(capex.usd_per_kwh, float) and capex.usd_per_kwh:
+            words += f", {capex.usd_per_kwh:g} USD/kWh at rated power and PUE {capex.pue:g}"
+        return HourlyPrice(capex.usd_per_gpu_hour(accelerator.tdp_w), words)
     quote = quoted_price(accelerator)
     if quote is None:
         raise InputError(
@@ -210,10 +219,26 @@ def price_among(price: object, accelerators: Iterable[Accelerator]) -> Any:
     return found.pop()
 
 
-def _bought(accelerator: Accelerator, capex: Capex) -> HourlyPrice:
-    if not accelerator.tdp_w and capex.watts is None and capex.usd_per_kwh:
-        raise InputError(f"{accelerator.name} has no rated power in its file, so its electricity cannot be priced")
-    words = f"purchase of {capex.purchase_usd:g} USD over {capex.years:g} years"
-    if isinstance(capex.usd_per_kwh, float) and capex.usd_per_kwh:
-        words += f", {capex.usd_per_kwh:g} USD/kWh at rated power and PUE {capex.pue:g}"
-    return HourlyPrice(capex.usd_per_gpu_hour(accelerator.tdp_w), words)
+def deployment_watts(
+    accelerator: Accelerator, gpus: Numeric, pue: Numeric = 1.0, cap_w: float | None = None
+) -> Numeric:
+    """Power of a deployment: accelerators · TDP · PUE [W]; a power cap takes the place of the TDP.
+
+    Raises InputError where the accelerator's file has no rated power.
+
+    >>> from rooflinekit.specs import load_accelerator
+    >>> deployment_watts(load_accelerator("h100-sxm").value, 8, pue=1.25)  # 8 x 700 W x 1.25
+    7000.0
+    """
+    if not accelerator.tdp_w:
+        raise InputError(f"{accelerator.name} has no rated power (power.tdp) in its file")
+    return gpus * (accelerator.tdp_w if cap_w is None else cap_w) * pue
+
+
+def joules_per_token(watts: Numeric, seconds_per_token: Numeric) -> Numeric:
+    """Energy of one token: power of the replica times the seconds of it that the token takes [J].
+
+    >>> joules_per_token(7000.0, 0.001)
+    7.0
+    """
+    return watts * seconds_per_token

@@ -10,9 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooflinekit.decision.launching import sglang, trtllm, vllm
-from rooflinekit.decision.launching.checkpoint import Checkpoint, find_checkpoint, quantised
-from rooflinekit.decision.launching.share import memory_share
-from rooflinekit.decision.launching.target import Target, refuse_what_no_server_does, weights_of
+from rooflinekit.decision.launching.target import (
+    Checkpoint,
+    Target,
+    find_checkpoint,
+    memory_share,
+    quantised,
+    refuse_what_no_server_does,
+    weights_of,
+)
 from rooflinekit.estimation.estimator import estimate, read_deployment, read_workload, resolve
 from rooflinekit.estimation.options import part_of, read
 from rooflinekit.estimation.results import Estimate
@@ -20,14 +26,13 @@ from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, S
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, InputError, WorkloadError
-from rooflinekit.model.types.flags import FlagTable
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.specs import load_model
 from rooflinekit.specs.engines import load_flags, split_version
 
-__all__ = ["ONLINE", "aim"]
+__all__ = ["aim"]
 
-ONLINE: dict[str, tuple[Dtype, ...]] = {"vllm": vllm.ONLINE, "sglang": sglang.ONLINE, "trtllm": trtllm.ONLINE}
+_ONLINE: dict[str, tuple[Dtype, ...]] = {"vllm": vllm.ONLINE, "sglang": sglang.ONLINE, "trtllm": trtllm.ONLINE}
 _HEADS = ("medusa", "eagle", "eagle3")  # drafts that come as a checkpoint of their own
 
 
@@ -36,9 +41,18 @@ def aim(scenario: Mapping[str, Any], role: str = "", host_gpus: int = 8) -> Targ
 
     Raises DoesNotFitError for one that does not fit, InputError (and its kinds) for one that no server can be told.
     """
-    given = _checked(scenario)
-    table = load_flags(split_version(str(given.get("engine") or "vllm"))[0])
-    given["engine"], version = _engine(given, table)
+    given = {key: scenario[key] for key in ("model", "gpu") if scenario.get(key) is not None}
+    given |= read(Scenario, {key: value for key, value in scenario.items() if key not in ("model", "gpu")})
+    if given.pop("allow_oom", False):
+        raise InputError("a deployment that does not fit is never exported; leave allow_oom out")
+    if not given.get("model"):
+        raise InputError("a scenario needs a model: a name, a Hugging Face id, or a path")
+    given.setdefault("gpu", "h100-sxm")
+    engine, named = split_version(str(given.get("engine") or "vllm"))
+    table = load_flags(engine)
+    version = table.check(str(named or given.get("engine_version") or ""))
+    given["engine"] = f"{table.engine}@{version}"
+    given.pop("engine_version", None)
     plan, draft = _planned(given)
     refuse_what_no_server_does(plan, draft)
     work, _ = read_workload(given)
@@ -46,7 +60,7 @@ def aim(scenario: Mapping[str, Any], role: str = "", host_gpus: int = 8) -> Targ
     fixed = _fixed(given, plan, _running(_predicted(given)) if loaded else float(work.batch))
     answer = _longest(fixed, plan, int(float(work.longest_context)))
     plan, draft = _planned(fixed | {"max_model_len": answer.inputs["max_model_len"]})
-    weights = weights_of(plan, ONLINE[table.engine], cast=table.engine != "trtllm")
+    weights = weights_of(plan, _ONLINE[table.engine], cast=table.engine != "trtllm")
     checkpoint = find_checkpoint(given["model"], plan.model)
     if weights.checkpoint:
         checkpoint = quantised(plan.model, weights.checkpoint)
@@ -56,26 +70,6 @@ def aim(scenario: Mapping[str, Any], role: str = "", host_gpus: int = 8) -> Targ
         int(settings.max_num_seqs or 1), settings.token_budget, int(settings.max_model_len or 0), draft,
         _draft_checkpoint(draft), math.ceil(_running(answer) / plan.deployment.dp), role, host_gpus,
     )  # fmt: skip
-
-
-def _checked(scenario: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords that say something; raises InputError without a model, or for numbers that do not fit."""
-    given = {key: scenario[key] for key in ("model", "gpu") if scenario.get(key) is not None}
-    given |= read(Scenario, {key: value for key, value in scenario.items() if key not in ("model", "gpu")})
-    if given.pop("allow_oom", False):
-        raise InputError("a deployment that does not fit is never exported; leave allow_oom out")
-    if not given.get("model"):
-        raise InputError("a scenario needs a model: a name, a Hugging Face id, or a path")
-    given.setdefault("gpu", "h100-sxm")
-    return given
-
-
-def _engine(given: dict[str, Any], table: FlagTable) -> tuple[str, str]:
-    """The engine with the version that its settings are looked up for, and that version."""
-    named = split_version(str(given.get("engine") or "vllm"))[1] or given.pop("engine_version", None)
-    given.pop("engine_version", None)
-    version = table.check(str(named or ""))
-    return f"{table.engine}@{version}", version
 
 
 def _predicted(given: Mapping[str, Any]) -> Estimate:

@@ -13,7 +13,7 @@ from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs.files import read_json
 
-__all__ = ["Part", "choose", "parts", "planned", "read_plan"]
+__all__ = ["ServerPart", "choose", "parts", "planned", "read_plan"]
 
 _LENGTHS = {"isl": "isl_mean", "osl": "osl_mean"}  # keywords of estimate, and what a plan's traffic calls them
 _SPREADS = {"isl_cv": "isl_cv", "osl_cv": "osl_cv"}
@@ -21,7 +21,7 @@ _LOADS = ("batch", "rate", "concurrency")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ServerPart:
     """Servers of one kind: their scenario, how many, and their place in a split or a fleet."""
 
     role: str  #: "", prefill or decode
@@ -85,7 +85,7 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def parts(candidate: Mapping[str, Any], traffic: object = None) -> Iterator[Part]:
+def parts(candidate: Mapping[str, Any], traffic: object = None) -> Iterator[ServerPart]:
     """The kinds of server of a candidate; lengths and load that their scenarios leave out are those of the traffic.
 
     Raises InputError for a candidate without a scenario.
@@ -102,7 +102,7 @@ def parts(candidate: Mapping[str, Any], traffic: object = None) -> Iterator[Part
         yield from _one(member, number, traffic)
 
 
-def _one(candidate: Mapping[str, Any], number: int, traffic: object) -> Iterator[Part]:
+def _one(candidate: Mapping[str, Any], number: int, traffic: object) -> Iterator[ServerPart]:
     split = [role for role in ("prefill", "decode") if candidate.get(role) is not None]
     if split and len(split) < 2:
         raise InputError(f"plan: a candidate has {split[0]} and no {'decode' if split == ['prefill'] else 'prefill'}")
@@ -112,14 +112,14 @@ def _one(candidate: Mapping[str, Any], number: int, traffic: object) -> Iterator
         yield _part("", candidate, number, traffic)
 
 
-def _part(role: str, entry: object, number: int, traffic: object) -> Part:
+def _part(role: str, entry: object, number: int, traffic: object) -> ServerPart:
     scenario = entry.get("scenario") if isinstance(entry, Mapping) else None
     if not isinstance(entry, Mapping) or not isinstance(scenario, Mapping):
         raise InputError(f"plan: {role or 'a candidate'} has no scenario (keywords of estimate)")
     replicas = entry.get("replicas")
     count = 1 if replicas is None else whole_number(replicas, "replicas")
     asked = _traffic(traffic, entry, role, scenario) if isinstance(traffic, Mapping) else {}
-    return Part(role, {**asked, **scenario}, count, number)
+    return ServerPart(role, {**asked, **scenario}, count, number)
 
 
 def _traffic(

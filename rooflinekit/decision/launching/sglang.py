@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rooflinekit.decision.launching.settings import Wish
-from rooflinekit.decision.launching.target import Target, common
+from rooflinekit.decision.launching.target import Target, Wish, common
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError
 from rooflinekit.model.types.speculation import Speculation
-
-__all__ = ["NOTES", "ONLINE", "sglang_notes", "sglang_wishes"]
 
 ONLINE = (Dtype.FP8,)
 """Formats to which it can quantise 16-bit weights as it loads them."""
@@ -23,7 +20,7 @@ NOTES = {
 }
 
 
-def sglang_wishes(target: Target) -> Iterator[Wish]:
+def wishes(target: Target) -> Iterator[Wish]:
     """Everything that the prediction rests on, for the table to spell."""
     deployment, settings = target.plan.deployment, target.plan.deployment.settings
     yield Wish("model", target.checkpoint.argument, "the model")
@@ -41,7 +38,11 @@ def sglang_wishes(target: Target) -> Iterator[Wish]:
     if tokens > _PREFILL:
         yield Wish("prefill_tokens", tokens, "room for such a step")
     if settings.eager:
-        yield from _eager(target)
+        if target.table.find("eager", target.version):
+            yield Wish("eager", True, "no CUDA graphs")
+        else:
+            yield Wish("eager_decode", "eager", "no CUDA graphs", word=True)
+            yield Wish("eager_prefill", "eager", "no CUDA graphs", word=True)
     else:
         yield Wish("graph_batch", target.graph_batch, "CUDA graphs for decode batches up to this")
     if target.draft is not None:
@@ -78,14 +79,6 @@ def _ranks(target: Target) -> Iterator[Wish]:
         yield Wish("redundant_experts", deployment.redundant_experts, "copies over all ranks")
 
 
-def _eager(target: Target) -> Iterator[Wish]:
-    if target.table.find("eager", target.version):
-        yield Wish("eager", True, "no CUDA graphs")
-        return
-    yield Wish("eager_decode", "eager", "no CUDA graphs", word=True)
-    yield Wish("eager_prefill", "eager", "no CUDA graphs", word=True)
-
-
 def _draft(target: Target, choice: Speculation) -> Iterator[Wish]:
     because = f"{choice.draft_tokens} tokens drafted in a row by {choice.draft}"
     yield Wish("speculative", choice.method, because, word=True)
@@ -99,7 +92,7 @@ def _draft(target: Target, choice: Speculation) -> Iterator[Wish]:
         yield Wish("draft_tokens", choice.draft_tokens, because)
 
 
-def sglang_notes(target: Target) -> Iterator[str]:
+def notes(target: Target) -> Iterator[str]:
     """What a user should know who starts this server."""
     if not float(target.estimate.inputs["cached"]):
         flag = target.table.find("prefix_cache_off", target.version)

@@ -1,25 +1,230 @@
-"""One deployment as its engine has to be told: the prediction, and every number that it rests on."""
+"""One deployment as its engine has to be told: the prediction, every number that it rests on, the flags that say it.
+
+Three engines call three things a memory fraction: vLLM of all memory, SGLang of what is free before the weights,
+TensorRT-LLM of what is free after them. The bytes of the pool are what they have in common.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
-from rooflinekit.decision.launching.checkpoint import Checkpoint
-from rooflinekit.decision.launching.settings import Wish
-from rooflinekit.decision.launching.share import Share
-from rooflinekit.estimation.results import Estimate
+from rooflinekit.estimation.results import Estimate, MemoryResult
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.errors import DeploymentError
-from rooflinekit.model.types.flags import FlagTable
-from rooflinekit.model.types.model import MixtureOfExperts
+from rooflinekit.model.types.engine import MemoryRule
+from rooflinekit.model.types.errors import DeploymentError, InputError
+from rooflinekit.model.types.flags import Flag, FlagTable
+from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.model.types.speculation import Speculation
+from rooflinekit.model.types.units import GB
+from rooflinekit.specs.locate import spec_dir, user_dir
 
-__all__ = ["Target", "Weights", "common", "refuse_what_no_server_does", "weights_of"]
+__all__ = [
+    "Checkpoint",
+    "Setting",
+    "Target",
+    "Wish",
+    "common",
+    "find_checkpoint",
+    "grant",
+    "memory_share",
+    "quantised",
+    "refuse_what_no_server_does",
+    "weights_of",
+]
 
+_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_PRINTABLE, _DELETE = 32, 127  # ASCII
+_HUB = "https://huggingface.co/"
+_DIGITS = 4  # of a fraction: 8 MB of an 80 GB accelerator
 _CAPTURED = 128  # sequences; TensorRT-LLM's own default, taken for all
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A value for a concept, and why; `word`: the value is one of our words, which the table translates."""
+
+    concept: str
+    value: Any
+    because: str
+    word: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One flag or configuration key with its value, ready to be written.
+
+    `value` is None for an option that stands alone, and for a key whose value is null.
+    """
+
+    flag: str
+    value: str | int | float | bool | None
+    because: str
+    source: str
+    on_command_line: bool
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        """Its words on a command line."""
+        if self.value is None:
+            return (self.flag,)
+        return (self.flag, f"{self.value:g}" if isinstance(self.value, float) else str(self.value))
+
+
+def grant(table: FlagTable, version: str, wishes: Iterable[Wish]) -> Iterator[Setting]:
+    """Every wish as a setting that the version has.
+
+    Raises DeploymentError where the version has no setting for a concept, or not that value.
+    """
+    for wish in wishes:
+        flag = table.find(wish.concept, version)
+        if flag is None:
+            others = [flag for flag in table.flags if flag.concept == wish.concept]
+            when = f"; versions {others[0].since} to {others[-1].last or table.read[-1]} have one" if others else ""
+            raise DeploymentError(
+                f"{table.engine} {version} has no setting that is known for this: {wish.because}{when}"
+            )
+        yield Setting(
+            flag.spelling, _value(table, version, flag, wish), wish.because, flag.source, flag.on_command_line
+        )
+
+
+def _value(table: FlagTable, version: str, flag: Flag, wish: Wish) -> str | int | float | bool | None:
+    if flag.kind in ("switch", "nothing"):
+        return None
+    if wish.word and wish.value not in flag.values:
+        raise DeploymentError(
+            f"{table.engine} {version} does not take {wish.value} for {flag.spelling}; it takes "
+            f"{', '.join(flag.values)} ({wish.because})"
+        )
+    if flag.kind == "json":
+        return json.dumps(wish.value, separators=(",", ":"))
+    given: str | int | float | bool = flag.values[wish.value] if wish.word else wish.value
+    return given
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The argument that names the model, its revision, and what the user has to hear about it."""
+
+    argument: str
+    revision: str | None = None
+    note: str | None = None
+    placeholder: bool = False
+
+
+def find_checkpoint(given: str | PathLike[str], model: Model) -> Checkpoint:
+    """The checkpoint of a model that was asked for as `given`.
+
+    Raises InputError for a path with control characters, which no shell script can hold safely.
+    """
+    text = fspath(given)
+    origin = Path(model.origin)
+    for name in (text, str(origin.resolve())):
+        if any(ord(letter) < _PRINTABLE or ord(letter) == _DELETE for letter in name):
+            raise InputError(f"model {name!r} has control characters; rename the folder")
+    ours = origin.suffix in (".yaml", ".yml") and origin.parent in (spec_dir("model"), user_dir("model"))
+    if model.origin and not ours:
+        return _own(text, origin)
+    ids = [alias for alias in model.aliases if _ID.fullmatch(alias)]
+    asked = next((alias for alias in ids if alias.casefold() == text.casefold()), None)
+    if asked:
+        return Checkpoint(asked)
+    named = model.source.removeprefix(_HUB) if model.source.startswith(_HUB) else ""
+    chosen = named if _ID.fullmatch(named) else next(iter(ids), None)
+    if chosen is None:
+        return Checkpoint(f"/path/to/{model.name}", None, f"no checkpoint of {model.name} is known: replace "
+                          f"/path/to/{model.name} by its folder", placeholder=True)  # fmt: skip
+    others = [alias for alias in ids if alias != chosen]
+    note = f"{model.name} is also the shape of {', '.join(others[:3])}: name one to serve it" if others else None
+    return Checkpoint(chosen, None, note)
+
+
+def _own(text: str, origin: Path) -> Checkpoint:
+    """A path of the user's, or an id of the local Hugging Face cache."""
+    if _ID.fullmatch(text.partition("@")[0]) and not Path(text).exists():
+        name, _, revision = text.partition("@")
+        return Checkpoint(name, revision or None)
+    if origin.suffix in (".yaml", ".yml"):
+        place = f"/path/to/{origin.stem}"
+        return Checkpoint(place, None, f"{origin.name} describes a model and holds no weights: replace {place} by "
+                          "its checkpoint's folder", placeholder=True)  # fmt: skip
+    folder = origin if origin.is_dir() else origin.parent
+    if origin.name == "config.json" or origin.is_dir():
+        held = any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+        note = None if held else f"{folder.resolve()} holds no weights here: start the server where it does"
+        return Checkpoint(str(folder.resolve()), None, note)
+    return Checkpoint(str(folder.resolve()), None, f"an engine reads config.json, and this is {origin.name}")
+
+
+def quantised(model: Model, dtype: str) -> Checkpoint:
+    """The place of a checkpoint in formats that the known one is not in, and that an engine does not make itself."""
+    place = f"/path/to/{model.name}-{dtype}"
+    note = f"{dtype} weights need a checkpoint that is quantised so: replace {place} by its folder or id"
+    return Checkpoint(place, None, note, placeholder=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One memory fraction, what it is a share of, and what it pays for besides the pool for the cache [B]."""
+
+    base: float
+    base_name: str
+    paid: tuple[tuple[str, float], ...]
+    pool: float
+
+    @property
+    def fraction(self) -> float:
+        """(what it pays for + pool) / base, to four digits."""
+        return round((sum(size for _, size in self.paid) + self.pool) / self.base, _DIGITS)
+
+    def pool_at(self, fraction: float) -> float:
+        """The pool that the engine takes at a fraction [B]: fraction · base − what it pays for.
+
+        >>> Share(80e9, "all memory", (("weights", 16e9),), 56e9).pool_at(0.9)
+        56000000000.0
+        """
+        return fraction * self.base - sum(size for _, size in self.paid)
+
+    @property
+    def sum(self) -> str:
+        """The arithmetic in words, as it stands beside the flag."""
+        parts = [f"{name} {size / GB:.2f}" for name, size in (*self.paid, ("KV pool", self.pool))]
+        return f"({' + '.join(parts)}) GB / {self.base / GB:.2f} GB {self.base_name}"
+
+
+def memory_share(rule: MemoryRule, memory: MemoryResult) -> Share:
+    """The fraction that gives an engine the pool of a prediction, by the engine's own rule.
+
+    Raises InputError for an engine that takes no fraction.
+    """
+    graphs = ("CUDA graphs", memory.graph_bytes * rule.graphs_count)
+    context = ("CUDA context", memory.context_bytes * rule.context_counts)
+    outside = ("outside the allocator", memory.non_torch_bytes)
+    weights, peak = ("weights", memory.weight_bytes), ("activations", memory.activation_bytes)
+    pool = memory.kv_pool_bytes
+    match rule.budget:
+        case "total":
+            return Share(memory.capacity_bytes, "of all memory", _there(weights, peak, outside, context, graphs), pool)
+        case "static":
+            free = memory.capacity_bytes - memory.context_bytes
+            return Share(free, "free before the weights", _there(weights, outside), pool)
+        case "free":
+            taken = memory.weight_bytes + memory.context_bytes + memory.non_torch_bytes + graphs[1]
+            free = memory.capacity_bytes - taken - memory.activation_bytes
+            return Share(free, "free after weights and the profiled step", (), pool)
+        case _:
+            raise InputError("this engine takes no memory fraction")
+
+
+def _there(*parts: tuple[str, float]) -> tuple[tuple[str, float], ...]:
+    return tuple(part for part in parts if part[1] > 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +293,12 @@ class Target:
 def common(target: Target) -> Iterator[Wish]:
     """What every engine takes alike: pipeline, context, memory, formats, blocks."""
     deployment, settings = target.plan.deployment, target.plan.deployment.settings
+    inputs = target.estimate.inputs
     if deployment.pp > 1:
         yield Wish("pp", deployment.pp, f"{deployment.pp} pipeline stages")
     if target.checkpoint.revision:
         yield Wish("revision", target.checkpoint.revision, "the revision that was named")
-    yield Wish("context", target.longest, f"longest sequence; requests are {_request(target)} tokens")
+    yield Wish("context", target.longest, f"longest sequence; requests are {inputs['isl']} + {inputs['osl']} tokens")
     yield Wish("memory", target.share.fraction, target.share.sum)
     if target.weights.dtype is not None:
         yield Wish("dtype", target.weights.dtype.value, f"weights and activations in {target.weights.dtype}", word=True)
@@ -103,11 +309,6 @@ def common(target: Target) -> Iterator[Wish]:
         yield kv
     if settings.block_size is not None:
         yield Wish("block", settings.block_size, "tokens of one block of the cache")
-
-
-def _request(target: Target) -> str:
-    inputs = target.estimate.inputs
-    return f"{inputs['isl']} + {inputs['osl']}"
 
 
 def weights_of(plan: Plan, online: tuple[Dtype, ...], cast: bool) -> Weights:

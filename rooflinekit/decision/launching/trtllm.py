@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rooflinekit.decision.launching.settings import Wish
-from rooflinekit.decision.launching.target import Target, common
+from rooflinekit.decision.launching.target import Target, Wish, common
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError
 from rooflinekit.model.types.speculation import Speculation
-
-__all__ = ["NOTES", "ONLINE", "trtllm_notes", "trtllm_wishes"]
 
 ONLINE: tuple[Dtype, ...] = ()
 """It quantises nothing as it loads: formats come from the checkpoint."""
@@ -22,7 +19,7 @@ NOTES = {
 }
 
 
-def trtllm_wishes(target: Target) -> Iterator[Wish]:
+def wishes(target: Target) -> Iterator[Wish]:
     """Everything that the prediction rests on, for the table to spell."""
     deployment, settings = target.plan.deployment, target.plan.deployment.settings
     yield Wish("backend", "pytorch", "the runtime that the prediction describes", word=True)
@@ -80,7 +77,7 @@ def _draft(choice: Speculation) -> Iterator[Wish]:
         yield Wish("draft_tokens", choice.draft_tokens, because)
 
 
-def trtllm_notes(target: Target) -> Iterator[str]:
+def notes(target: Target) -> Iterator[str]:
     """What a user should know who starts this server."""
     if not float(target.estimate.inputs["cached"]):
         yield "block reuse (the prefix cache) is on by default; the prediction counts no hits"

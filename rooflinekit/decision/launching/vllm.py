@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rooflinekit.decision.launching.settings import Wish
-from rooflinekit.decision.launching.target import Target, common
+from rooflinekit.decision.launching.target import Target, Wish, common
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError
 from rooflinekit.model.types.speculation import Speculation
-
-__all__ = ["NOTES", "ONLINE", "vllm_notes", "vllm_wishes"]
 
 ONLINE = (Dtype.FP8, Dtype.FP8_BLOCK)
 """Formats to which it can quantise 16-bit weights as it loads them; the table says from which version."""
@@ -25,7 +22,7 @@ NOTES = {
 }
 
 
-def vllm_wishes(target: Target) -> Iterator[Wish]:
+def wishes(target: Target) -> Iterator[Wish]:
     """Everything that the prediction rests on, for the table to spell."""
     settings = target.plan.deployment.settings
     yield from _ranks(target)
@@ -105,7 +102,7 @@ def _draft(target: Target, choice: Speculation) -> Wish:
     return Wish("speculative", value, because)
 
 
-def vllm_notes(target: Target) -> Iterator[str]:
+def notes(target: Target) -> Iterator[str]:
     """What a user should know who starts this server."""
     pool, version = round(target.share.pool), target.version
     if flag := target.table.find("memory_bytes", version):

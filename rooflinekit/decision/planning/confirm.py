@@ -1,25 +1,25 @@
-"""The top options played request by request: what the formula says against what a simulation gives."""
+"""Candidates in order of cost, the cheapest played request by request: the formula against a simulation."""
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 
 from rooflinekit.decision.planning.demand import Demand
+from rooflinekit.decision.planning.fleet import Option, Part
 from rooflinekit.decision.planning.objective import Felt, Objective, slowest
-from rooflinekit.decision.planning.option import Option, Part
-from rooflinekit.estimation.lengths import Length, LogNormal, cv
+from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal
+from rooflinekit.estimation.lengths import LogNormal, cv
 from rooflinekit.model.traffic.percentiles import Spread
-from rooflinekit.simulation.arrivals import Constant, Gamma, Poisson, Requests, generate
-from rooflinekit.simulation.event_loop import Watch
-from rooflinekit.simulation.ledger import Ledger
+from rooflinekit.simulation.arrivals import Arrival, Constant, Gamma, Poisson, Requests, generate
+from rooflinekit.simulation.ledger import Ledger, Sketch
 from rooflinekit.simulation.replica import Replica as Served
-from rooflinekit.simulation.request import Arrival
 from rooflinekit.simulation.simulate import Load, Setup, serve
-from rooflinekit.simulation.sketch import Sketch
 
-__all__ = ["Played", "play"]
+__all__ = ["Played", "ranked", "warnings"]
 
 _REQUESTS = (400, 2000)  # least and most that count
 _STEPS = 150_000  # of one replica, to which the requests are cut
@@ -29,6 +29,9 @@ _PAIRED = 4000  # requests that count on two pools, which are many replicas
 _SLICE = 48  # replicas of two pools that are played at most
 _ROUTER = "random"  # as the formula has it: what a replica sees are arrivals of its own
 _DRIFT = 0.1  # variation of equal answers of users, who would otherwise march in step as no real clients do
+
+_RUNS = 12  # simulations beyond those of the candidates that are asked for
+_APART = 0.2  # of formula and simulation, beyond which it is said
 
 
 @dataclass(frozen=True)
@@ -89,21 +92,20 @@ class _Window:
 
 def _alike(part: Part, demand: Demand, seed: int) -> _Window:
     """One replica with its share, or all of them behind a router where a trace is replayed."""
-    seen = part.seen(demand)
-    felt = part.replica.answer(seen, part.load(demand)).loaded
-    turn, step = float(felt.e2e), float(felt.tpot.expected)
+    seen, load = part.seen(demand), part.load(demand)
     if demand.trace is not None:
         setup = Setup(replicas=part.working, router=_ROUTER, seed=seed)
-        arrivals = demand.trace.arrivals(_speed(demand) * part.share, _TRACED)
-        return _run(part, _load(arrivals, demand, math.inf), setup, 0.0)
-    load = part.load(demand)
-    if demand.closed:
-        rate = load / turn
-        seconds = _counted(rate, step) / rate + _WARM * turn
-        arrivals = generate(Poisson(1.0), Requests(demand.isl, _drifting(demand.osl)), 1 << 40, seed)
-        return _run(part, _load(arrivals, demand, seconds, int(load)), Setup(seed=seed), _WARM * turn)
-    seconds = _counted(load, step) / load + _WARM * turn
-    return _run(part, _load(_open(seen, load, seed), demand, seconds), Setup(seed=seed), _WARM * turn)
+        return _run(part, demand, demand.trace.arrivals(_speed(demand) * part.share, _TRACED), setup)
+    felt = part.replica.answer(seen, load).loaded
+    turn, step = float(felt.e2e), float(felt.tpot.expected)
+    rate = load / turn if demand.closed else load
+    counted = min(max(_STEPS * step * rate, _REQUESTS[0]), _REQUESTS[1])  # as many as fit into a number of steps
+    warm = _WARM * turn
+    if not demand.closed:
+        return _run(part, demand, _open(seen, load, seed), Setup(seed=seed), counted / rate + warm, warm)
+    osl = demand.osl if cv(demand.osl) > 0.0 or demand.osl.mean < 2.0 else LogNormal(demand.osl.mean, _DRIFT)
+    arrivals = generate(Poisson(1.0), Requests(demand.isl, osl), 1 << 40, seed)
+    return _run(part, demand, arrivals, Setup(seed=seed), counted / rate + warm, warm, users=int(load))
 
 
 def _pools(option: Option, demand: Demand, seed: int) -> _Window:
@@ -111,42 +113,36 @@ def _pools(option: Option, demand: Demand, seed: int) -> _Window:
     first, after = option.parts
     whole = first.working + after.working
     counts = [max(part.working * min(_SLICE, whole) // whole, 1) for part in option.parts]
-    rate = demand.peak_load * min(counts[0] / first.working, counts[1] / after.working)
-    felt = option.feel(demand)
-    turn = felt.means["e2el"]
     setup = Setup(replicas=counts[1], prefill_replicas=counts[0], router=_ROUTER, seed=seed)
     if demand.trace is not None:
-        arrivals, seconds, warm = demand.trace.arrivals(_speed(demand), _TRACED), math.inf, 0.0
-    else:
-        warm = _WARM * turn
-        arrivals, seconds = _open(demand, rate, seed), _PAIRED / rate + warm
-    return _run(after, _load(arrivals, demand, seconds), setup, warm, first)
+        return _run(after, demand, demand.trace.arrivals(_speed(demand), _TRACED), setup, prefill=first)
+    rate = demand.peak_load * min(counts[0] / first.working, counts[1] / after.working)
+    warm = _WARM * option.feel(demand).means["e2el"]
+    return _run(after, demand, _open(demand, rate, seed), setup, _PAIRED / rate + warm, warm, prefill=first)
 
 
-def _run(part: Part, load: Load, setup: Setup, warm: float, prefill: Part | None = None) -> _Window:
-    window = _Window(warm)
-    watch: Watch = window
+def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
+    part: Part,
+    demand: Demand,
+    arrivals: Iterator[Arrival],
+    setup: Setup,
+    seconds: float = math.inf,
+    warm: float = 0.0,
+    users: int | None = None,
+    prefill: Part | None = None,
+) -> _Window:
+    window, longest = _Window(warm), int(min(demand.longest, 1 << 20))
+    load = Load(arrivals, float(demand.isl.mean) + float(demand.osl.mean), longest, users, duration=seconds)
     first = None if prefill is None else prefill.replica.resolved
-    if serve(part.replica.resolved, load, setup, watch, first).interrupted:  # half a run confirms nothing
+    if serve(part.replica.resolved, load, setup, window, first).interrupted:  # half a run confirms nothing
         raise KeyboardInterrupt
     return window
-
-
-def _load(arrivals: Iterator[Arrival], demand: Demand, seconds: float, users: int | None = None) -> Load:
-    traffic = demand.traffic
-    longest = int(min(demand.longest, 1 << 20))
-    return Load(arrivals, float(traffic.isl) + float(traffic.osl), longest, users, duration=seconds)
 
 
 def _open(demand: Demand, rate: float, seed: int) -> Iterator[Arrival]:
     variation = demand.arrival_cv
     process = Constant(rate) if variation == 0 else Poisson(rate) if variation == 1 else Gamma(rate, variation)
     return generate(process, Requests(demand.isl, demand.osl), 1 << 40, seed)
-
-
-def _counted(rate: float, step: float) -> float:
-    """Requests that count: as many as fit into a number of steps."""
-    return min(max(_STEPS * step * rate, _REQUESTS[0]), _REQUESTS[1])
 
 
 def _speed(demand: Demand) -> float:
@@ -156,5 +152,65 @@ def _speed(demand: Demand) -> float:
     return demand.peak_load / ((len(trace) - 1) / trace.time[-1])
 
 
-def _drifting(osl: Length) -> Length:
-    return osl if cv(osl) > 0.0 or osl.mean < 2.0 else LogNormal(osl.mean, _DRIFT)
+@dataclass(frozen=True)
+class Ranked:
+    """An option, its simulation, and how many accelerators the formula alone asked for."""
+
+    option: Option
+    played: Played | None
+    formula_gpus: int
+
+
+def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
+    """Options by cost, those confirmed first; a refuted one goes on with one more replica until it is confirmed.
+
+    The cheapest is simulated until as many as asked are confirmed, so none that is left could be cheaper than they.
+    """
+    tie, rank, confirm = count(), question.tariff.rank, question.confirm
+    heap = [(rank(option), next(tie), option, option.gpus) for option in found.options]
+    heapq.heapify(heap)
+    kept: list[Ranked] = []
+    runs = confirm + _RUNS if confirm else 0
+    while heap and len(kept) < confirm and runs:
+        _, _, option, formula = heapq.heappop(heap)
+        runs -= 1
+        played = play(option, question.demand, question.slo, question.seed)
+        if played.confirmed:
+            kept.append(Ranked(option, played, formula))
+            continue
+        more = option.grown(max(1, option.parts[0].working // 20))
+        if all(part.gpus <= question.reserve.limit(part.replica.gpu) for part in more.parts):
+            heapq.heappush(heap, (rank(more), next(tie), more, formula))
+        else:
+            name = ", ".join(f"{part.replicas} x {part.replica.gpu}" for part in option.parts)
+            found.refused.append(Refusal(name, "the simulation refutes it, and more are not to be had"))
+    rest = [Ranked(option, None, formula) for _, _, option, formula in sorted(heap)]
+    return [*kept, *rest]
+
+
+def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[str]:
+    """What a planner should hear beside the numbers."""
+    notes = list(found.notes)
+    unknown = [gpu for gpu, price in question.tariff.prices.items() if price is None]
+    if unknown:
+        notes.append(f"no price is known for {', '.join(unknown)}; give --price {unknown[0]}=USD to compare by cost")
+    notes += question.tariff.assumptions
+    if not question.demand.closed:
+        notes.append("requests reach replicas at random; a balancer that evens them out does better")
+    best, played = order[0].option, order[0].played
+    if played is None and question.confirm:
+        notes.append("no candidate was confirmed: each that was simulated missed an objective, with replicas added too")
+    if played is not None and played.felt.stable:
+        felt = best.feel(question.demand)
+        for each in question.slo:
+            said, seen = each.value(felt), each.value(played.felt)
+            if abs(seen / said - 1.0) > _APART:
+                words = f"{each.statistic} {each.metric.upper()}"
+                notes.append(f"{words}: the formula says {said * 1e3:.3g} ms, the simulation {seen * 1e3:.3g} ms")
+    scenarios = [part.replica.scenario for part in best.parts]
+    told = {(key, each[key]): None for each in scenarios for key in ("weights", "kv", "activations") if key in each}
+    notes += [f"{key} {value} as asked: what that does to the quality of answers is not weighed" for key, value in told]
+    if question.space.weights == question.space.kv == (None,):
+        notes.append("weights and cache are in the checkpoint's formats; others, such as fp8, are tried if asked for")
+    notes += [note for part in best.parts for note in part.replica.resolved.warnings]
+    return notes

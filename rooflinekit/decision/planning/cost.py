@@ -1,27 +1,40 @@
-"""What an option costs: dollars an hour and a million tokens, watts, joules, and the start of a replica."""
+"""What an option costs in dollars, watts and joules; and the fronts of speed against use, cost against latency."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
-from rooflinekit.decision.economics.energy import POWER_ASSUMPTION, deployment_watts
-from rooflinekit.decision.economics.price import HourlyPrice, hourly_price, priced_names, quoted_price, usd_per_million
+import numpy as np
+
+from rooflinekit.decision.economics.price import (
+    POWER_ASSUMPTION,
+    HourlyPrice,
+    deployment_watts,
+    hourly_price,
+    priced_names,
+    quoted_price,
+    usd_per_million,
+)
 from rooflinekit.decision.economics.token_prices import MILLION, token_times
 from rooflinekit.decision.planning.demand import Demand
-from rooflinekit.decision.planning.option import Option, Part
-from rooflinekit.decision.planning.replica import Replica
+from rooflinekit.decision.planning.fleet import Option, Part, Replica, feel
+from rooflinekit.decision.sweeping.pareto import on_front
 from rooflinekit.model.traffic.mixing import InFlight
 from rooflinekit.model.types.errors import InputError, WorkloadError
-from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import GB
 from rooflinekit.specs import load_accelerator
 
-__all__ = ["LOAD_GB_S", "Cost", "Tariff", "cold_start_s", "cost_of", "read_tariff"]
+__all__ = ["FleetCost", "Point", "Tariff", "cold_start_s", "cost_of", "front", "points", "read_tariff"]
 
 LOAD_GB_S = 5.0
 LOAD_ASSUMPTION = "assumption: one local NVMe drive for each replica"
 _HOUR = 3600.0
+
+T = TypeVar("T")
+_SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of the knee at which a replica is looked at
 
 
 @dataclass(frozen=True)
@@ -67,7 +80,10 @@ def read_tariff(
         if name not in known:
             raise InputError(f"a price is given for {name}, which is not among --gpu {', '.join(gpus)}")
         named[name] = price
-    hourly = {each.name: _price(each, named.get(each.name)) for each in loaded.values()}
+    hourly = {
+        each.name: quoted_price(each) if named.get(each.name) is None else hourly_price(each, named[each.name])
+        for each in loaded.values()
+    }
     if not 1.0 <= pue <= 10.0:
         raise WorkloadError(f"pue is power of the building over power of the machines, from 1 to 10, not {pue!r}")
     if load_gb_s is not None and not 0.0 < load_gb_s <= 1e6:
@@ -77,12 +93,8 @@ def read_tariff(
     return Tariff(hourly, pue, (load_gb_s or LOAD_GB_S) * GB, notes)
 
 
-def _price(accelerator: Accelerator, given: float | None) -> HourlyPrice | None:
-    return quoted_price(accelerator) if given is None else hourly_price(accelerator, given)
-
-
 @dataclass(frozen=True)
-class Cost:
+class FleetCost:
     """Money and energy of an option at the mean load, spares included; None without a price or a rated power.
 
     Dollars are for a million tokens of each kind; `million_tokens_usd` is over all tokens, in and out.
@@ -98,7 +110,7 @@ class Cost:
     output_tok_s: float
 
 
-def cost_of(option: Option, demand: Demand, tariff: Tariff) -> Cost:
+def cost_of(option: Option, demand: Demand, tariff: Tariff) -> FleetCost:
     """Price the tokens of an option: every part's hour divided by what it serves in the mean.
 
     Input is what a prompt adds to the steps of the others, output the decode steps (`economics.token_prices`); the
@@ -112,7 +124,7 @@ def cost_of(option: Option, demand: Demand, tariff: Tariff) -> Cost:
         cached, new, made = (sum(kind) / rate / _HOUR for kind in zip(*pieces, strict=True))
         whole = float(usd_per_million(hour, rate * (isl + osl)))
     joules = None if watts is None else watts / (rate * osl)
-    return Cost(hour, cached, new, made, whole, watts, joules, rate * osl)
+    return FleetCost(hour, cached, new, made, whole, watts, joules, rate * osl)
 
 
 def _rate(part: Part, demand: Demand) -> float:
@@ -150,3 +162,71 @@ def cold_start_s(replica: Replica, tariff: Tariff) -> float:
     stages = replica.predictor.memory.stages
     held = sum(stage.weight_bytes for stage in stages) * replica.gpus / len(stages)
     return held / tariff.load_bytes_s
+
+
+@dataclass(frozen=True)
+class Point:
+    """One replica at one load.
+
+    on: the fronts it stands on, `speed` (tok/s/user against tok/s/GPU) or `cost` (USD a million tokens, in and out,
+    against the mean time of a request).
+    """
+
+    scenario: dict[str, Any]
+    gpus: int
+    load: float
+    tok_s_per_user: float
+    tok_s_per_gpu: float
+    ttft_ms: float
+    e2el_ms: float
+    usd_per_million_tokens: float | None
+    on: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {key: getattr(self, key) for key in self.__dataclass_fields__} | {"on": list(self.on)}
+
+
+def points(replicas: Sequence[Replica], demand: Demand, tariff: Tariff) -> list[Point]:
+    """Every replica at eleven loads, those that stand on a front."""
+    seen = [point for replica in replicas for point in _loads(replica, demand, tariff)]
+    speed = front(seen, lambda point: (-point.tok_s_per_user, -point.tok_s_per_gpu))
+    priced = [point for point in seen if point.usd_per_million_tokens is not None]
+    cost = front(priced, lambda point: (point.e2el_ms, point.usd_per_million_tokens or 0.0))
+    named = [(point, tuple(n for n, on in (("speed", speed), ("cost", cost)) if point in on)) for point in seen]
+    return sorted((replace(point, on=on) for point, on in named if on), key=lambda point: -point.tok_s_per_user)
+
+
+def _loads(replica: Replica, demand: Demand, tariff: Tariff) -> list[Point]:
+    top = replica.room if demand.closed else float(replica.answer(demand, 1e-9).loaded.knee)
+    found = []
+    for share in _SHARES:
+        load = max(round(share * top), 1.0) if demand.closed else share * top
+        answer = replica.answer(demand, load)
+        felt, rate = feel(answer), float(answer.loaded.rate)
+        tokens: Numeric = rate * demand.traffic.osl
+        price = tariff.price(replica.gpu)
+        whole = rate * (demand.traffic.isl + demand.traffic.osl)
+        found.append(
+            Point(
+                replica.scenario, replica.gpus, load, 1.0 / felt.means["tpot"], float(tokens) / replica.gpus,
+                felt.means["ttft"] * 1e3, felt.means["e2el"] * 1e3,
+                None if price is None else float(usd_per_million(price * replica.gpus, whole)),
+            )
+        )  # fmt: skip
+    return found
+
+
+def front(items: Sequence[T], costs: Callable[[T], tuple[float, float]]) -> list[T]:
+    """Items that no other beats (`sweeping.pareto.on_front`), the first cost rising; of equal ones the first.
+
+    >>> front([(1, 5), (2, 2), (3, 3), (4, 1)], lambda item: item)
+    [(1, 5), (2, 2), (4, 1)]
+    """
+    distinct: dict[tuple[float, float], T] = {}
+    for item in items:
+        distinct.setdefault(costs(item), item)
+    if not distinct:
+        return []
+    best = on_front(np.array(list(distinct)))
+    return [distinct[each] for each, stands in sorted(zip(distinct, best, strict=True)) if stands]

@@ -12,8 +12,7 @@ from rooflinekit.model.traffic.closed_form import Traffic
 from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
-from rooflinekit.simulation.trace_summary import summarise
-from rooflinekit.simulation.traces import Trace, load_trace
+from rooflinekit.simulation.traces import Trace, load_trace, summarise
 
 __all__ = ["Demand", "decoding", "read_demand", "thinned_cv"]
 

@@ -1,40 +1,166 @@
-"""Questions the other way round: the largest batch, context, rate or number of users within objectives."""
+"""Questions the other way round: the largest batch or load, the least bandwidth or fleet, break-even prices."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.decision.planning.demand import Demand, read_demand
+from rooflinekit.decision.planning.demand import read_demand
+from rooflinekit.decision.planning.fleet import ability, feel, lay_out
 from rooflinekit.decision.planning.objective import Objective, parse_objectives, refuse_undecoded
-from rooflinekit.decision.planning.replica import ability, feel, lay_out
-from rooflinekit.decision.planning.solution import (
-    Solution,
-    last_before_violation,
-    make_solution,
-    meets,
-    missed,
-    refuse_percentiles,
-    resolved_of,
-    static_times,
-)
-from rooflinekit.estimation.estimator import Resolved, read_workload
+from rooflinekit.decision.planning.plan import PlanAnswer, plan
+from rooflinekit.estimation.estimator import Resolved, read_deployment, read_workload, resolve
 from rooflinekit.estimation.options import part_of, read
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LoadCase, StaticCase
-from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, UnknownNameError
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, UnknownNameError
 from rooflinekit.model.types.numeric import Numeric
-from rooflinekit.model.types.units import format_time
+from rooflinekit.model.types.time import Time
+from rooflinekit.model.types.units import format_rate, format_time
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.specs import load_accelerator
+from rooflinekit.version import __version__
 
-__all__ = ["LARGEST", "largest"]
+__all__ = [
+    "BreakEven",
+    "Solution",
+    "break_even_prices",
+    "fewest_gpus",
+    "largest",
+    "last_before_violation",
+    "required_bandwidth",
+]
+
+_ALL = 1 << 15  # whole numbers up to which every one is tried
+_PROBES = 1025
+
+Test = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
 
 LARGEST = ("batch", "context", "rate", "users")
+_LOAD = ("isl", "osl", "cv")
 _WAITING = 64  # users for each one that runs, up to which a limit on waiting is searched
+_FASTEST = 1e3  # times the bandwidth there is
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The answer to one inverse question.
+
+    binds: what stops it; at: latencies there [ms]; regained: larger values meet the objectives again, which is not
+    counted on.
+    """
+
+    version: str
+    what: str
+    value: float
+    unit: str
+    answer: str
+    model: str
+    gpu: str
+    subject_to: tuple[str, ...]
+    binds: tuple[str, ...]
+    at: dict[str, float]
+    regained: bool
+    scenario: dict[str, Any]
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def last_before_violation(good: Test, low: int, high: int) -> tuple[int | None, bool]:
+    """The largest whole number up to `high` below which nothing fails, None if `low` does; and whether more is good.
+
+    Up to 32,768 numbers are all tried. Of more, 1,025 are, and then those between the last good one and the first that
+    fails: exact where `good` does not change twice within such a gap.
+
+    >>> last_before_violation(lambda n: n * n <= 1000, 1, 10**6)
+    (31, False)
+    >>> last_before_violation(lambda n: n != 7, 1, 100)
+    (6, True)
+    """
+    points = np.arange(low, high + 1) if high - low < _ALL else np.unique(np.linspace(low, high, _PROBES).astype(int))
+    fine = np.broadcast_to(good(points.astype(float)), points.shape)
+    if fine.all():
+        return high, False
+    at = int(np.argmin(fine))
+    again = bool(fine[at:].any())
+    if at == 0:
+        return None, again
+    if points[at] - points[at - 1] == 1:
+        return int(points[at - 1]), again
+    found, within = last_before_violation(good, int(points[at - 1]), int(points[at]))
+    return found, again or within
+
+
+def resolved_of(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any]) -> Resolved:
+    """The deployment that the keywords describe."""
+    return resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), given.get("calibration"))
+
+
+def refuse_percentiles(slo: tuple[Objective, ...]) -> None:
+    """Raise InputError for an objective on a percentile."""
+    for each in slo:
+        if each.share is not None:
+            raise InputError(f"{each}: a static batch has no percentiles; leave {each.statistic} out, or ask for rate")
+
+
+def static_times(predictor: Predictor, work: Workload) -> dict[str, Time]:
+    """TTFT, TPOT and the time of a whole request."""
+    ttft, tpot = predictor.ttft(work), predictor.tpot(work)
+    return {"ttft": ttft, "tpot": tpot, "e2el": ttft.plus(tpot, work.osl - 1.0)}
+
+
+def meets(predictor: Predictor, work: Workload, slo: tuple[Objective, ...]) -> NDArray[np.bool_]:
+    """Whether every objective holds; an array where the workload is one."""
+    times = static_times(predictor, work)
+    met = [np.asarray(times[each.metric].expected) <= each.limit for each in slo]
+    return np.asarray(np.logical_and.reduce(np.broadcast_arrays(True, *met)), bool)
+
+
+def missed(predictor: Predictor, work: Workload, slo: tuple[Objective, ...]) -> list[str]:
+    """Objectives that fail."""
+    times = static_times(predictor, work)
+    return [str(each) for each in slo if float(times[each.metric].expected) > each.limit]
+
+
+def make_solution(  # noqa: PLR0913, PLR0917 - the fields of an answer
+    resolved: Resolved,
+    what: str,
+    value: float,
+    unit: str,
+    answer: str,
+    slo: tuple[Objective, ...],
+    binds: tuple[str, ...],
+    at: dict[str, float],
+    regained: bool = False,
+) -> Solution:
+    """Put an answer together; a larger value that is good again is said."""
+    if regained:
+        answer += " Larger values meet the objectives again, but one below them does not: they are not counted on."
+    plan = resolved.plan
+    return Solution(
+        version=__version__,
+        what=what,
+        value=value,
+        unit=unit,
+        answer=answer,
+        model=plan.model.name,
+        gpu=plan.system.accelerator.name,
+        subject_to=tuple(map(str, slo)),
+        binds=binds,
+        at=at,
+        regained=regained,
+        scenario={},
+        warnings=resolved.warnings,
+    )
 
 
 def largest(
@@ -84,7 +210,7 @@ def _batch(resolved: Resolved, work: Workload, slo: tuple[Objective, ...]) -> So
     if value is None:
         raise _no_solution(resolved, "batch 1", replace(work, batch=1.0), slo)
     stops = missed(predictor, replace(work, batch=value + 1.0), slo) if value < room else ["memory"]
-    return _static(resolved, ("batch", "sequences"), replace(work, batch=float(value)), slo, (value, stops, again))
+    return _static(resolved, "batch", "sequences", value, replace(work, batch=float(value)), slo, stops, again)
 
 
 def _context(resolved: Resolved, work: Workload, slo: tuple[Objective, ...]) -> Solution:
@@ -111,17 +237,19 @@ def _context(resolved: Resolved, work: Workload, slo: tuple[Objective, ...]) -> 
     stops = missed(predictor, at(value + 1.0), slo)
     limit = predictor.plan.model.max_context
     stops = stops or ([f"{predictor.plan.model.name}'s own maximum"] if value == limit else ["memory"])
-    return _static(resolved, ("context", "tokens"), at(float(value)), slo, (value, stops, again))
+    return _static(resolved, "context", "tokens", value, at(float(value)), slo, stops, again)
 
 
-def _static(
+def _static(  # noqa: PLR0913, PLR0917 - the parts of one sentence
     resolved: Resolved,
-    what: tuple[str, str],
+    name: str,
+    unit: str,
+    value: int,
     work: Workload,
     slo: tuple[Objective, ...],
-    found: tuple[int, list[str], bool],
+    stops: list[str],
+    regained: bool,
 ) -> Solution:
-    (name, unit), (value, stops, again) = what, found
     at = {f"{key}_ms": float(time.expected) * 1e3 for key, time in static_times(resolved.predictor, work).items()}
     inside = f"batch {work.batch:.0f}, {work.isl:,.0f} tokens in, {work.osl:,.0f} out"
     answer = (
@@ -129,7 +257,7 @@ def _static(
         f"There ({inside}) TTFT is {format_time(at['ttft_ms'] / 1e3)} and TPOT "
         f"{format_time(at['tpot_ms'] / 1e3)}."
     )
-    return make_solution(resolved, (name, float(value), unit, answer), slo, (tuple(stops), at, again))
+    return make_solution(resolved, name, float(value), unit, answer, slo, tuple(stops), at, regained)
 
 
 def _no_room(resolved: Resolved, tokens: float, batch: int = 1) -> str:
@@ -161,7 +289,10 @@ def _under_load(what: str, model: str, gpu: str, slo: tuple[Objective, ...], giv
     probe = read_demand({"rate": 1.0, **lengths, **cv} if what == "rate" else {"users": 1, **lengths})
     refuse_undecoded(slo, probe.osl.mean)
     replica = lay_out(model, gpu, part_of(given, DEPLOYMENT_KEYS), probe, given.get("calibration"))
-    demand = probe if what == "rate" else _many(probe, replica.room, slo)
+    demand = probe
+    if what == "users":  # those that run at once; more where an objective limits how long they wait
+        waits = any(each.metric != "tpot" for each in slo)
+        demand = replace(probe, users=replica.room * (_WAITING if waits else 1))
     able = ability(replica, demand, slo)
     if able.load <= 0.0:
         felt = feel(replica.answer(demand, 1.0 if demand.closed else 1e-6))
@@ -174,11 +305,145 @@ def _under_load(what: str, model: str, gpu: str, slo: tuple[Objective, ...], giv
     number = f"{able.load:,.0f}" if demand.closed else f"{able.load:,.4g}"
     named = f"number of users is {number}" if demand.closed else f"rate is {number} {demand.unit}"
     answer = f"The largest {named}: {' and '.join(stops)} stops more."
-    found = make_solution(replica.resolved, (what, able.load, demand.unit, answer), slo, (stops, at, able.regained))
+    found = make_solution(replica.resolved, what, able.load, demand.unit, answer, slo, stops, at, able.regained)
     return replace(found, scenario={"model": model, "gpu": gpu, **given})
 
 
-def _many(probe: Demand, room: float, slo: tuple[Objective, ...]) -> Demand:
-    """Users up to those that run at once; more where an objective limits how long they wait."""
-    waits = any(each.metric != "tpot" for each in slo)
-    return replace(probe, users=room * (_WAITING if waits else 1))
+def required_bandwidth(
+    model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", subject_to: str = "tpot<20ms", **scenario: Any
+) -> Solution:
+    """The memory bandwidth at which a static batch meets its objectives, all else of the accelerator as it is.
+
+    The calibrated shares of the bandwidth, the launches and the network stay, so that beyond some bandwidth nothing is
+    gained. Times fall with the bandwidth, so bisection finds it.
+
+    Raises InputError (and its kinds) for anything that makes no sense, InfeasibleError where no bandwidth suffices.
+
+    >>> solved = required_bandwidth("llama-3-8b", subject_to="tpot<10ms", isl=2047, osl=2, batch=32, calibration="none")
+    >>> solved.value > 2e12, solved.value < 3.35e12  # 23.6 GB in 10 ms
+    (True, True)
+    """
+    slo = parse_objectives(subject_to)
+    refuse_percentiles(slo)
+    given = read(StaticCase, scenario)
+    resolved = resolved_of(model, gpu, given)
+    work = read_workload(given)[0]
+    now = float(resolved.plan.system.accelerator.memory_bandwidth)
+
+    def good(bandwidth: float) -> bool:
+        return bool(meets(_with_bandwidth(resolved.predictor, bandwidth), work, slo))
+
+    if not good(now * _FASTEST):
+        raise _no_bandwidth(resolved, work, slo, now)
+    low, high = now / _FASTEST, now * _FASTEST
+    while high - low > 1e-9 * high:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if good(middle) else (middle, high)
+    times = static_times(_with_bandwidth(resolved.predictor, high), work)
+    at = {f"{key}_ms": float(time.expected) * 1e3 for key, time in times.items()}
+    answer = (
+        f"{format_rate(high, 'B/s')} of memory bandwidth meet {', '.join(map(str, slo))}: "
+        f"{high / now:.3g} times the {format_rate(now, 'B/s')} of {resolved.plan.system.accelerator.name}."
+    )
+    found = make_solution(resolved, "bandwidth", high, "B/s", answer, slo, ("memory bandwidth",), at)
+    return replace(found, scenario={"model": str(model), "gpu": str(gpu), **given})
+
+
+def _with_bandwidth(predictor: Predictor, bandwidth: float) -> Predictor:
+    plan = predictor.plan
+    accelerator = replace(plan.system.accelerator, memory_bandwidth=bandwidth)
+    return replace(predictor, plan=replace(plan, system=replace(plan.system, accelerator=accelerator)))
+
+
+def _no_bandwidth(resolved: Resolved, work: Workload, slo: tuple[Objective, ...], now: float) -> InfeasibleError:
+    times = static_times(_with_bandwidth(resolved.predictor, now * _FASTEST), work)
+    left = [
+        f"{each.metric.upper()} stays at {float(times[each.metric].expected) * 1e3:.4g} ms"
+        for each in slo if float(times[each.metric].expected) > each.limit
+    ]  # fmt: skip
+    return InfeasibleError(
+        f"no solution: with a thousand times the bandwidth {' and '.join(left)} (arithmetic, launches and network), "
+        f"and {', '.join(map(str, slo))} is asked"
+    )
+
+
+def fewest_gpus(
+    model: str | PathLike[str], gpus: str | Sequence[str], slo: str | None = None, **scenario: Any
+) -> PlanAnswer:
+    """The plan of fewest accelerators, whatever they cost; arguments and answer as of `plan`."""
+    return plan(model, gpus, slo, **scenario, by="gpus")
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """The fewest accelerators of each kind for one traffic, and the price at which each is the cheapest.
+
+    rows: gpu, gpus, usd_per_gpu_hour (None: unknown), break_even_usd: at which it costs what the cheapest other costs
+    (None: no other has a price), why (of those that cannot).
+    """
+
+    version: str
+    model: str
+    answer: str
+    rows: tuple[dict[str, Any], ...]
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def break_even_prices(
+    model: str | PathLike[str], gpus: Sequence[str], slo: str | None = None, **scenario: Any
+) -> BreakEven:
+    """The hourly price at which each accelerator costs as much a token as the cheapest of the others.
+
+    All serve the same traffic within the same objectives (`plan`, with the keywords it takes), so the price of a token
+    is equal where that of the fleet is: p·n = p'·n'.
+
+    Raises InputError (and its kinds) for anything that makes no sense, InfeasibleError where fewer than two can serve.
+
+    >>> found = break_even_prices(
+    ...     "llama-3-8b", ["h100-sxm", "l40s"], "p95 tpot<50ms", rate=20, tp=[1], prices={"h100-sxm": 3.0},
+    ...     confirm=0, disaggregated=False)
+    >>> h100, l40s = found.rows
+    >>> l40s["break_even_usd"] == 3.0 * h100["gpus"] / l40s["gpus"], h100["break_even_usd"]
+    (True, None)
+    """
+    names = [gpus] if isinstance(gpus, str) else list(gpus)
+    if len(names) < 2:
+        raise InputError("a break-even price needs at least two gpus to compare")
+    own = {**scenario, "mixed": False}
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for gpu in names:
+        prices = {
+            name: price
+            for name, price in dict(scenario.get("prices") or {}).items()
+            if load_accelerator(name).value.name == load_accelerator(gpu).value.name
+        }
+        try:
+            answer = plan(model, gpu, slo, **{**own, "prices": prices})
+        except (InfeasibleError, DoesNotFitError) as error:
+            rows.append({"gpu": gpu, "gpus": None, "usd_per_gpu_hour": None, "usd_per_hour": None, "why": str(error)})
+            continue
+        known = next(iter(answer.prices.values()))
+        rows.append({
+            "gpu": next(iter(answer.prices)), "gpus": answer.best.gpus,
+            "usd_per_gpu_hour": None if known is None else known["usd_per_gpu_hour"],
+            "usd_per_hour": answer.best.cost.usd_per_hour, "why": None,
+        })  # fmt: skip
+        notes += answer.warnings
+    able = [row for row in rows if row["gpus"]]
+    if len(able) < 2:
+        raise InfeasibleError("no solution: " + "; ".join(f"{r['gpu']}: {r['why']}" for r in rows if r["why"]))
+    for row in rows:
+        others = [o["usd_per_hour"] for o in able if o is not row and o["usd_per_hour"] is not None]
+        row["break_even_usd"] = min(others) / row["gpus"] if others and row["gpus"] else None
+    words = [
+        f"{row['gpus']} x {row['gpu']} cost as much as the cheapest other at ${row['break_even_usd']:.2f} an hour each"
+        + (f" (now ${row['usd_per_gpu_hour']:.2f})" if row["usd_per_gpu_hour"] is not None else "")
+        for row in able if row["break_even_usd"] is not None
+    ]  # fmt: skip
+    told = "; ".join(words) + "." if words else "no price is known; give one with --price"
+    return BreakEven(__version__, str(model), told, tuple(rows), tuple(dict.fromkeys(notes)))

@@ -71,15 +71,13 @@ class Felt:
         """Means and percentiles of every metric [ms]; None without a steady state."""
         return {
             f"{metric}_ms": {
-                "mean" if share is None else f"p{100 * share:g}": _ms(self.value(metric, share))
+                "mean" if share is None else f"p{100 * share:g}": value * 1e3
+                if math.isfinite(value := self.value(metric, share))
+                else None
                 for share in (None, *shares)
             }
             for metric in METRICS
         }
-
-
-def _ms(seconds: float) -> float | None:
-    return seconds * 1e3 if math.isfinite(seconds) else None
 
 
 def slowest(felts: Sequence[Felt]) -> Felt:

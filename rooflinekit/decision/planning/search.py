@@ -3,31 +3,130 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations, product
 from typing import Any
 
 from rooflinekit.decision.planning.cost import Tariff
 from rooflinekit.decision.planning.demand import Demand
+from rooflinekit.decision.planning.fleet import (
+    Ability,
+    DecodePool,
+    Option,
+    Part,
+    PrefillPool,
+    Replica,
+    Reserve,
+    ability,
+    bears,
+    feel,
+    lay_out,
+    link_seconds,
+    pool_ability,
+    retuned,
+    shared_out,
+    working_replicas,
+)
 from rooflinekit.decision.planning.objective import Objective
-from rooflinekit.decision.planning.option import Option, Part, Reserve, shared_out, working_replicas
-from rooflinekit.decision.planning.pools import DecodePool, PrefillPool, link_seconds, pool_ability
-from rooflinekit.decision.planning.replica import Ability, Replica, ability, bears, feel, lay_out, retuned
-from rooflinekit.decision.planning.space import Space, settings, splits
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, DtypeError, WorkloadError
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.model import Model
+from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.specs import load_accelerator, load_model
 
-__all__ = ["Able", "Found", "Question", "Refusal", "search"]
+__all__ = ["Found", "PlanQuestion", "Refusal", "Space", "search", "splits"]
+
+BUDGETS = (2048, 4096, 8192, 16384)
+"""Token budgets of a step that are tried beside the engine's default."""
+SEQUENCES = (128, 256, 512)
+"""Limits of running sequences that are tried beside the engine's default."""
+_STAGES = (2, 4, 8)
+_DENSE, _SPARSE, _STAGED = 8, 16, 32  # accelerators of one replica at most: dense, with experts, in stages
+
+Split = dict[str, int]
 
 _TRIES = 64  # replicas that are added where an objective of the whole request fails though those of its parts hold
 _ANSWER = 2.0  # tokens from which there is something to decode
+_BETTER = 1.0 + 1e-3  # a setting has to bear this much more than one that was tried before
+_IDLE = 1e-6  # requests/s at which nobody waits
+_MIXED = 64  # replicas of one kind in a mixed fleet, from none up and from the most down
 _LONG = 256  # tokens to which the longest admitted sequence is rounded up
 
 
 @dataclass(frozen=True)
-class Question:
+class Space:
+    """What a search goes through; an empty tuple means all that are valid, None (of formats) the checkpoint's own.
+
+    max_gpus: accelerators of one replica at most (None: 8, or 16 with experts). disaggregated: also pools for prefill
+    and decode. mixed: also fleets of two kinds of replica.
+    """
+
+    gpus: tuple[str, ...]
+    engines: tuple[str, ...] = ("vllm",)
+    weights: tuple[str | None, ...] = (None,)
+    kv: tuple[str | None, ...] = (None,)
+    tp: tuple[int, ...] = ()
+    pp: tuple[int, ...] = ()
+    ep: tuple[int, ...] = ()
+    dp: tuple[int, ...] = ()
+    token_budgets: tuple[int, ...] = ()
+    max_num_seqs: tuple[int, ...] = ()
+    max_gpus: int | None = None
+    memory_fraction: float | None = None
+    activations: str | None = None
+    disaggregated: bool = True
+    mixed: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.gpus or not self.engines:
+            raise WorkloadError("a plan needs at least one gpu and one engine")
+
+    @property
+    def told(self) -> bool:
+        """Whether the split is given in part."""
+        return bool(self.tp or self.pp or self.ep or self.dp)
+
+    def fixed(self) -> dict[str, Any]:
+        """Keywords that all candidates share."""
+        shared = {"memory_fraction": self.memory_fraction, "activations": self.activations}
+        return {key: value for key, value in shared.items() if value is not None}
+
+
+def settings(space: Space) -> Iterator[dict[str, int]]:
+    """Token budgets and limits of running sequences; the engine's own defaults first."""
+    budgets: Sequence[int | None] = space.token_budgets or (None, *BUDGETS)
+    limits: Sequence[int | None] = space.max_num_seqs or (None, *SEQUENCES)
+    for budget, limit in product(budgets, limits):
+        chosen = {"token_budget": budget, "max_num_seqs": limit}
+        yield {key: value for key, value in chosen.items() if value is not None}
+
+
+def splits(model: Model, system: System, space: Space, staged: bool = False) -> list[Split]:
+    """Splits of one replica, the fewest accelerators first; whether each exists is checked when it is laid out.
+
+    Powers of two for tp. With experts: whole experts on every rank or none (ep), and attention replicated over some of
+    them (dp). Pipeline stages (`staged`) are tried where nothing else holds the model, or when they are asked for.
+    """
+    experts = any(isinstance(layer.ffn, MixtureOfExperts) for layer in model.layer_counts)
+    most = space.max_gpus or (_STAGED if staged else _SPARSE if experts else _DENSE)
+    tps = space.tp or _powers(min(system.domain_size, most))
+    pps = space.pp or (_STAGES if staged else (1,))
+    dps = space.dp or (_powers(most) if experts and system.max_gpus > 1 else (1,))
+    found = []
+    for tp, pp, dp in product(tps, pps, dps):
+        group = tp * dp
+        eps = space.ep or ((1, group) if dp == 1 and group > 1 else (group,)) if experts else (space.ep or (1,))
+        fits = group * pp <= min(max(most, *tps), system.max_gpus)
+        found += [{"tp": tp, "pp": pp, "ep": ep, "dp": dp} for ep in dict.fromkeys(eps) if fits or space.told]
+    return sorted(found, key=lambda split: (split["tp"] * split["pp"] * split["dp"], split["pp"], split["dp"]))
+
+
+def _powers(most: int) -> tuple[int, ...]:
+    return tuple(1 << exponent for exponent in range(max(most, 1).bit_length()) if 1 << exponent <= most)
+
+
+@dataclass(frozen=True)
+class PlanQuestion:
     """All that a plan is asked."""
 
     model: str
@@ -73,7 +172,7 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
 
-def search(question: Question) -> Found:
+def search(question: PlanQuestion) -> Found:
     """Go through the whole space.
 
     Raises InputError (and its kinds) for names and numbers that make no sense.
@@ -88,14 +187,10 @@ def search(question: Question) -> Found:
         if question.space.disaggregated and not question.demand.closed and question.demand.osl.mean >= _ANSWER:
             _disaggregated(question, laid_out, found)
     if question.space.mixed:
-        found.options += _cheaper(_mixed(question, found.able), found.options, question.tariff)
+        rank = question.tariff.rank
+        least = min((rank(option) for option in found.options), default=(math.inf, 0))
+        found.options += [mix for mix in _mixed(question, found.able) if rank(mix) < least]
     return found
-
-
-def _cheaper(mixes: list[Option], others: list[Option], tariff: Tariff) -> list[Option]:
-    """Mixed fleets that cost less than every other option."""
-    least = min((tariff.rank(option) for option in others), default=(math.inf, 0))
-    return [mix for mix in mixes if tariff.rank(mix) < least]
 
 
 def _longest(model: Model, demand: Demand, found: Found) -> int | None:
@@ -115,7 +210,7 @@ def _longest(model: Model, demand: Demand, found: Found) -> int | None:
     return rounded if limit is None else min(rounded, limit)
 
 
-def _replicas(question: Question, model: Model, gpu: str, longest: int | None, found: Found) -> Iterator[Replica]:
+def _replicas(question: PlanQuestion, model: Model, gpu: str, longest: int | None, found: Found) -> Iterator[Replica]:
     """Every split, format and engine on one accelerator that exists and holds the model, with default settings."""
     space, system = question.space, System.of(load_accelerator(gpu).value)
     for engine in space.engines:
@@ -130,7 +225,7 @@ def _replicas(question: Question, model: Model, gpu: str, longest: int | None, f
 
 
 def _laid_out(
-    question: Question, gpu: str, base: dict[str, Any], chosen: list[dict[str, int]], found: Found
+    question: PlanQuestion, gpu: str, base: dict[str, Any], chosen: list[dict[str, int]], found: Found
 ) -> Iterator[Replica]:
     for split in chosen:
         scenario = {key: value for key, value in split.items() if value > 1 or key == "tp"} | base
@@ -146,7 +241,7 @@ def _name(gpu: str, scenario: dict[str, Any]) -> str:
     return " ".join(part for part in (gpu, split or "tp1", formats, scenario["engine"]) if part)
 
 
-def _aggregated(question: Question, base: Replica, found: Found) -> None:
+def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> None:
     """Try all settings of a split; the one that bears most stands, the engine's defaults where nothing is better."""
     best: Able | None = None
     tables: dict[int | None, Replica] = {}  # by token budget: what limits of sequences share
@@ -169,17 +264,21 @@ def _aggregated(question: Question, base: Replica, found: Found) -> None:
         found.refused.append(Refusal(name, why))
         return
     found.able.append(best)
-    option = _sized(question, best)
-    if option is None:
+    reserve = question.reserve
+    part = Part(
+        "serve",
+        best.replica,
+        best.ability,
+        working_replicas(best.ability, question.demand, reserve),
+        reserve.redundancy,
+    )
+    if part.gpus > reserve.limit(best.replica.gpu):
         found.refused.append(Refusal(name, f"takes more {base.gpu} than there are"))
     else:
-        found.options.append(option)
+        found.options.append(Option("aggregated", (part,)))
 
 
-_BETTER = 1.0 + 1e-3  # a setting has to bear this much more than one that was tried before
-
-
-def _how_near(question: Question, able: Able, found: Found) -> str:
+def _how_near(question: PlanQuestion, able: Able, found: Found) -> str:
     """What the objectives that fail come to at next to no load."""
     load = 1.0 if question.demand.closed else _IDLE
     felt = feel(able.replica.answer(question.demand, load))
@@ -190,25 +289,15 @@ def _how_near(question: Question, able: Able, found: Found) -> str:
     return f"even without waiting {words}" if missed else f"{', '.join(able.ability.binds)} fails at any load"
 
 
-_IDLE = 1e-6  # requests/s at which nobody waits
-
-
-def _sized(question: Question, able: Able) -> Option | None:
-    """As many replicas as the peak takes, and the spare ones; None where there are not so many accelerators."""
-    reserve = question.reserve
-    working = working_replicas(able.ability, question.demand, reserve)
-    part = Part("serve", able.replica, able.ability, working, reserve.redundancy)
-    return Option("aggregated", (part,)) if part.gpus <= reserve.limit(able.replica.gpu) else None
-
-
-def _disaggregated(question: Question, laid_out: list[Replica], found: Found) -> None:
+def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found) -> None:
     """The cheapest prefill pool with the cheapest decode pool, for each engine and pair of formats on one accelerator.
 
     The objectives on TTFT bind the one, those on TPOT the other, so that each can be chosen by itself.
     """
-    kinds = {(r.scenario["engine"], r.scenario.get("weights"), r.scenario.get("kv")): None for r in laid_out}
-    for kind in kinds:
-        own = [r for r in laid_out if (r.scenario["engine"], r.scenario.get("weights"), r.scenario.get("kv")) == kind]
+    kinds: dict[tuple[Any, ...], list[Replica]] = {}
+    for replica in laid_out:
+        kinds.setdefault(tuple(replica.scenario.get(key) for key in ("engine", "weights", "kv")), []).append(replica)
+    for kind, own in kinds.items():
         prefill = _cheapest_pool(question, [(r, PrefillPool.of(r, question.demand)) for r in own], "prefill")
         if prefill is None:
             continue
@@ -225,7 +314,9 @@ def _disaggregated(question: Question, laid_out: list[Replica], found: Found) ->
             found.options.append(option)
 
 
-def _cheapest_pool(question: Question, pools: list[tuple[Replica, PrefillPool | DecodePool]], role: str) -> Part | None:
+def _cheapest_pool(
+    question: PlanQuestion, pools: list[tuple[Replica, PrefillPool | DecodePool]], role: str
+) -> Part | None:
     """The pool of fewest accelerators; of equals the one with more to spare."""
     parts = []
     for replica, pool in pools:
@@ -236,7 +327,7 @@ def _cheapest_pool(question: Question, pools: list[tuple[Replica, PrefillPool | 
     return min(parts, key=lambda part: (part.gpus, -part.ability.load * part.working), default=None)
 
 
-def _whole_request(question: Question, option: Option) -> Option | None:
+def _whole_request(question: PlanQuestion, option: Option) -> Option | None:
     """Add replicas until objectives on the whole request hold; None where that does not help, or none are left."""
     for _ in range(_TRIES):
         felt = option.feel(question.demand)
@@ -248,22 +339,22 @@ def _whole_request(question: Question, option: Option) -> Option | None:
     return None
 
 
-def _mixed(question: Question, able: list[Able]) -> list[Option]:
+def _mixed(question: PlanQuestion, able: list[Able]) -> list[Option]:
     """The cheapest fleet of two accelerators for each pair, where it is cheaper than either alone.
 
     Exact for two kinds of replica: for every number of the one, the least number of the other that carries the rest.
     """
     if question.demand.closed or any(question.tariff.price(each.replica.gpu) is None for each in able):
         return []
-    mixes = []
-    for place, first in enumerate(able):
-        for second in able[place + 1 :]:
-            if first.replica.gpu != second.replica.gpu:
-                mixes += [option for option in (_pair(question, first, second),) if option is not None]
-    return sorted(mixes, key=question.tariff.rank)[:1]
+    mixes = [
+        _pair(question, first, second)
+        for first, second in combinations(able, 2)
+        if first.replica.gpu != second.replica.gpu
+    ]
+    return sorted((mix for mix in mixes if mix is not None), key=question.tariff.rank)[:1]
 
 
-def _pair(question: Question, first: Able, second: Able) -> Option | None:
+def _pair(question: PlanQuestion, first: Able, second: Able) -> Option | None:
     """The cheapest fleet of both kinds; exact while one of them is at most 64 replicas beyond none or the most."""
     reserve, peak = question.reserve, question.demand.peak_load
     bears = [each.ability.load * (1.0 - reserve.headroom) for each in (first, second)]
@@ -280,17 +371,9 @@ def _pair(question: Question, first: Able, second: Able) -> Option | None:
     if not found:
         return None
     _, _, count, other = min(found, key=lambda mix: (mix[1], mix[0]) if question.tariff.by_gpus else mix[:2])
-    return _fleet(question, (first, count), (second, other))
-
-
-_MIXED = 64  # replicas of one kind in a mixed fleet, from none up and from the most down
-
-
-def _fleet(question: Question, *kinds: tuple[Able, int]) -> Option:
-    """Replicas of two kinds; what may fail is taken from the kind that bears more."""
-    strongest = max(kinds, key=lambda kind: kind[0].ability.load)
+    strongest = max((first, second), key=lambda able: able.ability.load)  # of which some may fail
     parts = []
-    for able, count in kinds:
-        spare = min(question.reserve.redundancy, count - 1) if (able, count) == strongest else 0
-        parts.append(Part("serve", able.replica, able.ability, count - spare, spare))
+    for able, replicas in ((first, count), (second, other)):
+        spare = min(reserve.redundancy, replicas - 1) if able is strongest else 0
+        parts.append(Part("serve", able.replica, able.ability, replicas - spare, spare))
     return Option("mixed", shared_out(parts))

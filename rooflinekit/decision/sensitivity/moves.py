@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from rooflinekit.decision.economics.price import quoted_price
-from rooflinekit.decision.sensitivity.setting import Setting, latent_variant
+from rooflinekit.decision.sensitivity.question import Setting, latent_variant
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.model import Attention, LatentAttention
@@ -132,7 +132,11 @@ def _draft(setting: Setting, draft: Speculation | None) -> Move:
 def _accelerators(setting: Setting, plan: Plan, given: Mapping[str, float | None] | None) -> Iterator[Move]:
     """Others with the same split, or with more of them where they are too small."""
     own = plan.system.accelerator.name
-    chosen = _priced() if given is None else given
+    if given is None:
+        known = (load_accelerator(name).value for name in names("accelerator"))
+        chosen: Mapping[str, float | None] = {gpu.name: None for gpu in known if gpu.price is not None}
+    else:
+        chosen = given
     for name, price in chosen.items():
         accelerator = load_accelerator(name).value
         if accelerator.name == own:
@@ -144,11 +148,6 @@ def _accelerators(setting: Setting, plan: Plan, given: Mapping[str, float | None
         there = replace(setting, gpu=name, usd_per_gpu_hour=hour).on(system=None)
         wider = tuple(there.on(tp=setting.deployment.tp * factor) for factor in (2, 4, 8))
         yield Move(f"gpu {name}", f"--gpu {name}", _CAVEATS["gpu"], there, fallbacks=wider)
-
-
-def _priced() -> dict[str, float | None]:
-    found = (load_accelerator(name).value for name in names("accelerator"))
-    return {gpu.name: None for gpu in found if gpu.price is not None}
 
 
 def _latent(setting: Setting, plan: Plan) -> Move:

@@ -1,18 +1,28 @@
-"""What is asked of a deployment, and what it answers: a static batch, or users in a closed loop."""
+"""What is asked of a deployment, what it answers, and the deployment as choices that can be changed one by one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any
 
+from rooflinekit.estimation.estimator import resolve
 from rooflinekit.estimation.notes import memory_notes
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.step import make_plan
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop
 from rooflinekit.model.traffic.mixing import slots
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.model import Attention, LatentAttention, Layer, Model
+from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.workload import Workload
 
-__all__ = ["METRICS", "Answer", "Question"]
+__all__ = ["METRICS", "Answer", "Question", "Setting", "latent_variant"]
 
 METRICS = ("ttft", "tpot", "throughput", "cost")
+
+_RANK, _ROTARY = 4, 2  # DeepSeek-V2 (arXiv:2405.04434), 2.1: a latent of 4 heads, and a rotary part of half a head
 
 
 @dataclass(frozen=True)
@@ -75,3 +85,59 @@ class Question:
     def scaled(self, **changes: float) -> Question:
         """The same with other numbers in its workload."""
         return replace(self, work=replace(self.work, **changes))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What `estimate` takes as names, a question, and the USD of one accelerator hour if anybody knows it.
+
+    model_change: what another model's attention would be; None for the model as it is.
+    """
+
+    model: str | PathLike[str]
+    gpu: str | PathLike[str]
+    deployment: Deployment
+    calibration: str | None
+    question: Question
+    draft: Speculation | None = None
+    usd_per_gpu_hour: float | None = None
+    model_change: Callable[[Model], Model] | None = None
+
+    def on(self, **changes: Any) -> Setting:
+        """The same with another choice in the deployment."""
+        return replace(self, deployment=replace(self.deployment, **changes))
+
+    def told(self, **settings: Any) -> Setting:
+        """The same with another setting of the engine."""
+        return self.on(settings=replace(self.deployment.settings, **settings))
+
+    def resolved(self) -> tuple[Predictor, tuple[str, ...]]:
+        """The predictor, and what a user should hear. Raises what `estimate` raises for names and deployments."""
+        found = resolve(self.model, self.gpu, self.deployment, self.calibration, self.draft)
+        if self.model_change is None:
+            return found.predictor, found.warnings
+        plan = found.predictor.plan
+        other = make_plan(self.model_change(plan.model), self.deployment, plan.system, plan.calibration, plan.engine)
+        return found.predictor.on(other), found.warnings
+
+
+def latent_variant(model: Model) -> Model:
+    """The model with multi-head latent attention in place of full softmax attention, its width and heads kept.
+
+    A latent of 4 head dimensions and a rotary part of half a one, as DeepSeek-V2 has (arXiv:2405.04434, section 2.1).
+
+    >>> from rooflinekit.model.memory.cache import model_cache_law
+    >>> from rooflinekit.specs import load_model
+    >>> gqa = load_model("llama-3-8b").value
+    >>> model_cache_law(gqa).bytes_per_token, model_cache_law(latent_variant(gqa)).bytes_per_token  # 32 · 576 · 2 B
+    (131072.0, 36864.0)
+    """
+    return replace(model, name=f"{model.name} with MLA", layers=tuple(_latent(layer) for layer in model.layers))
+
+
+def _latent(layer: Layer) -> Layer:
+    mixer = layer.mixer
+    if not isinstance(mixer, Attention) or mixer.window is not None or mixer.chunk is not None:
+        return layer
+    d = mixer.head_dim
+    return replace(layer, mixer=LatentAttention(mixer.heads, None, _RANK * d, d, d // _ROTARY, mixer.v_head_dim))

@@ -57,7 +57,10 @@ def _over_processes(job: Job, pieces: Iterable[Piece], workers: int) -> Answers:
             except BrokenProcessPool:
                 deaths += 1
                 if deaths > _DEATHS:
-                    raise _hopeless(pool.waiting[0][0]) from None
+                    piece = pool.waiting[0][0].number + 1
+                    raise RooflinekitError(
+                        f"worker processes died {_DEATHS + 1} times in a row on piece {piece}: too little memory?"
+                    ) from None
                 pool.restart()
                 continue
             pool.waiting.popleft()
@@ -95,12 +98,6 @@ class _Processes:
     def _again(self, piece: Piece, future: Future[pd.DataFrame]) -> Future[pd.DataFrame]:
         finished = future.done() and not future.cancelled() and future.exception() is None
         return future if finished else self.submit(piece)
-
-
-def _hopeless(piece: Piece) -> RooflinekitError:
-    return RooflinekitError(
-        f"worker processes died {_DEATHS + 1} times in a row on piece {piece.number + 1}: too little memory?"
-    )
 
 
 def _refill(waiting: deque[Any], rest: Iterator[Piece], most: int, submit: Callable[[Piece], Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from rooflinekit.decision.sweeping.kept import need_parquet
+from rooflinekit.decision.sweeping.output import need_parquet
 from rooflinekit.estimation.frames import INPUT_COLUMNS, input_names
 from rooflinekit.model.types.errors import InputError
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rooflinekit.evidence.engine_fit.fit import fit_engine
-from rooflinekit.evidence.engine_fit.outcome import EngineFit
+from rooflinekit.evidence.engine_fit.fit import EngineFit, fit_engine
 
 __all__ = ["EngineFit", "fit_engine"]

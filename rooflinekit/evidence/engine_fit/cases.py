@@ -1,16 +1,21 @@
-"""Measured runs as rows of a fit: times, and their prediction under any engine costs."""
+"""Benchmark files as rows of a fit to one deployment: each run once, whatever the order of the files."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from rooflinekit.evidence.benchmark_runs import Posed
+from rooflinekit.evidence.benchmark_runs import Given, LoadPrediction, Posed, pose, predict_load, room_of
+from rooflinekit.evidence.measured import Measurement, StartUp, read_measurements
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.types.engine import StepCosts
-from rooflinekit.simulation.interference import Interference, LoadPrediction
+from rooflinekit.model.types.errors import InputError, RooflinekitError
+from rooflinekit.specs.engines import step_range
 
-__all__ = ["METRICS", "Case", "case_of"]
+__all__ = ["METRICS", "Benchmarks", "Case", "read_benchmarks"]
 
 METRICS = ("ttft_ms", "tpot_ms", "output_tok_s")
 
@@ -57,9 +62,141 @@ def case_of(posed: Posed, replicas: int, file: int) -> Case:
 def _predict(posed: Posed, costs: StepCosts) -> LoadPrediction:
     plan, memory = posed.resolved.plan, posed.resolved.predictor.memory
     changed = replace(plan, engine=replace(plan.engine, costs=costs))
-    return Interference(Predictor(changed, memory)).predict(posed.load)
+    return predict_load(Predictor(changed, memory), posed.load)
 
 
 def numbered(cases: Sequence[Case]) -> list[tuple[str, int]]:
     """Metric and file of every row."""
     return [(name, case.file) for case in cases for name in case.measured]
+
+
+@dataclass(frozen=True)
+class Benchmarks:
+    """Cases with their files: names, hashes and tools by number; what was left out, and why."""
+
+    cases: tuple[Case, ...]
+    names: tuple[str, ...]
+    hashes: tuple[str, ...]
+    tools: tuple[str, ...]
+    notes: tuple[str, ...]
+    failed: dict[str, str]
+
+    @property
+    def calibration(self) -> Calibration:
+        """That of all cases."""
+        found = self.cases[0].posed.resolved.plan.calibration
+        if found is None:
+            raise InputError("engine costs are fitted on a calibration; leave --calibration none out")
+        return found
+
+
+@dataclass(frozen=True)
+class _File:
+    name: str
+    hash: str
+    entries: tuple[Measurement | StartUp, ...]
+
+
+def read_benchmarks(files: Sequence[Path], given: Given) -> Benchmarks:
+    """Read and pose every run of the files; files in the order of their hashes.
+
+    A file or run that is there twice counts once, and one that the calibration in use has seen does not count.
+
+    Raises InputError if the runs are of several accelerators or engines, and the first failure if no run is left.
+    """
+    notes: list[str] = []
+    failed: dict[str, RooflinekitError] = {}
+    found = _files(files, notes, failed)
+    room = room_of([entry for file in found for entry in file.entries])
+    posed = _posed(found, given, room, failed)
+    if not posed:
+        raise next(iter(failed.values())) if failed else InputError("the files hold no run of a benchmark")
+    _check_alike([one for _, one in posed])
+    calibration = posed[0][1].resolved.plan.calibration
+    seen = set(calibration.served.hashes) if calibration and calibration.served else set()
+    known = {file.name for file, _ in posed if file.hash in seen}
+    notes += [f"{name}: the calibration in use has seen this file; left out" for name in sorted(known)]
+    used = sorted({file.hash: file for file, _ in posed if file.hash not in seen}.values(), key=lambda file: file.hash)
+    if not used:
+        raise InputError("the calibration in use has seen every one of these files; there is nothing to fit")
+    cases = _cases(posed, used, given.replicas, notes, failed)
+    notes += [f"{case.posed.run.source}: no TTFT, TPOT or throughput that depends on the engine; not used"
+              for case in cases if not case.measured]  # fmt: skip
+    cases = tuple(case for case in cases if case.measured)
+    if not cases and failed:
+        raise next(iter(failed.values()))
+    if not cases:
+        raise InputError("no run has a TTFT, a TPOT or a throughput that depends on the engine")
+    names, hashes = tuple(file.name for file in used), tuple(file.hash for file in used)
+    tools = tuple(next(one.run.tool for other, one in posed if other is file) for file in used)
+    return Benchmarks(cases, names, hashes, tools, tuple(notes), {name: str(why) for name, why in failed.items()})
+
+
+def _files(files: Sequence[Path], notes: list[str], failed: dict[str, RooflinekitError]) -> list[_File]:
+    """Every file once, in the order of their hashes."""
+    found: dict[str, _File] = {}
+    for path in sorted(files, key=str):
+        try:
+            entries = tuple(read_measurements(path))
+        except RooflinekitError as error:
+            failed[str(path)] = error
+            continue
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        if digest in found:
+            notes.append(f"{path.name} is the same file as {found[digest].name}; counted once")
+            continue
+        found[digest] = _File(path.name, digest, entries)
+    return [found[digest] for digest in sorted(found)]
+
+
+def _posed(
+    files: Sequence[_File], given: Given, room: int | None, failed: dict[str, RooflinekitError]
+) -> list[tuple[_File, Posed]]:
+    found = []
+    for file in files:
+        for entry in file.entries:
+            if isinstance(entry, StartUp):
+                continue
+            try:
+                found.append((file, pose(entry, given, room)))
+            except RooflinekitError as error:
+                failed[entry.source] = error
+    return found
+
+
+def _cases(
+    posed: Sequence[tuple[_File, Posed]], used: Sequence[_File], replicas: int, notes: list[str],
+    failed: dict[str, RooflinekitError],
+) -> tuple[Case, ...]:  # fmt: skip
+    numbers = {file.hash: number for number, file in enumerate(used)}
+    cases: list[Case] = []
+    runs: dict[Measurement, str] = {}
+    for file, one in posed:
+        if file.hash not in numbers:
+            continue
+        same = replace(one.run, source="")
+        if same in runs:
+            notes.append(f"{one.run.source} is the same run as {runs[same]}; counted once")
+            continue
+        runs[same] = one.run.source
+        try:
+            cases.append(case_of(one, replicas, numbers[file.hash]))
+        except RooflinekitError as error:
+            failed[one.run.source] = error
+    return tuple(cases)
+
+
+def _check_alike(posed: Sequence[Posed]) -> None:
+    """One fit is of one accelerator and of one range of versions of one engine."""
+    kinds = set()
+    for one in posed:
+        plan = one.resolved.plan
+        deployment, accelerator = plan.deployment, plan.system.accelerator
+        since = step_range(deployment.engine, deployment.engine_version)
+        kinds.add(f"{f'{deployment.engine} {since}'.strip()} on {accelerator.name}")
+        if accelerator.is_cpu:
+            raise InputError(f"engine costs are left out on a CPU ({accelerator.name}); there is nothing to fit")
+        if deployment.engine == "ideal":
+            raise InputError("engine ideal adds nothing to its kernels; name the engine that served")
+    if len(kinds) > 1:
+        raise InputError(f"the files are of {', '.join(sorted(kinds))}; calibrate each by itself")

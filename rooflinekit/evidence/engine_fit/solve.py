@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rooflinekit.model.types.errors import MissingExtraError
 from rooflinekit.model.types.numeric import Array
 
-__all__ = ["STEPS", "WAITS", "Believed", "Linear", "Posterior", "Rows", "solve"]
+__all__ = ["STEPS", "WAITS", "Linear", "Posterior", "Rows", "solve"]
 
 
 @dataclass(frozen=True)

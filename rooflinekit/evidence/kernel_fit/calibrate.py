@@ -1,32 +1,95 @@
-"""From measured kernels of one family to its fit: form, correction, error bars, and what happens on unseen shapes."""
+"""From measured kernels to a calibration: forms, corrections, error bars, a donor's fits where none was measured."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.evidence.kernel_fit.correction import fit_surface
+from rooflinekit.evidence.kernel_fit.correction import LATTICES, fit_surface
 from rooflinekit.evidence.kernel_fit.fit import Prior, fit_form, form_time
-from rooflinekit.evidence.kernel_fit.intervals import coverage, fit_regimes
-from rooflinekit.evidence.kernel_fit.lattice import LATTICES
+from rooflinekit.evidence.kernel_fit.groups import Group, fit_key, kernel_groups, read_kernel_tables
 from rooflinekit.evidence.kernel_fit.tables import Measured
 from rooflinekit.model.timing import AXES, TimeForm
-from rooflinekit.model.timing.calibrated import Beyond, FamilyFit, Regimes
-from rooflinekit.model.types.hardware import System
+from rooflinekit.model.timing.calibrated import BORROWED, Beyond, Calibration, FamilyFit, Regimes
+from rooflinekit.model.types.deployment import ENGINES
+from rooflinekit.model.types.errors import RooflinekitError, SpecError, UnknownNameError
+from rooflinekit.model.types.hardware import Accelerator, System
+from rooflinekit.model.types.kernel import Family
 from rooflinekit.model.types.numeric import Array
+from rooflinekit.specs import load_accelerator
+from rooflinekit.specs.calibration.choose import choose_calibration, reach_of
+from rooflinekit.specs.calibration.write import Heading, render
 
-__all__ = ["Fitted", "calibrate_family", "predict"]
+__all__ = ["REGIMES", "Built", "Fitted", "build_calibration", "calibrate_family", "predict", "regime_of"]
+
+LEVEL = 0.9
+_LEAST = 15
+"""Rows that a regime needs for a quantile of its own; smaller ones take the pooled one."""
+
+REGIMES: dict[Family, tuple[str, tuple[float, ...]]] = {
+    "gemm": ("m", (16.0, 128.0, 1024.0)),
+    "attention_decode": ("cached", (2.0**13, 2.0**17, 2.0**20)),
+    "attention_prefill": ("queries", (2.0**12, 2.0**16, 2.0**19)),
+    "mla_decode": ("cached", (2.0**10, 2.0**14, 2.0**18)),
+    "mla_prefill": ("queries", (2.0**12, 2.0**16, 2.0**19)),
+    "moe": ("tokens", (16.0, 128.0, 1024.0)),
+    "collective": ("bytes", (2.0**15, 2.0**23)),
+    **dict.fromkeys(("elementwise", "kv_append", "embedding", "sampling"), ("traffic", (2.0**17, 2.0**23))),
+}
+"""The shape that tells small from large, and where: launch bound, in between, bound by memory or compute."""
 
 FOLDS = 4
 _FEW, _KERNEL = 20, 200
 """Rows below which a correction would follow noise, and rows that a kernel of its own needs."""
+
 _SWITCH = {"attention_decode": ("group", 40.0)}
 """Where an engine may change its kernel: decode with more than 32 query heads a KV head (TensorRT-LLM does)."""
+
 _APART = 0.4
 """Median |log error| beyond the switch, under the fit from below it, that makes it another kernel."""
+
 _UNKNOWN = Regimes("", (), (1.0,))
+_ENOUGH = 8
+"""Rows below which a family keeps its donor's fit: fewer than a form has parameters."""
+
+
+def regime_of(rows: Measured) -> NDArray[np.intp]:
+    """Number of the regime of each row."""
+    axis, edges = REGIMES[rows.family]
+    return np.searchsorted(np.array(edges), rows.each(AXES[axis]), side="left")
+
+
+def fit_regimes(rows: Measured, ratio: Array) -> Regimes:
+    """Widths from the ratios measured / predicted of rows that the predictions had not seen."""
+    axis, edges = REGIMES[rows.family]
+    return Regimes(axis, edges, tuple(_widths(np.abs(np.log(ratio)), regime_of(rows), len(edges) + 1)))
+
+
+def _widths(errors: Array, regime: NDArray[np.intp], count: int) -> Sequence[float]:
+    sets = [errors[regime == number] for number in range(count)]
+    return [float(np.exp(_quantile(each if len(each) >= _LEAST else errors))) for each in sets]
+
+
+def _quantile(errors: Array) -> float:
+    """The conformal quantile: LEVEL with the correction (n + 1)/n for few rows."""
+    return float(np.quantile(errors, min(LEVEL * (len(errors) + 1) / len(errors), 1.0)))
+
+
+def coverage(rows: Measured, ratio: Array, fold: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Whether each row lies in the interval that the other folds give (cross-conformal)."""
+    errors, regime = np.abs(np.log(ratio)), regime_of(rows)
+    inside = np.zeros(len(ratio), bool)
+    for number in np.unique(fold):
+        held = fold == number
+        if held.all():
+            continue
+        widths = np.log(_widths(errors[~held], regime[~held], len(REGIMES[rows.family][1]) + 1))
+        inside[held] = errors[held] <= widths[regime[held]]
+    return inside
 
 
 @dataclass(frozen=True)
@@ -105,3 +168,89 @@ def _fit_one(rows: Measured, system: System, prior: Prior | None, start: TimeFor
     if len(rows.time) >= _FEW and rows.family in LATTICES:
         surface = fit_surface(rows, found.form, system, rows.time / form_time(found.form, rows, system))
     return FamilyFit(found.form, found.spread, found.frozen, surface, _UNKNOWN, len(rows.time), 0.0, "")
+
+
+@dataclass(frozen=True)
+class Built:
+    """The text of a new calibration file, what was fitted, and what was left as the donor has it."""
+
+    text: str
+    fitted: Mapping[str, FamilyFit]
+    borrowed: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def build_calibration(
+    files: Sequence[Path],
+    accelerator: Accelerator,
+    engine: str,
+    date: str,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Built:
+    """Fit every group of rows that the tables hold for this accelerator and engine.
+
+    The nearest calibration is the prior, so 10 to 20 rows a family are enough; families without rows keep its fits,
+    with intervals widened by the measured error of such a transfer.
+
+    Raises SpecError when no row is of this accelerator and engine, naming those that the tables hold.
+    """
+    if engine not in ENGINES or engine == "ideal":
+        raise UnknownNameError("engine", engine, [known for known in ENGINES if known != "ideal"])
+    donor, note = choose_calibration(accelerator, engine)
+    groups, seen = _own_groups(files, accelerator, engine)
+    if not groups:
+        held = ", ".join(sorted(seen)) or "nothing"
+        raise SpecError(f"no rows of {accelerator.name} with {engine} in the tables; they hold {held}")
+    fitted, notes = {}, [note] if note else []
+    for group in groups:
+        key = fit_key(group.operation, group.named)
+        progress(key)
+        if len(group.table) < _ENOUGH:
+            notes.append(f"{key}: {len(group.table)} rows are too few; the donor's fit is kept")
+            continue
+        near = donor.families.get(key) or donor.families[group.family]
+        prior = Prior(near.form, distant=reach_of(donor, accelerator, engine) == "generic")
+        fitted[key] = calibrate_family(group.rows(), System.of(accelerator), group.source, prior).fit
+    families = {key: _borrowed(key, fit, donor) for key, fit in donor.families.items() if key not in donor.defaults}
+    release = "/".join(sorted({str(v) for g in groups for v in g.table.get("engine_version", [])}))
+    source = f"{sum(len(group.table) for group in groups)} rows of kernel tables"
+    # Which fit serves a family's other formats: the one that does so for the donor.
+    by_fit = {id(fit): key for key, fit in donor.families.items() if key not in donor.defaults}
+    defaults = {family: by_fit[id(donor.families[family])] for family in sorted(donor.defaults)}
+    heading = Heading(accelerator.name, engine, release, source, date, defaults)
+    borrowed = tuple(sorted(families.keys() - fitted.keys()))
+    return Built(render(heading, families | fitted), fitted, borrowed, tuple(notes))
+
+
+def _own_groups(files: Sequence[Path], accelerator: Accelerator, engine: str) -> tuple[list[Group], set[str]]:
+    """Its groups, those that a calibration has one fit for together; and what else the tables hold."""
+    own: dict[str, Group] = {}
+    seen = set()
+    for path in files:
+        for operation, table in read_kernel_tables(path):
+            for group in kernel_groups(operation, table):
+                seen.add(f"{group.gpu} with {group.engine}")
+                if not _is(group.gpu, accelerator) or group.engine != engine:
+                    continue
+                key = fit_key(group.operation, group.named)
+                own[key] = group.joined(own[key]) if key in own else group
+    return list(own.values()), seen
+
+
+def _is(name: str, accelerator: Accelerator) -> bool:
+    """Whether a table's name means this accelerator: its own, an alias, or one that the library resolves to it."""
+    if name.lower() in {known.lower() for known in (accelerator.name, *accelerator.aliases)}:
+        return True
+    try:
+        return load_accelerator(name).value.origin == accelerator.origin
+    except RooflinekitError:
+        return False
+
+
+def _borrowed(key: str, fit: FamilyFit, donor: Calibration) -> FamilyFit:
+    """A donor's fit as it may be used here: its interval wider where it is not at home."""
+    power = donor.widening.get(key.split("/", 1)[0], 1.0)
+    if power == 1.0:
+        return fit
+    widths = tuple(width**power for width in fit.regimes.width)
+    return replace(fit, regimes=replace(fit.regimes, width=widths), source=f"{BORROWED}{fit.source}")

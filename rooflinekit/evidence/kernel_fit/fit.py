@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from rooflinekit.model.types.errors import MissingExtraError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.numeric import Array
 
-__all__ = ["FormFit", "Prior", "fit_form", "form_time", "form_values"]
+__all__ = ["Prior", "fit_form", "form_time"]
 
 _SCALE = 0.08
 """Log error beyond which a row counts linearly instead of squared: the usual misfit of the forms."""
@@ -152,8 +152,3 @@ def _standard_errors(jacobian: Array, cost: float) -> Array:
     covariance = np.linalg.pinv(scaled.T @ scaled, rcond=1e-10) * noise
     errors = np.sqrt(np.maximum(np.diag(covariance), 0.0)) / np.where(norms > 0.0, norms, np.inf)
     return np.where(norms > 0.0, errors, np.inf)
-
-
-def form_values(form: TimeForm) -> dict[str, float]:
-    """The parameters of a form by name, in SI."""
-    return {entry.name: getattr(form, entry.name) for entry in fields(form)}  # type: ignore[arg-type]

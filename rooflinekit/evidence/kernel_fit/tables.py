@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.evidence.kernel_fit.routing import balanced_load, power_law_load
 from rooflinekit.model.kernels import (
     append_bytes,
     attention_activation_bytes,
@@ -44,12 +43,75 @@ from rooflinekit.model.types.numeric import Array
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["GROUP", "OPERATIONS", "VARIANT", "Columns", "Measured", "measured_rows"]
+__all__ = ["OPERATIONS", "VARIANT", "Columns", "Measured", "measured_rows", "power_law_load"]
 
-Columns = Mapping[str, Array]
+_SAMPLES = 32
+_LOW, _SMALL, _HIGH = 1.0, (0.01, 2.0), 0.8
+"""Bounds of the sampled counts: 1 to 0.8·tokens, or 0.01 to 2 when there are fewer pairs than experts."""
+
 _LATENT, _RANK, _NOPE, _ROPE, _VALUES = 576, 512, 128, 64, 128
 _WIDE = 2.0  # bytes of an element in 16 bit
 """DeepSeek's latent with rotary part, without it, and query-key width of an up-projected head."""
+
+VARIANT = {"moe": "routing", "comm": "collective", "elementwise": "kind", "sampling": "kind"} | dict.fromkeys(
+    ("attention_decode", "attention_prefill", "mla_decode", "mla_prefill", "kv_append"), "kv_dtype"
+)
+"""The column that, besides the number format, tells an engine's kernels apart."""
+
+_HEADS = ["heads", "kv_heads", "head_dim"]
+GROUP = {
+    "gemm": ["n", "k"],
+    "attention_decode": _HEADS,
+    "attention_prefill": _HEADS,
+    "mla_decode": ["heads", "seq_len"],
+    "mla_prefill": ["heads", "seq_len"],
+    "moe": ["hidden", "expert_intermediate", "experts", "top_k", "tp", "ep"],
+    "comm": ["gpus", "bytes"],
+    "elementwise": ["read", "written"],
+    "kv_append": ["elements"],
+    "embedding": ["width"],
+    "sampling": ["vocab"],
+}
+"""Columns that make a shape group: what one model brings, apart from the size of the batch."""
+
+
+def balanced_load(tokens: Array, top_k: Array, experts: Array, ranks: Array) -> tuple[Array, Array]:
+    """(token, expert) pairs and distinct experts on one rank when tokens spread evenly over all experts.
+
+    >>> pairs, touched = balanced_load(np.array([4.0]), np.array([8.0]), np.array([256.0]), np.array([8.0]))
+    >>> float(pairs[0]), float(touched[0])
+    (4.0, 4.0)
+    """
+    pairs = np.maximum(tokens * top_k / ranks, 1.0)
+    return pairs, np.minimum(experts / ranks, pairs)
+
+
+def power_law_load(tokens: Array, top_k: Array, experts: Array, ranks: Array) -> tuple[Array, Array]:
+    """The same for the busiest rank when counts per expert follow a power law of exponent 1.2.
+
+    Counts are drawn by the inverse of the distribution function between 1 and 0.8·tokens and scaled to the number of
+    pairs, as the benchmark behind the tables does (aiconfigurator, collector helper `power_law_logits`); the mean over
+    seeded draws is returned.
+    """
+    cases = [tuple(int(value) for value in case) for case in zip(tokens, top_k, experts, ranks, strict=True)]
+    found = {case: _busiest(*case) for case in set(cases)}
+    return np.array([found[case][0] for case in cases]), np.array([found[case][1] for case in cases])
+
+
+@cache
+def _busiest(tokens: int, top_k: int, experts: int, ranks: int) -> tuple[float, float]:
+    low, high = (_LOW, max(_HIGH * tokens, _LOW + 1.0)) if tokens * top_k > experts else _SMALL
+    power = 1.0 - 1.2
+    draws = np.random.default_rng(experts).random((_SAMPLES, experts))
+    counts = (draws * (high**power - low**power) + low**power) ** (1.0 / power)
+    counts = np.minimum(counts * (tokens * top_k / counts.sum(1, keepdims=True)), float(tokens))
+    by_rank = counts.reshape(_SAMPLES, ranks, -1)
+    busiest = by_rank[np.arange(_SAMPLES), by_rank.sum(2).argmax(1)]
+    touched = np.minimum(busiest, 1.0).sum(1).mean()
+    return max(float(busiest.sum(1).mean()), 1.0), max(float(touched), 1.0)
+
+
+Columns = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -228,24 +290,3 @@ OPERATIONS: dict[str, tuple[Family, Callable[[Columns, Dtype, str], Kernel]]] = 
     "sampling": ("sampling", _sampling),
 }
 """Kernel tables by name: the family, and the work of its rows."""
-
-VARIANT = {"moe": "routing", "comm": "collective", "elementwise": "kind", "sampling": "kind"} | dict.fromkeys(
-    ("attention_decode", "attention_prefill", "mla_decode", "mla_prefill", "kv_append"), "kv_dtype"
-)
-"""The column that, besides the number format, tells an engine's kernels apart."""
-
-_HEADS = ["heads", "kv_heads", "head_dim"]
-GROUP = {
-    "gemm": ["n", "k"],
-    "attention_decode": _HEADS,
-    "attention_prefill": _HEADS,
-    "mla_decode": ["heads", "seq_len"],
-    "mla_prefill": ["heads", "seq_len"],
-    "moe": ["hidden", "expert_intermediate", "experts", "top_k", "tp", "ep"],
-    "comm": ["gpus", "bytes"],
-    "elementwise": ["read", "written"],
-    "kv_append": ["elements"],
-    "embedding": ["width"],
-    "sampling": ["vocab"],
-}
-"""Columns that make a shape group: what one model brings, apart from the size of the batch."""

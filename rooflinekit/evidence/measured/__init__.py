@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rooflinekit.evidence.measured.logs import StartUp
 from rooflinekit.evidence.measured.measurement import Facts, Measurement, Spread
 from rooflinekit.evidence.measured.read import read_measurements
-from rooflinekit.evidence.measured.startup import StartUp
 
 __all__ = ["Facts", "Measurement", "Spread", "StartUp", "read_measurements"]

@@ -6,8 +6,7 @@ import csv
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rooflinekit.evidence.measured.fields import Fields
-from rooflinekit.evidence.measured.measurement import NOTHING, Facts, Measurement, Spread
+from rooflinekit.evidence.measured.measurement import NOTHING, Facts, Fields, Measurement, Spread
 from rooflinekit.model.types.errors import SpecError
 
 __all__ = ["is_aiperf", "is_aiperf_csv", "read_aiperf", "read_aiperf_csv"]
@@ -62,7 +61,7 @@ def _measurement(source: str, tool: str, data: Mapping[str, Any], config: Mappin
     facts = Facts(
         isl=_average(fields, "input_sequence_length"),
         osl=_average(fields, "output_sequence_length"),
-        osl_cv=_variation(fields),
+        osl_cv=fields.inside("output_sequence_length").variation("avg", "std"),
         requests=int(_average(fields, "request_count") or 0) or None,
         **config,
     )
@@ -81,12 +80,6 @@ def _measurement(source: str, tool: str, data: Mapping[str, Any], config: Mappin
 
 def _average(fields: Fields, name: str) -> float | None:
     return fields.inside(name).number("avg") or None
-
-
-def _variation(fields: Fields) -> float | None:
-    lengths = fields.inside("output_sequence_length")
-    mean, spread = lengths.number("avg"), lengths.number("std")
-    return spread / mean if mean and spread is not None else None
 
 
 def _spread(fields: Fields, name: str) -> Spread:

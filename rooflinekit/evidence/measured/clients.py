@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from statistics import fmean, pstdev
 from typing import Any
 
-from rooflinekit.evidence.measured.fields import Fields
-from rooflinekit.evidence.measured.measurement import Facts, Measurement, Spread
+from rooflinekit.evidence.measured.measurement import Facts, Fields, Measurement, Spread
 
 __all__ = ["is_sglang", "is_vllm", "read_sglang", "read_vllm"]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rooflinekit.evidence.measured.fields import Fields
-from rooflinekit.evidence.measured.measurement import NOTHING, Facts, Measurement, Spread
+from rooflinekit.evidence.measured.measurement import NOTHING, Facts, Fields, Measurement, Spread
 from rooflinekit.model.types.errors import SpecError
 
 __all__ = ["is_guidellm", "read_guidellm"]
@@ -33,23 +32,20 @@ def read_guidellm(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]
     for number, entry in enumerate(data["benchmarks"]):
         if not isinstance(entry, Mapping) or not isinstance(entry.get("metrics"), Mapping):
             raise SpecError(f"{source}: benchmark {number} has no metrics")
-        yield _one(Fields(f"{source}#{number}", entry), report)
-
-
-def _one(run: Fields, report: Fields) -> Measurement:
-    metrics = run.inside("metrics")
-    facts, notes = _facts(run, report, metrics)
-    return Measurement(
-        source=run.source,
-        tool="guidellm",
-        facts=facts,
-        ttft=_spread(metrics, "time_to_first_token_ms"),
-        tpot=_spread(metrics, "inter_token_latency_ms"),
-        e2e=_spread(metrics, "request_latency", 1e3),
-        output_tok_s=_mean(metrics, "output_tokens_per_second"),
-        request_s=_mean(metrics, "requests_per_second"),
-        notes=(_ITL_NOTE, *notes),
-    )
+        run = Fields(f"{source}#{number}", entry)
+        metrics = run.inside("metrics")
+        facts, notes = _facts(run, report, metrics)
+        yield Measurement(
+            source=run.source,
+            tool="guidellm",
+            facts=facts,
+            ttft=_spread(metrics, "time_to_first_token_ms"),
+            tpot=_spread(metrics, "inter_token_latency_ms"),
+            e2e=_spread(metrics, "request_latency", 1e3),
+            output_tok_s=_mean(metrics, "output_tokens_per_second"),
+            request_s=_mean(metrics, "requests_per_second"),
+            notes=(_ITL_NOTE, *notes),
+        )
 
 
 def _facts(run: Fields, report: Fields, metrics: Fields) -> tuple[Facts, list[str]]:
@@ -78,15 +74,9 @@ def _facts(run: Fields, report: Fields, metrics: Fields) -> tuple[Facts, list[st
         rate=rate,
         cv=0.0 if kind == "constant" else 1.0,
         requests=done,
-        osl_cv=_variation(metrics),
+        osl_cv=metrics.inside("output_token_count", "successful").variation("mean", "std_dev"),
     )
     return facts, notes
-
-
-def _variation(metrics: Fields) -> float | None:
-    lengths = metrics.inside("output_token_count", "successful")
-    mean, spread = lengths.number("mean"), lengths.number("std_dev")
-    return spread / mean if mean and spread is not None else None
 
 
 def _mean(metrics: Fields, name: str) -> float | None:

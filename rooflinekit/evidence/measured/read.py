@@ -11,12 +11,11 @@ from typing import Any
 from rooflinekit.evidence.measured.aiperf import is_aiperf, is_aiperf_csv, read_aiperf, read_aiperf_csv
 from rooflinekit.evidence.measured.clients import is_sglang, is_vllm, read_sglang, read_vllm
 from rooflinekit.evidence.measured.guidellm import is_guidellm, read_guidellm
+from rooflinekit.evidence.measured.logs import StartUp, is_mlperf, is_startup, read_mlperf, read_startup
 from rooflinekit.evidence.measured.measurement import Measurement
-from rooflinekit.evidence.measured.mlperf import is_mlperf, read_mlperf
-from rooflinekit.evidence.measured.startup import StartUp, is_startup, read_startup
 from rooflinekit.model.types.errors import SpecError
 
-__all__ = ["TOOLS", "is_benchmark", "read_measurements"]
+__all__ = ["is_benchmark", "read_measurements"]
 
 TOOLS = (
     "vllm bench serve (JSON)",

@@ -97,6 +97,9 @@ class Printer:
             case "result":
                 self._written[place] = self._written[node.arguments[0].arguments[1][node.arguments[1]].index]
                 return []
+            case "pick":
+                self._written[place] = f"{self.value(node.arguments[0])}[{node.arguments[1]}]"
+                return []
             case "loop":
                 return self._loop(node, scope)
         written = [self.value(argument) for argument in node.arguments]

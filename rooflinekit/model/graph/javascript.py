@@ -10,7 +10,7 @@ from typing import ClassVar
 from rooflinekit.model.graph.code import Loop, Printer
 from rooflinekit.model.graph.trace import Graph
 
-__all__ = ["RUNTIME", "javascript"]
+__all__ = ["RUNTIME", "function", "javascript"]
 
 RUNTIME = """const lattice = (axes, values) => (...places) => {
   let base = 0, corners = [0];
@@ -47,6 +47,7 @@ class _JavaScript(Printer):
         "log": "Math.log({0})", "exp": "Math.exp({0})", "neg": "-{0}", "abs": "Math.abs({0})", "<=": "{0} <= {1}",
         "<": "{0} < {1}", ">": "{0} > {1}", ">=": "{0} >= {1}", "==": "{0} === {1}", "!=": "{0} !== {1}",
         "&": "{0} && {1}", "|": "{0} || {1}", "~": "!{0}", "where": "{0} ? {1} : {2}", "lattice": "{0}({rest})",
+        "call": "{0}({rest})", "array": "[{0}, {rest}]",
     }  # fmt: skip
     repeated = ("max", "min")
     numbers: ClassVar[Mapping[float, str]] = {math.inf: "Infinity", -math.inf: "(-Infinity)"}
@@ -81,12 +82,20 @@ def javascript(graph: Graph, name: str = "answer") -> str:
     }
     """
     printer = _JavaScript(graph)
-    lines = printer.lines()
-    results = ", ".join(printer.value(output) for output in graph.outputs.values())
+    source = _function(printer, name, f"{{{', '.join(graph.inputs)}}}")
     tables = [
         f"const {key} = lattice({json.dumps(table.axes)}, {json.dumps(table.values)});"
         for table, key in printer.tables.items()
     ]
-    return "\n".join(
-        [*tables, f"function {name}({{{', '.join(graph.inputs)}}}) {{", *lines, f"return [{results}];", "}"]
-    )
+    return "\n".join([*tables, source])
+
+
+def function(graph: Graph, name: str, parameters: str) -> str:
+    """A function of these parameters that returns the outputs in their order; the graph has no tables of its own."""
+    return _function(_JavaScript(graph), name, parameters)
+
+
+def _function(printer: Printer, name: str, parameters: str) -> str:
+    lines = printer.lines()
+    results = ", ".join(map(printer.value, printer.graph.outputs.values()))
+    return "\n".join([f"function {name}({parameters}) {{", *lines, f"return [{results}];", "}"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
@@ -87,9 +87,12 @@ UNKNOWN = object()
 class Pool:
     """The nodes of one graph, in the order in which they were made: each stands behind those that it is made of."""
 
-    def __init__(self, values: Mapping[str, float] | None = None) -> None:
-        """`values` of variables, where the graph is traced at one point: branches then follow them."""
-        self.values = dict(values or {})
+    def __init__(self, values: Mapping[str, float] | None = None, names: bool = True) -> None:
+        """`values` of variables, where the graph is traced at one point: branches then follow them.
+
+        Without `names`, formulas leave no lines of an explanation.
+        """
+        self.values, self.names = dict(values or {}), names
         self.nodes: list[Symbol] = []
         self._known: dict[tuple[Any, ...], Symbol] = {}
         self._tables: dict[tuple[Any, ...], Table] = {}
@@ -104,7 +107,7 @@ class Pool:
 
     def node(self, op: str, *arguments: Any, value: Any = UNKNOWN) -> Symbol:
         """The one node of this operator on these arguments."""
-        key = (op, *(a.index if isinstance(a, Symbol) else (type(a), a) for a in arguments))
+        key = op, *[a.index if type(a) is Symbol else (type(a), a) for a in arguments]
         found = self._known.get(key)
         if found is None:
             found = Symbol(self, op, arguments, len(self.nodes), value)
@@ -112,17 +115,25 @@ class Pool:
             self.nodes.append(found)
         return found
 
-    def apply(self, op: str, *arguments: Any) -> Any:
+    def apply(self, op: str, *given: Any) -> Any:
         """The operator on symbols and numbers; what changes no bit is left out."""
-        given = tuple(_plain(argument) for argument in arguments)
-        if op == "where" and not isinstance(given[0], Symbol):
+        for argument in given:
+            if type(argument) is not Symbol and type(argument) is not float:
+                given = tuple(map(_plain, given))
+                break
+        if op in _NEUTRAL:
+            kept = _neutral(op, *given)
+            if kept is not None:
+                return kept
+        elif op == "where" and type(given[0]) is not Symbol:
             return given[1] if given[0] else given[2]
-        kept = _identity(op, given)
-        if kept is not None:
-            return kept
-        values = [a.value if isinstance(a, Symbol) else a for a in given]
-        known = not any(value is UNKNOWN for value in values)
-        return self.node(op, *given, value=OPERATORS[op](*values) if known else UNKNOWN)
+        values = []
+        for argument in given:
+            value = argument.value if type(argument) is Symbol else argument
+            if value is UNKNOWN:
+                return self.node(op, *given)
+            values.append(value)
+        return self.node(op, *given, value=OPERATORS[op](*values))
 
     def lattice(self, axes: Sequence[tuple[float, ...]], values: Sequence[float], places: Sequence[Any]) -> Symbol:
         """Interpolation in a table, of which equal ones are one."""
@@ -173,22 +184,15 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _identity(op: str, given: tuple[Any, ...]) -> Any:
+_NEUTRAL = {"+": 0.0, "-": 0.0, "*": 1.0, "/": 1.0}
+
+
+def _neutral(op: str, first: Any, second: Any) -> Any:
     """x·1, x + 0, x − 0, x/1: the same bits without the operator."""
-    if len(given) != 2:
-        return None
-    first, second = given
-    if op == "*":
-        return first if _is(second, 1.0) else second if _is(first, 1.0) else None
-    if op == "+":
-        return first if _is(second, 0.0) else second if _is(first, 0.0) else None
-    if op == "-":
-        return first if _is(second, 0.0) else None
-    return first if op == "/" and _is(second, 1.0) else None
-
-
-def _is(value: Any, number: float) -> bool:
-    return type(value) is float and value == number
+    number = _NEUTRAL[op]
+    if type(second) is float:
+        return first if second == number else None
+    return second if type(first) is float and first == number and op in "+*" else None
 
 
 class Symbol:
@@ -205,16 +209,14 @@ class Symbol:
         self.pool, self.op, self.arguments, self.index, self.value = pool, op, arguments, index, value
 
     @property
-    def operands(self) -> Iterator[Symbol]:
+    def operands(self) -> list[Symbol]:
         """The nodes that it is made of."""
-        for argument in self.arguments:
-            if isinstance(argument, Symbol):
-                yield argument
-            elif self.op == "loop" and isinstance(argument, tuple):
-                yield from argument
+        operands = [argument for argument in self.arguments if type(argument) is Symbol]
+        if self.op == "loop":
+            operands += [entry for argument in self.arguments if type(argument) is tuple for entry in argument]
+        return operands
 
-    def __hash__(self) -> int:
-        return id(self)
+    __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
         if self.value is UNKNOWN:
@@ -310,7 +312,9 @@ def formula(symbol: str, meaning: str, unit: str = "", source: str = "") -> Call
         @wraps(function)
         def called(*given: P.args, **options: P.kwargs) -> R:
             value = function(*given, **options)
-            return cast("R", value.pool.apply("named", value, quantity)) if isinstance(value, Symbol) else value
+            if isinstance(value, Symbol) and value.pool.names:
+                return cast("R", value.pool.apply("named", value, quantity))
+            return value
 
         called.quantity = quantity  # type: ignore[attr-defined]
         return called

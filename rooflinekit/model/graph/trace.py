@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from rooflinekit.model.graph.symbol import Pool, Quantity, Symbol
@@ -34,8 +35,10 @@ class Graph:
         return Graph(self.inputs, {name: self.outputs[name] for name in outputs})
 
 
-def trace(function: Callable[..., Any], inputs: Inputs, at: Mapping[str, float] | None = None) -> Graph:
-    """Run `function` on a symbol for each input.
+def trace(
+    function: Callable[..., Any], inputs: Inputs, at: Mapping[str, float] | None = None, pool: Pool | None = None
+) -> Graph:
+    """Run `function` on a symbol for each input; graphs of one pool share their nodes.
 
     `at` gives the inputs values: branches then follow these, and every node knows its own. Without, a branch on a
     value that depends on an input raises BranchError.
@@ -45,21 +48,21 @@ def trace(function: Callable[..., Any], inputs: Inputs, at: Mapping[str, float] 
     <symbol 2: *>
     """
     names = dict(inputs) if isinstance(inputs, Mapping) else dict.fromkeys(inputs)
-    pool = Pool(at)
+    pool = pool or Pool(at)
     given = {name: pool.variable(name, quantity) for name, quantity in names.items()}
     return Graph(tuple(names), dict(flat(function(**given))))
 
 
 def reachable(outputs: Iterable[Any]) -> list[Symbol]:
     """All nodes that some are made of, operands first."""
-    found: set[Symbol] = set()
     left = [output for output in outputs if isinstance(output, Symbol)]
+    found = set(left)
     while left:
-        node = left.pop()
-        if node not in found:
-            found.add(node)
-            left.extend(node.operands)
-    return sorted(found, key=lambda node: node.index)
+        for operand in left.pop().operands:
+            if operand not in found:
+                found.add(operand)
+                left.append(operand)
+    return sorted(found, key=attrgetter("index"))
 
 
 def bare(node: Any) -> Any:

@@ -1,10 +1,15 @@
-"""What every answer can do, whichever module makes it."""
+"""What every answer can do and says, whichever module makes it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Answer"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Answer", "DeploymentAnswer"]
 
 
 class Answer:
@@ -15,3 +20,29 @@ class Answer:
     def _repr_html_(self) -> str:
         """Ask the package, which knows the report; no module down here imports it."""
         return str(import_module("rooflinekit")._html_of(self))
+
+
+@dataclass(frozen=True)
+class DeploymentAnswer(Answer):
+    """An answer about one deployment, and what it rests on.
+
+    level: `expected` with a calibration (its name and hash), `bound` without; inputs: all as they were understood.
+    """
+
+    version: str
+    model: str
+    gpu: str
+    engine: str
+    level: str
+    calibration: dict[str, str] | None
+    inputs: dict[str, Any]
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Rows of a table."""
+        raise NotImplementedError
+
+    def to_frame(self) -> pd.DataFrame:
+        """The rows as a table."""
+        import pandas as pd  # noqa: PLC0415 - only where it is asked for
+
+        return pd.DataFrame(self.to_rows())

@@ -1,4 +1,4 @@
-"""A report as one HTML file: the answer, charts, and sliders that evaluate exported coefficients in the browser."""
+"""A report as one HTML file: the answer, charts, and sliders that run the model in the browser."""
 
 from rooflinekit.report.page.front import Report, write_report
 

@@ -54,31 +54,33 @@ def deployment_page(
         changed = scenario | against
         other = Deployed.of(str(changed.pop("model", model)), str(changed.pop("gpu", gpu)), changed)
     framed, card_of_walk = _walk(deployed) if walk else ("", "")
-    data = slider_data(deployed, make_offers(deployed.asked, *offered), other) | {"walk": framed or None}
+    data, functions = slider_data(make_offers(deployed.asked, *offered), deployed, other)
+    data["walk"] = framed or None
     before = ""
     if outcome is not None:
         before, data["simulation"] = f'<div class="wrap">{simulation_card(outcome)}</div>', simulation_data(outcome)
     named = title(deployed.answer) + (f", against {title(other.answer)}" if other else "")
     page = Page(named, lead(deployed) + _other(other), before, accountant(deployed), _after(deployed, card_of_walk),
-                foot_notes(deployed.answer), data, (framed,) if framed else ())  # fmt: skip
+                foot_notes(deployed.answer), data, functions, (framed,) if framed else ())  # fmt: skip
     return named, render(page)
 
 
 def plan_page(plan: Mapping[str, Any], offered: Offered = _NOTHING) -> tuple[str, str]:
     """Title and page of a plan (as `read_plan` gives it), with the accountant on the deployment that it chose."""
-    named, data, parts, inside = f"Plan for {plan['model']}", {"plan": plan_data(plan)}, ("", "", ""), ()
+    named, data, parts, functions = f"Plan for {plan['model']}", {"plan": plan_data(plan)}, ("", "", ""), ""
     try:
         chosen = chosen_replica(plan)
         deployed = Deployed.of(chosen.model, chosen.gpu, chosen.scenario)
     except RooflinekitError as error:  # a model or a file that is not on this machine
         parts = "", paragraphs([f"The chosen deployment cannot be looked into here: {error}"]), _foot(plan["version"])
     else:
-        data |= slider_data(deployed, make_offers(deployed.asked, *offered), None)
+        more, functions = slider_data(make_offers(deployed.asked, *offered), deployed, None)
+        data |= more
         heading = f"<h1>{chosen.heading}: {escape(title(deployed.answer))}</h1>"
         told_of = f'<div class="wrap">{heading}{lead(deployed, chosen.pool)}</div>'
         parts = told_of + accountant(deployed), _after(deployed, ""), foot_notes(deployed.answer)
     middle, after, foot = parts
-    return named, render(Page(named, plan_lead(plan), plan_cards(plan), middle, after, foot, data, inside))
+    return named, render(Page(named, plan_lead(plan), plan_cards(plan), middle, after, foot, data, functions))
 
 
 def table_page(table: pd.DataFrame, name: str) -> tuple[str, str]:

@@ -1,11 +1,11 @@
-// What each chart shows of an answer of Evaluate (or of one that Python gave in the same form).
+// What each chart shows of a view.
 "use strict";
 const CAUSE_TITLES = { compute: "arithmetic", memory: "memory", network: "network", overhead: "launches and host" };
 const CLASSES = [["weights", "weights"], ["cache", "KV cache"], ["activations", "activations"]];
 const STEPS = ["prefill", "decode"];
 const moved = (part) => part.weights + part.cache + part.activations;
 const sum = (values) => values.reduce((total, value) => total + value, 0);
-const causeOf = (part) => Evaluate.CAUSES[[1, 0, 2, 3].reduce((best, place) => (part.needs[place] > part.needs[best] ? place : best), 1)];
+const causeOf = (part) => CAUSES[[1, 0, 2, 3].reduce((best, place) => (part.needs[place] > part.needs[best] ? place : best), 1)];
 const dtypeOf = (gpu, peak) => Object.entries(gpu.peaks).filter(([, rate]) => Math.abs(rate / peak - 1) < 1e-9).map(([name]) => name).join(", ");
 
 const outlined = () => ({ textBorderColor: colour("card"), textBorderWidth: 3 });
@@ -89,7 +89,7 @@ function rooflineOption(view, gpu, reference) {
 }
 
 function nameDots(points, lines, { grid, from, to, low, high }) {  // a name for the largest points, on the side that hides the least
-  const box = byId("roofline"), wide = box.clientWidth - grid.left - grid.right, tall = parseFloat(box.style.height) - grid.top - grid.bottom;
+  const chart = CHARTS.get("roofline"), wide = chart.wide - grid.left - grid.right, tall = chart.height() - grid.top - grid.bottom;
   const pixels = ([x, y]) => [grid.left + wide * Math.log10(x / from) / Math.log10(to / from), grid.top + tall * Math.log10(high / y) / Math.log10(high / low)];
   const ranked = points.map((point) => {
     const [x, y] = pixels(point.value), told = point.told && point.share > (small() ? 0.05 : 0.02);
@@ -142,7 +142,7 @@ function stackOption(rows, parts, format, more = {}) {  // rows: [title, {part: 
   const option = base(), shown = [...rows].reverse(), left = small() ? 104 : 120;
   option.grid = { left, right: 24, top: more.top ?? 6, bottom: 28 };
   option.tooltip.formatter = ({ seriesName, data, name }) => `${name}: ${seriesName}\n${format(data.told ?? data.value)}`;
-  const wide = (byId(more.id).clientWidth - left - 24) / more.max, fits = (value, words) => (value * wide > 7.2 * words.length + 4 ? words : "");
+  const wide = (CHARTS.get(more.id).wide - left - 24) / more.max, fits = (value, words) => (value * wide > 7.2 * words.length + 4 ? words : "");
   return {
     ...option, xAxis: along("", { axis: { max: more.max }, label: { formatter: more.scale ?? format, showMaxLabel: !more.lines } }),
     yAxis: { ...along("", { axis: { type: "category", data: shown.map(([title]) => title) }, label: { color: colour("ink"), lineHeight: 16 } }), splitLine: { show: false } },
@@ -156,10 +156,10 @@ function stackOption(rows, parts, format, more = {}) {  // rows: [title, {part: 
 }
 
 const bytesRows = (views) => views.flatMap(([title, view]) => STEPS.map((step) => {
-  const values = Evaluate.bytes(view[step]), whole = sum(Object.values(values));
+  const values = bytesOf(view[step]), whole = sum(Object.values(values));
   return [`${step}${title}\n${asBytes(whole)}`, values, whole];
 }).reverse());
-const causeRows = (views) => views.flatMap(([title, view]) => STEPS.map((step) => [`${step}${title}`, shares(Evaluate.causes(view[step]))]).reverse());
+const causeRows = (views) => views.flatMap(([title, view]) => STEPS.map((step) => [`${step}${title}`, shares(causes(view[step]))]).reverse());
 function shares(values) {
   const whole = sum(Object.values(values)) || 1;
   return Object.fromEntries(Object.entries(values).map(([key, value]) => [key, value / whole]));

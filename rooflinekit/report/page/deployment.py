@@ -12,34 +12,32 @@ from rooflinekit.estimation.results import Estimate
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS
 from rooflinekit.explanation.derivation.case import Case
 from rooflinekit.explanation.derivation.front import make_case
-from rooflinekit.model.coefficients import plan_coefficients
-from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.report.page.offers import APART, Asked, Offers, roofs
+from rooflinekit.report.markup import filled
+from rooflinekit.report.page.offers import Asked, Offers, roofs
+from rooflinekit.report.page.program import Written
 from rooflinekit.report.page.render import paragraphs, table
-from rooflinekit.report.page.view import fixed_view
 from rooflinekit.report.page.words import answer_sentence, decode_sentence, facts, title
 
 __all__ = ["Deployed", "accountant", "foot_notes", "lead", "slider_data"]
 
-_ACCOUNTANT = Path(__file__).with_name("accountant.html")
+_HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class Deployed:
-    """A deployment with its answer; `sliders` is why they cannot express it, or ""."""
+    """A deployment with its answer."""
 
     asked: Asked
     case: Case
-    sliders: str
 
     @classmethod
     def of(cls, model: str, gpu: str, scenario: dict[str, Any]) -> Deployed:
         """Answer it; what does not fit is answered too, and said."""
         case = make_case(model, gpu, dict(scenario), anyway=True)
         deployment = {key: scenario[key] for key in DEPLOYMENT_KEYS if scenario.get(key) is not None}
-        asked = Asked(model, gpu, deployment, scenario.get("calibration"), case.predictor)
-        return cls(asked, case, _unreachable(case))
+        asked = Asked(model, gpu, deployment, scenario.get("calibration"), case.predictor, case.work, case.load)
+        return cls(asked, case)
 
     @property
     def answer(self) -> Estimate:
@@ -59,29 +57,16 @@ class Deployed:
         return replace(work, batch=min(float(work.batch), max(room, 1.0)))
 
     @property
-    def view(self) -> dict[str, Any]:
-        """As charts draw it."""
-        return fixed_view(self.case.predictor, self.work)
-
-    @property
     def at(self) -> dict[str, Any]:
         """What the sliders start with."""
-        counts = {key: int(getattr(self.work, key)) for key in ("batch", "isl", "osl")}
+        load, work = self.asked.load, self.case.work
+        names = ["batch", "isl", "osl", "cached"] if load is None else ["isl", "osl"]
+        counts: dict[str, Any] = {name: int(getattr(work, name)) for name in names}
+        if load is not None:
+            counts |= {"rate": load.rate} if load.users is None else {"users": int(float(load.users))}
+        if work.context is not None:
+            counts["context"] = int(float(work.context))
         return self.asked.key | counts | {"speed": 1}
-
-
-def _unreachable(case: Case) -> str:
-    if float(case.work.cached) > 0.0:
-        return "sliders know no cached prompts"
-    if case.work.context is not None:
-        return "sliders know no fixed context"
-    if case.answer.speculation is not None:
-        return "sliders know no drafts"
-    try:
-        plan_coefficients(case.predictor)
-    except InputError as error:
-        return str(error)
-    return ""
 
 
 def lead(deployed: Deployed, pool: str = "") -> str:
@@ -98,7 +83,7 @@ def lead(deployed: Deployed, pool: str = "") -> str:
 
 
 def _static_batch(deployed: Deployed) -> Iterator[str]:
-    """What the charts below a load are of."""
+    """What the charts of kernels, bytes and memory are of under load."""
     answer, work = deployed.answer, deployed.work
     if answer.load is None:
         return
@@ -109,38 +94,46 @@ def _static_batch(deployed: Deployed) -> Iterator[str]:
             f"of {batch} sequences: no more fit at their full length of {int(work.longest_context)} tokens (under load "
             f"{running} run, each at its own length)"
         )
-    together = "its prompts are computed together, so its first token comes later than under load"
-    yield f"Below, a static batch {which}; {together}."
+    yield f"Kernels, bytes and memory below are those of a static batch {which}."
 
 
-def slider_data(deployed: Deployed, offers: Offers, against: Deployed | None) -> dict[str, Any]:
-    """What JavaScript starts from."""
-    label = APART.join(str(value) for value in deployed.asked.key.values())
-    fixed = deployed.view if deployed.sliders or label not in offers.plans else None
-    reference = None if against is None else {"title": title(against.answer), "at": against.at, "view": against.view}
+def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) -> tuple[dict[str, Any], str]:
+    """What JavaScript starts from, and the functions that it calls."""
+    program, reference = offers.program, None
+    if against is not None:
+        asked = against.asked
+        other = program.write(asked.predictor, asked.load, asked.work.context is not None)
+        offers.gpus.setdefault(asked.plan.system.accelerator.name, asked.plan)
+    printed = program.printed()
+
+    def placed(written: Written) -> dict[str, Any]:
+        return {
+            "static": printed.places[written.static],
+            "load": None if written.load is None else printed.places[written.load],
+            "gpus": written.gpus, "prefill": written.prefill, "decode": written.decode,
+        }  # fmt: skip
+
+    if against is not None:
+        reference = {"title": title(against.answer), "at": against.at, "plan": placed(other)}
     return {
         "asked": deployed.at,
-        "fixed": fixed,
         "reference": reference,
         "offers": {
             "models": offers.models,
             "gpus": {name: roofs(found) for name, found in offers.gpus.items()},
-            "plans": offers.plans,
+            "plans": {label: placed(written) for label, written in offers.plans.items()},
             "missing": offers.missing,
             "formats": offers.formats,
-            **offers.pool.to_dict(),
+            "steps": list(program.steps),
         },
-    }
+        "library": printed.data,
+    }, printed.source
 
 
 def accountant(deployed: Deployed) -> str:
     """Controls and charts; JavaScript fills them."""
-    note = (
-        "The charts start with the deployment that was asked for. A change of a control leaves it for one of plain "
-        f"tensor parallelism: {deployed.sliders}."
-    )
-    told = paragraphs([note]) if deployed.sliders else ""
-    return _ACCOUNTANT.read_text(encoding="utf-8").replace("{{note}}", told)
+    loads = "" if deployed.asked.load is None else (_HERE / "loads.html").read_text(encoding="utf-8")
+    return filled(_HERE / "accountant.html", {"loads": loads})
 
 
 def kernel_tables(answer: Estimate) -> str:

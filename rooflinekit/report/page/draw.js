@@ -11,11 +11,12 @@ function make(kind, text, attributes = {}, ...children) {
   return node;
 }
 
+const GROUPED = new Intl.NumberFormat("en-US");  // toLocaleString makes one each time
 const three = (value) => {
   if (!Number.isFinite(value)) return "–";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 99.95) return Math.round(value).toLocaleString("en-US");
+  if (size >= 99.95) return GROUPED.format(Math.round(value));
   return size < 0.001 ? value.toExponential(1) : Number(value.toPrecision(3)).toString();
 };
 const PREFIXES = [["E", 1e18], ["P", 1e15], ["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]];
@@ -38,12 +39,18 @@ const decade = (value, unit) => {  // labels of a logarithmic axis: decades alon
 };
 const powerOfTwo = (value) => (Number.isInteger(Math.round(1e6 * Math.log2(value)) / 1e6) ? (value >= 1024 && value % 1024 === 0 ? `${value / 1024}k` : `${value}`) : "");
 
-const COLOURS = new Map();  // of the theme at hand; asking the document for each is slow
+const COLOURS = new Map();  // of the theme at hand; asking the document for each is slow, and so are widths after a change
+let narrow = null;
 function colour(name) {
   if (!COLOURS.has(name)) COLOURS.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
   return COLOURS.get(name);
 }
-const small = () => document.documentElement.clientWidth < 600;
+const small = () => (narrow ??= document.documentElement.clientWidth < 600);
+function measureAgain() {
+  COLOURS.clear();
+  narrow = null;
+  for (const chart of CHARTS.values()) chart.width = 0;
+}
 const onPaper = () => document.documentElement.classList.contains("paper");
 const text = (size = 12.5) => ({ color: colour("soft"), opacity: 1, fontSize: size, fontFamily: "system-ui, sans-serif" });  // opaque, whatever it stands beside
 
@@ -117,12 +124,14 @@ class Chart {
     this.tabulate();
   }
 
+  get wide() { return (this.width ||= this.box.clientWidth); }
+
   paint() {
     if (!this.option) return;
-    const height = `${this.height()}px`;
-    if (this.box.style.height !== height) this.box.style.height = height;
+    const tall = this.height();
+    if (this.box.style.height !== `${tall}px`) this.box.style.height = `${tall}px`;
     this.chart ??= echarts.init(this.box, null, { renderer: this.renderer });
-    if (this.chart.getWidth() !== this.box.clientWidth || this.chart.getHeight() !== this.box.clientHeight) this.chart.resize();
+    if (this.chart.getWidth() !== this.wide || this.chart.getHeight() !== tall) this.chart.resize({ width: this.wide, height: tall });
     this.chart.setOption({ ...base(), ...this.option() }, { notMerge: true });
     this.stale = false;
   }
@@ -144,7 +153,7 @@ function asTable([head, ...rows], said = "Table") {
 }
 
 function redraw() {
-  COLOURS.clear();
+  measureAgain();
   for (const chart of CHARTS.values()) if (chart.option) chart.seen ? chart.paint() : (chart.stale = true);
   drawRest();
 }
@@ -153,7 +162,7 @@ let resizing = 0;
 addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(redraw, 80); });
 addEventListener("beforeprint", () => {  // on paper everything is drawn, light, at the width of the paper
   document.documentElement.classList.add("paper");
-  COLOURS.clear();
+  measureAgain();
   for (const chart of CHARTS.values()) if (chart.option) chart.paint();
 });
 addEventListener("afterprint", () => { document.documentElement.classList.remove("paper"); redraw(); });

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -60,7 +61,13 @@ def write_report(
     """
     path, force = Path(out), bool(more.pop("force", False))
     check_target(path, force)
-    title, html = _page(model, gpu, more)
+    collecting = gc.isenabled()
+    gc.disable()  # what a page is made of stays until it is written: there is nothing to collect
+    try:
+        title, html = _page(model, gpu, more)
+    finally:
+        if collecting:
+            gc.enable()
     content = html.encode()
     if len(content) > LIMIT_BYTES:
         raise InputError(f"the page would have {len(content) / 1e6:.1f} MB, more than 2.5; offer fewer models and GPUs")

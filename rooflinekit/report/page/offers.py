@@ -8,14 +8,16 @@ from itertools import product
 from typing import Any
 
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.model.coefficients import Known, plan_coefficients
+from rooflinekit.estimation.scenario import DEGREES
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan, make_plan
+from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.model import Model
-from rooflinekit.report.page.packing import Pool
+from rooflinekit.model.types.workload import Workload
+from rooflinekit.report.page.program import Program, Written
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.last_cache import last_cache
 
@@ -31,10 +33,9 @@ OTHER_MODELS = ("llama-3.1-8b", "qwen3-30b-a3b")
 APART = "\0"
 """Between the words of a combination: no name of a file has it."""
 
-_DEGREES = (1, 2, 4, 8)
-_ON_SLIDERS = ("tp", "weights", "kv")
-_BEYOND = ("pp", "ep", "dp", "cp", "microbatches", "dispatch", "redundant_experts", "kv_policy", "max_model_len")
-"""What coefficients do not express, and offered deployments are without."""
+_PLAIN = (1, 2, 4, 8)
+_SPLIT = (*DEGREES, "dispatch", "redundant_experts")
+"""What an offered deployment of tensor parallelism alone leaves out of the one that was asked for."""
 
 _PROBE = (64.0, 32.0)  # context and prompt of the request that a deployment must hold to be offered
 
@@ -48,6 +49,15 @@ class Asked:
     scenario: Mapping[str, Any]  #: of the deployment, without workload
     calibration: str | None
     predictor: Predictor
+    work: Workload
+    load: LoadQuestion | None
+
+    @property
+    def split(self) -> int | str:
+        """How the model is cut: tensor parallelism, or the degrees in words."""
+        deployment = self.plan.deployment
+        degrees = {name: getattr(deployment, name) for name in DEGREES}
+        return deployment.tp if deployment.gpus == deployment.tp and deployment.ep == 1 else split_words(degrees)
 
     @property
     def plan(self) -> Plan:
@@ -59,24 +69,23 @@ class Asked:
         """What the sliders start with."""
         plan, formats = self.plan, {name: self.scenario.get(name) for name in ("weights", "kv")}
         told = {name: OWN if text is None else parse_dtype(text).value for name, text in formats.items()}
-        return {"model": plan.model.name, "gpu": plan.system.accelerator.name, "tp": plan.deployment.tp, **told}
+        return {"model": plan.model.name, "gpu": plan.system.accelerator.name, "tp": self.split, **told}
 
 
 @dataclass
 class Offers:
-    """Plans by combination (model, gpu, tp, weights, kv), the kernels that they share, and why others are missing."""
+    """Deployments by combination (model, gpu, split, weights, kv), what they share, and why others are missing."""
 
-    pool: Pool = field(default_factory=Pool)
-    plans: dict[str, dict[str, Any]] = field(default_factory=dict)
+    program: Program = field(default_factory=Program)
+    plans: dict[str, Written] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     models: dict[str, int | None] = field(default_factory=dict)  #: longest context by name
     gpus: dict[str, Plan] = field(default_factory=dict)  #: a plan on each, for its roofs
     formats: dict[str, dict[str, str]] = field(default_factory=dict)  #: what "own" is, by model
-    known: dict[str, Known] = field(default_factory=dict)  #: exported kernels by accelerator
 
 
 def make_offers(asked: Asked, models: Iterable[str] | None, gpus: Iterable[str] | None) -> Offers:
-    """Export the deployment that was asked for and its neighbours.
+    """Write the deployment that was asked for and its neighbours.
 
     Raises InputError for unknown names.
     """
@@ -88,7 +97,8 @@ def make_offers(asked: Asked, models: Iterable[str] | None, gpus: Iterable[str] 
     for name in OTHER_GPUS if gpus is None else gpus:
         chips.setdefault(load_accelerator(name).value.name, name)
     offers.gpus[plan.system.accelerator.name] = plan
-    degrees = sorted({*_DEGREES, plan.deployment.tp})
+    splits = dict.fromkeys((asked.split, *_PLAIN))
+    ordered = sorted(split for split in splits if isinstance(split, int))
     offers.models = {model.name: model.max_context for model in found}
     for model in found:
         own = model is plan.model
@@ -96,27 +106,41 @@ def make_offers(asked: Asked, models: Iterable[str] | None, gpus: Iterable[str] 
             list(dict.fromkeys((key[name], OWN, "fp8"))) if own or models is not None else [OWN]
             for name in ("weights", "kv")
         )
-        for chip, tp, weight, cache in product(chips.items(), degrees, weights, kv):
-            _offer(offers, asked, model, (chip, {"tp": tp, "weights": weight, "kv": cache}))
+        for chip, split, weight, cache in product(chips.items(), dict.fromkeys((*ordered, *splits)), weights, kv):
+            _offer(offers, asked, model, (chip, {"tp": split, "weights": weight, "kv": cache}))
     return offers
 
 
+def split_words(degrees: Mapping[str, int]) -> str:
+    """Degrees of parallelism above 1 as words.
+
+    >>> split_words({"tp": 2, "pp": 1, "ep": 2, "microbatches": 4})
+    'tp2 ep2 microbatches4'
+    """
+    return " ".join(f"{name}{degree}" for name, degree in degrees.items() if degree > 1)
+
+
+def _written(offers: Offers, asked: Asked, predictor: Predictor) -> Written:
+    return offers.program.write(predictor, asked.load, asked.work.context is not None)
+
+
 def _offer(offers: Offers, asked: Asked, model: Model, choice: tuple[tuple[str, str], dict[str, Any]]) -> None:
-    """Export one combination, or say why it is missing; `choice`: an accelerator (name, as asked for), and the rest."""
+    """Write one combination, or say why it is missing; `choice`: an accelerator (name, as asked for), and the rest."""
     (chip, _), chosen = choice
     label = APART.join(str(part) for part in (model.name, chip, *chosen.values()))
     if label in offers.plans or label in offers.missing:
         return
     try:
-        predictor = Predictor.of(_plan(offers, asked, model, choice))
+        plan = _plan(offers, asked, model, choice)
         if chosen["weights"] == chosen["kv"] == OWN:
-            offers.formats.setdefault(model.name, own_formats(predictor.plan))
-        if float(predictor.memory.max_batch(*_PROBE)) < 1.0:
+            offers.formats.setdefault(model.name, own_formats(plan))
+        own = label == APART.join(map(str, asked.key.values()))
+        predictor = asked.predictor if own else asked.predictor.on(plan)
+        if not own and float(predictor.memory.max_batch(*_PROBE)) < 1.0:
             weights = predictor.memory.stages[0].weight_bytes
             offers.missing[label] = f"does not fit: {weights / 1e9:.3g} GB of weights on each accelerator"
             return
-        known = offers.known.setdefault(chip, Known())
-        offers.plans[label] = offers.pool.place(plan_coefficients(predictor, known))
+        offers.plans[label] = _written(offers, asked, predictor)
     except RooflinekitError as error:
         offers.missing[label] = str(error)
 
@@ -124,13 +148,18 @@ def _offer(offers: Offers, asked: Asked, model: Model, choice: tuple[tuple[str, 
 def _plan(offers: Offers, asked: Asked, model: Model, choice: tuple[tuple[str, str], dict[str, Any]]) -> Plan:
     """A plan, with system, calibration and engine of the first on its accelerator."""
     (chip, name), chosen = choice
-    rest = {key: value for key, value in asked.scenario.items() if key not in (*_ON_SLIDERS, *_BEYOND)}
-    formats = {key: value for key, value in chosen.items() if value != OWN}
-    deployment = read_deployment({**rest, **formats})
+    split = {} if chosen["tp"] == asked.split else {"tp": chosen["tp"]}
+    left = (*_FORMATS, *(_SPLIT if split else ()))
+    rest = {key: value for key, value in asked.scenario.items() if key not in left}
+    formats = {key: chosen[key] for key in _FORMATS if chosen[key] != OWN}
+    deployment = read_deployment({**rest, **split, **formats})
     if chip not in offers.gpus:
         offers.gpus[chip] = resolve(asked.model, name, deployment, _calibration(asked, chip)).plan
     near = offers.gpus[chip]
     return make_plan(model, deployment, near.system, near.calibration, near.engine)
+
+
+_FORMATS = ("weights", "kv")
 
 
 def _calibration(asked: Asked, chip: str) -> str | None:

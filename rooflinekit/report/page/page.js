@@ -6,17 +6,20 @@ function tile(value, title, detail, bad = false) {
 }
 const range = (span) => (span.low === span.high ? `bound ${asTime(span.bound)}` : `${asTime(span.low)} to ${asTime(span.high)}; bound ${asTime(span.bound)}`);
 function tiles(view) {
-  const read = Evaluate.bytes(view.decode), bytes = read.weights + read.cache + read.activations, { memory } = view;
-  const fit = memory.fits ? tile("fits", "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; room for ${memory.room.toLocaleString("en-US")}`)
+  const read = bytesOf(view.decode), bytes = read.weights + read.cache + read.activations, { memory } = view;
+  const fit = memory.fits ? tile("fits", "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; room for ${GROUPED.format(memory.room)}`)
     : tile("does not fit", "memory", `${asBytes(memory.needed - memory.available)} too much a GPU`, true);
+  const { load } = view, times = felt(view), first = tile(asTime(times.ttft.time), "first token (TTFT)", range(times.ttft));
+  const waits = load && !load.stable ? tile("no end", "first token (TTFT)", "more comes than can be served", true) : first;
+  const running = load ? [tile(three(load.running), "sequences running", `${three(load.rate)} requests/s${"rate" in load.at ? `; at most ${three(load.knee)} can be served` : ""}`)] : [];
   byId("tiles").replaceChildren(
-    tile(asTime(view.tpot.time), "a token (TPOT)", range(view.tpot)), tile(asTime(view.ttft.time), "first token (TTFT)", range(view.ttft)),
-    tile(`${three(view.rateUser)} tok/s`, "each user", `${three(view.rateEach)} tok/s each GPU, prompts included`),
+    tile(asTime(times.tpot.time), "a token (TPOT)", range(times.tpot)), waits,
+    tile(`${three(times.rateUser)} tok/s`, "each user", `${three(times.rateEach)} tok/s each GPU${load ? "" : ", prompts included"}`), ...running,
     tile(asBytes(bytes), "a decode step, each GPU", `weights ${asShare(read.weights / bytes)}, KV ${asShare(read.cache / bytes)}`), fit);
 }
 function lever(view) {  // what takes the time of a decode step, and what changes would do to it
-  const step = view.decode, by = Evaluate.causes(step), whole = sum(Object.values(by)), read = Evaluate.bytes(step);
-  const cause = Evaluate.CAUSES.reduce((best, name) => (by[name] > by[best] ? name : best));
+  const step = view.decode, by = causes(step), whole = sum(Object.values(by)), read = bytesOf(step);
+  const cause = CAUSES.reduce((best, name) => (by[name] > by[best] ? name : best));
   const heavier = read.weights >= read.cache ? "weights" : "KV cache", alike = Math.abs(read.weights - read.cache) < 0.2 * (read.weights + read.cache);
   const what = cause === "memory" ? `reading memory, ${alike ? "and weights and KV cache weigh about the same: both are levers" : `and more of what is read is the ${heavier}: the lever is the ${heavier}`}`
     : cause === "compute" ? "arithmetic: the lever is fewer or narrower operations, not bandwidth"
@@ -24,23 +27,23 @@ function lever(view) {  // what takes the time of a decode step, and what change
   return [`${asShare(by[cause] / whole)} of a decode step is ${what}.`, crossing(view, read)];
 }
 function crossing(view, read) {  // more sequences read more experts, so that the weights grow with the batch too
-  const each = read.cache / view.at.batch, plan = view === DATA.fixed ? null : planOf(state);
+  const each = read.cache / view.at.batch;
   if (!(each > 0)) return "";
   if (read.cache >= read.weights) return `At this context the cache already weighs ${three(read.cache / read.weights)} times the weights.`;
   let at = read.weights / each;
   if (view.decode.some(({ family }) => family === "moe")) {
-    if (!plan) return "";
     for (let round = 0, next = at; round < 40 && (round === 0 || next > 1.001 * at); round++) {
       at = next;
-      next = Evaluate.bytes(Evaluate.decodeStep(plan, { ...state, batch: at }, Evaluate.meanContext(state))).weights / each;
+      next = bytesOf(new View(view.rows.plan, { ...view.at, batch: at }).decode).weights / each;
     }
   }
-  return Number.isFinite(at) ? `At this context the cache would weigh as much as the weights at a batch of about ${Math.max(Math.round(at), 1).toLocaleString("en-US")}.` : "";
+  return Number.isFinite(at) ? `At this context the cache would weigh as much as the weights at a batch of about ${GROUPED.format(Math.max(Math.round(at), 1))}.` : "";
 }
 function moves(view) {
+  const asked = ["batch", "rate", "users"].find((name) => name in state), half = (name) => (name === "rate" ? state.rate / 2 : Math.max(1, Math.floor(state[name] / 2)));
   const options = [
-    ["weights in fp8", { weights: "fp8" }], ["KV cache in fp8", { kv: "fp8" }], ["twice the GPUs", { tp: state.tp * 2 }], ["half the GPUs", { tp: state.tp / 2 }],
-    ["twice the batch", { batch: state.batch * 2 }], ["half the batch", { batch: Math.max(1, Math.floor(state.batch / 2)) }], ["half the prompt", { isl: Math.max(1, Math.floor(state.isl / 2)) }],
+    ["weights in fp8", { weights: "fp8" }], ["KV cache in fp8", { kv: "fp8" }], ...(typeof state.tp === "number" ? [["twice the GPUs", { tp: state.tp * 2 }], ["half the GPUs", { tp: state.tp / 2 }]] : []),
+    [`twice the ${asked}`, { [asked]: state[asked] * 2 }], [`half the ${asked}`, { [asked]: half(asked) }], ["half the prompt", { isl: half("isl") }],
     ["10 % more bandwidth", { speed: state.speed * 1.1 }], ...Object.keys(OFFERS.gpus).map((gpu) => [`on ${gpu}`, { gpu }]),
   ];
   const rows = [];
@@ -48,14 +51,14 @@ function moves(view) {
     if (Object.entries(parts).every(([name, value]) => state[name] === value)) continue;
     const plan = planOf({ ...state, ...parts });
     if (!plan || (state.weights === "fp8" && parts.weights) || (state.kv === "fp8" && parts.kv)) continue;
-    const other = Evaluate.answer(plan, { ...state, ...parts });
-    rows.push([title, other.tpot.time / view.tpot.time - 1, other.ttft.time / view.ttft.time - 1, other.rateEach / view.rateEach - 1, other.memory.fits]);
+    const other = answer(settled({ ...state, ...parts })), [there, here] = [other, view].map(felt);
+    rows.push([title, there.tpot.time / here.tpot.time - 1, there.ttft.time / here.ttft.time - 1, there.rateEach / here.rateEach - 1, other.memory.fits && Boolean(other.load) === Boolean(view.load)]);
   }
   return rows.sort((a, b) => b[4] - a[4] || a[1] - b[1]);
 }
-const signed = (ratio) => `${ratio > 0 ? "+" : ratio < 0 ? "−" : ""}${Math.abs(100 * ratio).toFixed(Math.abs(ratio) < 0.0995 ? 1 : 0)}\u00a0%`;
+const signed = (ratio) => (!Number.isFinite(ratio) ? "–" : `${ratio > 0 ? "+" : ratio < 0 ? "−" : ""}${Math.abs(100 * ratio).toFixed(Math.abs(ratio) < 0.0995 ? 1 : 0)}\u00a0%`);
 function showMoves(view) {
-  const rows = view === DATA.fixed ? [] : moves(view), box = byId("moves");  // changes of a deployment beyond the sliders would be of another one
+  const rows = moves(view), box = byId("moves");
   box.parentElement.hidden = !rows.length;
   const table = asTable([["change", "TPOT", "TTFT", "tokens/s each GPU", ""], ...rows.map(([title, tpot, ttft, rate, fits]) => [title, signed(tpot), signed(ttft), signed(rate), fits ? "" : "does not fit"])], "What would change it");
   for (const cell of table.querySelectorAll("td")) if (cell.textContent === "does not fit") cell.className = "bad";
@@ -68,11 +71,11 @@ function update() {
   byId("charts").hidden = !view;
   byId("said").className = view ? "said" : "said bad-text";
   if (!view) {
-    byId("said").textContent = `${state.model} on ${state.tp} × ${state.gpu}: ${whyNot(state)}.`;
+    byId("said").textContent = `${state.model} on ${gpusOf(state.tp)} × ${state.gpu}: ${whyNot(state)}.`;
     for (const id of ["tiles", "compared"]) byId(id).replaceChildren();
     return;
   }
-  const reference = pinned ? answer(pinned) : DATA.reference?.view ?? null, name = pinned ? titleOf(pinned) : DATA.reference?.title ?? "";
+  const reference = pinned ? answer(pinned) : against(), name = pinned ? titleOf(pinned) : DATA.reference?.title ?? "";
   byId("said").replaceChildren(...lever(view).flatMap((line) => [document.createTextNode(`${line} `)]));
   tiles(view);
   compared(view, reference, name);
@@ -81,13 +84,15 @@ function update() {
   document.documentElement.dataset.updateMs = (performance.now() - start).toFixed(1);
   later(view);
 }
-const titleOf = (at) => `${at.model} on ${at.tp} × ${at.gpu}, batch ${at.batch}, ${at.isl} in`;
+const load = (at) => ("rate" in at ? `${three(at.rate)} requests/s` : "users" in at ? `${at.users} ${counted("user", at.users)}` : `batch ${at.batch}`);
+const titleOf = (at) => `${at.model} on ${gpusOf(at.tp)} × ${at.gpu}${typeof at.tp === "number" ? "" : ` (${at.tp})`}, ${load(at)}, ${at.isl} in`;
 
 function compared(view, reference, name) {
   const box = byId("compared");
   if (!reference) return box.replaceChildren();
-  const rows = [["TTFT", view.ttft.time, reference.ttft.time, asTime], ["TPOT", view.tpot.time, reference.tpot.time, asTime], ["tokens/s, user", view.rateUser, reference.rateUser, three], ["tokens/s, GPU", view.rateEach, reference.rateEach, three],
-    ["bytes of a decode step", ...[view, reference].map((each) => sum(Object.values(Evaluate.bytes(each.decode)))), asBytes], ["memory of a GPU", view.memory.total, reference.memory.total, asBytes]];
+  const [own, other] = [view, reference].map(felt);
+  const rows = [["TTFT", own.ttft.time, other.ttft.time, asTime], ["TPOT", own.tpot.time, other.tpot.time, asTime], ["tokens/s, user", own.rateUser, other.rateUser, three], ["tokens/s, GPU", own.rateEach, other.rateEach, three],
+    ["bytes of a decode step", ...[view, reference].map((each) => sum(Object.values(bytesOf(each.decode)))), asBytes], ["memory of a GPU", view.memory.total, reference.memory.total, asBytes]];
   const table = asTable([["", "here", name, "here / there"], ...rows.map(([title, here, there, format]) => [title, format(here), format(there), `${three(here / there)} ×`])], "Against the other");
   box.replaceChildren(make("h3", "Against the other"), table);
 }
@@ -96,42 +101,59 @@ function drawAll(view, reference, name) {
   key("roofline-key", [["prefill", "prefill"], ["decode", "decode"], ...(view.memory.fits ? [] : [["does not fit", "bad", true]]), ...(reference ? [[`the other, under roofs of its own`, "soft", true]] : [])]);
   const gpu = OFFERS.gpus[state.gpu], views = [["", view], ...(reference ? [[" (other)", reference]] : [])];
   const slowest = [...view[step]].sort((a, b) => b.time - a.time).slice(0, 3).map((part) => `${part.name} ${asTime(part.time)}`).join(", ");
-  const present = (found) => Evaluate.CAUSES.filter(found).map((cause) => [CAUSE_TITLES[cause], cause]), shares = views.flatMap(([, each]) => STEPS.map((name) => Evaluate.causes(each[name])));
+  const present = (found) => CAUSES.filter(found).map((cause) => [CAUSE_TITLES[cause], cause]), shares = views.flatMap(([, each]) => STEPS.map((name) => causes(each[name])));
   key("causes-key", present((cause) => shares.some((by) => by[cause] > 0)));
   key("time-key", present((cause) => view[step].some((part) => causeOf(part) === cause)));
   C.roofline.show(`Roofline of ${titleOf(state)}: every kernel by intensity and achieved rate.`, () => rooflineOption(view, gpu, reference), () => kernelRows(view));
-  C.causes.show(`Share of the time of prefill and decode by cause.`, () => stackOption(causeRows(views), Evaluate.CAUSES.map((key) => [key, CAUSE_TITLES[key]]), asShare, { id: "causes", max: 1, scale: asPercent }),
-    () => [["step", ...Evaluate.CAUSES.map((key) => CAUSE_TITLES[key])], ...causeRows(views).map(([title, values]) => [title, ...Evaluate.CAUSES.map((key) => values[key])])]);
+  C.causes.show(`Share of the time of prefill and decode by cause.`, () => stackOption(causeRows(views), CAUSES.map((key) => [key, CAUSE_TITLES[key]]), asShare, { id: "causes", max: 1, scale: asPercent }),
+    () => [["step", ...CAUSES.map((key) => CAUSE_TITLES[key])], ...causeRows(views).map(([title, values]) => [title, ...CAUSES.map((key) => values[key])])]);
   C.time.show(`Time of each kernel of ${step}; the longest: ${slowest}.`, () => timeOption(view, step), () => kernelRows(view).filter((row, place) => !place || row[0] === step));
   C.bytes.show(`Bytes that a step moves: weights, KV cache, activations.`, () => stackOption(bytesRows(views), CLASSES, asBytes, { id: "bytes", max: 1, scale: asPercent }),
     () => [["step", "weights [B]", "KV cache [B]", "activations [B]"], ...bytesRows(views).map(([title, b]) => [title.split("\n")[0], b.weights, b.cache, b.activations])]);
   C.memory.show(`Memory of one GPU: ${asBytes(view.memory.total)} of ${asBytes(view.memory.capacity)}, ${view.memory.fits ? "fits" : "does not fit"}.`, () => memoryOption(views.map(([title, each]) => [title ? "other" : reference ? "here" : "used", each])),
     () => [["", ...memoryParts.map(([, title]) => `${title} [B]`), "capacity [B]"], ...views.map(([title, each]) => [title || "here", ...memoryParts.map(([key]) => memoryRow(each)[key]), each.memory.capacity])]);
-  drawSweeps(view, reference ? [pinned ?? DATA.reference?.at, reference] : null);
+  drawLoads(view, reference);
+  drawSweeps(view, reference);
 }
 
+function loads(view) {  // doublings of the load up to what can be served
+  const { at, load, rows: { plan } } = view, name = "rate" in at ? "rate" : "users", most = name === "rate" ? Math.floor(Math.log2(load.knee)) : 12;
+  const values = Array.from({ length: name === "rate" ? 8 : 13 }, (_, place) => 2 ** (most - place)).reverse();
+  return values.map((value) => loaded(plan, { ...at, [name]: value })).filter((each) => each?.stable).map((each) => ({ ...each, memory: view.memory }));
+}
+function drawLoads(view, other) {
+  const card = byId("loads");
+  if (card) card.hidden = !view.load;
+  if (!view.load) return;
+  const name = "rate" in view.at ? "rate" : "users", xName = name === "rate" ? "requests a second" : "users", x = (each) => each.at[name];
+  const found = loads(view), there = other?.load && name in other.at ? loads(other) : null, here = { ...view.load, memory: view.memory };
+  const say = (each) => `${three(x(each))} ${xName}\nTPOT ${asTime(each.tpot.time)} (${asTime(each.tpot.low)} to ${asTime(each.tpot.high)})\nTTFT ${asTime(each.ttft.time)} (${asTime(each.ttft.low)} to ${asTime(each.ttft.high)})\n${three(each.running)} sequences running`;
+  const rows = () => [[xName, "TPOT [ms]", "low", "high", "TTFT [ms]", "low", "high", "running"], ...found.map((each) => [x(each), ...["tpot", "ttft"].flatMap((which) => ["time", "low", "high"].map((end) => each[which][end] * 1e3)), each.running])];
+  for (const which of ["tpot", "ttft"]) C[which].show(`${which.toUpperCase()} against ${xName}.`, () => sweepOption(found, x, (each) => [...spanIn(which)(each).slice(0, 3), each[which].time * 1e3], { band: true, bound: false, here: view.load.stable ? here : null, say, label: three, xName, reference: there }), rows);
+}
+const spanIn = (which) => (each) => [each[which].low * 1e3, each[which].time * 1e3, each[which].high * 1e3, each[which].bound * 1e3];
+
 function drawSweeps(view, other) {
-  const batches = sweep(state, "batch", BATCHES), contexts = sweep(state, "isl", CONTEXTS);
-  const against = (name) => (!other ? null : pinned ? sweep(pinned, name, name === "batch" ? BATCHES : CONTEXTS) : DATA.reference.view.sweeps[name === "batch" ? "batch" : "context"]);
-  const span = (which) => (each) => [each[which].low * 1e3, each[which].time * 1e3, each[which].high * 1e3, each[which].bound * 1e3];
+  const length = "context" in view.at ? "context" : "isl", batches = sweep(view, "batch", BATCHES), contexts = sweep(view, length, CONTEXTS);
+  const there = (name, values) => other && name in other.at ? sweep(other, name, values) : null;
   const say = (each) => `batch ${three(each.at.batch)}, ${three(each.at.isl)} tokens in\nTPOT ${asTime(each.tpot.time)} (${asTime(each.tpot.low)} to ${asTime(each.tpot.high)})\nTTFT ${asTime(each.ttft.time)}\n${three(each.rateEach)} tok/s each GPU${each.memory.fits ? "" : "\ndoes not fit in memory"}`;
-  const rows = (found) => [["batch", "prompt", "TPOT [ms]", "low", "high", "bound", "TTFT [ms]", "tokens/s each GPU", "memory"], ...found.map((each) => [each.at.batch, each.at.isl, ...[1, 0, 2, 3].map((place) => span("tpot")(each)[place]), each.ttft.time * 1e3, each.rateEach, each.memory.fits ? "fits" : "does not fit"])];
+  const rows = (found) => [["batch", "prompt", "TPOT [ms]", "low", "high", "bound", "TTFT [ms]", "tokens/s each GPU", "memory"], ...found.map((each) => [each.at.batch, each.at.isl, ...[1, 0, 2, 3].map((place) => spanIn("tpot")(each)[place]), each.ttft.time * 1e3, each.rateEach, each.memory.fits ? "fits" : "does not fit"])];
   const own = { band: true, bound: true, here: view, say, label: (value) => three(value) };
   const rate = (each) => [0, each.rateEach, 0, 0];
-  C.batch.show("TPOT against batch.", () => sweepOption(batches, (each) => each.at.batch, span("tpot"), { ...own, xName: "batch", reference: against("batch") }), () => rows(batches));
-  C.rate.show("Output tokens a second of one GPU against batch.", () => sweepOption(batches, (each) => each.at.batch, rate, { ...own, band: false, bound: false, xName: "batch", label: plain, reference: against("batch") }), () => rows(batches));
-  C.context.show("TPOT against prompt length.", () => sweepOption(contexts, (each) => each.at.isl, span("tpot"), { ...own, xName: "prompt tokens", reference: against("isl") }), () => rows(contexts));
-  C.reads.show("Bytes of a decode step against prompt length: weights and KV cache.", () => readsOption(contexts), () => [["prompt", "weights [B]", "KV cache [B]"], ...contexts.map((each) => [each.at.isl, readOf(each).weights, readOf(each).cache])]);
+  C.batch.show("TPOT against batch.", () => sweepOption(batches, (each) => each.at.batch, spanIn("tpot"), { ...own, xName: "batch", reference: there("batch", BATCHES) }), () => rows(batches));
+  C.rate.show("Output tokens a second of one GPU against batch.", () => sweepOption(batches, (each) => each.at.batch, rate, { ...own, band: false, bound: false, xName: "batch", label: plain, reference: there("batch", BATCHES) }), () => rows(batches));
+  C.context.show("TPOT against prompt length.", () => sweepOption(contexts, (each) => each.at[length], spanIn("tpot"), { ...own, xName: LENGTHS[length], reference: there(length, CONTEXTS) }), () => rows(contexts));
+  C.reads.show("Bytes of a decode step against prompt length: weights and KV cache.", () => readsOption(contexts, length), () => [[LENGTHS[length], "weights [B]", "KV cache [B]"], ...contexts.map((each) => [each.at[length], readOf(each).weights, readOf(each).cache])]);
 }
-const readOf = (each) => each.bytes ?? Evaluate.bytes(each.decode);
-function readsOption(rows) {
+const readOf = (each) => (each.read ??= bytesOf(each.decode)), LENGTHS = { isl: "prompt tokens", context: "tokens of context" };
+function readsOption(rows, length) {
   const ends = ["weights", "cache"].map((key) => readOf(rows[rows.length - 1])[key] || 1), span = rows.flatMap((each) => Object.values(readOf(each))).filter((value) => value > 0);
   const decades = Math.ceil(Math.log10(Math.max(...span))) - Math.floor(Math.log10(Math.min(...span))) || 1;
   const places = apart(ends.map((value) => -260 * Math.log10(value) / decades), 14);
-  const option = base(), line = (key, title) => ({ type: "line", name: title, data: rows.map((each) => [Math.log2(each.at.isl), readOf(each)[key] || null]), symbol: "circle", symbolSize: 6, lineStyle: { width: 2, color: colour(key) }, itemStyle: { color: colour(key) }, endLabel: { show: true, formatter: title, ...text(12.5), color: colour(key), offset: [0, places[title === "KV" ? 1 : 0]] } });
+  const option = base(), line = (key, title) => ({ type: "line", name: title, data: rows.map((each) => [Math.log2(each.at[length]), readOf(each)[key] || null]), symbol: "circle", symbolSize: 6, lineStyle: { width: 2, color: colour(key) }, itemStyle: { color: colour(key) }, endLabel: { show: true, formatter: title, ...text(12.5), color: colour(key), offset: [0, places[title === "KV" ? 1 : 0]] } });
   option.tooltip.formatter = ({ seriesName, value }) => `${three(2 ** value[0])} tokens in\n${seriesName}: ${asBytes(value[1])}`;
   option.grid = { ...option.grid, right: 62, left: small() ? 56 : 64 };
-  return { ...option, xAxis: doublings("prompt tokens", rows.map((each) => each.at.isl)), yAxis: logarithmic("", "B", {}), series: [line("weights", "weights"), line("cache", "KV")] };
+  return { ...option, xAxis: doublings(LENGTHS[length], rows.map((each) => each.at[length])), yAxis: logarithmic("", "B", {}), series: [line("weights", "weights"), line("cache", "KV")] };
 }
 
 // ---- the front over everything that is embedded: after the rest, because it takes longest
@@ -146,9 +168,8 @@ function later(view) {
       const [model, gpu, tp, weights, kv] = label.split(APART);
       if (model !== state.model) continue;
       for (const batch of BATCHES) {
-        const at = { ...state, model, gpu, tp: Number(tp), weights, kv, batch, speed: gpu === state.gpu ? state.speed : 1 };
-        const found = Evaluate.answer(planOf(at), at);
-        const said = `${gpu} × ${tp}, batch ${batch}\nweights ${optionTitle("weights", weights)}, KV ${optionTitle("kv", kv)}\n${three(found.rateUser)} tok/s each user, ${three(found.rateEach)} each GPU${found.memory.fits ? "" : "\ndoes not fit in memory"}`;
+        const found = new View(OFFERS.plans[label], { ...view.at, batch, speed: gpu === state.gpu ? state.speed : 1 });
+        const said = `${gpu} × ${optionTitle("tp", tp)}, batch ${batch}\nweights ${optionTitle("weights", weights)}, KV ${optionTitle("kv", kv)}\n${three(found.rateUser)} tok/s each user, ${three(found.rateEach)} each GPU${found.memory.fits ? "" : "\ndoes not fit in memory"}`;
         points.push({ value: [found.rateUser, found.rateEach], group: gpu, fits: found.memory.fits, said });
       }
     }
@@ -175,6 +196,7 @@ function begin() {
     time: new Chart("time", () => Math.min(Math.max(6, answer(state)?.[step].length ?? 0) * 27, onPaper() ? 820 : Infinity) + 56), bytes: new Chart("bytes", steps),
     memory: new Chart("memory", () => (DATA.reference || pinned ? 2 : 1) * 46 + 78), batch: new Chart("batch", () => 320), rate: new Chart("rate", () => 320),
     context: new Chart("context", () => 320), reads: new Chart("reads", () => 320), pareto: new Chart("pareto", () => 440),
+    tpot: new Chart("load-tpot", () => 320), ttft: new Chart("load-ttft", () => 320),
   });
   controls();
   for (const button of document.querySelectorAll("[data-step]")) button.addEventListener("click", () => {
@@ -190,8 +212,6 @@ function begin() {
   update();
 }
 if (OFFERS) {  // absent from a page on a sweep
-  const surfaces = OFFERS.surfaces;
-  for (const kernel of OFFERS.kernels) if (kernel.timing && typeof kernel.timing.ratio === "object") kernel.timing.ratio = surfaces[kernel.timing.ratio.surface];
   byId("layout").hidden = false;
   begin();
 }

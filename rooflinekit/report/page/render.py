@@ -16,7 +16,7 @@ LIMIT_BYTES = 2_500_000
 """A page is at most this large."""
 
 _HERE = Path(__file__).parent
-_SCRIPTS = ("vendor/echarts.min.js", "evaluate.js", "draw.js", "names.js", "charts.js", "state.js", "page.js",
+_SCRIPTS = ("vendor/echarts.min.js", "draw.js", "answers.js", "names.js", "charts.js", "state.js", "page.js",
             "sweep.js", "sections.js")  # fmt: skip
 
 
@@ -31,12 +31,14 @@ class Page:
     after: str = ""
     foot: str = ""
     data: dict[str, Any] = field(default_factory=dict)
+    functions: str = ""  #: of the deployments, as JavaScript
     framed: tuple[str, ...] = ()  #: pages shown inside, whose scripts may run too
 
 
 def render(page: Page) -> str:
     """The whole page as one file that loads nothing."""
-    scripts = "\n".join(f"<script>{(_HERE / name).read_text(encoding='utf-8')}</script>" for name in _SCRIPTS)
+    texts = [(_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS]
+    scripts = "\n".join(f"<script>{text}</script>" for text in (page.functions, *texts))
     parts = {
         "title": escape(page.title), "lead": page.lead, "before": page.before, "after": page.after, "foot": page.foot,
         "accountant": page.accountant, "style": (_HERE / "page.css").read_text(encoding="utf-8"),

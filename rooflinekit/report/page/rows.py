@@ -108,8 +108,7 @@ def _telling(column: pd.Series[Any], name: str) -> pd.Series[Any] | None:
 
 def _given(names: list[str]) -> list[str]:
     """Columns that are no results."""
-    from rooflinekit.decision.sweeping.price import COST_COLUMNS  # noqa: PLC0415 - without pandas
-    from rooflinekit.decision.sweeping.simulated import SIMULATED_COLUMNS  # noqa: PLC0415 - as above
+    from rooflinekit.decision.sweeping.answer import COST_COLUMNS, SIMULATED_COLUMNS  # noqa: PLC0415
     from rooflinekit.estimation.frames.columns import LOAD_COLUMNS, RESULT_COLUMNS  # noqa: PLC0415 - pages without a table do
 
     results = {*RESULT_COLUMNS, *LOAD_COLUMNS, *SIMULATED_COLUMNS, *COST_COLUMNS}
@@ -120,7 +119,7 @@ def _barred(table: pd.DataFrame) -> pd.Series[Any]:
     """What keeps each row off fronts, in words."""
     import pandas as pd  # noqa: PLC0415 - only where a table is at hand
 
-    from rooflinekit.decision.sweeping.barred import why_not  # noqa: PLC0415 - as above
+    from rooflinekit.decision.sweeping.pareto import why_not  # noqa: PLC0415 - as above
 
     return pd.Series(why_not(table), index=table.index)
 

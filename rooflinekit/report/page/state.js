@@ -1,33 +1,31 @@
 // State, and the controls that change it. It stands in the URL after "#"; nothing is stored or sent.
 "use strict";
 const OFFERS = DATA.offers;
-const PLANS = new Map();
 const BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], CONTEXTS = [128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072];
-const CHOICES = ["model", "gpu", "tp", "weights", "kv"], NUMBERS = { batch: [1, 4096], isl: [1, 1048576], osl: [1, 131072], speed: [0.1, 10] };
-const SHORT = { model: "m", gpu: "g", tp: "tp", weights: "w", kv: "kv", batch: "b", isl: "i", osl: "o", speed: "bw", pinned: "vs" };
+const CHOICES = ["model", "gpu", "tp", "weights", "kv"], LIMITS = {
+  batch: [1, 4096], rate: [0.01, 10000], users: [1, 65536], isl: [1, 1048576], osl: [1, 131072], cached: [0, 1048576], context: [1, 1048576], speed: [0.1, 10],
+};
+const NUMBERS = Object.fromEntries(Object.entries(LIMITS).filter(([name]) => DATA.asked && name in DATA.asked)), WHOLE = (name) => name !== "speed" && name !== "rate";
+const SHORT = { model: "m", gpu: "g", tp: "tp", weights: "w", kv: "kv", batch: "b", rate: "r", users: "u", isl: "i", osl: "o", cached: "c", context: "x", speed: "bw", pinned: "vs" };
 let state = { ...DATA.asked }, pinned = null, step = "decode", painted = 0;
 
 // ---- answers
 const APART = "\u0000", labelOf = (at) => CHOICES.map((name) => at[name]).join(APART);  // names come from users: no file has this in its name
-function planOf(at) {
-  const label = labelOf(at), packed = OFFERS.plans[label];
-  if (!packed) return null;
-  if (!PLANS.has(label)) {
-    const kernels = (places) => places.map((place) => OFFERS.kernels[place]);
-    PLANS.set(label, { ...packed, prefill: kernels(packed.prefill), decode: kernels(packed.decode), growing: kernels(packed.growing) });
-  }
-  return PLANS.get(label);
-}
+const planOf = (at) => OFFERS.plans[labelOf(at)] ?? null;
 const isAsked = (at) => Object.keys(DATA.asked).every((name) => at[name] === DATA.asked[name]);
 function answer(at) {
-  if (DATA.fixed && isAsked(at)) return DATA.fixed;
   const plan = planOf(at);
-  return plan ? Evaluate.answer(plan, at) : null;
+  return plan && viewOf(plan, at);
 }
-function sweep(at, name, values) {
-  if (DATA.fixed && isAsked(at)) return DATA.fixed.sweeps[name === "batch" ? "batch" : "context"];
-  const plan = planOf(at), longest = OFFERS.models[at.model] ?? Infinity;
-  return values.filter((value) => name === "batch" || value + at.osl <= longest || value === values[0]).map((value) => Evaluate.answer(plan, { ...at, [name]: value }));
+let other = null;
+const against = () => (DATA.reference ? (other ??= viewOf(DATA.reference.plan, DATA.reference.at)) : null);
+function sweep(view, name, values) {  // of a static batch
+  const { at, rows: { plan } } = view, longest = OFFERS.models[at.model] ?? Infinity, after = name === "isl" ? at.osl : 0;
+  const found = name === "batch" ? values : values.filter((value) => value > (at.cached ?? 0) && value + after <= longest);
+  return (found.length ? found : [at[name]]).map((value) => new View(plan, { ...at, [name]: value }));
+}
+function settled(at) {  // of a prompt one token at least is computed
+  return at.cached >= at.isl ? { ...at, cached: at.isl - 1 } : at;
 }
 const whyNot = (at) => OFFERS.missing[labelOf(at)] ?? "this combination is not embedded in the page";
 
@@ -41,14 +39,14 @@ function stateIn(given) {  // what is not there, or makes no sense, is as it was
   const found = { ...DATA.asked };
   for (const name of CHOICES) {
     const value = given.get(SHORT[name]);
-    if (optionsOf(name).includes(value)) found[name] = name === "tp" ? Number(value) : value;
+    if (optionsOf(name).includes(value)) found[name] = typed(name, value);
   }
   for (const name of Object.keys(NUMBERS)) found[name] = inside(name, given.get(SHORT[name]) ?? "");
-  return found;
+  return settled(found);
 }
 function inside(name, textual) {  // the number within its limits; what was asked for where it is none
   const [low, high] = NUMBERS[name], value = Number(textual);
-  return textual.trim() === "" || !Number.isFinite(value) ? DATA.asked[name] : Math.min(Math.max(name === "speed" ? value : Math.round(value), low), high);
+  return textual.trim() === "" || !Number.isFinite(value) ? DATA.asked[name] : Math.min(Math.max(WHOLE(name) ? Math.round(value) : value, low), high);
 }
 function written(at) {
   const told = new URLSearchParams();
@@ -67,10 +65,12 @@ function write() {
 }
 
 // ---- controls
-const TITLES = { model: "Model", gpu: "GPU", tp: "Tensor parallel", weights: "Weights", kv: "KV cache", batch: "Batch", isl: "Prompt", osl: "Output", speed: "Memory bandwidth" };
+const TITLES = { model: "Model", gpu: "GPU", tp: "Tensor parallel", weights: "Weights", kv: "KV cache", batch: "Batch", rate: "Requests a second", users: "Users", isl: "Prompt", osl: "Output", cached: "Prompt in the cache", context: "Context", speed: "Memory bandwidth" };
+const typed = (name, value) => (name === "tp" && /^\d+$/.test(value) ? Number(value) : value);
+const gpusOf = (split) => String(split).split(" ").reduce((all, word) => all * Number(word.match(/^(?:tp|pp|dp|cp)?(\d+)$/)?.[1] ?? 1), 1);
 const optionsOf = (name) => [...new Set([...Object.keys(OFFERS.plans), ...Object.keys(OFFERS.missing)].map((label) => label.split(APART)[CHOICES.indexOf(name)]))];
 function optionTitle(name, value) {
-  if (name === "tp") return value === "1" ? "1 GPU" : `${value} GPUs`;
+  if (name === "tp") return `${gpusOf(value)} ${counted("GPU", gpusOf(value))}${typeof typed("tp", value) === "number" ? "" : ` (${value})`}`;
   if (value !== "own") return value;
   const format = OFFERS.formats[state.model]?.[name];
   return `${name === "kv" ? "default" : "checkpoint's"}${format ? ` (${format})` : ""}`;
@@ -78,32 +78,36 @@ function optionTitle(name, value) {
 function choice(name) {
   const select = make("select", "", { id: `in-${name}` });
   for (const value of optionsOf(name)) select.append(make("option", optionTitle(name, value), { value }));
-  select.addEventListener("change", () => change({ [name]: name === "tp" ? Number(select.value) : select.value }));
-  return make("div", "", { class: "control" }, make("label", TITLES[name], { for: `in-${name}` }), select);
+  select.addEventListener("change", () => change({ [name]: typed(name, select.value) }));
+  const title = name === "tp" && optionsOf(name).some((value) => typeof typed(name, value) !== "number") ? "Parallelism" : TITLES[name];
+  return make("div", "", { class: "control" }, make("label", title, { for: `in-${name}` }), select);
 }
 const NOTCHES = 400;
-const toNotch = (name, value) => { const [low, high] = NUMBERS[name]; return Math.round(NOTCHES * Math.log(value / low) / Math.log(high / low)); };
+const rangeOf = (name) => [NUMBERS[name][0] || 1, NUMBERS[name][1]];  // of the logarithm
+const toNotch = (name, value) => { const [low, high] = rangeOf(name); return value ? Math.round(NOTCHES * Math.log(value / low) / Math.log(high / low)) : 0; };
 function fromNotch(name, notch) {
-  const [low, high] = NUMBERS[name], value = low * (high / low) ** (notch / NOTCHES);
+  const [low, high] = rangeOf(name), value = low * (high / low) ** (notch / NOTCHES);
+  if (notch === 0) return NUMBERS[name][0];
+  if (name === "rate") return Number(value.toPrecision(2));
   if (name === "speed") return Math.abs(value - 1) < 0.015 ? 1 : Number(value.toPrecision(2));
   const doubling = 2 ** Math.round(Math.log2(value));  // sliders rest on powers of two; the box takes any number
   return Math.min(Math.max(Math.abs(value / doubling - 1) < 0.06 ? doubling : Number(value.toPrecision(2)), low), high) | 0 || low;
 }
-function slider(name, unit) {
+const UNITS = { batch: "sequence", users: "user", isl: "token", osl: "token", cached: "token", context: "token" };
+function slider(name) {
   const [low, high] = NUMBERS[name];
   const range = make("input", "", { type: "range", id: `in-${name}`, min: 0, max: NOTCHES, "aria-describedby": `out-${name}` });
-  const box = make("input", "", { type: "number", id: `box-${name}`, min: low, max: high, step: name === "speed" ? "any" : 1, "aria-label": `${TITLES[name]}, exact` });
+  const box = make("input", "", { type: "number", id: `box-${name}`, min: low, max: high, step: WHOLE(name) ? 1 : "any", "aria-label": `${TITLES[name]}, exact` });
   range.addEventListener("input", () => change({ [name]: fromNotch(name, Number(range.value)) }));
   box.addEventListener("change", () => change({ [name]: inside(name, box.value) }));
   const label = make("label", TITLES[name], { for: `in-${name}` });
   label.append(make("output", "", { id: `out-${name}`, for: `in-${name}` }));
-  return make("div", "", { class: "control", "data-unit": unit }, label, make("div", "", { class: "pair" }, range, box));
+  return make("div", "", { class: "control" }, label, make("div", "", { class: "pair" }, range, box));
 }
 function controls() {
   const form = byId("controls");
   if (!form) return;
-  const units = { batch: "sequences", isl: "tokens", osl: "tokens", speed: "" };
-  form.append(...CHOICES.map(choice), ...Object.keys(NUMBERS).map((name) => slider(name, units[name])));
+  form.append(...CHOICES.map(choice), ...Object.keys(NUMBERS).map(slider));
   const reset = make("button", "Reset", { type: "button", id: "reset" }), pin = make("button", "Compare with this", { type: "button", id: "pin", "aria-pressed": "false" });
   reset.addEventListener("click", () => { pinned = null; change({ ...DATA.asked }); pin.focus(); });  // the button that was pressed is disabled now
   pin.addEventListener("click", () => { pinned = pinned ? null : { ...state }; change({}); });
@@ -125,7 +129,7 @@ function reflect() {
   for (const name of Object.keys(NUMBERS)) {
     byId(`in-${name}`).value = toNotch(name, state[name]);
     byId(`box-${name}`).value = state[name];
-    const told = name === "speed" ? `${prefixed(OFFERS.gpus[state.gpu].bandwidth * state.speed, "B/s")}` : `${state[name].toLocaleString("en-US")} ${counted(name === "batch" ? "sequence" : "token", state[name])}`;
+    const told = name === "speed" ? `${prefixed(OFFERS.gpus[state.gpu].bandwidth * state.speed, "B/s")}` : name === "rate" ? three(state.rate) : `${GROUPED.format(state[name])} ${counted(UNITS[name], state[name])}`;
     byId(`out-${name}`).textContent = told;
     byId(`in-${name}`).setAttribute("aria-valuetext", told);
   }
@@ -134,7 +138,7 @@ function reflect() {
   byId("reset").disabled = isAsked(state) && !pinned;
 }
 function change(parts) {
-  state = { ...state, ...parts };
+  state = settled({ ...state, ...parts });
   writeSoon();
   cancelAnimationFrame(painted);
   painted = requestAnimationFrame(update);

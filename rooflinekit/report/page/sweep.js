@@ -83,7 +83,7 @@ function grouped(shown, groupOf, by, same) {  // rows by colour, smallest number
 }
 
 function saidOf([across, up], { shown, hidden, why, sides, front }) {
-  const count = (number) => `${number.toLocaleString("en-US")} ${number === 1 ? "row" : "rows"}`, of = (rows, word) => rows.filter((row) => why(row) === word).length;
+  const count = (number) => `${GROUPED.format(number)} ${number === 1 ? "row" : "rows"}`, of = (rows, word) => rows.filter((row) => why(row) === word).length;
   const told = shown.length ? [`${count(shown.length)}: ${up} against ${across}`] : [`No row has values above zero in both ${across} and ${up}`];
   for (const [word, [, words]] of Object.entries(BARRED)) if (of(shown, word)) told.push(`${count(of(shown, word))} ${words}`);
   if (shown.length && of(hidden, "")) told.push(`${count(of(hidden, ""))} without values above zero`);

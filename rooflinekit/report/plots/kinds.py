@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from rooflinekit.decision.sensitivity.results import Levers
+from rooflinekit.decision.sensitivity.levers import Levers
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.report.plots import intensity, loads, roofline, sensitivities, served, steps, sweeps

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
-from rooflinekit.decision.sweeping.barred import OVERLOADED, runs
+from rooflinekit.decision.sweeping.pareto import OVERLOADED, runs
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import Theme, decades
 from rooflinekit.report.plots.sweeps import Curve, axis_of, curves, frame_of, ring_words

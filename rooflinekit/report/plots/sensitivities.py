@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooflinekit.decision.sensitivity.results import Levers
+from rooflinekit.decision.sensitivity.levers import Levers
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import Theme, label_ticks, legend
 from rooflinekit.report.plots.words import headed

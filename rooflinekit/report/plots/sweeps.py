@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from rooflinekit.decision.sweeping.barred import FAILED, runs, why_not
-from rooflinekit.decision.sweeping.pareto import pareto_front, parse_goals
+from rooflinekit.decision.sweeping.pareto import FAILED, pareto_front, parse_goals, runs, why_not
 from rooflinekit.estimation.frames import INPUT_COLUMNS
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.palette import SERIES

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from rooflinekit.decision.sensitivity.front import levers
-from rooflinekit.decision.sweeping.front import sweep
+from rooflinekit.decision.sensitivity.levers import levers
+from rooflinekit.decision.sweeping.sweep import sweep
 from rooflinekit.estimation.estimator import estimate
 from rooflinekit.report.plots.kinds import draw
 from rooflinekit.report.plots.picture import Picture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TypeAlias
 
-from rooflinekit.decision.sensitivity.results import Levers
+from rooflinekit.decision.sensitivity.levers import Levers
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.report.plots.style import Frame, Theme, shortened
 from rooflinekit.simulation.outcome import Outcome

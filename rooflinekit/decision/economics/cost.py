@@ -1,0 +1,450 @@
+"""The front door of costs: names and keywords in, `Cost` out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from os import PathLike
+from typing import Any, Unpack
+
+from rooflinekit.decision.economics.caching import (
+    EvictionCost,
+    RecomputeCost,
+    Waste,
+    eviction,
+    memory_waste,
+    naive_decoding,
+)
+from rooflinekit.decision.economics.dialogue import Dialogue, dialogue_time
+from rooflinekit.decision.economics.price import (
+    POWER_ASSUMPTION,
+    deployment_watts,
+    joules_per_token,
+    positive,
+    read_price,
+)
+from rooflinekit.decision.economics.token_prices import (
+    MILLION,
+    TokenPrices,
+    TokenTimes,
+    TokenWork,
+    token_prices,
+    token_times,
+    token_work,
+)
+from rooflinekit.estimation.estimator import estimate, read_deployment, resolve
+from rooflinekit.estimation.lengths import Length, parse_length
+from rooflinekit.estimation.options import keywords, options_of, part_of, read
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Layout
+from rooflinekit.estimation.scenario import Cost as CostOptions
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.traffic.mixing import InFlight, slots
+from rooflinekit.model.types.answer import DeploymentAnswer
+from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
+from rooflinekit.model.types.time import Time
+from rooflinekit.model.types.workload import Workload
+from rooflinekit.simulation.outcome import about
+
+__all__ = ["ContextCost", "Cost", "DialogueCost", "cost", "refuse_misfit"]
+
+_LONG = 131_072
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class PriceResult:
+    """Prices of tokens, and the energy of one; energy is None where the rated power is not known.
+
+    interval: [low, high] of input and output, as the times have it. holding: what a million tokens of cache take of
+    the replica in an hour; break_even_hold_s: how long a cached token may wait for its next use before computing it
+    again is cheaper, where the pool is full.
+    """
+
+    usd_per_gpu_hour: float
+    source: str
+    gpus: int
+    replica_usd_per_hour: float
+    utilisation: float
+    running: float
+    cached_usd_per_million: float
+    input_usd_per_million: float
+    output_usd_per_million: float
+    request_usd: float
+    asymmetry: float
+    interval: dict[str, list[float]] | None
+    watts: float | None
+    joules_per_cached_token: float | None
+    joules_per_input_token: float | None
+    joules_per_output_token: float | None
+    holding_usd_per_million_hours: float
+    break_even_hold_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why output costs more than input: what one token of each takes."""
+
+    input: TokenWork
+    output: TokenWork
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class DialogueCost:
+    """A conversation or an agent's run, with a prefix cache and without."""
+
+    turns: int
+    system_tokens: int
+    asked_tokens: int
+    answered_tokens: int
+    sent_tokens: float
+    computed_tokens: float
+    usd: float
+    usd_without_cache: float
+    saving: float
+    first_turn_usd: float
+    last_turn_usd: float
+    last_turn_usd_without_cache: float
+
+
+@dataclass(frozen=True, slots=True)
+class ContextCost:
+    """One sequence at a context: the time and price of its first token, of each further one, and what it displaces.
+
+    displaced: sequences of the ordinary length that would fit in its place; running: that decode together; step_ms:
+    one decode step of them, without the prompts of others.
+    """
+
+    context: int
+    ttft_ms: float
+    prompt_usd: float
+    token_usd: float
+    output_usd_per_million: float
+    step_ms: float
+    running: float
+    slots: int
+    displaced: float
+    kv_bytes: float
+
+
+@dataclass(frozen=True)
+class Cost(DeploymentAnswer):
+    """What tokens cost on a deployment, why, and what follows from it. A part is None where it cannot be answered."""
+
+    prices: PriceResult
+    reason: Reason
+    conversation: DialogueCost | None
+    agent: DialogueCost | None
+    ordinary_context: ContextCost
+    long_context: ContextCost | None
+    recompute: RecomputeCost
+    waste: Waste
+    eviction: EvictionCost | None
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain Python values, ready for JSON."""
+        plain = asdict(self)
+        plain["warnings"] = list(self.warnings)
+        if self.eviction is not None:
+            plain["eviction"]["crossings"] = list(self.eviction.crossings)
+        return plain
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row a number: section, name, value."""
+        plain = self.to_dict()
+        sections = {key: value for key, value in plain.items() if isinstance(value, dict)}
+        return [
+            {"section": section, "name": name, "value": value}
+            for section, values in sections.items()
+            for name, value in _flat(values)
+        ]
+
+
+def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Nested names joined by a dot, lists by semicolons."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{inner}", deeper) for inner, deeper in _flat(value))
+        else:
+            yield name, ";".join(map(str, value)) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class CostQuestion:
+    """Lengths of requests, what runs at once, and the dialogues to price; counts in tokens."""
+
+    isl: Length
+    osl: Length
+    cached: int
+    concurrency: int | None
+    utilisation: float
+    pue: float
+    conversation: Dialogue
+    agent: Dialogue
+    long_context: int
+    long_given: bool
+    reserve: int | None
+
+    @property
+    def prompt(self) -> float:
+        """Mean prompt, in whole tokens."""
+        return float(max(round(self.isl.mean), 1))
+
+    @property
+    def output(self) -> float:
+        """Mean output, in whole tokens."""
+        return float(max(round(self.osl.mean), 1))
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> CostQuestion:
+        """Read keywords that `Cost` has checked; those of the deployment and of prices are left alone.
+
+        Raises WorkloadError for numbers that make no sense together.
+        """
+        usual = {name: option.default for name, option in options_of(CostOptions).items()} | {"long_context": _LONG}
+        said = usual | dict(given)
+        isl, osl = (parse_length(str(said[key])) for key in ("isl", "osl"))
+        answer, shared = max(round(osl.mean), 1), said["shared_prompt"]
+        asked = cls(
+            isl, osl, said["cached"], said["concurrency"],
+            positive(said["utilisation"], "utilisation"),
+            positive(1.0 if said["pue"] is None else said["pue"], "pue"),
+            Dialogue(said["turns"], said["system_prompt"], said["question"], answer, shared),
+            Dialogue(said["calls"], said["agent_prompt"], said["tool_result"], said["tool_call"], shared),
+            said["long_context"], "long_context" in given, said["reserve"],
+        )  # fmt: skip
+        if asked.utilisation > 1.0:
+            raise WorkloadError(f"utilisation is a share of the time, above 0 and at most 1, not {asked.utilisation:g}")
+        if asked.pue < 1.0:
+            raise WorkloadError(
+                f"pue is power of the building over power of the machines, at least 1, not {asked.pue:g}"
+            )
+        both = asked.prompt + asked.output
+        if asked.reserve is not None and asked.reserve < both:
+            raise WorkloadError(f"reserve={asked.reserve} holds no mean request of {both:.0f} tokens")
+        if asked.cached >= asked.prompt:
+            raise WorkloadError(f"cached={asked.cached} leaves nothing of isl={asked.prompt:.0f} to compute; use less")
+        return asked
+
+
+def refuse_misfit(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any], misfit: str) -> None:
+    """Say what `estimate` says of such a batch, or else `misfit`. Raises DoesNotFitError."""
+    asked = part_of(given, (*WORKLOAD_KEYS, *options_of(Layout)))
+    try:
+        estimate(model, gpu, **asked)
+    except DoesNotFitError as error:
+        raise DoesNotFitError(str(error).partition(" (--allow-oom")[0]) from None  # an option of estimate alone
+    raise DoesNotFitError(misfit)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A deployment, what is asked of it, and what its tokens take and cost; `room`: such sequences that fit."""
+
+    predictor: Predictor
+    asked: CostQuestion
+    times: TokenTimes
+    prices: TokenPrices
+    room: float
+
+    @property
+    def usd_per_second(self) -> float:
+        """Of a replica, idle time included."""
+        return float(self.prices.replica_usd_per_hour) / _HOUR / self.asked.utilisation
+
+    @property
+    def running(self) -> float:
+        """Sequences at once."""
+        return float(self.times.load.users)
+
+    def inputs(self) -> dict[str, Any]:
+        """Every input as it was understood."""
+        plan, asked = self.predictor.plan, self.asked
+        degrees = {name: getattr(plan.deployment, name) for name in ("tp", "pp", "ep", "dp", "cp")}
+        formats = getattr(plan.precision.formats, plan.model.matrices[-1]).value
+        lengths = {"isl": int(asked.prompt), "osl": int(asked.output), "cached": asked.cached}
+        return {**lengths, "concurrency": asked.concurrency, **degrees, "weights": formats,
+                "kv": plan.precision.kv.value, "pue": asked.pue}  # fmt: skip
+
+    def long_context(self, notes: list[str]) -> ContextCost | None:
+        """The long context, or as much of it as the model has; None, and a note, where it does not fit."""
+        tokens, model = self.asked.long_context, self.predictor.plan.model
+        if model.max_context is not None and tokens > model.max_context:
+            if not self.asked.long_given:
+                tokens = model.max_context
+            notes.append(f"long context: {model.name}'s own maximum is {model.max_context} tokens")
+        prompt = float(tokens) - min(self.asked.output, float(tokens) - 1.0)
+        if float(slots(self.predictor, prompt, float(tokens) - prompt)) < 1.0:
+            notes.append(f"long context: not one sequence of {tokens} tokens fits in memory")
+            return None
+        return context_cost(self, int(prompt), tokens)
+
+
+def price_result(served: Served, notes: list[str]) -> PriceResult:
+    """Prices with their interval, energy, and the price of holding a token."""
+    prices, times, plan = served.prices, served.times, served.predictor.plan
+    deployment, accelerator, pue = plan.deployment, plan.system.accelerator, served.asked.pue
+    watts = None
+    if accelerator.tdp_w:
+        notes.append(f"{POWER_ASSUMPTION}; PUE {pue:g}")
+        watts = float(deployment_watts(accelerator, deployment.gpus, pue, deployment.power_cap))
+    else:
+        notes.append(f"energy: {accelerator.name} has no rated power in its file")
+    cached, fresh, made = (
+        None if watts is None else float(joules_per_token(watts, float(each)))
+        for each in (times.cached, times.input, times.output)
+    )
+    work = Workload(1.0, times.load.isl, times.load.osl)
+    pool = served.predictor.memory.evaluate(1.0, work.longest_context, work.isl).kv_pool_tokens
+    holding = float(prices.replica_usd_per_hour) / served.asked.utilisation / float(pool * plan.deployment.dp) * MILLION
+    saved = float(prices.input_usd_per_million - prices.cached_usd_per_million)
+    interval = None
+    if plan.calibration:
+        interval = {
+            "input_usd_per_million": _span(float(prices.input_usd_per_million), times.prompt),
+            "output_usd_per_million": _span(float(prices.output_usd_per_million), times.step),
+        }
+    return PriceResult(
+        float(prices.hour.usd_per_gpu_hour), prices.hour.source, plan.deployment.gpus,
+        float(prices.replica_usd_per_hour), served.asked.utilisation, served.running,
+        float(prices.cached_usd_per_million), float(prices.input_usd_per_million),
+        float(prices.output_usd_per_million), float(prices.request_usd), float(times.asymmetry), interval,
+        watts, cached, fresh, made, holding, saved / holding * _HOUR,
+    )  # fmt: skip
+
+
+def _span(price: float, time: Time) -> list[float]:
+    return [price * float(time.low / time.expected), price * float(time.high / time.expected)]
+
+
+def dialogue_cost(served: Served, dialogue: Dialogue, name: str, notes: list[str]) -> DialogueCost | None:
+    """Price the turns; None, and a note, where the last one does not fit."""
+    try:
+        time = dialogue_time(served.predictor, dialogue, served.running)
+    except DoesNotFitError as error:
+        notes.append(f"{name}: {error}")
+        return None
+    second = served.usd_per_second
+    longest = float(dialogue.prompts()[0][-1]) + dialogue.answered
+    limit = served.predictor.plan.model.max_context
+    if limit is not None and longest > limit:
+        notes.append(f"{name}: its last turn of {longest:.0f} tokens exceeds the model's maximum of {limit}")
+    return DialogueCost(
+        dialogue.turns, dialogue.system, dialogue.asked, dialogue.answered, time.sent_tokens, time.computed_tokens,
+        second * float(time.cached.sum()), second * float(time.recomputed.sum()), time.saving,
+        second * float(time.cached[0]), second * float(time.cached[-1]), second * float(time.recomputed[-1]),
+    )  # fmt: skip
+
+
+def context_cost(served: Served, prompt: int, context: int | None = None) -> ContextCost:
+    """A sequence with this prompt, among as many of its kind as fit (and are asked for)."""
+    predictor, asked = served.predictor, served.asked
+    tokens = prompt + asked.output if context is None else float(context)
+    osl = tokens - prompt
+    room = float(slots(predictor, float(prompt), osl))
+    times = token_times(predictor, InFlight(min(room, served.running), float(prompt), osl))
+    second = served.usd_per_second
+    alone = predictor.ttft(Workload(1.0, float(prompt), osl)).expected
+    kept = float(predictor.memory.evaluate(1.0, tokens, float(prompt)).kv_bytes)
+    return ContextCost(
+        int(tokens), float(alone) * 1e3, second * float(times.prompt.expected), second * float(times.output),
+        second * float(times.output) * MILLION, float(times.step.expected) * 1e3, min(room, served.running), int(room),
+        served.room / room, kept,
+    )  # fmt: skip
+
+
+def waste_cost(served: Served, notes: list[str]) -> Waste:
+    """Reservations of the longest length against blocks."""
+    asked, plan = served.asked, served.predictor.plan
+    both = int(served.asked.prompt + served.asked.output)
+    longest = asked.reserve or plan.deployment.settings.max_model_len or plan.model.max_context or both
+    if longest < both:
+        notes.append(f"reserved room: a request of {both} tokens is longer than the {longest} that are admitted")
+    return memory_waste(served.predictor, asked.isl, asked.osl, max(longest, both))
+
+
+def eviction_cost(served: Served, notes: list[str]) -> EvictionCost | None:
+    """Swap or recompute one sequence of the mean length; None, and a note, without a host link."""
+    length = int(served.asked.prompt + served.asked.output / 2.0)
+    longest = served.predictor.plan.model.max_context or served.asked.long_context
+    found = eviction(served.predictor, length, max(longest, length))
+    if found is None:
+        notes.append(f"eviction: no host link is known of {served.predictor.plan.system.accelerator.name}")
+    return found
+
+
+def why(times: TokenTimes, given: TokenWork, made: TokenWork, experts: bool = False) -> str:
+    """Set the FLOP of the two beside their bytes and their time; `experts`: not every token visits every weight."""
+    load = times.load
+    context = float(load.isl) + float(load.osl) / 2.0
+    weights = f"{made.shared_by:.0f} tokens share one reading of the weights in a decode step, {given.shared_by:.0f}"
+    fewer = " (an expert's only those that visit it)" if experts else ""
+    return (
+        f"An output token takes {made.flops / given.flops:.2f} x the FLOP of an input token and "
+        f"{made.seconds / given.seconds:.1f} x its time: {weights} in a prompt{fewer}; and for each output token "
+        f"a sequence reads its own cache of about {context:,.0f} tokens, which all tokens of a prompt share."
+    )
+
+
+@keywords(CostOptions)
+def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Unpack[CostOptions]) -> Cost:
+    """What tokens cost on a deployment, why output costs more than input, and what follows from it.
+
+    Args:
+        model: a name, a Hugging Face id, or a path, as `estimate` takes it.
+        gpu: an accelerator's name or a path to its file.
+        **scenario: the options of `Cost` in docs/cli.md: lengths, deployment, prices, dialogues; None is the default.
+
+    Returns:
+        `Cost`: USD a million cached, input and output tokens; conversations, agents and long contexts; decoding
+        without a cache; memory that is wasted; swapping or recomputing.
+
+    Raises:
+        InputError: (and its kinds) for anything that makes no sense, and for an accelerator without a price;
+        DoesNotFitError if not one such request fits.
+
+    >>> c = cost("llama-3-8b", isl=2000, osl=300, concurrency=64, price=3.0, calibration="none")
+    >>> p = c.prices
+    >>> p.cached_usd_per_million < p.input_usd_per_million < p.output_usd_per_million
+    True
+    >>> round(p.output_usd_per_million, 3)  # (15.0 + 18.1) GB over 3.35 TB/s, 64 tokens, 3 USD an hour
+    0.128
+    """
+    given = read(CostOptions, scenario)
+    asked = CostQuestion.read(given)
+    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
+    resolved = resolve(model, gpu, deployment, given.get("calibration"))
+    plan = resolved.plan
+    # A PUE alone is about energy, not about the price.
+    money = given if "purchase" in given else {key: value for key, value in given.items() if key != "pue"}
+    hour = read_price(plan.system.accelerator, money)
+    room = float(slots(resolved.predictor, asked.prompt, asked.output))
+    if room < 1.0:
+        lengths = {"isl": int(asked.prompt), "osl": int(asked.output)}
+        refuse_misfit(model, gpu, given | lengths, f"{plan.model.name}: not one request fits in memory")
+    running = room if asked.concurrency is None else min(float(asked.concurrency), room)
+    load = InFlight(running, asked.prompt, asked.output, float(asked.cached))
+    times = token_times(resolved.predictor, load)
+    prices = token_prices(times, hour, deployment.gpus, asked.utilisation)
+    served = Served(resolved.predictor, asked, times, prices, room)
+    input_work, output_work = token_work(resolved.predictor, times)
+    notes = []
+    if asked.concurrency is not None and asked.concurrency > room:
+        notes.append(f"{room:.0f} of {asked.concurrency} sequences fit at a time; prices are those of {room:.0f}")
+    return Cost(
+        **about(plan),
+        inputs=served.inputs(),
+        prices=price_result(served, notes),
+        reason=Reason(
+            input_work, output_work, why(served.times, input_work, output_work, "experts" in plan.model.matrices)
+        ),
+        conversation=dialogue_cost(served, asked.conversation, "conversation", notes),
+        agent=dialogue_cost(served, asked.agent, "agent", notes),
+        ordinary_context=context_cost(served, int(asked.prompt)),
+        long_context=served.long_context(notes),
+        recompute=naive_decoding(resolved.predictor, int(asked.prompt), int(asked.output)),
+        waste=waste_cost(served, notes),
+        eviction=eviction_cost(served, notes),
+        warnings=(*resolved.warnings, *notes),
+    )

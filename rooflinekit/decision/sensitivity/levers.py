@@ -1,0 +1,286 @@
+"""The front door of levers: every move tried and ranked; names and keywords in, `Levers` out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from os import PathLike
+from typing import Any, Unpack
+
+from rooflinekit.decision.economics.cost import refuse_misfit
+from rooflinekit.decision.economics.price import (
+    PRICE_KEYS,
+    HourlyPrice,
+    positive,
+    quoted_price,
+    read_price,
+    usd_per_million,
+)
+from rooflinekit.decision.sensitivity.balance import Balance, balance, in_words
+from rooflinekit.decision.sensitivity.elasticity import Elasticity, elasticities
+from rooflinekit.decision.sensitivity.moves import Hints, Move, moves
+from rooflinekit.decision.sensitivity.question import METRICS, Question, Setting
+from rooflinekit.estimation.estimator import read_deployment, read_workload
+from rooflinekit.estimation.options import keywords, part_of, read
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
+from rooflinekit.estimation.scenario import Levers as LeverOptions
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.types.answer import DeploymentAnswer
+from rooflinekit.model.types.errors import InputError, RooflinekitError, UnknownNameError
+from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.speculation import Speculation
+from rooflinekit.simulation.outcome import about
+from rooflinekit.specs import load_accelerator, load_model
+
+__all__ = ["Levers", "MoveResult", "Operating", "levers"]
+
+_OWN = ("concurrency", "prefix", "gpus", "models", "by")
+_KEYS = (*WORKLOAD_KEYS, *DEPLOYMENT_KEYS, *SPECULATION_KEYS, *PRICE_KEYS, *_OWN, "calibration")
+
+
+@dataclass(frozen=True, slots=True)
+class Operating:
+    """What a deployment answers; USD are None where nobody knows a price."""
+
+    ttft_ms: float
+    tpot_ms: float
+    output_tok_s: float
+    output_tok_s_per_gpu: float
+    gpus: int
+    running: float  #: sequences that decode together
+    kv_bytes_per_token: float
+    gpu_seconds_per_token: float  #: of an output token, its share of the prompts included
+    usd_per_million_output: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MoveResult:
+    """One change and what it gives; `ratio` is each metric over that of the present deployment."""
+
+    move: str
+    option: str
+    caveat: str
+    possible: bool
+    reason: str  #: why it is not possible
+    answer: Operating | None
+    ratio: dict[str, float | None]  #: ttft, tpot, throughput (of one accelerator), cost
+    warnings: tuple[str, ...] = ()  #: what a user should hear about it that is not true of the present deployment
+
+    def to_row(self) -> dict[str, Any]:
+        """One flat row; empty cells where it is not possible."""
+        head = {"move": self.move, "option": self.option, "possible": self.possible}
+        ratios = {f"{name}_ratio": self.ratio.get(name) for name in ("ttft", "tpot", "throughput", "cost")}
+        fields = Operating.__slots__
+        numbers = {name: None if self.answer is None else getattr(self.answer, name) for name in fields}
+        words = {"caveat": self.caveat, "reason": self.reason, "warnings": "; ".join(self.warnings)}
+        return {**head, **ratios, **numbers, **words}
+
+
+@dataclass(frozen=True)
+class Levers(DeploymentAnswer):
+    """Elasticities of a deployment's answers, what its decode steps read, and moves ranked by gain."""
+
+    by: str  #: metric that ranks the moves
+    price: dict[str, Any] | None
+    answer: Operating
+    elasticities: tuple[Elasticity, ...]
+    balance: Balance
+    sentence: str
+    moves: tuple[MoveResult, ...]  #: possible ones, best first, and then the others
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain Python values, ready for JSON."""
+        plain = asdict(self)
+        shares = {"lever": self.balance.lever, "weight_share": self.balance.weight_share}
+        plain["balance"] |= shares | {"kv_share": self.balance.kv_share}
+        for name in ("elasticities", "moves", "warnings"):
+            plain[name] = list(plain[name])
+        plain["moves"] = [entry | {"warnings": list(entry["warnings"])} for entry in plain["moves"]]
+        return plain
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """The moves, one flat row each."""
+        return [move.to_row() for move in self.moves]
+
+
+def checked(scenario: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords that were given. Raises InputError for one nobody knows, or two that exclude each other."""
+    given = read(LeverOptions, scenario)
+    if given.get("by", "cost") not in METRICS:
+        raise UnknownNameError("metric to rank by", str(given["by"]), METRICS)
+    for key in ("batch", "context"):
+        if "concurrency" in given and given.get(key) not in (None, WORKLOAD_KEYS[key]):
+            raise InputError(f"{key} describes a static batch and excludes concurrency; leave it out")
+    return given
+
+
+def read_setting(model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str, Any]) -> tuple[Setting, Hints]:
+    """The deployment, what is asked of it, and what may be tried. Raises InputError and its kinds."""
+    work, users = read_workload(given)[0], "concurrency" in given
+    question = Question(replace(work, batch=float(given["concurrency"])) if users else work, users)
+    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
+    draft = Speculation.read(part_of(given, SPECULATION_KEYS))
+    models = _listed(given.get("models"), "models")
+    for name in models:
+        load_model(name)
+    hints = Hints(_accelerators(given.get("gpus")), given.get("prefix"), draft, models)
+    calibration = None if "calibration" not in given else str(given["calibration"])
+    return Setting(model, gpu, deployment, calibration, question), hints
+
+
+def _accelerators(given: object) -> Mapping[str, float | None] | None:
+    """Names, or names with their price an hour: a mapping, a list, or text such as `h200-sxm=3.5,l40s`."""
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        pairs = [(str(name), price) for name, price in given.items()]
+    else:
+        parts = [entry.partition("=") for entry in _listed(given, "gpus")]
+        pairs = [(name.strip(), price.strip() or None) for name, _, price in parts]
+    found: dict[str, float | None] = {}
+    for name, price in pairs:
+        load_accelerator(name)
+        found[name] = None if price is None else positive(_number(price), f"price of {name}")
+    return found
+
+
+def _number(price: object) -> object:
+    try:
+        return float(price) if isinstance(price, str) else price
+    except ValueError:
+        return price
+
+
+def _listed(given: object, name: str) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        return tuple(entry.strip() for entry in given.split(",") if entry.strip())
+    if isinstance(given, (list, tuple)):
+        return tuple(str(entry) for entry in given)
+    raise InputError(f"{name} must be names, such as 'a,b', not {given!r}")
+
+
+def read_price_or_say(gpu: Accelerator, given: dict[str, Any]) -> tuple[HourlyPrice | None, list[str]]:
+    """The price of an hour, or None and what to say about it."""
+    if not any(key in given for key in PRICE_KEYS) and quoted_price(gpu) is None:
+        return None, [
+            f"{gpu.name} has no price in its file: costs are ratios of GPU hours; give price (USD per GPU hour)"
+        ]
+    hour = read_price(gpu, given)
+    return hour, [f"price {float(hour.usd_per_gpu_hour):.2f} USD per GPU hour: {hour.source}"]
+
+
+def operate(setting: Setting, predictor: Predictor) -> Operating:
+    """Ask the question, and price the answer where the price of an hour is known."""
+    answer, gpus = setting.question.ask(predictor), predictor.plan.deployment.gpus
+    hour = setting.usd_per_gpu_hour
+    cost = None if hour is None else float(usd_per_million(hour, answer.tok_s_per_gpu))
+    return Operating(
+        answer.ttft * 1e3, answer.tpot * 1e3, answer.tok_s_per_gpu * gpus, answer.tok_s_per_gpu, gpus, answer.batch,
+        predictor.memory.kv_bytes_per_token, answer.gpu_seconds, cost,
+    )  # fmt: skip
+
+
+def try_move(move: Move, present: Setting, now: Operating, known: tuple[str, ...]) -> MoveResult:
+    """Make the move; what is refused, or does not fit, says why. `known` warnings are true of the present one too."""
+    if move.setting is None:
+        return MoveResult(move.name, move.option, move.caveat, False, move.reason, None, {})
+    reason = ""
+    for attempt in (move.setting, *move.fallbacks):
+        try:
+            predictor, warnings = attempt.resolved()
+            misfit = attempt.question.misfit(predictor)
+            if not misfit:
+                break
+            reason = reason or misfit
+        except RooflinekitError as error:
+            reason = reason or str(error)
+    else:
+        return MoveResult(move.name, move.option, move.caveat, False, reason, None, {})
+    then = operate(attempt, predictor)
+    cost: float | None = None
+    if attempt.gpu == present.gpu:  # accelerator seconds; on another in USD, if both prices are known
+        cost = then.gpu_seconds_per_token / now.gpu_seconds_per_token
+    elif then.usd_per_million_output is not None and now.usd_per_million_output is not None:
+        cost = then.usd_per_million_output / now.usd_per_million_output
+    ratio = {
+        "ttft": then.ttft_ms / now.ttft_ms,
+        "tpot": then.tpot_ms / now.tpot_ms,
+        "throughput": then.output_tok_s_per_gpu / now.output_tok_s_per_gpu,
+        "cost": cost,
+    }
+    wider = "" if attempt is move.setting else f" tp {attempt.deployment.tp}"
+    name, option = move.name + wider, move.option + wider.replace(" tp", " --tp")
+    new = tuple(warning for warning in warnings if warning not in known)
+    return MoveResult(name, option, move.caveat, True, "", then, ratio, new)
+
+
+def rank(move: MoveResult, by: str) -> tuple[int, float]:
+    """Possible moves by their gain, those without a price after them, impossible ones last."""
+    ratio = move.ratio.get(by)
+    if ratio is None:
+        return (1 if move.possible else 2), 0.0
+    return 0, -ratio if by == "throughput" else ratio
+
+
+@keywords(LeverOptions)
+def levers(
+    model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Unpack[LeverOptions]
+) -> Levers:
+    """What would help a deployment most.
+
+    Args:
+        model: a name, a Hugging Face id, or a path, as `estimate` takes it.
+        gpu: an accelerator's name or a path to its file.
+        **scenario: the options of `Levers` in docs/cli.md: work, deployment, prices, what to try; None is the default.
+
+    Returns:
+        `Levers`: the answer now, elasticities of TTFT, TPOT, throughput and cost, what a decode step reads, and moves
+        ranked by what they gain; those that are not possible say why.
+
+    Raises:
+        InputError: (and its kinds) for anything that makes no sense; DoesNotFitError if the deployment does not fit.
+
+    >>> found = levers("llama-3-8b", batch=1, isl=128, osl=128, calibration="none", gpus=["h200-sxm"])
+    >>> best = found.moves[0]
+    >>> found.balance.lever, best.move, round(best.ratio["tpot"], 2)  # 4 bits and a scale for 16, but for the LM head
+    ('weights', 'int4 weights', 0.31)
+    """
+    given = checked(scenario)
+    setting, hints = read_setting(model, gpu, given)
+    predictor, warnings = setting.resolved()
+    if misfit := setting.question.misfit(predictor):  # say what `estimate` says
+        asked = given | {"batch": 1} if setting.question.users else given
+        refuse_misfit(setting.model, setting.gpu, asked, f"{predictor.plan.model.name}: {misfit}")
+    plan, by = predictor.plan, given.get("by", "cost")
+    hour, notes = read_price_or_say(plan.system.accelerator, given)
+    setting = replace(setting, usd_per_gpu_hour=None if hour is None else float(hour.usd_per_gpu_hour))
+    answer = operate(setting, predictor)
+    tried = [try_move(move, setting, answer, warnings) for move in moves(setting, plan, hints)]
+    read = balance(predictor, setting.question.scaled(batch=answer.running).work)
+    slopes = elasticities(predictor, setting.question)
+    return Levers(
+        **about(plan),
+        inputs=_inputs(setting.question, predictor),
+        by=by,
+        price=None if hour is None else {"usd_per_gpu_hour": float(hour.usd_per_gpu_hour), "source": hour.source},
+        answer=answer,
+        elasticities=slopes,
+        balance=read,
+        sentence=in_words(read, slopes, setting.question.users, plan.model.max_context),
+        moves=tuple(sorted(tried, key=lambda move: rank(move, by))),
+        warnings=(*warnings, *notes),
+    )
+
+
+def _inputs(question: Question, predictor: Predictor) -> dict[str, Any]:
+    """Every input as it was understood."""
+    work, precision, deployment = question.work, predictor.plan.precision, predictor.plan.deployment
+    parallel = {"batch": None, "concurrency": None, "concurrency" if question.users else "batch": int(work.batch)}
+    counts = {"isl": int(work.isl), "osl": int(work.osl), "cached": int(work.cached)}
+    context = {"context": float(work.decode_context)}
+    degrees = {name: getattr(deployment, name) for name in ("tp", "pp", "ep", "dp", "cp")}
+    weights = getattr(precision.formats, predictor.plan.model.matrices[-1]).value
+    return {**parallel, **counts, **context, **degrees, "weights": weights, "kv": precision.kv.value}

@@ -1,0 +1,60 @@
+// Answers of the functions that Python printed (`library`), by name; no formula of the model stands here.
+"use strict";
+const CAUSES = ["compute", "memory", "network", "overhead"];
+const FUNCTIONS = DATA.library ? library(DATA.library) : [];
+
+const spanOf = ([bound, time, low, high]) => ({ bound, time, low, high });
+function partsOf(kernels, rows) {  // all launches of each kernel of a step
+  return kernels.map(([name, family, count, peak], place) => {
+    const [bound, time, low, high, compute, memory, network, overhead, flops, weights, read, written, activations] = rows[place];
+    return {
+      name, family, count, peak, bound, time, low, high, needs: [compute, memory, network, overhead],
+      flops: count * flops, weights: count * weights, cache: count * (read + written), activations: count * activations,
+    };
+  }).filter(({ family, time }) => family !== "host" || time > 0);
+}
+
+class View {  // a static batch
+  constructor(plan, at) {
+    const [ttft, tpot, memory, e2e, rate, prefill, decode] = FUNCTIONS[plan.static](at.batch, at.isl, at.osl, at.cached ?? 0, at.context ?? 0, at.speed);
+    const [capacity, weights, kv, activations, outside, total, pool, needed, available, room, fits] = memory;
+    Object.assign(this, {
+      at, gpus: plan.gpus, ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, rate, rateEach: rate / plan.gpus, rateUser: 1 / tpot[1],
+      memory: { capacity, weights, kv, activations, outside, total, pool, needed, available, room, fits: Boolean(fits) },
+    });
+    this.rows = { plan, prefill, decode };
+  }
+  get prefill() { return (this.first ??= partsOf(OFFERS.steps[this.rows.plan.prefill], this.rows.prefill)); }
+  get decode() { return (this.step ??= partsOf(OFFERS.steps[this.rows.plan.decode], this.rows.decode)); }
+}
+
+function loaded(plan, at) {  // what users feel at a rate, or as so many users; null where not one request fits
+  const [ttft, tpot, [e2e, running, rate, knee, stable, busy, queue, slots]] = FUNCTIONS[plan.load](at.rate ?? at.users, at.isl, at.osl, at.speed);
+  if (!(slots >= 1)) return null;
+  const tokens = Math.min(rate, knee) * at.osl;
+  return { at, ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, running, rate, knee, stable, busy, queue, slots, rateEach: tokens / plan.gpus, rateUser: 1 / tpot[1] };
+}
+
+function viewOf(plan, at) {  // under load: of the sequences that it keeps running, as many as fit at their full length
+  if (plan.load === null) return new View(plan, at);
+  const load = loaded(plan, at), batch = Math.max(Math.round(load?.running ?? 1), 1);
+  let view = new View(plan, { ...at, batch });
+  if (batch > Math.max(view.memory.room, 1)) view = new View(plan, { ...at, batch: Math.max(view.memory.room, 1) });
+  return Object.assign(view, { load });
+}
+const felt = (view) => view.load ?? view;
+
+function causes(parts) {  // seconds by cause: each part between its launch and the resource that it waits for
+  const seconds = { compute: 0, memory: 0, network: 0, overhead: 0 };
+  for (const { needs, time } of parts) {
+    let cause = 1;
+    for (const other of [0, 2]) if (needs[other] > needs[cause]) cause = other;
+    const whole = needs[3] + needs[cause], share = whole ? needs[3] / whole : 0;
+    seconds.overhead += share * time;
+    seconds[CAUSES[cause]] += (1 - share) * time;
+  }
+  return seconds;
+}
+const bytesOf = (parts) => parts.reduce((all, part) => ({
+  weights: all.weights + part.weights, cache: all.cache + part.cache, activations: all.activations + part.activations,
+}), { weights: 0, cache: 0, activations: 0 });
