@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.graph import BranchError, Graph, Pool, trace
+from rooflinekit.model.graph.merge import Merge
 from rooflinekit.model.graph.python import compiled
+from rooflinekit.model.graph.table import Table
 from rooflinekit.model.graph.templates import Library, array, call
-from rooflinekit.model.graph.trace import _flat
+from rooflinekit.model.graph.trace import flat
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
-from rooflinekit.model.types.numeric import choose, maximum, repeat, where
+from rooflinekit.model.types.numeric import choose, lattice, log2, maximum, repeat, sqrt, where
 from rooflinekit.model.types.workload import Workload
 
 DEPLOYMENTS: list[tuple[str, str, dict[str, Any]]] = [
@@ -56,7 +58,7 @@ def test_compiled_python_gives_the_bits_of_the_formulas(deployment: tuple[str, s
     graph = static(deployed)
     quick = compiled(graph)
     for at in ((1.0, 1.0, 2.0), (32.0, 1024.0, 256.0), (7.0, 3001.0, 100.0), (512.0, 128.0, 4096.0)):
-        expected = dict(_flat(answer(deployed, *at)))
+        expected = dict(flat(answer(deployed, *at)))
         assert list(expected) == list(graph.outputs)
         assert max(map(apart, quick(*at), expected.values())) < 1e-12, at
 
@@ -66,10 +68,10 @@ def test_loads_below_and_above_the_knee_are_one_graph(deployment: tuple[str, str
     deployed = predictor(*deployment)
     quick = compiled(trace(lambda rate, isl, osl: open_loop(deployed, rate, Traffic(isl, osl)), ["rate", "isl", "osl"]))
     for at in ((0.01, 1000.0, 200.0), (0.5, 500.0, 300.0), (1e5, 500.0, 300.0)):
-        expected = [value for _, value in _flat(open_loop(deployed, at[0], Traffic(*at[1:])))]
+        expected = [value for _, value in flat(open_loop(deployed, at[0], Traffic(*at[1:])))]
         assert max(map(apart, quick(*at), expected)) < 1e-12, at
     graph = trace(lambda users: closed_loop(deployed, users, Traffic(1024.0, 256.0, requests=4.0)), ["users"])
-    expected = [value for _, value in _flat(closed_loop(deployed, 48.0, Traffic(1024.0, 256.0, requests=4.0)))]
+    expected = [value for _, value in flat(closed_loop(deployed, 48.0, Traffic(1024.0, 256.0, requests=4.0)))]
     assert max(map(apart, compiled(graph)(48.0), expected)) < 1e-12
 
 
@@ -96,6 +98,34 @@ def test_every_operator_passes_through(x: float, y: float) -> None:
 
     quick = compiled(trace(each, ["x", "y"]))
     assert list(quick(x, y)) == [float(value) for value in each(x, y)]
+
+
+@given(x=st.floats(0.1, 10.0))
+@settings(max_examples=20, deadline=None)
+def test_many_graphs_are_one_with_parameters(x: float) -> None:
+    """Numbers, tables and terms that some lack become parameters; where formulas differ, a parameter chooses."""
+    pool = Pool()
+    given = pool.variable("x")
+    tables = [Table(((0.0, 10.0),), values) for values in ((1.0, 3.0), (2.0, 5.0))]
+
+    def formula(factor: float, table: Table, extra: Any, root: bool) -> Any:
+        terms = maximum(factor * given, 3.0) + lattice(table, [given])
+        terms = terms if extra is None else terms + extra
+        (counted,) = repeat(5, [given], lambda a: [a + factor], lambda a: a > 20.0)
+        return (sqrt(terms) if root else terms / factor) + counted
+
+    alone = (
+        formula(1.0, tables[0], None, False),
+        formula(2.0, tables[0], given * given, False),
+        formula(2.5, tables[1], log2(given + 1.0) * 3.0, True),
+    )
+    merge = Merge(pool)
+    one, parameters = merge.merged(alone), merge.parameters.values()
+    quick = compiled(Graph(("x", *(str(entry.node.arguments[0]) for entry in parameters)), {"": one}))
+    for place, graph in enumerate(alone):
+        values = [entry.values[place] for entry in parameters]
+        (found,) = quick(x, *(value.at if isinstance(value, Table) else value for value in values))
+        assert found == pytest.approx(compiled(Graph(("x",), {"": graph}))(x)[0], rel=1e-15)
 
 
 def test_graphs_of_one_shape_share_a_function_and_call_each_other() -> None:

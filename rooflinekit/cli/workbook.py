@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.cli.command import command
 from rooflinekit.cli.output import emit
 from rooflinekit.decision.economics.price import price_among
-from rooflinekit.estimation.options import part_of
-from rooflinekit.estimation.scenario import Workbook, Written
+from rooflinekit.estimation.scenario import Layout, Prefix, Requests, Speculation, Workbook, Written
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.writing import check_target
@@ -19,17 +18,34 @@ if TYPE_CHECKING:
 
 __all__ = ["workbook"]
 
-_PLURAL = {"model": "models", "gpu": "gpus"}
-_STARTS = {"requests": "requests_per_hour", "ttft": "ttft_ms", "tpot": "tpot_ms"}
-_CELLS = ("batch", "isl", "osl", "users", "requests", "rate", "peak", "headroom", "ttft", "tpot", "price")
+_OFFERED = {"model": "models", "gpu": "gpus"} | {
+    key: key for key in ("tp", "pp", "ep", "dp", "cp", "microbatches", "weights", "kv", "engine", "calibration")
+}
+_STARTS = {"requests": "requests_per_hour", "ttft": "ttft_ms", "tpot": "tpot_ms"} | {
+    key: key
+    for key in (
+        "batch",
+        "isl",
+        "osl",
+        "cached",
+        "users",
+        "rate",
+        "peak",
+        "headroom",
+        "price",
+        "burstiness",
+        "isl_cv",
+        "osl_cv",
+    )
+}
 _SHOWN = 3  # reasons that are printed; the sheet Notes has all
 
 
-@command(
-    Written, Workbook, arguments={}, leave=("format",),
+@command(  # the lists of a workbook count where a deployment has one value, and come first in the help
+    Written, Workbook, Prefix, Layout, Speculation, Requests, Workbook, arguments={}, leave=("format",),
     examples=(
         "rooflinekit workbook --model llama-3.1-8b,llama-3.3-70b --gpu h100,h200",
-        "rooflinekit workbook --rate 20rps",
+        "rooflinekit workbook --model deepseek-v3 --gpu h200-sxm --tp 1,8 --dp 1,8 --ep 1,8 --rate 20rps",
     ),
 )  # fmt: skip
 def workbook(*, out: Path = Path("workbook.xlsx"), force: bool = False, **said: Any) -> None:
@@ -37,15 +53,12 @@ def workbook(*, out: Path = Path("workbook.xlsx"), force: bool = False, **said: 
     from rooflinekit.report.workbook import Choices, Planned, write_workbook
 
     check_target(out, force)
-    offered: dict[str, Any] = {
-        _PLURAL.get(key, key): tuple(said[key]) for key in ("model", "gpu", "tp", "weights", "kv") if key in said
-    }
-    choices = Choices(**offered, **part_of(said, ("engine", "calibration")))
-    lengths = {key: said[key] for key in ("isl", "osl") if key in said}
-    for key, tokens in lengths.items():
-        if isinstance(tokens, str):
+    offered, starts = ({told[key]: said.pop(key) for key in told.keys() & said.keys()} for told in (_OFFERED, _STARTS))
+    lists: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in offered.items()}
+    choices = Choices(**lists, scenario=said)
+    for key in ("isl", "osl"):
+        if isinstance(tokens := starts.get(key), str):
             raise InputError(f"{key} of a workbook is a number of tokens, not {tokens!r}")
-    starts = {_STARTS.get(key, key): value for key, value in said.items() if key in _CELLS}
     if isinstance(price := starts.get("price"), dict):
         starts["price"] = price_among(price, [load_accelerator(gpu).value for gpu in choices.gpus])
     emit(_summary(out, write_workbook(out, choices, Planned(**starts))))

@@ -127,11 +127,11 @@ def read_workload(given: Mapping[str, Any]) -> tuple[Workload, dict[str, Any]]:
     >>> float(work.isl), round(traffic["isl_cv"], 3)
     (900.0, 1.0)
     """
-    from rooflinekit.estimation.lengths import cv, parse_length  # noqa: PLC0415 - statistics take a while to import
-
     counts, traffic = WORKLOAD_KEYS | part_of(given, WORKLOAD_KEYS), part_of(given, LOAD_KEYS)
     for key in ("isl", "osl"):
         if isinstance(counts[key], str):
+            from rooflinekit.estimation.lengths import cv, parse_length  # noqa: PLC0415 - statistics take a while
+
             length = parse_length(counts[key])
             counts[key] = max(round(length.mean), 1)
             if (spread := cv(length)) and f"{key}_cv" in traffic:

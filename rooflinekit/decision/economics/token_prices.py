@@ -123,7 +123,7 @@ def token_prices(times: TokenTimes, hour: HourlyPrice, gpus: Numeric = 1, utilis
     utilisation: the share of the paid time that the replica works at this load; the rest is idle and spread over all
     tokens alike.
 
-    >>>     >>> second, load = Time(1.0, 1.0, 1.0, 1.0), InFlight(1.0, 100.0, 10.0)
+    >>> second, load = Time(1.0, 1.0, 1.0, 1.0), InFlight(1.0, 100.0, 10.0)
     >>> times = TokenTimes(1e-6, 1e-5, 1e-4, second, Time(1e-3, 1e-3, 1e-3, 1e-3), load)
     >>> p = token_prices(times, HourlyPrice(3.6, "given"), utilisation=0.5)  # 0.001 USD a second, half of them idle
     >>> p.cached_usd_per_million, p.input_usd_per_million, p.output_usd_per_million

@@ -32,7 +32,7 @@ def scaled(predictor: Predictor, resource: str, factor: Any) -> Predictor:
     >>> plain = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
     >>> twice = scaled(plain, "bandwidth", 2.0)
     >>> one = Workload(1.0, 128.0, 2.0)
-    >>> round(plain.tpot(one).time / twice.tpot(one).time, 6)  # one sequence: the memory and nothing else
+    >>> round(plain.tpot(one).expected / twice.tpot(one).expected, 6)  # one sequence: the memory and nothing else
     2.0
 
     Raises KeyError for another resource.

@@ -10,7 +10,7 @@ from typing import Any
 
 from rooflinekit.model.graph.symbol import Pool, Quantity, Symbol
 
-__all__ = ["Graph", "reachable", "trace", "variables"]
+__all__ = ["Graph", "bare", "flat", "reachable", "trace", "variables"]
 
 Inputs = Iterable[str] | Mapping[str, Quantity | None]
 
@@ -50,7 +50,7 @@ def trace(
     names = dict(inputs) if isinstance(inputs, Mapping) else dict.fromkeys(inputs)
     pool = pool or Pool(at)
     given = {name: pool.variable(name, quantity) for name, quantity in names.items()}
-    return Graph(tuple(names), dict(_flat(function(**given))))
+    return Graph(tuple(names), dict(flat(function(**given))))
 
 
 def reachable(outputs: Iterable[Any]) -> list[Symbol]:
@@ -65,12 +65,19 @@ def reachable(outputs: Iterable[Any]) -> list[Symbol]:
     return sorted(found, key=attrgetter("index"))
 
 
+def bare(node: Any) -> Any:
+    """The node without its name."""
+    while isinstance(node, Symbol) and node.op == "named":
+        node = node.arguments[0]
+    return node
+
+
 def variables(node: Symbol) -> set[str]:
     """Names of the inputs that it depends on."""
     return {part.arguments[0] for part in reachable([node]) if part.op == "var"}
 
 
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Numbers and symbols of nested dataclasses, mappings and sequences; what is neither is left out."""
     inside = f"{name}." if name else ""
     if isinstance(value, Symbol):
@@ -79,10 +86,10 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, float(value)
     elif isinstance(value, Mapping):
         for key, part in value.items():
-            yield from _flat(part, f"{inside}{key}")
+            yield from flat(part, f"{inside}{key}")
     elif isinstance(value, (list, tuple)):
         for place, part in enumerate(value):
-            yield from _flat(part, f"{inside}{place}")
+            yield from flat(part, f"{inside}{place}")
     elif is_dataclass(value):
         for entry in fields(value):
-            yield from _flat(getattr(value, entry.name), f"{inside}{entry.name}")
+            yield from flat(getattr(value, entry.name), f"{inside}{entry.name}")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import NormalDist
+from functools import cache
 
 from rooflinekit.model.graph.symbol import named
 from rooflinekit.model.traffic.closed_form import Loaded, Traffic
@@ -24,7 +24,6 @@ from rooflinekit.model.types.numeric import Numeric, absolute, exp, log, maximum
 __all__ = ["QUANTILES", "Spread", "goodput", "spread"]
 
 QUANTILES = (0.5, 0.9, 0.99)
-_NORMAL = NormalDist()
 _TINY = 1e-300
 _GRID = tuple((i + 0.5) / 400 for i in range(400))
 
@@ -61,11 +60,11 @@ def spread(loaded: Loaded, traffic: Traffic, closed: bool) -> Spread:
         return ttft_mean + late(q)
 
     def tpot(q: float) -> Numeric:
-        return maximum(tpot_mean + _NORMAL.inv_cdf(q) * slow, loaded.shared.step.expected)
+        return maximum(tpot_mean + _deviations(q) * slow, loaded.shared.step.expected)
 
     def e2e(q: float) -> Numeric:
         answer = (osl - 1.0) * tpot_mean
-        beside = _NORMAL.inv_cdf(q) * slow * (osl - 1.0)
+        beside = _deviations(q) * slow * (osl - 1.0)
         answers = _lognormal(q, traffic.osl_cv) * answer
         return loaded.e2e + _combined(
             {"first token": late(q), "length of the answer": answers, "prompts beside": beside}
@@ -113,4 +112,12 @@ def _burst(q: float, last: Numeric, first: Numeric) -> Numeric:
 def _lognormal(q: float, cv: Numeric) -> Numeric:
     """Quantile of a lognormal variable of mean 1, from its mean."""
     sigma = sqrt(log(1.0 + cv * cv))
-    return exp(_NORMAL.inv_cdf(q) * sigma - sigma * sigma / 2.0) - 1.0
+    return exp(_deviations(q) * sigma - sigma * sigma / 2.0) - 1.0
+
+
+@cache
+def _deviations(q: float) -> float:
+    """Standard deviations from the mean of a normal distribution to its quantile q."""
+    from statistics import NormalDist  # noqa: PLC0415 - it takes a while to import, and only a load pays for it
+
+    return NormalDist().inv_cdf(q)

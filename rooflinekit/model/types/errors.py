@@ -19,7 +19,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 __all__ = [
     "ArchitectureError",
@@ -114,5 +113,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     >>> nearest("h10-sxm", ["h100-sxm", "l4", "h100-pcie"])
     ['h100-sxm', 'h100-pcie']
     """
+    from difflib import get_close_matches  # noqa: PLC0415 - only a slip pays for it
+
     by_folded = {candidate.lower(): candidate for candidate in known}
     return [by_folded[hit] for hit in get_close_matches(name.lower(), by_folded, n=count, cutoff=0.45)]

@@ -1,224 +1,167 @@
-"""The sheets that formulas look numbers up in: accelerators, models, deployments, kernels, corrections."""
+"""The sheets that formulas look numbers up in: models, accelerators, deployments, constants, corrections."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from rooflinekit.model.coefficients import KernelCoefficients, PlanCoefficients, SurfaceSlice
-from rooflinekit.model.coefficients.memory import MOST_SLOPES
-from rooflinekit.model.coefficients.plan import HostCoefficients
-from rooflinekit.report.workbook.columns import COLUMNS, EMPTY, kernel_row
-from rooflinekit.report.workbook.formula import Range
-from rooflinekit.report.workbook.offers import Offer, Offers
-from rooflinekit.report.workbook.sheet import Book, Sheet, column_letters
+from rooflinekit.model.graph.cells import Cell, Tables, composed, function, literal, when
+from rooflinekit.model.graph.symbol import Symbol
+from rooflinekit.model.graph.table import Table
+from rooflinekit.model.graph.trace import reachable
+from rooflinekit.report.workbook.offers import Offers
+from rooflinekit.report.workbook.sheet import Book, Sheet
 
-__all__ = ["DEPLOYMENT", "Data", "Table", "write_data"]
+__all__ = ["Constants", "lists", "write_constants", "write_gpus", "write_models", "write_tables"]
 
-_HOST = tuple(field.name for field in fields(HostCoefficients))
-_MEMORY = ("capacity", "weights", "outside", "slack", "allowance", "charge", "layer_token", "layer_base",
-           "sampler_token", "sampler_row", "sampler_base", "tokens", "rows", "profiled", "state", "block")  # fmt: skip
-_CAPS = tuple(f"{kind}_{number}" for kind in ("cap", "slope") for number in range(1, MOST_SLOPES + 1))
-_LAUNCHES = ("prefill_launches", "decode_launches")
-DEPLOYMENT = ("offered", "gpus", *_LAUNCHES, *(f"host_{name}" for name in _HOST), *_MEMORY, *_CAPS)
-"""What one deployment has besides its kernels."""
-
-_FAR = 1e15  # more tokens than any context, nodes beyond any size
 _HEAD = 3  # row of the heads
+_FAR = 1e15  # a node beyond any size
 
 
 @dataclass(frozen=True)
-class Table:
-    """A data sheet with one head row: its columns by name."""
+class Constants:
+    """The chosen deployment: whether there is one, why it cannot be run, and its numbers."""
 
-    sheet: Sheet
-    columns: dict[str, Range]
-
-    def column(self, name: str) -> Range:
-        """All cells of a column."""
-        return self.columns[name]
+    offered: Cell
+    reason: Cell
+    cells: Mapping[Symbol, Cell]
+    tables: Tables
 
 
-@dataclass(frozen=True)
-class Surfaces:
-    """Corrections, one a row: numbers of nodes, nodes of both axes, ratios with the second axis fastest."""
-
-    sheet: Sheet
-    rows: int
-    first: int  #: most nodes of the first axis
-    second: int
-    ratios: int  #: most ratios
-
-    def block(self, start: int, width: int) -> str:
-        """A block of columns over all rows, for INDEX."""
-        left, right = column_letters(start), column_letters(start + width - 1)
-        return f"{self.sheet.name}!${left}${_HEAD + 2}:${right}${_HEAD + 1 + self.rows}"
+def _filled(sheet: Sheet, columns: Sequence[str], rows: Sequence[Sequence[float | str]], style: str = "two") -> None:
+    """Heads and rows."""
+    sheet.heads(_HEAD, columns)
+    for number, row in enumerate(rows, _HEAD + 1):
+        for column, value in enumerate(row):
+            sheet.put(number, column, value, "text" if isinstance(value, str) else style)
+    sheet.page.freeze_panes(_HEAD + 1, 1)
 
 
-@dataclass(frozen=True)
-class Data:
-    """All of them."""
-
-    models: Table
-    gpus: Table
-    deployments: Table
-    kernels: Table
-    surfaces: Surfaces
-    slots: tuple[int, int, int]  #: most kernels of prefill, of decode, of decode with the context
+def write_models(book: Book, offers: Offers) -> None:
+    """What the drop-down of models offers."""
+    sheet = book.sheet("Models", "Models", "Drop-down of Inputs; the longest context that the model was made for.")
+    sheet.widths(32, 20)
+    rows = [(str(name), float(offers.contexts.get(str(name)) or 0)) for name in offers.lists["model"]]
+    _filled(sheet, ("model", "longest context [tokens]"), rows, "whole")
 
 
-def write_data(book: Book, offers: Offers) -> Data:
-    """Write the sheets; equal kernels and corrections stand once."""
-    kernels, surfaces = _Pool(), _Pool()
-    surfaces.place(None)
-    kernels.place(None)
-    plans = [entry.exported for entry in offers.entries if entry.exported]
-    groups = ("prefill", "decode", "growing")
-    for plan in plans:
-        for kernel in (kernel for group in groups for kernel in getattr(plan, group)):
-            table = kernel.timing.ratio if kernel.timing else None
-            surfaces.place(table if isinstance(table, SurfaceSlice) else None)
-            kernels.place(kernel)
-    slots = tuple(max(len(getattr(plan, group)) for plan in plans) for group in groups)
-    return Data(
-        _models(book, offers),
-        _gpus(book, offers),
-        _deployments(book, offers, kernels, slots),
-        _kernels(book, kernels, surfaces),
-        _surfaces(book, surfaces),
-        (slots[0], slots[1], slots[2]),
-    )
+def write_gpus(book: Book, offers: Offers) -> None:
+    """What the drop-down of accelerators offers, with prices and where they are from."""
+    note = "Datasheet numbers as shipped with rooflinekit; prices are dated quotes, and yours count more."
+    sheet = book.sheet("GPUs", "Accelerators", note)
+    sheet.widths(22, 15, 15, 15, 15, 15, 70)
+    columns = ("gpu", "memory [GB]", "bandwidth [GB/s]", "power [W]", "price [USD/h]", "price dated", "price source")
+    rows = []
+    for gpu in offers.gpus:
+        price = gpu.price
+        quote = (price.usd_per_hour, price.date, price.source) if price else (0.0, "", "none known: enter your own")
+        sizes = (float(gpu.memory_bytes) / 1e9, float(gpu.memory_bandwidth) / 1e9)
+        rows.append((gpu.name, *sizes, float(gpu.tdp_w), *quote))
+    _filled(sheet, columns, rows)
 
 
-class _Pool:
-    """Things in the order in which they first came, each once."""
-
-    def __init__(self) -> None:
-        self.places: dict[object, int] = {}
-
-    def place(self, thing: object) -> int:
-        """Its row, from 1."""
-        return self.places.setdefault(thing, len(self.places) + 1)
+def lists(offers: Offers, place: int) -> str:
+    """The range of a column of the sheet GPUs."""
+    return f"GPUs!${'ABCDEFG'[place]}${_HEAD + 2}:${'ABCDEFG'[place]}${_HEAD + 1 + len(offers.gpus)}"
 
 
-def _titled(book: Book, name: str, title: str, note: str) -> Sheet:
-    sheet = book.sheet(name)
-    sheet.put(0, 0, title, "title")
-    sheet.put(1, 0, note, "note")
+def write_constants(book: Book, offers: Offers, chosen: Sequence[Cell]) -> Constants:
+    """Every combination with its numbers, and those of the one that the cells `chosen` name."""
+    parameters, tables = list(offers.merge.parameters.values()), Tables()
+    columns = [[_number(value, tables) for value in entry.values] for entry in parameters]
+    known, last = _write_deployments(book, offers, columns), _HEAD + len(offers.entries)
+
+    def below(column: int) -> str:
+        return known.area((_HEAD + 1, column), (last, column))
+
+    sheet = book.sheet("Constants", "The chosen deployment", "Looked up on sheet Deployments; SI units.")
+    sheet.widths(26, 48, 60)
+    for number, text in enumerate(
+        ("combination", "row (0: no such combination)", "why it cannot be run", "can be run")
+    ):
+        sheet.put(_HEAD + number, 0, text)
+    key = chosen[0]
+    for cell in chosen[1:]:
+        key = composed("joined", composed("joined", key, literal("|")), cell)
+    key = sheet.put(_HEAD, 1, key)
+    place = [entry.key for entry in offers.entries].index(key.value)
+    entry = offers.entries[place]
+    row = function(f"IFERROR(MATCH({{0}},{below(0)},0),0)", place + 1.0, key)
+    row = book.name("dep_row", sheet.put(_HEAD + 1, 1, row))
+    reason = Cell(f'INDEX({below(1)},MAX(dep_row,1))&""', entry.reason)
+    reason = sheet.put(_HEAD + 2, 1, when(row >= 1.0, reason, "choose from the drop-downs of Inputs"))
+    offered = sheet.put(_HEAD + 3, 1, (row >= 1.0) & reason.equals(""), "general")
+    cells, uses, place = {}, _uses(offers), offers.run.index(entry)
+    for number, (parameter, values) in enumerate(zip(parameters, columns, strict=True)):
+        at = _HEAD + 5 + number
+        sheet.put(at, 0, f"p{number + 1}")
+        meaning = parameter.quantity.meaning if parameter.quantity else ""
+        sheet.put(at, 2, ": ".join(filter(None, (uses.get(parameter.node), meaning))))
+        value = Cell(f"INDEX({below(2 + number)},MAX(dep_row,1))", values[place])
+        cells[parameter.node] = sheet.put(at, 1, value, "general")
+    return Constants(offered, reason, cells, tables)
+
+
+def _number(value: Any, tables: Tables) -> float:
+    return float(tables.place(value)) if isinstance(value, Table) else float(literal(float(value)).value)
+
+
+def _write_deployments(book: Book, offers: Offers, columns: Sequence[Sequence[float]]) -> Sheet:
+    """One row a combination; what cannot be run has the numbers of the first that can."""
+    note = "One row a combination of the drop-downs: why it cannot be run, or its constants (sheet Constants)."
+    sheet = book.sheet("Deployments", "Deployments", note)
+    sheet.widths(48, 40)
+    sheet.heads(_HEAD, ("key", "reason", *(f"p{number}" for number in range(1, len(columns) + 1))))
+    run = iter(range(len(offers.run)))
+    for row, entry in enumerate(offers.entries, _HEAD + 1):
+        sheet.put(row, 0, entry.key)
+        sheet.put(row, 1, entry.reason)
+        place = next(run) if entry.traced is not None else 0
+        for column, values in enumerate(columns, 2):
+            sheet.put(row, column, values[place], "general")
+    sheet.page.freeze_panes(_HEAD + 1, 1)
     return sheet
 
 
-def _filled(
-    sheet: Sheet, columns: Sequence[str], rows: Sequence[dict[str, float | str]], style: str = "general"
-) -> Table:
-    """Write rows; zeros and empty texts are left out, which formulas read as 0."""
-    sheet.heads(_HEAD, columns)
-    for number, row in enumerate(rows, _HEAD + 1):
-        for column, name in enumerate(columns):
-            if value := row.get(name, 0.0):
-                sheet.put(number, column, value, "text" if isinstance(value, str) else style)
-    sheet.page.freeze_panes(_HEAD + 1, 1)
-    last = _HEAD + len(rows)
-    return Table(sheet, {name: sheet.down(column, _HEAD + 1, last) for column, name in enumerate(columns)})
+def _uses(offers: Offers) -> dict[Symbol, str]:
+    """The first kernel that each constant is part of."""
+    found: dict[Symbol, str] = {}
+    for node, (step, kernel, _) in offers.merge.named.items():
+        for part in reachable([node]):
+            if part.op == "var":
+                found.setdefault(part, f"{step}, {kernel}")
+    return found
 
 
-def _models(book: Book, offers: Offers) -> Table:
-    sheet = _titled(book, "Models", "Models", "Drop-down of Inputs; the longest context that the model was made for.")
-    sheet.page.set_column(0, 0, 32)
-    sheet.page.set_column(1, 1, 20)
-    rows: list[dict[str, float | str]] = [
-        {"model": name, "longest context [tokens]": float(offers.contexts.get(name) or 0)} for name in offers.models
-    ]
-    return _filled(sheet, ("model", "longest context [tokens]"), rows)
+def write_tables(book: Book, tables: Tables) -> None:
+    """The corrections, a row each, padded to the same width; and the names by which formulas find them."""
+    note = "Ratio measured / formula at nodes (powers of 2 of sizes), interpolated between them. A row is one table."
+    sheet = book.sheet("Surfaces", "Corrections", note)
+    rows = list(tables.rows)
+    axes = max((len(table.axes) for table in rows), default=1)
+    if not rows:
+        return
+    held = [[*table.axes, *[(0.0,)] * (axes - len(table.axes))] for table in rows]
+    widths = [max(len(nodes[axis]) for nodes in held) for axis in range(axes)]
+    most, last, start = max(len(table.values) for table in rows), _HEAD + len(rows), 0
+    for axis in range(axes):
+        for label, width in ((f"count_{axis + 1}", 1), (f"nodes_{axis + 1}", widths[axis])):
+            book.file.define_name(label, "=" + sheet.area((_HEAD + 1, start), (last, start + width - 1)))
+            sheet.put(_HEAD, start, label, "head")
+            start += width
+    book.file.define_name("table_values", "=" + sheet.area((_HEAD + 1, start), (last, start + most - 1)))
+    sheet.put(_HEAD, start, "table_values", "head")
+    for row, (table, nodes) in enumerate(zip(rows, held, strict=True), _HEAD + 1):
+        line = [
+            value
+            for each, width in zip(nodes, widths, strict=True)
+            for value in (float(len(each)), *each, *[_FAR] * (width - len(each)))
+        ]
+        for column, value in enumerate((*line, *table.values)):
+            sheet.put(row, column, value, "general")
+    sheet.page.freeze_panes(_HEAD + 1, 0)
 
 
-def _gpus(book: Book, offers: Offers) -> Table:
-    note = (
-        "Datasheet numbers as shipped with rooflinekit; prices are dated list or market quotes, and yours count more."
-    )
-    sheet = _titled(book, "GPUs", "Accelerators", note)
-    sheet.page.set_column(0, 0, 22)
-    sheet.page.set_column(1, 5, 15)
-    sheet.page.set_column(6, 6, 70)
-    columns = ("gpu", "memory [GB]", "bandwidth [GB/s]", "power [W]", "price [USD/h]", "price dated", "price source")
-    rows: list[dict[str, float | str]] = []
-    for gpu in offers.gpus:
-        price = gpu.price
-        rows.append({"gpu": gpu.name, "memory [GB]": float(gpu.memory_bytes) / 1e9,
-                     "bandwidth [GB/s]": float(gpu.memory_bandwidth) / 1e9, "power [W]": gpu.tdp_w,
-                     "price [USD/h]": price.usd_per_hour if price else 0.0, "price dated": price.date if price else "",
-                     "price source": price.source if price else "none known: enter your own"})  # fmt: skip
-    return _filled(sheet, columns, rows, "two")
-
-
-def _deployments(book: Book, offers: Offers, kernels: _Pool, slots: Sequence[int]) -> Table:
-    note = (
-        "One row a combination of the drop-downs: why it cannot be run, host work, memory, and its rows of Kernel data."
-    )
-    sheet = _titled(book, "Deployments", "Deployments", note)
-    sheet.page.set_column(0, 0, 48)
-    sheet.page.set_column(1, 1, 40)
-    names = [f"{kind}_{number}" for kind, most in zip("pdg", slots, strict=True) for number in range(1, most + 1)]
-    rows = [_deployment(entry, kernels, slots) for entry in offers.entries]
-    return _filled(sheet, ("key", "reason", *DEPLOYMENT, *names), rows)
-
-
-def _deployment(entry: Offer, kernels: _Pool, slots: Sequence[int]) -> dict[str, float | str]:
-    plan = entry.exported
-    row: dict[str, float | str] = {"key": entry.key, "reason": entry.reason}
-    row |= {f"{kind}_{number}": 1.0 for kind, most in zip("pdg", slots, strict=True) for number in range(1, most + 1)}
-    if plan is None:
-        return row | {"host_token_budget": 1.0, "host_factor": 1.0, "block": 1.0, "slope_1": 1.0, "gpus": 1.0}
-    row |= {"offered": 1.0, "gpus": float(plan.gpus)}
-    row |= dict(zip(_LAUNCHES, _launches(plan), strict=True))
-    row |= {f"host_{name}": float(getattr(plan.host, name)) for name in _HOST}
-    row |= {name: float(getattr(plan.memory, name)) for name in _MEMORY}
-    for number, (cap, slope) in enumerate(zip(plan.memory.caps, plan.memory.slopes, strict=True), 1):
-        row |= {f"cap_{number}": cap if cap < math.inf else _FAR, f"slope_{number}": slope}
-    for kind, group in zip("pdg", (plan.prefill, plan.decode, plan.growing), strict=True):
-        row |= {f"{kind}_{number}": float(kernels.place(kernel)) for number, kernel in enumerate(group, 1)}
-    return row
-
-
-def _launches(plan: PlanCoefficients) -> tuple[float, float]:
-    decode = sum(kernel.count for kernel in (*plan.decode, *plan.growing))
-    return float(sum(kernel.count for kernel in plan.prefill)), float(decode)
-
-
-def _kernels(book: Book, kernels: _Pool, surfaces: _Pool) -> Table:
-    note = "Coefficients of every kernel in SI units (docs/workbook.md); the first row stands for no kernel."
-    sheet = _titled(book, "Kernel data", "Kernels", note)
-    sheet.page.set_column(0, 1, 20)
-    rows = [EMPTY]
-    for kernel in kernels.places:
-        if isinstance(kernel, KernelCoefficients):
-            table = kernel.timing.ratio if kernel.timing else None
-            rows.append(kernel_row(kernel, surfaces.place(table if isinstance(table, SurfaceSlice) else None)))
-    return _filled(sheet, COLUMNS, rows)
-
-
-def _surfaces(book: Book, pool: _Pool) -> Surfaces:
-    note = "Ratio measured / formula at nodes (powers of 2 of two sizes), bilinear between; row 1 corrects nothing."
-    sheet = _titled(book, "Surfaces", "Corrections", note)
-    tables = [table for table in pool.places if isinstance(table, SurfaceSlice)]
-    padded = [((0.0,), (0.0,), (1.0,))] + [
-        ((0.0,) if len(table.nodes) == 1 else table.nodes[0], table.nodes[-1], table.ratios) for table in tables
-    ]
-    first, second, ratios = (max(len(row[part]) for row in padded) for part in range(3))
-    sheet.heads(
-        _HEAD,
-        [
-            "first",
-            "second",
-            *[f"node 1.{n}" for n in range(1, first + 1)],
-            *[f"node 2.{n}" for n in range(1, second + 1)],
-            *[f"ratio {n}" for n in range(1, ratios + 1)],
-        ],
-    )
-    for number, (one, two, values) in enumerate(padded, _HEAD + 1):
-        far = [*one, *[_FAR] * (first - len(one)), *two, *[_FAR] * (second - len(two))]
-        for column, value in enumerate((float(len(one)), float(len(two)), *far, *values)):
-            sheet.put(number, column, value, "general")
-    sheet.page.freeze_panes(_HEAD + 1, 2)
-    return Surfaces(sheet, len(padded), first, second, ratios)
+def _joined(first: Cell, second: Cell | str) -> Cell:
+    return composed("joined", first, literal(second))

@@ -1,28 +1,18 @@
-"""Sheets Fleet and TCO: `rooflinekit.model.coefficients.fleet` as formulas."""
+"""Sheets Fleet and TCO: replicas for the peak, what users meet there, and what it costs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rooflinekit.model.graph.cells import Cell, composed, function, literal, when
+from rooflinekit.report.workbook.calculation import Calculation
 from rooflinekit.report.workbook.charts import Area, bar_chart, line_chart
-from rooflinekit.report.workbook.data import Data
-from rooflinekit.report.workbook.formula import (
-    Formula,
-    all_of,
-    ceil,
-    index,
-    is_number,
-    joined,
-    match,
-    maximum,
-    when,
-)
+from rooflinekit.report.workbook.data import lists
 from rooflinekit.report.workbook.inputs import OWNED, RENTED, Inputs
-from rooflinekit.report.workbook.points import Point
-from rooflinekit.report.workbook.selected import Selected
-from rooflinekit.report.workbook.sheet import Book, Sheet
-from rooflinekit.report.workbook.views import Lines, shown, status_colours
+from rooflinekit.report.workbook.offers import Offers
+from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, shown, status_colours
+from rooflinekit.report.workbook.views import status_of
 
 __all__ = ["Served", "write_fleet", "write_tco"]
 
@@ -34,166 +24,153 @@ _YEARS = 6
 class Served:
     """What the money is spent on: whether anything runs, accelerators, their number, requests a second."""
 
-    runs: Formula
-    gpus: Formula
-    rate: Formula
+    runs: Cell
+    gpus: Cell
+    rate: Cell
 
 
-def write_fleet(
-    book: Book, inputs: Inputs, dep: Selected, points: tuple[Point, Point], sweep: Sequence[Point]
-) -> Served:
-    """Replicas for the peak, how busy they are, what users meet; and the same for every batch of the sweep."""
-    sheet = book.sheet("Fleet")
-    for column, width in enumerate((34, 24, 14, 14, *[14] * 6)):
-        sheet.page.set_column(column, column, width)
-    sheet.put(0, 0, "Fleet: replicas for the peak", "title")
-    sheet.put(
-        1, 0, "A replica that always runs the batch serves at most its knee; formulas in docs/workbook.md.", "note"
-    )
-    point, single = points
-    runs = all_of(dep["offered"] >= 1.0, point["fits"] >= 1.0)
-    lines = Lines(book, sheet, 2)
+def write_fleet(book: Book, calculation: Calculation, gpus: Cell, headrooms: Sequence[float]) -> Served:
+    """Replicas for the peak, how busy they are, what users meet; and the same for other headrooms."""
+    note = "The open loop of `rooflinekit estimate --rate`: means over Poisson or bursty arrivals; docs/serving.md."
+    sheet = book.sheet("Fleet", "Fleet: replicas for the peak", note)
+    sheet.widths(34, 24, 14, 14, *[14] * 6)
+    inputs, lines = calculation.inputs, Lines(book, sheet)
+    fits = calculation.room >= 1.0
+    runs = calculation.constants.offered & fits
     lines.section("Demand")
     own = inputs["users"] * inputs["requests"] / 3600.0
-    rate = lines.add(
-        "rate", "Requests, average hour", when(inputs["rate"].equals(""), own, inputs["rate"]), "1/s", "three"
-    )
+    rate = when(inputs["rate"].equals(""), own, inputs["rate"])
+    rate = lines.add("rate", "Requests, average hour", rate, "1/s", "three")
     peak = lines.add("peak_rate", "Requests, busiest hour", rate * inputs["peak"], "1/s", "three")
     lines.section("One replica")
-    status = when(runs, "FITS", when(dep["offered"] >= 1.0, "OOM", "NOT OFFERED"))
-    lines.add("fleet_status", "Memory", status, "", "status")
-    status_colours(book, sheet, (lines.row - 1, 1, lines.row - 1, 1))
-    prompt = single["ttft_time"]
-    knee = lines.add("knee", "Knee: largest rate", shown(runs, _knee(inputs, point, prompt)), "1/s", "three",
-                     "batch / (output x step + batch x prompt)")  # fmt: skip
-    lines.add("step_ms", "Decode step", shown(runs, point["tpot_time"] * 1000.0), "ms")
-    lines.add("prompt_ms", "One prompt alone", shown(runs, prompt * 1000.0), "ms")
+    lines.add("fleet_status", "Memory", status_of(calculation, fits), "", "status", "OOM: not one request fits")
+    lines.add("slots", "Sequences at once", shown(runs, calculation.room), "", "whole", "room in the cache")
+    knee = lines.add("knee", "Knee: largest rate", shown(runs, calculation.knee), "1/s", "three", "with all slots busy")
     lines.section("Fleet")
-    found = _Loaded.of(inputs, dep, (peak, knee), (point["tpot_time"], prompt))
-    replicas = lines.add("replicas", "Replicas", shown(runs, found.replicas), "", "whole")
-    gpus = lines.add("gpus", "GPUs", shown(runs, replicas * dep["gpus"]), "", "whole")
-    spelled = joined(gpus, " = ", replicas, " replicas x TP", dep["gpus"])
+    replica = _Replica(peak, knee, runs, gpus)
+    replicas = lines.add("replicas", "Replicas", replica.number(inputs["headroom"]), "", "whole")
+    all_gpus = lines.add("gpus", "GPUs", shown(runs, replicas * gpus), "", "whole")
+    words = [all_gpus, literal(" = "), replicas, literal(" replicas x "), gpus, literal(" GPUs")]
+    spelled = words[0]
+    for word in words[1:]:
+        spelled = composed("joined", spelled, word)
     lines.add("spelled", "GPUs in words", shown(runs, spelled), "", "words")
     lines.add("utilisation", "Utilisation at the peak", shown(runs, peak / replicas / knee), "of the knee", "share")
-    _objectives(lines, runs, found, inputs)
-    _by_batch(book, sheet, (lines.row + 2, inputs, dep), (peak, prompt), sweep)
-    return Served(runs, gpus, rate)
-
-
-def _objectives(lines: Lines, runs: Formula, found: _Loaded, inputs: Inputs) -> None:
-    for name, label, value in (
-        ("ttft", "TTFT under load, mean", found.ttft),
-        ("tpot", "TPOT under load, mean", found.tpot),
-    ):
-        time = lines.add(f"load_{name}_ms", label, shown(runs, value * 1000.0), "ms")
-        verdict = when(time <= inputs[name], "MEETS", "MISSES")
-        lines.add(f"{name}_objective", "Objective", shown(runs, verdict), "", "status")
-        status_colours(lines.book, lines.sheet, (lines.row - 1, 1, lines.row - 1, 1))
-
-
-def _knee(inputs: Inputs, point: Point, prompt: Formula) -> Formula:
-    busy = point["osl"] * point["tpot_time"] + point["batch"] * prompt
-    return point["batch"] / busy
+    each = when(runs, peak / replicas, 0.0)
+    each = lines.add("replica_rate", "Requests of a replica", each, "1/s", "three")
+    loaded = calculation.load("the fleet", each)
+    stable = runs & (loaded["stable"] >= 1.0)
+    lines.section("What users meet at the peak")
+    for name, label in (("ttft", "TTFT under load, mean"), ("tpot", "TPOT under load, mean")):
+        steady = stable if name == "ttft" else runs
+        time = shown(steady, loaded[f"{name}.expected"] * 1000.0)
+        time = lines.add(f"load_{name}_ms", label, time, "ms", "two", "n/a: beyond the knee")
+        for end, words_of in (("low", "from"), ("high", "to")):
+            value = shown(steady, loaded[f"{name}.{end}"] * 1000.0)
+            lines.add(f"load_{name}_{end}_ms", f"90 % interval, {words_of}", value, "ms")
+        lines.add(f"{name}_objective", "Objective", _verdict(time, inputs[name]), "", "status")
+    lines.add("running", "Sequences that run at once", shown(stable, loaded["running"]), "", "one")
+    lines.add("queue_ms", "Wait before the first step", shown(stable, loaded["queue"] * 1000.0), "ms")
+    if headrooms:
+        _by_headroom(Lines(book, sheet, lines.row + 2), calculation, replica, headrooms)
+    return Served(runs, all_gpus, rate)
 
 
 @dataclass(frozen=True)
-class _Loaded:
-    """A fleet at the peak, as formulas."""
+class _Replica:
+    """What sizes a fleet: requests at the peak, the knee of one replica, whether it runs, its accelerators."""
 
-    replicas: Formula
-    ttft: Formula
-    tpot: Formula
+    peak: Cell
+    knee: Cell
+    runs: Cell
+    gpus: Cell
 
-    @classmethod
-    def of(
-        cls, inputs: Inputs, dep: Selected, rates: tuple[Formula, Formula], times: tuple[Formula, Formula]
-    ) -> _Loaded:
-        """`rates`: peak, knee; `times`: decode step, prompt alone."""
-        (peak, knee), (step, prompt) = rates, times
-        replicas = maximum(ceil(peak / ((1.0 - inputs["headroom"]) * knee)), 1.0)
-        busy = peak / replicas * prompt
-        tpot = step / (1.0 - busy)
-        wait = busy / (1.0 - busy) * prompt / 2.0
-        return cls(replicas, dep["host_request"] + tpot / 2.0 + wait + prompt, tpot)
+    def number(self, headroom: Cell) -> Cell:
+        """Replicas: ⌈peak/((1 − headroom)·knee)⌉, at least one."""
+        least = composed("ceil", self.peak / ((literal(1.0) - headroom) * self.knee))
+        return shown(self.runs, composed("max", least, literal(1.0)))
 
 
-def _by_batch(
-    book: Book, sheet: Sheet, where: tuple[int, Inputs, Selected], load: tuple[Formula, Formula], sweep: Sequence[Point]
-) -> None:
-    """The same arithmetic for every batch of sheet Batch sweep."""
-    row, inputs, dep = where
-    peak, prompt = load
-    for column, text in enumerate(("The same for the batches of sheet Batch sweep", *[""] * 7)):
-        sheet.put(row, column, text, "section")
-    heads = ("batch", "memory", "knee [1/s]", "replicas", "GPUs", "TTFT [ms]", "TPOT [ms]", "objectives")
-    sheet.heads(row + 1, heads, (1, 7))
+def _verdict(time: Cell, objective: Cell) -> Cell:
+    return when(function("ISNUMBER({0})", not isinstance(time.value, str), time),
+                when(time <= objective, "MEETS", "MISSES"), "n/a")  # fmt: skip
+
+
+def _by_headroom(lines: Lines, calculation: Calculation, replica: _Replica, headrooms: Sequence[float]) -> None:
+    """The same for other headrooms, each a root of the open loop of its own."""
+    book, sheet, row = lines.book, lines.sheet, lines.row
+    inputs, runs = calculation.inputs, replica.runs
+    sheet.band(row, "The same with other headrooms", 8)
+    heads = ("headroom", "replicas", "GPUs", "utilisation", "requests [1/s]", "TTFT [ms]", "TPOT [ms]", "objectives")
+    sheet.heads(row + 1, heads, (7,))
     first = row + 2
-    for number, point in enumerate(sweep, first):
-        runs = all_of(dep["offered"] >= 1.0, point["fits"] >= 1.0)
-        sheet.put(number, 0, point["batch"], "whole")
-        status = when(runs, "FITS", when(dep["offered"] >= 1.0, "OOM", "NOT OFFERED"))
-        sheet.put(number, 1, status, "status")
-        knee = sheet.put(number, 2, shown(runs, _knee(inputs, point, prompt)), "three")
-        found = _Loaded.of(inputs, dep, (peak, knee), (point["tpot_time"], prompt))
-        replicas = sheet.put(number, 3, shown(runs, found.replicas), "whole")
-        sheet.put(number, 4, shown(runs, replicas * dep["gpus"]), "whole")
-        ttft = sheet.put(number, 5, shown(runs, found.ttft * 1000.0), "one")
-        tpot = sheet.put(number, 6, shown(runs, found.tpot * 1000.0), "two")
-        kept = all_of(ttft <= inputs["ttft"], tpot <= inputs["tpot"])
-        sheet.put(number, 7, shown(runs, when(kept, "MEETS", "MISSES")), "status")
-    last = first + len(sweep) - 1
-    status_colours(book, sheet, (first, 1, last, 1))
+    for number, headroom in enumerate(headrooms, first):
+        free = sheet.put(number, 0, headroom, "input_share")
+        replicas = sheet.put(number, 1, replica.number(free), "whole")
+        sheet.put(number, 2, shown(runs, replicas * replica.gpus), "whole")
+        sheet.put(number, 3, shown(runs, replica.peak / replicas / replica.knee), "share")
+        rate = sheet.put(number, 4, when(runs, replica.peak / replicas, 0.0), "three")
+        loaded = calculation.load(f"headroom {number - first + 1}", rate)
+        stable = runs & (loaded["stable"] >= 1.0)
+        ttft = sheet.put(number, 5, shown(stable, loaded["ttft.expected"] * 1000.0), "one")
+        tpot = sheet.put(number, 6, shown(stable, loaded["tpot.expected"] * 1000.0), "two")
+        kept = when((ttft <= inputs["ttft"]) & (tpot <= inputs["tpot"]), "MEETS", "MISSES")
+        sheet.put(number, 7, shown(stable, kept), "status")
+    last = first + len(headrooms) - 1
+    rule = {"validate": "decimal", "criteria": "between", "minimum": 0.0, "maximum": 0.95}
+    sheet.page.data_validation(first, 0, last, 0, rule)
     status_colours(book, sheet, (first, 7, last, 7))
-    area = Area(sheet, row + 1, last, (4,))
-    bar_chart(book, area, ("GPUs for the peak, by batch", "batch", "GPUs"), (last + 2, 0))
+    bar_chart(book, Area(sheet, row + 1, last, (2,)), ("GPUs for the peak, by headroom", "headroom", "GPUs"),
+              (last + 2, 0))  # fmt: skip
 
 
-def write_tco(book: Book, inputs: Inputs, data: Data, served: Served) -> None:
+def write_tco(book: Book, inputs: Inputs, offers: Offers, served: Served) -> None:
     """What the fleet costs, rented and owned."""
-    sheet = book.sheet("TCO")
-    for column, width in enumerate((34, 18, 14, 60)):
-        sheet.page.set_column(column, column, width)
-    sheet.put(0, 0, "Total cost of ownership", "title")
     told = "The fleet of sheet Fleet, all year round. Engineers, network transit and software are left out."
-    sheet.put(1, 0, told, "note")
-    lines = Lines(book, sheet, 2)
-    gpus = served.gpus
+    sheet = book.sheet("TCO", "Total cost of ownership", told)
+    sheet.widths(34, 18, 14, 60)
+    lines, gpus = Lines(book, sheet), served.gpus
     lines.section("What counts")
-    power, rented = _running(lines, inputs, data, served)
-    drawn = is_number(power)
-    capital = gpus * inputs["capex"] / (inputs["years"] * _HOURS)
-    capital = lines.add("capital_usd_h", "Owned: capital", shown(served.runs, capital), "USD/h", "two", "straight-line")
-    energy = lines.add("power_usd_h", "Owned: power", shown(drawn, power * inputs["kwh"]), "USD/h", "two")
+    power, rented = _running(lines, inputs, offers, served)
+    capital = shown(served.runs, gpus * inputs["capex"] / (inputs["years"] * _HOURS))
+    capital = lines.add("capital_usd_h", "Owned: capital", capital, "USD/h", "two", "straight-line")
+    energy = shown(_known(power), power * inputs["kwh"])
+    energy = lines.add("power_usd_h", "Owned: power", energy, "USD/h", "two")
     lines.section("Cost of the fleet as chosen on Inputs")
-    owned = shown(is_number(energy), capital + energy)
+    owned = shown(_known(energy), capital + energy)
     hour = lines.add("usd_h", "An hour", when(inputs["purchase"].equals(OWNED), owned, rented), "USD/h", "two")
     _unit_costs(lines, inputs, (hour, power), served.rate)
-    _by_year(book, sheet, (lines.row + 1, inputs["years"]), (rented, energy, gpus * inputs["capex"]))
+    _by_year(book, sheet, lines.row + 1, inputs, (rented, energy, gpus * inputs["capex"]))
 
 
-def _running(lines: Lines, inputs: Inputs, data: Data, served: Served) -> tuple[Formula, Formula]:
+def _known(value: Cell) -> Cell:
+    return function("ISNUMBER({0})", not isinstance(value.value, str), value)
+
+
+def _running(lines: Lines, inputs: Inputs, offers: Offers, served: Served) -> tuple[Cell, Cell]:
     """Power at the meter, and rent; "n/a" where a price or a power is not known."""
-    place = match(inputs["gpu"], data.gpus.column("gpu"), 1.0)
+    names = [gpu.name for gpu in offers.gpus]
+    gpu = offers.gpus[names.index(inputs["gpu"].value)]
 
-    def looked(own: str, column: str) -> Formula:
-        return when(inputs[own].equals(""), index(data.gpus.column(column), place), inputs[own])
+    def looked(own: str, column: int, value: float) -> Cell:
+        place = f"IFERROR(MATCH(in_gpu,{lists(offers, 0)},0),1)"
+        return when(inputs[own].equals(""), Cell(f"INDEX({lists(offers, column)},{place})", value), inputs[own])
 
-    unknown = "0: not known, enter yours on Inputs"
-    price = lines.add("price", "Rent", looked("price", "price [USD/h]"), "USD/GPU/h", "two", unknown)
-    watts = lines.add("watts", "Power of a GPU", looked("watts", "power [W]"), "W", "whole", unknown)
-    kilowatts = served.gpus * watts * inputs["pue"] / 1000.0
-    power = shown(all_of(served.runs, watts > 0.0), kilowatts)
+    unknown, quoted = "0: not known, enter yours on Inputs", gpu.price.usd_per_hour if gpu.price else 0.0
+    price = lines.add("price", "Rent", looked("price", 4, quoted), "USD/GPU/h", "two", unknown)
+    watts = lines.add("watts", "Power of a GPU", looked("watts", 3, float(gpu.tdp_w)), "W", "whole", unknown)
+    power = shown(served.runs & (watts > 0.0), served.gpus * watts * inputs["pue"] / 1000.0)
     power = lines.add("kilowatts", "Power at the meter", power, "kW", "one", "all GPUs at that power, with PUE")
-    lines.add("kwh_per_year", "Energy", shown(is_number(power), power * _HOURS), "kWh/a", "whole")
-    rent = shown(all_of(served.runs, price > 0.0), served.gpus * price)
+    lines.add("kwh_per_year", "Energy", shown(_known(power), power * _HOURS), "kWh/a", "whole")
+    rent = shown(served.runs & (price > 0.0), served.gpus * price)
     return power, lines.add("rent_usd_h", "Rented", rent, "USD/h", "two")
 
 
-def _unit_costs(lines: Lines, inputs: Inputs, costs: tuple[Formula, Formula], rate: Formula) -> None:
+def _unit_costs(lines: Lines, inputs: Inputs, costs: tuple[Cell, Cell], rate: Cell) -> None:
     """Cost of a year, of tokens and of requests."""
     hour, power = costs
-    lines.add("usd_year", "A year", shown(is_number(hour), hour * _HOURS), "USD/a", "whole")
-    asked, note = all_of(is_number(hour), rate > 0.0), "at the average rate of requests"
+    lines.add("usd_year", "A year", shown(_known(hour), hour * _HOURS), "USD/a", "whole")
+    asked, note = _known(hour) & (rate > 0.0), "at the average rate of requests"
     millions = rate * 3600.0 / 1e6
     for name, label, count in (
         ("million_output", "A million output tokens", millions * inputs["osl"]),
@@ -201,25 +178,21 @@ def _unit_costs(lines: Lines, inputs: Inputs, costs: tuple[Formula, Formula], ra
         ("thousand_requests", "A thousand requests", millions * 1000.0),
     ):
         lines.add(f"usd_{name}", label, shown(asked, hour / count), "USD", "three", note)
-    joules = shown(all_of(is_number(power), rate > 0.0), power * 1000.0 / (rate * inputs["osl"]))
+    joules = shown(_known(power) & (rate > 0.0), power * 1000.0 / (rate * inputs["osl"]))
     lines.add("joule_token", "Energy of an output token", joules, "J", "one", note)
 
 
-def _by_year(book: Book, sheet: Sheet, where: tuple[int, Formula], costs: tuple[Formula, Formula, Formula]) -> None:
+def _by_year(book: Book, sheet: Sheet, row: int, inputs: Inputs, costs: Sequence[Cell]) -> None:
     """What has been spent after each year."""
-    row, years = where
     rented, energy, capital = costs
-    title = "Spent after so many years [USD]; owned GPUs are bought again after their years of use"
-    for column, text in enumerate((title, "", "", "")):
-        sheet.put(row, column, text, "section")
+    sheet.band(row, "Spent after so many years [USD]; owned GPUs are bought again after their years of use")
     sheet.heads(row + 1, ("year", RENTED, OWNED), ())
     first = row + 2
     for number in range(_YEARS):
         year = float(number)
         sheet.put(first + number, 0, year, "whole")
-        sheet.put(first + number, 1, shown(is_number(rented), rented * _HOURS * year), "whole")
-        bought = capital * maximum(ceil(year / years), 1.0)
-        sheet.put(first + number, 2, shown(is_number(energy), bought + energy * _HOURS * year), "whole")
-    area = Area(sheet, row + 1, first + _YEARS - 1, (1, 2))
+        sheet.put(first + number, 1, shown(_known(rented), rented * _HOURS * year), "whole")
+        bought = capital * composed("max", composed("ceil", literal(year) / inputs["years"]), literal(1.0))
+        sheet.put(first + number, 2, shown(_known(energy), bought + energy * _HOURS * year), "whole")
     told = ("Spent on the fleet, rented and owned [USD]", "years", "USD")
-    line_chart(book, area, told, (first + _YEARS + 1, 0))
+    line_chart(book, Area(sheet, row + 1, first + _YEARS - 1, (1, 2)), told, (first + _YEARS + 1, 0))

@@ -13,13 +13,12 @@ __all__ = ["write_notes"]
 _LINE, _WIDTH = 15, 115  # points of a line of text, and letters that fit into it
 
 _ASSUMPTIONS = (
-    "Every formula of this workbook is live. Recalculated, TTFT, TPOT, intervals, bounds and memory equal "
-    "`rooflinekit estimate` for the same inputs to rounding (1E-9): nothing is interpolated between operating points.",
+    "Every formula of this workbook is live, and printed from the formulas that `rooflinekit estimate` runs. "
+    "Recalculated, results equal its results for the same inputs: nothing is interpolated between operating points.",
     "Expected times are calibrated forms of each kernel times a correction table; the bound is the datasheet roofline.",
     "The interval is the 90 % interval of the calibration; it does not cover a change of engine version.",
-    "Tensor parallelism alone, no cached prefix, no speculative decoding: `rooflinekit estimate` has the rest.",
-    "Results are for a static batch, all prompts at once. Sheet Fleet takes a replica that always runs the batch, "
-    "prompts apart from decode steps, Poisson arrivals and equal prompts; `rooflinekit simulate` plays it out.",
+    "Results and sweeps are for a static batch, all prompts at once. Sheet Fleet has the open loop: requests come at "
+    "random, prompts share steps with decodes, and slots can be short; `rooflinekit simulate` plays it out.",
     "Objectives are compared with means, not percentiles.",
     "Capital, years, power price and PUE are assumptions until you enter your own. GPUs draw their rated power.",
     "A price of 0 means that no quote is known.",
@@ -28,14 +27,11 @@ _ASSUMPTIONS = (
 
 def write_notes(book: Book, offers: Offers, asked: str, engine: str) -> None:
     """Version, inputs, calibrations with their hashes, assumptions, sources, what is not offered and why."""
-    sheet = book.sheet("Notes")
-    sheet.page.set_column(0, 0, 40)
-    sheet.page.set_column(1, 1, 120, book.styles["wrap"])
-    sheet.put(0, 0, "Notes", "title")
+    sheet = book.sheet("Notes", "Notes")
+    sheet.widths(40, 120)
     row = 2
     for title, rows in _sections(offers, asked, engine):
-        sheet.put(row, 0, title, "section")
-        sheet.put(row, 1, "", "section")
+        sheet.band(row, title, 2)
         row += 1
         for label, text in rows:
             sheet.put(row, 0, label, "wrap")
@@ -51,7 +47,7 @@ def _sections(offers: Offers, asked: str, engine: str) -> Iterator[tuple[str, li
     yield "Assumptions", [("", text) for text in _ASSUMPTIONS]
     if offers.notes:
         yield "What a user should know", [("", text) for text in offers.notes]
-    refused = [(entry.key.replace("|", ", "), entry.reason) for entry in offers.entries if entry.exported is None]
+    refused = [(entry.key.replace("|", ", "), entry.reason) for entry in offers.entries if entry.traced is None]
     if refused:
         yield "Not offered", refused
     used = {cited for gpu in offers.gpus for entry in gpu.provenance for cited in entry.source.split(", ")}

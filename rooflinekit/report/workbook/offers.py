@@ -1,36 +1,39 @@
-"""What the drop-downs of a workbook offer: every combination of models, accelerators, degrees and formats."""
+"""What the drop-downs of a workbook offer: deployments by model, accelerator, degrees and formats, traced as one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TypeAlias
+from typing import Any
 
-from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.estimation.notes import format_notes
-from rooflinekit.model.coefficients import PlanCoefficients, plan_coefficients
-from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.step import Plan, make_plan
+from rooflinekit.estimation.estimator import Resolved, ask
+from rooflinekit.model.graph.merge import Merge
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.report.workbook.tracing import Tracing
 from rooflinekit.specs import load_accelerator, load_model
 
-__all__ = ["OWN", "Choices", "Offer", "Offers", "Planned", "make_offers"]
+__all__ = ["DEGREES", "OWN", "Choices", "Offer", "Offers", "Planned", "make_offers"]
 
 OWN = "own"
 """In a drop-down of formats: what the checkpoint stores, and the cache format that goes with it."""
 
-
-Combination: TypeAlias = tuple[str, str, int, str, str]
-"""Model, accelerator, tensor parallel degree, formats of weights and cache."""
+DEGREES = {
+    "tp": "Tensor parallel degree", "pp": "Pipeline parallel degree", "ep": "Expert parallel degree",
+    "dp": "Attention data parallel degree", "cp": "Context parallel degree", "microbatches": "Microbatches",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What to offer: names of models and accelerators, degrees, formats (`own`: the checkpoint's)."""
+    """What to offer: names of models and accelerators, degrees, formats (`own`: the checkpoint's).
+
+    scenario: what all deployments have in common, by the keywords of `estimate` (kv_policy, skew, draft ...).
+    """
 
     models: tuple[str, ...] = ("llama-3.1-8b", "llama-3.3-70b", "qwen3-30b-a3b", "gpt-oss-120b", "deepseek-v3")
     gpus: tuple[str, ...] = ("h100-sxm", "h200-sxm", "b200-sxm")
@@ -41,6 +44,13 @@ class Choices:
     calibration: str | None = None
     batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  #: that the batch sweep starts with
     contexts: tuple[int, ...] = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)  #: input lengths
+    headrooms: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7)  #: that the table of fleets starts with
+    pp: tuple[int, ...] = (1,)
+    ep: tuple[int, ...] = (1,)
+    dp: tuple[int, ...] = (1,)
+    cp: tuple[int, ...] = (1,)
+    microbatches: tuple[int, ...] = (1,)
+    scenario: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,89 +72,110 @@ class Planned:
     years: float = 4.0
     kwh_price: float = 0.10
     pue: float = 1.3
+    cached: int = 0
+    burstiness: float = 1.0
+    isl_cv: float = 0.0
+    osl_cv: float = 0.0
 
 
 @dataclass(frozen=True)
 class Offer:
-    """One combination: its coefficients, or why there are none."""
+    """One combination: what its formulas give as nodes of the common graph, or why it cannot be run."""
 
     key: str
-    exported: PlanCoefficients | None
+    traced: Mapping[str, Any] | None
     reason: str = ""
 
 
 @dataclass(frozen=True)
 class Offers:
-    """All combinations, with names as resolved."""
+    """All combinations, with names as resolved, and their graphs as one.
 
-    models: tuple[str, ...]
+    lists: what each drop-down offers, in the order in which their choices make the key of an offer; start: what they
+    start with. outputs: by name, of which those of a load stand on `call` nodes for the times that requests share.
+    """
+
+    lists: Mapping[str, tuple[str | int, ...]]
+    start: tuple[str | int, ...]
     gpus: tuple[Accelerator, ...]
-    tp: tuple[int, ...]
-    weights: tuple[str, ...]
-    kv: tuple[str, ...]
     entries: tuple[Offer, ...]
-    start: Combination  #: what the drop-downs start with
-    contexts: dict[str, int | None] = field(default_factory=dict)  #: longest context by model
-    calibrations: dict[str, str] = field(default_factory=dict)  #: name and hash by accelerator
-    notes: tuple[str, ...] = ()
+    outputs: Mapping[str, Any]
+    merge: Merge
+    contexts: Mapping[str, int | None]  #: longest by model
+    calibrations: Mapping[str, str]  #: name and hash by accelerator
+    notes: tuple[str, ...]
+
+    @property
+    def run(self) -> list[Offer]:
+        """Those that can be run: the parameters of the graph have a value for each."""
+        return [entry for entry in self.entries if entry.traced is not None]
 
 
 def make_offers(choices: Choices) -> Offers:
-    """Export every combination.
+    """Trace every combination, and make one graph of all.
 
     Raises InputError where a list is empty, a name or a format is unknown, or no combination can be run at all.
     """
-    for name in ("models", "gpus", "tp", "weights", "kv"):
+    for name in ("models", "gpus", *DEGREES, "weights", "kv"):
         if not getattr(choices, name):
             raise InputError(f"the workbook needs at least one of {name}")
     models = {found.value.name: (name, found) for name in choices.models for found in (load_model(name),)}
     gpus = {found.name: (name, found) for name in choices.gpus for found in (load_accelerator(name).value,)}
-    degrees = tuple(dict.fromkeys(whole_number(tp, "tp") for tp in choices.tp))
-    weight_formats, kv_formats = (
-        tuple(dict.fromkeys(_format(text) for text in given)) for given in (choices.weights, choices.kv)
-    )
-    entries: list[Offer] = []
-    runs: dict[Combination, Predictor] = {}
-    around: dict[str, Plan] = {}
+    degrees = {name: tuple(dict.fromkeys(whole_number(n, name) for n in getattr(choices, name))) for name in DEGREES}
+    lists: dict[str, tuple[str | int, ...]] = {"model": tuple(models), "gpu": tuple(gpus)}
+    lists |= {name: values for name, values in degrees.items() if name == "tp" or values != (1,)}
+    lists |= {name: tuple(dict.fromkeys(map(_format, getattr(choices, name)))) for name in ("weights", "kv")}
+    common = {**choices.scenario, "engine": choices.engine, "calibration": choices.calibration}
+    tracing, entries = Tracing(), list[Offer]()
+    runs: dict[tuple[str | int, ...], Resolved] = {}
     notes = dict.fromkeys(text for _, found in models.values() for text in found.warnings)
-    for combination in product(models, gpus, degrees, weight_formats, kv_formats):
-        model, gpu, tp, weights, kv = combination
-        key = "|".join(str(part) for part in combination)
+    for combination in product(*lists.values()):
+        key = "|".join(map(str, combination))
+        named = dict(zip(lists, combination, strict=True))
+        model, gpu = models[str(named.pop("model"))][0], gpus[str(named.pop("gpu"))][0]
         try:
-            deployment = read_deployment({"tp": tp, "engine": choices.engine, **_formats(weights, kv)})
-            if gpu not in around:
-                first = resolve(models[model][0], gpus[gpu][0], deployment, choices.calibration)
-                around[gpu] = first.plan
-                notes.update(dict.fromkeys(first.warnings))
-            near = around[gpu]
-            plan = make_plan(models[model][1].value, deployment, near.system, near.calibration, near.engine)
-            notes.update(dict.fromkeys(format_notes(plan)))
-            runs[combination] = Predictor.of(plan)
-            entries.append(Offer(key, plan_coefficients(runs[combination])))
+            asked = {name: value for name, value in named.items() if value != OWN}
+            resolved = ask(model, gpu, {**common, **asked}).resolved
+            entries.append(Offer(key, tracing.outputs(resolved.predictor)))
         except RooflinekitError as error:
             entries.append(Offer(key, None, str(error)))
+            continue
+        notes.update(dict.fromkeys(resolved.warnings))
+        runs[combination] = resolved
     if not runs:
         raise InputError(f"no combination can be run; the first: {entries[0].key}: {entries[0].reason}")
-    contexts = {model: found.value.max_context for model, (_, found) in models.items()}
-    calibrations = {gpu: _named(plan.calibration) for gpu, plan in around.items()}
-    return Offers(tuple(models), tuple(found for _, found in gpus.values()), degrees, weight_formats, kv_formats,
-                  tuple(entries), _start(runs), contexts, calibrations, tuple(notes))  # fmt: skip
+    merge = Merge(tracing.pool, tracing.labels)
+    graphs = [entry.traced for entry in entries if entry.traced is not None]
+    calibrations = {found.plan.system.accelerator.name: _named(found.plan.calibration) for found in runs.values()}
+    return Offers(
+        lists=lists,
+        start=_start(runs),
+        gpus=tuple(found for _, found in gpus.values()),
+        entries=tuple(entries),
+        outputs=_merged(merge, graphs),
+        merge=merge,
+        contexts={model: found.value.max_context for model, (_, found) in models.items()},
+        calibrations=calibrations,
+        notes=tuple(notes),
+    )
 
 
-def _start(runs: dict[Combination, Predictor]) -> Combination:
+def _merged(merge: Merge, graphs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    names = dict.fromkeys(name for graph in graphs for name in graph)
+    absent = {name: 0.0 if name.endswith(".count") else None for name in names}
+    return {name: merge.merged(tuple(graph.get(name, absent[name]) for graph in graphs)) for name in names}
+
+
+def _start(runs: Mapping[tuple[str | int, ...], Resolved]) -> tuple[str | int, ...]:
     """The first combination that holds one short request; else the first."""
     for combination, found in runs.items():
-        if float(found.memory.max_batch(2048.0, 1024.0)) >= 1.0:
+        if float(found.predictor.memory.max_batch(2048.0, 1024.0)) >= 1.0:
             return combination
     return next(iter(runs))
 
 
 def _named(calibration: Calibration | None) -> str:
     return f"{calibration.name}, hash {calibration.hash}" if calibration else "none: the datasheet bound"
-
-
-def _formats(weights: str, kv: str) -> dict[str, str]:
-    return {name: text for name, text in (("weights", weights), ("kv", kv)) if text != OWN}
 
 
 def _format(text: str) -> str:

@@ -3,180 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from rooflinekit.report.workbook.charts import Area, sweep_chart
-from rooflinekit.report.workbook.formula import Formula, Given, when
-from rooflinekit.report.workbook.inputs import Inputs
-from rooflinekit.report.workbook.points import Point
-from rooflinekit.report.workbook.selected import Selected
-from rooflinekit.report.workbook.sheet import Book, Sheet
+from rooflinekit.model.graph.cells import Cell, literal, when
+from rooflinekit.report.workbook.calculation import Calculation, Found
+from rooflinekit.report.workbook.charts import Area, memory_chart, sweep_chart
+from rooflinekit.report.workbook.sheet import Book, Lines, shown, status_colours
 
-__all__ = ["Lines", "shown", "status_colours", "write_results", "write_sweep"]
+__all__ = ["status_of", "sweep_inputs", "write_kernels", "write_results", "write_sweep"]
 
 _GB = 1e9
-GREEN, RED, AMBER = ("#C6EFCE", "#006100"), ("#FFC7CE", "#9C0006"), ("#FFEB9C", "#7F6000")
+_ENDS = (("low", "90 % interval, from", ""), ("high", "90 % interval, to", ""),
+         ("bound", "Bound", "datasheet roofline: nothing can be faster"))  # fmt: skip
+_MEMORY = (
+    ("weight", "Weights", "1 GB = 1,000,000,000 bytes"), ("kv", "KV cache of the batch", ""),
+    ("activation", "Activation peak", ""), ("overhead", "CUDA, graphs, NCCL", ""), ("total", "Together", ""),
+    ("capacity", "Capacity", ""), ("kv_pool", "Pool for the cache", "what the engine sets aside"),
+    ("needed", "Needed", "to run the batch; or what the engine reserves to start"), ("available", "Available", ""),
+)  # fmt: skip
 
 
-@dataclass
-class Lines:
-    """Label, value, unit and remark, one below the other; each value has a name."""
-
-    book: Book
-    sheet: Sheet
-    row: int
-
-    def section(self, title: str) -> None:
-        """A head over the next lines."""
-        self.row += 1
-        for column, text in enumerate((title, "", "", "")):
-            self.sheet.put(self.row, column, text, "section")
-        self.row += 1
-
-    def add(  # noqa: PLR0913, PLR0917 - the cells of one line
-        self, name: str, label: str, value: Given, unit: str, style: str = "two", note: str = ""
-    ) -> Formula:
-        """One line; the answer is the value by its name, `out_` before it."""
-        self.sheet.put(self.row, 0, label)
-        cell = self.book.name(f"out_{name}", self.sheet.put(self.row, 1, value, style))
-        self.sheet.put(self.row, 2, unit, "unit")
-        self.sheet.put(self.row, 3, note, "note")
-        self.row += 1
-        return cell
+def status_of(calculation: Calculation, fits: Cell) -> Cell:
+    """FITS, OOM, or NOT OFFERED."""
+    return when(calculation.constants.offered, when(fits, "FITS", "OOM"), "NOT OFFERED")
 
 
-def shown(condition: Formula, value: Given) -> Formula:
-    """The value, or "n/a"."""
-    return when(condition, value, "n/a")
+def _rates(point: Found, batch: Cell, osl: Cell) -> tuple[Cell, Cell]:
+    """Time of a whole answer, and output tokens a second."""
+    whole = point["ttft.expected"] + (osl - 1.0) * point["tpot.expected"]
+    return whole, batch * osl / whole
 
 
-def status_colours(book: Book, sheet: Sheet, cells: tuple[int, int, int, int]) -> None:
-    """Green where a cell says FITS or MEETS, red for OOM, MISSES and what cannot be run."""
-    colours = {"FITS": GREEN, "MEETS": GREEN, "OOM": RED, "MISSES": RED, "NOT": RED, "BEYOND": AMBER, "n/a": AMBER}
-    for text, (background, ink) in colours.items():
-        look = book.file.add_format({"bg_color": background, "font_color": ink})
-        sheet.page.conditional_format(
-            *cells, {"type": "text", "criteria": "begins with", "value": text, "format": look}
-        )
-
-
-def write_results(book: Book, inputs: Inputs, dep: Selected, point: Point) -> None:
+def write_results(book: Book, calculation: Calculation, point: Found) -> None:
     """The answer at the operating point of Inputs, as `rooflinekit estimate` gives it."""
-    sheet = book.sheet("Results")
-    for column, width in enumerate((34, 18, 14, 78)):
-        sheet.page.set_column(column, column, width)
-    sheet.put(0, 0, "Results at one operating point", "title")
-    sheet.put(1, 0, "A batch in which all prompts come at once; sheet Fleet has the deployment under load.", "note")
-    lines = Lines(book, sheet, 2)
-    offered = dep["offered"] >= 1.0
-    status = when(offered, when(point["fits"] >= 1.0, "FITS", "OOM"), "NOT OFFERED")
+    note = "A batch in which all prompts come at once; sheet Fleet has the deployment under load."
+    sheet = book.sheet("Results", "Results at one operating point", note)
+    sheet.widths(34, 18, 14, 78)
+    lines, inputs, offered = Lines(book, sheet), calculation.inputs, calculation.constants.offered
+    status = status_of(calculation, point["memory.fits"] >= 1.0)
     lines.add("status", "Memory", status, "", "status", "OOM: out of memory; times are printed anyway")
-    status_colours(book, sheet, (lines.row - 1, 1, lines.row - 1, 1))
-    lines.add("reason", "Why not", dep.reason, "", "text")
-    _times(lines, offered, point)
-    _rates(lines, offered, inputs, dep, point)
-    _memory(lines, offered, dep, point)
-    _chart_memory(book, sheet, lines)
-
-
-def _times(lines: Lines, offered: Formula, point: Point) -> None:
-    for name, title in (("ttft", "Time to first token (TTFT)"), ("tpot", "Time per output token (TPOT)")):
+    lines.add("reason", "Why not", calculation.constants.reason, "", "text")
+    for name, title, kind in (
+        ("ttft", "Time to first token (TTFT)", "prefill of all prompts and the first sample"),
+        ("tpot", "Time per output token (TPOT)", "mean over output tokens 2..n"),
+    ):
         lines.section(title)
-        kind = "prefill of all prompts and the first sample" if name == "ttft" else "mean over output tokens 2..n"
-        lines.add(f"{name}_ms", "Expected", shown(offered, point[f"{name}_time"] * 1000.0), "ms", "three", kind)
-        for end, label in (("low", "90 % interval, from"), ("high", "90 % interval, to")):
-            lines.add(f"{name}_{end}_ms", label, shown(offered, point[f"{name}_{end}"] * 1000.0), "ms", "three")
-        note = "datasheet roofline: nothing can be faster"
-        lines.add(f"{name}_bound_ms", "Bound", shown(offered, point[f"{name}_bound"] * 1000.0), "ms", "three", note)
-
-
-def _rates(lines: Lines, offered: Formula, inputs: Inputs, dep: Selected, point: Point) -> None:
+        lines.add(f"{name}_ms", "Expected", shown(offered, point[f"{name}.expected"] * 1000.0), "ms", "three", kind)
+        for end, label, note in _ENDS:
+            lines.add(f"{name}_{end}_ms", label, shown(offered, point[f"{name}.{end}"] * 1000.0), "ms", "three", note)
     lines.section("Throughput of one replica")
-    e2e = point["ttft_time"] + (inputs["osl"] - 1.0) * point["tpot_time"]
-    rate = inputs["batch"] * inputs["osl"] / e2e
-    lines.add("e2e_ms", "Whole answer", shown(offered, e2e * 1000.0), "ms", "one", "TTFT + (output length - 1) x TPOT")
-    lines.add("output_tok_s", "Output", shown(offered, rate), "token/s", "one")
-    lines.add("output_tok_s_per_gpu", "Output of a GPU", shown(offered, rate / dep["gpus"]), "token/s", "one")
-    lines.add("output_tok_s_per_user", "Output of a user", shown(offered, 1.0 / point["tpot_time"]), "token/s", "one")
-
-
-def _memory(lines: Lines, offered: Formula, dep: Selected, point: Point) -> None:
+    whole, rate = _rates(point, inputs["batch"], inputs["osl"])
+    note = "TTFT + (output length - 1) x TPOT"
+    whole = lines.add("e2e_ms", "Whole answer", shown(offered, whole * 1000.0), "ms", "one", note)
+    rate = lines.add("output_tok_s", "Output", shown(offered, rate), "token/s", "one")
+    gpus = point["gpus"]
+    lines.add("output_tok_s_per_gpu", "Output of a GPU", shown(offered, rate / gpus), "token/s", "one")
+    user = shown(offered, literal(1.0) / point["tpot.expected"])
+    lines.add("output_tok_s_per_user", "Output of a user", user, "token/s", "one")
     lines.section("Memory of one GPU (the busiest)")
-    parts = (("weight", "Weights", dep["weights"]), ("kv", "KV cache of the batch", point["kv_bytes"]),
-             ("activation", "Activation peak", point["activation_bytes"]),
-             ("overhead", "CUDA, graphs, NCCL", dep["outside"]),
-             ("total", "Together", point["total_bytes"]), ("capacity", "Capacity", dep["capacity"]))  # fmt: skip
-    for name, label, value in parts:
-        lines.add(
-            f"{name}_gb",
-            label,
-            shown(offered, value / _GB),
-            "GB",
-            "two",
-            "1 GB = 1,000,000,000 bytes" * (name == "weight"),
-        )
-    pool, needed = point["pool_bytes"] / _GB, point["needed_bytes"] / _GB
-    lines.add("pool_gb", "Pool for the cache", shown(offered, pool), "GB", "two", "what the engine sets aside")
-    lines.add(
-        "needed_gb",
-        "Needed",
-        shown(offered, needed),
-        "GB",
-        "two",
-        "to run the batch; or what the engine reserves to start",
-    )
-    lines.add("available_gb", "Available", shown(offered, point["available_bytes"] / _GB), "GB")
-    lines.add(
-        "max_batch",
-        "Largest batch",
-        shown(offered, point["max_batch"]),
-        "sequences",
-        "whole",
-        "at this input and output length",
-    )
-
-
-def _chart_memory(book: Book, sheet: Sheet, lines: Lines) -> None:
-    chart = book.file.add_chart({"type": "column", "subtype": "stacked"})
-    first = next(row for row in range(lines.row) if sheet.held.get((row, 0)) == "Weights")
-    for row in range(first, first + 4):
-        chart.add_series({"name": ["Results", row, 0], "values": ["Results", row, 1, row, 1], "gap": 60,
-                          "categories": ["Results", first + 4, 0, first + 4, 0]})  # fmt: skip
-    chart.set_title({"name": "Memory of one GPU [GB]", "name_font": {"size": 12}})
-    chart.set_y_axis({"num_format": "#,##0", "major_gridlines": {"visible": True, "line": {"color": "#D9D9D9"}}})
-    chart.set_legend({"position": "right"})
-    chart.set_size({"width": 560, "height": 300})
-    sheet.page.insert_chart(lines.row + 1, 0, chart)
-
-
-@dataclass(frozen=True)
-class _Column:
-    """One column of a sweep."""
-
-    title: str
-    value: Formula
-    style: str
-
-
-def write_sweep(book: Book, name: str, points: Sequence[Point], varied: str, dep: Selected) -> None:
-    """One row a point; the sheet's first column has been filled in with what varies."""
-    sheet = book.sheet(name)
-    sheet.page.set_column(0, 12, 13)
-    offered = dep["offered"] >= 1.0
-    first = _SWEEP_HEAD + 1
-    for number, point in enumerate(points, first):
-        columns = _sweep_columns(point, offered, dep)
-        if number == first:
-            sheet.heads(_SWEEP_HEAD, [varied, *(column.title for column in columns)], (1,))
-        for place, column in enumerate(columns, 1):
-            sheet.put(number, place, column.value, column.style)
-    last = first + len(points) - 1
-    status_colours(book, sheet, (first, 1, last, 1))
-    for place, (kind, title, drawn) in enumerate(_CHARTS):
-        spot = (last + 2 + 18 * (place // 2), 7 * (place % 2))
-        sweep_chart(book, Area(sheet, _SWEEP_HEAD, last, drawn), (title, varied, kind), spot)
-    sheet.page.set_row(_SWEEP_HEAD, 32)
-    sheet.page.freeze_panes(first, 1)
+    first = lines.row
+    for name, label, note in _MEMORY:
+        value = point[f"memory.{name}_bytes"] / _GB
+        lines.add(f"{name.removeprefix('kv_') if name == 'kv_pool' else name}_gb", label, shown(offered, value), "GB",
+                  "two", note)  # fmt: skip
+    note = "at this input and output length"
+    lines.add("max_batch", "Largest batch", shown(offered, point["memory.max_batch"]), "sequences", "whole", note)
+    memory_chart(book, sheet, first, (lines.row + 1, 0))
 
 
 _SWEEP_HEAD = 3
@@ -188,17 +79,84 @@ _CHARTS = (
 )
 
 
-def _sweep_columns(point: Point, offered: Formula, dep: Selected) -> list[_Column]:
-    status = when(offered, when(point["fits"] >= 1.0, "FITS", "OOM"), "NOT OFFERED")
-    columns = [_Column("memory", status, "status")]
-    for name in ("ttft", "tpot"):
-        for end, title in (("time", ""), ("low", " low"), ("high", " high"), ("bound", " bound")):
-            value = shown(offered, point[f"{name}_{end}"] * 1000.0)
-            columns.append(_Column(f"{name.upper()}{title} [ms]", value, "two"))
-    e2e = point["ttft_time"] + (point["osl"] - 1.0) * point["tpot_time"]
-    rate = point["batch"] * point["osl"] / e2e
-    columns.append(_Column("output [token/s]", shown(offered, rate), "one"))
-    columns.append(_Column("of a user [token/s]", shown(offered, 1.0 / point["tpot_time"]), "one"))
-    columns.append(_Column("memory needed [GB]", shown(offered, point["total_bytes"] / _GB), "one"))
-    columns.append(_Column("capacity [GB]", shown(offered, dep["capacity"] / _GB), "one"))
-    return columns
+def sweep_inputs(book: Book, name: str, values: Sequence[int]) -> list[Cell]:
+    """Yellow cells down the first column."""
+    batches = name == "Batch sweep"
+    rest = "input and output length" if batches else "batch and output length"
+    note = f"Change the yellow cells; {rest} are those of Inputs."
+    sheet = book.sheet(name, f"{name}: the answer for a range of {'batches' if batches else 'prompts'}", note)
+    rule = {"validate": "integer", "criteria": ">=", "value": 1}
+    sheet.page.data_validation(_SWEEP_HEAD + 1, 0, _SWEEP_HEAD + max(len(values), 1), 0, rule)
+    return [sheet.put(row, 0, float(value), "input_whole") for row, value in enumerate(values, _SWEEP_HEAD + 1)]
+
+
+def write_sweep(book: Book, calculation: Calculation, name: str, points: Sequence[tuple[Cell, Cell, Found]]) -> None:
+    """One row a point (batch, output length, results); the first column has been filled in with what varies."""
+    sheet, offered = book.sheet(name), calculation.constants.offered
+    sheet.page.set_column(0, 12, 13)
+    varied = "batch" if name == "Batch sweep" else "input length [tokens]"
+    times = [(f"{time}.{end}", f"{time.upper()}{label} [ms]") for time in ("ttft", "tpot")
+             for end, label in (("expected", ""), ("low", " low"), ("high", " high"), ("bound", " bound"))]  # fmt: skip
+    titles = ("output [token/s]", "of a user [token/s]", "memory needed [GB]", "capacity [GB]")
+    sheet.heads(_SWEEP_HEAD, (varied, "memory", *(title for _, title in times), *titles), (1,))
+    for row, (batch, osl, point) in enumerate(points, _SWEEP_HEAD + 1):
+        sheet.put(row, 1, status_of(calculation, point["memory.fits"] >= 1.0), "status")
+        for column, (key, _) in enumerate(times, 2):
+            sheet.put(row, column, shown(offered, point[key] * 1000.0), "two")
+        memory = [point[f"memory.{key}_bytes"] / _GB for key in ("total", "capacity")]
+        rest = (_rates(point, batch, osl)[1], literal(1.0) / point["tpot.expected"], *memory)
+        for column, value in enumerate(rest, 10):
+            sheet.put(row, column, shown(offered, value), "one")
+    last = _SWEEP_HEAD + len(points)
+    status_colours(book, sheet, (_SWEEP_HEAD + 1, 1, last, 1))
+    for place, (kind, title, drawn) in enumerate(_CHARTS):
+        spot = (last + 2 + 18 * (place // 2), 7 * (place % 2))
+        sweep_chart(book, Area(sheet, _SWEEP_HEAD, last, drawn), (title, varied, kind), spot)
+    sheet.page.set_row(_SWEEP_HEAD, 32)
+    sheet.page.freeze_panes(_SWEEP_HEAD + 1, 1)
+
+
+_KERNEL = (
+    ("count", "launches", 1.0, "whole"), ("flops", "GFLOP", 1e-9, "two"),
+    ("streamed", "weights and cache [MB]", 1e-6, "two"), ("activations", "activations [MB]", 1e-6, "two"),
+    ("bound", "bound [us]", 1e6, "one"), ("expected", "expected [us]", 1e6, "one"), ("low", "low [us]", 1e6, "one"),
+    ("high", "high [us]", 1e6, "one"),
+)  # fmt: skip
+
+
+def write_kernels(book: Book, calculation: Calculation, point: Found) -> None:
+    """Every kernel of the operating point; those that the chosen deployment has not are empty."""
+    note = "Prefill: one step over all prompts. Decode: one step at the mean context. All launches, on one GPU."
+    sheet = book.sheet("Kernels", "Kernels at the operating point of Inputs", note)
+    sheet.widths(10, 26, *[14] * (len(_KERNEL) + 1))
+    sheet.heads(3, ("step", "kernel", *(title for _, title, _, _ in _KERNEL), "share of step"), (0, 1))
+    sheet.page.set_row(3, 32)
+    names = [key.removesuffix(".count") for key in calculation.offers.outputs if key.endswith(".count")]
+    names.sort(key=lambda name: ".decode." in name)
+    first, last = 6, 5 + len(names)
+    times: list[tuple[int, str, Cell]] = []
+    sums: dict[str, list[float]] = {"prefill": [0.0] * len(_KERNEL), "decode": [0.0] * len(_KERNEL)}
+    for row, name in enumerate(names, first):
+        _, step, kernel = name.split(".", 2)
+        runs = (point[f"{name}.count"] > 0.0) & calculation.constants.offered
+        sheet.put(row, 0, step)
+        sheet.put(row, 1, kernel)
+        for place, (key, _, scale, style) in enumerate(_KERNEL):
+            cell = sheet.put(row, 2 + place, when(runs, point[f"{name}.{key}"] * scale, ""), style)
+            sums[step][place] += cell.value or 0.0
+            if key == "expected":
+                times.append((row, step, cell))
+    totals: dict[str, Cell] = {}
+    for row, step in enumerate(sums, 4):
+        sheet.put(row, 0, step, "head")
+        sheet.put(row, 1, "all kernels", "head")
+        for place, (key, _, _, style) in enumerate(_KERNEL):
+            steps, values = (sheet.area((first, column), (last, column)) for column in (0, 2 + place))
+            cell = sheet.put(row, 2 + place, Cell(f'SUMIF({steps},"{step}",{values})', sums[step][place]), style)
+            if key == "expected":
+                totals[step] = cell
+    for row, step, time in times:
+        sheet.put(row, 2 + len(_KERNEL), when(time.equals(""), "", time / totals[step]), "share")
+    sheet.page.freeze_panes(first, 2)
+    rule = {"type": "formula", "criteria": f'=$C{first + 1}=""', "format": sheet.styles["faint"]}
+    sheet.page.conditional_format(first, 0, last, 1, rule)

@@ -1,0 +1,357 @@
+"""A graph as cells of a spreadsheet: a row for each node that several others use, a column for each set of inputs.
+
+Every cell carries the value that Python finds for it. What only one formula uses stands inside that formula, as long as
+it stays short. A loop is a column a round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from rooflinekit.model.graph.symbol import OPERATORS, Quantity, Symbol
+from rooflinekit.model.graph.table import Table, locate
+from rooflinekit.model.graph.trace import bare, reachable
+
+__all__ = ["BEYOND", "Block", "Cell", "Column", "Given", "Page", "Tables", "composed", "function", "literal", "when"]
+
+BEYOND = 1e290
+"""What stands for infinity, which spreadsheets do not know."""
+
+_ATOM, _UNARY, _POWER, _PRODUCT, _SUM, _JOIN, _COMPARISON, _WHOLE = 7, 6, 5, 4, 3, 2, 1, 0
+_INFIX: Mapping[str, tuple[str, int]] = {
+    "+": ("+", _SUM), "-": ("-", _SUM), "*": ("*", _PRODUCT), "/": ("/", _PRODUCT), "==": ("=", _COMPARISON),
+    "!=": ("<>", _COMPARISON), "<": ("<", _COMPARISON), "<=": ("<=", _COMPARISON), ">": (">", _COMPARISON),
+    ">=": (">=", _COMPARISON), "joined": ("&", _JOIN),
+}  # fmt: skip
+_FUNCTIONS: Mapping[str, str] = {
+    "max": "MAX({0},{1})", "min": "MIN({0},{1})", "ceil": "ROUNDUP({0},0)", "floor": "INT({0})", "sqrt": "SQRT({0})",
+    "log2": "LOG({0},2)", "log": "LN({0})", "exp": "EXP({0})", "abs": "ABS({0})", "where": "IF({0},{1},{2})",
+    "&": "AND({0},{1})", "|": "OR({0},{1})", "~": "NOT({0})",
+}  # fmt: skip
+_HEAVY = 8  # operators of one formula
+_ROUNDS = 24  # the open loop takes 22 at the most
+
+
+@dataclass(slots=True, eq=False)
+class Cell:
+    """Text of a formula or a reference without the leading "=", its value, and how strongly its operator binds.
+
+    >>> price, hours = Cell("B2", 2.5), Cell("B3", 10.0)
+    >>> (price * (hours + 1.0)).text, (price * (hours + 1.0)).value
+    ('B2*(B3+1)', 27.5)
+    """
+
+    text: str
+    value: Any
+    level: int = _ATOM
+
+    def beside(self, level: int) -> str:
+        """The text as an operand of an operator that binds so strongly."""
+        return self.text if self.level >= level else f"({self.text})"
+
+    def __add__(self, other: Given) -> Cell:
+        return composed("+", self, literal(other))
+
+    def __sub__(self, other: Given) -> Cell:
+        return composed("-", self, literal(other))
+
+    def __rsub__(self, other: Given) -> Cell:
+        return composed("-", literal(other), self)
+
+    def __mul__(self, other: Given) -> Cell:
+        return composed("*", self, literal(other))
+
+    def __truediv__(self, other: Given) -> Cell:
+        return composed("/", self, literal(other))
+
+    def __ge__(self, other: Given) -> Cell:
+        return composed(">=", self, literal(other))
+
+    def __gt__(self, other: Given) -> Cell:
+        return composed(">", self, literal(other))
+
+    def __le__(self, other: Given) -> Cell:
+        return composed("<=", self, literal(other))
+
+    def __and__(self, other: Cell) -> Cell:
+        return composed("&", self, other)
+
+    def equals(self, other: Given) -> Cell:
+        """Whether it is that number or text."""
+        return composed("==", self, literal(other))
+
+
+Given: TypeAlias = "Cell | float | str"
+
+
+def when(condition: Cell, yes: Given, no: Given) -> Cell:
+    """IF."""
+    return composed("where", condition, literal(yes), literal(no))
+
+
+def literal(value: Any) -> Cell:
+    """A number, a truth value or a text as it stands in a formula; a cell is one already.
+
+    >>> literal(3.0).text, literal(1e-9).text, literal("fp8").text, literal(True).text
+    ('3', '1E-09', '"fp8"', 'TRUE')
+    """
+    if isinstance(value, Cell):
+        return value
+    if isinstance(value, str):
+        return Cell('"' + value.replace('"', '""') + '"', value)
+    if isinstance(value, bool):
+        return Cell(str(value).upper(), value)
+    number = math.copysign(BEYOND, value) if math.isinf(value) else float(value)
+    text = str(int(number)) if number.is_integer() and abs(number) < _BEYOND_DIGITS else repr(number).upper()
+    return Cell(text, number, _UNARY if number < 0.0 else _ATOM)
+
+
+_BEYOND_DIGITS = 1e15
+
+
+def function(template: str, value: Any, *given: Cell) -> Cell:
+    """A function of spreadsheets, with the value that it has."""
+    return Cell(template.format(*(cell.text for cell in given)), value)
+
+
+def composed(op: str, *given: Cell) -> Cell:
+    """An operator on cells; a value that Python cannot find (in a branch that is not taken) is not a number.
+
+    >>> x, y = Cell("A1", 8.0), Cell("B1", 2.0)
+    >>> composed("*", composed("+", x, y), composed("log2", x))
+    Cell(text='(A1+B1)*LOG(A1,2)', value=30.0, level=4)
+    """
+    values = [0.0 if cell.value == "" and op not in ("==", "!=", "where") else cell.value for cell in given]
+    try:
+        value = "".join(map(_shown, values)) if op == "joined" else OPERATORS[op](*values)
+    except (ArithmeticError, TypeError, ValueError):
+        value = math.nan
+    if op in _INFIX:
+        sign, level = _INFIX[op]
+        return Cell(f"{given[0].beside(level)}{sign}{given[1].beside(level + 1)}", value, level)
+    match op:
+        case "neg":
+            return Cell(f"-{given[0].beside(_ATOM)}", value, _UNARY)
+        case "//":
+            return Cell(f"INT({given[0].beside(_PRODUCT)}/{given[1].beside(_PRODUCT + 1)})", value)
+        case "**":
+            return _power(given[0], given[1], value)
+    return Cell(_FUNCTIONS[op].format(*(cell.text for cell in given)), value)
+
+
+def _power(base: Cell, exponent: Cell, value: Any) -> Cell:
+    """0 below e^-100, since spreadsheets may call a smaller power an error."""
+    power = f"{base.beside(_UNARY)}^{exponent.beside(_UNARY)}"
+    if exponent.text.isdecimal():
+        return Cell(power, value, _POWER)
+    small = f"(1-{base.beside(_PRODUCT)})*{exponent.beside(_PRODUCT + 1)}>100"
+    return Cell(f"IF({small},0,{power})", value)
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:.0f}"
+
+
+@dataclass
+class Tables:
+    """Tables that formulas interpolate in, each a row of a sheet.
+
+    A row holds the number of nodes of each axis and the nodes (ranges `count_1`, `nodes_1` ...), and all values.
+    """
+
+    rows: dict[Table, int] = field(default_factory=dict)
+
+    def place(self, table: Table) -> int:
+        """Its row, from 1."""
+        return self.rows.setdefault(table, len(self.rows) + 1)
+
+    def interpolated(self, put: Callable[[Cell], Cell], row: Cell, *places: Cell) -> Cell:
+        """The value between the nodes; `put` writes the node below each place, and the share of the way to the next."""
+        table = list(self.rows)[int(row.value) - 1]
+        terms = [("", "")]
+        for axis, place in enumerate(places, 1):
+            count = f"INDEX(count_{axis},{row.text})"
+            nodes = f"INDEX(nodes_{axis},{row.text},{{}})"
+            index, share = locate(table.axes[axis - 1], place.value)
+            known = f"MATCH(MAX({place.text},{nodes.format(1)}),{nodes.format(0)},1)"
+            below = put(Cell(f"MAX(MIN({known},{count}-1),1)", index + 1.0)).text
+            near, far = nodes.format(below), nodes.format(f"{below}+1")
+            way = f"({place.beside(_SUM)}-{near})/({far}-{near})"
+            beyond = put(Cell(f"IF({count}=1,0,MIN(MAX({way},0),1))", share)).text
+            terms = [
+                (f"({at}-1)*{count}+{below}{more}" if at else f"{below}{more}", f"{weight}*{part}")
+                for at, weight in terms
+                for more, part in (("", f"(1-{beyond})"), ("+1", beyond))
+            ]
+        text = "+".join(f"INDEX(table_values,{row.text},{at}){weight}" for at, weight in terms)
+        return Cell(text, table.at(*(place.value for place in places)), _SUM)
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a graph is written on.
+
+    parameters: cells of variables that are the same in every column; put: writes a cell at a row and a column, and
+    answers with a reference to it; call: the cell of a node that stands for another graph's
+    output at some value.
+    """
+
+    parameters: Mapping[Symbol, Cell]
+    tables: Tables
+    put: Callable[[int, int, Cell], Cell]
+    call: Callable[[str, Cell], Cell] | None = None
+
+
+class Block:
+    """A graph on a page: which nodes have rows of their own, from the row `first` on."""
+
+    def __init__(self, outputs: Iterable[Any], first: int, page: Page) -> None:
+        self.page = page
+        self.heads: list[str] = []
+        self.scopes: dict[Symbol, frozenset[Any]] = {}
+        self.quantities: dict[Symbol, Quantity] = {}
+        self.places: dict[Symbol, range] = {}
+        for node in self._apart([bare(output) for output in outputs if isinstance(output, Symbol)]):
+            height = 2 * len(node.arguments) - 1 if node.op == "lattice" else 1
+            self.places[node] = range(first, first + height)
+            first += height
+        self._orders: dict[Symbol, list[Symbol]] = {}
+        self._operands: dict[Symbol, list[Cell | Symbol]] = {}
+
+    def operands(self, node: Symbol) -> list[Cell | Symbol]:
+        """What a node is made of: cells where they are the same in every column, else nodes without their names."""
+        if node not in self._operands:
+            self._operands[node] = [self.fixed(argument) for argument in node.arguments]
+        return self._operands[node]
+
+    def fixed(self, given: Any) -> Cell | Symbol:
+        """A cell for what is the same in every column, else the node without its name."""
+        node = bare(given)
+        if isinstance(node, Symbol):
+            known = node.op in ("number", "fact")
+            return literal(node.arguments[0]) if known else self.page.parameters.get(node, node)
+        return literal(float(self.page.tables.place(node)) if isinstance(node, Table) else node)
+
+    def order(self, output: Symbol) -> list[Symbol]:
+        """The nodes with rows that one is made of, operands first."""
+        if output not in self._orders:
+            self._orders[output] = [node for node in reachable([output]) if node in self.places]
+        return self._orders[output]
+
+    def _apart(self, outputs: Sequence[Symbol]) -> list[Symbol]:
+        """What is used twice, what crosses a border, and what would make a formula too long."""
+        nodes, apart = reachable(outputs), set(outputs)
+        uses = Counter(bare(operand) for node in nodes if node.op != "named" for operand in node.operands)
+        apart |= {node for node, count in uses.items() if count > 1}
+        weights: dict[Symbol, int] = {}
+        for node in nodes:
+            self.scopes[node], weights[node] = self._scope(node), 0
+            inner = [bare(operand) for operand in node.operands]
+            if node.op == "named":
+                self.quantities[inner[0]] = node.arguments[1]
+            elif node.op in ("call", "loop"):
+                apart.update(inner)
+            if node.op in _LEAVES:
+                continue
+            apart.update(part for part in inner if self.scopes[part] != self.scopes[node])
+            weights[node] = 1 + sum(weights[part] for part in inner if part not in apart)
+            if weights[node] > _HEAVY or node.op in ("call", "result", "held", "lattice"):
+                apart.add(node)
+        return [node for node in _by_output(outputs) if node in apart and node.op not in _LEAVES]
+
+    def _scope(self, node: Symbol) -> frozenset[Any]:
+        """Inputs and loops that it depends on."""
+        if node.op == "var":
+            return frozenset() if node in self.page.parameters else frozenset({node.arguments[0]})
+        if node.op == "held":
+            return frozenset({node.arguments[0]})
+        depends = frozenset[Any]().union(*(self.scopes[operand] for operand in node.operands))
+        return depends - {node.arguments[1][0].arguments[0]} if node.op == "loop" else depends
+
+
+_LEAVES = ("named", "var", "fact", "number", "loop")
+
+
+class Column:
+    """Cells of one set of inputs; what does not depend on them stands in the column `before`."""
+
+    def __init__(self, block: Block, head: str, inputs: Mapping[Any, Cell], before: Column | None = None) -> None:
+        self.block, self.inputs, self.before = block, inputs, before
+        self.known: frozenset[Any] = frozenset(inputs) | (before.known if before else frozenset())
+        self.cells: dict[Symbol, Cell] = {}
+        self.place = len(block.heads)
+        block.heads.append(head)
+
+    def cell(self, output: Any) -> Cell:
+        """The cell of a node, after those that it is made of; a number as it is."""
+        if isinstance(output, Symbol):
+            for node in self.block.order(bare(output)):
+                if self.block.scopes[node] <= self.known:
+                    self._at(node)
+        return self._at(self.block.fixed(output))
+
+    def _at(self, node: Cell | Symbol) -> Cell:
+        if isinstance(node, Cell):
+            return node
+        found = self.cells.get(node)
+        if found is not None:
+            return found
+        block = self.block
+        if self.before is not None and not block.scopes[node] & self.inputs.keys():
+            return self.before._at(node)
+        if node.op == "var":
+            return self.inputs[node.arguments[0]]
+        if node not in block.places:
+            return composed(node.op, *map(self._at, block.operands(node)))
+        if node.op == "result":
+            self._looped(bare(node.arguments[0]))
+        else:
+            self.cells[node] = self._put(block.places[node][-1], self._formula(node))
+        return self.cells[node]
+
+    def _formula(self, node: Symbol) -> Cell:
+        if node.op == "call" and self.block.page.call:
+            return self.block.page.call(node.arguments[0], self._at(self.block.fixed(node.arguments[1])))
+        operands = map(self._at, self.block.operands(node))
+        if node.op == "lattice":
+            free = iter(self.block.places[node])
+            return self.block.page.tables.interpolated(lambda cell: self._put(next(free), cell), *operands)
+        return composed(node.op, *operands)
+
+    def _put(self, row: int, cell: Cell) -> Cell:
+        return self.block.page.put(row, self.place, cell)
+
+    def _looped(self, loop: Symbol) -> None:
+        """A column a round; a state that is done stays as it is."""
+        rounds, held, body, ends, *first = loop.arguments
+        state = [self.cell(entry) for entry in first]
+        for turn in range(1, min(rounds, _ROUNDS) + 1):
+            column = Column(self.block, f"round {turn}", {held[0].arguments[0]: literal(turn)}, self)
+            for entry, cell in zip(held, state, strict=True):
+                column.cells[entry] = column._put(self.block.places[entry][-1], cell)
+            done = column.cell(ends)
+            state = [
+                composed("where", done, column.cells[entry], column.cell(following))
+                for entry, following in zip(held, body, strict=True)
+            ]
+        for node in self.block.places:
+            if node.op == "result" and bare(node.arguments[0]) is loop:
+                self.cells[node] = self._put(self.block.places[node][-1], state[node.arguments[1]])
+
+
+def _by_output(outputs: Sequence[Symbol]) -> list[Symbol]:
+    """All nodes, those of the first output first, each behind its operands."""
+    found: dict[Symbol, None] = {}
+    left = [(output, False) for output in reversed(outputs)]
+    while left:
+        node, ready = left.pop()
+        if ready:
+            found[node] = None
+        elif node not in found:
+            left.append((node, True))
+            left.extend((operand, False) for operand in reversed(list(node.operands)))
+    return list(found)

@@ -1,0 +1,239 @@
+"""Graphs of many deployments as one: a parameter where their numbers differ, a choice where their formulas do.
+
+A spreadsheet or a page that offers many deployments then holds each calculation once, and looks up the parameters of
+the one that is chosen. All graphs are traced in one pool, so that what they share is one node already.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from rooflinekit.model.graph.symbol import Pool, Quantity, Symbol
+from rooflinekit.model.graph.table import Table
+from rooflinekit.model.graph.trace import bare
+
+__all__ = ["Merge", "Parameter"]
+
+Members: TypeAlias = tuple[Any, ...]
+"""What stands at one place in each of the deployments: a node, a number, a table, or None where it does not matter."""
+
+
+_NEUTRAL = {"*": 1.0, "/": 1.0, "max": -math.inf, "min": math.inf}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number or a table that differs between deployments: its node, and its value in each."""
+
+    node: Symbol
+    values: tuple[Any, ...]
+    quantity: Quantity | None = None
+
+
+@dataclass
+class Merge:
+    """Merges what stands at the same place in several graphs of one pool.
+
+    labels: of terms of sums, which are aligned by them; other terms are aligned by their shape.
+    """
+
+    pool: Pool
+    labels: Mapping[Symbol, Hashable] = field(default_factory=dict)
+    parameters: dict[tuple[Any, ...], Parameter] = field(default_factory=dict)
+    named: dict[Symbol, Any] = field(default_factory=dict)  #: labels of merged nodes
+    _known: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    _held: dict[Symbol, Symbol] = field(default_factory=dict)
+    _labels_in: dict[Symbol, frozenset[Hashable]] = field(default_factory=dict)
+
+    def merged(self, members: Members) -> Any:
+        """The one node, or number, for all of them."""
+        key = tuple(m.index if isinstance(m, Symbol) else (type(m), m) for m in members)
+        if key not in self._known:
+            found = self._known[key] = self._merge(members)
+            label = next((self.labels[m] for m in members if isinstance(m, Symbol) and m in self.labels), None)
+            if label is not None and isinstance(found, Symbol):
+                self.named.setdefault(found, label)
+        return self._known[key]
+
+    def parameter(self, values: Members, quantity: Quantity | None = None) -> Any:
+        """A node that stands for these numbers or tables; a number where all are equal."""
+        first = next(value for value in values if value is not None)
+        filled = tuple(first if value is None else value for value in values)
+        if not isinstance(first, Table) and all(value == first for value in filled):
+            return first
+        if filled not in self.parameters:
+            node = self.pool.variable(f"p{len(self.parameters) + 1}", quantity)
+            self.parameters[filled] = Parameter(node, filled, quantity)
+        return self.parameters[filled].node
+
+    def _merge(self, members: Members) -> Any:
+        present = [member for member in members if member is not None]
+        first = present[0]
+        if all(member is first for member in present):
+            return first
+        kinds: dict[Hashable, list[int]] = {}
+        for place, member in enumerate(members):
+            if member is not None:
+                kinds.setdefault(self._kind(member), []).append(place)
+        if len(kinds) == 1:
+            return self._alike(next(iter(kinds)), members)
+        if "named" in kinds:
+            return self.merged(tuple(map(bare, members)))
+        for op, neutral in _NEUTRAL.items():
+            alike = self._alike_operand(op, kinds, members) if op in kinds else None
+            if alike is not None:
+                return self._operated(op, alike, neutral, members, set(kinds[op]))
+        if "+" in kinds:
+            return self._sum(members)
+        choice: list[Any] = [None] * len(members)
+        variants = []
+        for number, places in enumerate(kinds.values()):
+            for place in places:
+                choice[place] = float(number)
+            variants.append(self._subset(members, places))
+        chosen = self.parameter(tuple(choice), Quantity("", "variant"))
+        result = variants[-1]
+        for number in range(len(variants) - 2, -1, -1):
+            result = self.pool.apply("where", self.pool.apply("==", chosen, float(number)), variants[number], result)
+        return result
+
+    def _alike_operand(self, op: str, kinds: Mapping[Hashable, list[int]], members: Members) -> int | None:
+        """Which operand of those made by `op` is like the others: made of the same labelled terms, or of their kind."""
+        others = [members[number] for kind, numbers in kinds.items() if kind != op for number in numbers]
+        wanted = frozenset[Hashable]().union(*map(self._parts, others))
+        scores = []
+        for place in (0,) if op == "/" else (0, 1):
+            operands = [members[number].arguments[place] for number in kinds[op]]
+            parts = frozenset[Hashable]().union(*map(self._parts, operands))
+            same = not wanted and "number" not in kinds and bool({*map(self._kind, operands)} & (kinds.keys() - {op}))
+            scores.append(len(parts & wanted) + same)
+        return scores.index(max(scores)) if any(scores) else None
+
+    def _parts(self, member: Any) -> frozenset[Hashable]:
+        """Labels of the first labelled nodes that it is made of."""
+        if not isinstance(member, Symbol):
+            return frozenset()
+        if member not in self._labels_in:
+            label = self.labels.get(member)
+            inner = () if label is not None else map(self._parts, member.operands)
+            self._labels_in[member] = frozenset({label} if label is not None else ()).union(*inner)
+        return self._labels_in[member]
+
+    def _operated(self, op: str, place: int, neutral: float, members: Members, made: set[int]) -> Any:
+        """Those that are `made` by an operator, and the operand of the others with what changes nothing."""
+        operands: list[Any] = [None, None]
+        for at, absent in ((place, None), (1 - place, neutral)):
+            operands[at] = self.merged(
+                tuple(
+                    None if member is None else member.arguments[at] if number in made else member if absent is None
+                    else absent
+                    for number, member in enumerate(members)
+                )
+            )  # fmt: skip
+        return self.pool.apply(op, *operands)
+
+    def _subset(self, members: Members, places: Sequence[int]) -> Any:
+        inside = set(places)
+        return self.merged(tuple(m if place in inside else None for place, m in enumerate(members)))
+
+    def _kind(self, member: Any) -> Hashable:
+        if not isinstance(member, Symbol):
+            return "table" if isinstance(member, Table) else "number"
+        match member.op:
+            case "fact" | "number":
+                return "number"
+            case "var":
+                return ("var", member.arguments[0])
+            case "result":
+                return ("result", member.arguments[1])
+            case "call":
+                return ("call", member.arguments[0])
+            case "loop":
+                return ("loop", member.arguments[0], len(member.arguments[1]))
+            case "lattice":
+                return ("lattice", len(member.arguments))
+        return member.op
+
+    def _alike(self, kind: Hashable, members: Members) -> Any:
+        """All are made by the same operator."""
+        op = str(kind[0] if isinstance(kind, tuple) else kind)
+        match op:
+            case "number" | "table":
+                return self.parameter(tuple(m.value if isinstance(m, Symbol) else m for m in members))
+            case "held":
+                return self._held[next(m for m in members if m is not None)]
+            case "named":
+                quantity = next(m.arguments[1] for m in members if m is not None)
+                return self.pool.apply("named", self._operand(members, 0), quantity)
+            case "result":
+                place = next(m.arguments[1] for m in members if m is not None)
+                return self.pool.node("result", self._operand(members, 0), place)
+            case "loop":
+                return self._loop(members)
+            case "+":
+                return self._sum(members)
+        first = next(m for m in members if m is not None)
+        start = 1 if op == "call" else 0
+        operands = [self._operand(members, place) for place in range(start, len(first.arguments))]
+        if op == "call":
+            return self.pool.node("call", first.arguments[0], *operands)
+        if op == "lattice":
+            return self.pool.node("lattice", *operands)
+        return self.pool.apply(op, *operands)
+
+    def _operand(self, members: Members, place: int) -> Any:
+        return self.merged(tuple(None if m is None else m.arguments[place] for m in members))
+
+    def _loop(self, members: Members) -> Symbol:
+        first = next(m for m in members if m is not None)
+        number = len(self.pool.nodes)
+        held = [self.pool.node("held", number, place) for place in range(len(first.arguments[1]))]
+        for member in members:
+            if member is not None:
+                self._held.update(zip(member.arguments[1], held, strict=True))
+        body = tuple(
+            self.pool.lifted(self.merged(tuple(None if m is None else m.arguments[2][place] for m in members)))
+            for place in range(len(held))
+        )
+        ends, *starts = (self._operand(members, place) for place in range(3, len(first.arguments)))
+        return self.pool.node("loop", first.arguments[0], tuple(held), body, ends, *starts)
+
+    def _sum(self, members: Members) -> Any:
+        """Terms that stand in the same order are added in it; others are aligned, and absent where they are absent."""
+        terms = [None if member is None else self._terms(member) for member in members]
+        present = [each for each in terms if each is not None]
+        if all([key for key, _ in each] == [key for key, _ in present[0]] for each in present):
+            left, right = self._operand(members, 0), self._operand(members, 1)
+            return self.pool.apply("+", left, right)
+        keys: dict[Hashable, None] = {}
+        for each in sorted(present, key=len, reverse=True):
+            keys.update(dict.fromkeys(key for key, _ in each))
+        tables = [None if each is None else dict(each) for each in terms]
+        whole: Any = 0.0
+        for key in keys:
+            held = tuple(None if table is None else table.get(key) for table in tables)
+            term = self.merged(held)
+            there = tuple(None if table is None else float(key in table) for table in tables)
+            if 0.0 in there:
+                term = self.pool.apply("where", self.pool.apply("==", self.parameter(there), 1.0), term, 0.0)
+            whole = self.pool.apply("+", whole, term)
+        return whole
+
+    def _terms(self, member: Any) -> list[tuple[Hashable, Any]]:
+        """Terms of a sum with what aligns them: a label, or a shape with its number among equal ones."""
+        found: list[Any] = []
+        while isinstance(member, Symbol) and member.op == "+" and not (found and member in self.labels):
+            found.append(member.arguments[1])
+            member = member.arguments[0]
+        found.append(member)
+        counted: dict[Hashable, int] = {}
+        keyed: list[tuple[Hashable, Any]] = []
+        for term in reversed(found):
+            key = self.labels.get(term) if isinstance(term, Symbol) else "number"
+            key = self._kind(term) if key is None else key
+            counted[key] = counted.get(key, 0) + 1
+            keyed.append(((key, counted[key]), term))
+        return keyed
