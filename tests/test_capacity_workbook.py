@@ -271,8 +271,10 @@ class TestRecalculation:
 def one(model: str, gpu: str, scenario: dict[str, Any]) -> Choices:
     """A workbook of one deployment."""
     given = dict(scenario)
-    degrees = {key: (given.pop(key),) for key in ("tp", "pp", "ep", "dp", "cp", "microbatches", "kv") if key in given}
-    settings = {key: given.pop(key) for key in ("engine", "calibration") if key in given}
+    degrees: dict[str, Any] = {
+        key: (given.pop(key),) for key in ("tp", "pp", "ep", "dp", "cp", "microbatches", "kv") if key in given
+    }
+    settings: dict[str, Any] = {key: given.pop(key) for key in ("engine", "calibration") if key in given}
     return Choices((model,), (gpu,), **(FEW | {"tp": (1,)} | degrees), **settings, scenario=given)
 
 
