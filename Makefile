@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH  ?= torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long check lint types bench gpu calibration report-kernels report-serving predictions catalogue reports docs figures screenshots site clean
+.PHONY: help run test test-slow test-all test-long check lint types bench gpu calibration report-kernels report-serving predictions catalogue reports docs figures screenshots site clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -16,8 +16,13 @@ help:  ## list the targets
 run: $(VENV)/core.stamp  ## install, and answer one question
 	$(BIN)/rooflinekit estimate llama3-8b --batch 32
 
-test: $(VENV)/test.stamp  ## install, and run the tests and doctests (a few minutes at most)
-	$(BIN)/python -m pytest -n auto -m "not long"
+test: $(VENV)/test.stamp  ## install, and run the tests and doctests of the model and the commands (three minutes on two cores)
+	$(BIN)/python -m pytest -n auto -m "not slow and not long"
+
+test-slow: $(VENV)/test.stamp  ## those that look at pages, pictures, sheets and documents, fit calibrations, or run PyTorch
+	$(BIN)/python -m pytest -n auto -m "slow and not long" tests
+
+test-all: test test-slow  ## both, as the checks of a submission run them
 
 test-long: $(VENV)/test.stamp  ## the long checks as well
 	$(BIN)/python -m pytest -n auto
@@ -29,8 +34,7 @@ lint: $(VENV)/dev.stamp  ## layout and lint
 types: $(VENV)/dev.stamp  ## static types
 	$(BIN)/mypy --strict
 
-check: lint types  ## everything that must pass before a commit
-	$(BIN)/python -m pytest -n auto -m "not long"
+check: lint types test-all  ## everything that must pass before a commit
 
 bench: $(VENV)/test.stamp  ## the benchmarks of speed and scale
 	@for file in $(sort $(wildcard benchmarks/bench_*.py)); do echo "$$file"; $(BIN)/python "$$file" || exit 1; done

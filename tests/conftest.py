@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,23 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.load import load_calibration
+
+SLOW = (
+    "claims", "report", "validate", "serving/test_closed_form.py", "serving/test_simulator_command.py",
+    "sweeping/test_sweep.py", "test_accuracy.py", "test_accuracy_serving.py", "test_calibration_fit.py",
+    "test_capacity_workbook.py", "test_docs.py", "test_engine_fit.py", "test_explain.py", "test_plots.py",
+    "test_plots_look.py", "test_shell_examples.py",
+)  # fmt: skip
+"""Tests that look at pages, pictures, sheets and documents, fit calibrations, or run PyTorch: `make test-slow`."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the slow ones, so that `make test` takes a few minutes on two cores."""
+    folder = Path(__file__).parent
+    for item in items:
+        if folder in item.path.parents and item.path.relative_to(folder).as_posix().startswith(SLOW):
+            item.add_marker("slow")
+
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 settings.register_profile("test", max_examples=50, deadline=None, derandomize=True, suppress_health_check=QUIET)

@@ -13,6 +13,7 @@ import sys
 import time
 
 import pytest
+from patience import PATIENCE
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
@@ -35,7 +36,7 @@ def run(*arguments):
 def shell(*arguments, **options):
     """The same in a process of its own, as a user's shell starts it."""
     command = [sys.executable, "-m", "rooflinekit", *arguments]
-    return subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=60, **options)
+    return subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=PATIENCE, **options)
 
 
 def refused(result, code=2):
@@ -364,7 +365,9 @@ sys.exit(f"imported: {heavy}" if heavy else 0)
 
 
 def test_one_estimate_imports_nothing_heavy():
-    result = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=False, timeout=60)
+    result = subprocess.run(
+        [sys.executable, "-c", PROBE], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
     assert result.returncode == 0, result.stderr
 
 
@@ -381,7 +384,9 @@ main()
 
 
 def interrupted():
-    return subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
 
 
 def test_an_interrupt_ends_with_130_and_no_traceback():
@@ -403,7 +408,7 @@ def test_a_signal_while_it_works_leaves_no_traceback_of_ours(delay):
     )
     time.sleep(delay)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode in (130, -signal.SIGINT, 0, 1)
     if process.returncode == 130:
         assert "Traceback" not in errors
@@ -415,7 +420,7 @@ def piped_into_nothing():
     process.stdout.close()
     errors = process.stderr.read()
     process.stderr.close()
-    return process.wait(timeout=60), errors
+    return process.wait(timeout=PATIENCE), errors
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes break differently")
@@ -454,7 +459,7 @@ def test_it_runs_from_any_folder_and_as_a_module(tmp_path):
 def test_the_output_survives_any_encoding_of_the_terminal(tmp_path, encoding):
     plain = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
     command = [sys.executable, "-m", "rooflinekit", "estimate", "llama3-8b"]
-    result = subprocess.run(command, capture_output=True, check=False, env=plain, cwd=tmp_path, timeout=60)
+    result = subprocess.run(command, capture_output=True, check=False, env=plain, cwd=tmp_path, timeout=PATIENCE)
     assert result.returncode == 0, result.stderr
     assert b"TTFT" in result.stdout
 

@@ -12,6 +12,7 @@ import sys
 from itertools import pairwise
 
 import pytest
+from patience import PATIENCE
 from typer.testing import CliRunner
 
 import rooflinekit as rk
@@ -191,7 +192,7 @@ def test_an_interrupt_keeps_what_is_done():
         try:
             said = process.stderr.readline()
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
     assert said == "one is done\n"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from patience import PATIENCE
 from typer.testing import CliRunner
 
 import rooflinekit as rk
@@ -179,7 +180,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path):
     while len(list(tmp_path.glob("out.csv.pieces/*.parquet"))) < 2:
         time.sleep(0.05)
     os.kill(started.pid, signal.SIGINT)
-    said = started.communicate(timeout=60)[1]
+    said = started.communicate(timeout=PATIENCE)[1]
     assert started.returncode == 130
     assert "pieces are kept in out.csv.pieces" in said
     assert not (tmp_path / "out.csv").exists()

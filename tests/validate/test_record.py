@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make test` installs it")
 
@@ -154,11 +155,22 @@ def test_the_fastest_backend_of_a_shape_is_what_an_engine_would_run(tmp_path):
 
 RUN = """
 import sys
-from rooflinekit.validate import plan, suite
+import time
+from rooflinekit.validate import plan, record, suite
 from rooflinekit.validate.shapes import Extent
 suite.EXTENTS["cpu", "quick"] = Extent((1, 4), (16, 32), (1, 2), 1, (1e-7, 1e-4), 256)
 suite.EXTENTS["cpu", "full"] = suite.EXTENTS["cpu", "quick"]
 suite._run_ceilings = lambda run: True
+append, rows = record._append, int(sys.argv.pop())
+
+def appended(file, text):  # the head, and so many rows; then it is as slow as a large kernel
+    global rows
+    append(file, text)
+    rows -= 1
+    if rows < 0:
+        time.sleep(600.0)
+
+record._append = appended
 suite._rates = lambda run: suite.Rates(100e9, 20e9)
 sys.argv = ["rooflinekit", "validate", "--suite", "kernels", "--device", "cpu", "--model", "gpt2", *sys.argv[1:]]
 from rooflinekit.cli import main
@@ -167,12 +179,12 @@ main()
 
 
 def started(tmp_path, *options):
-    command = [sys.executable, "-c", RUN, "--out", str(tmp_path), *options]
+    command = [sys.executable, "-c", RUN, "--out", str(tmp_path), *options, "8"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def wait_for_rows(path: Path, process, count=3):
-    for _ in range(1200):
+    for _ in range(int(PATIENCE / 0.05)):
         if process.poll() is not None or (path.is_file() and path.read_bytes().count(b"\n") > count):
             return
         time.sleep(0.05)
@@ -184,14 +196,14 @@ def test_a_run_that_is_stopped_leaves_a_readable_file_and_goes_on(tmp_path):
     killed = started(tmp_path)
     wait_for_rows(tmp_path / FILE, killed)
     killed.kill()
-    killed.communicate(timeout=60)
+    killed.communicate(timeout=PATIENCE)
     found = read_measurements(tmp_path / FILE)
     assert found.ending == ""
     assert len(found.rows) >= 3
     again = started(tmp_path, "--resume")
     wait_for_rows(tmp_path / FILE, again, count=len(found.rows) + 3)
     again.send_signal(signal.SIGINT)
-    _, errors = again.communicate(timeout=60)
+    _, errors = again.communicate(timeout=PATIENCE)
     assert again.returncode == 130, errors
     found_again = read_measurements(tmp_path / FILE)
     rows = found_again.rows

@@ -323,8 +323,8 @@ def fact(value: float, symbol: str, meaning: str, unit: str = "", source: str = 
     """A number with a name and a source.
 
     >>> replicas = fact(8.0, "dp", "attention replicas", source="the question")
-    >>> 64.0 / replicas, (Pool().variable("batch") / replicas).operands.__next__().op
-    (8.0, 'var')
+    >>> 64.0 / replicas, [node.op for node in (Pool().variable("batch") / replicas).operands]
+    (8.0, ['var', 'fact'])
     """
     return Fact(value, Quantity(symbol, meaning, unit, source))
 
