@@ -376,6 +376,7 @@ def _inputs(plan: Plan, work: Workload) -> dict[str, Any]:
     }
 
 
+@once
 def _provenance(plan: Plan) -> tuple[Provenance, ...]:
     """Where the numbers behind the answer came from."""
     model, calibration = plan.model, plan.calibration
