@@ -285,9 +285,15 @@ class TestAnswers:
         with pytest.raises(UnknownNameError, match="unknown metric"):
             rk.explain("llama3-8b", metric)
 
+    def test_a_time_may_be_called_time(self) -> None:
+        for metric in ("decode", "decode.attention"):
+            assert rk.explain("llama3-8b", f"{metric}.time").to_dict() == rk.explain("llama3-8b", metric).to_dict()
+
     def test_misspelt_numbers_of_kernels_have_a_nearest_name(self) -> None:
         with pytest.raises(UnknownNameError, match=r"nearest: decode\.attention\.bytes"):
             rk.explain("llama3-8b", "decode.attention.byts")
+        with pytest.raises(UnknownNameError, match=r"nearest: (?!.*attention\.m[fb]u)"):
+            rk.explain("llama3-8b", "decode.attention.mfu")
 
     def test_metrics_that_do_not_apply(self) -> None:
         for metric in ("queue", "rate", "knee", "tpot_p99"):

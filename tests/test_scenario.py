@@ -23,7 +23,7 @@ from rooflinekit.cli.command import COMMANDS, Command, find
 from rooflinekit.cli.pages import schema
 from rooflinekit.estimation import scenario
 from rooflinekit.estimation.frames import INPUT_COLUMNS
-from rooflinekit.estimation.options import model_of, options_of, quantity
+from rooflinekit.estimation.options import Option, model_of, options_of, quantity
 from rooflinekit.estimation.scenario import GROUPS, Scenario, Simulation
 
 DEPLOYED = (
@@ -64,6 +64,11 @@ def test_numbers_take_the_units_that_people_write(text, unit, number):
 def test_what_is_no_number_is_refused(text, unit):
     with pytest.raises(ValueError, match="is not a number"):
         quantity(text, unit)
+
+
+@pytest.mark.parametrize(("text", "value"), [("1_000", 1000), ("1,000", 1000), ("1K", 1000), ("-1", -1)])
+def test_a_count_is_read_as_people_write_it(text, value):
+    assert Option("", kind="count").parse(text) == value
 
 
 LINES = [

@@ -82,7 +82,7 @@ def _one_deployment(
     from rooflinekit.decision.planning import inverse
     from rooflinekit.decision.planning.inverse import required_bandwidth
 
-    single: dict[str, Any] = {}
+    single: dict[str, Any] = {"engine": "vllm"}  # the answer names it, given or not
     for key in part_of(asked, _LISTS):
         if len(asked[key]) != 1:
             raise InputError(f"--max and --find bandwidth ask about one deployment; give {key} once")

@@ -31,6 +31,9 @@ __all__ = ["sweep"]
 
 
 _AXES = {name: row.axis() for table in (Accelerator, Scenario) for name, row in options_of(table).items()}
+_FIRST = ("gpu", "batch", "isl", "osl", "context", "concurrency", "rate")
+_ORDER = tuple(dict.fromkeys((*_FIRST, *_AXES)))
+"""Of columns, and of rows: pieces of one grid fit together in whichever order their options were written."""
 _SOURCE = Argument("Models, or a file of scenarios: .csv, .parquet, .xlsx, or - for CSV.", complete="model")
 
 
@@ -61,7 +64,7 @@ def sweep(
         check_target(out, force)
     check_pictures(plots, "table", force)
     job = Job(simulate, check_price(price))
-    source, asked = _source(model, axes, set, sheet, job)
+    source, asked = _source(model, {key: axes[key] for key in _ORDER if key in axes}, set, sheet, job)
     goals = () if pareto is None else parse_goals(pareto)
     kept = _kept(resume, out, [asked, str(job), shard]) if resume else None
     means = Means(whole_number(workers, "workers"), scheduler, Shard.parse(shard), kept)

@@ -115,7 +115,7 @@ class Option:
                 parts = [part.strip() for part in text.split(",") if part.strip()]
                 what = "list of whole numbers such as 2,4"
                 return parts if self.kind == "names" else [self._whole(part, what) for part in parts]
-            case "price" if "=" not in text and text.strip()[:1] in "$.0123456789":
+            case "price" if "=" not in text and text.strip()[:1] in "$+-.0123456789":
                 return quantity(text, self.unit)
             case "price" | "pairs":
                 return self._pairs(text)
@@ -165,7 +165,8 @@ class Option:
         for part in text.split(","):
             name, sign, value = (word.strip() for word in part.rpartition("="))
             if not sign or not name or name in found:
-                raise ValueError(f"{part!r} is not a new name=number; write it like h100-sxm=16")
+                like = "2.5 or h100-sxm=2.5" if self.kind == "price" else "h100-sxm=16"
+                raise ValueError(f"{part!r} is not a new name=number; write it like {like}")
             found[name] = quantity(value, self.unit)
         return found
 
@@ -174,7 +175,7 @@ class Option:
         if re.fullmatch(r"[+-]?\d+", word):
             return int(word)
         try:
-            value = math.nan if "e" in word.lower() else quantity(text)
+            value = math.nan if "e" in word.lower() else quantity(word)
         except ValueError:
             value = math.nan
         if not math.isfinite(value) or value != int(value):

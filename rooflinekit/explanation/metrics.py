@@ -398,6 +398,8 @@ _RATIOS = {
     "mbu": ("streams", "time", "share of the time, for weights and cache,"),
 }
 _KINDS = ("bound", "flops", "bytes", *_RATIOS)
+_OF_STEPS = ("mfu", "mbu")
+"""What only a whole step has."""
 
 
 def _streamed(kernel: Kernel) -> Any:
@@ -408,9 +410,9 @@ def _of_step(traced: Traced, folded: str) -> Found | None:
     """A step, or one kernel of it; None where no kernel has this name."""
     step, _, rest = folded.partition(".")
     kernel, _, kind = rest.rpartition(".")
-    if kind not in _KINDS:
+    if kind not in ("time", *_KINDS):
         kernel, kind = rest, "time"
-    strange = kernel and (kernel not in _kernel_names(traced.case, step) or kind in ("mfu", "mbu"))
+    strange = kernel and (kernel not in _kernel_names(traced.case, step) or kind in _OF_STEPS)
     if step not in _STEPS or strange or "" in folded.split("."):
         return None
     timed = [each for each in traced.step(step).kernels if kernel in ("", each.kernel.name)]
@@ -442,5 +444,7 @@ def _kernel_names(case: Case, step: str) -> list[str]:
 
 def _names_of_steps(case: Case) -> list[str]:
     """All metrics of the two steps."""
-    wholes = [name for step in _STEPS for name in (step, *(f"{step}.{kernel}" for kernel in _kernel_names(case, step)))]
-    return [f"{name}{kind}" for name in wholes for kind in ("", *(f".{kind}" for kind in _KINDS))]
+    kernels = [f"{step}.{kernel}" for step in _STEPS for kernel in _kernel_names(case, step)]
+    wholes = [f"{step}.{kind}" for step in _STEPS for kind in _KINDS]
+    parts = [f"{name}.{kind}" for name in kernels for kind in _KINDS if kind not in _OF_STEPS]
+    return [*_STEPS, *kernels, *wholes, *parts]

@@ -81,7 +81,7 @@ class Section:
 
     def expect(self, required: Collection[str], optional: Collection[str] = ()) -> None:
         """Refuse an unknown key (with the nearest known one) and a missing one."""
-        known = [*required, *optional]
+        known = list(dict.fromkeys([*required, *optional]))
         for key in self.data:
             if key not in known:
                 near = nearest(str(key), known) or known

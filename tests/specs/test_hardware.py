@@ -203,6 +203,8 @@ def test_the_template_loads_with_its_optional_lines_too(chip):
 REFUSED = [
     ("bandwidth: 4 TB/s", "bandwith: 4 TB/s", "memory.bandwith: unknown key; nearest: bandwidth"),
     ("title: Exa", "colour: red\ntitle: Exa", "colour: unknown key; nearest: cores, sources, compute"),
+    ("title: Exa", "zzzzzz: 1\ntitle: Exa", "zzzzzz: unknown key; nearest: title, vendor, architecture, "
+     "release_year, sources, compute, memory, cores, links, compute_capability"),
     ("    bf16: 800", "    bf61: 800", "compute.dense.bf61: unknown key; nearest: bf16"),
     ("  label: 96 GB  ", "  # ", "memory.label: is missing; add it"),
     ("title: Example Corp X1 96GB", "", "title: is missing; add it"),

@@ -60,6 +60,14 @@ def test_a_csv_table_comes_back_with_every_cell(folder):
     assert float(after["tpot_ms"][1]) == rk.estimate("llama-3-8b", batch=8).tpot_ms
 
 
+def test_rows_and_columns_of_a_grid_are_in_one_order(folder):
+    axes = {"--gpu": "h100,l40s", "--batch": "1,2", "--isl": "8,9", "--tp": "1,2", "--kv": "fp8"}
+    for name, words in (("a", axes.items()), ("b", reversed(axes.items()))):
+        assert sweep("llama-3-8b", *(word for pair in words for word in pair), "--out", f"{name}.csv").exit_code == 0
+    assert (folder / "a.csv").read_text() == (folder / "b.csv").read_text()
+    assert (folder / "a.csv").read_text().startswith("model,gpu,batch,isl,tp,kv,")
+
+
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "xlsx"])
 def test_a_table_is_the_same_in_every_format(folder, suffix):
     read = {"csv": pd.read_csv, "parquet": pd.read_parquet, "xlsx": pd.read_excel}[suffix]
