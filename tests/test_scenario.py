@@ -233,3 +233,8 @@ def test_the_schema_of_inputs_says_what_estimate_takes():
 
 def test_the_published_schema_is_the_present_one():
     assert (Path(__file__).parents[1] / "docs" / "scenario.schema.json").read_text(encoding="utf-8") == schema()
+
+
+def test_lengths_that_vary_need_requests() -> None:
+    with pytest.raises(rk.InputError, match="isl=uniform:100-200 varies from request to request; add concurrency"):
+        rk.estimate("llama-3-8b", isl="uniform:100-200")

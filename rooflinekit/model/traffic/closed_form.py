@@ -220,7 +220,7 @@ def _steady(known: Times, rate: Numeric, traffic: Traffic, room: Numeric, knee: 
     return steady(known, named(running, *LITTLE, source=FORM), rate, traffic, room, knee)
 
 
-LITTLE = "C", "sequences running, C = 1 + λ·(N − 1)·TPOT (Little's law), where both sides agree"
+LITTLE = "C", "sequences running, C = 1 + rate·(osl − 1)·TPOT (Little's law), where both sides agree"
 
 
 def steady(  # noqa: PLR0913, PLR0917 - the sequences that run, and what keeps them running
