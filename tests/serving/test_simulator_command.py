@@ -12,7 +12,7 @@ import sys
 from itertools import pairwise
 
 import pytest
-from patience import PATIENCE
+from patience import PATIENCE, interruptible
 from typer.testing import CliRunner
 
 import rooflinekit as rk
@@ -188,7 +188,8 @@ main()
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_an_interrupt_keeps_what_is_done():
     command = [sys.executable, "-c", TOLD, "simulate", "llama-3-8b", "--rate", "100", "--requests", "10000000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, preexec_fn=interruptible) as process:
         try:
             said = process.stderr.readline()
             process.send_signal(signal.SIGINT)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from patience import PATIENCE
+from patience import PATIENCE, interruptible
 from typer.testing import CliRunner
 
 import rooflinekit as rk
@@ -184,7 +184,9 @@ def test_pieces_of_another_question_are_not_taken(tmp_path):
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path):
     words = ["llama-3-8b", "--rate", "1:40", "--set", "requests=600", "--simulate", "--calibration", "none"]
     command = [sys.executable, "-m", "rooflinekit", "sweep", *words, "--resume", "--out", "out.csv"]
-    started = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, encoding="utf-8")
+    started = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, encoding="utf-8", preexec_fn=interruptible
+    )
     while len(list(tmp_path.glob("out.csv.pieces/*.parquet"))) < 2:
         time.sleep(0.05)
     os.kill(started.pid, signal.SIGINT)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE
+from patience import PATIENCE, interruptible
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make test` installs it")
 
@@ -180,7 +180,9 @@ main()
 
 def started(tmp_path, *options):
     command = [sys.executable, "-c", RUN, "--out", str(tmp_path), *options, "8"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=interruptible
+    )
 
 
 def wait_for_rows(path: Path, process, count=3):
