@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ class Answer:
 
     def _repr_html_(self) -> str:
         """Ask the package, which knows the report; no module down here imports it."""
-        return str(import_module("rooflinekit")._html_of(self))
+        return str(sys.modules["rooflinekit"]._html_of(self))
 
 
 @dataclass(frozen=True)
