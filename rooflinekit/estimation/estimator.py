@@ -113,10 +113,10 @@ def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[
     choice = Speculation.read(part_of(given, SPECULATION_KEYS))
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     resolved = resolve(model, gpu, deployment, given.get("calibration"), choice)
+    work, traffic = read_workload(given)
     spread = [f"{key}={given[key]}" for key in ("isl", "osl") if isinstance(given.get(key), str)]
     if spread and not {"concurrency", "rate"} & given.keys():
         raise InputError(f"{spread[0]} varies from request to request; add concurrency (a closed loop) or rate")
-    work, traffic = read_workload(given)
     load = read_load(traffic, float(work.isl), float(work.osl))
     if load is not None:
         refuse_static(given)
