@@ -137,7 +137,7 @@ def test_a_plan_takes_one_price_for_all():
 def test_two_spellings_at_once_are_refused():
     for words, said in (
         (["--isl", "lognormal:mean=900,cv=1", "--isl-cv", "2", "--rate", "1"], "isl and isl_cv both say"),
-        (["--isl", "lognormal:mean=900,cv=1"], "isl_cv describes traffic"),
+        (["--isl", "lognormal:mean=900,cv=1"], "varies from request to request"),
     ):
         result = run("estimate", "llama3-8b", *words)
         assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
