@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.model.memory.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.roofline import StepTime
+from rooflinekit.model.roofline import StepTime, peak_time, stream_time
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.traffic.question import LoadResult
 from rooflinekit.model.types.answer import Answer
@@ -109,11 +109,11 @@ class StepResult:
         time, shares = float(step.expected), shares_by_cause(step)
         flops = sum(kernel.flops for kernel in kernels)
         traffic = sum(kernel.bytes for kernel in kernels)
-        needed = sum(float(t.kernel.flops) * t.kernel.count / accelerator.peak(t.kernel.dtype) for t in step.kernels)
-        streamed = sum(k.weight_bytes + k.kv_read_bytes + k.kv_write_bytes for k in kernels)
+        mfu, mbu = (sum(float(ideal(timed.kernel, accelerator)) for timed in step.kernels) / time
+                    for ideal in (peak_time, stream_time))  # fmt: skip
         return cls(
             time * 1e3, float(step.bound) * 1e3, flops, traffic, flops / traffic, max(shares, key=shares.__getitem__),
-            needed / time, streamed / float(accelerator.memory_bandwidth) / time, shares, kernels,
+            mfu, mbu, shares, kernels,
         )  # fmt: skip
 
 

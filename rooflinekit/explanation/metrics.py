@@ -15,7 +15,7 @@ from rooflinekit.model.layers import Precision, model_operations
 from rooflinekit.model.memory.capacity import Memory, MemoryModel
 from rooflinekit.model.operating_point import OperatingPoint, Predictor
 from rooflinekit.model.parameter_count import count_parameters
-from rooflinekit.model.roofline import StepTime
+from rooflinekit.model.roofline import StepTime, peak_time, stream_time
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.closed_form import FORM, LITTLE, Loaded, closed_loop, largest_rate, steady
 from rooflinekit.model.traffic.mixing import InFlight, shared_times, slots
@@ -26,7 +26,6 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError, nearest
 from rooflinekit.model.types.hardware import Accelerator
-from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
 
@@ -387,8 +386,8 @@ _SIZES: dict[str, tuple[str, str, Callable[[KernelTime, Accelerator], Any]]] = {
     "bound": ("s", "datasheet bound", lambda t, gpu: t.bound),
     "flops": ("FLOP", "work", lambda t, gpu: t.kernel.count * t.kernel.flops),
     "bytes": ("B", "traffic", lambda t, gpu: t.kernel.count * named(t.kernel.bytes, "bytes", "of one launch", "B")),
-    "ideal": ("s", "arithmetic at the peak", lambda t, gpu: t.kernel.count * t.kernel.flops / gpu.peak(t.kernel.dtype)),
-    "streams": ("s", "weights and cache at the bandwidth", lambda t, gpu: _streamed(t.kernel) / gpu.memory_bandwidth),
+    "ideal": ("s", "arithmetic at the peak", lambda t, gpu: peak_time(t.kernel, gpu)),
+    "streams": ("s", "weights and cache at the bandwidth", lambda t, gpu: stream_time(t.kernel, gpu)),
 }
 """Numbers of all launches of a kernel: unit, what they are, and how they follow from its time and work."""
 
@@ -400,10 +399,6 @@ _RATIOS = {
 _KINDS = ("bound", "flops", "bytes", *_RATIOS)
 _OF_STEPS = ("mfu", "mbu")
 """What only a whole step has."""
-
-
-def _streamed(kernel: Kernel) -> Any:
-    return kernel.count * (kernel.weight_bytes + kernel.kv_read_bytes + kernel.kv_write_bytes)
 
 
 def _of_step(traced: Traced, folded: str) -> Found | None:

@@ -107,7 +107,7 @@ class _Rules:
                 sums["engine"] += share * float(timed.expected)
                 continue
             ideal = launches * float(kernel.flops) / gpu.peak(kernel.dtype)
-            cached = float(kernel.kv_read_bytes + kernel.kv_write_bytes)
+            cached = float(kernel.cache_bytes)
             sums["weights"] += launches * float(kernel.weight_bytes) / float(gpu.memory_bandwidth)
             sums["cache"] += launches * cached / float(gpu.memory_bandwidth)
             sums["peak"] += ideal
@@ -205,7 +205,7 @@ class _Rules:
     def rule_decode_bytes(self) -> Rule:
         value, kernels = self.all * self.width / self.tp, [each.kernel for each in self.kernels("decode")]
         read = sum(kernel.count * float(kernel.weight_bytes) for kernel in kernels)
-        cached = sum(kernel.count * float(kernel.kv_read_bytes + kernel.kv_write_bytes) for kernel in kernels)
+        cached = sum(kernel.count * float(kernel.cache_bytes) for kernel in kernels)
         passed = sum(kernel.count * float(kernel.activation_bytes) for kernel in kernels)
         pieces = [("weights that are not read, or on several ranks", read - float(value)),
                   ("keys and values", cached), ("activations", passed)]  # fmt: skip

@@ -8,12 +8,12 @@ from functools import cached_property
 
 from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.timing.calibrated import Calibration
-from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum
 from rooflinekit.model.types.time import KernelTime, Time
 
-__all__ = ["StepTime", "roofline_bound", "time_kernel", "time_step"]
+__all__ = ["StepTime", "peak_time", "roofline_bound", "stream_time", "time_kernel", "time_step"]
 
 
 @formula("s", "bytes that must cross the memory", "B")
@@ -49,6 +49,16 @@ def roofline_bound(kernel: Kernel, system: System) -> tuple[Numeric, Numeric, Nu
     )
     network: Numeric = 0.0 if kernel.gpus == 1 else system.transfer_time(kernel)
     return kernel.flops / gpu.peak(kernel.dtype), streamed / gpu.memory_bandwidth, network
+
+
+def peak_time(kernel: Kernel, accelerator: Accelerator) -> Numeric:
+    """What the arithmetic of all launches takes at the peak, n·F/P [s]; its share of the time is the MFU."""
+    return kernel.count * kernel.flops / accelerator.peak(kernel.dtype)
+
+
+def stream_time(kernel: Kernel, accelerator: Accelerator) -> Numeric:
+    """What weights and cache of all launches take at the bandwidth, n·(w + kr + kw)/W [s]; its share is the MBU."""
+    return kernel.count * (kernel.weight_bytes + kernel.cache_bytes) / accelerator.memory_bandwidth
 
 
 def time_kernel(kernel: Kernel, system: System, calibration: Calibration | None, warm: bool = False) -> KernelTime:

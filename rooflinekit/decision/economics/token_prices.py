@@ -194,5 +194,5 @@ def _each(kernels: list[Kernel], tokens: float, seconds: float, passes: float) -
     """Sums of a list of kernels over its tokens; `passes` readings of the weights in it."""
     flops = sum(k.count * float(k.flops) for k in kernels)
     weights = passes * sum(k.count * float(k.weight_bytes) for k in kernels)
-    cache = sum(k.count * float(k.kv_read_bytes + k.kv_write_bytes) for k in kernels)
+    cache = sum(k.count * float(k.cache_bytes) for k in kernels)
     return TokenWork(flops / tokens, weights / tokens, cache / tokens, seconds, tokens / passes)

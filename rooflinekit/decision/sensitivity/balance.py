@@ -99,7 +99,7 @@ def _bytes(predictor: Predictor, work: Workload, batch: float, context: float) -
     """Bytes of weights, of keys and values (read and written), and of activations."""
     kernels = predictor.plan.kernels(predictor.decode_batch(replace(work, batch=batch), context))
     weights = sum(k.count * float(k.weight_bytes) for k in kernels)
-    kv = sum(k.count * float(k.kv_read_bytes + k.kv_write_bytes) for k in kernels)
+    kv = sum(k.count * float(k.cache_bytes) for k in kernels)
     return weights, kv, sum(k.count * float(k.activation_bytes) for k in kernels)
 
 

@@ -166,6 +166,11 @@ class Kernel:
         return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes + self.activation_bytes
 
     @property
+    def cache_bytes(self) -> Numeric:
+        """Of that, keys and values read and written [B]."""
+        return self.kv_read_bytes + self.kv_write_bytes
+
+    @property
     def intensity(self) -> Numeric:
         """FLOP per byte of memory traffic."""
         return self.flops / self.bytes

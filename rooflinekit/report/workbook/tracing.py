@@ -108,6 +108,6 @@ class Tracing:
 def _work(kernel: KernelTime) -> dict[str, Any]:
     """All launches of a kernel: work, bytes and times."""
     done, count = kernel.kernel, kernel.kernel.count
-    streamed = done.weight_bytes + done.kv_read_bytes + done.kv_write_bytes
+    streamed = done.weight_bytes + done.cache_bytes
     work = {"flops": count * done.flops, "streamed": count * streamed, "activations": count * done.activation_bytes}
     return {"count": float(count), **work, **{part: getattr(kernel, part) for part in ENDS}}
