@@ -289,10 +289,8 @@ def under_load(resolved: Resolved, work: Workload, question: LoadQuestion) -> Es
     predictor, plan = resolved.predictor, resolved.plan
     found = answer_load(predictor, question)
     loaded, load = found.loaded, LoadResult.of(predictor, found)
-    running = max(float(round(float(loaded.running))), 1.0)
-    static = _answer(resolved, replace(work, batch=running))
+    static = _answer(resolved, replace(work, batch=found.sequences))
     times = {"ttft_ms": loaded.ttft, "tpot_ms": loaded.tpot}
-    held = predictor.memory.evaluate(running, work.isl + work.osl / 2.0, work.isl)
     spans: dict[str, list[float] | None] = {
         key: [float(t.low) * 1e3, float(t.high) * 1e3] for key, t in times.items() if load.stable or t is loaded.tpot
     }
@@ -308,7 +306,7 @@ def under_load(resolved: Resolved, work: Workload, question: LoadQuestion) -> Es
         interval={key: spans.get(key) for key in times} if plan.calibration else None,
         bound={key: float(t.bound) * 1e3 for key, t in times.items()},
         prefill=StepResult.of(plan.time(Batch.prefill(1.0, work.isl)), plan.system.accelerator),
-        memory=MemoryResult.of(held),
+        memory=MemoryResult.of(found.memory(predictor)),
         load=load,
         inputs=static.inputs | {"concurrency": question.users, "rate": question.rate},
         warnings=(*load_notes(load, question), *resolved.warnings, *context_notes(plan, work)),

@@ -113,9 +113,14 @@ def static_answer(predictor: Predictor, at: dict[str, float], fixed: bool) -> li
 def load_answer(predictor: Predictor, load: LoadQuestion, at: dict[str, float]) -> list[Any]:
     isl, osl = float(at["isl"]), float(at["osl"])
     asked = {"rate": at["load"]} if load.users is None else {"users": max(round(at["load"]), 1.0)}
-    found = answer_load(predictor, replace(load, traffic=replace(load.traffic, isl=isl, osl=osl), **asked)).loaded
+    answer = answer_load(predictor, replace(load, traffic=replace(load.traffic, isl=isl, osl=osl), **asked))
+    found, held = answer.loaded, answer.memory(predictor)
     spans = [[getattr(span, end) for end in ENDS] for span in (found.ttft, found.tpot)]
-    return [*spans, [*(getattr(found, name) for name in LOADED), slots(predictor, isl, osl)]]
+    return [
+        *spans,
+        [*(getattr(found, name) for name in LOADED), slots(predictor, isl, osl)],
+        [getattr(held, name) for name in MEMORY],
+    ]
 
 
 def difference(found: Any, expected: Any) -> float:
@@ -229,5 +234,5 @@ def test_a_load_has_sliders(tmp_path: Path, load: dict[str, Any]) -> None:
     if answer.ttft_ms is not None:
         assert view["load"]["ttft"]["time"] * 1e3 == pytest.approx(answer.ttft_ms, rel=1e-12)
     assert view["load"]["rateEach"] == pytest.approx(answer.output_tok_s_per_gpu, rel=1e-12)
-    assert view["at"]["batch"] == min(answer.inputs["batch"], view["memory"]["room"])
+    assert view["memory"]["kv"] == pytest.approx(answer.memory.kv_bytes, rel=1e-12)
     assert view["memory"]["fits"]

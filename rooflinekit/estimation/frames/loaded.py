@@ -147,10 +147,10 @@ def _kinds(resolved: Resolved, asked: _Asked, errors: Texts) -> Iterator[_Asked]
 
 def _answer(resolved: Resolved, asked: _Asked) -> LoadedRows:
     """What `estimate` says of one such row, of all of them."""
-    predictor, question, (isl, osl) = resolved.predictor, asked.question, (asked.traffic[n] for n in ("isl", "osl"))
+    predictor, question, osl = resolved.predictor, asked.question, asked.traffic["osl"]
     found = answer_load(predictor, question)
     loaded = found.loaded
-    held = predictor.memory.evaluate(np.maximum(np.round(loaded.running), 1.0), isl + osl / 2.0, isl)
+    held = found.memory(predictor)
     times = Times(loaded.ttft, loaded.tpot, loaded.e2e, np.minimum(loaded.rate, loaded.knee) * osl)
     values = values_of(times, held, resolved.plan.deployment.gpus) | {"stable": loaded.stable}
     values |= {name: value for name, value in found.values(predictor).items() if value is not None}

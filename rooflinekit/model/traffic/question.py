@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from rooflinekit.model.memory.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, Times, Traffic, closed_loop, no_room, open_loop
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.percentiles import QUANTILES, Spread, goodput, spread
 from rooflinekit.model.types.errors import InputError, WorkloadError
-from rooflinekit.model.types.numeric import Numeric, fails
+from rooflinekit.model.types.numeric import Numeric, fails, floor_div, maximum
 
 __all__ = ["LoadAnswer", "LoadQuestion", "LoadResult", "answer_load", "read_load"]
 
@@ -76,6 +77,16 @@ class LoadAnswer:
     loaded: Loaded
     times: Spread
     question: LoadQuestion
+
+    @property
+    def sequences(self) -> Numeric:
+        """Sequences that run, as a whole number of at least 1."""
+        return maximum(floor_div(self.loaded.running + 0.5, 1.0), 1.0)
+
+    def memory(self, predictor: Predictor) -> Memory:
+        """What the sequences that run hold, at their mean length."""
+        traffic = self.question.traffic
+        return predictor.memory.evaluate(self.sequences, traffic.isl + traffic.osl / 2.0, traffic.isl)
 
     def values(self, predictor: Predictor) -> dict[str, Numeric | None]:
         """Plain numbers by name: times in ms, rates in requests a second; infinite waits where there is no limit."""

@@ -14,13 +14,15 @@ function partsOf(kernels, rows) {  // all launches of each kernel of a step
   }).filter(({ family, time }) => family !== "host" || time > 0);
 }
 
+const memoryOf = ([capacity, weights, kv, activations, outside, total, pool, needed, available, room, fits]) =>
+  ({ capacity, weights, kv, activations, outside, total, pool, needed, available, room, fits: Boolean(fits) });
+
 class View {  // a static batch
   constructor(plan, at) {
     const [ttft, tpot, memory, e2e, rate, prefill, decode] = FUNCTIONS[plan.static](at.batch, at.isl, at.osl, at.cached ?? 0, at.context ?? 0, at.speed);
-    const [capacity, weights, kv, activations, outside, total, pool, needed, available, room, fits] = memory;
     Object.assign(this, {
       at, gpus: plan.gpus, ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, rate, rateEach: rate / plan.gpus, rateUser: 1 / tpot[1],
-      memory: { capacity, weights, kv, activations, outside, total, pool, needed, available, room, fits: Boolean(fits) },
+      memory: memoryOf(memory),
     });
     this.rows = { plan, prefill, decode };
   }
@@ -29,10 +31,10 @@ class View {  // a static batch
 }
 
 function loaded(plan, at) {  // what users feel at a rate, or as so many users; null where not one request fits
-  const [ttft, tpot, [e2e, running, rate, knee, stable, busy, queue, slots]] = FUNCTIONS[plan.load](at.rate ?? at.users, at.isl, at.osl, at.speed);
+  const [ttft, tpot, [e2e, running, rate, knee, stable, busy, queue, slots], memory] = FUNCTIONS[plan.load](at.rate ?? at.users, at.isl, at.osl, at.speed);
   if (!(slots >= 1)) return null;
   const tokens = Math.min(rate, knee) * at.osl;
-  return { at, ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, running, rate, knee, stable, busy, queue, slots, rateEach: tokens / plan.gpus, rateUser: 1 / tpot[1] };
+  return { at, memory: memoryOf(memory), ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, running, rate, knee, stable, busy, queue, slots, rateEach: tokens / plan.gpus, rateUser: 1 / tpot[1] };
 }
 
 function viewOf(plan, at) {  // under load: of the sequences that it keeps running, as many as fit at their full length
@@ -40,7 +42,7 @@ function viewOf(plan, at) {  // under load: of the sequences that it keeps runni
   const load = loaded(plan, at), batch = Math.max(Math.round(load?.running ?? 1), 1);
   let view = new View(plan, { ...at, batch });
   if (batch > Math.max(view.memory.room, 1)) view = new View(plan, { ...at, batch: Math.max(view.memory.room, 1) });
-  return Object.assign(view, { load });
+  return Object.assign(view, { load }, load && { memory: load.memory });
 }
 const felt = (view) => view.load ?? view;
 

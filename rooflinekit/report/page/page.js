@@ -119,14 +119,14 @@ function drawAll(view, reference, name) {
 function loads(view) {  // doublings of the load up to what can be served
   const { at, load, rows: { plan } } = view, name = "rate" in at ? "rate" : "users", most = name === "rate" ? Math.floor(Math.log2(load.knee)) : 12;
   const values = Array.from({ length: name === "rate" ? 8 : 13 }, (_, place) => 2 ** (most - place)).reverse();
-  return values.map((value) => loaded(plan, { ...at, [name]: value })).filter((each) => each?.stable).map((each) => ({ ...each, memory: view.memory }));
+  return values.map((value) => loaded(plan, { ...at, [name]: value })).filter((each) => each?.stable);
 }
 function drawLoads(view, other) {
   const card = byId("loads");
   if (card) card.hidden = !view.load;
   if (!view.load) return;
   const name = "rate" in view.at ? "rate" : "users", xName = name === "rate" ? "requests a second" : "users", x = (each) => each.at[name];
-  const found = loads(view), there = other?.load && name in other.at ? loads(other) : null, here = { ...view.load, memory: view.memory };
+  const found = loads(view), there = other?.load && name in other.at ? loads(other) : null, here = view.load;
   const say = (each) => `${three(x(each))} ${xName}\nTPOT ${asTime(each.tpot.time)} (${asTime(each.tpot.low)} to ${asTime(each.tpot.high)})\nTTFT ${asTime(each.ttft.time)} (${asTime(each.ttft.low)} to ${asTime(each.ttft.high)})\n${three(each.running)} sequences running`;
   const rows = () => [[xName, "TPOT [ms]", "low", "high", "TTFT [ms]", "low", "high", "running"], ...found.map((each) => [x(each), ...["tpot", "ttft"].flatMap((which) => ["time", "low", "high"].map((end) => each[which][end] * 1e3)), each.running])];
   for (const which of ["tpot", "ttft"]) C[which].show(`${which.toUpperCase()} against ${xName}.`, () => sweepOption(found, x, (each) => [...spanIn(which)(each).slice(0, 3), each[which].time * 1e3], { band: true, bound: false, here: view.load.stable ? here : null, say, label: three, xName, reference: there }), rows);

@@ -81,11 +81,13 @@ class Program:
             assert question is not None
             traffic = replace(question.traffic, isl=isl, osl=osl)
             asked = {"rate": load} if question.users is None else {"users": load}
-            found = answer_load(outlined, replace(question, traffic=traffic, **asked)).loaded
+            answer = answer_load(outlined, replace(question, traffic=traffic, **asked))
+            found, held = answer.loaded, answer.memory(outlined)
             room = slots(outlined, isl, osl)
             return {
                 "ttft": _ends(found.ttft, speed.pool), "tpot": _ends(found.tpot, speed.pool),
                 "loaded": array([*(getattr(found, name) for name in LOADED), room], speed.pool),
+                "memory": array([getattr(held, name) for name in MEMORY], speed.pool),
             }  # fmt: skip
 
         instance = self.library.add(trace(static, INPUTS, pool=self.pool))
