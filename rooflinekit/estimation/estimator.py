@@ -25,18 +25,17 @@ from rooflinekit.estimation.scenario import (
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.speculation import speculate
 from rooflinekit.model.step import Plan, make_plan
-from rooflinekit.model.timing import parameters
 from rooflinekit.model.timing.calibrated import Calibration
+from rooflinekit.model.timing.forms import parameters
 from rooflinekit.model.traffic.question import LoadQuestion, LoadResult, answer_load, read_load
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import ALL_REDUCE, ENGINES, Deployment
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.engine import Engine, EngineSettings
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, UnknownNameError
-from rooflinekit.model.types.hardware import Accelerator, Provenance, System
+from rooflinekit.model.types.hardware import Accelerator, Provenance, System, capped
 from rooflinekit.model.types.kv_policy import FULL, parse_kv_policy
 from rooflinekit.model.types.model import Model
-from rooflinekit.model.types.power import capped
 from rooflinekit.model.types.speculation import METHODS, Speculation
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model, load_system

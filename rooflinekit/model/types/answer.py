@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Answer", "DeploymentAnswer"]
-
 
 class Answer:
     """A result that a user gets back; a notebook shows it as HTML."""
