@@ -24,7 +24,8 @@ class Answer:
 class DeploymentAnswer(Answer):
     """An answer about one deployment, and what it rests on.
 
-    level: `expected` with a calibration (its name and hash), `bound` without; inputs: all as they were understood.
+    level: `expected` with a calibration (its name and hash), `bound` without; evidence: what its times rest on,
+    `measured`, `fitted elsewhere` or `datasheet`; inputs: all as they were understood.
     """
 
     version: str
@@ -33,6 +34,7 @@ class DeploymentAnswer(Answer):
     engine: str
     level: str
     calibration: dict[str, str] | None
+    evidence: str
     inputs: dict[str, Any]
 
     def to_rows(self) -> list[dict[str, Any]]:
