@@ -35,6 +35,7 @@ _PARTS = {
     **dict.fromkeys(("context", "non_torch"), (".one", ".several")),
     **dict.fromkeys(("token_budget", "max_num_seqs"), (".small", ".large")),
     "mxfp4_multiple": (".inputs", ".outputs"),
+    "communicator_pcie": (".four", ".eight"),
 }  # what the two numbers of a pair are
 
 _MOST = {"hidden": 1.0, "grouped": 20.0, "memory": 10.0, "compute": 10.0, "interval": 100.0}

@@ -320,27 +320,29 @@ def _outside(plan: Plan) -> Outside:
     graphs = (
         0.0 if deployment.settings.eager else rule.graphs + rule.graphs_per_layer * plan.model.depth / deployment.pp
     )
-    return Outside(context_bytes(rule, gpu, deployment.gpus > 1), rule.non_torch[reducing], graphs)
+    return Outside(context_bytes(rule, gpu, deployment.gpus), rule.non_torch[reducing], graphs)
 
 
-def context_bytes(rule: MemoryRule, gpu: Accelerator, several: bool) -> float:
+def context_bytes(rule: MemoryRule, gpu: Accelerator, ranks: int) -> float:
     """CUDA context and first buffers of the communicator [B], scaled to accelerators smaller than the measured one.
 
     A context has code, and local memory for each core: base + (one - base)·cores/measured. NCCL has buffers for each
-    channel, and fewer channels over fewer links: in proportion to them (an assumption), and as measured over PCIe.
+    channel, and fewer channels over fewer links: in proportion to them (an assumption). Over PCI Express it grows with
+    the ranks as measured, from 4 to 8 of them.
 
     >>> from rooflinekit.specs import load_accelerator
     >>> from rooflinekit.specs.engines import load_engine
     >>> rule = load_engine("vllm").memory
-    >>> [context_bytes(rule, load_accelerator(name).value, True) / 2**30 for name in ("h100-sxm", "t4")]
+    >>> [context_bytes(rule, load_accelerator(name).value, ranks=4) / 2**30 for name in ("h100-sxm", "t4")]
     [1.53, 0.37]
     """
     one, both = rule.context
     if not rule.context_cores:
-        return both if several else one
+        return both if ranks > 1 else one
     alone = rule.context_base + (one - rule.context_base) * min(float(gpu.cores) / rule.context_cores, 1.0)
-    if not several:
+    if ranks == 1:
         return alone
     if gpu.link_kind == "pcie":
-        return alone + min(rule.communicator_pcie, both - one)
+        few, many = rule.communicator_pcie
+        return alone + min(few + (many - few) * min(max((ranks - 4) / 4, 0.0), 1.0), both - one)
     return alone + (both - one) * min(float(gpu.link_bandwidth) / rule.communicator_links, 1.0)

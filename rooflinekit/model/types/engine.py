@@ -50,7 +50,7 @@ class MemoryRule:
     context_base: float = 0.0  #: of the context, what it takes whatever the cores
     context_cores: float = 0.0  #: of the accelerator that `context` was measured on; 0: the same on every one
     communicator_links: float = 0.0  #: bandwidth of its links [B/s]
-    communicator_pcie: float = 0.0  #: what buffers of the communicator take over PCI Express
+    communicator_pcie: Pair = (0.0, 0.0)  #: what its buffers take over PCI Express with 4 accelerators, and with 8
     non_torch: Pair = (0.0, 0.0)  #: growth outside the allocator while the model loads and runs
     loading: float = 0.0  #: what loading takes besides the tensors, in what the engine calls weights
     graphs: float = 0.0  #: CUDA graphs: a fixed part
