@@ -244,12 +244,11 @@ def _guidellm(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]:
 def _guidellm_spread(metrics: Fields, name: str, scale: float = 1.0) -> Spread:
     found = metrics.inside(name, "successful")
     shares = found.inside("percentiles") if "percentiles" in found.data else found
-    if not found.number("mean"):
-        return Spread()
-    return Spread(
-        *(found.number(word, scale=scale) for word in ("mean", "median")),
-        *(shares.number(word, scale=scale) for word in ("p90", "p99")),
-        low=found.number("min", scale=scale),
+    mean, median, low = (found.number(word, scale=scale) for word in ("mean", "median", "min"))
+    return (
+        Spread()
+        if not mean
+        else Spread(mean, median, shares.number("p90", scale=scale), shares.number("p99", scale=scale), low)
     )
 
 

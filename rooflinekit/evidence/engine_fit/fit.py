@@ -285,9 +285,12 @@ def fit_engine(
     outcomes, by_metric = problem.outcomes(posterior), _errors(table, "metric")
     errors = {name: by_metric[name] for name in METRICS if name in by_metric}
     costs = _costs(problem, posterior, table)
-    facts = list(zip(benchmarks.names, benchmarks.hashes, benchmarks.tools, strict=True))
-    of_files = [ServedFile(*facts[number], each.rows, each.before, each.after, each.unseen)
-                for number, each in _errors(table, "file").items()]  # fmt: skip
+    of_files = [
+        ServedFile(
+            benchmarks.names[number], benchmarks.hashes[number], benchmarks.tools[number],
+            each.rows, each.before, each.after, each.unseen,
+        ) for number, each in _errors(table, "file").items()
+    ]  # fmt: skip
     named = tuple(sorted(of_files, key=lambda file: (file.name, file.sha256)))
     fitted = Fitted(costs, problem.spreads(posterior), _notes(outcomes, own, costs))
     base = read_text(calibration_path(given.calibration or benchmarks.calibration.name))
