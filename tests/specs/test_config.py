@@ -478,6 +478,7 @@ def test_opt_has_two_more_rows_and_its_350m_a_narrow_embedding_and_no_last_norm(
     embedded, layer = 50272 * 512 + 2050 * 1024 + 2 * 512 * 1024, 12 * 1024**2 + (4 + 4 + 1 + 4) * 1024
     assert count_parameters(small).total == embedded + 24 * layer == 331_196_416
 
+
 def test_gemma4_global_layers_have_their_own_heads():
     config = LLAMA | {
         "model_type": "gemma4_text", "num_hidden_layers": 2, "head_dim": 32, "global_head_dim": 64, "sliding_window": 16,
