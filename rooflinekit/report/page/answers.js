@@ -3,10 +3,10 @@
 const CAUSES = ["compute", "memory", "network", "overhead"];
 const FUNCTIONS = DATA.library ? library(DATA.library) : [];
 
-const spanOf = ([bound, time, low, high]) => ({ bound, time, low, high });
+const spanOf = ([time, bound, low, high]) => ({ bound, time, low, high });
 function partsOf(kernels, rows) {  // all launches of each kernel of a step
   return kernels.map(([name, family, count, peak], place) => {
-    const [bound, time, low, high, compute, memory, network, overhead, flops, weights, read, written, activations] = rows[place];
+    const [time, bound, low, high, compute, memory, network, overhead, flops, weights, read, written, activations] = rows[place];
     return {
       name, family, count, peak, bound, time, low, high, needs: [compute, memory, network, overhead],
       flops: count * flops, weights: count * weights, cache: count * (read + written), activations: count * activations,
@@ -21,7 +21,7 @@ class View {  // a static batch
   constructor(plan, at) {
     const [ttft, tpot, memory, e2e, rate, prefill, decode] = FUNCTIONS[plan.static](at.batch, at.isl, at.osl, at.cached ?? 0, at.context ?? 0, at.speed);
     Object.assign(this, {
-      at, gpus: plan.gpus, ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, rate, rateEach: rate / plan.gpus, rateUser: 1 / tpot[1],
+      at, gpus: plan.gpus, ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, rate, rateEach: rate / plan.gpus, rateUser: 1 / tpot[0],
       memory: memoryOf(memory),
     });
     this.rows = { plan, prefill, decode };
@@ -34,7 +34,7 @@ function loaded(plan, at) {  // what users feel at a rate, or as so many users; 
   const [ttft, tpot, [e2e, running, rate, knee, stable, busy, queue, slots], memory] = FUNCTIONS[plan.load](at.rate ?? at.users, at.isl, at.osl, at.speed);
   if (!(slots >= 1)) return null;
   const tokens = Math.min(rate, knee) * at.osl;
-  return { at, memory: memoryOf(memory), ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, running, rate, knee, stable, busy, queue, slots, rateEach: tokens / plan.gpus, rateUser: 1 / tpot[1] };
+  return { at, memory: memoryOf(memory), ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, running, rate, knee, stable, busy, queue, slots, rateEach: tokens / plan.gpus, rateUser: 1 / tpot[0] };
 }
 
 function viewOf(plan, at) {  // under load: of the sequences that it keeps running, as many as fit at their full length
