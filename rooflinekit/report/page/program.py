@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, TypeVar
 
+from rooflinekit.estimation.results import time_by_cause
 from rooflinekit.model.graph import Pool, Symbol, trace
 from rooflinekit.model.graph.templates import Instance, Library, Printed, array, call
 from rooflinekit.model.kernels import Operation
@@ -19,6 +20,7 @@ from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.numeric import minimum
 from rooflinekit.model.types.time import ENDS, KernelTime, Time
 from rooflinekit.model.types.workload import Workload
 
@@ -28,6 +30,7 @@ INPUTS = ("batch", "isl", "osl", "cached", "context", "speed")
 """What a static batch is a function of; `speed` multiplies the bandwidth of the memory."""
 
 _TIMES = (*ENDS, "compute", "memory", "network", "overhead")
+"""Of a kernel: its ends, and its expected time by cause."""
 _WORK = ("flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes")
 _WIDTH = len(_TIMES) + len(_WORK)
 _LENGTHS = ("isl", "osl", "speed")
@@ -74,7 +77,7 @@ class Program:
             pool, memory = speed.pool, [getattr(point.memory, name) for name in MEMORY]
             return {
                 "ttft": _ends(point.ttft, pool), "tpot": _ends(point.tpot, pool), "memory": array(memory, pool),
-                "e2e": point.e2e(osl), "rate": point.output_rate(batch, osl),
+                "e2e": point.e2e(osl), "rates": _rates(point.output_rate(batch, osl), predictor, point.tpot, pool),
                 "prefill": _rows(steps[0], pool), "decode": _rows(steps[1], pool),
             }  # fmt: skip
 
@@ -109,6 +112,7 @@ class Program:
                 "ttft": _ends(found.ttft, pool), "tpot": _ends(found.tpot, pool),
                 "loaded": array([*(getattr(found, name) for name in LOADED), room], pool),
                 "memory": array([getattr(held, name) for name in MEMORY], pool),
+                "rates": _rates(minimum(found.rate, found.knee) * osl, predictor, found.tpot, pool),
             }  # fmt: skip
 
         return self._added(loaded, ("load", *_LENGTHS))
@@ -267,7 +271,13 @@ def _mapped(batch: Any, change: Callable[[str, Any], Any]) -> Any:
 
 
 def values(timed: KernelTime) -> list[Any]:
-    """What the page is told of a kernel: its times [s] and its work."""
+    """What the page is told of a kernel: its times, the expected one by cause [s], and its work."""
+    split = time_by_cause(timed)
+    return _row(replace(timed, **{cause: split[cause] for cause in _TIMES[len(ENDS) :]}))
+
+
+def _row(timed: KernelTime) -> list[Any]:
+    """The same where the split by cause stands in place of what each resource alone would need."""
     return [*(getattr(timed, name) for name in _TIMES), *(getattr(timed.kernel, name) for name in _WORK)]
 
 
@@ -275,5 +285,10 @@ def _ends(time: Time, pool: Pool) -> Symbol:
     return array([getattr(time, end) for end in ENDS], pool)
 
 
+def _rates(rate: Any, predictor: Predictor, tpot: Time, pool: Pool) -> Symbol:
+    """Output tokens a second: of all, of one accelerator, of one user."""
+    return array([rate, rate / predictor.plan.deployment.gpus, 1.0 / tpot.expected], pool)
+
+
 def _rows(step: Sequence[KernelTime], pool: Pool) -> Symbol:
-    return array([array(values(timed), pool) for timed in step], pool)
+    return array([array(_row(timed), pool) for timed in step], pool)
