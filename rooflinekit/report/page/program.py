@@ -99,9 +99,9 @@ class Program:
 
         def loaded(load: Any, isl: Any, osl: Any, speed: Any) -> dict[str, Any]:
             def known(running: Any) -> Shared:
-                found = call(times, [running, isl, osl, speed], len(_SHARED) * len(ENDS))
-                parts: Any = {name: Time(*islice(ends, len(ENDS))) for ends in (iter(found),) for name in _SHARED}
-                return replace(mixing[0], **parts)
+                ends: Any = iter(call(times, [running, isl, osl, speed], len(_SHARED) * len(ENDS)))
+                step, share, first = (Time(*islice(ends, len(ENDS))) for _ in _SHARED)
+                return replace(mixing[0], step=step, share=share, first=first)
 
             traffic = replace(question.traffic, isl=isl, osl=osl)
             asked = {"rate": load} if question.users is None else {"users": load}
@@ -272,8 +272,8 @@ def _mapped(batch: Any, change: Callable[[str, Any], Any]) -> Any:
 
 def values(timed: KernelTime) -> list[Any]:
     """What the page is told of a kernel: its times, the expected one by cause [s], and its work."""
-    split = time_by_cause(timed)
-    return _row(replace(timed, **{cause: split[cause] for cause in _TIMES[len(ENDS) :]}))
+    split: dict[str, Any] = time_by_cause(timed)
+    return _row(replace(timed, **split))
 
 
 def _row(timed: KernelTime) -> list[Any]:
