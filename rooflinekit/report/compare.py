@@ -59,13 +59,15 @@ def _head(run: Run) -> list[str]:
 def _table(run: Run, markdown_style: bool) -> list[str]:
     cells = [
         [_NAMES[metric.metric], metric.statistic, _value(metric, metric.measured), _value(metric, metric.predicted),
-         f"{metric.error:+.1%}"]
+         "" if metric.error is None else f"{metric.error:+.1%}"]
         for metric in run.metrics
     ]  # fmt: skip
     return (markdown if markdown_style else aligned)(["", "", "measured", "predicted", "error"], cells, left=(0, 1))
 
 
-def _value(metric: Metric, value: float) -> str:
+def _value(metric: Metric, value: float | None) -> str:
+    if value is None:
+        return "without end"
     if metric.metric.endswith("_ms"):
         return format_time(value / 1e3)
     return f"{value:,.0f} tok/s" if metric.metric == "output_tok_s" else format_bytes(value)
