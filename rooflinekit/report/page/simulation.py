@@ -1,18 +1,14 @@
-"""Sections of a page beside the accountant: a simulation, the calibration's accuracy, provenance, the walk."""
+"""A simulation as a section of a page."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
-from rooflinekit.estimation.results import Estimate
-from rooflinekit.model.step import Plan
-from rooflinekit.model.timing.calibrated import WIDEST
-from rooflinekit.model.types.batch import Batch
-from rooflinekit.report.page.render import card, paragraphs, table
+from rooflinekit.report.page.render import card, paragraphs
 from rooflinekit.simulation.outcome import Outcome
 
-__all__ = ["accuracy_card", "provenance_card", "simulation_card", "simulation_data", "walk_card"]
+__all__ = ["simulation_card", "simulation_data"]
 
 _BINS = 400  # of a timeline: more cannot be told apart on a screen
 _METRICS = (("ttft_ms", "first token (TTFT)"), ("tpot_ms", "a token (TPOT)"), ("itl_ms", "between tokens (ITL)"),
@@ -66,46 +62,3 @@ def _record(line: dict[str, list[float]], time: float, latest: dict[float, dict[
     line["queue"].append(sum(row["queue"] for row in latest.values()))
     line["batch"].append(sum(row["batch"] for row in latest.values()))
     line["kv"].append(round(sum(row["kv_use"] for row in latest.values()) / len(latest), 5))
-
-
-def accuracy_card(plan: Plan) -> str:
-    """What the fits behind these times got wrong on kernels that they had not seen."""
-    calibration = plan.calibration
-    if calibration is None:
-        return card("Accuracy", paragraphs(["No calibration: these are datasheet bounds, which no kernel beats."]))
-    fits: dict[int, tuple[str, str, Any]] = {}
-    for batch in (Batch.prefill(1.0, 128.0), Batch.decode(1.0, 128.0)):
-        for kernel in plan.kernels(batch):
-            fit = calibration.fit(kernel)
-            fits.setdefault(id(fit), (kernel.family, kernel.dtype.value, fit))
-    rows = [
-        (
-            family,
-            dtype,
-            fit.rows,
-            f"{100.0 * fit.error:.1f}\u00a0%" if fit.rows else "",
-            f"{min(max(fit.regimes.width), WIDEST):.3g}\u00a0x",
-            fit.source,
-        )
-        for family, dtype, fit in fits.values()
-    ]
-    said = (
-        f"Calibration {calibration.name}: mean error on groups of shapes that each fit had not seen, and the widest "
-        "factor of its 90 % interval. Engine costs have errors of their own, which the intervals hold."
-    )
-    head = ("kernels", "format", "measured", "error", "interval up to", "source")
-    return card("Accuracy of the calibration", paragraphs([said], "facts") + table(head, rows), "accuracy")
-
-
-def provenance_card(answer: Estimate) -> str:
-    """Every number with its source."""
-    rows = [(p.quantity, p.value, p.unit, p.confidence, p.source) for p in answer.provenance]
-    inside = table(("quantity", "value", "unit", "confidence", "source"), rows)
-    summary = f"<details><summary>{len(rows)} numbers with their sources</summary>{inside}</details>"
-    return card("Where the numbers come from", summary, "provenance")
-
-
-def walk_card(said: str, stepped: bool = True) -> str:
-    """A place for the step-through page of shapes, under what is said of it."""
-    details = '<details id="walk"><summary>Step through with the arrow keys</summary></details>' if stepped else ""
-    return f'<div class="walk">{card("Shapes", paragraphs([said]) + details)}</div>'
