@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.estimation.notes import misfit
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS
 from rooflinekit.explanation.front import derive, make_case
@@ -23,8 +23,8 @@ from rooflinekit.report.derivation import quantity
 from rooflinekit.report.markup import filled
 from rooflinekit.report.page.offers import Asked, Offers, roofs
 from rooflinekit.report.page.program import Written
-from rooflinekit.report.page.render import card, paragraphs, table
-from rooflinekit.report.page.words import answer_sentence, decode_sentence, facts, title
+from rooflinekit.report.page.render import card, heading, paragraphs, table
+from rooflinekit.report.page.words import SENTENCES, answer_sentence, decode_sentence, facts, filled_notes, title
 from rooflinekit.report.walk_page import walk_page
 
 __all__ = ["Deployed", "accountant", "accuracy_card", "after", "foot_notes", "lead", "slider_data", "walked"]
@@ -54,6 +54,13 @@ class Deployed:
         return self.case.answer
 
     @property
+    def named(self) -> str:
+        """What runs where, and what was asked of it."""
+        inputs = self.answer.inputs
+        load = self.answer.load.arrivals if self.answer.load else f"batch {inputs['batch']}"
+        return f"{title(self.answer)}, {load}, {inputs['isl']} tokens in, {inputs['osl']} out"
+
+    @property
     def work(self) -> Workload:
         """The static batch of the charts.
 
@@ -78,32 +85,18 @@ class Deployed:
         return self.asked.key | counts | {"speed": 1}
 
 
-def lead(deployed: Deployed, pool: str = "") -> str:
-    """Answer, facts and notes; `pool`: how a replica that computes no prompts comes to its batch."""
-    answer = deployed.answer
-    notes = [f"<li>{escape(note)}</li>" for note in (*answer.warnings, *_static_batch(deployed))]
+def lead(deployed: Deployed, pool: str = "", before: str = "") -> str:
+    """Heading, answer, facts and notes; `pool`: how a replica that computes no prompts comes to its batch."""
+    answer, work = deployed.answer, deployed.work
+    told = [*answer.warnings, *filled_notes(answer, int(work.batch), int(work.longest_context))]
+    notes = [f"<li>{escape(note)}</li>" for note in told]
     if not answer.memory.fits:
-        notes.insert(
-            0, '<li class="bad">This deployment does not fit in memory; its times are what they would be.</li>'
-        )
+        advice = misfit(deployed.case.predictor, deployed.case.work, answer).partition(" (--allow-oom")[0]
+        bad = f"This deployment does not fit in memory; its times are what they would be. {advice}."
+        notes.insert(0, f'<li class="bad">{escape(bad)}</li>')
     said = decode_sentence(answer) if pool else answer_sentence(answer)
     body = paragraphs([said], "answer") + paragraphs([pool] if pool else []) + paragraphs(facts(answer))
-    return body + (f'<ul class="notes">{"".join(notes)}</ul>' if notes else "")
-
-
-def _static_batch(deployed: Deployed) -> Iterator[str]:
-    """What the charts of kernels, bytes and memory are of under load."""
-    answer, work = deployed.answer, deployed.work
-    if answer.load is None:
-        return
-    batch, running = int(work.batch), answer.inputs["batch"]
-    which = f"of the {batch} sequences that this load keeps running" if batch > 1 else "of one sequence"
-    if batch < running:
-        which = (
-            f"of {batch} sequences: no more fit at their full length of {int(work.longest_context)} tokens (under load "
-            f"{running} run, each at its own length)"
-        )
-    yield f"Kernels, bytes and memory below are those of a static batch {which}."
+    return heading(before + title(answer)) + body + (f'<ul class="notes">{"".join(notes)}</ul>' if notes else "")
 
 
 def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) -> tuple[dict[str, Any], str]:
@@ -122,15 +115,23 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
             "gpus": written.gpus, "prefill": written.prefill, "decode": written.decode,
         }  # fmt: skip
 
+    plans = {label: placed(found.written) | {"formats": found.formats, "notes": found.notes}
+             for label, found in offers.plans.items()}  # fmt: skip
+    process = deployed.asked.load.arrivals.partition(",") if deployed.asked.load else ("", "", "")
+
     if against is not None:
         reference = {"title": title(against.answer), "at": against.at, "plan": placed(other)}
     return {
         "asked": deployed.at,
+        "engine": deployed.answer.engine,
+        "process": "".join(process[1:]),
+        "words": SENTENCES,
         "reference": reference,
         "offers": {
             "models": offers.models,
             "gpus": {name: roofs(found) for name, found in offers.gpus.items()},
-            "plans": {label: placed(written) for label, written in offers.plans.items()},
+            "plans": plans,
+            "notes": list(offers.notes),
             "missing": offers.missing,
             "formats": offers.formats,
             "steps": list(program.steps),
@@ -158,8 +159,8 @@ def _kernel_tables(answer: Estimate) -> str:
 def after(deployed: Deployed, walk: str) -> str:
     """What stands below the charts."""
     tables = f"<details><summary>Both steps as tables</summary>{_kernel_tables(deployed.answer)}</details>"
-    parts = [walk, _derivation_card(deployed), accuracy_card(deployed.asked.plan), card("Kernels", tables),
-             _provenance_card(deployed.answer)]  # fmt: skip
+    parts = [walk, _derivation_card(deployed), accuracy_card(deployed.asked.plan, deployed.named),
+             card("Kernels", tables, of=deployed.named), _provenance_card(deployed)]  # fmt: skip
     return f'<div class="wrap">{"".join(parts)}</div>'
 
 
@@ -171,11 +172,13 @@ def foot_notes(answer: Estimate) -> str:
     return paragraphs([f"{made}. This page loads and sends nothing; its state stands in its address."])
 
 
-def accuracy_card(plan: Plan) -> str:
+def accuracy_card(plan: Plan, of: str = "") -> str:
     """What the fits behind these times got wrong on kernels that they had not seen."""
     calibration = plan.calibration
     if calibration is None:
-        return card("Accuracy", paragraphs(["No calibration: these are datasheet bounds, which no kernel beats."]))
+        return card(
+            "Accuracy", paragraphs(["No calibration: these are datasheet bounds, which no kernel beats."]), of=of
+        )
     fits: dict[int, tuple[str, str, Any]] = {}
     for batch in (Batch.prefill(1.0, 128.0), Batch.decode(1.0, 128.0)):
         for kernel in plan.kernels(batch):
@@ -197,15 +200,15 @@ def accuracy_card(plan: Plan) -> str:
         "factor of its 90 % interval. Engine costs have errors of their own, which the intervals hold."
     )
     head = ("kernels", "format", "measured", "error", "interval up to", "source")
-    return card("Accuracy of the calibration", paragraphs([said], "facts") + table(head, rows), "accuracy")
+    return card("Accuracy of the calibration", paragraphs([said], "facts") + table(head, rows), "accuracy", of=of)
 
 
-def _provenance_card(answer: Estimate) -> str:
+def _provenance_card(deployed: Deployed) -> str:
     """Every number with its source."""
-    rows = [(p.quantity, p.value, p.unit, p.confidence, p.source) for p in answer.provenance]
+    rows = [(p.quantity, p.value, p.unit, p.confidence, p.source) for p in deployed.answer.provenance]
     inside = table(("quantity", "value", "unit", "confidence", "source"), rows)
     summary = f"<details><summary>{len(rows)} numbers with their sources</summary>{inside}</details>"
-    return card("Where the numbers come from", summary, "provenance")
+    return card("Where the numbers come from", summary, "provenance", of=deployed.named)
 
 
 _DEPTH = 5  # levels that are written: below, the tree is that of one kernel's fit
@@ -221,7 +224,9 @@ def _derivation_card(deployed: Deployed) -> str:
         ["Each number with its formula; open one to see what it was computed from, down to the datasheet."]
     )
     shown: set[int] = set()
-    return card("Derivation", said + "".join(_node(root, _DEPTH, shown) for root in roots), "derivation")
+    return card(
+        "Derivation", said + "".join(_node(root, _DEPTH, shown) for root in roots), "derivation", of=deployed.named
+    )
 
 
 def _node(node: Node, depth: int, shown: set[int]) -> str:
@@ -244,13 +249,15 @@ def walked(deployed: Deployed) -> tuple[str, str]:
     try:
         page = walk_page(shapes(deployed.asked.model, deployed.asked.gpu, tokens=_TOKENS, **given))
     except RooflinekitError as error:
-        return "", _walk_card(f"The walk does not take this deployment: {error}.", "")
+        return "", _walk_card(f"The walk does not take this deployment: {error}.", "", deployed.named)
     details = '<details id="walk"><summary>Step through with the arrow keys</summary></details>'
-    return page, _walk_card("Every tensor of a prompt of six tokens, through prefill and one decode step.", details)
+    return page, _walk_card(
+        "Every tensor of a prompt of six tokens, through prefill and one decode step.", details, deployed.named
+    )
 
 
 _TOKENS = 6  # of the walk's prompt
 
 
-def _walk_card(said: str, details: str) -> str:
-    return f'<div class="walk">{card("Shapes", paragraphs([said]) + details)}</div>'
+def _walk_card(said: str, details: str, of: str) -> str:
+    return f'<div class="walk">{card("Shapes", paragraphs([said]) + details, of=of)}</div>'

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.report.page.deployment import Deployed, accountant, after, foot_notes, lead, slider_data, walked
 from rooflinekit.report.page.offers import make_offers
 from rooflinekit.report.page.plan import chosen_replica, plan_cards, plan_data, plan_lead
-from rooflinekit.report.page.render import LIMIT_BYTES, Page, paragraphs, render
+from rooflinekit.report.page.render import LIMIT_BYTES, Page, heading, paragraphs, render
 from rooflinekit.report.page.rows import rows_card, rows_data, rows_lead
 from rooflinekit.report.page.simulation import simulation_card, simulation_data
 from rooflinekit.report.page.words import title
@@ -113,13 +112,13 @@ def _deployment_page(
     framed, card_of_walk = walked(deployed) if walk else ("", "")
     data, functions = slider_data(make_offers(deployed.asked, **offered), deployed, other)
     data["walk"] = framed or None
-    named, told, before = title(deployed.answer), lead(deployed), ""
+    named, told, before = title(deployed.answer), f'<div id="lead">{lead(deployed)}</div>', ""
     if other is not None:
         named = f"{named}, against {title(other.answer)}"
-        told += f"<h1>Against {escape(title(other.answer))}</h1>{lead(other)}"
+        told += lead(other, before="Against ")
     if simulation is not None:
         before, data["simulation"] = (
-            f'<div class="wrap">{simulation_card(simulation)}</div>',
+            f'<div class="wrap">{simulation_card(simulation, deployed.named)}</div>',
             simulation_data(simulation),
         )
     return Page(named, told, before, accountant(deployed), after(deployed, card_of_walk), foot_notes(deployed.answer),
@@ -128,7 +127,8 @@ def _deployment_page(
 
 def _plan_page(plan: Mapping[str, Any], offered: dict[str, Any]) -> Page:
     """With the accountant on the deployment that the plan chose."""
-    page = Page(f"Plan for {plan['model']}", plan_lead(plan), plan_cards(plan), data={"plan": plan_data(plan)})
+    named = f"Plan for {plan['model']}"
+    page = Page(named, heading(named) + plan_lead(plan), plan_cards(plan), data={"plan": plan_data(plan)})
     try:
         chosen = chosen_replica(plan)
         deployed = Deployed.of(chosen.model, chosen.gpu, chosen.scenario)
@@ -136,10 +136,10 @@ def _plan_page(plan: Mapping[str, Any], offered: dict[str, Any]) -> Page:
         told = paragraphs([f"The chosen deployment cannot be looked into here: {error}"])
         return replace(page, after=told, foot=_foot(plan["version"]))
     more, functions = slider_data(make_offers(deployed.asked, **offered), deployed, None)
-    heading = f"<h1>{chosen.heading}: {escape(title(deployed.answer))}</h1>"
-    told = f'<div class="wrap">{heading}{lead(deployed, chosen.pool)}</div>'
+    told = f'<div class="wrap" id="lead">{lead(deployed, chosen.pool, f"{chosen.heading}: ")}</div>'
+    data = page.data | more | {"heading": f"{chosen.heading}: ", "pool": bool(chosen.pool)}
     return replace(page, accountant=told + accountant(deployed), after=after(deployed, ""),
-                   foot=foot_notes(deployed.answer), data=page.data | more, functions=functions)  # fmt: skip
+                   foot=foot_notes(deployed.answer), data=data, functions=functions)  # fmt: skip
 
 
 def _table_page(sweep: Any) -> Page:
@@ -147,7 +147,7 @@ def _table_page(sweep: Any) -> Page:
     table, name = (sweep, "the table") if hasattr(sweep, "columns") else (_read(sweep), Path(sweep).name)
     data = rows_data(table)
     named = f"Sweep of {data['total']:,} {'row' if data['total'] == 1 else 'rows'}"
-    told = paragraphs([rows_lead(data, name)], "answer")
+    told = heading(named) + paragraphs([rows_lead(data, name)], "answer")
     return Page(named, told, rows_card(data), foot=_foot(__version__), data={"table": data})
 
 

@@ -15,8 +15,8 @@ _METRICS = (("ttft_ms", "first token (TTFT)"), ("tpot_ms", "a token (TPOT)"), ("
             ("e2e_ms", "whole request"), ("queue_ms", "waiting"))  # fmt: skip
 
 
-def simulation_card(outcome: Outcome) -> str:
-    """Counts, and places for three charts."""
+def simulation_card(outcome: Outcome, of: str) -> str:
+    """Counts, and places for three charts; `of`: what was simulated."""
     counts = outcome.requests
     words = [
         f"{counts.measured:,} requests counted of {counts.finished:,} finished, {counts.rejected:,} rejected, "
@@ -27,7 +27,7 @@ def simulation_card(outcome: Outcome) -> str:
     ]
     charts = (("sim-spread", "Percentiles"), ("sim-line", "Requests over time"), ("sim-kv", "Cache in use"))
     boxes = "".join(_figure(name, heading) for name, heading in charts)
-    return card("Simulated, request by request", paragraphs(words, "facts") + boxes, "simulation")
+    return card("Simulated, request by request", paragraphs(words, "facts") + boxes, "simulation", of=of)
 
 
 def _figure(name: str, heading: str) -> str:
