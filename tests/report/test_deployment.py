@@ -7,8 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rooflinekit.report.page.deployment import Deployed, lead
-from rooflinekit.report.page.sections import accuracy_card
+from rooflinekit.report.page.deployment import Deployed, accuracy_card, lead
 
 
 def test_a_page_waits_for_no_tables(tmp_path: Path) -> None:
