@@ -246,18 +246,13 @@ def _node(node: Node, depth: int, shown: set[int]) -> str:
 def walked(deployed: Deployed) -> tuple[str, str]:
     """The step-through page of shapes, and the card it stands in, which says why it is absent."""
     given = {key: value for key, value in deployed.asked.scenario.items() if key in DEPLOYMENT_KEYS}
+    details, said = "", "Every tensor of a prompt of six tokens, through prefill and one decode step."
     try:
         page = walk_page(shapes(deployed.asked.model, deployed.asked.gpu, tokens=_TOKENS, **given))
+        details = '<details id="walk"><summary>Step through with the arrow keys</summary></details>'
     except RooflinekitError as error:
-        return "", _walk_card(f"The walk does not take this deployment: {error}.", "", deployed.named)
-    details = '<details id="walk"><summary>Step through with the arrow keys</summary></details>'
-    return page, _walk_card(
-        "Every tensor of a prompt of six tokens, through prefill and one decode step.", details, deployed.named
-    )
+        page, said = "", f"The walk does not take this deployment: {error}."
+    return page, f'<div class="walk">{card("Shapes", paragraphs([said]) + details, of=deployed.named)}</div>'
 
 
 _TOKENS = 6  # of the walk's prompt
-
-
-def _walk_card(said: str, details: str, of: str) -> str:
-    return f'<div class="walk">{card("Shapes", paragraphs([said]) + details, of=of)}</div>'

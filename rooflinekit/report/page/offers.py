@@ -117,13 +117,13 @@ def make_offers(asked: Asked, models: Iterable[str] | None, gpus: Iterable[str] 
     splits = dict.fromkeys((asked.split, *_PLAIN))
     ordered = sorted(split for split in splits if isinstance(split, int))
     offers.models = {name: model.max_context for name, (_, model) in found.items()}
-    for model, (given, _) in found.items():
+    for label, (given, _) in found.items():
         weights, kv = (
-            list(dict.fromkeys((key[name], OWN, "fp8"))) if model == key["model"] or models is not None else [OWN]
+            list(dict.fromkeys((key[name], OWN, "fp8"))) if label == key["model"] or models is not None else [OWN]
             for name in _FORMATS
         )
         for chip, *chosen in product(chips, dict.fromkeys((*ordered, *splits)), weights, kv):
-            _offer(offers, asked, (given, chips[chip]), dict(zip(key, (model, chip, *chosen), strict=True)))
+            _offer(offers, asked, (given, chips[chip]), dict(zip(key, (label, chip, *chosen), strict=True)))
     return offers
 
 

@@ -66,7 +66,7 @@ function showMoves(view) {
 }
 
 // ---- heading, answer, facts and notes: Python wrote those of the first state, and the sentences of all others
-const WORDS = DATA.words, LEAD = byId("lead")?.innerHTML, NAMED = document.title;
+const WORDS = DATA.words, LEAD = [...byId("lead")?.childNodes ?? []], NAMED = document.title;
 const say = (name, values = {}) => WORDS[name].replace(/\{(\w+)\}/g, (_, key) => values[key]);
 function titleAt({ model, gpu, tp }) {
   const count = gpusOf(tp), split = typeof tp === "number" ? `tp${tp}` : tp.split(" ").filter((word) => /^(tp|pp|ep|dp|cp)\d/.test(word)).join(" ");
@@ -82,7 +82,10 @@ function remediesOf(at) {  // one change each that makes it fit
   ];
 }
 const wouldFit = (at) => { const found = remediesOf(at); return found.length ? say("remedies", { remedies: found.join(", or ") }) : "no choice of this page would fit"; };
-function within(span) { return span.low === span.high ? asTime(span.time) : `${asTime(span.time)} (${asTime(span.low)} to ${asTime(span.high)})`; }
+function within({ time, low, high }) {
+  const [from, to] = [low, high].map(asTime), [number, unit] = from.split("\u00a0");
+  return low === high ? asTime(time) : `${asTime(time)} (${to.endsWith(`\u00a0${unit}`) ? number : from} to ${to})`;
+}
 function answerOf(view) {
   const times = felt(view), speed = say("speed", { tpot: within(times.tpot), user: three(times.rateUser), gpu: three(DATA.pool ? view.at.batch * times.rateUser / view.gpus : times.rateEach) });
   if (DATA.pool) return speed;
@@ -111,7 +114,7 @@ function retell(view) {
   const box = byId("lead"), own = isAsked(state), named = titleAt(state);
   for (const note of document.querySelectorAll(".stays")) note.hidden = own;
   if (!DATA.heading) document.title = own ? NAMED : named;
-  if (own) return box.innerHTML === LEAD || (box.innerHTML = LEAD);
+  if (own) return box.replaceChildren(...LEAD);
   const notes = view ? notesOf(view) : [[`${whyNot(state)}; ${wouldFit(state)}`, "bad"]], list = make("ul", "", { class: "notes" }, ...notes.map(([text, kind]) => make("li", text, kind ? { class: kind } : {})));
   const told = view ? [make("p", answerOf(view), { class: "answer" }), ...factsOf(view).map((line) => make("p", line, { class: "facts" }))] : [];
   return box.replaceChildren(make("h1", `${DATA.heading ?? ""}${named}`), ...told, ...(notes.length ? [list] : []));
