@@ -20,7 +20,7 @@ from rooflinekit.evidence.kernel_fit.fit import form_time
 from rooflinekit.evidence.kernel_fit.groups import fit_key, kernel_groups
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, measured_rows
 from rooflinekit.model.roofline import time_kernel
-from rooflinekit.model.timing import parameters
+from rooflinekit.model.timing.forms import parameters
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.hardware import System

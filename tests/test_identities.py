@@ -7,7 +7,8 @@ import math
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.model.kernels import Linear, distinct_experts
+from rooflinekit.model.kernels.gemm import Linear
+from rooflinekit.model.kernels.moe import distinct_experts
 from rooflinekit.model.layers.feedforward import group_share
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.dtype import Dtype

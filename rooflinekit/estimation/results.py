@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rooflinekit.model.memory.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import StepTime, peak_time, stream_time
 from rooflinekit.model.speculation import SpeculativePredictor
+from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.question import LoadResult
-from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.hardware import Accelerator, Provenance
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.specs.calibration.evidence import evidence
+from rooflinekit.version import __version__
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["Estimate", "KernelResult", "MemoryResult", "SpeculationResult", "StepResult"]
+__all__ = ["Estimate", "KernelResult", "MemoryResult", "SpeculationResult", "StepResult", "about"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,16 +196,9 @@ class SpeculationResult:
 
 
 @dataclass(frozen=True)
-class Estimate(Answer):
+class Estimate(DeploymentAnswer):
     """The answer for one operating point. `to_dict()` is the published JSON, `to_frame()` the kernels as a table."""
 
-    version: str
-    model: str
-    gpu: str
-    engine: str
-    level: str  #: "expected" (calibrated, with an interval) or "bound" (datasheet roofline)
-    calibration: dict[str, str] | None
-    inputs: dict[str, Any]
     ttft_ms: float | None  #: None above the rate that can be sustained: the queue has no end
     tpot_ms: float
     e2e_ms: float | None
@@ -242,7 +235,7 @@ class Estimate(Answer):
         row |= {name: getattr(self, name) for name in ("e2e_ms", "output_tok_s", "output_tok_s_per_gpu")}
         row |= {"output_tok_s_per_user": self.output_tok_s_per_user, **asdict(self.memory), **self._draft_columns()}
         made = {"calibration_hash": self.calibration["hash"] if self.calibration else "", "version": self.version}
-        return row | {"level": self.level, **made, "warnings": "; ".join(self.warnings)}
+        return row | {"level": self.level, "evidence": self.evidence, **made, "warnings": "; ".join(self.warnings)}
 
     def _draft_columns(self) -> dict[str, Any]:
         drafted = self.speculation
@@ -252,9 +245,21 @@ class Estimate(Answer):
         row = {"draft": drafted.draft, "draft_tokens": drafted.draft_tokens, "acceptance": rates}
         return row | {"tokens_per_pass": drafted.tokens_per_pass}
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_rows(self) -> list[dict[str, Any]]:
         """Every kernel of prefill and decode, one row each, with a `step` column."""
-        import pandas as pd  # noqa: PLC0415 - only where it is asked for
-
         steps = (("prefill", self.prefill), ("decode", self.decode))
-        return pd.DataFrame([{"step": name, **asdict(kernel)} for name, step in steps for kernel in step.kernels])
+        return [{"step": name, **asdict(kernel)} for name, step in steps for kernel in step.kernels]
+
+
+def about(plan: Plan) -> dict[str, Any]:
+    """What an answer rests on: the version, the names of what ran, the level, and its evidence."""
+    calibration = plan.calibration
+    return {
+        "version": __version__,
+        "model": plan.model.name,
+        "gpu": plan.system.accelerator.name,
+        "engine": plan.deployment.engine,
+        "level": "expected" if calibration else "bound",
+        "calibration": {"name": calibration.name, "hash": calibration.hash} if calibration else None,
+        "evidence": evidence(plan),
+    }

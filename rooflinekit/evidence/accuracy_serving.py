@@ -20,13 +20,12 @@ from rooflinekit.evidence.accuracy import Accuracy, Score, score, signature
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop
 from rooflinekit.model.traffic.mixing import InFlight, static_run
 from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.client import Client, Conditions
 from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import RooflinekitError, SpecError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.specs.clients import client_of
+from rooflinekit.specs.clients import Client, Conditions, client_of
 from rooflinekit.specs.engines import engine_names, engine_version_of
 
 __all__ = [

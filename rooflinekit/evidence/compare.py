@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.estimation.results import about
 from rooflinekit.evidence.benchmark_runs import (
     Given,
     LoadPoint,
@@ -20,7 +21,6 @@ from rooflinekit.evidence.benchmark_runs import (
 )
 from rooflinekit.evidence.measured import Facts, Measurement, StartUp, read_measurements
 from rooflinekit.model.types.errors import RooflinekitError
-from rooflinekit.simulation.outcome import about
 from rooflinekit.version import __version__
 
 __all__ = ["CAUSES", "Comparison", "Gap", "Given", "Metric", "Run", "attribute", "compare"]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooflinekit.model.layers import Precision, model_operations
+from rooflinekit.model.layers.build import model_operations
+from rooflinekit.model.layers.precision import Precision
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.model import MixtureOfExperts, Model
-
-__all__ = ["ParameterCount", "count_parameters"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from rooflinekit.model.types.engine import EngineSettings
 from rooflinekit.model.types.kernel import FAMILIES
 from rooflinekit.model.types.kv_policy import KVPolicy
 from rooflinekit.simulation.outcome import Outcome
+from rooflinekit.specs.calibration.evidence import EVIDENCE
 
 __all__ = ["SCHEMAS"]
 
@@ -123,6 +124,7 @@ _Derivation = _object(
     engine=_Engine,
     level=_Level,
     calibration=_Calibration,
+    evidence=_one_of(EVIDENCE),
     inputs=_Asked,
     metric=str,
     value=_Signed,
@@ -136,7 +138,7 @@ _Derivation = _object(
     largest_gap=_Size,
     warnings=list[str],
 )
-_About = {"engine": _Engine, "level": _Level, "calibration": _Calibration}
+_About = {"engine": _Engine, "level": _Level, "calibration": _Calibration, "evidence": _one_of(EVIDENCE)}
 _Inputs = dict[str, _Plain]
 
 #: What the JSON has in place of a field or beside it, by class; None: it lacks the field.

@@ -35,6 +35,7 @@ from rooflinekit.decision.economics.token_prices import (
 from rooflinekit.estimation.estimator import estimate, read_deployment, resolve
 from rooflinekit.estimation.lengths import Length, parse_length
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
+from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Layout
 from rooflinekit.estimation.scenario import Cost as CostOptions
 from rooflinekit.model.operating_point import Predictor
@@ -43,7 +44,6 @@ from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.simulation.outcome import about
 
 __all__ = ["ContextCost", "Cost", "DialogueCost", "cost", "refuse_misfit"]
 

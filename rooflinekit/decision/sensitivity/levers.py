@@ -22,6 +22,7 @@ from rooflinekit.decision.sensitivity.moves import Hints, Move, moves
 from rooflinekit.decision.sensitivity.question import METRICS, Question, Setting
 from rooflinekit.estimation.estimator import read_deployment, read_workload
 from rooflinekit.estimation.options import keywords, part_of, read
+from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Levers as LeverOptions
 from rooflinekit.model.operating_point import Predictor
@@ -29,7 +30,6 @@ from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.errors import InputError, RooflinekitError, UnknownNameError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.speculation import Speculation
-from rooflinekit.simulation.outcome import about
 from rooflinekit.specs import load_accelerator, load_model
 
 __all__ = ["Levers", "MoveResult", "Operating", "levers"]

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.timing import parameters
 from rooflinekit.model.timing.calibrated import Calibration, FamilyFit
+from rooflinekit.model.timing.forms import parameters
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.hardware import Accelerator, System
 

@@ -34,12 +34,12 @@ _NUMBERS = (
     "request_rate", "goodput_rate", "goodput", "output_tok_s", "output_tok_s_per_gpu", "duration_s",
 )  # fmt: skip
 
-SIMULATED_COLUMNS = (*_NUMBERS, "level", "calibration_hash", "warnings", "error", "version")
+SIMULATED_COLUMNS = (*_NUMBERS, "level", "evidence", "calibration_hash", "warnings", "error", "version")
 """Results of a simulated row; with the simulator, `goodput` is the share of requests that meet the objectives."""
 
 _OPTIONS = options_of(Simulation)
 _STATIC, _LOADED, _SIMULATED = 65_536, 8_192, 1  # rows of a piece: about a second of work
-_TEXTS = ("level", "calibration_hash", "warnings", "error", "version", "price_source")
+_TEXTS = ("level", "evidence", "calibration_hash", "warnings", "error", "version", "price_source")
 FAULT = "\0fault"
 """A column that a reader adds: why a row cannot be read, empty where it can."""
 

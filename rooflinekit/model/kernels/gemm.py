@@ -11,8 +11,6 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import GemmShape, Kernel
 from rooflinekit.model.types.numeric import Numeric
 
-__all__ = ["BatchedLinear", "Linear", "gemm_activation_bytes", "gemm_flops", "gemm_weight_bytes"]
-
 
 @formula("F", "multiply-adds of a matrix product, two FLOP each", "FLOP")
 def gemm_flops(m: Numeric, n: Numeric, k: Numeric) -> Numeric:

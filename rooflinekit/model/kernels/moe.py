@@ -11,8 +11,6 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import ExpertsShape, Kernel
 from rooflinekit.model.types.numeric import Numeric
 
-__all__ = ["Experts", "distinct_experts", "expert_activation_bytes", "expert_flops", "expert_weight_bytes"]
-
 
 def distinct_experts(tokens: Numeric, experts: int, top_k: int) -> Numeric:
     """Expected number of distinct experts that `tokens` tokens touch under uniform routing: E·(1 − (1 − k/E)^T).

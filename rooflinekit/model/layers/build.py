@@ -6,25 +6,20 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from rooflinekit.model.kernels import (
-    Collective,
-    CollectiveKind,
-    Elementwise,
-    Embedding,
-    Linear,
-    Operation,
-    Sampling,
-    Tiers,
-)
-from rooflinekit.model.layers.attention import attention_operations, latent_operations
+from rooflinekit.model.kernels.collective import Collective, CollectiveKind, Tiers
+from rooflinekit.model.kernels.elementwise import Elementwise, Embedding, Sampling
+from rooflinekit.model.kernels.gemm import Linear
+from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.layers.feedforward import dense_operations, expert_operations
-from rooflinekit.model.layers.precision import Precision
-from rooflinekit.model.layers.recurrent import (
+from rooflinekit.model.layers.mixers import (
+    attention_operations,
     delta_net_operations,
+    latent_operations,
     lightning_operations,
     mamba2_operations,
     mamba_operations,
 )
+from rooflinekit.model.layers.precision import Precision
 from rooflinekit.model.layers.shard import EVERYWHERE, Shard
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.model import (
@@ -40,8 +35,6 @@ from rooflinekit.model.types.model import (
     Model,
     Norm,
 )
-
-__all__ = ["entry_operations", "exit_operations", "layer_operations", "model_operations", "stage_operations"]
 
 _BUILDERS: dict[type, Callable[[Any, Shard], list[Operation]]] = {
     Attention: attention_operations,

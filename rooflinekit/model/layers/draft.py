@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from rooflinekit.model.kernels import Elementwise, Linear, Operation, Sampling
+from rooflinekit.model.kernels.elementwise import Elementwise, Sampling
+from rooflinekit.model.kernels.gemm import Linear
+from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.layers.build import stage_operations
 from rooflinekit.model.layers.precision import Precision
 from rooflinekit.model.layers.shard import Shard
@@ -24,8 +26,6 @@ from rooflinekit.model.types.model import (
     Model,
     WeightFormats,
 )
-
-__all__ = ["Head", "attached_head"]
 
 EAGLE3_VOCAB = 32_000
 """Tokens that EAGLE-3's own LM head knows: `draft_vocab_size` of the published heads (arXiv:2503.01840)."""

@@ -5,22 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from rooflinekit.model.kernels import (
-    Collective,
-    CollectiveKind,
-    Elementwise,
-    Experts,
-    Operation,
-    Parameters,
-    Routing,
-    Tiers,
-    tiers,
-)
+from rooflinekit.model.kernels.collective import Collective, CollectiveKind, Tiers, tiers
+from rooflinekit.model.kernels.elementwise import Elementwise, Parameters
+from rooflinekit.model.kernels.moe import Experts
+from rooflinekit.model.kernels.operation import Operation
+from rooflinekit.model.kernels.routing import Routing
 from rooflinekit.model.layers.shard import Shard
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
-
-__all__ = ["dense_operations", "expert_operations", "group_share"]
 
 
 def dense_operations(block: DenseFFN, shard: Shard) -> list[Operation]:

@@ -10,8 +10,6 @@ from rooflinekit.model.types.errors import DtypeError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.model import Model, WeightFormats
 
-__all__ = ["Precision", "resolve_precision"]
-
 
 @dataclass(frozen=True, slots=True)
 class Precision:

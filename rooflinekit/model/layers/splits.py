@@ -19,8 +19,6 @@ from rooflinekit.model.types.model import (
     Model,
 )
 
-__all__ = ["check_deployment"]
-
 
 def check_deployment(model: Model, deployment: Deployment, system: System) -> None:
     """Refuse a split that the model or the system does not allow, naming those it does.

@@ -9,8 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rooflinekit.model.graph.symbol import about, fact, named
-from rooflinekit.model.memory.blocks import Layout, cache_layout
-from rooflinekit.model.memory.cache import cache_law
+from rooflinekit.model.memory.cache import Layout, cache_law, cache_layout
 from rooflinekit.model.memory.footprint import Peak, activation_peak, resident_bytes
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.engine import Budget, MemoryRule
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Memory", "MemoryModel", "Outside", "Stage", "make_memory_model"]
 
 _UNCHUNKED = 32_768  # tokens; vLLM V0 profiles in chunks where longer sequences are admitted (arg_utils, 0.4 to 0.8)
 _ROUNDING = 1e-12  # of a sum that is the capacity by definition

@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rooflinekit.model.graph.symbol import about
-from rooflinekit.model.kernels import Embedding, Experts, LatentUpProjection, Linear, Operation
-from rooflinekit.model.layers import stage_operations
+from rooflinekit.model.kernels.attention import LatentUpProjection
+from rooflinekit.model.kernels.elementwise import Embedding
+from rooflinekit.model.kernels.gemm import Linear
+from rooflinekit.model.kernels.moe import Experts
+from rooflinekit.model.kernels.operation import Operation
+from rooflinekit.model.layers.build import stage_operations
 from rooflinekit.model.layers.feedforward import group_share
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.deployment import Deployment
@@ -16,8 +20,6 @@ from rooflinekit.model.types.engine import MemoryRule
 from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, Layer, Mixer, MixtureOfExperts, Model
 from rooflinekit.model.types.numeric import Numeric, maximum
 from rooflinekit.model.types.units import MIB
-
-__all__ = ["MOE_CHUNK", "Peak", "activation_peak", "allocated_bytes", "resident_bytes"]
 
 _SEGMENT, _LARGE, _REMAINDER = 2 * MIB, 10 * MIB, MIB
 _BY_CHANNEL = (Dtype.FP8, Dtype.INT8)  # one fp32 scale an output channel

@@ -6,34 +6,84 @@ of the kernel's number format, W the memory bandwidth, SM the cores (docs/method
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
 
-from rooflinekit.model.graph.symbol import formula
-from rooflinekit.model.timing.parameter import EFFICIENCY, Duration, choice, parameter
+from rooflinekit.model.graph.symbol import Quantity, formula
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.kernel import (
+    FAMILIES,
     AttentionShape,
     CollectiveShape,
     ExpertsShape,
+    Family,
     GemmShape,
     Kernel,
     RowsShape,
 )
 from rooflinekit.model.types.numeric import Numeric, ceil, ceil_div, log2, maximum, minimum, smooth_maximum, sqrt, where
 
-__all__ = [
-    "CollectiveTime",
-    "DecodeTime",
-    "ExpertsTime",
-    "GemmTime",
-    "LatentDecodeTime",
-    "LatentPrefillTime",
-    "PlainTime",
-    "PrefillTime",
-    "farthest",
-    "idle_tiles",
-    "key_padding",
-]
+EFFICIENCY = 1.05
+"""Largest share of a datasheet rate that a fit may find: clocks above the one that the datasheet assumes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """One parameter of a form: meaning, unit ("us", "share", "factor", "elements", "sharpness"), range, usual value."""
+
+    symbol: str
+    meaning: str
+    unit: str
+    low: float
+    high: float
+    usual: float
+    choices: tuple[int, ...] = ()
+
+    @property
+    def scale(self) -> float:
+        """SI value of one unit, as files write it: microseconds become seconds."""
+        return 1e-6 if self.unit == "us" else 1.0
+
+
+def parameter(symbol: str, meaning: str, unit: str, low: float, high: float, usual: float) -> Any:
+    """Declare a fitted number, in the unit of files; the attribute holds it in SI."""
+    return _declared(Bounds(symbol, meaning, unit, low, high, usual))
+
+
+def choice(meaning: str, usual: int, choices: tuple[int, ...] = (1, 2, 4)) -> Any:
+    """Declare a number that is one of a few: the p of (x^p + y^p)^(1/p)."""
+    return _declared(Bounds("p", meaning, "sharpness", min(choices), max(choices), usual, choices))
+
+
+def _declared(bounds: Bounds) -> Any:
+    unit = "s" if bounds.unit == "us" else ""
+    metadata = {"bounds": bounds, "quantity": Quantity(bounds.symbol, bounds.meaning, unit)}
+    return field(default=bounds.usual if bounds.choices else bounds.usual * bounds.scale, metadata=metadata)
+
+
+def parameters(form: type[Any] | object) -> dict[str, Bounds]:
+    """The declared parameters of a time form, in order."""
+    return {entry.name: entry.metadata["bounds"] for entry in fields(form)}  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """Time of one launch [s]: what each resource alone would take at realised rates, and `total`, their combination."""
+
+    launch: Numeric
+    compute: Numeric
+    memory: Numeric
+    network: Numeric
+    total: Numeric
+
+
+class TimeForm(Protocol):
+    """Time of one kernel family from its work, the accelerator's rates and a few parameters."""
+
+    def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
+        """Time of one launch [s]; `warm` when the same data were used just before (a benchmark loop)."""
+        ...
+
 
 TILE = 128
 """Rows and columns of the usual tile: of a matrix product (CUTLASS default 128 x 128), and of a prefill attention
@@ -591,3 +641,15 @@ class PlainTime:
         rows = kernel.shape.rows if isinstance(kernel.shape, RowsShape) else 0.0
         launch = rows_launch(self.launch, self.row, rows)
         return Duration(launch, compute, memory, 0.0, launch + maximum(compute, memory))
+
+
+FORMS: dict[Family, type[TimeForm]] = dict.fromkeys(FAMILIES, PlainTime) | {
+    "gemm": GemmTime,
+    "attention_decode": DecodeTime,
+    "attention_prefill": PrefillTime,
+    "mla_decode": LatentDecodeTime,
+    "mla_prefill": LatentPrefillTime,
+    "moe": ExpertsTime,
+    "collective": CollectiveTime,
+}
+"""The time form of every kernel family."""

@@ -14,24 +14,6 @@ from typing import Literal, TypeAlias
 from rooflinekit.model.graph.symbol import Quantity, quantity
 from rooflinekit.model.types.dtype import Dtype
 
-__all__ = [
-    "Attention",
-    "DenseFFN",
-    "FeedForward",
-    "GatedDeltaNet",
-    "Indexer",
-    "LatentAttention",
-    "Layer",
-    "LightningAttention",
-    "Mamba",
-    "Mamba2",
-    "Mixer",
-    "MixtureOfExperts",
-    "Model",
-    "Norm",
-    "WeightFormats",
-]
-
 Norm: TypeAlias = Literal["rmsnorm", "layernorm", "layernorm_nobias", "none"]
 
 

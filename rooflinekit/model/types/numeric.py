@@ -23,31 +23,6 @@ Array: TypeAlias = "NDArray[np.float64]"
 Numeric: TypeAlias = "float | Array"
 T = TypeVar("T")
 
-__all__ = [
-    "Array",
-    "Numeric",
-    "absolute",
-    "ceil",
-    "ceil_div",
-    "choose",
-    "distinct",
-    "every",
-    "exp",
-    "fails",
-    "floor_div",
-    "largest",
-    "lattice",
-    "log",
-    "log2",
-    "maximum",
-    "minimum",
-    "repeat",
-    "smooth_maximum",
-    "sqrt",
-    "total",
-    "where",
-]
-
 
 def maximum(first: Numeric, second: Numeric) -> Numeric:
     """Elementwise maximum.
