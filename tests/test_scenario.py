@@ -145,10 +145,8 @@ def test_two_spellings_at_once_are_refused():
         rk.estimate("llama3-8b", rate=1.0, burstiness=2.0, **{"cv": 2.0})
 
 
-@pytest.mark.parametrize(
-    "words", [["--price", "h200=2"], ["--price", "nosuch=2"], ["--price", "h100=x"], ["--price", "h100=1,h100=2"]]
-)
-def test_a_price_that_is_of_no_use_is_one_line(words):
+@pytest.mark.parametrize("words", [["--price", "nosuch=2"], ["--price", "h100=x"], ["--price", "h100=1,h100=2"]])
+def test_a_price_that_makes_no_sense_is_one_line(words):
     result = run("cost", "llama3-8b", *words)
     assert result.exit_code == 2
     assert result.stderr.count("\n") == 1

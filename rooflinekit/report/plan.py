@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from rooflinekit.decision.economics.price import HourlyPrice
 from rooflinekit.decision.planning.cost import Point
 from rooflinekit.decision.planning.inverse import BreakEven, Solution
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
 from rooflinekit.model.types.units import format_time
 from rooflinekit.report.table import WIDTH, aligned, markdown
 
-__all__ = ["break_even_text", "plan_markdown", "plan_rows", "plan_text", "solution_row", "solution_text"]
+__all__ = ["break_even_text", "plan_markdown", "plan_text", "solution_row", "solution_text"]
 
 _SHOWN, _EXPLAINED, _POINTS = 8, 5, 7
-_LEAST = 4  # columns of the candidates that are always shown
-_STATISTICS = ("mean", "p50", "p95", "p99")
+_LEAST = 8  # columns of the candidates that are always shown
 _METRICS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2EL": "e2el_ms"}
 
 
@@ -39,28 +40,10 @@ def plan_markdown(answer: PlanAnswer) -> str:
     """The same as Markdown."""
     head, rows = _candidates(answer)
     lines = [f"## {answer.model}: {answer.question}", "", ", ".join(answer.slo), "", answer.answer, ""]
-    lines += [*markdown(head, rows, left=(0, 1, 2)), *_more(answer), ""]
+    lines += [*markdown(head, rows, left=_LEFT), *_more(answer), ""]
     lines += [f"- {' '.join(text.split())}" for text in _facts(answer.best)]
     lines += ["", *(f"{number}. {other.lost}" for number, other in enumerate(answer.candidates[1:], 2))]
     return "\n".join([*lines, "", *(f"- {note}" for note in _notes(answer))])
-
-
-def plan_rows(answer: PlanAnswer) -> list[dict[str, object]]:
-    """One flat row a candidate."""
-    return [
-        {
-            "rank": rank, "kind": each.kind, "plan": _plan(each), "gpu": _gpus(each), "gpus": each.gpus,
-            "replicas": each.replicas, "usd_per_hour": each.cost.usd_per_hour,
-            "cached_input_usd_per_million": each.cost.cached_input_usd, "input_usd_per_million": each.cost.input_usd,
-            "output_usd_per_million": each.cost.output_usd, "usd_per_million_tokens": each.cost.million_tokens_usd,
-            "watts": each.cost.watts, "joules_per_output_token": each.cost.joules_per_output_token,
-            **{f"{kind}_{metric}_{name}": (table or {}).get(metric, {}).get(name)
-               for kind, table in (("predicted", each.predicted), ("simulated", each.simulated))
-               for metric in _METRICS.values() for name in _STATISTICS},
-            "confirmed": each.confirmed, "lost": each.lost,
-        }
-        for rank, each in enumerate(answer.candidates, 1)
-    ]  # fmt: skip
 
 
 def solution_text(solution: Solution) -> str:
@@ -94,66 +77,46 @@ def _wrap(text: str, indent: str = "  ") -> list[str]:
 
 
 def _candidates(answer: PlanAnswer) -> tuple[list[str], list[list[str]]]:
-    named = [name.rpartition(" <= ")[0] for name in answer.slo][:2]
-    several = len({fleet.scenario["engine"] for each in answer.candidates for fleet in each.fleets}) > 1
-    head = ["", "gpu", "replicas", "GPUs", "$/h", "$/Mtok", *named, "load"]
+    """The first eight, with the objective that is most at risk; the best of each level of evidence among them."""
+    shown = [*enumerate(answer.candidates, 1)]
+    firsts = {each.evidence: place for place, each in reversed(shown)}
+    kept = {*range(1, _SHOWN + 1), *firsts.values()}
+    several = len({each.engine for each in answer.candidates}) > 1
+    head = ["", "gpu", "replicas", "GPUs", "$/h", "evidence", "at risk", "holds", "load", "$/Mtok"]
     rows = []
-    for rank, each in enumerate(answer.candidates[:_SHOWN], 1):
-        plan = f"{_plan(each)} {_engine(each)}" if several else _plan(each)
-        money = [_dollars(each.cost.usd_per_hour), _small(each.cost.million_tokens_usd)]
-        latencies = [_statistic(each, name) for name in named]
-        rows.append([f"{rank}{_mark(each)}", _gpus(each), plan, str(each.gpus), *money, *latencies, _busy(each)])
+    for rank, each in [entry for entry in shown if entry[0] in kept]:
+        name, chance = each.risk
+        value = each.latency(name) if name else None
+        risk = f"{name.rpartition(' <= ')[0]} {_time(value)}" if name else "-"
+        holds = "-" if chance is None else f"{min(math.floor(chance * 100), 99)} %"
+        plan = f"{each.name} {each.engine}" if several else each.name
+        mark, load = "*" if each.confirmed else "", 1.0 - min(fleet.headroom for fleet in each.fleets)
+        hour, million = _dollars(each.cost.usd_per_hour), _small(each.cost.million_tokens_usd)
+        row = [f"{rank}{mark}", each.gpu, plan, f"{each.gpus:,}", hour, each.evidence]
+        rows.append([*row, risk, holds, f"{load:.0%}", million])
     return head, rows
 
 
 def _narrow(head: list[str], rows: list[list[str]]) -> list[str]:
     """The table without its last columns, as far as the terminal has no room for them."""
-    lines = aligned(head, rows, left=(0, 1, 2))
+    lines = aligned(head, rows, left=_LEFT)
     while max(map(len, lines)) > WIDTH and len(head) > _LEAST:
         head, rows = head[:-1], [row[:-1] for row in rows]
-        lines = aligned(head, rows, left=(0, 1, 2))
+        lines = aligned(head, rows, left=_LEFT)
     return lines
 
 
-def _mark(candidate: Candidate) -> str:
-    return "*" if candidate.confirmed else ""
-
-
-def _gpus(candidate: Candidate) -> str:
-    return "+".join(dict.fromkeys(str(fleet.scenario["gpu"]) for fleet in candidate.fleets))
-
-
-def _engine(candidate: Candidate) -> str:
-    return "+".join(dict.fromkeys(str(fleet.scenario["engine"]) for fleet in candidate.fleets))
-
-
-def _plan(candidate: Candidate) -> str:
-    """`11 x TP2`, or `8P TP2 + 3D TP2`."""
-    pieces = []
-    for fleet in candidate.fleets:
-        role = {"prefill": "P", "decode": "D"}.get(fleet.role, "")
-        formats = "".join(f" {fleet.scenario[key]}" for key in ("weights", "kv") if key in fleet.scenario)
-        sign = f"{fleet.replicas}{role}" if role else f"{fleet.replicas} x"
-        pieces.append(f"{sign} {split_name(fleet.scenario)}{formats}")
-    return " + ".join(pieces)
-
-
-def _statistic(candidate: Candidate, name: str) -> str:
-    """What the simulation says of an objective, else the formula."""
-    statistic, metric = name.split()
-    value = (candidate.simulated or candidate.predicted)[f"{metric.lower()}_ms"].get(statistic)
-    return "-" if value is None else format_time(value / 1e3)
-
-
-def _busy(candidate: Candidate) -> str:
-    """Load over what the objectives allow, of the fullest part."""
-    return f"{1.0 - min(fleet.headroom for fleet in candidate.fleets):.0%}"
+_LEFT = (0, 1, 2, 5, 6)
 
 
 def _more(answer: PlanAnswer) -> list[str]:
     rest = len(answer.candidates) - _SHOWN
-    lines = ["* confirmed by simulation, whose percentiles are shown; load: of what the objectives allow"]
-    return (["", *_wrap(f"and {rest} more that cost more")] if rest > 0 else []) + _wrap(lines[0])
+    words = (
+        f"* the simulation agrees, and its times are shown; the others are figures of the formula. At risk: the "
+        f"objective that is least likely to hold, and with which probability it does ({answer.confidence * 100:g} % "
+        "asked); load: of what the objectives allow"
+    )
+    return (["", *_wrap(f"and {rest} more (--format json or csv)")] if rest > 0 else []) + _wrap(words)
 
 
 def _latencies(best: Candidate) -> list[str]:
@@ -209,6 +172,7 @@ def _lost(answer: PlanAnswer) -> list[str]:
 def _front(points: Sequence[Point]) -> list[str]:
     """Speed against use, thinned."""
     speed = [point for point in points if "speed" in point.on]
+    speed = sorted(speed, key=lambda point: point.load)
     if len(speed) > _POINTS:
         speed = [speed[round(place * (len(speed) - 1) / (_POINTS - 1))] for place in range(_POINTS)]
     head = ["Pareto front", "", "load", "tok/s/user", "tok/s/GPU", "TTFT", "request", "$/Mtok"]
@@ -228,10 +192,10 @@ def _footer(answer: PlanAnswer) -> list[str]:
 
 
 def _notes(answer: PlanAnswer) -> Iterator[str]:
+    yield from answer.stand_ins
     for gpu, price in answer.prices.items():
         if price is not None:
-            span = f", quotes from ${price['low']:g} to ${price['high']:g}" if price["low"] and price["high"] else ""
-            yield f"{gpu}: ${price['usd_per_gpu_hour']:g} a GPU-hour ({price['source']}{span})"
+            yield f"{gpu}: {HourlyPrice(**price)}"
     yield from answer.warnings
     yield f"{answer.tried} settings were tried; {len(answer.refused)} deployments refused (--format json names them)"
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 
-from rooflinekit.decision.evidence import EVIDENCE, evidence_of, weakest
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import Option, Part
 from rooflinekit.decision.planning.objective import Felt, Objective, chance, missed, slowest
@@ -28,8 +27,9 @@ from rooflinekit.simulation.arrivals import Arrival, Constant, Gamma, Poisson, R
 from rooflinekit.simulation.ledger import Ledger, RequestObjective, Sketch
 from rooflinekit.simulation.replica import Replica as Served
 from rooflinekit.simulation.simulate import Load, Setup, serve
+from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
-__all__ = ["Played", "Ranked", "play", "ranked", "warnings"]
+__all__ = ["Played", "Ranked", "agreed", "play", "ranked", "warnings"]
 
 _REQUESTS = (400, 2000)  # least and most that count, far below the knee
 _LONG, _NEAR = 4.0, 0.8  # times as many nearer to the knee than this
@@ -223,7 +223,7 @@ def _replays(option: Option, demand: Demand, seed: int, whole: bool) -> tuple[li
 
 
 def _replay(option: Option, demand: Demand, seed: int, start: float, end: float) -> Iterator[_Run]:
-    """One run of each kind of replica, or of both pools, on requests of the trace from `start` to `end` on its clock."""
+    """One run of each kind of replica, or of both pools, on the requests from `start` to `end` of the trace's clock."""
     trace = demand.trace
     assert trace is not None
     lead = max(2.0 * start - end, 0.0) if end < math.inf else 0.0
@@ -289,8 +289,8 @@ def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
     tie, rank, confirm = count(), question.tariff.rank, question.confirm
     heap = []
     for option in found.options:
-        evidence = weakest([evidence_of(part.replica.resolved.plan) for part in option.parts])
-        heap.append((EVIDENCE.index(evidence), rank(option), next(tie), option, option.gpus))
+        rests = max((evidence(part.replica.resolved.plan) for part in option.parts), key=EVIDENCE.index)
+        heap.append((EVIDENCE.index(rests), rank(option), next(tie), option, option.gpus))
     heapq.heapify(heap)
     kept: list[Ranked] = []
     left: list[Ranked] = []
@@ -319,6 +319,13 @@ def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
         else:
             heapq.heappush(heap, (level, rank(more), next(tie), more, formula))
     return sorted([*kept, *left], key=lambda each: (EVIDENCE.index(each.evidence), each.played is None))
+
+
+def agreed(question: PlanQuestion, option: Option, most: Option) -> Option:
+    """The least fleet from an option up with which the simulation agrees; one that is as large as `most` is it."""
+    while option.gpus < most.gpus and not play(option, question).agrees:
+        option = option.grown(max(1, option.parts[0].working // 20))
+    return option if option.gpus < most.gpus else most
 
 
 def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[str]:

@@ -54,7 +54,7 @@ def busiest(trace: Trace, span: float, weights: Sequence[float] | None = None) -
     import numpy as np  # noqa: PLC0415 - only a trace pays for it
 
     time = np.asarray(trace.time, float)
-    ends = np.searchsorted(time, time + span, "left")
+    ends = np.searchsorted(time, time + span, "right")
     sums = np.concatenate([[0.0], np.cumsum(np.ones(len(time)) if weights is None else np.asarray(weights, float))])
     first = int(np.argmax(sums[ends] - sums[: len(time)]))
     last = int(ends[first])

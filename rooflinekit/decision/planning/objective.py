@@ -14,6 +14,7 @@ from rooflinekit.model.types.time import SIGMAS
 
 __all__ = [
     "METRICS", "Feels", "Felt", "Objective", "chance", "missed", "parse_objectives", "refuse_undecoded", "slowest",
+    "slowest_factor",
 ]  # fmt: skip
 
 METRICS = ("ttft", "tpot", "e2el")
@@ -78,7 +79,7 @@ class Felt:
     def stretched(self, factor: float) -> Felt:
         """The same with every time `factor` times as long."""
         times = (self.times.ttft, self.times.tpot, self.times.e2e)
-        longer = Spread(*(lambda share, time=time: factor * time(share) for time in times))  # type: ignore[misc]
+        longer = Spread(*(lambda share, time=time: factor * time(share) for time in times))
         return Felt({key: factor * mean for key, mean in self.means.items()}, longer, self.stable, self.spans)
 
     def factor(self, metric: str, deviations: float) -> float:
@@ -168,6 +169,28 @@ def chance(feels: Feels, objective: Objective, bias: float = 1.0) -> float | Non
     return NormalDist().cdf((low + high) / 2.0)
 
 
+def slowest_factor(feels: Feels, slo: Sequence[Objective]) -> float | None:
+    """How many times as long as expected steps may take before an objective fails; None where nothing within 16 does.
+
+    >>> plain = Felt({"tpot": 0.04}, Spread(float, float, float))
+    >>> round(slowest_factor(plain.stretched, [Objective("tpot", None, 0.05)]), 3)
+    1.25
+    """
+    low, high = 1.0 / _REACH, _REACH
+
+    def holds(factor: float) -> bool:
+        felt = feels(factor)
+        return all(each.met(felt) for each in slo)
+
+    if not holds(low):
+        return None
+    while high / low > 1.0 + _FINE:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+_REACH, _FINE = 16.0, 1e-3
 _FAR, _NEAR = 4.0, 0.004  # standard deviations beyond which a chance is 0 or 1; to which it is worked out
 
 

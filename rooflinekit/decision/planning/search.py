@@ -9,7 +9,6 @@ from itertools import combinations, groupby, product
 from statistics import NormalDist
 from typing import Any
 
-from rooflinekit.decision.evidence import evidence_of
 from rooflinekit.decision.planning.cost import Tariff
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import (
@@ -37,6 +36,7 @@ from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs.calibration.evidence import evidence
 
 __all__ = ["Able", "Found", "Near", "PlanQuestion", "Progress", "Refusal", "Space", "refused_fleet", "search", "splits"]
 
@@ -255,7 +255,7 @@ def _laid_out(
         except (DoesNotFitError, DeploymentError, DtypeError) as error:  # a wrong name is wrong for all
             found.refused.append(Refusal(_name(gpu, scenario), str(error)))
             continue
-        if question.measured_only and (level := evidence_of(replica.resolved.plan)) != "measured":
+        if question.measured_only and (level := evidence(replica.resolved.plan)) != "measured":
             found.refused.append(Refusal(_name(gpu, scenario), f"{level}: its kernels are not measured"))
         else:
             yield replica

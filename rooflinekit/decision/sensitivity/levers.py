@@ -168,8 +168,8 @@ def read_price_or_say(gpu: Accelerator, given: dict[str, Any]) -> tuple[HourlyPr
         return None, [
             f"{gpu.name} has no price in its file: costs are ratios of GPU hours; give price (USD per GPU hour)"
         ]
-    hour = read_price(gpu, given)
-    return hour, [f"price {float(hour.usd_per_gpu_hour):.2f} USD per GPU hour: {hour.source}"]
+    hour, notes = read_price(gpu, given)
+    return hour, [*notes, f"price {float(hour.usd_per_gpu_hour):.2f} USD per GPU hour: {hour.source}"]
 
 
 def operate(setting: Setting, predictor: Predictor) -> Operating:
