@@ -181,7 +181,10 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
         "bound": _one_of(_REGIMES), "dtype": _Dtype, "family": _one_of((*FAMILIES, "host")), "count": _Count,
     },
     Elasticity: dict.fromkeys(_LEVERS, _Signed),
-    MoveResult: {"ratio": _object("Ratio", **dict.fromkeys(_LEVERS, NotRequired[_Size | None]))},
+    MoveResult: {
+        "evidence": _one_of(EVIDENCE) | None,
+        "ratio": _object("Ratio", **dict.fromkeys(_LEVERS, NotRequired[_Size | None])),
+    },
 }  # fmt: skip
 #: What a candidate of a plan has besides, by its kind; an aggregated one has the keys of its only fleet.
 _KINDS: Mapping[str, Mapping[str, Any]] = {
