@@ -29,7 +29,7 @@ from rooflinekit.simulation.replica import Replica as Served
 from rooflinekit.simulation.simulate import Load, Setup, serve
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
-__all__ = ["Played", "Ranked", "agreed", "play", "ranked", "warnings"]
+__all__ = ["Played", "Ranked", "Run", "agreed", "play", "ranked", "simulated", "warnings"]
 
 _REQUESTS = (400, 2000)  # least and most that count, far below the knee
 _LONG, _NEAR = 4.0, 0.8  # times as many nearer to the knee than this
@@ -74,7 +74,7 @@ class Played:
 
 
 @dataclass(frozen=True)
-class _Run:
+class Run:
     """Latencies of one simulation, how many requests count, and whether it diverges."""
 
     felt: Felt
@@ -91,7 +91,7 @@ def play(option: Option, question: PlanQuestion, whole: bool = False) -> Played:
     to hold in each.
     """
     demand, slo = question.demand, question.slo
-    runs, played = _runs(option, demand, question.seed, whole)
+    runs, played = simulated(option, demand, question.seed, whole)
     felt = slowest([run.felt for run in runs])
     diverges = any(run.diverges for run in runs)
     feels = option.feels(demand)
@@ -114,19 +114,19 @@ def stressed(option: Option, question: PlanQuestion, played: Played) -> bool:
         return False
     risk = min(known, key=lambda each: known[each])
     factor = option.feels(question.demand)(1.0).factor(risk.metric, question.deviations)
-    runs, _ = _runs(option, question.demand.stretched(factor), question.seed, whole=False)
+    runs, _ = simulated(option, question.demand.stretched(factor), question.seed, whole=False)
     worst = slowest([run.felt for run in runs]).stretched(factor)
     return not risk.met(worst) or any(run.diverges for run in runs)
 
 
-def _runs(option: Option, demand: Demand, seed: int, whole: bool) -> tuple[list[_Run], str]:
-    """Every simulation of the option, and which requests they play."""
+def simulated(option: Option, demand: Demand, seed: int, whole: bool, longer: float = 1.0) -> tuple[list[Run], str]:
+    """Every simulation of the option at its peak, and which requests they play; `longer`: so many times as many."""
     if demand.trace is not None:
         return _replays(option, demand, seed, whole)
     if option.kind == "disaggregated":
-        runs = [_pools(option, demand, seed)]
+        runs = [_pools(option, demand, seed, longer)]
     else:
-        runs = [_alike(part, demand, seed) for part in option.parts]
+        runs = [_alike(part, demand, seed, longer) for part in option.parts]
     return runs, f"{sum(run.requests for run in runs):,} requests at the peak"
 
 
@@ -152,12 +152,12 @@ class _Window:
         self.marks.append((ledger.clock, ledger.area, ledger.arrived, ledger.finished + ledger.rejected))
         self._next = self.start + self.step * len(self.marks) if self.step > 0.0 else math.inf
 
-    def run(self) -> _Run:
+    def run(self) -> Run:
         """What was seen."""
         ledger = self.ledger
         means = {"ttft": ledger.ttft.mean, "tpot": ledger.tpot.mean, "e2el": ledger.e2el.mean}
         felt = Felt(means, Spread(ledger.ttft.quantile, ledger.tpot.quantile, ledger.e2el.quantile))
-        return _Run(felt, ledger.ttft.count, self.diverges())
+        return Run(felt, ledger.ttft.count, self.diverges())
 
     def diverges(self) -> bool:
         """Whether requests pile up: their number grows by more than noise, and by a share of those that come."""
@@ -175,7 +175,7 @@ class _Window:
         return bool(grown > _LOST * (came[-1] - came[0]) and slope > _SURE * error)
 
 
-def _alike(part: Part, demand: Demand, seed: int) -> _Run:
+def _alike(part: Part, demand: Demand, seed: int, longer: float) -> Run:
     """One replica with its share of the requests."""
     seen, load = part.seen(demand), part.load(demand)
     loaded = part.replica.answer(seen, load).loaded
@@ -183,7 +183,7 @@ def _alike(part: Part, demand: Demand, seed: int) -> _Run:
     turn = turn if math.isfinite(turn) else 2.0 * demand.osl.mean * step
     rate = load / turn if demand.closed else load
     near = not demand.closed and load > _NEAR * float(loaded.knee)
-    counted = min(max(_STEPS * step * rate, _REQUESTS[0]), _REQUESTS[1]) * (_LONG if near else 1.0)
+    counted = min(max(_STEPS * step * rate, _REQUESTS[0]), _REQUESTS[1]) * (_LONG if near else 1.0) * longer
     warm = _WARM * turn
     if not demand.closed:
         return _run(part, demand, _open(seen, load, seed), Setup(seed=seed), counted / rate + warm, warm)
@@ -192,7 +192,7 @@ def _alike(part: Part, demand: Demand, seed: int) -> _Run:
     return _run(part, demand, arrivals, Setup(seed=seed), counted / rate + warm, warm, users=int(load))
 
 
-def _pools(option: Option, demand: Demand, seed: int) -> _Run:
+def _pools(option: Option, demand: Demand, seed: int, longer: float) -> Run:
     """Both pools, or a slice of them."""
     first, after = option.parts
     whole = first.working + after.working
@@ -201,10 +201,10 @@ def _pools(option: Option, demand: Demand, seed: int) -> _Run:
     rate = demand.peak_load * min(counts[0] / first.working, counts[1] / after.working)
     turn = option.feels(demand)(1.0).means.get("e2el", 2.0 * demand.osl.mean * 0.1)
     warm = _WARM * turn
-    return _run(after, demand, _open(demand, rate, seed), setup, _PAIRED / rate + warm, warm, prefill=first)
+    return _run(after, demand, _open(demand, rate, seed), setup, longer * _PAIRED / rate + warm, warm, prefill=first)
 
 
-def _replays(option: Option, demand: Demand, seed: int, whole: bool) -> tuple[list[_Run], str]:
+def _replays(option: Option, demand: Demand, seed: int, whole: bool) -> tuple[list[Run], str]:
     """The busiest windows of the trace, with as much before each as it is long; and all of it."""
     trace = demand.trace
     assert trace is not None  # asked only where there is one
@@ -222,7 +222,7 @@ def _replays(option: Option, demand: Demand, seed: int, whole: bool) -> tuple[li
     return runs, text
 
 
-def _replay(option: Option, demand: Demand, seed: int, start: float, end: float) -> Iterator[_Run]:
+def _replay(option: Option, demand: Demand, seed: int, start: float, end: float) -> Iterator[Run]:
     """One run of each kind of replica, or of both pools, on the requests from `start` to `end` of the trace's clock."""
     trace = demand.trace
     assert trace is not None
@@ -254,7 +254,7 @@ def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
     warm: float = 0.0,
     users: int | None = None,
     prefill: Part | None = None,
-) -> _Run:
+) -> Run:
     window, longest = _Window(warm, seconds), int(min(demand.longest, 1 << 20))
     load = Load(arrivals, float(demand.isl.mean) + float(demand.osl.mean), longest, users, duration=seconds)
     first = None if prefill is None else prefill.replica.resolved

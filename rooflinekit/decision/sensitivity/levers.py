@@ -12,6 +12,7 @@ from rooflinekit.decision.economics.price import (
     PRICE_KEYS,
     HourlyPrice,
     positive,
+    priced_names,
     quotes_of,
     read_price,
     usd_per_million,
@@ -153,14 +154,14 @@ def _priced(
     others = {name: load_accelerator(name).value for name in asked}
     if given.get("gpus") is None:
         others.pop(own.name, None)
-    price = given.get("price")  # a bare number is that of the present accelerator
-    bare = isinstance(price, (int, float)) and not isinstance(price, bool)
-    quotes = quotes_of([own, *others.values()], {own.name: price} if bare else price)
-    hours: dict[str, float | None] = {}
-    for name, gpu in others.items():
-        quote, own_price = quotes.hourly[gpu.name], asked[name]
-        hours[name] = None if quote is None else float(quote.usd_per_gpu_hour)
-        hours[name] = hours[name] if own_price is None else own_price
+    price = priced_names(given.get("price"))
+    if not isinstance(price, Mapping):  # a bare number is that of the present accelerator
+        price = {} if price is None else {own.name: price}
+    told = {others[name].name: usd for name, usd in asked.items() if usd is not None}
+    named = given["price"] if str(given.get("price")).endswith(".csv") and not told else {**price, **told}
+    quotes = quotes_of([own, *others.values()], named)
+    priced = ((name, quotes.hourly[gpu.name]) for name, gpu in others.items())
+    hours = {name: None if quote is None else float(quote.usd_per_gpu_hour) for name, quote in priced}
     notes = list(quotes.notes)
     known = any(key in given for key in PRICE_KEYS) or quotes.hourly[own.name] is not None
     present = read_price(own, given)[0] if known else None
