@@ -27,6 +27,9 @@ class Family:
     """A model class: how its layers are built, and what its config leaves unsaid. classes.yaml explains the columns."""
 
     mixers: str = "softmax"
+    recurrence: str = ""
+    attends: str = ""
+    conv_bias: Any = "mamba_conv_bias=true"
     ffns: str = ""
     expansion: Any = 0
     experts: Any = None
@@ -88,7 +91,7 @@ class Reading:
     def __init__(self, keys: Keys, family: Family, warnings: list[str]) -> None:
         self.keys, self.family, self.warnings = keys, family, warnings
         self.hidden = keys.size("hidden")
-        self.blocks = self._blocks() if family.mixers == "nemotron" else ()
+        self.blocks = self._blocks() if family.attends == "blocks" else ()
         self.depth = len(self.blocks) or keys.size("depth")
         self.norm: Norm = self.value(family.norm)
 

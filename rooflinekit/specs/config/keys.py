@@ -29,6 +29,11 @@ NAMES: dict[str, tuple[str, ...]] = {
     "expert_width": ("moe_intermediate_size", "expert_intermediate_size"),
     "shared_experts": ("n_shared_experts", "num_shared_experts"),
     "shared_width": ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"),
+    "ssm_heads": ("mamba_num_heads", "mamba_n_heads"),
+    "ssm_head_dim": ("mamba_head_dim", "mamba_d_head"),
+    "ssm_groups": ("n_groups", "mamba_n_groups"),
+    "ssm_state": ("mamba_d_state", "ssm_state_size"),
+    "ssm_conv": ("conv_kernel", "mamba_d_conv"),
     "mtp": ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -146,8 +146,36 @@ def _latent(r: Reading) -> tuple[Mixer, ...]:
     return tuple(shared if kind == "shared" else own for kind in types or ["full"] * r.depth)
 
 
-def _delta(r: Reading) -> tuple[Mixer, ...]:
-    """Qwen3-Next and 3.5: gated delta net, with gated softmax attention in every `full_attention_interval`-th layer."""
+def _hybrid(r: Reading) -> tuple[Mixer | None, ...]:
+    """Softmax attention in some layers, a recurrence in the others; by blocks where the config lists those."""
+    recurrence, attention = _RECURRENCES[r.family.recurrence](r), _base_attention(r)
+    if r.blocks:
+        blocks: dict[str, Mixer] = {"mamba": recurrence, "attention": attention}
+        return tuple(blocks.get(block) for block in r.blocks)
+    return tuple(attention if attends else recurrence for attends in _ATTENDS[r.family.attends](r))
+
+
+def _by_type(r: Reading) -> list[bool]:
+    """Qwen3-Next and 3.5: as `layer_types` says, else every `full_attention_interval`-th layer."""
+    types = r.keys.choices("layer_types", r.depth, ("linear_attention", "full_attention"))
+    every = r.keys.size("full_attention_interval", 4 if not types else 1)
+    return [kind == "full_attention" for kind in types or ()] or [(i + 1) % every == 0 for i in range(r.depth)]
+
+
+def _by_period(r: Reading) -> list[bool]:
+    """Jamba: layers `attn_layer_offset` modulo `attn_layer_period`."""
+    period, offset = r.keys.size("attn_layer_period", 8), r.keys.size("attn_layer_offset", 4, least=0)
+    return [layer % period == offset for layer in range(r.depth)]
+
+
+_ATTENDS: Mapping[str, Callable[[Reading], list[Any]]] = {
+    "types": _by_type,
+    "period": _by_period,
+    "listed": lambda r: r.keys.listed("attn_type_list", r.depth, (0, 1)),  # MiniMax: 1 for softmax attention
+}
+
+
+def _delta(r: Reading) -> GatedDeltaNet:
     keys = r.keys
     linear = GatedDeltaNet(
         key_heads=keys.size("linear_num_key_heads"),
@@ -157,57 +185,51 @@ def _delta(r: Reading) -> tuple[Mixer, ...]:
         conv_width=keys.size("linear_conv_kernel_dim"),
     )
     r.check_multiple(linear.value_heads, "linear value heads", linear.key_heads, "key heads")
+    return linear
+
+
+def _lightning(r: Reading) -> LightningAttention:
     attention = _base_attention(r)
-    types = keys.choices("layer_types", r.depth, ("linear_attention", "full_attention"))
-    every = keys.size("full_attention_interval", 4 if not types else 1)
-    softmax = [kind == "full_attention" for kind in types] if types else [(i + 1) % every == 0 for i in range(r.depth)]
-    return tuple(attention if full else linear for full in softmax)
+    return LightningAttention(attention.heads, attention.head_dim)
 
 
-def _lightning(r: Reading) -> tuple[Mixer, ...]:
-    """MiniMax-01 and M1: `attn_type_list` has 1 for softmax attention, 0 for lightning attention."""
-    attention = _base_attention(r)
-    kinds = r.keys.listed("attn_type_list", r.depth, (0, 1))
-    lightning = LightningAttention(attention.heads, attention.head_dim)
-    return tuple(attention if kind else lightning for kind in kinds)
-
-
-def _jamba(r: Reading) -> tuple[Mixer, ...]:
-    """Jamba: attention in layers `attn_layer_offset` modulo `attn_layer_period`, Mamba elsewhere."""
+def _mamba(r: Reading) -> Mamba:
     keys = r.keys
-    if not keys.flag("mamba_inner_layernorms", True):
-        raise SpecError(f"{keys.at('mamba_inner_layernorms')} = false is not understood")
-    rank = keys.config.get("mamba_dt_rank")
-    if rank == "auto":
+    automatic = keys.config.get("mamba_dt_rank") == "auto"
+    if automatic:
         keys.note("mamba_dt_rank", "a sixteenth of the hidden size, rounded up")
-    mamba = Mamba(
+    sixteenth = -(-r.hidden // 16)
+    return Mamba(
         inner=keys.size("mamba_expand", 2) * r.hidden,
-        state=keys.size("mamba_d_state", 16),
-        conv_width=keys.size("mamba_d_conv", 4),
-        dt_rank=keys.size("mamba_dt_rank") if rank not in (None, "auto") else -(-r.hidden // 16),
-        conv_bias=keys.flag("mamba_conv_bias", True),
-        proj_bias=keys.flag("mamba_proj_bias", False),
+        state=keys.size("ssm_state", 16),
+        conv_width=keys.size("ssm_conv", 4),
+        dt_rank=sixteenth if automatic else keys.size("mamba_dt_rank", sixteenth),
+        conv_bias=r.is_set(r.family.conv_bias),
+        proj_bias=r.is_set("mamba_proj_bias"),
     )
-    period, offset = keys.size("attn_layer_period", 8), keys.size("attn_layer_offset", 4, least=0)
-    attention = _base_attention(r)
-    return tuple(attention if layer % period == offset else mamba for layer in range(r.depth))
 
 
-def _nemotron(r: Reading) -> tuple[Mixer | None, ...]:
-    """Mamba-2, attention or nothing, block by block."""
+def _mamba2(r: Reading) -> Mamba2:
     keys = r.keys
     mamba = Mamba2(
-        heads=keys.size("mamba_num_heads"),
-        head_dim=keys.size("mamba_head_dim"),
-        groups=keys.size("mamba_groups"),
-        state=keys.size("ssm_state_size"),
-        conv_width=keys.size("mamba_conv"),
-        conv_bias=keys.flag("use_conv_bias", True),
-        proj_bias=keys.flag("mamba_proj_bias", False),
+        heads=keys.size("ssm_heads"),
+        head_dim=keys.size("ssm_head_dim"),
+        groups=keys.size("ssm_groups"),
+        state=keys.size("ssm_state"),
+        conv_width=keys.size("ssm_conv"),
+        conv_bias=r.is_set(r.family.conv_bias),
+        proj_bias=r.is_set("mamba_proj_bias"),
     )
     r.check_multiple(mamba.heads, "Mamba heads", mamba.groups, "groups")
-    mixers: dict[str, Mixer] = {"mamba": mamba, "attention": _base_attention(r)}
-    return tuple(mixers.get(block) for block in r.blocks)
+    return mamba
+
+
+_RECURRENCES: Mapping[str, Callable[[Reading], Mixer]] = {
+    "delta": _delta,
+    "lightning": _lightning,
+    "mamba": _mamba,
+    "mamba2": _mamba2,
+}
 
 
 def _gemma4(r: Reading) -> tuple[Mixer, ...]:
@@ -263,35 +285,26 @@ def _nas(r: Reading) -> tuple[Mixer | None, ...]:
     return tuple(mixers)
 
 
-def nas_blocks(r: Reading, part: str, key: str) -> list[tuple[Keys, Any]]:
+def nas_blocks(r: Reading, part: str, key: str) -> Iterator[tuple[Keys, Any]]:
     """One part of each block with the value that shapes it, None for a no-op; anything else that is on is refused."""
-    return [
-        _nas_block(r, index, block, part, key) for index, block in enumerate(r.keys.listed("block_configs", r.depth))
-    ]
-
-
-def _nas_block(r: Reading, index: int, block: Any, part: str, key: str) -> tuple[Keys, Any]:
-    inner = block.get(part) if isinstance(block, Mapping) else None
-    if not isinstance(inner, Mapping):
-        raise SpecError(f"{r.keys.at(f'block_configs[{index}]')} has no {part}")
-    keys = Keys(inner, r.keys.origin, {}, f"block_configs[{index}].{part}.")
-    for name, value in inner.items():
-        if name not in ("no_op", "n_heads_in_group", "ffn_mult") and not is_off(value):
-            keys.refuse(name, "is not understood", kind=ArchitectureError)
-    if keys.flag("no_op", False):
-        return keys, None
-    if not keys.has(key):
-        raise SpecError(f"{keys.at(key)} is missing")
-    return keys, inner[key]
+    for index, block in enumerate(r.keys.listed("block_configs", r.depth)):
+        inner = block.get(part) if isinstance(block, Mapping) else None
+        if not isinstance(inner, Mapping):
+            raise SpecError(f"{r.keys.at(f'block_configs[{index}]')} has no {part}")
+        keys = Keys(inner, r.keys.origin, {}, f"block_configs[{index}].{part}.")
+        for name, value in inner.items():
+            if name not in ("no_op", "n_heads_in_group", "ffn_mult") and not is_off(value):
+                keys.refuse(name, "is not understood", kind=ArchitectureError)
+        skipped = keys.flag("no_op", False)
+        if not skipped and not keys.has(key):
+            raise SpecError(f"{keys.at(key)} is missing")
+        yield keys, None if skipped else inner[key]
 
 
 _BUILDERS: Mapping[str, Callable[[Reading], tuple[Mixer | None, ...]]] = {
     "softmax": _softmax,
     "latent": _latent,
-    "delta": _delta,
-    "lightning": _lightning,
-    "jamba": _jamba,
-    "nemotron": _nemotron,
+    "hybrid": _hybrid,
     "gemma4": _gemma4,
     "mimo": _mimo,
     "nas": _nas,

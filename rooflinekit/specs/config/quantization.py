@@ -39,28 +39,33 @@ _DECODER = r"^(?:model\.|language_model\.|backbone\.|transformer\.|decoder\.)*(?
 _NUMBERED = r"^(\d+)\.?([^*]*)\*?$"
 _LONGEST, _REPEATS = 300, 6  # characters and repetitions of a pattern, so that none can take for ever
 _NESTED = r"[*+}][^()]*\)[*+{]"
-_UP_DOWN = ("gate_proj", "up_proj", "down_proj")
-_SOFTMAX_IN = (
-    ("self_attn.q_proj", "self_attn.qkv_proj", "self_attention.query_key_value", "attn.c_attn", "mixer.q_proj"),
-    ("self_attn.k_proj", "self_attn.qkv_proj", "self_attention.query_key_value", "attn.c_attn", "mixer.k_proj"),
-    ("self_attn.v_proj", "self_attn.qkv_proj", "self_attention.query_key_value", "attn.c_attn", "mixer.v_proj"),
-)
-_LATENT_IN = (
-    ("self_attn.q_a_proj", "self_attn.q_proj"),
-    ("self_attn.q_b_proj", "self_attn.q_proj"),
-    ("self_attn.kv_a_proj_with_mqa",),
-    ("self_attn.kv_b_proj",),
-)
-_STATE_IN = (("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "mixer.in_proj", "mamba.in_proj"),)
-_SOFTMAX_OUT = (("self_attn.o_proj", "self_attention.dense", "attn.c_proj", "mixer.o_proj"),)
-_STATE_OUT = (("linear_attn.out_proj", "mixer.out_proj", "mamba.out_proj"),)
 _BLOCKS = ("mlp", "feed_forward", "block_sparse_moe", "mixer")
-_FFN = tuple(tuple(f"{block}.{part}" for block in _BLOCKS) for part in _UP_DOWN)
-_EXPERTS = tuple(tuple(f"{block}.experts.0.{part}" for block in _BLOCKS) for part in _UP_DOWN)
-_SHARED = tuple(
-    tuple(f"{block}.{word}.{part}" for block in _BLOCKS for word in ("shared_experts", "shared_expert"))
-    for part in _UP_DOWN
-)
+_FUSED = ("self_attn.qkv_proj", "self_attention.query_key_value", "attn.c_attn")
+_SOFTMAX_OUT = ("self_attn.o_proj", "self_attention.dense", "attn.c_proj", "mixer.o_proj")
+_STATE_IN = ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "mixer.in_proj", "mamba.in_proj")
+_STATE_OUT = ("linear_attn.out_proj", "mixer.out_proj", "mamba.out_proj")
+
+
+def _matrices(*inside: str) -> list[tuple[str, ...]]:
+    """Every name of the three matrices of a feed-forward block, or of one inside it."""
+    parts = ("gate_proj", "up_proj", "down_proj")
+    return [tuple(f"{block}.{word}{part}" for block in _BLOCKS for word in inside) for part in parts]
+
+
+_MODULES: dict[str, list[tuple[str, ...]]] = {
+    "softmax": [(f"self_attn.{part}_proj", *_FUSED, f"mixer.{part}_proj") for part in "qkv"],
+    "latent": [
+        ("self_attn.q_a_proj", "self_attn.q_proj"),
+        ("self_attn.q_b_proj", "self_attn.q_proj"),
+        ("self_attn.kv_a_proj_with_mqa",),
+        ("self_attn.kv_b_proj",),
+    ],
+    "state": [_STATE_IN],
+    "ffn": _matrices(""),
+    "experts": _matrices("experts.0."),
+    "shared_experts": _matrices("shared_experts.", "shared_expert."),
+}
+"""The linear layers of a block, each with the names that it may go by inside its layer."""
 
 
 class Patterns:
@@ -86,7 +91,16 @@ class Patterns:
                 expressions.append(r".*?" + ".*".join(re.escape(part) for part in inside.split("*")))
             else:
                 self.parts.add(inside.rstrip("."))
-        self.expression = _compiled(expressions, origin)
+        for one in expressions:
+            if len(one) > _LONGEST or len(re.findall(r"[*+{]", one)) > _REPEATS or re.search(_NESTED, one):
+                raise SpecError(
+                    f"{origin}: quantisation pattern {shown(one)} has more than {_LONGEST} characters, more than "
+                    f"{_REPEATS} repetitions, or one inside another"
+                )
+        try:
+            self.expression = re.compile("|".join(f"(?:{one})" for one in expressions)) if expressions else None
+        except (re.error, OverflowError, RecursionError) as error:
+            raise SpecError(f"{origin}: quantisation pattern is no regular expression: {error}") from None
         self._general: dict[str, bool] = {}
 
     def hit(self, module: str, layer: int = 0) -> bool:
@@ -102,21 +116,6 @@ class Patterns:
             matched = self.expression is not None and self.expression.match(full) is not None
             self._general[module] = matched or any(".".join(span) in self.parts for span in spans)
         return self._general[module]
-
-
-def _compiled(expressions: list[str], origin: str) -> re.Pattern[str] | None:
-    if not expressions:
-        return None
-    for one in expressions:
-        if len(one) > _LONGEST or len(re.findall(r"[*+{]", one)) > _REPEATS or re.search(_NESTED, one):
-            raise SpecError(
-                f"{origin}: quantisation pattern {shown(one)} has more than {_LONGEST} characters, more than "
-                f"{_REPEATS} repetitions, or one inside another"
-            )
-    try:
-        return re.compile("|".join(f"(?:{one})" for one in expressions))
-    except (re.error, OverflowError, RecursionError) as error:
-        raise SpecError(f"{origin}: quantisation pattern is no regular expression: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -343,17 +342,15 @@ def _modules(layer: Layer) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The linear layers of a block: the kind of each, and the names it may go by."""
     mixer, ffn = layer.mixer, layer.ffn
     if mixer is not None:
-        softmax = mixer.kind in ("mha", "gqa", "mqa", "lightning")
-        inputs = _LATENT_IN if isinstance(mixer, LatentAttention) else _SOFTMAX_IN if softmax else _STATE_IN
-        yield from (("attention", names) for names in inputs)
-        outputs = _SOFTMAX_OUT if softmax or isinstance(mixer, LatentAttention) else _STATE_OUT
-        yield from (("attention_output", names) for names in outputs)
-    if isinstance(ffn, DenseFFN):
-        yield from (("ffn", names) for names in _FFN)
+        latent = isinstance(mixer, LatentAttention)
+        softmax = latent or mixer.kind in ("mha", "gqa", "mqa", "lightning")
+        names = _MODULES["latent" if latent else "softmax" if softmax else "state"]
+        yield from (("attention", spellings) for spellings in names)
+        yield "attention_output", _SOFTMAX_OUT if softmax else _STATE_OUT
+    kinds = ["ffn"] if isinstance(ffn, DenseFFN) else []
     if isinstance(ffn, MixtureOfExperts):
-        yield from (("experts", names) for names in _EXPERTS)
-        if ffn.shared_width:
-            yield from (("shared_experts", names) for names in _SHARED)
+        kinds = ["experts", "shared_experts"] if ffn.shared_width else ["experts"]
+    yield from ((kind, spellings) for kind in kinds for spellings in _MODULES[kind])
 
 
 _METHODS: dict[str, Callable[[Keys, list[str]], _Scheme | None]] = {
