@@ -52,8 +52,10 @@ class Family:
     embedding: Any = "hidden"
     embedding_norm: bool = False
     sinks: bool = False
+    modules: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     defaults: Mapping[str, int] = field(default_factory=dict)
+    nested: Mapping[str, int] = field(default_factory=dict)
     needs: Mapping[str, list[Any]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
 

@@ -26,11 +26,12 @@ _MODELOPT = {
     "FP8_PB_WO": Dtype.FP8_BLOCK,
     "NVFP4": Dtype.NVFP4,
     "NVFP4_AWQ": Dtype.NVFP4,
+    "W4A16_NVFP4": Dtype.NVFP4,
     "W4A16_AWQ": Dtype.INT4,
     "W8A8_SQ_PER_CHANNEL": Dtype.INT8,
     "W8A16": Dtype.INT8,
 }
-_MODELOPT_WIDE = ("FP8_PB_WO", "W4A16_AWQ", "W8A16")  # activations stay in 16 bit
+_MODELOPT_WIDE = ("FP8_PB_WO", "W4A16_AWQ", "W4A16_NVFP4", "W8A16")  # activations stay in 16 bit
 _GROUPS = {None: Dtype.INT4, 128: Dtype.INT4, 64: Dtype.INT4_G64, 32: Dtype.INT4_G32}
 _CACHES = (Dtype.FP8, Dtype.INT8, Dtype.INT4, Dtype.NVFP4)
 _SKIP_LISTS = ("modules_to_not_convert", "ignore", "exclude_modules", "llm_int8_skip_modules", "ignored_layers")
@@ -39,6 +40,7 @@ _DECODER = r"^(?:model\.|language_model\.|backbone\.|transformer\.|decoder\.)*(?
 _NUMBERED = r"^(\d+)\.?([^*]*)\*?$"
 _LONGEST, _REPEATS = 300, 6  # characters and repetitions of a pattern, so that none can take for ever
 _NESTED = r"[*+}][^()]*\)[*+{]"
+_UP_DOWN = ("gate_proj", "up_proj", "down_proj")
 _BLOCKS = ("mlp", "feed_forward", "block_sparse_moe", "mixer")
 _FUSED = ("self_attn.qkv_proj", "self_attention.query_key_value", "attn.c_attn")
 _SOFTMAX_OUT = ("self_attn.o_proj", "self_attention.dense", "attn.c_proj", "mixer.o_proj")
@@ -48,8 +50,7 @@ _STATE_OUT = ("linear_attn.out_proj", "mixer.out_proj", "mamba.out_proj")
 
 def _matrices(*inside: str) -> list[tuple[str, ...]]:
     """Every name of the three matrices of a feed-forward block, or of one inside it."""
-    parts = ("gate_proj", "up_proj", "down_proj")
-    return [tuple(f"{block}.{word}{part}" for block in _BLOCKS for word in inside) for part in parts]
+    return [tuple(f"{block}.{word}{part}" for block in _BLOCKS for word in inside) for part in _UP_DOWN]
 
 
 _MODULES: dict[str, list[tuple[str, ...]]] = {
@@ -163,7 +164,13 @@ def read_formats(r: Reading, dtype: Dtype, layers: Sequence[Layer], quant_config
     scheme = _METHODS[method](keys, r.warnings)
     if scheme is None:
         return Formats(WeightFormats.uniform(dtype), _cache_format(keys))
-    return Formats(_weight_formats(scheme, layers, dtype, r.warnings), _cache_format(keys), scheme.weight_only)
+    formats = _weight_formats(scheme, layers, dtype, r)
+    if formats is None:
+        raise SpecError(
+            f"{keys.at('quant_method')} = {method} quantises no module of this model: its lists name none of them, or "
+            "all as left out; mend them, or leave the section out to cost the checkpoint as it was before"
+        )
+    return Formats(formats, _cache_format(keys), scheme.weight_only)
 
 
 def _quantization_keys(keys: Keys, quant_config: Mapping[str, Any] | None) -> Keys | None:
@@ -190,20 +197,23 @@ def _skipped(keys: Keys) -> Patterns:
 
 def _cache_format(keys: Keys) -> Dtype | None:
     """The format of the KV cache: `kv_cache_scheme` (bits and type) or `kv_cache_quant_algo` (a name)."""
-    if keys.has("kv_cache_scheme"):
-        scheme = keys.child("kv_cache_scheme")
+    scheme_key, algo_key = "kv_cache_scheme", "kv_cache_quant_algo"
+    if isinstance(keys.config.get(scheme_key), str):  # modelopt writes a name there too
+        algo_key = scheme_key
+    elif keys.has(scheme_key):
+        scheme = keys.child(scheme_key)
         stated = _number_format(scheme, [])
         if stated not in _CACHES and stated.unit not in _CACHES:
             raise DtypeError(
                 f"{scheme.at('num_bits')}: {stated} is no cache format; known: {', '.join(map(str, _CACHES))}"
             )
         return stated.unit
-    algo = keys.word("kv_cache_quant_algo")
+    algo = keys.word(algo_key)
     if not algo:
         return None
     known = {"FP8": Dtype.FP8, "NVFP4": Dtype.NVFP4, "INT8": Dtype.INT8}
     if algo not in known:
-        raise DtypeError(f"{keys.at('kv_cache_quant_algo')} = {shown(algo)} is not known; known: {', '.join(known)}")
+        raise DtypeError(f"{keys.at(algo_key)} = {shown(algo)} is not known; known: {', '.join(known)}")
     return known[algo]
 
 
@@ -254,6 +264,9 @@ def _bitsandbytes(keys: Keys, warnings: list[str]) -> _Scheme:
 
 def _compressed_tensors(keys: Keys, warnings: list[str]) -> _Scheme | None:
     """One or more groups, each with its target modules and bits; a group that names modules comes before all linear."""
+    sparsity, packing = keys.child("sparsity_config").word("sparsity_structure", "0:0"), keys.word("format")
+    if sparsity not in ("", "0:0", "unstructured") or packing == "marlin-24":
+        raise DtypeError(f"{keys.origin}: weights that are {sparsity or '2:4'} sparse ({packing}) are not costed")
     groups: list[tuple[Patterns | None, Dtype]] = []
     wide: dict[bool, list[Dtype]] = {True: [], False: []}  # by whether the activations stay as they are
     section = keys.child("config_groups")
@@ -265,15 +278,21 @@ def _compressed_tensors(keys: Keys, warnings: list[str]) -> _Scheme | None:
             modules = [str(target) for target in listed if "." in str(target) or str(target).startswith("re:")]
             groups.append((Patterns(modules, group.origin) if len(modules) == len(listed) else None, dtype))
             wide[not group.has("input_activations")].append(dtype)
+            if dtype.weight_only and group.has("input_activations"):
+                warnings.append(f"{dtype} weights with quantised activations are costed in 16-bit arithmetic")
     groups.sort(key=lambda group: group[0] is None)
     weight_only = bool(wide[True]) and not wide[False]
-    dequantised = [dtype for dtype in wide[True] if not dtype.weight_only]
-    if dequantised and not weight_only:
-        warnings.append(
-            f"the checkpoint quantises the activations of some groups only: {', '.join(map(str, dequantised))} without "
-            "quantised activations is costed as computing in its own format"
-        )
+    if not weight_only:
+        _warn_of_mixture([dtype for dtype in wide[True] if not dtype.weight_only], warnings)
     return _Scheme(groups, _skipped(keys), lm_head=True, weight_only=weight_only) if groups else None
+
+
+def _warn_of_mixture(dequantised: Iterable[Dtype], warnings: list[str]) -> None:
+    if told := ", ".join(map(str, dict.fromkeys(dequantised))):
+        warnings.append(
+            f"the checkpoint quantises the activations of some groups only: {told} without quantised activations is "
+            "costed as computing in its own format"
+        )
 
 
 def _number_format(keys: Keys, warnings: list[str]) -> Dtype:
@@ -301,13 +320,13 @@ def _modelopt(keys: Keys, warnings: list[str]) -> _Scheme | None:
     if not algo or algo == "NO_QUANT":
         return None
     if algo == "MIXED_PRECISION":
-        return _module_by_module(keys)
+        return _module_by_module(keys, warnings)
     if algo not in _MODELOPT:
         raise DtypeError(f"{keys.at('quant_algo')} = {shown(algo)} is not known; known: {', '.join(_MODELOPT)}")
     return _Scheme([(None, _MODELOPT[algo])], _skipped(keys), lm_head=True, weight_only=algo in _MODELOPT_WIDE)
 
 
-def _module_by_module(keys: Keys) -> _Scheme:
+def _module_by_module(keys: Keys, warnings: list[str]) -> _Scheme:
     by_algo: dict[str, list[str]] = {}
     section = keys.child("quantized_layers")
     for module in section.config:
@@ -315,14 +334,16 @@ def _module_by_module(keys: Keys) -> _Scheme:
     by_algo.pop("", None)
     groups = [(Patterns(modules, keys.origin), _MODELOPT[algo]) for algo, modules in by_algo.items()]
     weight_only = bool(by_algo) and all(algo in _MODELOPT_WIDE for algo in by_algo)
+    if not weight_only:
+        _warn_of_mixture((_MODELOPT[algo] for algo in by_algo if algo in _MODELOPT_WIDE), warnings)
     return _Scheme(groups, _skipped(keys), lm_head=True, weight_only=weight_only)
 
 
-def _weight_formats(scheme: _Scheme, layers: Sequence[Layer], wide: Dtype, warnings: list[str]) -> WeightFormats:
-    """The format of each kind of module; a kind whose layers differ takes that of most, with a warning."""
+def _weight_formats(scheme: _Scheme, layers: Sequence[Layer], wide: Dtype, r: Reading) -> WeightFormats | None:
+    """The format of each kind of module, None if none is quantised; a kind whose layers differ takes that of most."""
     votes: dict[str, Counter[Dtype]] = {}
     for number, layer in enumerate(layers):
-        for kind, spellings in _modules(layer):
+        for kind, spellings in _modules(layer, r.family.modules):
             untouched = scheme.experts_only and kind != "experts"
             dtype = None if untouched else scheme.format_of(spellings, number)
             votes.setdefault(kind, Counter())[dtype or wide] += 1
@@ -330,16 +351,23 @@ def _weight_formats(scheme: _Scheme, layers: Sequence[Layer], wide: Dtype, warni
     for kind, counter in votes.items():
         if len(counter) > 1:
             told = ", ".join(f"{count} {dtype}" for dtype, count in counter.most_common())
-            warnings.append(f"the checkpoint mixes formats in {kind} ({told} modules): all are taken as {chosen[kind]}")
+            r.warnings.append(
+                f"the checkpoint mixes formats in {kind} ({told} modules): all are taken as {chosen[kind]}"
+            )
     head = scheme.format_of(("lm_head",)) if scheme.lm_head else None
+    if head is None and all(counter.keys() <= {wide} for counter in votes.values()):
+        return None
+    heaviest = "experts" if "experts" in votes else "ffn"
+    if chosen.get(heaviest) is wide:
+        r.warnings.append(f"the checkpoint leaves its {heaviest}, most of its weights, in {wide}")
     formats = replace(WeightFormats.uniform(wide), lm_head=head or wide)
     output = chosen.pop("attention_output", wide)
     formats = replace(formats, **chosen)
     return replace(formats, attention_output=output) if output != formats.attention else formats
 
 
-def _modules(layer: Layer) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The linear layers of a block: the kind of each, and the names it may go by."""
+def _modules(layer: Layer, own: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The linear layers of a block: the kind of each, and the names it may go by; `own`: where the class keeps some."""
     mixer, ffn = layer.mixer, layer.ffn
     if mixer is not None:
         latent = isinstance(mixer, LatentAttention)
@@ -350,7 +378,9 @@ def _modules(layer: Layer) -> Iterator[tuple[str, tuple[str, ...]]]:
     kinds = ["ffn"] if isinstance(ffn, DenseFFN) else []
     if isinstance(ffn, MixtureOfExperts):
         kinds = ["experts", "shared_experts"] if ffn.shared_width else ["experts"]
-    yield from ((kind, spellings) for kind in kinds for spellings in _MODULES[kind])
+    for kind in kinds:
+        parts = [f"{own[kind]}.{part}" for part in _UP_DOWN] if kind in own else []
+        yield from ((kind, spellings) for spellings in ([(part,) for part in parts] or _MODULES[kind]))
 
 
 _METHODS: dict[str, Callable[[Keys, list[str]], _Scheme | None]] = {
