@@ -197,7 +197,7 @@ def test_guidellm_tpot_is_its_inter_token_latency(file):
     """time_per_output_token_ms (10.4 here) counts the first token; request_latency is in seconds."""
     closed, opened = read_measurements(file("guidellm.json"))
     assert (closed.tpot.mean, closed.e2e.mean, closed.ttft.low) == (10.08, 2600.0, 40.0)
-    assert not closed.itl.known
+    assert closed.itl == Spread()
     assert (closed.facts.concurrency, closed.facts.rate, closed.facts.requests) == (8, None, 80)
     assert (opened.facts.concurrency, opened.facts.rate, opened.facts.cv) == (None, 2.5, 1.0)
     assert closed.facts.model == "meta-llama/Llama-3.1-8B-Instruct"

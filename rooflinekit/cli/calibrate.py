@@ -32,7 +32,7 @@ __all__ = ["calibrate"]
 )  # fmt: skip
 def calibrate(files: list[str], *, out: Path | None = None, force: bool = False, **served: Any) -> int:
     """Fit a calibration to measured kernels, or to benchmark results; use it with --calibration FILE."""
-    from rooflinekit.evidence.measured.read import is_benchmark
+    from rooflinekit.evidence.measured import is_benchmark
 
     if out is None:
         raise InputError("missing option '--out': the calibration file to write (YAML)")

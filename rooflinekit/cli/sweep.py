@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import Argument, check_pictures, command, note, write_pictures
 from rooflinekit.cli.output import emit, to_json
@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from rooflinekit.decision.sweeping.answer import Job
     from rooflinekit.decision.sweeping.grid import Grid
     from rooflinekit.decision.sweeping.output import Kept
-    from rooflinekit.decision.sweeping.sweep import Means
-    from rooflinekit.decision.sweeping.tables import ParquetTable, TextTable
-    from rooflinekit.decision.sweeping.workbook import Sheet
-
-    Table: TypeAlias = TextTable | ParquetTable | Sheet
+    from rooflinekit.decision.sweeping.sweep import Means, Table
 
 __all__ = ["sweep"]
 
