@@ -9,6 +9,7 @@ from typing import Any
 from rooflinekit.model.types.errors import ArchitectureError, SpecError
 from rooflinekit.model.types.model import (
     Attention,
+    GatedConvolution,
     GatedDeltaNet,
     Indexer,
     LatentAttention,
@@ -27,7 +28,7 @@ _SLIDING = ("full_attention", "sliding_attention")
 
 def mixers(r: Reading) -> tuple[Mixer | None, ...]:
     """What mixes the tokens of each layer, None where nothing does; equal layers are one object."""
-    return _BUILDERS[r.family.mixers](r)
+    return _BUILDERS[r.value(r.family.mixers)](r)
 
 
 def _base_attention(r: Reading) -> Attention:
@@ -48,7 +49,7 @@ def _base_attention(r: Reading) -> Attention:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        v_head_dim=keys.size("v_head_dim", head_dim),
+        v_head_dim=keys.maybe("v_head_dim", least=0) or head_dim,
         qkv_bias=r.is_set(family.qkv_bias),
         o_bias=r.is_set(family.o_bias),
         q_norm={"head": head_dim, "full": heads * head_dim}.get(norm, 0),
@@ -75,11 +76,13 @@ def _windowed(r: Reading, base: Attention, rule: Mapping[str, Any]) -> list[Atte
     A window that reaches as far as the context is off.
     """
     keys, which, context = r.keys, rule["layers"], r.keys.maybe("context")
-    types = keys.choices("layer_types", r.depth, _SLIDING)
+    types, pattern = keys.choices("layer_types", r.depth, _SLIDING), keys.find("pattern")
     stated = any(name in keys.config for name in keys.names["window"])
+    if pattern and isinstance(pattern[1], str) and set(pattern[1]) <= {"L", "G"}:  # EXAONE-4: local, global
+        types = types or [_SLIDING[pattern[1][n % len(pattern[1])] == "L"] for n in range(r.depth)]
     if isinstance(which, int):
-        which = which if types and keys.find("pattern") else keys.size("pattern", which)
-        if not stated:
+        which = which if types and pattern else keys.size("pattern", which)
+        if not stated and not rule.get("optional"):
             keys.size("window")  # absent, not null: refuse
     window = keys.maybe("window", least=0)
     if "default" in rule and not stated:
@@ -98,7 +101,7 @@ def _windowed(r: Reading, base: Attention, rule: Mapping[str, Any]) -> list[Atte
     elif not types:
         slides = [which == "all" or (layer + 1) % which != 0 for layer in range(r.depth)]
     local = replace(base, window=window or None)
-    other = replace(base, rotary=base.rotary and rule.get("rotary", True))
+    other = replace(base, rotary=base.rotary and (not window or rule.get("rotary", True)))
     return [local if slide else other for slide in slides]
 
 
@@ -148,7 +151,10 @@ def _latent(r: Reading) -> tuple[Mixer, ...]:
 
 def _hybrid(r: Reading) -> tuple[Mixer | None, ...]:
     """Softmax attention in some layers, a recurrence in the others; by blocks where the config lists those."""
-    recurrence, attention = _RECURRENCES[r.family.recurrence](r), _base_attention(r)
+    recurrence = _RECURRENCES[r.family.recurrence](r)
+    if r.family.attends == "never":
+        return (recurrence,) * r.depth
+    attention = _base_attention(r)
     if r.blocks:
         blocks: dict[str, Mixer] = {"mamba": recurrence, "attention": attention}
         return tuple(blocks.get(block) for block in r.blocks)
@@ -156,10 +162,13 @@ def _hybrid(r: Reading) -> tuple[Mixer | None, ...]:
 
 
 def _by_type(r: Reading) -> list[bool]:
-    """Qwen3-Next and 3.5: as `layer_types` says, else every `full_attention_interval`-th layer."""
-    types = r.keys.choices("layer_types", r.depth, ("linear_attention", "full_attention"))
+    """As `layer_types` says, else (Qwen3-Next) every `full_attention_interval`-th layer."""
+    known = ("linear_attention", "full_attention", "mamba", "attention", "conv")
+    types = r.keys.choices("layer_types", r.depth, known)
     every = r.keys.size("full_attention_interval", 4 if not types else 1)
-    return [kind == "full_attention" for kind in types or ()] or [(i + 1) % every == 0 for i in range(r.depth)]
+    return [kind in ("full_attention", "attention") for kind in types or ()] or [
+        (layer + 1) % every == 0 for layer in range(r.depth)
+    ]
 
 
 def _by_period(r: Reading) -> list[bool]:
@@ -168,9 +177,16 @@ def _by_period(r: Reading) -> list[bool]:
     return [layer % period == offset for layer in range(r.depth)]
 
 
+def _by_place(r: Reading) -> list[bool]:
+    """Bamba, LFM2: the layers that are listed."""
+    listed = r.places("attn_layer_indices") | r.places("full_attn_idxs")
+    return [layer in listed for layer in range(r.depth)]
+
+
 _ATTENDS: Mapping[str, Callable[[Reading], list[Any]]] = {
     "types": _by_type,
     "period": _by_period,
+    "places": lambda r: _by_type(r) if r.keys.has("layer_types") else _by_place(r),
     "listed": lambda r: r.keys.listed("attn_type_list", r.depth, (0, 1)),  # MiniMax: 1 for softmax attention
 }
 
@@ -195,33 +211,43 @@ def _lightning(r: Reading) -> LightningAttention:
 
 def _mamba(r: Reading) -> Mamba:
     keys = r.keys
-    automatic = keys.config.get("mamba_dt_rank") == "auto"
-    if automatic:
-        keys.note("mamba_dt_rank", "a sixteenth of the hidden size, rounded up")
+    rank = keys.find("dt_rank")
+    if rank and rank[1] == "auto":
+        keys.note(rank[0], "a sixteenth of the hidden size, rounded up")
     sixteenth = -(-r.hidden // 16)
     return Mamba(
-        inner=keys.size("mamba_expand", 2) * r.hidden,
+        inner=keys.maybe("ssm_inner") or keys.size("ssm_expand", 2) * r.hidden,
         state=keys.size("ssm_state", 16),
         conv_width=keys.size("ssm_conv", 4),
-        dt_rank=sixteenth if automatic else keys.size("mamba_dt_rank", sixteenth),
+        dt_rank=sixteenth if rank and rank[1] == "auto" else keys.size("dt_rank", sixteenth),
         conv_bias=r.is_set(r.family.conv_bias),
-        proj_bias=r.is_set("mamba_proj_bias"),
+        proj_bias=r.is_set(r.family.proj_bias),
+        norm=r.is_set(r.family.state_norm),
     )
 
 
 def _mamba2(r: Reading) -> Mamba2:
     keys = r.keys
+    heads, width, stated = keys.size("ssm_heads"), keys.find("ssm_head_dim"), keys.find("ssm_expand")
+    inner = keys.maybe("mamba_d_ssm") or (keys.size("ssm_expand") if stated else 2) * r.hidden
+    if automatic := width is not None and width[1] == "auto":
+        r.check_multiple(inner, "channels", heads, "Mamba heads")
     mamba = Mamba2(
-        heads=keys.size("ssm_heads"),
-        head_dim=keys.size("ssm_head_dim"),
+        heads=heads,
+        head_dim=inner // heads if automatic else keys.size("ssm_head_dim"),
         groups=keys.size("ssm_groups"),
         state=keys.size("ssm_state"),
         conv_width=keys.size("ssm_conv"),
         conv_bias=r.is_set(r.family.conv_bias),
-        proj_bias=r.is_set("mamba_proj_bias"),
+        proj_bias=r.is_set(r.family.proj_bias),
+        norm=r.is_set(r.family.state_norm),
     )
     r.check_multiple(mamba.heads, "Mamba heads", mamba.groups, "groups")
     return mamba
+
+
+def _convolution(r: Reading) -> GatedConvolution:
+    return GatedConvolution(r.hidden, r.keys.size("conv_L_cache", 3), r.keys.flag("conv_bias", False))
 
 
 _RECURRENCES: Mapping[str, Callable[[Reading], Mixer]] = {
@@ -229,6 +255,7 @@ _RECURRENCES: Mapping[str, Callable[[Reading], Mixer]] = {
     "lightning": _lightning,
     "mamba": _mamba,
     "mamba2": _mamba2,
+    "convolution": _convolution,
 }
 
 
@@ -269,6 +296,16 @@ def _mimo(r: Reading) -> tuple[Mixer, ...]:
     return tuple(sliding if kind else full for kind in pattern)
 
 
+def _mllama(r: Reading) -> tuple[Mixer, ...]:
+    """Llama-3.2-Vision: layers that attend to an image have norms on queries and keys; costed over the text."""
+    attention, across = _base_attention(r), r.places("cross_attention_layers")
+    crossing = replace(attention, q_norm=attention.head_dim, k_norm=attention.head_dim, rotary=False)
+    r.warnings.append(
+        f"{len(across)} layers attend to an image, whose length is not known: they are costed as attention to the text"
+    )
+    return tuple(crossing if layer in across else attention for layer in range(r.depth))
+
+
 def _nas(r: Reading) -> tuple[Mixer | None, ...]:
     """Nemotron-NAS: each block's `attention` says how many heads share a key, or that there is none."""
     attention = _base_attention(r)
@@ -307,5 +344,6 @@ _BUILDERS: Mapping[str, Callable[[Reading], tuple[Mixer | None, ...]]] = {
     "hybrid": _hybrid,
     "gemma4": _gemma4,
     "mimo": _mimo,
+    "mllama": _mllama,
     "nas": _nas,
 }

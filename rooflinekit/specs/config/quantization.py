@@ -379,8 +379,8 @@ def _modules(layer: Layer, own: Mapping[str, str]) -> Iterator[tuple[str, tuple[
     if isinstance(ffn, MixtureOfExperts):
         kinds = ["experts", "shared_experts"] if ffn.shared_width else ["experts"]
     for kind in kinds:
-        parts = [f"{own[kind]}.{part}" for part in _UP_DOWN] if kind in own else []
-        yield from ((kind, spellings) for spellings in ([(part,) for part in parts] or _MODULES[kind]))
+        parts = [(f"{own[kind]}.{part}",) for part in _UP_DOWN] if kind in own else _MODULES[kind]
+        yield from ((kind, spellings) for spellings in (parts if ffn is not None and ffn.gated else parts[1:]))
 
 
 _METHODS: dict[str, Callable[[Keys, list[str]], _Scheme | None]] = {
