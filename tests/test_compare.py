@@ -21,7 +21,8 @@ from rooflinekit.model.memory.capacity import make_memory_model
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, SpecError
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.report.compare import compare_text
+from rooflinekit.report.answers import document_of
+from rooflinekit.report.document import plain_text
 
 VLLM = {
     "date": "20260101-000000", "endpoint_type": "vllm", "backend": "vllm", "label": None,
@@ -309,7 +310,7 @@ def test_no_value_in_a_known_file_makes_a_traceback(tmp_path_factory, data, know
     except InputError as error:
         assert "run.json" in str(error)
     else:
-        assert compare_text(found)
+        assert plain_text(document_of(found))
 
 
 # --- the gap --------------------------------------------------------------------------------------------------------
