@@ -14,7 +14,12 @@ from oracle import kv_elements_per_token, parameters
 
 from rooflinekit.model.memory.cache import layer_cache
 from rooflinekit.model.parameter_count import count_parameters
-from rooflinekit.specs.config import model_from_config
+from rooflinekit.model.types.errors import ArchitectureError, InputError, SpecError
+from rooflinekit.specs import spec_dir
+from rooflinekit.specs.config import class_names, model_from_config
+from rooflinekit.specs.config.family import family_of
+from rooflinekit.specs.config.refusals import lists
+from rooflinekit.specs.files import read_yaml
 
 PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
 WIDE = {"attention": "bf16", "lm_head": "bf16"}
@@ -80,6 +85,12 @@ EXPECTED = {
         44 * (24 * 128 * 256 * 4 + (24 * 128 + 2 * 256) * 3 * 2),
         WIDE,
     ),
+    "mistralai/Mamba-Codestral-7B-v0.1": (
+        7_285_403_648,
+        0,
+        64 * (128 * 64 * 128 * 4 + (128 * 64 + 2 * 8 * 128) * 3 * 2),
+        WIDE,
+    ),
     "tiiuae/falcon-mamba-7b": (7_272_665_088, 0, 64 * (8192 * 16 * 4 + 8192 * 3 * 2), WIDE),
     "tencent/Hunyuan-7B-Instruct": (7_504_568_320, 32 * 2 * 8 * 128, 0, WIDE),
 }
@@ -103,6 +114,121 @@ def test_a_published_config_has_its_weights_cache_and_formats(name):
     for kind, dtype in formats.items():
         read = model.kv_dtype if kind == "kv" else getattr(model.formats, kind)
         assert (read and read.value) == dtype, kind
+
+
+def test_command_r7b_states_its_blocks_by_name():
+    """Sizes as the checkpoint prints its modules; the names of its blocks as exllamav3 reads them."""
+    config = {
+        "model_type": "cohere2", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 14336, "vocab_size": 256000,
+        "max_position_embeddings": 8192, "sliding_window": 4096, "layer_switch": 4, "rotary_pct": 1.0,
+        "order_of_interleaved_layers": "local_attn_first", "position_embedding_type": "rope_gptj",
+        "use_parallel_block": True, "use_gated_activation": True, "use_embedding_sharing": True,
+        "use_parallel_embedding": False, "use_qk_norm": False, "logit_scale": 0.25, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    model = model_from_config(config, name="r7b", origin="config.json").value
+    layer = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 4096
+    assert count_parameters(model).total == 256_000 * 4096 + 32 * layer + 4096
+    assert [layer.mixer.window for layer in model.layers[:4]] == [4096, 4096, 4096, None]
+    assert [layer.mixer.rotary for layer in model.layers[:4]] == [True, True, True, False]
+    with pytest.raises(ArchitectureError, match="order_of_interleaved_layers = 'global_attn_first' is not understood"):
+        model_from_config(
+            config | {"order_of_interleaved_layers": "global_attn_first"}, name="r7b", origin="config.json"
+        )
+
+
+#: Text parts that leave out whatever their class has as its default, and their weights.
+NESTED = {
+    "llama": (
+        {"vocab_size": 32064, "max_position_embeddings": 4096, "torch_dtype": "float16"},
+        6_738_939_904,
+    ),  # LLaVA-1.5
+    "mistral": ({}, 7_241_732_096),
+    "qwen2": (
+        {"vocab_size": 156032},
+        32 * (4 * 4096**2 + 3 * 4096 + 3 * 4096 * 22016 + 2 * 4096) + (2 * 156032 + 1) * 4096,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_the_text_part_of_a_multimodal_config_may_leave_out_the_sizes_of_its_class(kind):
+    stated, total = NESTED[kind]
+    text = {"model_type": kind, "architectures": None, **stated}
+    loaded = model_from_config({"model_type": "llava", "text_config": text}, name="m", origin="config.json")
+    assert count_parameters(loaded.value).total == total
+    assert any("hidden_size is absent: the class default of 4096 is taken" in line for line in loaded.warnings)
+    with pytest.raises(SpecError, match=r"hidden_size .* is missing"):
+        model_from_config(text, name="m", origin="config.json")
+
+
+def bases():
+    """A config of each class that has one: published, of the library, or of the classes' own tests."""
+    found = {}
+    for entry in PUBLISHED.values():
+        config = entry["config"].get("text_config") or entry["config"]
+        found.setdefault(config["model_type"], config)
+    for path in sorted(spec_dir("model").glob("*.yaml")):
+        config = read_yaml(path)["config"]
+        found.setdefault(config["model_type"], config)
+    return found
+
+
+def ignored():
+    found = bases()
+    return [(kind, key) for kind in class_names() if kind in found for key in family_of(kind).ignored]
+
+
+@pytest.mark.parametrize(("kind", "key"), ignored())
+def test_a_key_that_its_class_ignores_changes_nothing_and_stops_other_classes(kind, key):
+    config = json.loads(json.dumps(bases()[kind]))
+    outer, _, inner = key.rpartition(".")
+    section = config.setdefault(outer, {}) if outer else config
+    section.pop(inner, None)
+    without = model_from_config(config, name="m", origin="config.json").value
+    section[inner] = 3
+    assert model_from_config(config, name="m", origin="config.json").value == without
+    other = {
+        "model_type": "gptj", "n_embd": 64, "n_layer": 1, "n_head": 2, "vocab_size": 9, "n_positions": 9, inner: [3, 4],
+    }  # fmt: skip
+    if inner not in lists()[1]:
+        with pytest.raises(InputError, match=inner):
+            model_from_config(other, name="m", origin="config.json")
+
+
+LLAMA = bases()["llama"]
+
+
+def compressed(weights, ignore=("lm_head",), **more):
+    group = {"targets": ["Linear"], "weights": weights, **more.pop("group", {})}
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, "ignore": list(ignore), **more}
+
+
+FP8 = {"num_bits": 8, "type": "float", "strategy": "channel"}
+
+
+@pytest.mark.parametrize(("section", "said"), [
+    (compressed(FP8, ignore=["re:.*self_attn.*", "re:.*mlp.*", "lm_head"]), "quantises no module of this model"),
+    ({"quant_method": "mxfp4"}, "quantises no module of this model"),
+    (compressed(FP8, sparsity_config={"sparsity_structure": "2:4", "format": "sparse-24-bitmask"}), "2:4 sparse"),
+    (compressed({"num_bits": 4, "type": "int", "group_size": 128}, format="marlin-24"), "marlin-24"),
+    ({"quant_method": "bitnet"}, "quant_method = 'bitnet' is not known"),
+])  # fmt: skip
+def test_a_quantisation_in_vain_or_of_a_kind_that_is_not_costed_is_refused(section, said):
+    with pytest.raises(InputError, match=said):
+        model_from_config(LLAMA | {"quantization_config": section}, name="m", origin="config.json")
+
+
+def test_a_checkpoint_that_leaves_its_heaviest_weights_wide_is_told():
+    section = compressed(FP8, ignore=["re:.*mlp.*", "lm_head"])
+    loaded = model_from_config(LLAMA | {"quantization_config": section}, name="m", origin="config.json")
+    assert "the checkpoint leaves its ffn, most of its weights, in bf16" in loaded.warnings
+
+
+def test_four_bits_with_quantised_activations_are_told():
+    section = compressed({"num_bits": 4, "type": "int", "group_size": 128}, group={"input_activations": FP8})
+    loaded = model_from_config(LLAMA | {"quantization_config": section}, name="m", origin="config.json")
+    assert "int4 weights with quantised activations are costed in 16-bit arithmetic" in loaded.warnings
 
 
 def test_every_published_config_is_expected_and_says_where_it_was_read():

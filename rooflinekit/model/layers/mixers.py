@@ -217,6 +217,6 @@ def gated_convolution_operations(block: GatedConvolution, shard: Shard) -> list[
         shard.linear("in_proj", shard.hidden, (("b", width), ("c", width), ("x", width)), bias=bias),
         Elementwise("conv_gate", 2 * width, width, 1.0 * width),
         ShortConvolution(width, block.conv_width, bias, shard.other),
-        Elementwise("output_gate", 2 * width, width, 1.0 * width),
+        Elementwise("conv_output_gate", 2 * width, width, 1.0 * width),
         shard.linear("out_proj", width, (("o", shard.hidden),), bias=bias),
     ]

@@ -150,7 +150,7 @@ def _layers(r: Reading) -> tuple[Layer, ...]:
     pairs = list(zip(mixers(r), feed_forwards(r), strict=True))
     kinds: dict[tuple[Mixer | None, FeedForward | None], Layer] = {}
     for mixer, ffn in dict.fromkeys(pairs):
-        count = (mixer is not None) + (ffn is not None) if norms is None else norms
+        count = (mixer is not None) + (ffn is not None) if norms is None else norms * (ffn is not None)
         kinds[mixer, ffn] = Layer(mixer, ffn, norm=r.norm, norms=count, parallel=parallel)
     return tuple(kinds[pair] for pair in pairs)
 
