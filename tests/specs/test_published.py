@@ -231,6 +231,48 @@ def test_four_bits_with_quantised_activations_are_told():
     assert "int4 weights with quantised activations are costed in 16-bit arithmetic" in loaded.warnings
 
 
+def test_grok_2_has_a_dense_block_beside_its_experts():
+    """The reduced config of the checkpoint's class in sgl-jax (test_grok.py): its `model_type` is a vision model's."""
+    config = {
+        "architectures": ["Grok1ForCausalLM"], "embedding_multiplier_scale": 90.5, "output_multiplier_scale": 0.5,
+        "vocab_size": 131072, "hidden_size": 8192, "intermediate_size": 1024, "moe_intermediate_size": 2048,
+        "max_position_embeddings": 131072, "num_experts_per_tok": 2, "num_local_experts": 8, "residual_moe": True,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "num_hidden_layers": 2, "head_dim": 128,
+        "attn_temperature_len": 1024, "sliding_window_size": -1, "global_attn_every_n": 1, "model_type": "git",
+        "torch_dtype": "bfloat16", "rope_type": "original", "original_max_position_embeddings": 8192,
+        "scaling_factor": 16.0, "extrapolation_factor": 1.0, "attn_factor": 1.0, "beta_fast": 8, "beta_slow": 1,
+    }  # fmt: skip
+    attention = 2 * 8192 * 64 * 128 + 2 * 8192 * 8 * 128
+    blocks = 8 * 3 * 8192 * 2048 + 8192 * 8 + 3 * 8192 * 1024
+    model = model_from_config(config, name="grok-2", origin="config.json").value
+    assert count_parameters(model).total == 2 * 131072 * 8192 + 2 * (attention + blocks + 4 * 8192) + 8192
+    with pytest.raises(ArchitectureError, match=r"global_attn_every_n = 2 is not understood; known: 1"):
+        model_from_config(config | {"global_attn_every_n": 2}, name="grok-2", origin="config.json")
+
+
+def test_arctic_has_a_dense_block_as_wide_as_the_stream():
+    """Keys as ArcticConfig names them."""
+    config = {
+        "model_type": "arctic", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 1000, "num_local_experts": 4,
+        "num_experts_per_tok": 2, "moe_layer_frequency": 1, "parallel_attn_mlp_res": True, "use_residual": True,
+        "moe_eval_capacity_factor": 1, "moe_min_capacity": 0, "moe_token_dropping": False,
+    }  # fmt: skip
+    attention = 2 * 256 * 256 + 2 * 256 * 2 * 32
+    blocks = 4 * 3 * 256 * 128 + 256 * 4 + 3 * 256 * 256
+    model = model_from_config(config, name="arctic", origin="config.json").value
+    assert count_parameters(model).total == 2 * 1000 * 256 + 2 * (attention + blocks + 3 * 256) + 256
+
+
+@pytest.mark.parametrize(("kind", "said"), [
+    ("gemma3n", "alternates streams"), ("zamba2", "serve many layers"), ("rwkv7", "time mixing"),
+    ("t5", "an encoder-decoder"), ("whisper", "a speech model"),
+])  # fmt: skip
+def test_a_decoder_that_is_not_costed_is_refused_with_its_reason(kind, said):
+    with pytest.raises(ArchitectureError, match=said):
+        model_from_config({"model_type": kind, "hidden_size": 64}, name="m", origin="config.json")
+
+
 def test_every_published_config_is_expected_and_says_where_it_was_read():
     assert PUBLISHED.keys() == EXPECTED.keys()
     assert all(entry["read"] for entry in PUBLISHED.values())

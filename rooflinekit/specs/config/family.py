@@ -102,6 +102,7 @@ class Reading:
         if family.attends == "both":  # side by side in a layer: here one after the other, the second with the block
             self.blocks = ("mamba", "attention") * keys.size("depth")
         self.depth = len(self.blocks) or keys.size("depth")
+        self.stated_depth = self.depth // 2 if family.attends == "both" else self.depth
         self.norm: Norm = self.value(family.norm)
 
     def _blocks(self) -> Sequence[str]:

@@ -22,7 +22,7 @@ __all__ = ["model_from_config"]
 _WIDE = ", ".join(dtype.value for dtype in Dtype if dtype.is_wide)
 _TOWER = r"vision|visual|audio|speech|image|vit"
 #: `architectures` of configs that have no `model_type`.
-_ARCHITECTURES = {"Grok1ModelForCausalLM": "grok-1"}
+_ARCHITECTURES = {"Grok1ModelForCausalLM": "grok-1", "Grok1ForCausalLM": "grok-2"}
 #: Where a multimodal config keeps its text decoder.
 _NESTED = ("text_config", "llm_config", "language_config")
 _INHERITED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
@@ -80,9 +80,9 @@ def _text_decoder(config: Mapping[str, Any], origin: str) -> tuple[Mapping[str, 
 
 
 def _identify(config: Mapping[str, Any], origin: str) -> tuple[str, Family]:
-    """The family, by `model_type`, or by `architectures` when there is none."""
+    """The family, by `model_type`, or by `architectures` when there is none, or one that is another network's."""
     model_type = config.get("model_type")
-    if model_type is None:
+    if model_type in (None, "git"):
         listed = config.get("architectures")
         for architecture in listed if isinstance(listed, list) else ():
             if isinstance(architecture, str) and architecture in _ARCHITECTURES:
@@ -111,9 +111,11 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
     for key, known in family.needs.items():
         if not keys.has(key):
             continue
-        if isinstance(keys.config[key], list):
+        value = keys.config[key]
+        keys.note(key, shown(value))
+        if isinstance(value, list):
             keys.choices(key, None, tuple(known))
-        elif (keys.flag(key, known[0]) if isinstance(known[0], bool) else keys.word(key)) not in known:
+        elif (keys.flag(key, known[0]) if isinstance(known[0], bool) else value) not in known:
             keys.refuse(key, f"is not understood; known: {', '.join(map(shown, known))}", ArchitectureError)
     layers = _layers(r)
     dtype, extra, final = _dtype(r), r.value(family.positions), r.value(family.final_norm)

@@ -44,8 +44,8 @@ _UP_DOWN = ("gate_proj", "up_proj", "down_proj")
 _BLOCKS = ("mlp", "feed_forward", "block_sparse_moe", "mixer")
 _FUSED = ("self_attn.qkv_proj", "self_attention.query_key_value", "attn.c_attn")
 _SOFTMAX_OUT = ("self_attn.o_proj", "self_attention.dense", "attn.c_proj", "mixer.o_proj")
-_STATE_IN = ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "mixer.in_proj", "mamba.in_proj")
-_STATE_OUT = ("linear_attn.out_proj", "mixer.out_proj", "mamba.out_proj")
+_STATE_IN = ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "mixer.in_proj", "mamba.in_proj", "conv.in_proj")
+_STATE_OUT = ("linear_attn.out_proj", "mixer.out_proj", "mamba.out_proj", "conv.out_proj")
 
 
 def _matrices(*inside: str) -> list[tuple[str, ...]]:
@@ -345,7 +345,7 @@ def _weight_formats(scheme: _Scheme, layers: Sequence[Layer], wide: Dtype, r: Re
     for number, layer in enumerate(layers):
         for kind, spellings in _modules(layer, r.family.modules):
             untouched = scheme.experts_only and kind != "experts"
-            dtype = None if untouched else scheme.format_of(spellings, number)
+            dtype = None if untouched else scheme.format_of(spellings, number // (len(layers) // r.stated_depth))
             votes.setdefault(kind, Counter())[dtype or wide] += 1
     chosen = {kind: counter.most_common(1)[0][0] for kind, counter in votes.items()}
     for kind, counter in votes.items():
