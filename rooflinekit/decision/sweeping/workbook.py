@@ -1,31 +1,38 @@
-"""A planner's own workbook: its scenarios, wherever on the sheet they are."""
+"""A planner's own workbook: its scenarios, wherever on the sheet they are, and the results beside them.
+
+A library that reads a workbook and writes it again loses what it does not know (stored values of formulas, charts,
+pictures, macros). So the sheet's XML is copied as a stream, with cells put before the end of each row
+(ECMA-376, part 1, 18.3: `row` holds `c` in the order of columns), and all else stays byte for byte.
+"""
 
 from __future__ import annotations
 
+import math
 import re
+import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, time
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 from xml.etree import ElementTree
+from xml.sax.saxutils import escape
 
 import pandas as pd
 
-from rooflinekit.decision.sweeping.answer import FAULT
-from rooflinekit.decision.sweeping.tables import FrameRows, Headers, as_inputs
+from rooflinekit.decision.sweeping.answer import FAULT, Rows
+from rooflinekit.decision.sweeping.tables import Headers, as_inputs
 from rooflinekit.estimation.frames import input_names
 from rooflinekit.model.types.errors import InputError, nearest
 
-__all__ = ["Sheet", "column_letters", "read_sheet"]
+__all__ = ["Sheet", "read_sheet", "write_beside"]
 
 _TITLE_ROWS = 50  # above the headers at most
-_LETTERS = re.compile(r"([A-Z]+)(\d+)")
 _MERGE = re.compile(rb'<(?:\w+:)?mergeCell\b[^>]*?ref="([A-Z]+\d+:[A-Z]+\d+)"')
 _FORMULA = re.compile(rb"<(?:\w+:)?f[\s>/]")
-
-Area = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -55,10 +62,10 @@ class Sheet:
         """Scenarios."""
         return len(self.table)
 
-    def pieces(self, size: int, start: int, stop: int) -> Iterator[FrameRows]:
+    def pieces(self, size: int, start: int, stop: int) -> Iterator[Rows]:
         """Rows start to stop, at most `size` at a time."""
-        for first in range(start, stop, size):
-            yield FrameRows(self.table.iloc[first : min(first + size, stop)])
+        slices = (self.table.iloc[first : min(first + size, stop)] for first in range(start, stop, size))
+        return (partial(part.copy, deep=False) for part in slices)
 
 
 def read_sheet(path: Path, name: str | None = None) -> Sheet:
@@ -116,6 +123,15 @@ def _find_headers(sheet: Any) -> tuple[int, list[object]] | None:
     return None
 
 
+class _Area(NamedTuple):
+    """Merged cells: columns and rows from 1, the last included."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+
 class _Reader:
     """One pass over a sheet."""
 
@@ -131,11 +147,7 @@ class _Reader:
             if header in self.headers.inputs
         ]
         self.merged, self.formulas = self._structure()
-        self.width = max([len(headers), *(area[3] for area in self.merged)])
-        self.covering: dict[int, list[Area]] = {}
-        for area in self.merged:
-            for row in range(area[0], area[1] + 1):
-                self.covering.setdefault(row, []).append(area)
+        self.width = max([len(headers), *(area.right for area in self.merged)])
 
     def read(self, sheet: Any) -> Sheet:
         """The scenarios with their faults."""
@@ -146,9 +158,8 @@ class _Reader:
         table = as_inputs(table, self.headers)
         if faults:
             table[FAULT] = [faults.get(row, "") for row in rows]
-        note = "merged cells: their value counts for every scenario that they cover"
-        covered = any(area[1] > self.header_row and area[1] > area[0] for area in self.merged)
-        notes = (note,) if covered else ()
+        covered = any(area.bottom > max(self.header_row, area.top) for area in self.merged)
+        notes = ("merged cells: their value counts for every scenario that they cover",) if covered else ()
         return Sheet(
             self.path, self.name, self.member, self.header_row, self.width, self.headers, table, notes
         )  # fmt: skip
@@ -156,40 +167,41 @@ class _Reader:
     def _rows(self, sheet: Any, faults: dict[int, str]) -> tuple[list[int], list[list[Any]]]:
         """Rows with an input of their own, merged cells filled in."""
         numbers, kept = [], []
-        sources = {(area[0], area[2]) for area in self.merged}
-        values: dict[tuple[int, int], Any] = {}
+        corners = {(area.top, area.left): area for area in self.merged}
+        covering: dict[tuple[int, int], Any] = {}  # cells below and beside the first of merged ones, and its value
         sheet.reset_dimensions()
         for number, cells in enumerate(sheet.iter_rows(values_only=True), 1):
             self.width = max(self.width, len(cells))
-            values |= {source: cells[source[1]] for source in sources if source[0] == number and source[1] < len(cells)}
+            for place, cell in enumerate(cells):
+                if (area := corners.get((number, place + 1))) is not None:
+                    under = [own for own in self.places if place <= own < area.right]
+                    covering |= dict.fromkeys(product(range(area.top, area.bottom + 1), under), cell)
             own = number in faults or any(_said(cells, place) for place in self.asked)
             if number <= self.header_row or not own:
                 continue
             numbers.append(number)
-            kept.append([self._cell(number, place, cells, values) for place in self.places])
+            padded = [*cells, *([None] * (self.places[-1] + 1 - len(cells)))]
+            kept.append([covering.get((number, place)) if (cell := padded[place]) is None else cell
+                         for place in self.places])  # fmt: skip
         return numbers, kept
 
-    def _cell(self, row: int, place: int, cells: tuple[Any, ...], values: dict[tuple[int, int], Any]) -> Any:
-        if place < len(cells) and cells[place] is not None:
-            return cells[place]
-        for top, _, left, right in self.covering.get(row, ()):
-            if left <= place < right:
-                return values.get((top, left))
-        return None
+    def _structure(self) -> tuple[list[_Area], bool]:
+        """Merged areas, and whether there are formulas."""
+        from openpyxl.utils import range_boundaries  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415
 
-    def _structure(self) -> tuple[list[Area], bool]:
-        """Merged areas (rows first to last, columns from 0, the last not included), and whether there are formulas."""
         merged, formulas, tail = [], False, b""
         with zipfile.ZipFile(self.path) as book, book.open(self.member) as file:
             while part := file.read(1 << 20):
                 text = tail + part
                 formulas = formulas or bool(_FORMULA.search(text))
-                merged += [_area(ref.decode()) for ref in _MERGE.findall(text)]
+                merged += [_Area(*range_boundaries(ref.decode())) for ref in _MERGE.findall(text)]
                 tail = b"" if text.endswith(b">") else text[text.rfind(b"<") :]
         return merged, formulas
 
     def _faults(self) -> dict[int, str]:
         """Formulas of inputs whose value is not stored, by row."""
+        from openpyxl.utils import get_column_letter  # noqa: PLC0415 - as above
+
         book, stored = _open(self.path, values=False), _open(self.path, values=True)
         sheets = [each[self.name] for each in (book, stored)]
         for sheet in sheets:
@@ -199,7 +211,7 @@ class _Reader:
         for number, (written, values) in enumerate(pairs, 1):
             empty = [place for place in self.asked if _said(written, place) and not _said(values, place)]
             if number > self.header_row and empty:
-                cell = f"{column_letters(empty[0])}{number}"
+                cell = f"{get_column_letter(empty[0] + 1)}{number}"
                 faults[number] = (
                     f"cell {cell} is a formula without a stored value; open and save the file in a spreadsheet"
                 )
@@ -236,26 +248,121 @@ def _text(cell: Any) -> str:
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
 
 
-def column_letters(place: int) -> str:
-    """Column of a sheet by number from 0.
+_COLUMNS = 16_384
+_BLOCK = 1 << 20
+_OPEN = re.compile(rb"<(?:(\w+):)?row\b([^>]*?)(/?)>")
+_NUMBER = re.compile(rb'\br="(\d+)"')
+_SPANS = re.compile(rb'\s+spans="[^"]*"')
+_DIMENSION = re.compile(rb"<(?:\w+:)?dimension\b[^>]*?(?:/>|></(?:\w+:)?dimension>)")
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # characters that XML does not know
 
-    >>> column_letters(0), column_letters(27)
-    ('A', 'AB')
+
+def write_beside(sheet: Sheet, answers: Iterable[pd.DataFrame], out: Path) -> None:
+    """Copy the workbook with the results in the first free columns of the sheet.
+
+    Args:
+        sheet: as it was read.
+        answers: its rows in order with their results; the index is the row on the sheet.
+        out: the new workbook.
+
+    Raises:
+        InputError: no columns are left, or the sheet is not written in UTF-8; KeyboardInterrupt: the answers were
+            interrupted, and the copy, which is whole, has those until then.
     """
-    text = ""
-    place += 1
-    while place:
-        place, rest = divmod(place - 1, 26)
-        text = chr(65 + rest) + text
-    return text
+    interrupted: list[bool] = []  # an interruption ends the results, not the copy
+    cells = _results(sheet, answers, interrupted)
+    with zipfile.ZipFile(sheet.path) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
+        for member in old.infolist():
+            with old.open(member) as source, new.open(_entry(member), "w", force_zip64=True) as target:
+                if member.filename == sheet.member:
+                    _copy_rows(source, target, cells, sheet.width)
+                else:
+                    shutil.copyfileobj(source, target, _BLOCK)
+    if interrupted:
+        raise KeyboardInterrupt
 
 
-def _area(ref: str) -> Area:
-    corners = []
-    for letters, row in _LETTERS.findall(ref):
-        column = 0
-        for letter in letters:
-            column = column * 26 + ord(letter) - 64
-        corners.append((int(row), column))
-    (top, left), (bottom, right) = corners
-    return top, bottom, left - 1, right
+def _entry(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(member.filename, member.date_time)
+    entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, member.external_attr
+    return entry
+
+
+def _results(
+    sheet: Sheet, answers: Iterable[pd.DataFrame], interrupted: list[bool]
+) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Rows of the sheet with their new cells, the header first; where this was interrupted is said."""
+    names: tuple[str, ...] = ()
+    try:
+        for part in answers:
+            results = part[[name for name in part if name not in sheet.columns]]
+            if not names:
+                names = tuple(map(str, results))
+                if sheet.width + len(names) > _COLUMNS:
+                    raise InputError(f"{sheet.path}: sheet {sheet.name!r} has no columns left for results")
+                yield sheet.header_row, names
+            cells = results.astype(object).itertuples(index=False, name=None)
+            yield from zip(results.index.tolist(), cells, strict=True)
+    except KeyboardInterrupt:
+        interrupted.append(True)
+
+
+def _cell(place: str, p: str, value: Any) -> str:
+    if value is None or value is pd.NA or value == "" or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool):
+        return f'<{p}c r="{place}" t="b"><{p}v>{int(value)}</{p}v></{p}c>'
+    if isinstance(value, (int, float)) and math.isfinite(value):
+        return f'<{p}c r="{place}"><{p}v>{value!r}</{p}v></{p}c>'
+    text = escape(_FORBIDDEN.sub("\ufffd", str(value)))
+    return f'<{p}c r="{place}" t="inlineStr"><{p}is><{p}t xml:space="preserve">{text}</{p}t></{p}is></{p}c>'
+
+
+def _copy_rows(source: IO[bytes], target: IO[bytes], cells: Iterator[tuple[int, tuple[Any, ...]]], width: int) -> None:
+    """Copy the sheet's XML, row by row, with the new cells right of `width` columns."""
+    from openpyxl.utils import get_column_letter  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415
+
+    text = source.read(_BLOCK)
+    if b"UTF-16" in text[:200].upper() or text[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise InputError("the sheet is written in UTF-16; save the workbook again in a spreadsheet program")
+    text, at, row = _DIMENSION.sub(b"", text, count=1), 0, 0
+    coming = next(cells, None)
+    while True:
+        first = _OPEN.search(text, at)
+        end = None if first is None else _end(text, first)
+        if first is None or end is None:
+            block = source.read(_BLOCK)
+            if not block:
+                break
+            text, at = text[at:] + block, 0
+            continue
+        number = _NUMBER.search(first[2])
+        row = int(number[1]) if number else row + 1
+        prefix, more = (first[1] + b":").decode() if first[1] else "", ""
+        if coming is not None and coming[0] == row:
+            letters = map(get_column_letter, range(width + 1, width + 1 + len(coming[1])))
+            more = "".join(
+                _cell(f"{letter}{row}", prefix, value) for letter, value in zip(letters, coming[1], strict=True)
+            )
+            coming = next(cells, None)
+        target.write(text[at : first.start()] + _row(text[first.start() : end], first, more, prefix))
+        at = end
+    target.write(text[at:])
+
+
+def _end(text: bytes, opened: re.Match[bytes]) -> int | None:
+    """Where a row ends; None if that is not read yet."""
+    if opened[3]:
+        return opened.end()
+    closing = b"</" + (opened[1] + b":" if opened[1] else b"") + b"row>"
+    at = text.find(closing, opened.end())
+    return None if at < 0 else at + len(closing)
+
+
+def _row(text: bytes, opened: re.Match[bytes], more: str, prefix: str) -> bytes:
+    """A row with cells added; `spans` names the columns in use, and is only a hint."""
+    if not more or opened[3]:
+        return text
+    closing = f"</{prefix}row>".encode()
+    head = _SPANS.sub(b"", opened[0])
+    return head + text[opened.end() - opened.start() : -len(closing)] + more.encode() + closing
