@@ -368,6 +368,8 @@ class TestRefusals:
             write_workbook(tmp_path / "a.xlsx", Choices(models=("lama-3.1-8b",)), Planned())
         with pytest.raises(InputError, match="at least one of gpus"):
             write_workbook(tmp_path / "a.xlsx", Choices(gpus=()), Planned())
+        with pytest.raises(InputError, match=r"cached"):
+            write_workbook(tmp_path / "a.xlsx", Choices(("llama-3.1-8b",), ("h100-sxm",), (1,)), Planned(cached=1024))
         with pytest.raises(InputError, match=r"Headroom must be from 0 to 0.95"):
             write_workbook(tmp_path / "a.xlsx", Choices(("llama-3.1-8b",), ("h100-sxm",), (1,)), Planned(headroom=1.0))
         assert list(tmp_path.iterdir()) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -17,6 +17,7 @@ from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, RooflinekitError
 from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.workbook.tracing import Tracing
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import evidence
@@ -132,6 +133,28 @@ class Offers:
     contexts: Mapping[str, int | None]  #: longest by model
     calibrations: Mapping[str, str]  #: name and hash by accelerator
     notes: tuple[str, ...]
+    runs: Mapping[tuple[str | int, ...], Resolved]
+
+    def compared(self, planned: Planned) -> Offers:
+        """The same, each accelerator on the split that serves the peak on the fewest.
+
+        Raises WorkloadError where more of a prompt is cached than there is.
+        """
+        Workload.checked(planned.batch, planned.isl, planned.osl, planned.cached)
+        return replace(self, rivals=tuple(self._rival(rival, planned) for rival in self.rivals))
+
+    def _rival(self, rival: Rival, planned: Planned) -> Rival:
+        """All but the split is as at the start."""
+        own, tp, best = 1, 2, (math.inf, rival)
+        for key, found in self.runs.items():
+            if key != tuple({own: rival.gpu.name, tp: key[tp]}.get(at, word) for at, word in enumerate(self.start)):
+                continue
+            try:
+                gpus, p95 = _sized(found, planned)
+            except DoesNotFitError:
+                continue
+            best = min(best, (gpus, replace(rival, tp=int(key[tp]), p95=p95)), key=lambda each: each[0])
+        return best[1]
 
     @property
     def gpus(self) -> tuple[Accelerator, ...]:
@@ -184,7 +207,8 @@ def make_offers(choices: Choices, planned: Planned) -> Offers:
     return Offers(
         lists=lists,
         start=start,
-        rivals=tuple(_rival(found, runs, start, list(lists), planned) for _, found in gpus.values()),
+        rivals=tuple(Rival(found, int(start[2]), planned.prices.get(name)) for name, (_, found) in gpus.items()),
+        runs=runs,
         entries=tuple(entries),
         outputs=_merged(merge, graphs),
         merge=merge,
@@ -207,33 +231,14 @@ def _start(runs: Mapping[tuple[str | int, ...], Resolved], planned: Planned) -> 
     return next((key for key, most in room.items() if most >= planned.batch), max(room, key=lambda key: room[key]))
 
 
-def _rival(
-    gpu: Accelerator, runs: Mapping[tuple[str | int, ...], Resolved], start: tuple[str | int, ...],
-    names: Sequence[str], planned: Planned,
-) -> Rival:  # fmt: skip
-    """The split of an accelerator that serves the peak on the fewest, all else as at the start."""
-    own, tp = names.index("gpu"), names.index("tp")
-    usd, best = planned.prices.get(gpu.name), (math.inf, Rival(gpu, int(start[tp]), planned.prices.get(gpu.name)))
-    for key, found in runs.items():
-        if key[own] != gpu.name or any(
-            a != b for at, (a, b) in enumerate(zip(key, start, strict=True)) if at not in (own, tp)
-        ):
-            continue
-        try:
-            gpus, p95 = _sized(found, planned)
-        except DoesNotFitError:
-            continue
-        best = min(best, (gpus, Rival(gpu, int(key[tp]), usd, p95)), key=lambda each: each[0])
-    return best[1]
-
-
-def _sized(found: Resolved, planned: Planned) -> tuple[float, tuple[float, float]]:
-    """Accelerators for the peak, and P95 of TTFT and TPOT there [s]."""
+def _sized(found: Resolved, planned: Planned) -> tuple[float, tuple[float, float] | None]:
+    """Accelerators for the peak, and P95 of TTFT and TPOT there [s]; none where a replica runs at its knee."""
     question = LoadQuestion(None, 0.0, planned.traffic, None, None)
     knee = float(answer_load(found.predictor, question).loaded.knee)
     replicas = max(math.ceil(planned.peak_rate / ((1.0 - planned.headroom) * knee)), 1)
-    times = answer_load(found.predictor, replace(question, rate=planned.peak_rate / replicas)).times
-    return replicas * float(found.plan.deployment.gpus), (float(times.ttft(_P95)), float(times.tpot(_P95)))
+    at_peak = answer_load(found.predictor, replace(question, rate=planned.peak_rate / replicas))
+    p95 = float(at_peak.times.ttft(_P95)), float(at_peak.times.tpot(_P95))
+    return replicas * float(found.plan.deployment.gpus), p95 if at_peak.loaded.stable else None
 
 
 _P95 = 0.95

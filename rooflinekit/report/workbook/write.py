@@ -72,8 +72,9 @@ def _fill(book: Book, offers: Offers, choices: Choices, planned: Planned) -> Non
         if name in _BEHIND:
             sheet.page.hide()
     write_models(book, offers)
-    write_gpus(book, offers)
     inputs = write_inputs(book, offers, planned)
+    offers = offers.compared(planned)
+    write_gpus(book, offers)
     rivals, blocks = compare_inputs(book, inputs, offers), blocks_of(book, offers)
     constants = write_constants(book, offers, {_CHOSEN: inputs.chosen, **rivals})
     calculation = Calculation(book, offers, constants.pop(_CHOSEN), inputs, blocks)
