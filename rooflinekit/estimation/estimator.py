@@ -8,7 +8,7 @@ from functools import lru_cache
 from os import PathLike
 from typing import Any, Unpack
 
-from rooflinekit.estimation.notes import context_notes, format_notes, load_notes, memory_notes, misfit
+from rooflinekit.estimation.notes import format_notes, limit_remarks, load_remarks, memory_remarks, misfit, said
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
 from rooflinekit.estimation.results import Estimate, MemoryResult, SpeculationResult, StepResult, about
 from rooflinekit.estimation.scenario import (
@@ -293,6 +293,7 @@ def under_load(resolved: Resolved, work: Workload, question: LoadQuestion) -> Es
         key: [float(t.low) * 1e3, float(t.high) * 1e3] for key, t in times.items() if load.stable or t is loaded.tpot
     }
     rate = min(load.rate, load.knee_rate) * float(work.osl)
+    unsteady = load_remarks(load.stable, load.rate, load.knee_rate, question.users, load.slots)
     return replace(
         static,
         ttft_ms=float(loaded.ttft.expected) * 1e3 if load.stable else None,
@@ -307,7 +308,7 @@ def under_load(resolved: Resolved, work: Workload, question: LoadQuestion) -> Es
         memory=MemoryResult.of(found.memory(predictor)),
         load=load,
         inputs=static.inputs | {"concurrency": question.users, "rate": question.rate},
-        warnings=(*load_notes(load, question), *resolved.warnings, *context_notes(plan, work)),
+        warnings=(*said(unsteady), *resolved.warnings, *said(limit_remarks(plan, work))),
     )
 
 
@@ -315,7 +316,7 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
     predictor, plan = resolved.predictor, resolved.plan
     point = predictor.evaluate(work)
     accelerator, calibration = plan.system.accelerator, plan.calibration
-    ttft, tpot = point.ttft, point.tpot
+    ttft, tpot, need, have = point.ttft, point.tpot, point.memory.needed_bytes, point.memory.available_bytes
     rate = float(point.output_rate(work.batch, work.osl))
     times = {"ttft_ms": ttft, "tpot_ms": tpot}
     return Estimate(
@@ -335,7 +336,7 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
         speculation=SpeculationResult.of(predictor, work),
         load=None,
         provenance=_provenance(plan),
-        warnings=(*resolved.warnings, *context_notes(plan, work), *memory_notes(point.memory)),
+        warnings=(*resolved.warnings, *said(limit_remarks(plan, work)), *said(memory_remarks(need, have))),
     )
 
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 from rooflinekit.estimation.results import Estimate
-from rooflinekit.model.memory.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import time_step
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.timing.calibrated import Calibration
-from rooflinekit.model.traffic.question import LoadQuestion, LoadResult
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
+from rooflinekit.model.types.numeric import Numeric, where
 from rooflinekit.model.types.units import GB
 from rooflinekit.model.types.workload import Workload
 
-__all__ = ["context_notes", "format_notes", "load_notes", "memory_notes", "misfit", "unstable_note", "waiting_note"]
+__all__ = ["Remark", "format_notes", "limit_remarks", "load_remarks", "memory_remarks", "misfit", "said"]
 
 _BLOCK, _WHOLE_BLOCKS = 128, ("vllm", "sglang")  # rows and columns that share a scale; engines that do not cut them
 _SAMPLE, _KEYS = 64.0, 4096.0  # batch and context at which number formats are compared
@@ -121,63 +121,81 @@ def _slow_caches(plan: Plan, calibration: Calibration) -> Iterable[str]:
             )
 
 
-def load_notes(load: LoadResult, question: LoadQuestion) -> Iterable[str]:
-    """Say that the load cannot be sustained, or that users wait for a slot."""
-    if not load.stable:
-        yield unstable_note(load.rate, load.knee_rate)
-    if question.users is not None and question.users > load.slots:
-        yield waiting_note(load.slots, float(question.users))
+@dataclass(frozen=True)
+class Remark:
+    """What is said of a workload where it holds, made of a few of its numbers; of rows at once, they are arrays."""
+
+    holds: Any
+    say: Callable[..., str]
+    facts: tuple[Any, ...] = ()
 
 
-def unstable_note(rate: float, knee: float) -> str:
-    """More requests arrive than are served [1/s]."""
+def said(remarks: Iterable[Remark]) -> Iterator[str]:
+    """The remarks that hold of one workload, as sentences."""
+    return (remark.say(*map(float, remark.facts)) for remark in remarks if remark.holds)
+
+
+def load_remarks(
+    stable: Numeric, rate: Numeric, knee: Numeric, users: Numeric | None, slots: Numeric
+) -> Iterator[Remark]:
+    """That the load cannot be sustained, or that users wait for a slot."""
+    yield Remark(stable == 0.0, _unstable, (rate, knee))
+    if users is not None:
+        yield Remark(users > slots, _waiting, (slots, users))
+
+
+def _unstable(rate: float, knee: float) -> str:
     return (
         f"UNSTABLE: {rate:g} requests/s arrive and at most {knee:.3g} can be served; the queue "
         "grows without end, and TPOT is that of the full deployment"
     )
 
 
-def waiting_note(slots: float, users: float) -> str:
-    """More users than run at once."""
+def _waiting(slots: float, users: float) -> str:
     return f"{slots:.0f} of {users:.0f} requests run at a time; the others wait for a slot"
 
 
-def context_notes(plan: Plan, work: Workload) -> Iterable[str]:
-    """Say which limits the sequences exceed."""
-    model, settings, longest = plan.model, plan.deployment.settings, int(float(work.longest_context))
-    if model.max_context is not None and longest > model.max_context:
-        yield f"{longest} tokens exceed {model.name}'s maximum context of {model.max_context}"
-    if work.osl == 1:
-        yield "osl 1 has no second token: TPOT is the step that would follow"
-    if settings.max_model_len is not None and longest > settings.max_model_len:
-        yield f"{longest} tokens exceed max_model_len {settings.max_model_len}: the engine would refuse them"
-    if settings.max_num_seqs is not None and float(work.batch) > settings.max_num_seqs * plan.deployment.dp:
-        yield f"max_num_seqs {settings.max_num_seqs} would run a batch of {int(float(work.batch))} in turns"
+def limit_remarks(plan: Plan, work: Workload) -> Iterator[Remark]:
+    """Which limits the sequences exceed."""
+    model, settings, longest = plan.model, plan.deployment.settings, work.longest_context
+    if (limit := model.max_context) is not None:
+        words = f"tokens exceed {model.name}'s maximum context of {limit}"
+        yield Remark(longest > limit, lambda tokens: f"{int(tokens)} {words}", (longest,))
+    yield Remark(work.osl == 1.0, lambda: "osl 1 has no second token: TPOT is the step that would follow")
+    if (admitted := settings.max_model_len) is not None:
+        refused = f"tokens exceed max_model_len {admitted}: the engine would refuse them"
+        yield Remark(longest > admitted, lambda tokens: f"{int(tokens)} {refused}", (longest,))
+    if (most := settings.max_num_seqs) is not None:
+        turns = f"max_num_seqs {most} would run a batch of"
+        yield Remark(
+            work.batch > most * plan.deployment.dp, lambda batch: f"{turns} {int(batch)} in turns", (work.batch,)
+        )
 
 
-def memory_notes(memory: Memory) -> Iterable[str]:
-    """Say by how much it does not fit."""
-    if not memory.fits:
-        yield f"does not fit: {_over(memory)}"
+def memory_remarks(need: Numeric, have: Numeric) -> Iterator[Remark]:
+    """By how much it does not fit [B]."""
+    sizes = (_tenths(need / GB), _tenths(have / GB), _tenths((need - have) / GB))
+    yield Remark(need > have, lambda *sizes: f"does not fit: {_over(*sizes)}", sizes)
 
 
-def _over(memory: Memory) -> str:
-    need, have = float(memory.needed_bytes), float(memory.available_bytes)
-    return (
-        f"needs {need / GB:.1f} GB per accelerator and has {have / GB:.1f} GB, {(need - have) / GB:.1f} GB too little"
-    )
+def _tenths(value: Any) -> Any:
+    """One digit behind the point, so that like rows share a sentence; what is too large for one keeps them all."""
+    if isinstance(value, float):
+        return round(value, 1)
+    return where(value < 1e12, value.round(1), value)
+
+
+def _over(need: float, have: float, more: float) -> str:
+    return f"needs {need:.1f} GB per accelerator and has {have:.1f} GB, {more:.1f} GB too little"
 
 
 def misfit(predictor: Predictor, work: Workload, answer: Estimate) -> str:
     """The sentence that refuses a deployment, with what would make it fit."""
     memory = predictor.evaluate(work).memory
-    remedies = list(_remedies(predictor, work, answer))
-    advice = (
-        f"; would fit: {', or '.join(remedies)}" if remedies else "; no tp, smaller batch or 8-bit weights would fit"
-    )
-    return (
-        f"{answer.model} on {answer.gpu} does not fit: {_over(memory)}{advice} (--allow-oom prints the numbers anyway)"
-    )
+    reason = "".join(said(memory_remarks(memory.needed_bytes, memory.available_bytes)))
+    remedies = ", or ".join(_remedies(predictor, work, answer))
+    advice = f"would fit: {remedies}" if remedies else "no tp, smaller batch or 8-bit weights would fit"
+    return f"{answer.model} on {answer.gpu} {reason}; {advice} (--allow-oom prints the numbers anyway)"
 
 
 def _remedies(predictor: Predictor, work: Workload, answer: Estimate) -> Iterable[str]:
