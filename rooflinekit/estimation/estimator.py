@@ -30,7 +30,7 @@ from rooflinekit.model.timing.forms import parameters
 from rooflinekit.model.traffic.question import LoadQuestion, LoadResult, answer_load, read_load
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import ALL_REDUCE, ENGINES, Deployment
-from rooflinekit.model.types.dtype import Dtype, parse_dtype
+from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.engine import Engine, EngineSettings
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, UnknownNameError
 from rooflinekit.model.types.hardware import Accelerator, Provenance, System, capped
@@ -148,7 +148,7 @@ def answer(question: Question, allow_oom: bool = False) -> Estimate:
         return under_load(resolved, work, question.load)
     found = _answer(resolved, work)
     if not found.memory.fits and not allow_oom:
-        raise DoesNotFitError(misfit(resolved.predictor, work, found))
+        raise DoesNotFitError(misfit(resolved.predictor, work))
     return found
 
 
@@ -342,32 +342,26 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
 
 def _inputs(plan: Plan, work: Workload) -> dict[str, Any]:
     """Every input as it was understood: counts, degrees, and the formats after defaults."""
-    precision, deployment = plan.precision, plan.deployment
-    counts = {"batch": work.batch, "isl": work.isl, "osl": work.osl, "cached": work.cached}
-    blocks: Dtype = getattr(precision.formats, plan.model.matrices[-1])
+    precision, deployment, settings = plan.precision, plan.deployment, plan.deployment.settings
+
+    def asked(*keys: str) -> dict[str, Any]:
+        return {key: getattr(deployment, key) for key in keys}
+
     return {
-        **{key: int(float(value)) for key, value in counts.items()},
+        **{key: int(float(getattr(work, key))) for key in ("batch", "isl", "osl", "cached")},
         "context": float(work.decode_context) if work.context is None else int(float(work.context)),
-        "concurrency": None,
-        "rate": None,
-        **{key: getattr(deployment, key) for key in DEGREES},
-        "gpus": deployment.gpus,
-        "system": deployment.system,
-        "sequence_parallel": deployment.sequence_parallel,
-        "all_reduce": deployment.all_reduce,
+        **dict.fromkeys(("concurrency", "rate")),
+        **asked(*DEGREES, "gpus", "system", "sequence_parallel", "all_reduce"),
         "dispatch": None if deployment.dispatch is None else deployment.dispatch.value,
-        "redundant_experts": deployment.redundant_experts,
-        "skew": deployment.skew,
-        "power_cap": deployment.power_cap,
-        "weights": blocks.value,
+        **asked("redundant_experts", "skew", "power_cap"),
+        "weights": getattr(precision.formats, plan.model.matrices[-1]).value,
         "attention_weights": precision.formats.attention.value,
         "lm_head": precision.formats.lm_head.value,
         "activations": (precision.inputs or precision.stream).value,
         "kv": precision.kv.value,
         "kv_policy": str(deployment.kv_policy),
-        "engine": deployment.engine,
-        "engine_version": deployment.engine_version,
-        **{key: getattr(deployment.settings, key) for key in SETTING_KEYS},
+        **asked("engine", "engine_version"),
+        **{key: getattr(settings, key) for key in SETTING_KEYS},
     }
 
 

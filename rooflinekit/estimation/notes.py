@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from typing import Any
 
-from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import time_step
 from rooflinekit.model.step import Plan, make_plan
@@ -55,7 +56,7 @@ def format_notes(plan: Plan) -> list[str]:
         f"no measured {family} kernels in {formats}: the efficiency of another format stands in, its interval widened"
         for family, formats in absent
     ]
-    return [*notes, *_slow_formats(plan), *_slow_caches(plan, plan.calibration)]
+    return [*notes, *_slow_formats(plan, plan.calibration)]
 
 
 def _arithmetic(kernel: Kernel) -> str:
@@ -86,39 +87,44 @@ def _cut_blocks(plan: Plan) -> Iterable[str]:
             )
 
 
-def _slow_formats(plan: Plan) -> Iterable[str]:
-    """Say where the measured kernels of a narrow format are slower than 16-bit ones would be: an untuned kernel."""
-    narrow = [k for k in plan.kernels(Batch.decode(_SAMPLE, 8.0)) if not k.dtype.is_wide]
-    for family, dtype in dict.fromkeys((kernel.family, kernel.dtype) for kernel in narrow):
-        own = [kernel for kernel in narrow if (kernel.family, kernel.dtype) == (family, dtype)]
-        stream = plan.precision.stream
-        wide = [replace(k, dtype=stream, weight_bytes=k.weight_bytes * stream.bytes / dtype.bytes) for k in own]
-        slow, fast = (time_step(kernels, plan.system, plan.calibration).expected for kernels in (own, wide))
-        if slow > _SLOW * fast:
+def _slow_formats(plan: Plan, calibration: Calibration) -> Iterator[str]:
+    """Say where the measured kernels of a narrow format are slower than 16-bit ones would be: an untuned kernel.
+
+    Of decode attention, where they are slower on a narrow cache than on a 16-bit one, which holds more bytes.
+    """
+    stream = plan.precision.stream
+
+    def slowdown(own: list[Kernel], **wide: Callable[[Kernel], Any]) -> float:
+        others = [replace(k, **{key: change(k) for key, change in wide.items()}) for k in own]
+        slow, fast = (time_step(kernels, plan.system, calibration).expected for kernels in (own, others))
+        return float(slow / fast)
+
+    kernels = [k for k in plan.kernels(Batch.decode(_SAMPLE, 8.0)) if not k.dtype.is_wide]
+    for family, dtype in dict.fromkeys((k.family, k.dtype) for k in kernels):
+        more = stream.bytes / dtype.bytes
+        own = [k for k in kernels if (k.family, k.dtype) == (family, dtype)]
+        times = slowdown(own, dtype=lambda _: stream, weight_bytes=partial(_more, "weight_bytes", more))
+        if times > _SLOW:
             yield (
                 f"the measured {dtype} {family} kernels of {plan.deployment.engine} are slower than {stream} ones "
-                f"({float(slow / fast):.1f}x at batch {_SAMPLE:.0f}): probably a kernel without tuned settings"
+                f"({times:.1f}x at batch {_SAMPLE:.0f}): probably a kernel without tuned settings"
             )
-
-
-def _slow_caches(plan: Plan, calibration: Calibration) -> Iterable[str]:
-    """Say where measured decode attention is slower on a narrow cache than on a 16-bit one, which holds more bytes."""
-    stream = plan.precision.stream
     kernels = [k for k in plan.kernels(Batch.decode(_SAMPLE, _KEYS)) if k.family in ("attention_decode", "mla_decode")]
     for family, cache in dict.fromkeys((k.family, k.variant) for k in kernels):
-        own = [kernel for kernel in kernels if (kernel.family, kernel.variant) == (family, cache)]
-        narrow = parse_dtype(cache)
-        if narrow.is_wide:
-            continue
-        more = stream.bytes / narrow.bytes
-        wide = [replace(k, variant=stream.value, kv_read_bytes=k.kv_read_bytes * more) for k in own]
-        slow, fast = (time_step(timed, plan.system, calibration).expected for timed in (own, wide))
-        if slow > _SLOW * fast:
+        more = stream.bytes / parse_dtype(cache).bytes
+        own = [k for k in kernels if (k.family, k.variant) == (family, cache)]
+        reads: Any = {"variant": lambda _: stream.value, "kv_read_bytes": partial(_more, "kv_read_bytes", more)}
+        times = 0.0 if parse_dtype(cache).is_wide else slowdown(own, **reads)
+        if times > _SLOW:
             yield (
-                f"{family} with a cache in {cache} takes {float(slow / fast):.1f}x as long as in {stream} (batch "
+                f"{family} with a cache in {cache} takes {times:.1f}x as long as in {stream} (batch "
                 f"{_SAMPLE:.0f}, {_KEYS:.0f} keys), as measured ({calibration.fit(own[0]).source}); a newer engine "
                 "may have a better kernel"
             )
+
+
+def _more(size: str, times: float, kernel: Kernel) -> Any:
+    return times * getattr(kernel, size)
 
 
 @dataclass(frozen=True)
@@ -189,30 +195,29 @@ def _over(need: float, have: float, more: float) -> str:
     return f"needs {need:.1f} GB per accelerator and has {have:.1f} GB, {more:.1f} GB too little"
 
 
-def misfit(predictor: Predictor, work: Workload, answer: Estimate) -> str:
+def misfit(predictor: Predictor, work: Workload) -> str:
     """The sentence that refuses a deployment, with what would make it fit."""
-    memory = predictor.evaluate(work).memory
+    memory, plan = predictor.evaluate(work).memory, predictor.plan
     reason = "".join(said(memory_remarks(memory.needed_bytes, memory.available_bytes)))
-    remedies = ", or ".join(_remedies(predictor, work, answer))
+    remedies = ", or ".join(_remedies(predictor, work, int(memory.max_batch)))
     advice = f"would fit: {remedies}" if remedies else "no tp, smaller batch or 8-bit weights would fit"
-    return f"{answer.model} on {answer.gpu} {reason}; {advice} (--allow-oom prints the numbers anyway)"
+    name = f"{plan.model.name} on {plan.system.accelerator.name}"
+    return f"{name} {reason}; {advice} (--allow-oom prints the numbers anyway)"
 
 
-def _remedies(predictor: Predictor, work: Workload, answer: Estimate) -> Iterable[str]:
-    """Changes of one thing that would make it fit, each checked."""
-    if answer.memory.max_batch >= 1:
-        yield f"--batch {answer.memory.max_batch}"
-    plan = predictor.plan
-    changes = [("tp", tp) for tp in range(plan.deployment.tp + 1, plan.system.domain_size + 1)]
-    fitting = [
-        f"--{key} {value}" for key, value in changes if _fits(predictor, replace(plan.deployment, tp=value), work)
-    ]
-    yield from fitting[:1]
-    if plan.precision.formats.ffn.is_wide:
-        for name in ("fp8", "int8", "int4"):
-            if _fits(predictor, replace(plan.deployment, weights=parse_dtype(name)), work):
-                yield f"--weights {name}"
-                return
+def _remedies(predictor: Predictor, work: Workload, batch: int) -> Iterator[str]:
+    """Changes of one thing that would make it fit, each checked: the least of each kind."""
+    plan, deployment = predictor.plan, predictor.plan.deployment
+    if batch >= 1:
+        yield f"--batch {batch}"
+    narrower = ("fp8", "int8", "int4") if plan.precision.formats.ffn.is_wide else ()
+    changes: dict[str, Iterable[Any]] = {
+        "tp": range(deployment.tp + 1, plan.system.domain_size + 1),
+        "weights": map(parse_dtype, narrower),
+    }
+    for key, values in changes.items():
+        fitting = (value for value in values if _fits(predictor, replace(deployment, **{key: value}), work))
+        yield from (f"--{key} {value}" for value in islice(fitting, 1))
 
 
 def _fits(predictor: Predictor, deployment: Deployment, work: Workload) -> bool:

@@ -51,9 +51,9 @@ def answer_loads(
     asked = _asked(rows, work, loads.iloc[rows], texts["error"])
     for part in _kinds(resolved, asked, texts["error"]):
         values, where = _answer(resolved, part), part.index.to_numpy()
-        facts = [values[name] for name in ("stable", "request_rate", "knee_rate")]
+        stable, rate, knee, room = (values[name] for name in ("stable", "request_rate", "knee_rate", "slots"))
         users = part["users"].to_numpy() if _closed(part) else None
-        texts["warnings"].append(where, load_remarks(*facts, users, values["slots"]))
+        texts["warnings"].append(where, load_remarks(stable, rate, knee, users, room))
         yield where, values
 
 
@@ -84,7 +84,8 @@ def _question(asked: pd.DataFrame) -> LoadQuestion:
     users, rate, *goals = (asked[name].to_numpy() for name in _ASKED)
     objectives = (None if np.isnan(goal).all() else np.where(np.isnan(goal), math.inf, goal) for goal in goals)
     traffic = Traffic(**{name: asked[name].to_numpy() for name in _TRAFFIC})
-    return LoadQuestion(*((users, None) if _closed(asked) else (None, rate)), traffic, *objectives)
+    closed = _closed(asked)
+    return LoadQuestion(users if closed else None, None if closed else rate, traffic, *objectives)
 
 
 def _kinds(resolved: Resolved, asked: pd.DataFrame, errors: Texts) -> Iterator[pd.DataFrame]:
