@@ -50,6 +50,7 @@ __all__ = [
     "answer",
     "ask",
     "estimate",
+    "inputs",
     "read_deployment",
     "read_workload",
     "refuse_static",
@@ -321,7 +322,7 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
     times = {"ttft_ms": ttft, "tpot_ms": tpot}
     return Estimate(
         **about(plan),
-        inputs=_inputs(plan, work),
+        inputs=inputs(plan, work),
         ttft_ms=float(ttft.expected) * 1e3,
         tpot_ms=float(tpot.expected) * 1e3,
         e2e_ms=float(point.e2e(work.osl)) * 1e3,
@@ -340,7 +341,7 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
     )
 
 
-def _inputs(plan: Plan, work: Workload) -> dict[str, Any]:
+def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
     """Every input as it was understood: counts, degrees, and the formats after defaults."""
     precision, deployment, settings = plan.precision, plan.deployment, plan.deployment.settings
 
