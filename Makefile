@@ -68,8 +68,7 @@ predictions: $(VENV)/test.stamp  ## compare predictions with tests/predictions.c
 	$(BIN)/python benchmarks/predictions.py --check
 
 catalogue: $(VENV)/core.stamp  ## rewrite docs/catalogue.md and docs/engines.md from the spec files
-	$(BIN)/python -m rooflinekit.report.catalogue_page > docs/catalogue.md
-	$(BIN)/python -m rooflinekit.report.engines_page > docs/engines.md
+	$(BIN)/python -m docs.generate.tables docs/catalogue.md docs/engines.md
 
 reports: $(VENV)/core.stamp  ## write the example pages in reports/ again
 	$(BIN)/rooflinekit report llama-3-8b --batch 32 --isl 2048 --force --out reports/llama-3-8b.html
@@ -82,10 +81,10 @@ reports: $(VENV)/core.stamp  ## write the example pages in reports/ again
 	$(BIN)/rooflinekit report --plan "$$scratch/plan.json" --force --out reports/plan-llama-3.3-70b.html
 
 docs: catalogue $(VENV)/test.stamp  ## refresh what the docs take from the code: catalogue, schema, claims, pictures, pasted outputs
-	$(BIN)/python -m rooflinekit.report.claims > docs/claims.md.new && mv docs/claims.md.new docs/claims.md
-	$(BIN)/python -m rooflinekit.cli.pages docs/cli.md docs/scenario.schema.json
+	$(BIN)/python -m docs.generate.claims > docs/claims.md.new && mv docs/claims.md.new docs/claims.md
+	$(BIN)/python -m docs.generate.tables docs/cli.md docs/scenario.schema.json
 	$(BIN)/python -m rooflinekit.report.schema docs/schema
-	$(BIN)/python -m rooflinekit.report.plots.why_decode docs/images
+	$(BIN)/python -m docs.generate.why_decode docs/images
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/test_docs.py
 
 figures: $(VENV)/docs.stamp  ## draw docs/figures again

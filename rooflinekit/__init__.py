@@ -152,7 +152,7 @@ def __getattr__(name: str) -> object:
 
 def _html_of(answer: object) -> str:
     """What a notebook shows of an answer; the report that writes it is imported only now."""
-    return str(import_module("rooflinekit.report.notebook").html_of(answer))
+    return str(import_module("rooflinekit.report.answers").html_of(answer))
 
 
 def __dir__() -> list[str]:

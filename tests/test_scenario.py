@@ -18,9 +18,9 @@ import pytest
 from typer.testing import CliRunner
 
 import rooflinekit as rk
+from docs.generate.tables import schema
 from rooflinekit.cli.app import app
 from rooflinekit.cli.command import COMMANDS, Command, find
-from rooflinekit.cli.pages import schema
 from rooflinekit.estimation import scenario
 from rooflinekit.estimation.frames import INPUT_COLUMNS
 from rooflinekit.estimation.options import Option, model_of, options_of, quantity

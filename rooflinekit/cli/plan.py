@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import command
-from rooflinekit.cli.output import emit, to_csv, to_json
+from rooflinekit.cli.output import Output
 from rooflinekit.estimation.options import part_of
 from rooflinekit.estimation.scenario import Accelerators, Asked, Plan, Written
 from rooflinekit.model.types.errors import InputError, UnknownNameError
-from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
     from rooflinekit.decision.planning.inverse import BreakEven, Solution
@@ -36,18 +34,17 @@ _OF_FLEETS = (
     ),
 )  # fmt: skip
 def plan(
-    model: str, *, gpu: Sequence[str] = ("h100-sxm",), slo: str | None = None, subject_to: str | None = None,
-    ttft: float | None = None, tpot: float | None = None, max: str | None = None, find: str | None = None,
-    format: str = "table", out: Path | None = None, force: bool = False, **asked: Any,
+    model: str, *, to: Output, gpu: Sequence[str] = ("h100-sxm",), slo: str | None = None,
+    subject_to: str | None = None, ttft: float | None = None, tpot: float | None = None, max: str | None = None,
+    find: str | None = None, **asked: Any,
 ) -> None:  # fmt: skip
     """From traffic, objectives and prices to the cheapest deployments; or the largest load of one deployment."""
-    if out is not None:
-        check_target(out, force)
+    to.check()
     if max is None and find is None:
         _refuse(part_of(asked, _STATIC) | ({"subject_to": subject_to} if subject_to else {}), "needs --max or --find")
     static = max in ("batch", "context") or find == "bandwidth"
     objectives = _objectives(slo, subject_to, {"ttft": ttft, "tpot": tpot}, static)
-    emit(_render(_answered(model, list(gpu), objectives, (max, find), asked), format), out, force)
+    to.show(_answered(model, list(gpu), objectives, (max, find), asked))
 
 
 def _answered(
@@ -113,25 +110,3 @@ def _objectives(slo: str | None, subject_to: str | None, limits: dict[str, float
 def _refuse(given: Mapping[str, Any], why: str) -> None:
     for key in given:
         raise InputError(f"--{key.replace('_', '-')} {why}")
-
-
-def _render(answer: PlanAnswer | Solution | BreakEven, format: str) -> str:
-    from rooflinekit.decision.planning.inverse import Solution
-    from rooflinekit.decision.planning.plan import PlanAnswer
-    from rooflinekit.report import plan as report
-
-    if format == "json":
-        return to_json(answer.to_dict())
-    if isinstance(answer, PlanAnswer):
-        match format:
-            case "csv":
-                return to_csv(report.plan_rows(answer))
-            case "md":
-                return report.plan_markdown(answer)
-            case _:
-                return report.plan_text(answer)
-    if isinstance(answer, Solution):
-        if format == "csv":
-            return to_csv([report.solution_row(answer)])
-        return report.solution_text(answer)
-    return to_csv(answer.rows) if format == "csv" else report.break_even_text(answer)

@@ -11,7 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import command
-from rooflinekit.cli.output import emit
+from rooflinekit.cli.output import Output, emit
 from rooflinekit.cli.progress import counting
 from rooflinekit.estimation.scenario import Measuring
 from rooflinekit.model.types.errors import (
@@ -38,8 +38,8 @@ __all__ = ["validate"]
     ),
 )  # fmt: skip
 def validate(
-    *, suite: str = "quick", device: str | None = None, model: str | None = None, budget: float | None = None,
-    gpu: str | None = None, check: bool = False, out: Path | None = None, force: bool = False, resume: bool = False,
+    *, to: Output, suite: str = "quick", device: str | None = None, model: str | None = None,
+    budget: float | None = None, gpu: str | None = None, check: bool = False, resume: bool = False,
 ) -> int:  # fmt: skip
     """Run the real kernels and models on this machine: check them, or measure them for `calibrate`."""
     place = _open(device)
@@ -50,7 +50,7 @@ def validate(
 
     if suite not in BUDGETS:
         raise UnknownNameError("suite", suite, BUDGETS)
-    if out is None:
+    if to.out is None:
         raise InputError("validate needs --out DIR for its measurement file, or --check")
     minutes = BUDGETS[suite] if budget is None else budget
     if not minutes > 0:
@@ -60,7 +60,7 @@ def validate(
     asked = model or MODELS["cuda" if place.is_cuda else "cpu"]
     known = load_model(asked).value.name
     named = str(Path(asked).resolve()) if Path(asked).exists() else known  # a path stays one, to be read again
-    return _measure(place, suite, named, minutes, Target(out, force, resume), gpu)
+    return _measure(place, suite, named, minutes, Target(to.out, to.force, resume), gpu)
 
 
 class Target:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import reduce
 from typing import Any
 
 from rooflinekit.model.memory.capacity import Memory
@@ -15,6 +16,7 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.question import LoadResult
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.hardware import Accelerator, Provenance
+from rooflinekit.model.types.numeric import Numeric, maximum, where
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs.calibration.evidence import evidence
@@ -60,28 +62,35 @@ class KernelResult:
 
 
 _WORK = ("flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes", "network_bytes")
-_RESOURCES = ("memory", "compute", "network")
 
 
-def regime(timed: KernelTime) -> str:
-    """The largest of what each resource alone would need."""
-    return max((*_RESOURCES, "overhead"), key=lambda cause: float(getattr(timed, cause)))
-
-
-def shares_by_cause(step: StepTime) -> dict[str, float]:
-    """Share of the step's time by cause: each kernel's is split between its launch and the resource it waits for.
+def time_by_cause(timed: KernelTime) -> dict[str, Numeric]:
+    """A kernel's time [s], split between its launch and the resource that it waits for.
 
     The split is in proportion to what either alone would need, since a correction scales both.
     """
-    seconds = dict.fromkeys(("compute", "memory", "network", "overhead"), 0.0)
-    for timed in step.kernels:
-        cause = max(_RESOURCES, key=lambda name: float(getattr(timed, name)))
-        launch = float(timed.overhead)
-        needed = launch + float(getattr(timed, cause))
-        share = launch / needed if needed else 0.0
-        seconds["overhead"] += share * float(timed.expected)
-        seconds[cause] += (1.0 - share) * float(timed.expected)
-    return {cause: spent / float(step.expected) for cause, spent in seconds.items()}
+    needs = {"memory": timed.memory, "compute": timed.compute, "network": timed.network}
+    busy = reduce(maximum, needs.values())
+    needed = timed.overhead + busy
+    split: dict[str, Numeric] = {"overhead": timed.overhead / where(needed == 0.0, 1.0, needed) * timed.expected}
+    left = timed.expected - split["overhead"]
+    for cause, alone in needs.items():  # of equal ones the first
+        split[cause] = where(alone == busy, left, 0.0)
+        left = left - split[cause]
+    return {cause: split[cause] for cause in (*needs, "overhead")}
+
+
+def regime(timed: KernelTime) -> str:
+    """What most of the time is spent on."""
+    split = time_by_cause(timed)
+    return max(split, key=lambda cause: float(split[cause]))
+
+
+def shares_by_cause(step: StepTime) -> dict[str, float]:
+    """Share of the step's time by cause."""
+    splits = [time_by_cause(timed) for timed in step.kernels]
+    causes = ("compute", "memory", "network", "overhead")
+    return {cause: float(sum(split[cause] for split in splits)) / float(step.expected) for cause in causes}
 
 
 @dataclass(frozen=True, slots=True)

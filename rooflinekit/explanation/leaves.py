@@ -158,7 +158,7 @@ class Leaves:
         rest = stage.weight_bytes - float(sum(modules, 0.0))
         storage = Quantity("storage", "besides: padding, allocator blocks, tables, scales, a draft", "B", _RESIDENT)
         weights = named(sum(modules, 0.0) + self._fact(rest, storage), "weights", "resident weights", "B")
-        layers = model.layers[number * model.depth // deployment.pp : (number + 1) * model.depth // deployment.pp]
+        layers = model.stage_layers(number, deployment.pp)
         slopes: list[Any] = []
         for cap, slope in stage.layout.law.slopes:
             counted = self.cache_per_token(plan, layers, deployment.tp, deployment.kv_policy)

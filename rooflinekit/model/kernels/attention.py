@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from rooflinekit.model.graph.symbol import about, formula, named
 from rooflinekit.model.kernels.collective import Tiers, collective_kernel
 from rooflinekit.model.kernels.elementwise import elementwise_flops
-from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_flops, gemm_weight_bytes
+from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_kernel, gemm_weight_bytes
 from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
 from rooflinekit.model.types.batch import Sequences
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.kernel import AttentionShape, GemmShape, Kernel, RowsShape
+from rooflinekit.model.types.kernel import AttentionShape, Family, GemmShape, Kernel, RowsShape
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.numeric import Numeric, minimum
 
@@ -127,6 +127,25 @@ def _shape(phase: Sequences, seen: tuple[Numeric, Numeric], heads: int, kv_heads
     return AttentionShape(count, new, phase.longest, keys, pairs, heads, kv_heads, head_dim)
 
 
+def _launch(
+    step: Step, phase: Sequences, name: str, family: Family, count: int, seen: tuple[Numeric, Numeric],
+    heads: tuple[int, int], widths: tuple[int, int], token_bytes: float,
+) -> Kernel:  # fmt: skip
+    """One fused kernel (FlashAttention; paged decode) of query and KV heads of these widths of keys and values."""
+    pairs, keys = seen
+    return Kernel(
+        name,
+        family,
+        count,
+        step.stream,
+        flops=attention_flops(pairs, heads[0], *widths),
+        kv_read_bytes=cache_read_bytes(keys, token_bytes),
+        activation_bytes=attention_activation_bytes(phase.tokens, heads[0], *widths, step.stream.bytes),
+        shape=_shape(phase, seen, *heads, widths[0]),
+        variant=step.kv.value,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class KVAppend(Operation):
     """Write the new tokens' keys and values (or latents) into the cache."""
@@ -180,8 +199,14 @@ class AttentionCore(Operation):
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One launch for the prefilling sequences, one for the decoding ones."""
-        phases = step.batch.prefilling, step.batch.decoding
-        return [self._kernel(step, phase, count, phase is phases[0]) for phase in phases if phase is not None]
+        heads, widths = (self.heads, self.kv_heads), (self.qk_dim, self.v_dim)
+        cached, launches = kv_cache_bytes_per_token(self.kv_heads, *widths, step.kv), []
+        for phase in step.batch.phases:
+            prefill = phase is step.batch.prefilling
+            family: Family = "attention_prefill" if prefill else "attention_decode"
+            seen = self._seen(phase, prefill)
+            launches.append(_launch(step, phase, self.name, family, count, seen, heads, widths, cached))
+        return launches
 
     def _seen(self, phase: Sequences, prefill: bool) -> tuple[Numeric, Numeric]:
         """Query-key pairs, and keys read."""
@@ -189,23 +214,6 @@ class AttentionCore(Operation):
             return self.policy.seen(phase, self.window)
         window = self.window if self.chunk else self.policy.in_prefill(self.window)
         return phase.pairs(window, self.chunk), phase.keys_read(window, self.chunk)
-
-    def _kernel(self, step: Step, phase: Sequences, count: int, prefill: bool) -> Kernel:
-        pairs, keys = seen = self._seen(phase, prefill)
-        cached = kv_cache_bytes_per_token(self.kv_heads, self.qk_dim, self.v_dim, step.kv)
-        return Kernel(
-            self.name,
-            "attention_prefill" if prefill else "attention_decode",
-            count,
-            step.stream,
-            flops=attention_flops(pairs, self.heads, self.qk_dim, self.v_dim),
-            kv_read_bytes=cache_read_bytes(keys, cached),
-            activation_bytes=attention_activation_bytes(
-                phase.tokens, self.heads, self.qk_dim, self.v_dim, step.stream.bytes
-            ),
-            shape=_shape(phase, seen, self.heads, self.kv_heads, self.qk_dim),
-            variant=step.kv.value,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,19 +242,12 @@ class LatentUpProjection(Operation):
             return []
         keys = step.batch.prefilling.keys_read(self.policy.in_prefill(None))
         m, n, k = keys, self.heads * (self.nope_dim + self.v_dim), self.kv_rank
-        return [
-            Kernel(
-                "kv_b_proj",
-                "gemm",
-                count,
-                self.compute,
-                flops=gemm_flops(m, n, k),
-                weight_bytes=gemm_weight_bytes(n, k, self.weight.bytes),
-                kv_read_bytes=cache_read_bytes(keys, self.kv_rank * step.kv.bytes),
-                activation_bytes=gemm_activation_bytes(m, n, k, 0.0, step.stream.bytes),
-                shape=GemmShape(m, n, k),
-            )
-        ]
+        weights, written = (
+            gemm_weight_bytes(n, k, self.weight.bytes),
+            gemm_activation_bytes(m, n, k, 0.0, step.stream.bytes),
+        )
+        kernel = gemm_kernel("kv_b_proj", count, self.compute, GemmShape(m, n, k), weights, written)
+        return [replace(kernel, kv_read_bytes=cache_read_bytes(keys, self.kv_rank * step.kv.bytes))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,48 +279,24 @@ class LatentCore(Operation):
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One launch for the prefilling sequences, one for the decoding ones."""
-        batch = step.batch
-        launches = []
-        if batch.prefilling is not None:
-            launches.append(self._prefill(step, batch.prefilling, count))
-        if batch.decoding is not None:
-            launches.append(self._decode(step, batch.decoding, count))
-        return launches
+        phases = (self._prefill, step.batch.prefilling), (self._decode, step.batch.decoding)
+        return [launch(step, phase, count) for launch, phase in phases if phase is not None]
 
     def _prefill(self, step: Step, phase: Sequences, count: int) -> Kernel:
+        """Up-projected keys and values of every head are read, and of the cache the rotary part."""
         pairs, keys = phase.pairs(self.policy.in_prefill(self.top_k)), phase.keys_read(self.policy.in_prefill(None))
-        wide = step.stream.bytes
-        return Kernel(
-            "attention",
-            "mla_prefill",
-            count,
-            step.stream,
-            flops=attention_flops(pairs, self.heads, self.qk_dim, self.v_dim),
-            kv_read_bytes=cache_read_bytes(keys, self.rope_dim * step.kv.bytes),
-            activation_bytes=attention_activation_bytes(phase.tokens, self.heads, self.qk_dim, self.v_dim, wide)
-            + up_projected_bytes(keys, self.heads, self.nope_dim, self.v_dim, wide),
-            shape=_shape(phase, (pairs, keys), self.heads, 1, self.qk_dim),
-            variant=step.kv.value,
-        )
+        heads, widths, rotary = (self.heads, 1), (self.qk_dim, self.v_dim), self.rope_dim * step.kv.bytes
+        core = _launch(step, phase, "attention", "mla_prefill", count, (pairs, keys), heads, widths, rotary)
+        read = up_projected_bytes(keys, self.heads, self.nope_dim, self.v_dim, step.stream.bytes)
+        return replace(core, activation_bytes=core.activation_bytes + read)
 
     def _decode(self, step: Step, phase: Sequences, count: int) -> Kernel:
         latent = self.kv_rank + self.rope_dim
         pairs, keys = self.policy.seen(phase, self.top_k, vectors=1)
         if self.top_k is not None:
             keys = minimum(phase.keys_read(), pairs)  # no more than all queries choose together
-        return Kernel(
-            "attention",
-            "mla_decode",
-            count,
-            step.stream,
-            flops=attention_flops(pairs, self.heads, latent, self.kv_rank),
-            kv_read_bytes=cache_read_bytes(keys, latent * step.kv.bytes),
-            activation_bytes=attention_activation_bytes(
-                phase.tokens, self.heads, latent, self.kv_rank, step.stream.bytes
-            ),
-            shape=_shape(phase, (pairs, keys), self.heads, 1, latent),
-            variant=step.kv.value,
-        )
+        heads, widths, cached = (self.heads, 1), (latent, self.kv_rank), latent * step.kv.bytes
+        return _launch(step, phase, "attention", "mla_decode", count, (pairs, keys), heads, widths, cached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,30 +366,17 @@ class ContextShare(Operation):
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """Prefill: a share of the queries against all keys. Decode: all queries against a share of the keys."""
-        launches = []
-        for kernel in self.core.kernels(step, count):
-            share = self._prefill if kernel.family.endswith("prefill") else self._decode
-            launches.append(share(kernel, kernel.shaped(AttentionShape), step))
-        return launches
+        return [self._share(kernel, step) for kernel in self.core.kernels(step, count)]
 
-    def _prefill(self, kernel: Kernel, shape: AttentionShape, step: Step) -> Kernel:
-        phase = step.batch.prefilling
-        others = (phase.tokens if phase else 0.0) * (1.0 - 1.0 / self.ranks)
-        return replace(
-            kernel,
-            flops=kernel.flops / self.ranks,
-            activation_bytes=kernel.activation_bytes - others * self.core.query_width * step.stream.bytes,
-            shape=replace(shape, new=shape.new / self.ranks, pairs=shape.pairs / self.ranks),
-        )
-
-    def _decode(self, kernel: Kernel, shape: AttentionShape, step: Step) -> Kernel:
-        context, keys, pairs = (size / self.ranks for size in (shape.context, shape.keys, shape.pairs))
-        return replace(
-            kernel,
-            flops=kernel.flops / self.ranks,
-            kv_read_bytes=kernel.kv_read_bytes / self.ranks,
-            shape=replace(shape, context=context, keys=keys, pairs=pairs),
-        )
+    def _share(self, kernel: Kernel, step: Step) -> Kernel:
+        shape, ranks, prompts = kernel.shaped(AttentionShape), self.ranks, step.batch.prefilling
+        pairs, flops = shape.pairs / ranks, kernel.flops / ranks
+        if prompts is not None and kernel.family.endswith("prefill"):
+            shape = replace(shape, new=shape.new / ranks, pairs=pairs)
+            others = prompts.tokens * (1.0 - 1.0 / ranks) * self.core.query_width * step.stream.bytes
+            return replace(kernel, flops=flops, activation_bytes=kernel.activation_bytes - others, shape=shape)
+        shape = replace(shape, context=shape.context / ranks, keys=shape.keys / ranks, pairs=pairs)
+        return replace(kernel, flops=flops, kv_read_bytes=kernel.kv_read_bytes / ranks, shape=shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,31 +395,23 @@ class ContextExchange(Operation):
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """Prefill: all-gather of keys and values. Decode: all-gather of queries, exchange of results, their sum."""
-        launches = []
+        launches, wide = [], step.stream.bytes
         if (prompts := step.batch.prefilling) is not None:
             seen = prompts.keys_read(self.window, self.chunk) * self.cached * step.kv.bytes
             launches.append(self._collective("context_gather", "all_gather", seen, step, count))
         if (decoding := step.batch.decoding) is not None:
-            launches += self._merge(decoding, step, count)
+            queries = decoding.tokens * self.queries * wide
+            results = result_bytes(decoding.tokens, self.results, self.heads, wide)
+            mine = step.own(decoding) * self.results
+            flops, moved = elementwise_flops(mine, 2.0 * self.ranks), passed_bytes(mine, self.ranks + 1.0, wide)
+            launches += [
+                self._collective("context_queries", "all_gather", queries, step, count),
+                self._collective("context_results", "all_to_all", results, step, count),
+                Kernel(
+                    "context_merge", "elementwise", count, step.stream, flops, activation_bytes=moved, variant="merge"
+                ),
+            ]
         return launches
-
-    def _merge(self, phase: Sequences, step: Step, count: int) -> list[Kernel]:
-        tokens, wide = phase.tokens, step.stream.bytes
-        results = result_bytes(tokens, self.results, self.heads, wide)
-        mine = step.own(phase) * self.results
-        return [
-            self._collective("context_queries", "all_gather", tokens * self.queries * wide, step, count),
-            self._collective("context_results", "all_to_all", results, step, count),
-            Kernel(
-                "context_merge",
-                "elementwise",
-                count,
-                step.stream,
-                flops=elementwise_flops(mine, 2.0 * self.ranks),
-                activation_bytes=passed_bytes(mine, self.ranks + 1.0, wide),
-                variant="merge",
-            ),
-        ]
 
     def _collective(self, name: str, kind: str, payload: Numeric, step: Step, count: int) -> Kernel:
         sent = self.gather if kind == "all_gather" else self.exchange

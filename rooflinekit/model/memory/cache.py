@@ -10,6 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from rooflinekit.model.graph.symbol import fact
 from rooflinekit.model.kernels.attention import index_key_bytes
@@ -42,6 +43,10 @@ class LayerCache:
     state_bytes: float
     fixed_bytes: float = 0.0  #: per token, in a format of their own (index keys) [B]
     summaries: float = 0.0  #: of pages, as a share of the elements
+
+    def token_bytes(self, kv: Dtype) -> float:
+        """What each token adds, with the cache in this format [B]."""
+        return self.elements * kv.bytes * (1.0 + self.summaries) + self.fixed_bytes
 
 
 @dataclass(frozen=True)
@@ -171,8 +176,8 @@ def cache_law(  # noqa: PLR0913, PLR0917 - what is cached, its formats, its spli
     for layer, count in Counter(layers).items():
         cache = layer_cache(layer.mixer, tp, index, policy)
         if cache.elements:
-            each = cache.elements * kv.bytes * (1.0 + cache.summaries) + cache.fixed_bytes
-            slopes[float(cache.cap or math.inf)] += fact(count, "L", "layers of this kind") * each
+            layers_here = fact(count, "L", "layers of this kind")
+            slopes[float(cache.cap or math.inf)] += layers_here * cache.token_bytes(kv)
         state += count * cache.state_bytes
     return CacheLaw(tuple(sorted(slopes.items())), state, block)
 
@@ -221,20 +226,22 @@ class Layout:
 
 def cache_layout(plan: Plan, layers: Iterable[Layer]) -> Layout:
     """The layout of the layers of one pipeline stage on one of its accelerators."""
-    rule, precision, tp = plan.engine.memory, plan.precision, plan.deployment.tp
-    kept = [layer for layer in layers if layer.mixer is not None]
+    rule, precision, deployment = plan.engine.memory, plan.precision, plan.deployment
+    kept = [_padded_latent(layer, rule) for layer in layers if layer.mixer is not None]
     if not kept:
         return Layout(CacheLaw((), 0.0), 1, 0.0, 1)
-    kept = [_padded_latent(layer, rule) for layer in kept]
-    block = plan.deployment.settings.block_size or _block(kept, rule)
-    law = cache_law(kept, precision.kv, tp, block, precision.index, plan.deployment.kv_policy)
-    if plan.engine.memory.budget == "none":
-        return Layout(law, block, law.bytes_per_token * block, 1)
-    kinds = _kinds(kept, plan)
-    if len(kinds) == 1 or not rule.hybrid:
-        whole = law.bytes_per_token
-        return Layout(_unwindowed(law, rule, kinds), block, whole * block, 1)
-    return _grouped(kinds, law, block)
+    latent = any(isinstance(layer.mixer, LatentAttention) for layer in kept)
+    block = deployment.settings.block_size or int((latent and rule.latent_block) or rule.block)
+    law = cache_law(kept, precision.kv, deployment.tp, block, precision.index, deployment.kv_policy)
+    whole = law.bytes_per_token
+    caches = [layer_cache(layer.mixer, deployment.tp, precision.index, deployment.kv_policy) for layer in kept]
+    alike = Counter(_Kind(c.token_bytes(precision.kv), float(c.cap or math.inf), c.state_bytes) for c in caches)
+    if rule.budget != "none":
+        if len(alike) > 1 and rule.hybrid:
+            return _grouped(alike, law, block)
+        if not rule.hybrid and any(kind.token and kind.cap == math.inf for kind in alike):
+            law = replace(law, slopes=((math.inf, whole),))  # without groups a window has blocks for the whole context
+    return Layout(law, block, whole * block, 1)
 
 
 def _padded_latent(layer: Layer, rule: MemoryRule) -> Layer:
@@ -245,57 +252,29 @@ def _padded_latent(layer: Layer, rule: MemoryRule) -> Layer:
     return replace(layer, mixer=replace(mixer, rope_dim=padded - mixer.kv_rank))
 
 
-def _block(layers: list[Layer], rule: MemoryRule) -> int:
-    latent = any(isinstance(layer.mixer, LatentAttention) for layer in layers)
-    return int(rule.latent_block or rule.block) if latent else int(rule.block)
+class _Kind(NamedTuple):
+    """How layers are cached: bytes a token each up to a cap, or a fixed state."""
 
-
-@dataclass(frozen=True)
-class _Kind:
-    """Layers that are cached alike: bytes a token each up to a cap, or a fixed state."""
-
-    layers: int
     token: float
     cap: float
     state: float
 
 
-def _kinds(layers: list[Layer], plan: Plan) -> list[_Kind]:
-    precision, found = plan.precision, []
-    counted: Counter[tuple[float, float, float]] = Counter()
-    for layer in layers:
-        cache = layer_cache(layer.mixer, plan.deployment.tp, precision.index, plan.deployment.kv_policy)
-        token = cache.elements * precision.kv.bytes * (1.0 + cache.summaries) + cache.fixed_bytes
-        counted[token, float(cache.cap or math.inf), cache.state_bytes] += 1
-    for (token, cap, state), count in counted.items():
-        found.append(_Kind(count, token, cap, state))
-    return found
-
-
-def _unwindowed(law: CacheLaw, rule: MemoryRule, kinds: list[_Kind]) -> CacheLaw:
-    """Without groups, a layer with a window has blocks for the whole context like any other, if any is unlimited."""
-    if rule.hybrid or all(kind.cap < math.inf for kind in kinds if kind.token):
-        return law
-    return replace(law, slopes=((math.inf, law.bytes_per_token),))
-
-
-def _grouped(kinds: list[_Kind], law: CacheLaw, block: int) -> Layout:
+def _grouped(kinds: Counter[_Kind], law: CacheLaw, block: int) -> Layout:
     """Groups of equally many layers share the pool's blocks (vLLM, kv_cache_utils).
 
     A group has as many layers as the rarest kind, or as the commonest where that has less than 1.5 times as many;
     kinds are padded to whole groups. Recurrent states take one block a layer, so a block has enough tokens to hold
     one.
     """
-    growing = [kind for kind in kinds if kind.token]
-    fixed = [kind for kind in kinds if not kind.token]
-    if not growing:
+    token = max(kind.token for kind in kinds)
+    if not token:
         return Layout(law, block, 0.0, 1)
-    token = max(kind.token for kind in growing)
-    if fixed:
-        block = int(-(-max(kind.state for kind in fixed) // (token * block)) * block)
-    fewest, most = min(k.layers for k in kinds), max(k.layers for k in kinds)
+    if fixed := [kind.state for kind in kinds if not kind.token]:
+        block = int(-(-max(fixed) // (token * block)) * block)
+    fewest, most = min(kinds.values()), max(kinds.values())
     size = most if most < _NEARLY * fewest else fewest
-    groups = {kind: -(-kind.layers // size) for kind in kinds}
-    slopes = tuple(sorted((kind.cap, groups[kind] * size * token) for kind in growing))
-    state = sum(groups[kind] * size * token * block for kind in fixed)
+    groups = {kind: -(-layers // size) for kind, layers in kinds.items()}
+    slopes = tuple(sorted((kind.cap, groups[kind] * size * token) for kind in kinds if kind.token))
+    state = sum(groups[kind] * size * token * block for kind in kinds if not kind.token)
     return Layout(CacheLaw(slopes, state, block), block, size * token * block, sum(groups.values()))

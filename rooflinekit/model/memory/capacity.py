@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rooflinekit.model.graph.symbol import about, fact, named
@@ -255,10 +254,9 @@ def make_memory_model(plan: Plan) -> MemoryModel:
     """The memory of a plan, stage by stage."""
     model, deployment, precision = plan.model, plan.deployment, plan.precision
     rule, settings = plan.engine.memory, deployment.settings
-    cuts = [stage * model.depth // deployment.pp for stage in range(deployment.pp + 1)]
     stages = tuple(
-        Stage(resident_bytes(plan, number), cache_layout(plan, model.layers[first:last]))
-        for number, (first, last) in enumerate(pairwise(cuts))
+        Stage(resident_bytes(plan, stage), cache_layout(plan, model.stage_layers(stage, deployment.pp)))
+        for stage in range(deployment.pp)
     )
     tokens = _step_tokens(plan)
     return MemoryModel(

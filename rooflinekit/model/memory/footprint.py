@@ -17,7 +17,7 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import MemoryRule
-from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, Layer, Mixer, MixtureOfExperts, Model
+from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, Mixer, MixtureOfExperts, Model
 from rooflinekit.model.types.numeric import Numeric, maximum
 from rooflinekit.model.types.units import MIB
 
@@ -51,14 +51,10 @@ def resident_bytes(plan: Plan, stage: int) -> float:
         tables = model.rotary_tables if rule.scaled_tables else 1
         tensors += [(tables * size, 1) for size in _rotary_tables(model, plan.precision.stream)]
     if rule.latent_absorbed:
-        tensors += [(size, 1) for layer in _layers(plan, stage) for size in _absorbed(layer.mixer, plan)]
+        layers = model.stage_layers(stage, plan.deployment.pp)
+        tensors += [(size, 1) for layer in layers for size in _absorbed(layer.mixer, plan)]
     size_of = allocated_bytes if rule.torch_allocator else float
     return rule.loading + sum(size_of(size) * count for size, count in tensors)
-
-
-def _layers(plan: Plan, stage: int) -> tuple[Layer, ...]:
-    depth, pp = plan.model.depth, plan.deployment.pp
-    return plan.model.layers[stage * depth // pp : (stage + 1) * depth // pp]
 
 
 def _absorbed(mixer: Mixer | None, plan: Plan) -> Iterator[float]:

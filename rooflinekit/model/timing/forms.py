@@ -419,25 +419,28 @@ class GemmTime:
         besides: Numeric = 0.0
         if not kernel.dtype.is_wide:
             besides = quantise_time(m, k, kernel.dtype.bytes, self.quantise, bandwidth)
-        launch, memory = (
-            gemm_launch(self.launch, self.depth_root, self.depth, k),
-            memory_time(moved, self.memory, bandwidth),
-        )
+        launch = gemm_launch(self.launch, self.depth_root, self.depth, k)
+        memory = memory_time(moved, self.memory, bandwidth)
         total = launch + smooth_maximum(compute, memory, self.sharpness) + besides
         return Duration(launch, compute, memory, 0.0, total)
 
 
-class _Decode:
-    """One query, or a few, of each sequence against its cache; what latent and grouped-query heads share."""
+@dataclass(frozen=True)
+class DecodeTime:
+    """Decode attention of grouped-query heads: `attention_launch`, `compute_time` and `tile_time`, `memory_time`.
 
-    launch: float
-    split: float
-    memory: float
-    tile: float
-    compute: float
-    cache_share: float
-    cache_speed: float
-    sharpness: int
+    One query, or a few, of each sequence against its cache. FlashDecoding (Dao et al. 2023) splits the context over the
+    cores, which is why only rates remain.
+    """
+
+    launch: float = parameter("t0", "floor of one launch", "us", 0.0, 300.0, 10.0)
+    split: float = parameter("kl", "combining the parts of a split context, per doubling", "us", 0.0, 20.0, 0.9)
+    memory: float = parameter("em", "realised share of the bandwidth", "share", 0.1, EFFICIENCY, 0.92)
+    tile: float = parameter("tc", "cost of one sequence's KV head on one core", "us", 0.0, 60.0, 3.0)
+    compute: float = parameter("ec", "realised share of the peak", "share", 0.005, EFFICIENCY, 0.4)
+    cache_share: float = parameter("ch", "share of the L2 that a benchmark loop keeps", "share", 0.1, 2.0, 0.8)
+    cache_speed: float = parameter("cx", "L2 rate over memory rate", "factor", 1.0, 10.0, 3.0)
+    sharpness: int = choice("overlap of tiles and memory", 2)
 
     def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
         """Time of one launch [s]."""
@@ -457,24 +460,7 @@ class _Decode:
 
 
 @dataclass(frozen=True)
-class DecodeTime(_Decode):
-    """Decode attention of grouped-query heads: `attention_launch`, `compute_time` and `tile_time`, `memory_time`.
-
-    FlashDecoding (Dao et al. 2023) splits the context over the cores, which is why only rates remain.
-    """
-
-    launch: float = parameter("t0", "floor of one launch", "us", 0.0, 300.0, 10.0)
-    split: float = parameter("kl", "combining the parts of a split context, per doubling", "us", 0.0, 20.0, 0.9)
-    memory: float = parameter("em", "realised share of the bandwidth", "share", 0.1, EFFICIENCY, 0.92)
-    tile: float = parameter("tc", "cost of one sequence's KV head on one core", "us", 0.0, 60.0, 3.0)
-    compute: float = parameter("ec", "realised share of the peak", "share", 0.005, EFFICIENCY, 0.4)
-    cache_share: float = parameter("ch", "share of the L2 that a benchmark loop keeps", "share", 0.1, 2.0, 0.8)
-    cache_speed: float = parameter("cx", "L2 rate over memory rate", "factor", 1.0, 10.0, 3.0)
-    sharpness: int = choice("overlap of tiles and memory", 2)
-
-
-@dataclass(frozen=True)
-class LatentDecodeTime(_Decode):
+class LatentDecodeTime(DecodeTime):
     """The same for absorbed latent attention; `row_fill`, and `pass_time` over the cache besides.
 
     All heads share one latent, read once (DeepSeek-V2, arXiv:2405.04434, 2.1); fewer than 16 heads fill a tile of 16.
@@ -483,13 +469,10 @@ class LatentDecodeTime(_Decode):
 
     launch: float = parameter("t0", "floor of one launch", "us", 0.0, 60.0, 11.5)
     split: float = parameter("kl", "combining the parts of a split context, per doubling", "us", 0.0, 20.0, 1.5)
-    memory: float = parameter("em", "realised share of the bandwidth", "share", 0.1, EFFICIENCY, 0.92)
     tile: float = parameter("tc", "cost of one sequence's tile of heads on one core", "us", 0.0, 100.0, 5.0)
     compute: float = parameter("ec", "realised share of the peak", "share", 0.02, EFFICIENCY, 0.7)
-    passes: float = parameter("cv", "further passes over the cache", "factor", 0.0, 50.0, 0.0)
     cache_share: float = parameter("ch", "share of the L2 that a benchmark loop keeps", "share", 0.1, 2.0, 0.7)
-    cache_speed: float = parameter("cx", "L2 rate over memory rate", "factor", 1.0, 10.0, 3.0)
-    sharpness: int = choice("overlap of compute and memory", 2)
+    passes: float = parameter("cv", "further passes over the cache", "factor", 0.0, 50.0, 0.0)
 
     def whole(self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator) -> tuple[Numeric, Numeric]:
         """Tiles of 16 rows at the least; further passes."""

@@ -242,6 +242,10 @@ class Model:
         """Number of layers."""
         return len(self.layers)
 
+    def stage_layers(self, stage: int, stages: int) -> tuple[Layer, ...]:
+        """The layers of one of `stages` pipeline stages, which split the depth as evenly as it goes."""
+        return self.layers[stage * self.depth // stages : (stage + 1) * self.depth // stages]
+
     @property
     def matrices(self) -> tuple[str, ...]:
         """The kinds of weight matrices that the layers have, as `WeightFormats` names them; the heaviest kind last."""
