@@ -374,6 +374,7 @@ class Measuring(TypedDict, total=False):
     out: Annotated[Path | None, Option("Folder for the measurement file.", kind="folder")]
     force: Annotated[bool, Option("Replace the measurement file that is there.", False)]
     resume: Annotated[bool, Option("Go on with the run that is there.", False)]
+    retry_failed: Annotated[bool, Option("Go on with it, and measure once more what failed.", False)]
 
 class Scored(Written, total=False):
     """What is set beside measured tables."""
