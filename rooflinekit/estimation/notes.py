@@ -200,16 +200,24 @@ def misfit(predictor: Predictor, work: Workload) -> str:
     memory, plan = predictor.evaluate(work).memory, predictor.plan
     reason = "".join(said(memory_remarks(memory.needed_bytes, memory.available_bytes)))
     remedies = ", or ".join(_remedies(predictor, work, int(memory.max_batch)))
-    advice = f"would fit: {remedies}" if remedies else "no tp, smaller batch or 8-bit weights would fit"
+    advice = (
+        f"would fit: {remedies}" if remedies else "no memory fraction, tp, smaller batch or 8-bit weights would fit"
+    )
     name = f"{plan.model.name} on {plan.system.accelerator.name}"
     return f"{name} {reason}; {advice} (--allow-oom prints the numbers anyway)"
 
 
 def _remedies(predictor: Predictor, work: Workload, batch: int) -> Iterator[str]:
     """Changes of one thing that would make it fit, each checked: the least of each kind."""
-    plan, deployment = predictor.plan, predictor.plan.deployment
+    plan, deployment, rule = predictor.plan, predictor.plan.deployment, predictor.memory
     if batch >= 1:
         yield f"--batch {batch}"
+    shares = sorted((percent / 100 for percent in range(5, 100)), key=lambda share: abs(share - rule.fraction))
+    for share in shares if rule.rule.budget != "none" else ():
+        shared = replace(rule, fraction=share)
+        if shared.evaluate(work.batch, work.longest_context, work.isl - work.cached).fits:
+            yield f"--memory-fraction {share:g}"
+            break
     narrower = ("fp8", "int8", "int4") if plan.precision.formats.ffn.is_wide else ()
     changes: dict[str, Iterable[Any]] = {
         "tp": range(deployment.tp + 1, plan.system.domain_size + 1),
