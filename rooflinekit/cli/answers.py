@@ -60,7 +60,7 @@ def estimate(model: str, *, to: Output, **scenario: Any) -> None:
     """Predict TTFT, TPOT, throughput and memory of a static batch, or under load, kernel by kernel."""
     from rooflinekit.estimation.estimator import estimate as predict
 
-    to.check("estimate")
+    to.check("Estimate")
     answer = predict(model, **scenario)
     to.draw(answer)
     to.show(answer)
@@ -101,7 +101,7 @@ def simulate(
     for path in (timeline, chrome_trace):
         if path is not None:
             check_target(path, to.force)
-    to.check("simulation")
+    to.check("Outcome")
     events = ChromeTrace() if chrome_trace else None
     with _progress(scenario.get("requests")) as progress:
         outcome = run(model, watch=both(progress, events), **scenario)
@@ -166,7 +166,7 @@ def levers(model: str, *, to: Output, **scenario: Any) -> None:
     """Say what would help a deployment most: elasticities, weights or cache, and moves ranked by gain."""
     from rooflinekit.decision.sensitivity.levers import levers as found_levers
 
-    to.check("levers")
+    to.check("Levers")
     found = found_levers(model, **scenario)
     to.draw(found)
     to.show(found)

@@ -36,7 +36,7 @@ class Output(NamedTuple):
         if self.plots is not None and pictures:
             from rooflinekit.report.plots import PICTURES, check_plots
 
-            check_plots(self.plots, PICTURES[pictures], self.force)
+            check_plots(self.plots, list(PICTURES[pictures]), self.force)
 
     def draw(self, result: Any) -> None:
         """Write pictures if they are asked for, and say on the standard error which there are."""

@@ -35,9 +35,9 @@ def report(
 
     if model is None and plan is None and sweep is None:
         raise InputError("say what the report is on: MODEL, --plan FILE or --sweep FILE")
-    to.check("estimate")
+    to.check("Estimate")
     if simulate is not None:
-        to.check("simulation")
+        to.check("Outcome")
     told: dict[str, Any] = {"models": models, "gpus": gpus}
     if model is None or plan is not None or sweep is not None:
         said = {"model": model, "against": against, "simulate": simulate, "plots": to.plots, **scenario}

@@ -54,7 +54,7 @@ def sweep(
     from rooflinekit.decision.sweeping.sweep import Means, Shard, front_of, run
     from rooflinekit.model.types.batch import whole_number
 
-    to.check("table")
+    to.check("DataFrame")
     job = Job(simulate, check_price(price))
     source, asked = _source(model, {key: axes[key] for key in _ORDER if key in axes}, set, sheet, job)
     goals = () if pareto is None else parse_goals(pareto)
