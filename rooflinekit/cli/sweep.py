@@ -147,13 +147,13 @@ def _deliver(
     if out is not None and isinstance(source, Sheet) and out.suffix.lower() in WORKBOOKS:
         if filtered or out.suffix.lower() != source.path.suffix.lower():
             raise InputError(f"a workbook keeps all its rows and its kind; write {out.stem}.csv, or leave --pareto out")
-        return write_table(answers, out, kept, partial(write_beside, source))
+        return write_table(answers, out, kept, partial(write_beside, source), to.force)
     headers = getattr(source, "headers", None)
     if out is not None and (format == "table" or out.suffix.lower() in SUFFIXES):
         if format in ("json", "md"):
             raise InputError(f"{out} and --format {format} say different things; name the file .{format}")
         check_suffix(out, source.rows)
-        return write_table(map(headers.restored, answers) if headers else answers, out, kept)
+        return write_table(map(headers.restored, answers) if headers else answers, out, kept, force=to.force)
     return _print(answers, source, to)
 
 

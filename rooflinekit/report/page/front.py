@@ -71,7 +71,7 @@ def write_report(
     content = html.encode()
     if len(content) > LIMIT_BYTES:
         raise InputError(f"the page would have {len(content) / 1e6:.1f} MB, more than 2.5; offer fewer models and GPUs")
-    return Report(write_whole(path, content), title, len(content))
+    return Report(write_whole(path, content, force), title, len(content))
 
 
 def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dict[str, Any]) -> tuple[str, str]:
