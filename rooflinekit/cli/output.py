@@ -143,11 +143,11 @@ def _finite(data: Any) -> Any:
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """Rows that share their keys as CSV with a header; nothing for no rows."""
+    """Rows that share their keys as CSV with a header, empty where a number is not finite; nothing for no rows."""
     if not rows:
         return ""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(_finite(rows))
     return text.getvalue()
