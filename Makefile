@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH  ?= torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-all test-long check lint types bench gpu calibration report-kernels report-serving predictions catalogue reports docs figures screenshots site clean
+.PHONY: help run test test-slow test-all test-long check lint types bench gpu gpu-report calibration report-kernels report-serving predictions catalogue reports docs figures screenshots site clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -39,16 +39,17 @@ check: lint types test-all  ## everything that must pass before a commit
 bench: $(VENV)/test.stamp  ## the benchmarks of speed and scale
 	@for file in $(sort $(wildcard benchmarks/bench_*.py)); do echo "$$file"; $(BIN)/python "$$file" || exit 1; done
 
-gpu: $(VENV)/test.stamp  ## on a CUDA GPU: check, measure, calibrate, compare (half an hour): make gpu GPU=h100-sxm
-	@test -n "$(GPU)" || { echo "say which accelerator it is: make gpu GPU=h100-sxm" >&2; exit 2; }
-	$(BIN)/rooflinekit validate --device cuda:0 --check
-	$(BIN)/rooflinekit validate --device cuda:0 --suite full --out measured/$(GPU) --resume || [ $$? -eq 4 ]
-	$(BIN)/rooflinekit calibrate measured/$(GPU)/measurements.jsonl --gpu $(GPU) --engine gpt-fast \
-		--out measured/$(GPU)/calibration.yaml --force
-	$(BIN)/rooflinekit accuracy kernels measured/$(GPU)/measurements.jsonl \
-		--calibration measured/$(GPU)/calibration.yaml || [ $$? -eq 4 ]
-	$(BIN)/python benchmarks/report_validation.py measured/$(GPU)/measurements.jsonl --gpu $(GPU) \
-		--calibration measured/$(GPU)/calibration.yaml
+gpu:  ## measure with the PyTorch that is here: make gpu BUDGET=40 OUT=measured (DEVICE=cpu rehearses)
+	$(PYTHON) validate/gpu.py --device $(or $(DEVICE),cuda) --budget $(or $(BUDGET),40) --out $(or $(OUT),measured)
+
+gpu-report: $(VENV)/test.stamp  ## from the file of make gpu: a calibration, and its errors: make gpu-report OUT=measured GPU=h100-sxm
+	@test -n "$(GPU)" || { echo "say which accelerator it is: make gpu-report OUT=measured GPU=h100-sxm" >&2; exit 2; }
+	$(BIN)/rooflinekit calibrate $(or $(OUT),measured)/measurements.jsonl --gpu $(GPU) --engine gpt-fast \
+		--out $(or $(OUT),measured)/calibration.yaml --force
+	$(BIN)/rooflinekit accuracy kernels $(or $(OUT),measured)/measurements.jsonl \
+		--calibration $(or $(OUT),measured)/calibration.yaml || [ $$? -eq 4 ]
+	$(BIN)/python benchmarks/report_validation.py $(or $(OUT),measured)/measurements.jsonl --gpu $(GPU) \
+		--calibration $(or $(OUT),measured)/calibration.yaml
 
 calibration: $(VENV)/test.stamp  ## refit the shipped calibrations: make calibration TABLES=folder
 	@test -n "$(TABLES)" || { echo "give the folder of kernel tables: make calibration TABLES=folder" >&2; exit 2; }

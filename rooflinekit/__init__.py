@@ -10,6 +10,7 @@ Everything public is listed in `__all__` and imported when first used, so `impor
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
 from rooflinekit.version import __version__ as __version__
@@ -49,6 +50,10 @@ if TYPE_CHECKING:
     from rooflinekit.simulation.simulate import simulate
     from rooflinekit.simulation.steps import step_table
     from rooflinekit.specs import load_accelerator, load_model
+
+_BESIDE = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib would cost every start
+if os.path.isfile(os.path.join(_BESIDE, "pyproject.toml")):  # noqa: PTH113, PTH118
+    __path__.append(_BESIDE)  # a checkout holds validate/ and the spec folders beside the package, a wheel inside
 
 _HOME = {
     "cost": "rooflinekit.decision.economics.cost",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import command
 from rooflinekit.cli.output import Output
+from rooflinekit.cli.progress import counting
 from rooflinekit.estimation.options import part_of
 from rooflinekit.estimation.scenario import Accelerators, Asked, Plan, Written
 from rooflinekit.model.types.errors import InputError, UnknownNameError
@@ -22,7 +23,7 @@ _STATIC = ("batch", "cached")
 _ONE = ("isl", "osl", "burstiness", *_STATIC, "activations", "memory_fraction", "calibration")
 _OF_FLEETS = (
     "rate", "concurrency", "trace", "peak", "clean", "max_gpus", "price", "limit", "headroom", "redundancy",
-    "load_gbps",
+    "load_gbps", "confidence", "measured_only",
 )  # fmt: skip
 
 
@@ -34,7 +35,7 @@ _OF_FLEETS = (
     ),
 )  # fmt: skip
 def plan(
-    model: str, *, to: Output, gpu: Sequence[str] = ("h100-sxm",), slo: str | None = None,
+    model: str, *, to: Output, gpu: Sequence[str] = ("h100-sxm",), slo: Sequence[str] = (),
     subject_to: str | None = None, ttft: float | None = None, tpot: float | None = None, max: str | None = None,
     find: str | None = None, **asked: Any,
 ) -> None:  # fmt: skip
@@ -64,10 +65,9 @@ def _answered(
     if least is not None:
         _refuse(part_of(asked, _STATIC), f"has no part in --find {least}")
     match least:
-        case None:
-            return run(model, gpus, slo, **asked)
-        case "gpus":
-            return fewest_gpus(model, gpus, slo, **asked)
+        case None | "gpus":
+            with counting("plan") as progress:
+                return (fewest_gpus if least else run)(model, gpus, slo, progress=progress, **asked)
         case "price":
             return break_even_prices(model, gpus, slo, **asked)
         case _:
@@ -99,11 +99,15 @@ def _one_deployment(
     return inverse.largest("users" if largest == "concurrency" else largest, model, gpus[0], slo or "", **given)
 
 
-def _objectives(slo: str | None, subject_to: str | None, limits: dict[str, float | None], static: bool) -> str | None:
+def _objectives(
+    slo: Sequence[str], subject_to: str | None, limits: dict[str, float | None], static: bool
+) -> str | None:
     """Said in one of three ways; `limits` in ms are 95th percentiles, or of a static batch the mean."""
     statistic = "" if static else "p95 "
     listed = [f"{statistic}{metric}<{limit:.12g}ms" for metric, limit in limits.items() if limit is not None]
-    said = [each for each in (slo, subject_to, ", ".join(listed) or None) if each is not None]
+    said = [
+        each for each in (", ".join(slo) if slo else None, subject_to, ", ".join(listed) or None) if each is not None
+    ]
     if len(said) > 1:
         raise InputError("--slo, --subject-to, and --ttft with --tpot say the same thing; give one")
     return said[0] if said else None

@@ -140,8 +140,7 @@ def _deliver(
 
     from rooflinekit.decision.sweeping.output import SUFFIXES, check_suffix, write_table
     from rooflinekit.decision.sweeping.sweep import WORKBOOKS
-    from rooflinekit.decision.sweeping.workbook import Sheet
-    from rooflinekit.decision.sweeping.workbook_out import write_beside
+    from rooflinekit.decision.sweeping.workbook import Sheet, write_beside
 
     out, format = to.out, to.format
     if out is not None and isinstance(source, Sheet) and out.suffix.lower() in WORKBOOKS:

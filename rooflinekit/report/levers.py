@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rooflinekit.decision.sensitivity.levers import Levers, MoveResult
+from rooflinekit.decision.sensitivity.levers import NO_CHANGE, Levers, MoveResult
 from rooflinekit.model.types.units import format_bytes, format_time
 from rooflinekit.report.document import Document, Items, Section, Table, Words, footer, machine, origin
+from rooflinekit.specs.calibration.evidence import EVIDENCE
 
 __all__ = ["document"]
 
@@ -22,7 +23,7 @@ _NAMES = {
 _SMALL = 5e-3
 _RATIOS = ("ttft", "tpot", "throughput", "cost")
 _OF = ["of", "TTFT", "TPOT", "tok/s", "cost"]
-_MOVE = ["move", "TTFT", "TPOT", "tok/s/GPU", "cost", "GPUs", "USD/Mtok"]
+_MOVE = ["move", "TTFT", "TPOT", "tok/s/GPU", "cost", "GPUs", "USD/Mtok", "evidence"]
 
 
 def document(found: Levers) -> Document:
@@ -32,7 +33,11 @@ def document(found: Levers) -> Document:
     priced = f"{now.gpu_seconds_per_token * 1e6:.3g} GPU seconds" if cost is None else f"{cost:.3g} USD"
     load = f"batch {i['batch']}" if i["batch"] is not None else f"closed loop of {i['concurrency']} users"
     cached = f" ({i['cached']} cached)" if i["cached"] else ""
-    possible = [move for move in found.moves if move.possible]
+    possible = [move for move in found.moves if move.possible and move.reason != NO_CHANGE]
+    idle = [move.move for move in found.moves if move.reason == NO_CHANGE]
+    same = [f"{NO_CHANGE}: {', '.join(idle)}"] if idle else []
+    strong = [move for move in possible if not _weaker(move, found)]
+    weak = [move for move in possible if _weaker(move, found)]
     refused = (f"not possible: {move.move}: {move.reason}" for move in found.moves if not move.possible)
     return [
         Section(f"levers of {found.model} on {machine(found.gpu, now.gpus, i)}, {found.engine}", [Words(
@@ -46,10 +51,15 @@ def document(found: Levers) -> Document:
         Section("", [Words(found.sentence, indent="")]),
         Section("elasticity: percent by which each changes for one percent more", [Table(_OF, _slopes(found))]),
         Section(f"moves, best for {found.by} first: each over what it is now",
-                [Table(_MOVE, [_row(move) for move in possible])]),
-        Section("", [Items(*refused, *_notes(found, possible))]),
+                [Table(_MOVE, [_row(move) for move in strong])]),
+        Section("on weaker evidence than now, apart" if weak else "", [Table(_MOVE, [_row(move) for move in weak])]),
+        Section("", [Items(*refused, *same, *_notes(found, possible))]),
         footer(origin(found.calibration), found.warnings, found.version),
     ]  # fmt: skip
+
+
+def _weaker(move: MoveResult, found: Levers) -> bool:
+    return EVIDENCE.index(move.evidence or found.evidence) > EVIDENCE.index(found.evidence)
 
 
 def _slopes(found: Levers) -> list[list[str]]:
@@ -70,9 +80,9 @@ def _slope(value: float) -> str:
 def _row(move: MoveResult) -> list[str]:
     now = move.answer
     if now is None:
-        return [move.move, *["-"] * 6]
+        return [move.move, *["-"] * 7]
     usd = "-" if now.usd_per_million_output is None else f"{now.usd_per_million_output:.3g}"
-    return [move.move, *(_ratio(move.ratio[name]) for name in _RATIOS), str(now.gpus), usd]
+    return [move.move, *(_ratio(move.ratio[name]) for name in _RATIOS), str(now.gpus), usd, move.evidence or "-"]
 
 
 def _ratio(value: float | None) -> str:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
+from rooflinekit.decision.economics.price import HourlyPrice
 from rooflinekit.decision.planning.cost import Point
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
 from rooflinekit.model.types.units import format_time
 from rooflinekit.report.document import Document, Facts, Items, Section, Table, Words
 
-__all__ = ["document", "rows"]
+__all__ = ["document"]
 
 _SHOWN, _EXPLAINED, _POINTS = 8, 5, 7
-_LEAST = 4  # columns of the candidates that are always shown
-_STATISTICS = ("mean", "p50", "p95", "p99")
 _METRICS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2EL": "e2el_ms"}
 
 
 def document(answer: PlanAnswer) -> Document:
     """The whole answer."""
     rest = len(answer.candidates) - _SHOWN
-    told = [f"and {rest} more that cost more"] if rest > 0 else []
-    told.append("* confirmed by simulation, whose percentiles are shown; load: of what the objectives allow")
+    told = [f"and {rest} more (--format json or csv)"] if rest > 0 else []
+    told.append(
+        "* the simulation agrees, and its times are shown; the others are figures of the formula. At risk: the "
+        f"objective that is least likely to hold, and how likely it is ({answer.confidence * 100:g} % asked); load: of "
+        "what the objectives allow"
+    )
     lost = [f"{number}  {other.lost}" for number, other in enumerate(answer.candidates[1:], 2)]
     return [
         Section(f"{answer.model}: {answer.question}", [Words(", ".join(answer.slo))]),
@@ -35,63 +39,25 @@ def document(answer: PlanAnswer) -> Document:
     ]
 
 
-def rows(answer: PlanAnswer) -> list[dict[str, object]]:
-    """One flat row a candidate."""
-    return [
-        {
-            "rank": rank, "kind": each.kind, "plan": _plan(each), "gpu": _joined(each, "gpu"), "gpus": each.gpus,
-            "replicas": each.replicas, "usd_per_hour": each.cost.usd_per_hour,
-            "cached_input_usd_per_million": each.cost.cached_input_usd, "input_usd_per_million": each.cost.input_usd,
-            "output_usd_per_million": each.cost.output_usd, "usd_per_million_tokens": each.cost.million_tokens_usd,
-            "watts": each.cost.watts, "joules_per_output_token": each.cost.joules_per_output_token,
-            **{f"{kind}_{metric}_{name}": (table or {}).get(metric, {}).get(name)
-               for kind, table in (("predicted", each.predicted), ("simulated", each.simulated))
-               for metric in _METRICS.values() for name in _STATISTICS},
-            "confirmed": each.confirmed, "lost": each.lost,
-        }
-        for rank, each in enumerate(answer.candidates, 1)
-    ]  # fmt: skip
-
-
 def _candidates(answer: PlanAnswer) -> Table:
-    named = [name.rpartition(" <= ")[0] for name in answer.slo][:2]
-    several = len({fleet.scenario["engine"] for each in answer.candidates for fleet in each.fleets}) > 1
-    head = ["", "gpu", "replicas", "GPUs", "$/h", "$/Mtok", *named, "load"]
+    """The first eight and the best of each level of evidence, with the objective that is most at risk."""
+    shown = [*enumerate(answer.candidates, 1)]
+    firsts = {each.evidence: place for place, each in reversed(shown)}
+    several = len({each.engine for each in answer.candidates}) > 1
+    head = ["", "gpu", "replicas", "GPUs", "$/h", "evidence", "at risk", "holds", "load", "$/Mtok"]
     rows = []
-    for rank, each in enumerate(answer.candidates[:_SHOWN], 1):
-        plan = f"{_plan(each)} {_joined(each, 'engine')}" if several else _plan(each)
-        money = [_dollars(each.cost.usd_per_hour), _small(each.cost.million_tokens_usd)]
-        latencies = [_statistic(each, name) for name in named]
-        mark = "*" if each.confirmed else ""
-        rows.append([f"{rank}{mark}", _joined(each, "gpu"), plan, str(each.gpus), *money, *latencies, _busy(each)])
-    return Table(head, rows, left=(0, 1, 2), drop=range(len(head) - 1, _LEAST - 1, -1))
-
-
-def _joined(candidate: Candidate, key: str) -> str:
-    return "+".join(dict.fromkeys(str(fleet.scenario[key]) for fleet in candidate.fleets))
-
-
-def _plan(candidate: Candidate) -> str:
-    """`11 x TP2`, or `8P TP2 + 3D TP2`."""
-    pieces = []
-    for fleet in candidate.fleets:
-        role = {"prefill": "P", "decode": "D"}.get(fleet.role, "")
-        formats = "".join(f" {fleet.scenario[key]}" for key in ("weights", "kv") if key in fleet.scenario)
-        sign = f"{fleet.replicas}{role}" if role else f"{fleet.replicas} x"
-        pieces.append(f"{sign} {split_name(fleet.scenario)}{formats}")
-    return " + ".join(pieces)
-
-
-def _statistic(candidate: Candidate, name: str) -> str:
-    """What the simulation says of an objective, else the formula."""
-    statistic, metric = name.split()
-    value = (candidate.simulated or candidate.predicted)[f"{metric.lower()}_ms"].get(statistic)
-    return "-" if value is None else format_time(value / 1e3)
-
-
-def _busy(candidate: Candidate) -> str:
-    """Load over what the objectives allow, of the fullest part."""
-    return f"{1.0 - min(fleet.headroom for fleet in candidate.fleets):.0%}"
+    for rank, each in shown:
+        if rank > _SHOWN and rank not in firsts.values():
+            continue
+        name, chance = each.risk
+        risk = f"{name.rpartition(' <= ')[0]} {_time(each.latency(name))}"
+        holds = "-" if chance is None else f"{min(math.floor(chance * 100), 99)} %"
+        mark, load = "*" if each.confirmed else "", 1.0 - min(fleet.headroom for fleet in each.fleets)
+        hour, million = _dollars(each.cost.usd_per_hour), _small(each.cost.million_tokens_usd)
+        plan = f"{each.name} {each.engine}" if several else each.name
+        row = [f"{rank}{mark}", each.gpu, plan, f"{each.gpus:,}", hour, each.evidence]
+        rows.append([*row, risk, holds, f"{load:.0%}", million])
+    return Table(head, rows, left=(0, 1, 2, 5, 6), gap=1, drop=(9, 8))
 
 
 def _latencies(best: Candidate) -> Table:
@@ -143,7 +109,7 @@ def _fleet(fleet: Fleet) -> Iterator[tuple[str, str]]:
 
 def _front(points: Sequence[Point]) -> Table:
     """Speed against use, thinned."""
-    speed = [point for point in points if "speed" in point.on]
+    speed = sorted((point for point in points if "speed" in point.on), key=lambda point: point.load)
     if len(speed) > _POINTS:
         speed = [speed[round(place * (len(speed) - 1) / (_POINTS - 1))] for place in range(_POINTS)]
     head = ["Pareto front", "", "load", "tok/s/user", "tok/s/GPU", "TTFT", "request", "$/Mtok"]
@@ -159,10 +125,10 @@ def _front(points: Sequence[Point]) -> Table:
 
 
 def _notes(answer: PlanAnswer) -> Iterator[str]:
+    yield from answer.stand_ins
     for gpu, price in answer.prices.items():
         if price is not None:
-            span = f", quotes from ${price['low']:g} to ${price['high']:g}" if price["low"] and price["high"] else ""
-            yield f"{gpu}: ${price['usd_per_gpu_hour']:g} a GPU-hour ({price['source']}{span})"
+            yield f"{gpu}: {HourlyPrice(**price)}"
     yield from answer.warnings
     yield f"{answer.tried} settings were tried; {len(answer.refused)} deployments refused (--format json names them)"
 

@@ -106,12 +106,15 @@ _WalkInputs = _object(
 _Times = _object("Times", **dict.fromkeys(("p50", "p90", "p99"), _Size | None))
 _Shares = _object("Shares", **dict.fromkeys(_REGIMES, _Size))
 _Price = _object("Price", usd_per_gpu_hour=_Size, source=str)
-_QuotedPrice: Any = _object("QuotedPrice", usd_per_gpu_hour=_Size, source=str, low=_Size | None, high=_Size | None)
+_QuotedPrice: Any = _object(
+    "QuotedPrice", usd_per_gpu_hour=_Size, source=str, low=_Size | None, high=_Size | None, term=str
+)
 _Traffic = _object(
     "Traffic",
     **dict.fromkeys(("rate", "users"), _Size | None),
     **dict.fromkeys(("isl_mean", "isl_cv", "osl_mean", "osl_cv", "arrival_cv", "peak", "peak_load"), _Size),
     trace=str | None,
+    span_s=_Size | None,
 )
 _Million = _object("Million", **dict.fromkeys(("cached_input", "input", "output", "all"), _Size | None))
 _Part: Any = _object("Part", what=str, value=_Signed)
@@ -161,13 +164,13 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
     Node: {"formula": str | None},
     Fleet: {"gpus": _Count},
     PlanAnswer: {
-        "question": None, "traffic": _Traffic, "slo": list[str], "prices": dict[str, _QuotedPrice | None],
-        "best": Candidate,
+        "question": None, "traffic": _Traffic, "prices": dict[str, _QuotedPrice | None], "best": Candidate,
+        **dict.fromkeys(("slo", "stand_ins"), list[str]),
     },
     Candidate: {
         "fleets": None, "cost": None, **dict.fromkeys(("gpus", "replicas"), _Count),
         **dict.fromkeys(("usd_per_hour", "joules_per_output_token", "watts", "output_tok_s"), _Size | None),
-        "usd_per_million_tokens": _Million,
+        "usd_per_million_tokens": _Million, "evidence": _one_of(EVIDENCE),
     },
     LoadResult: {
         "percentiles": _object("Percentiles", **dict.fromkeys(("ttft_ms", "tpot_ms", "e2e_ms"), _Times)),
@@ -178,7 +181,10 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
         "bound": _one_of(_REGIMES), "dtype": _Dtype, "family": _one_of((*FAMILIES, "host")), "count": _Count,
     },
     Elasticity: dict.fromkeys(_LEVERS, _Signed),
-    MoveResult: {"ratio": _object("Ratio", **dict.fromkeys(_LEVERS, NotRequired[_Size | None]))},
+    MoveResult: {
+        "evidence": _one_of(EVIDENCE) | None,
+        "ratio": _object("Ratio", **dict.fromkeys(_LEVERS, NotRequired[_Size | None])),
+    },
 }  # fmt: skip
 #: What a candidate of a plan has besides, by its kind; an aggregated one has the keys of its only fleet.
 _KINDS: Mapping[str, Mapping[str, Any]] = {

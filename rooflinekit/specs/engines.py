@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from rooflinekit.model.types.engine import Budget, Engine, MemoryRule, Pair, StepCosts
+from rooflinekit.model.types.engine import Budget, Engine, LoadEnds, MemoryRule, Pair, StepCosts
 from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.model.types.hardware import Provenance
 from rooflinekit.specs.files import kept
@@ -129,7 +129,8 @@ def _engine(path: Path, _: Path, name: str, version: str | None) -> Engine:
     if steps is None:
         return engine
     costs, origins = read_step_costs(steps.section("costs"))
-    return replace(engine, costs=costs, provenance=(*provenance, *origins))
+    loaded, tested = _load_ends(steps.section("loaded")) if steps.has("loaded") else (LoadEnds(), ())
+    return replace(engine, costs=costs, loaded=loaded, provenance=(*provenance, *origins, *tested))
 
 
 def engine_version_of(name: str, text: str) -> str | None:
@@ -177,7 +178,7 @@ def _read_ranges(path: Path) -> list[Section]:
     root.expect(("steps",), ("sources",))
     ranges = root.entries("steps")
     for part in ranges:
-        part.expect((), ("since", "released", "costs"))
+        part.expect((), ("since", "released", "costs", "loaded"))
     return ranges
 
 
@@ -242,6 +243,25 @@ def read_step_costs(section: Section) -> tuple[StepCosts, tuple[Provenance, ...]
         spread[key] = _cost(entry, key, "spread") if entry.has("spread") else 0.0
         provenance.append(_cited(entry, fact, key, chosen[key], "" if key in _MOST else "s"))
     return StepCosts(**chosen, spread=spread), tuple(provenance)
+
+
+def _load_ends(section: Section) -> tuple[LoadEnds, tuple[Provenance, ...]]:
+    """The factors of intervals under load; raises SpecError for anything but pairs above 0."""
+    section.expect((), tuple(described(LoadEnds)[1]))
+    pairs: dict[str, Pair] = {}
+    provenance = []
+    for key in section.data:
+        entry = section.section(key)
+        fact = entry.read(_Fact)
+        if not isinstance(fact.value, list) or len(fact.value) != 2:
+            entry.refuse("value", f"{fact.value!r} is not a pair of factors")
+        low, high = (entry.number_in("value", value) for value in fact.value)
+        if min(low, high) <= 0.0:
+            entry.refuse("value", f"{fact.value!r} has a factor that is not above 0")
+        pairs[key] = (low, high)
+        for value, end in zip(pairs[key], ("low", "high"), strict=True):
+            provenance.append(_cited(entry, fact, f"loaded.{key}.{end}", value, ""))
+    return LoadEnds(**pairs), tuple(provenance)
 
 
 def _cost(entry: Section, key: str, part: str) -> float:

@@ -418,7 +418,7 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
     plan = resolved.plan
     # A PUE alone is about energy, not about the price.
     money = given if "purchase" in given else {key: value for key, value in given.items() if key != "pue"}
-    hour = read_price(plan.system.accelerator, money)
+    hour, said = read_price(plan.system.accelerator, money)
     room = float(slots(resolved.predictor, asked.prompt, asked.output))
     if room < 1.0:
         lengths = {"isl": int(asked.prompt), "osl": int(asked.output)}
@@ -446,5 +446,5 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
         recompute=naive_decoding(resolved.predictor, int(asked.prompt), int(asked.output)),
         waste=waste_cost(served, notes),
         eviction=eviction_cost(served, notes),
-        warnings=(*resolved.warnings, *notes),
+        warnings=(*resolved.warnings, *said, *notes),
     )

@@ -107,6 +107,20 @@ class StepCosts:
 
 
 @dataclass(frozen=True)
+class LoadEnds:
+    """How far the 90 % interval of times under load reaches beyond that of the steps they are made of.
+
+    Pairs of factors: the low end is divided by the first, the high end multiplied by the second; below 1 an end comes
+    nearer. Quantiles of measured / end in published loads whose model the prediction had not seen
+    (benchmarks/fit_load_ends.py).
+    """
+
+    ttft: Pair = (1.0, 1.0)  #: with a place for every request
+    tpot: Pair = (1.0, 1.0)  #: the same
+    full: Pair = (1.0, 1.0)  #: of both where every request waits for a place, from the throughput of offline queues
+
+
+@dataclass(frozen=True)
 class ServedCosts:
     """Step costs of one deployment, from benchmark files; they hold for this accelerator and range of versions alone.
 
@@ -135,6 +149,7 @@ class Engine:
     until: str  #: first version that it no longer describes; "" if it describes the newest
     memory: MemoryRule
     costs: StepCosts = StepCosts()
+    loaded: LoadEnds = LoadEnds()
     provenance: tuple[Provenance, ...] = ()
 
 

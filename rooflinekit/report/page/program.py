@@ -63,7 +63,7 @@ class Program:
         self._functions: dict[tuple[Any, ...], list[tuple[Kernel, Instance]]] = {}
         self._calls: dict[tuple[Any, ...], list[KernelTime]] = {}
         self._phased: set[Operation] = set()  #: that ask which sequences are prompts and which answers
-        self._kept: list[Any] = []  # what keys name by its identity
+        self._kept: list[Any] = []  # what keys name by its place
 
     def write(self, predictor: Predictor, question: LoadQuestion | None = None, fixed: bool = False) -> Written:
         """Trace a deployment; its second function answers `question`, and `fixed` says that the context is given."""
@@ -173,11 +173,18 @@ class Program:
             self._calls[place] = [_called(function, values) for function in self._functions[key]]
         return self._calls[place]
 
+    def place(self, part: Any) -> int:
+        """The place of the first that is equal to it."""
+        for place, known in enumerate(self._kept):
+            if known is part or (type(known) is type(part) and known == part):
+                return place
+        self._kept.append(part)
+        return len(self._kept) - 1
+
     def _traced(
         self, plan: _Outlined, operation: tuple[Operation, int], pattern: Any, names: list[str], costs: StepCosts | None
     ) -> tuple[list[tuple[Kernel, Instance]], bool]:
         """The kernels as functions of the names in a pattern, and whether they touch the cache."""
-        self._kept.append(plan)
         timed = list[KernelTime]()
 
         def run(speed: Any, **given: Any) -> list[list[Any]]:
@@ -221,8 +228,12 @@ class _Outlined(Plan):
     def key(self) -> tuple[Any, ...]:
         """What the kernels of an operation depend on besides the batch and the format of the cache."""
         precision, deployment = self.precision, self.deployment
-        parts = id(self.system), id(self.calibration), id(self.engine)
-        return *parts, precision.stream, deployment.dp, deployment.cp
+        return (
+            *map(self.program.place, (self.system, self.calibration, self.engine)),
+            precision.stream,
+            deployment.dp,
+            deployment.cp,
+        )
 
     def run(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> tuple[KernelTime, ...]:
         """The kernels of a step with their times, as calls."""
