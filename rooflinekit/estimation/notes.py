@@ -173,7 +173,9 @@ def misfit(predictor: Predictor, work: Workload, answer: Estimate) -> str:
     memory = predictor.evaluate(work).memory
     remedies = list(_remedies(predictor, work, answer))
     advice = (
-        f"; would fit: {', or '.join(remedies)}" if remedies else "; no tp, smaller batch or 8-bit weights would fit"
+        f"; would fit: {', or '.join(remedies)}"
+        if remedies
+        else "; no memory fraction, tp, smaller batch or 8-bit weights would fit"
     )
     return (
         f"{answer.model} on {answer.gpu} does not fit: {_over(memory)}{advice} (--allow-oom prints the numbers anyway)"
@@ -184,7 +186,13 @@ def _remedies(predictor: Predictor, work: Workload, answer: Estimate) -> Iterabl
     """Changes of one thing that would make it fit, each checked."""
     if answer.memory.max_batch >= 1:
         yield f"--batch {answer.memory.max_batch}"
-    plan = predictor.plan
+    plan, rule = predictor.plan, predictor.memory
+    shares = sorted((percent / 100 for percent in range(5, 100)), key=lambda share: abs(share - rule.fraction))
+    for share in shares if rule.rule.budget != "none" else ():
+        shared = replace(rule, fraction=share)
+        if shared.evaluate(work.batch, work.longest_context, work.isl - work.cached).fits:
+            yield f"--memory-fraction {share:g}"
+            break
     changes = [("tp", tp) for tp in range(plan.deployment.tp + 1, plan.system.domain_size + 1)]
     fitting = [
         f"--{key} {value}" for key, value in changes if _fits(predictor, replace(plan.deployment, tp=value), work)

@@ -27,7 +27,7 @@ _VERSION = r"(?i)[vb]?\d+(?:\.\d+)*(?:[.+-]?[a-z][\w.+-]*)?"
 _SPELLINGS = {"trtllm": "trt-?llm|tensorrt-?llm", "vllm": "vllm", "gpt-fast": "gpt-?fast"}
 _BYTES = {
     "large", "context", "non_torch", "graphs", "graphs_per_layer", "layer_base", "sampler_base", "state_base",
-    "loading", "slack",
+    "loading", "slack", "context_base", "communicator_pcie",
 }  # fmt: skip
 # the fields of a memory rule that are in bytes
 
@@ -35,6 +35,7 @@ _PARTS = {
     **dict.fromkeys(("context", "non_torch"), (".one", ".several")),
     **dict.fromkeys(("token_budget", "max_num_seqs"), (".small", ".large")),
     "mxfp4_multiple": (".inputs", ".outputs"),
+    "communicator_pcie": (".four", ".eight"),
 }  # what the two numbers of a pair are
 
 _MOST = {"hidden": 1.0, "grouped": 20.0, "memory": 10.0, "compute": 10.0, "interval": 100.0}
@@ -218,7 +219,7 @@ def _memory_rule(section: Section) -> tuple[MemoryRule, tuple[Provenance, ...]]:
         values = fact.value if isinstance(fact.value, list) else [fact.value]
         if len(values) not in ((1, 2) if kind == Pair else (1,)):
             entry.refuse("value", f"{fact.value!r} has the wrong length")
-        unit = "B" if key in _BYTES else ""
+        unit = "B/s" if key == "communicator_links" else "B" if key in _BYTES else ""
         read = [entry.quantity_in("value", v, unit) if unit else entry.number_in("value", v) for v in values]
         for value, part in zip(read, _PARTS.get(key, ("",)) if len(read) > 1 else ("",), strict=True):
             provenance.append(_cited(entry, fact, f"memory.{key}{part}", value, unit))

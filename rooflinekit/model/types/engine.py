@@ -47,6 +47,10 @@ class MemoryRule:
     chunked: bool = True  #: False: that step has a whole prompt of the longest length
     context: Pair = (0.0, 0.0)  #: CUDA context and first buffers of the communicator
     context_counts: bool = True  #: whether the budget pays for them
+    context_base: float = 0.0  #: of the context, what it takes whatever the cores
+    context_cores: float = 0.0  #: of the accelerator that `context` was measured on; 0: the same on every one
+    communicator_links: float = 0.0  #: bandwidth of its links [B/s]
+    communicator_pcie: Pair = (0.0, 0.0)  #: what its buffers take over PCI Express with 4 accelerators, and with 8
     non_torch: Pair = (0.0, 0.0)  #: growth outside the allocator while the model loads and runs
     loading: float = 0.0  #: what loading takes besides the tensors, in what the engine calls weights
     graphs: float = 0.0  #: CUDA graphs: a fixed part
