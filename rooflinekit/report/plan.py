@@ -55,9 +55,9 @@ def _candidates(answer: PlanAnswer) -> Table:
         mark, load = "*" if each.confirmed else "", 1.0 - min(fleet.headroom for fleet in each.fleets)
         hour, million = _dollars(each.cost.usd_per_hour), _small(each.cost.million_tokens_usd)
         plan = f"{each.name} {each.engine}" if several else each.name
-        row = [f"{rank}{mark}", each.gpu, plan, f"{each.gpus:,}", hour, each.evidence]
+        row = [f"{rank}{mark}", each.gpu, plan, f"{each.gpus:,}", hour, each.evidence.removeprefix("fitted ")]
         rows.append([*row, risk, holds, f"{load:.0%}", million])
-    return Table(head, rows, left=(0, 1, 2, 5, 6), gap=1, drop=(9, 8))
+    return Table(head, rows, left=(0, 1, 2, 5, 6), gap=1, drop=(9, 8, 5))
 
 
 def _latencies(best: Candidate) -> Table:

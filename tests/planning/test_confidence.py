@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.economics.price import quotes_of
+from rooflinekit.decision.planning import confirm
 from rooflinekit.decision.planning.confirm import play
 from rooflinekit.decision.planning.demand import read_demand
 from rooflinekit.decision.planning.fleet import Option, Part, ability, lay_out
@@ -133,8 +134,8 @@ def test_what_is_not_measured_stands_apart_and_says_when_it_would_win(compared: 
 
 def test_the_objective_at_risk_and_the_evidence_stay_at_80_columns() -> None:
     done = CliRunner().invoke(app, [
-        "plan", MODEL, "--gpu", "h100-sxm,a100-sxm-80gb", "--rate", "40", "--isl", "1000", "--osl", "150", "--tp", "1",
-        "--confirm", "1", "--slo", "p95 ttft<1s", "--slo", "p95 tpot<30ms",
+        "plan", MODEL, "--gpu", "h100-sxm,a100-sxm-80gb,mi300x", "--rate", "400", "--isl", "1000", "--osl", "150",
+        "--tp", "1", "--confirm", "1", "--slo", "p95 ttft<1s", "--slo", "p95 tpot<30ms",
     ])  # fmt: skip
     (head,) = [line for line in done.stdout.splitlines() if "replicas" in line and "gpu" in line]
     assert all(f" {column}" in head for column in ("evidence", "at risk", "holds"))
@@ -201,3 +202,21 @@ def test_an_unused_price_is_a_note_and_a_file_prices_a_plan(tmp_path: Path) -> N
     assert "the price of b200-sxm is not used" in run.stdout
     other = CliRunner().invoke(app, ["cost", MODEL, "--price", "h200=2"])
     assert (other.exit_code, "the price of h200-sxm is not used" in other.stdout) == (0, True)
+
+
+def test_an_interrupt_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*told: Any, **more: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(confirm, "play", interrupted)
+    done = CliRunner().invoke(app, ["plan", MODEL, "--rate", "5", "--tp", "1", "--isl", "1000"])
+    assert done.exit_code == 130
+    assert "interrupted: 0 candidates were simulated" in done.stdout
+    assert "It was not simulated" in done.stdout
+
+
+def test_a_trace_of_one_request_is_no_rate(tmp_path: Path) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text("time_s,isl,osl\n3,100,10\n")
+    with pytest.raises(InputError, match=r"one\.csv: all requests come at one moment"):
+        rk.plan(MODEL, "h100-sxm", SLO, trace=path)

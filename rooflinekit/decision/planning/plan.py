@@ -221,6 +221,7 @@ class PlanAnswer(Answer):
     refused: tuple[Refusal, ...]
     tried: int
     prices: dict[str, dict[str, Any] | None]
+    interrupted: bool
     warnings: tuple[str, ...]
 
     @property
@@ -502,7 +503,7 @@ def plan(
     candidates = [_candidate(question, entry) for entry in order]
     best = candidates[0]
     lost = [replace(each, lost=lost_in_words(each, best, question.demand)) for each in candidates[1:]]
-    median = _median(question, order[0])
+    median = None if found.interrupted else _median(question, order[0])
     return PlanAnswer(
         version=__version__,
         model=load_model(question.model).value.name,
@@ -518,6 +519,7 @@ def plan(
         refused=tuple(found.refused),
         tried=found.tried,
         prices={gpu: None if price is None else price.to_dict() for gpu, price in question.tariff.prices.items()},
+        interrupted=found.interrupted,
         warnings=tuple(dict.fromkeys(warnings(question, found, order))),
     )
 

@@ -191,6 +191,7 @@ class Found:
     tried: int = 0
     near: list[tuple[Near, ...]] = field(default_factory=list)  #: objectives that fail without waiting, by deployment
     notes: list[str] = field(default_factory=list)
+    interrupted: bool = False  #: while candidates were simulated
 
 
 def search(question: PlanQuestion) -> Found:
