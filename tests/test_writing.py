@@ -102,3 +102,16 @@ def test_a_folder_that_cannot_be_written_to_is_said_before_the_work(monkeypatch:
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(rk.InputError, match="cannot be written to"):
         check_target(Path("out.xlsx"), False)
+
+
+@pytest.mark.parametrize(("words", "name"), [
+    (["workbook", "--model", "gpt2", "--tp", "1"], "workbook.xlsx"), (["report", "gpt2"], "report.html"),
+])  # fmt: skip
+def test_the_usual_file_is_not_overwritten_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text("mine")
+    result = CliRunner().invoke(app, words)
+    assert (result.exit_code, (tmp_path / name).read_text()) == (2, "mine")
+    assert f"{name} exists; add --force" in result.stderr
