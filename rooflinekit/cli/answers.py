@@ -205,6 +205,7 @@ def launch(model: str | None, *, to: Output, **scenario: Any) -> None:
     made, out = export(model, **scenario), to.out
     if out is not None and (out.is_dir() or str(out).endswith("/") or not (out.exists() or out.suffix)):
         return _write(made, out, to)
+    to.check()
     return to.emit(launch_script(made)) if to.format == "table" else to.show(made)
 
 
@@ -328,6 +329,7 @@ def gpus(*, to: Output) -> None:
 def _list(rows: list[dict[str, Any]], to: Output) -> None:
     from rooflinekit.report.catalogue import listed
 
+    to.check()
     to.write(lambda: rows, lambda: rows, lambda: listed(rows, everything=to.format == "md"))
 
 
@@ -345,6 +347,7 @@ def show(name: str | None, *, to: Output, template: str | None = None) -> None:
     from rooflinekit.specs import accelerator_template, load_accelerator, load_model
     from rooflinekit.specs.locate import kind_of_file, unknown_name
 
+    to.check()
     if template is not None:
         if template not in ("gpu", "accelerator"):
             raise InputError(f"no template for {template!r}; nearest: gpu")

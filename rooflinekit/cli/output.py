@@ -79,15 +79,15 @@ class Output(NamedTuple):
 
 
 def emit(text: str, out: Path | None = None, force: bool = False) -> None:
-    """Print the text, or write it to `out`.
+    """Print the text, or write it to `out`, which has been checked: what is there now is another's, and both stay.
 
-    Raises InputError if `out` exists and may not be overwritten, or its folder does not exist.
+    Raises InputError then, and OSError.
     """
+    text = text.rstrip("\n") + "\n"
     if out is None:
-        return _print(text.rstrip("\n") + "\n")
-    check_target(out, force)
-    write_whole(out, (text.rstrip("\n") + "\n").encode(), force)
-    return None
+        _print(text)
+    else:
+        write_whole(out, text.encode(), force)
 
 
 def _print(text: str) -> None:
