@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import or_
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, get_args
@@ -50,7 +52,8 @@ def _checks() -> TypeAdapter[Any]:
         "disaggregated": _object(**candidate, prefill=_object(**fleet), decode=_object(**fleet)),
         "mixed": _object(**candidate, fleet=Annotated[list[_object(**fleet)], Field(min_length=1)]),  # type: ignore[misc]
     }
-    one = Annotated[tuple(Annotated[kind, Tag(name)] for name, kind in kinds.items()), Discriminator(_kind)]
+    tagged: Any = reduce(or_, (Annotated[kind, Tag(name)] for name, kind in kinds.items()))
+    one: Any = Annotated[tagged, Discriminator(_kind)]
     point = _object(scenario=scenario, tok_s_per_user=positive, tok_s_per_gpu=positive, e2el_ms=positive,
                     usd_per_million_tokens=size | None, on=list[str])  # fmt: skip
     return TypeAdapter(_object(
