@@ -130,12 +130,11 @@ class Program:
             own = {entry.name: getattr(plan, entry.name) for entry in fields(Plan)}
             return _Outlined(**own, program=self, speed=speed)
 
-        found: Any = replace(predictor, plan=outlined(predictor.plan))
+        plan = outlined(predictor.plan)
         if not isinstance(predictor, SpeculativePredictor):
-            return found
-        steps = {name: getattr(predictor.draft, name) for name in ("first", "later")}
-        steps = {name: plan and outlined(plan) for name, plan in steps.items()}
-        return replace(found, draft=replace(predictor.draft, **steps))
+            return replace(predictor, plan=plan)
+        first, later = (part and outlined(part) for part in (predictor.draft.first, predictor.draft.later))
+        return replace(predictor, plan=plan, draft=replace(predictor.draft, first=first, later=later))
 
     def kernels(
         self, plan: _Outlined, operation: tuple[int, tuple[Operation, int]], batch: Batch, costs: StepCosts | None
