@@ -114,7 +114,7 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
         value = keys.config[key]
         keys.note(key, shown(value))
         if isinstance(value, list):
-            keys.choices(key, None, tuple(known))
+            keys.entries(key, None, tuple(known))
         elif (keys.flag(key, known[0]) if isinstance(known[0], bool) else value) not in known:
             keys.refuse(key, f"is not understood; known: {', '.join(map(shown, known))}", ArchitectureError)
     layers = _layers(r)
