@@ -73,7 +73,8 @@ class CacheLaw:
         >>> CacheLaw(((4096.0, 10.0), (math.inf, 1.0)), 5.0).bytes(5000.0)
         45965.0
         """
-        allocated = context if self.block == 1 else ceil_div(context, float(self.block)) * self.block
+        block = fact(self.block, "block", "tokens of one block of the cache", source="the engine's block size")
+        allocated = context if self.block == 1 else ceil_div(context, block) * block
         total: Numeric = self.state_bytes
         for cap, slope in self.slopes:
             total = total + slope * (allocated if cap == math.inf else minimum(allocated, cap))
@@ -101,7 +102,7 @@ class CacheLaw:
         reached = 0.0
         for index, (cap, _) in enumerate(self.slopes):
             slope = sum(later for _, later in self.slopes[index:])
-            step = minimum(maximum(left, 0.0) / slope, cap - reached)
+            step = minimum(maximum(left, 0.0) / slope, cap if cap == math.inf else cap - reached)
             context, left, reached = context + step, left - step * slope, cap
         whole = floor_div(context, float(self.block)) * self.block
         whole = where(self.bytes(whole + self.block) <= budget, whole + self.block, whole)  # lost to rounding
