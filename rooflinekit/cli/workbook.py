@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import command
 from rooflinekit.cli.output import Output, emit
-from rooflinekit.decision.economics.price import price_among
+from rooflinekit.decision.economics.price import price_among, priced_names
 from rooflinekit.estimation.scenario import Layout, Prefix, Requests, Speculation, Workbook, Written
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs import load_accelerator
@@ -60,7 +60,10 @@ def workbook(*, to: Output, **said: Any) -> None:
         if isinstance(tokens := starts.get(key), str):
             raise InputError(f"{key} of a workbook is a number of tokens, not {tokens!r}")
     if isinstance(price := starts.get("price"), dict):
-        starts["price"] = price_among(price, [load_accelerator(gpu).value for gpu in choices.gpus])
+        names = {load_accelerator(gpu).value.name for gpu in choices.gpus}
+        starts["prices"] = priced_names(starts.pop("price"))
+        if not names & starts["prices"].keys():
+            price_among(price, [load_accelerator(gpu).value for gpu in choices.gpus])
     emit(_summary(out, write_workbook(out, choices, Planned(**starts))))
 
 

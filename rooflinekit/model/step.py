@@ -272,7 +272,7 @@ class Plan:
         """What the engine's loop turns over in this step."""
         new = batch.prefilling.tokens if batch.prefilling else 0.0
         return Iteration(
-            passes=named(maximum(ceil_div(new, self.token_budget), 1.0), *_PASSES),
+            passes=named(maximum(ceil_div(new, fact(self.token_budget, *_BUDGET)), 1.0), *_PASSES),
             sequences=batch.sequences,
             layers=self.model.depth,
             gpus=self._together,
@@ -313,4 +313,5 @@ def _as_run(deployment: Deployment, system: System) -> Deployment:
 
 _PAIR = 2
 _PARALLEL = "docs/parallelism.md"
+_BUDGET = "budget", "tokens of a step at most", "", "the engine's token budget"
 _PASSES = "passes", "engine steps: prompts beyond the token budget take several"

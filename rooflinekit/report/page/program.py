@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from rooflinekit.estimation.results import time_by_cause
 from rooflinekit.model.graph import Pool, Symbol, trace
-from rooflinekit.model.graph.templates import Instance, Library, Printed, array, call
+from rooflinekit.model.graph.javascript import Instance, Library, Printed, array, call
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.speculation import SpeculativePredictor
