@@ -225,7 +225,7 @@ class Calibration:
     date: str = ""
     defaults: Collection[str] = ()  #: families whose entry without a number format is that of another
     widening: Mapping[str, float] = field(default_factory=dict)
-    """Power of the interval's factor by family, where the calibration stands in for another accelerator or engine."""
+    """How much wider the interval is by family, a factor, where it stands in for another accelerator or engine."""
 
     served: ServedCosts | None = None
     """What benchmark files of one deployment added: the engine's costs there."""
@@ -235,10 +235,8 @@ class Calibration:
 
     def factor(self, kernel: Kernel, fit: FamilyFit) -> Numeric:
         """Upper end of the 90 % interval over the prediction, and the prediction over its lower end."""
-        factor, power = fit.regimes.factor(kernel), self.widening.get(kernel.family, 1.0)
-        if not self.measured(kernel):
-            power *= UNMEASURED
-        return minimum(factor if power == 1.0 else factor**power, WIDEST)
+        factor = fit.regimes.factor(kernel) * self.widening.get(kernel.family, 1.0)
+        return minimum(factor if self.measured(kernel) else factor**UNMEASURED, WIDEST)
 
     def measured(self, kernel: Kernel) -> bool:
         """Whether the kernel has a fit of its own, and not that of another number format."""

@@ -13,9 +13,9 @@ from rooflinekit.specs.calibration.load import calibration_names, load_calibrati
 from rooflinekit.specs.files import kept, once, read_yaml
 from rooflinekit.specs.locate import spec_dir
 
-__all__ = ["choose_calibration", "reach_of", "stand_in"]
+__all__ = ["REACH", "choose_calibration", "donors", "reach_of", "stand_in"]
 
-_REACH = {
+REACH = {
     "engine": "another engine on the same accelerator",
     "architecture": "the same architecture",
     "generation": "the nearest generation",
@@ -29,11 +29,11 @@ def choose_calibration(accelerator: Accelerator, engine: str) -> tuple[Calibrati
     Same accelerator with another engine first, then the same architecture, the nearest generation, the generic one;
     the interval is widened by what a transfer of that reach was measured to cost (calibrations/transfer.yaml).
     """
-    known, rule = calibration_names(), _rule()
+    known = calibration_names()
     own = f"{accelerator.name}--{engine}"
     if own in known and _is_shipped(accelerator):
         return load_calibration(own), None
-    donor = next(name for name, _ in _donors(accelerator, engine, rule) if name in known)
+    donor = next(name for name, _ in donors(accelerator, engine) if name in known)
     return stand_in(load_calibration(donor), accelerator, engine, home=_is_shipped(accelerator))
 
 
@@ -64,16 +64,16 @@ def stand_in(
         return calibration, None
     rule, reach = _rule(), reach_of(calibration, accelerator, engine)
     note = (
-        f"no calibration for {accelerator.name} with {engine} in use: {name} stands in ({_REACH[reach]}), "
+        f"no calibration for {accelerator.name} with {engine} in use: {name} stands in ({REACH[reach]}), "
         f"its intervals widened by the measured error of such transfers"
     )
-    return replace(calibration, widening={key: float(power) for key, power in rule["widening"][reach].items()}), note
+    return replace(calibration, widening={key: float(each) for key, each in rule["widening"][reach].items()}), note
 
 
 def reach_of(calibration: Calibration, accelerator: Accelerator, engine: str) -> str:
     """What a calibration reaches across to serve here: "engine", "architecture", "generation" or "generic"."""
     name = f"{calibration.accelerator}--{calibration.engine.split()[0]}"
-    return next((reach for donor, reach in _donors(accelerator, engine, _rule()) if donor == name), "generic")
+    return next((reach for donor, reach in donors(accelerator, engine) if donor == name), "generic")
 
 
 def _is_shipped(accelerator: Accelerator) -> bool:
@@ -85,8 +85,9 @@ def _rule() -> dict[str, Any]:
     return kept(read_yaml, spec_dir("accelerator") / "calibrations" / "transfer.yaml")
 
 
-def _donors(accelerator: Accelerator, engine: str, rule: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Candidates by growing distance, each with what it reaches across."""
+def donors(accelerator: Accelerator, engine: str) -> Iterator[tuple[str, str]]:
+    """Names of calibrations by growing distance, there or not, each with what it reaches across."""
+    rule = _rule()
     engines = [engine, *(each for each in rule["engines"] if each != engine)]
     family = accelerator.architecture.split()[0] if accelerator.architecture else ""
     places = [(accelerator.name, "engine")] if _is_shipped(accelerator) else []
