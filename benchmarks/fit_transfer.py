@@ -118,7 +118,7 @@ def main() -> None:
         rows = scores(arguments.tables)
         if arguments.cache:
             pd.to_pickle(rows, arguments.cache)
-    lines, tables = [], []
+    lines, tested, tables = [], [], []
     for reach in REACH:
         own = rows[rows["reach"] == reach]
         tried = {level: mean_cover(left_out(own, level)).mean() for level in _LEVELS}
@@ -127,14 +127,17 @@ def main() -> None:
         lines.append(f"  {reach}: {{{', '.join(f'{family}: {each:.2f}' for family, each in factors.items())}}}")
         found = left_out(own, level)
         tables.append(found.assign(reach=reach, level=level))
+        cover = 100.0 * mean_cover(found)
+        tested.append(f'  {reach}: "{cover.mean():.0f} % ({cover.min():.0f} to {cover.max():.0f} %)"')
         print(f"{reach}: level {level:.2f}, accelerators left out {tried[level]:.1%}")
         print(mean_cover(found).round(3).to_dict(), "\n", lines[-1])
     if arguments.out:
         pd.concat(tables).to_csv(arguments.out, index=False, float_format="%.3f")
     if arguments.write:
         text = arguments.write.read_text(encoding="utf-8")
-        kept = re.sub(r"(?m)^widening:\n(?:  .*\n)+", "", text)
-        arguments.write.write_text(kept + "\n".join(["widening:", *lines, ""]), encoding="utf-8")
+        kept = re.sub(r"(?m)^(?:widening|tested):\n(?:  .*\n)+", "", text)
+        lines = ["widening:", *lines, "tested:", *tested, ""]
+        arguments.write.write_text(kept + "\n".join(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.timing.calibrated import Calibration
+from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.specs.calibration.load import calibration_names, load_calibration
 from rooflinekit.specs.files import kept, once, read_yaml
+from rooflinekit.specs.hardware import load_accelerator
 from rooflinekit.specs.locate import spec_dir
 
 __all__ = ["REACH", "choose_calibration", "donors", "reach_of", "stand_in"]
 
+_ALIKE = 0.15  # of the larger peak
 REACH = {
     "engine": "another engine on the same accelerator",
+    "sibling": "the same architecture at the same peak",
     "architecture": "the same architecture",
     "generation": "the nearest generation",
     "generic": "an accelerator of another kind",
@@ -65,13 +69,14 @@ def stand_in(
     rule, reach = _rule(), reach_of(calibration, accelerator, engine)
     note = (
         f"no calibration for {accelerator.name} with {engine} in use: {name} stands in ({REACH[reach]}), "
-        f"its intervals widened by the measured error of such transfers"
+        f"its intervals widened by the measured error of such transfers, which held {rule['tested'][reach]} of the "
+        "kernels of accelerators left out"
     )
     return replace(calibration, widening={key: float(each) for key, each in rule["widening"][reach].items()}), note
 
 
 def reach_of(calibration: Calibration, accelerator: Accelerator, engine: str) -> str:
-    """What a calibration reaches across to serve here: "engine", "architecture", "generation" or "generic"."""
+    """What a calibration reaches across to serve here: one of `REACH`."""
     name = f"{calibration.accelerator}--{calibration.engine.split()[0]}"
     return next((reach for donor, reach in donors(accelerator, engine) if donor == name), "generic")
 
@@ -79,6 +84,13 @@ def reach_of(calibration: Calibration, accelerator: Accelerator, engine: str) ->
 def _is_shipped(accelerator: Accelerator) -> bool:
     """Whether it is the library's own, and not a file of the user's that happens to share a name."""
     return Path(accelerator.origin).parent == spec_dir("accelerator")
+
+
+def _alike(accelerator: Accelerator, name: str) -> bool:
+    """Whether the peaks in 16 bit are alike: one chip with another memory, link or power."""
+    peaks = [max((each.peak(dtype) for dtype in (Dtype.BF16, Dtype.FP16) if each.supports(dtype)), default=0.0)
+             for each in (accelerator, load_accelerator(name).value)]  # fmt: skip
+    return min(peaks) > (1.0 - _ALIKE) * max(peaks)
 
 
 def _rule() -> dict[str, Any]:
@@ -91,7 +103,8 @@ def donors(accelerator: Accelerator, engine: str) -> Iterator[tuple[str, str]]:
     engines = [engine, *(each for each in rule["engines"] if each != engine)]
     family = accelerator.architecture.split()[0] if accelerator.architecture else ""
     places = [(accelerator.name, "engine")] if _is_shipped(accelerator) else []
-    places += [(name, "architecture") for name in rule["architecture"].get(family, [])]
+    places += [(name, "sibling" if _alike(accelerator, name) else "architecture")
+               for name in rule["architecture"].get(family, [])]  # fmt: skip
     places += [(name, "generation") for name in rule["generation"].get(family, [])]
     places.append((rule["generic"], "generic"))
     for name, reach in places:
