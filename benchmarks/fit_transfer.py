@@ -67,7 +67,7 @@ def scores(paths: list[Path]) -> pd.DataFrame:
                     for accelerator, reach, calibration in transfers(group):
                         fit = calibration.fit(rows.kernels[0])
                         error = np.abs(np.log(rows.time / predict(fit, rows, system)))
-                        width = np.log(rows.each(lambda kernel, fit=fit, own=calibration: own.factor(kernel, fit)))
+                        width = np.log(rows.each(lambda kernel, fit=fit, own=calibration: own.factors(kernel, fit)[0]))
                         found.append(pd.DataFrame({"error": error, "width": width}).assign(
                             reach=reach, family=group.family, accelerator=accelerator))  # fmt: skip
                 except RooflinekitError as error:
