@@ -23,18 +23,20 @@ class _Point:
 
 
 def root(excess: Callable[[Numeric], Numeric], low: Numeric, high: Numeric, settled: float) -> Numeric:
-    """Where `excess`, of opposite signs at the ends, crosses 0: by inverse quadratic interpolation or halving.
+    """Where `excess`, above 0 at the low end and below at the high one, crosses 0: by interpolation or halving.
 
     T. R. Chandrupatla, Advances in Engineering Software 28 (1997) 145: interpolation where the last three points allow
     it, else halving, so that a jump takes no longer than bisection. Ends where neighbours around the root differ by
-    less than the share `settled`; of an interval without a change of sign the end nearer to 0 is the answer. Every
+    less than the share `settled`; where it is below 0 at both ends the low one is the answer, else the high one. Every
     element of an array goes its own way, as if alone.
 
     >>> round(root(lambda x: 2.0 - x * x, 0.0, 2.0, 1e-9), 6)
     1.414214
     """
     start = (low, excess(low)), (high, excess(high))
-    done = start[0][1] * start[1][1] >= 0.0
+    outside = start[0][1] * start[1][1] >= 0.0
+    end = where(start[0][1] <= 0.0, low, high)
+    done = outside
     state = (*start[0], *start[1], 0.5 + 0.0 * low, where(done, 1.0, 0.0))
 
     def halved(*state: Numeric) -> Sequence[Numeric]:
@@ -51,7 +53,7 @@ def root(excess: Callable[[Numeric], Numeric], low: Numeric, high: Numeric, sett
         return new.at, new.value, old.at, old.value, step, ended
 
     at, value, last, there, *_ = repeat(_ROUNDS, state, halved, lambda *held: held[-1] > 0.0)
-    return where(absolute(value) < absolute(there), at, last)
+    return where(outside, end, where(absolute(value) < absolute(there), at, last))
 
 
 def _interpolated(a: _Point, b: _Point, c: _Point) -> Numeric:
