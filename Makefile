@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH  ?= torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-all test-long check lint types bench gpu calibration report-kernels report-serving predictions catalogue reports docs figures screenshots site clean
+.PHONY: help run test test-slow test-all test-long check lint types bench gpu gpu-report calibration report-kernels report-serving predictions catalogue reports docs figures screenshots site clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -39,16 +39,17 @@ check: lint types test-all  ## everything that must pass before a commit
 bench: $(VENV)/test.stamp  ## the benchmarks of speed and scale
 	@for file in $(sort $(wildcard benchmarks/bench_*.py)); do echo "$$file"; $(BIN)/python "$$file" || exit 1; done
 
-gpu: $(VENV)/test.stamp  ## on a CUDA GPU: check, measure, calibrate, compare (half an hour): make gpu GPU=h100-sxm
-	@test -n "$(GPU)" || { echo "say which accelerator it is: make gpu GPU=h100-sxm" >&2; exit 2; }
-	$(BIN)/rooflinekit validate --device cuda:0 --check
-	$(BIN)/rooflinekit validate --device cuda:0 --suite full --out measured/$(GPU) --resume || [ $$? -eq 4 ]
-	$(BIN)/rooflinekit calibrate measured/$(GPU)/measurements.jsonl --gpu $(GPU) --engine gpt-fast \
-		--out measured/$(GPU)/calibration.yaml --force
-	$(BIN)/rooflinekit accuracy kernels measured/$(GPU)/measurements.jsonl \
-		--calibration measured/$(GPU)/calibration.yaml || [ $$? -eq 4 ]
-	$(BIN)/python benchmarks/report_validation.py measured/$(GPU)/measurements.jsonl --gpu $(GPU) \
-		--calibration measured/$(GPU)/calibration.yaml
+gpu:  ## measure with the PyTorch that is here: make gpu BUDGET=40 OUT=measured (DEVICE=cpu rehearses)
+	$(PYTHON) validate/gpu.py --device $(or $(DEVICE),cuda) --budget $(or $(BUDGET),40) --out $(or $(OUT),measured)
+
+gpu-report: $(VENV)/test.stamp  ## from the file of make gpu: a calibration, and its errors: make gpu-report OUT=measured GPU=h100-sxm
+	@test -n "$(GPU)" || { echo "say which accelerator it is: make gpu-report OUT=measured GPU=h100-sxm" >&2; exit 2; }
+	$(BIN)/rooflinekit calibrate $(or $(OUT),measured)/measurements.jsonl --gpu $(GPU) --engine gpt-fast \
+		--out $(or $(OUT),measured)/calibration.yaml --force
+	$(BIN)/rooflinekit accuracy kernels $(or $(OUT),measured)/measurements.jsonl \
+		--calibration $(or $(OUT),measured)/calibration.yaml || [ $$? -eq 4 ]
+	$(BIN)/python benchmarks/report_validation.py $(or $(OUT),measured)/measurements.jsonl --gpu $(GPU) \
+		--calibration $(or $(OUT),measured)/calibration.yaml
 
 calibration: $(VENV)/test.stamp  ## refit the shipped calibrations: make calibration TABLES=folder
 	@test -n "$(TABLES)" || { echo "give the folder of kernel tables: make calibration TABLES=folder" >&2; exit 2; }
@@ -68,8 +69,7 @@ predictions: $(VENV)/test.stamp  ## compare predictions with tests/predictions.c
 	$(BIN)/python benchmarks/predictions.py --check
 
 catalogue: $(VENV)/core.stamp  ## rewrite docs/catalogue.md and docs/engines.md from the spec files
-	$(BIN)/python -m rooflinekit.report.catalogue_page > docs/catalogue.md
-	$(BIN)/python -m rooflinekit.report.engines_page > docs/engines.md
+	$(BIN)/python -m docs.generate.tables docs/catalogue.md docs/engines.md
 
 reports: $(VENV)/core.stamp  ## write the example pages in reports/ again
 	$(BIN)/rooflinekit report llama-3-8b --batch 32 --isl 2048 --force --out reports/llama-3-8b.html
@@ -82,10 +82,10 @@ reports: $(VENV)/core.stamp  ## write the example pages in reports/ again
 	$(BIN)/rooflinekit report --plan "$$scratch/plan.json" --force --out reports/plan-llama-3.3-70b.html
 
 docs: catalogue $(VENV)/test.stamp  ## refresh what the docs take from the code: catalogue, schema, claims, pictures, pasted outputs
-	$(BIN)/python -m rooflinekit.report.claims > docs/claims.md.new && mv docs/claims.md.new docs/claims.md
-	$(BIN)/python -m rooflinekit.cli.pages docs/cli.md docs/scenario.schema.json
+	$(BIN)/python -m docs.generate.claims > docs/claims.md.new && mv docs/claims.md.new docs/claims.md
+	$(BIN)/python -m docs.generate.tables docs/cli.md docs/scenario.schema.json
 	$(BIN)/python -m rooflinekit.report.schema docs/schema
-	$(BIN)/python -m rooflinekit.report.plots.why_decode docs/images
+	$(BIN)/python -m docs.generate.why_decode docs/images
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/test_docs.py
 
 figures: $(VENV)/docs.stamp  ## draw docs/figures again

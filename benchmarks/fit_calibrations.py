@@ -30,8 +30,8 @@ from rooflinekit.evidence.kernel_fit.calibrate import calibrate_family, predict
 from rooflinekit.evidence.kernel_fit.fit import Prior, fit_form
 from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_kernel_tables
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, Measured
-from rooflinekit.model.timing import PlainTime
 from rooflinekit.model.timing.calibrated import BORROWED, FamilyFit, Regimes
+from rooflinekit.model.timing.forms import PlainTime
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator

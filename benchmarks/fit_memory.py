@@ -30,12 +30,13 @@ from rooflinekit.evidence.accuracy_memory import (
     run_plan,
     setup_of,
 )
-from rooflinekit.model.memory import activation_peak
 from rooflinekit.model.memory.capacity import make_memory_model
+from rooflinekit.model.memory.footprint import activation_peak
 from rooflinekit.model.types.engine import Engine
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.units import GIB
-from rooflinekit.report.accuracy import accuracy_text
+from rooflinekit.report.answers import document_of
+from rooflinekit.report.document import markdown_text
 
 FAMILIES = {
     "non_torch": (("0.9", "0.17"), ("0.18", "0.21")),
@@ -216,7 +217,7 @@ def report(files: list[Path], everything: list[Case]) -> str:
         "",
         *INTRODUCTION,
         "",
-        *accuracy_text(memory_accuracy(files), True).split("\n"),
+        *markdown_text(document_of(memory_accuracy(files))).split("\n"),
         "",
     ]
     lines += ["## With constants from other architectures", ""]

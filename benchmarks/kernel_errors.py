@@ -10,7 +10,8 @@ from rooflinekit.evidence.kernel_fit.fit import fit_form, form_time
 from rooflinekit.evidence.kernel_fit.groups import Group
 from rooflinekit.evidence.kernel_fit.tables import Measured
 from rooflinekit.model.roofline import roofline_bound
-from rooflinekit.model.timing import AXES, PlainTime
+from rooflinekit.model.timing.calibrated import AXES
+from rooflinekit.model.timing.forms import PlainTime
 from rooflinekit.model.types.hardware import System
 
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from rooflinekit.estimation.estimator import Resolved
 from rooflinekit.evidence.accuracy_serving import ServedGroup
-from rooflinekit.model.types.client import Client
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.simulation.arrivals import Arrival
 from rooflinekit.simulation.outcome import Outcome
 from rooflinekit.simulation.simulate import Load, serve
+from rooflinekit.specs.clients import Client
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ Everything public is listed in `__all__` and imported when first used, so `impor
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,10 @@ if TYPE_CHECKING:
     from rooflinekit.simulation.simulate import simulate
     from rooflinekit.simulation.steps import step_table
     from rooflinekit.specs import load_accelerator, load_model
+
+_BESIDE = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib would cost every start
+if os.path.isfile(os.path.join(_BESIDE, "pyproject.toml")):  # noqa: PTH113, PTH118
+    __path__.append(_BESIDE)  # a checkout holds validate/ and the spec folders beside the package, a wheel inside
 
 _HOME = {
     "cost": "rooflinekit.decision.economics.cost",
@@ -152,7 +157,7 @@ def __getattr__(name: str) -> object:
 
 def _html_of(answer: object) -> str:
     """What a notebook shows of an answer; the report that writes it is imported only now."""
-    return str(import_module("rooflinekit.report.notebook").html_of(answer))
+    return str(import_module("rooflinekit.report.answers").html_of(answer))
 
 
 def __dir__() -> list[str]:

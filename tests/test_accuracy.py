@@ -20,7 +20,7 @@ from rooflinekit.evidence.kernel_fit.fit import form_time
 from rooflinekit.evidence.kernel_fit.groups import fit_key, kernel_groups
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, measured_rows
 from rooflinekit.model.roofline import time_kernel
-from rooflinekit.model.timing import parameters
+from rooflinekit.model.timing.forms import parameters
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.hardware import System
@@ -143,8 +143,8 @@ def test_the_bound_has_no_interval(tmp_path):
         ("gemm.csv", "gpu,engine,dtype,m,n,latency_us\nh100-sxm,vllm,bf16,1,1,1\n", "column k"),
         ("mine.csv", "gpu,engine,m,n,k,latency_us\nh100-sxm,vllm,1,1,1,1\n", "no column 'op'"),
         ("mine.csv", "op,gpu,engine,latency_us\nfft,h100-sxm,vllm,1\n", "'fft'"),
-        ("gemm.csv", "", "not a readable table"),
-        ("gemm.parquet", "no parquet", "not a readable table"),
+        ("gemm.csv", "", "cannot be read"),
+        ("gemm.parquet", "no parquet", "cannot be read"),
     ],
 )
 @pytest.mark.parametrize("command", ["accuracy", "calibrate"])

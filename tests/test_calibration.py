@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import rooflinekit as rk
-from rooflinekit.model.timing import FORMS, parameters
+from rooflinekit.model.timing.forms import FORMS, parameters
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError
 from rooflinekit.model.types.kernel import FAMILIES, Kernel

@@ -10,7 +10,8 @@ from rooflinekit.evidence.kernel_fit.calibrate import calibrate_family, predict
 from rooflinekit.evidence.kernel_fit.correction import fit_surface
 from rooflinekit.evidence.kernel_fit.fit import Prior, fit_form, form_time
 from rooflinekit.evidence.kernel_fit.tables import measured_rows, power_law_load
-from rooflinekit.model.timing import AXES, GemmTime, parameters
+from rooflinekit.model.timing.calibrated import AXES
+from rooflinekit.model.timing.forms import GemmTime, parameters
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import GemmShape

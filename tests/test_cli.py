@@ -125,7 +125,16 @@ def test_markdown_has_tables():
     assert lines[:3] == ["## llama-3-8b on h100-sxm, vllm", "", lines[2]]
     assert lines[2].startswith("batch 1, 1024 tokens in")
     tables = [line.count("|") for line in lines if line.startswith("| ")]
-    assert set(tables) == {5, 10}, "four columns of times, nine of kernels"
+    assert set(tables) == {4, 5, 10}, "three columns of speeds, four of times, nine of kernels and of causes"
+
+
+def test_markdown_says_what_the_terminal_says():
+    """Under load too: percentiles, the knee, memory."""
+    said = run("estimate", "llama3-8b", "--rate", "5", "--format", "md").stdout
+    shown = run("estimate", "llama3-8b", "--rate", "5").stdout
+    for words in ("P99", "(knee ", "KV pool", "time goes to", "rooflinekit 0"):
+        assert words in said
+        assert words in shown
 
 
 def test_the_bound_has_no_interval():

@@ -21,7 +21,8 @@ from rooflinekit.model.memory.capacity import make_memory_model
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, SpecError
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.report.compare import compare_text
+from rooflinekit.report.answers import document_of
+from rooflinekit.report.document import plain_text
 
 VLLM = {
     "date": "20260101-000000", "endpoint_type": "vllm", "backend": "vllm", "label": None,
@@ -197,7 +198,7 @@ def test_guidellm_tpot_is_its_inter_token_latency(file):
     """time_per_output_token_ms (10.4 here) counts the first token; request_latency is in seconds."""
     closed, opened = read_measurements(file("guidellm.json"))
     assert (closed.tpot.mean, closed.e2e.mean, closed.ttft.low) == (10.08, 2600.0, 40.0)
-    assert not closed.itl.known
+    assert closed.itl == Spread()
     assert (closed.facts.concurrency, closed.facts.rate, closed.facts.requests) == (8, None, 80)
     assert (opened.facts.concurrency, opened.facts.rate, opened.facts.cv) == (None, 2.5, 1.0)
     assert closed.facts.model == "meta-llama/Llama-3.1-8B-Instruct"
@@ -309,7 +310,7 @@ def test_no_value_in_a_known_file_makes_a_traceback(tmp_path_factory, data, know
     except InputError as error:
         assert "run.json" in str(error)
     else:
-        assert compare_text(found)
+        assert plain_text(document_of(found))
 
 
 # --- the gap --------------------------------------------------------------------------------------------------------

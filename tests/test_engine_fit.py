@@ -20,11 +20,10 @@ from rooflinekit.evidence.compare import compare
 from rooflinekit.evidence.engine_fit import fit_engine
 from rooflinekit.evidence.engine_fit.parameters import MOST, REACH, Parameter
 from rooflinekit.evidence.engine_fit.solve import Linear, Rows, solve
-from rooflinekit.evidence.measured import Facts
-from rooflinekit.evidence.measured.read import is_benchmark
-from rooflinekit.model.execution import changed
+from rooflinekit.evidence.measured import Facts, is_benchmark
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import time_kernel
+from rooflinekit.model.step import changed
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype

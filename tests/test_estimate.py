@@ -6,6 +6,7 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import rooflinekit as rk
@@ -14,10 +15,10 @@ from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.workload import Workload
 
 TOP = {
-    "version": str, "model": str, "gpu": str, "engine": str, "level": str, "calibration": dict, "inputs": dict,
-    "ttft_ms": float, "tpot_ms": float, "e2e_ms": float, "output_tok_s": float, "output_tok_s_per_gpu": float,
-    "output_tok_s_per_user": float, "interval": dict, "bound": dict, "memory": dict, "prefill": dict, "decode": dict,
-    "provenance": list, "warnings": list,
+    "version": str, "model": str, "gpu": str, "engine": str, "level": str, "calibration": dict, "evidence": str,
+    "inputs": dict, "ttft_ms": float, "tpot_ms": float, "e2e_ms": float, "output_tok_s": float,
+    "output_tok_s_per_gpu": float, "output_tok_s_per_user": float, "interval": dict, "bound": dict, "memory": dict,
+    "prefill": dict, "decode": dict, "provenance": list, "warnings": list,
 }  # fmt: skip
 MEMORY = {
     "fits": bool, "capacity_bytes": float, "weight_bytes": float, "kv_bytes": float, "activation_bytes": float,
@@ -137,6 +138,28 @@ def test_levels_and_intervals(answer):
     for key in ("ttft_ms", "tpot_ms"):
         low, high = answer.interval[key]
         assert answer.bound[key] <= low <= getattr(answer, key) <= high
+
+
+@pytest.mark.parametrize(
+    ("evidence", "scenario"),
+    [
+        ("measured", {"model": "llama-3-8b"}),
+        ("measured", {"model": "llama-3-8b", "gpu": "b200-sxm", "engine": "trtllm", "weights": "nvfp4"}),
+        ("measured", {"model": "llama-3-70b", "gpu": "h100-sxm", "tp": 4, "pp": 2}),  # transfers between stages: < 1 %
+        ("fitted elsewhere", {"model": "llama-3-8b", "gpu": "mi300x"}),  # kernels of an H100
+        ("fitted elsewhere", {"model": "llama-3-8b", "gpu": "h100-sxm", "engine": "gpt-fast"}),
+        ("fitted elsewhere", {"model": "llama-3-8b", "gpu": "h100-sxm", "calibration": "h200-sxm--vllm"}),
+        ("fitted elsewhere", {"model": "deepseek-v2-lite", "gpu": "a100-sxm-80gb"}),  # latent attention of an H100
+        ("fitted elsewhere", {"model": "nemotron-h-56b", "gpu": "h100-sxm", "tp": 4}),  # nobody measured its states
+        ("datasheet", {"model": "llama-3-8b", "calibration": "none"}),
+        ("datasheet", {"model": "llama-3-8b", "engine": "ideal"}),
+    ],
+)
+def test_every_answer_says_what_its_times_rest_on(evidence, scenario):
+    answer = rk.estimate(**scenario)
+    row = rk.estimate_frame(pd.DataFrame([scenario])).iloc[0]
+    assert answer.evidence == answer.to_dict()["evidence"] == answer.to_row()["evidence"] == row["evidence"] == evidence
+    assert rk.explain(metric="tpot", **scenario).to_dict()["evidence"] == evidence
 
 
 def test_every_answer_says_where_its_numbers_come_from(answer):

@@ -27,7 +27,8 @@ from rooflinekit.model.graph.slope import slopes
 from rooflinekit.model.graph.tree import Node, evaluate, tree
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, UnknownNameError, WorkloadError
-from rooflinekit.report.derivation import derivation_markdown, derivation_rows, derivation_text, quantity, substituted
+from rooflinekit.report.derivation import document, quantity, rows, substituted
+from rooflinekit.report.document import markdown_text, plain_text
 
 EXACT = 1e-12
 LOADED = [
@@ -319,11 +320,11 @@ class TestReport:
         for metric in ("tpot", "memory", "prefill.flops"):
             found = rk.explain(model, metric, **{"allow_oom": True, **scenario})
             for depth in (None, 1, 4, 99):
-                wide = [line for line in derivation_text(found, depth).splitlines() if len(line) > 80]
+                wide = [line for line in plain_text(document(found, depth)).splitlines() if len(line) > 80]
                 assert wide == [] or depth == 99, wide
             data = json.loads(to_json(found.to_dict()))
             assert data["value"] == pytest.approx(data["scale"] * data["derivation"]["value"], rel=1e-15)
-            assert len(derivation_rows(found)) >= sum(1 for _ in found.root.walk())
+            assert len(rows(found)) >= sum(1 for _ in found.root.walk())
 
     def test_json_alone_is_enough_to_check_the_tree(self) -> None:
         def recomputed(node: dict[str, Any]) -> float:
@@ -334,7 +335,7 @@ class TestReport:
         assert data["scale"] * recomputed(data["derivation"]) == pytest.approx(data["value"], rel=1e-11)
 
     def test_markdown_is_a_nested_list(self) -> None:
-        text = derivation_markdown(rk.explain("llama3-8b", "kv_per_token"))
+        text = markdown_text(document(rk.explain("llama3-8b", "kv_per_token")))
         assert text.startswith("## kv_per_token of llama-3-8b")
         assert "\n- **kv** = 131 kB" in text
         assert "\n  - **K** = 8" in text
@@ -347,7 +348,7 @@ class TestReport:
     def test_a_number_and_its_unit_stay_together(self) -> None:
         case = make("llama3-8b", {"tp": 8})
         for metric in ("tpot", "prefill.bound", "max_batch"):
-            text = derivation_text(derive(case, metric), 2)
+            text = plain_text(document(derive(case, metric), 2))
             lines = [line.lstrip("│├└ ") for line in text.splitlines()]
             torn = [
                 pair
@@ -359,11 +360,11 @@ class TestReport:
 
     def test_one_formula_is_not_many(self) -> None:
         case = make("llama3-8b", {})
-        text = " ".join(derivation_text(derive(case, "kv_per_token")).split())
+        text = " ".join(plain_text(document(derive(case, "kv_per_token"))).split())
         assert "the formula gives the number beside it to" in text
-        assert "a kernel, such as" not in derivation_text(derive(case, "memory"), 1)
-        assert "pn(x, y, p) = " in derivation_text(derive(case, "decode.qkv_proj"))
-        assert "pn(x, y, p) = " not in derivation_text(derive(case, "memory"))
+        assert "a kernel, such as" not in plain_text(document(derive(case, "memory"), 1))
+        assert "pn(x, y, p) = " in plain_text(document(derive(case, "decode.qkv_proj")))
+        assert "pn(x, y, p) = " not in plain_text(document(derive(case, "memory")))
 
     @pytest.mark.parametrize(("metric", "noted", "calibrated"), [
         ("params", False, False), ("kv_per_token", False, False), ("max_batch", True, False), ("tpot", True, True),
@@ -371,7 +372,7 @@ class TestReport:
     def test_remarks_are_about_the_number(self, metric: str, noted: bool, calibrated: bool) -> None:
         """Whether 70B fits says nothing of its parameters; no calibration counts bytes."""
         found = derive(make("llama-3-70b", {}), metric)
-        text = derivation_text(found)
+        text = plain_text(document(found))
         assert ("does not fit" in text, "calibration h100" in text) == (noted, calibrated)
         assert bool(found.to_dict()["warnings"]) == noted
 

@@ -47,7 +47,7 @@ def test_every_row_is_what_estimate_says():
         for key, value in compared.items():
             assert got[key] == pytest.approx(value, rel=1e-12), (index, key)
         assert got["warnings"] == "; ".join(rk.estimate(**scenario, allow_oom=True).warnings)
-        assert got["level"] == expected["level"]
+        assert (got["level"], got["evidence"]) == (expected["level"], expected["evidence"])
         assert got["fits"] == expected["fits"]
         assert got["gpus"] == expected["gpus"]
         assert got["tpot_low_ms"] <= got["tpot_ms"] <= got["tpot_high_ms"]

@@ -7,7 +7,8 @@ import math
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.model.kernels import Linear, distinct_experts
+from rooflinekit.model.kernels.gemm import Linear
+from rooflinekit.model.kernels.routing import Routing
 from rooflinekit.model.layers.feedforward import group_share
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.dtype import Dtype
@@ -247,13 +248,13 @@ def test_bound_of_a_decode_step_of_mixtral_on_two_gpus(plan_of):
     (64, 8, 8, 8),  # every token visits all of them
 ])  # fmt: skip
 def test_distinct_experts(tokens, experts, top_k, touched):
-    assert distinct_experts(tokens, experts, top_k) == pytest.approx(touched, abs=0.35)
+    assert Routing(experts, top_k).distinct(tokens) == pytest.approx(touched, abs=0.35)
 
 
 def test_distinct_experts_by_enumeration():
     # Two tokens, each picks 2 of 4 experts: of 36 equally likely pairs of pairs, 6 share both (2 distinct),
     # 24 share one (3), 6 share none (4): mean 3.
-    assert distinct_experts(2, 4, 2) == pytest.approx((6 * 2 + 24 * 3 + 6 * 4) / 36)
+    assert Routing(4, 2).distinct(2) == pytest.approx((6 * 2 + 24 * 3 + 6 * 4) / 36)
 
 
 def test_flops_of_mla_in_its_two_forms(plan_of):

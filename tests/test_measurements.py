@@ -16,7 +16,7 @@ from rooflinekit.evidence.accuracy import kernel_accuracy
 from rooflinekit.evidence.kernel_fit.fit import form_time
 from rooflinekit.evidence.kernel_fit.tables import measured_rows
 from rooflinekit.model.step import make_plan
-from rooflinekit.model.timing import GemmTime, PlainTime
+from rooflinekit.model.timing.forms import GemmTime, PlainTime
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.report.notebook import markdown_html
+from rooflinekit.report.document import Facts, Fixed, Items, Section, Table, Words, html_text, markdown_text, plain_text
 
 RESULTS = {
     "estimate": lambda: rk.estimate("llama3-8b", batch=32),
@@ -24,7 +24,25 @@ RESULTS = {
     "plan": lambda: rk.plan("llama3-8b", gpus=["h100-sxm"], rate=20, slo="tpot<30ms,ttft<1s"),
     "parameters": lambda: rk.parameters("mixtral-8x7b"),
 }
-ALLOWED = {"div", "h4", "p", "br", "table", "tr", "th", "td", "details", "summary", "b", "code", "pre", "ul", "li"}
+ALLOWED = {
+    "div",
+    "h4",
+    "p",
+    "br",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "details",
+    "summary",
+    "b",
+    "code",
+    "pre",
+    "ul",
+    "li",
+}
 LEFT_OPEN = {"br"}  # which has no end tag
 
 
@@ -39,7 +57,7 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.seen.add(tag)
-        assert all(name in ("class", "style", "open") for name, _ in attrs)
+        assert all(name in ("class", "style", "open", "scope") for name, _ in attrs)
         if tag not in LEFT_OPEN:
             self.open.append(tag)
 
@@ -91,18 +109,32 @@ def test_a_name_cannot_inject(name, tmp_path):
 
 
 @pytest.mark.parametrize("evil", ["<script>x</script>", "## <b>", "| <i> |", "- <u>", "```\n<s>\n```", "`<q>`"])
-def test_markdown_is_escaped(evil):
-    assert not {"script", "i", "u", "s", "q"} & read(markdown_html(evil + "\n")).seen
+def test_every_block_is_escaped(evil):
+    blocks = [Words(evil), Items(evil), Facts((evil, evil)), Table([evil], [[evil]]), Fixed([evil])]
+    assert not {"script", "i", "u", "s", "q"} & read(html_text([Section(evil, blocks), Section(evil, [])], True)).seen
 
 
-def test_markdown_blocks():
-    text = "## t\n\nwords\n\n| a | b |\n|:--|--:|\n| x\\|y | 1 |\n\n- one\n  more\n  - two\n- three\n\n"
-    text += "```sh\n# no heading\n```"
-    html = markdown_html(text)
+def test_a_document_is_the_same_in_three_places():
+    table = Table(["a", "b"], [["x|y", "1"]])
+    document = [Section("t", [Words("words")]), Section("", [table]),
+                Section("more", [Items("one", "  `two`", "three"), Fixed(["# no heading"], "sh")])]  # fmt: skip
+    assert plain_text(document) == "t\nwords\n\na    b\nx|y  1\n\nmore\none\n  `two`\nthree\n# no heading"
+    text = markdown_text(document)
+    assert text.startswith(
+        "## t\n\nwords\n\n| a | b |\n|:--|--:|\n| x\\|y | 1 |\n\n### More\n\n- one\n  - `two`\n- three"
+    )
+    assert text.endswith("\n\n```sh\n# no heading\n```")
+    html = html_text(document, folded=True)
     assert "<h4>t</h4><p>words</p><table>" in html
     assert ">x|y</td>" in html
-    assert "<ul><li>one more</li><ul><li>two</li></ul><li>three</li></ul>" in html
-    assert html.endswith("<pre># no heading</pre>")
+    assert "<ul><li>one</li><ul><li><code>two</code></li></ul><li>three</li></ul>" in html
+    assert html.endswith("<pre># no heading</pre></details>")
+
+
+def test_a_table_leaves_columns_out_where_a_terminal_has_no_room():
+    wide = Table(["a", "b", "c"], [["x" * 40, "y" * 40, "z"]], drop=(1,))
+    assert [line.split() for line in wide.text()] == [["a", "c"], ["x" * 40, "z"]]
+    assert "y" * 40 in wide.markdown()[2]
 
 
 def test_nothing_heavy_is_loaded_before_a_notebook_asks():

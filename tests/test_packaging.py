@@ -17,8 +17,8 @@ import pytest
 from typer.main import get_command
 
 import rooflinekit as rk
+from docs.generate.tables import refreshed
 from rooflinekit.cli.app import app
-from rooflinekit.cli.pages import refreshed
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "rooflinekit"

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import estimate, read_deployment
-from rooflinekit.model.kernels import Experts, tiers
-from rooflinekit.model.layers import check_deployment
+from rooflinekit.model.kernels.collective import tiers
+from rooflinekit.model.kernels.moe import Experts
+from rooflinekit.model.layers.splits import check_deployment
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.batch import Batch
@@ -147,7 +148,7 @@ def flops(built, batch):
 
 
 def step_of(built, batch):
-    from rooflinekit.model.kernels import Step
+    from rooflinekit.model.kernels.operation import Step
 
     split = built.deployment
     return Step(batch, built.precision.stream, built.precision.kv, split.dp * split.cp, split.cp)

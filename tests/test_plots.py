@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import rooflinekit as rk
+from docs.generate.why_decode import pictures
 from rooflinekit.cli.app import app
 from rooflinekit.report.palette import SERIES
 from rooflinekit.report.plots import PICTURES
@@ -21,7 +22,6 @@ from rooflinekit.report.plots.kinds import KINDS
 from rooflinekit.report.plots.roofline import Roofs
 from rooflinekit.report.plots.steps import bytes_by_class
 from rooflinekit.report.plots.sweeps import kinds_of, left_out
-from rooflinekit.report.plots.why_decode import pictures
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROOT = Path(__file__).parents[1]

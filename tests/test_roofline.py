@@ -8,8 +8,8 @@ import pytest
 
 from rooflinekit.estimation.results import KernelResult, StepResult, regime
 from rooflinekit.model.roofline import roofline_bound, time_kernel, time_step
-from rooflinekit.model.timing import CollectiveTime, PlainTime
 from rooflinekit.model.timing.calibrated import Calibration, FamilyFit, Regimes
+from rooflinekit.model.timing.forms import CollectiveTime, PlainTime
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError

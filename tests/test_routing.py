@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.model.kernels import Routing
-from rooflinekit.model.kernels.occupancy import counted_maximum, expected_maximum
-from rooflinekit.model.kernels.routing import popularity
+from rooflinekit.model.kernels.routing import Routing, counted_maximum, expected_maximum, popularity
 
 
 def visited(rng, routing, tokens):

@@ -18,9 +18,9 @@ import pytest
 from typer.testing import CliRunner
 
 import rooflinekit as rk
+from docs.generate.tables import schema
 from rooflinekit.cli.app import app
 from rooflinekit.cli.command import COMMANDS, Command, find
-from rooflinekit.cli.pages import schema
 from rooflinekit.estimation import scenario
 from rooflinekit.estimation.frames import INPUT_COLUMNS
 from rooflinekit.estimation.options import Option, model_of, options_of, quantity
@@ -116,7 +116,7 @@ def test_a_line_with_a_surprise_is_left_to_typer(words):
     (["simulate", "--rate", "4", "--requests", "30", "--isl", "900", "--isl-cv", "1.0"],
      ["simulate", "--rate", "4", "--requests", "30", "--isl", "lognormal:mean=900,cv=1.0"]),
     (["cost", "--price", "2.5"], ["cost", "--price", "h100-sxm=$2.5"]),
-    (["levers", "--price", "2.5", "--gpus", "l40s"], ["levers", "--price", "h100=2.5,l40s=9", "--gpus", "l40s"]),
+    (["levers", "--price", "2.5", "--gpus", "l40s=9"], ["levers", "--price", "h100=2.5,l40s=9", "--gpus", "l40s"]),
     (["sweep", "--batch", "1,2", "--price", "2.5"], ["sweep", "--batch", "1:2", "--price", "h100=2.5"]),
     (["sweep", "--batch", "1K,2000"], ["sweep", "--set", "batch=1000,2K"]),
 ])  # fmt: skip
@@ -145,10 +145,8 @@ def test_two_spellings_at_once_are_refused():
         rk.estimate("llama3-8b", rate=1.0, burstiness=2.0, **{"cv": 2.0})
 
 
-@pytest.mark.parametrize(
-    "words", [["--price", "h200=2"], ["--price", "nosuch=2"], ["--price", "h100=x"], ["--price", "h100=1,h100=2"]]
-)
-def test_a_price_that_is_of_no_use_is_one_line(words):
+@pytest.mark.parametrize("words", [["--price", "nosuch=2"], ["--price", "h100=x"], ["--price", "h100=1,h100=2"]])
+def test_a_price_that_makes_no_sense_is_one_line(words):
     result = run("cost", "llama3-8b", *words)
     assert result.exit_code == 2
     assert result.stderr.count("\n") == 1

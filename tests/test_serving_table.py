@@ -72,7 +72,7 @@ def test_a_file_that_is_no_table_is_refused_in_one_line(tmp_path, name, content,
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(SpecError, match=r"nothing\.csv: cannot be read"):
+    with pytest.raises(SpecError, match=r"nothing\.csv: no such file"):
         read_serving_table(tmp_path / "nothing.csv")
 
 

@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS
 from rooflinekit.model.roofline import roofline_bound, time_kernel
-from rooflinekit.model.timing import (
+from rooflinekit.model.timing.calibrated import Axis, Surface
+from rooflinekit.model.timing.forms import (
     FORMS,
-    Axis,
     CollectiveTime,
     DecodeTime,
     ExpertsTime,
     GemmTime,
     PlainTime,
     PrefillTime,
-    Surface,
     parameters,
 )
 from rooflinekit.model.types.dtype import Dtype

@@ -64,12 +64,16 @@ def _decode(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) 
 def attend_split(q: Tensor, k: Tensor, v: Tensor, splits: int) -> Tensor:
     """A decode step with the keys cut into `splits` parts that run side by side (FlashDecoding): [B, H, 1, e]."""
     parts = [_partial(q, *part) for part in zip(k.chunk(splits, dim=2), v.chunk(splits, dim=2), strict=True)]
-    return merge(torch.stack([out for out, _ in parts]), torch.stack([lse for _, lse in parts]))
+    return merge(torch.stack([out for out, _ in parts]), torch.stack([lse for _, lse in parts])).to(q.dtype)
 
 
 def _partial(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention over some of the keys [B, H, 1, e], and the log of its softmax's denominator [B, H, 1, 1]."""
+    """Attention over some of the keys [B, H, 1, e], and the log of its softmax's denominator [B, H, 1, 1], in fp32.
+
+    Parts wait for each other in fp32, as in FlashDecoding's kernels: rounded to 16 bit they would be twice as far off.
+    """
     G = q.shape[1] // k.shape[1]
+    q, k, v = (x.float() if x.dtype != torch.float64 else x for x in (q, k, v))
     k, v = k.repeat_interleave(G, dim=1), v.repeat_interleave(G, dim=1)
     logits = q @ k.mT * _scale(q.shape[-1])
     return logits.softmax(dim=-1) @ v, logits.logsumexp(dim=-1, keepdim=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from rooflinekit.validate.device import Device
 
-__all__ = ["TORCH", "Call", "Case", "Work", "cases_of", "fused", "normal"]
+__all__ = ["TORCH", "Call", "Case", "Work", "cases_of", "drawn_by", "fused", "normal", "shuffled", "why_not"]
 
 Call: TypeAlias = Callable[..., Any]
 
@@ -46,6 +48,11 @@ class Case:
     build: Callable[[], Work]
 
     @property
+    def kernel(self) -> str:
+        """The operation and the library that runs it, at any shape."""
+        return f"{self.op}, {self.backend}"
+
+    @property
     def key(self) -> str:
         """The same for the same kernel at the same shape, in whichever run."""
         return json.dumps([self.op, self.backend, dict(self.shape)], sort_keys=True)
@@ -61,9 +68,45 @@ def fused(call: Call, device: Device) -> Call:
     return torch.compile(call, dynamic=True) if device.is_cuda else call
 
 
+_DRAWN: ContextVar[torch.Generator | None] = ContextVar("drawn", default=None)
+
+
+_MISSING = (ImportError, AttributeError, NotImplementedError)
+_ABSENT = ("not available", "no available kernel", "not implemented", "could not run", "not compiled", "unsupported",
+           "only supported on", "no kernel image")  # fmt: skip
+"""How libraries say that a kernel does not exist here."""
+
+
+def why_not(error: Exception) -> tuple[str, str]:
+    """The status of what raised this ("oom", "missing" or "failed"), and one line that says why."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return "oom", "out of memory"
+    detail = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    absent = isinstance(error, _MISSING) or any(word in detail.lower() for word in _ABSENT)
+    return ("missing" if absent else "failed"), detail
+
+
+@contextmanager
+def drawn_by(generator: torch.Generator) -> Iterator[None]:
+    """Draw inputs on the CPU by this generator: checks compare the same numbers on every device."""
+    token = _DRAWN.set(generator)
+    try:
+        yield
+    finally:
+        _DRAWN.reset(token)
+
+
 def normal(*size: int, dtype: str, device: torch.device) -> Tensor:
     """Fresh random numbers: zeros would be faster than real data, because they switch no transistors."""
+    drawn = _DRAWN.get()
+    place = device if drawn is None else torch.device("cpu")
     if dtype == "int8":
-        return torch.randint(-127, 128, size, dtype=torch.int8, device=device)
-    wide = torch.randn(size, dtype=torch.float32 if dtype == "fp32" else torch.bfloat16, device=device)
-    return wide.to(TORCH[dtype])
+        return torch.randint(-127, 128, size, dtype=torch.int8, device=place, generator=drawn).to(device)
+    wide = torch.float32 if dtype == "fp32" or drawn is not None else torch.bfloat16
+    return torch.randn(size, dtype=wide, device=place, generator=drawn).to(device, TORCH[dtype])
+
+
+def shuffled(count: int, device: torch.device) -> Tensor:
+    """The numbers below `count` in random order."""
+    drawn = _DRAWN.get()
+    return torch.randperm(count, device=device if drawn is None else "cpu", generator=drawn).to(device)

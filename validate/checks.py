@@ -12,35 +12,41 @@ from rooflinekit.validate.checks_decoder import DECODER_CHECKS
 from rooflinekit.validate.checks_kernels import KERNEL_CHECKS
 from rooflinekit.validate.checks_quantised import QUANTISED_CHECKS
 from rooflinekit.validate.checks_speculative import SPECULATIVE_CHECKS
-from rooflinekit.validate.tolerance import CheckResult
+from rooflinekit.validate.tolerance import CheckResult, Trial, not_run
 
 __all__ = ["CHECKS", "CheckResult", "run_checks"]
 
-Check = Callable[[torch.device], Iterator[CheckResult]]
+Check = Callable[[Trial], Iterator[CheckResult]]
 CHECKS: tuple[Check, ...] = (
     *ATTENTION_CHECKS, *KERNEL_CHECKS, *DECODER_CHECKS, *QUANTISED_CHECKS, *SPECULATIVE_CHECKS,
 )  # fmt: skip
 
 
-def run_checks(device: str, progress: Callable[[str], None] | None = None) -> list[CheckResult]:
+def run_checks(
+    device: str, progress: Callable[[str], None] | None = None, *, dtype: torch.dtype | None = None, seed: int = 0
+) -> list[CheckResult]:
     """Run every check on the device; `progress` hears the name of each group of checks as it starts.
 
-    A check that cannot run on this device has failed, and its detail says why.
+    Inputs come from the seed and are drawn on the CPU. The format of the fused kernels is bf16 on a GPU and fp32 on a
+    CPU, unless another is given: bf16 on a CPU shows beforehand how rounding on a GPU moves the results. A check that
+    raises has failed, and its detail says why; a kernel that is not installed is missing.
     """
+    place = torch.device(device)
+    trial = Trial(place, dtype or (torch.bfloat16 if place.type == "cuda" else torch.float32), seed)
     results: list[CheckResult] = []
     with torch.inference_mode(), _single_thread(), _full_fp32():
         for check in CHECKS:
             if progress is not None:
                 progress(check.__name__)
-            results += _results(check, torch.device(device))
+            results += _results(check, trial)
     return results
 
 
-def _results(check: Check, device: torch.device) -> Iterator[CheckResult]:
+def _results(check: Check, trial: Trial) -> Iterator[CheckResult]:
     try:
-        yield from check(device)
-    except (RuntimeError, NotImplementedError) as error:
-        yield CheckResult(check.__name__, False, float("nan"), 0.0, f"did not run: {str(error).splitlines()[0]}")
+        yield from check(trial)
+    except Exception as error:
+        yield not_run(check.__name__, error)
 
 
 @contextmanager

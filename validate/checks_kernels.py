@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.validate import sampling
-from rooflinekit.validate.case import TORCH, Case
+from rooflinekit.validate.case import TORCH, Case, drawn_by
 from rooflinekit.validate.checks_quantised import step_noise
 from rooflinekit.validate.decode import decode_cases
 from rooflinekit.validate.device import Device
@@ -21,32 +22,46 @@ from rooflinekit.validate.gemm import gemm_cases
 from rooflinekit.validate.latent import latent_decode_cases, latent_prefill_cases
 from rooflinekit.validate.prefill import Heads, prefill_cases, varlen_cases, window_cases
 from rooflinekit.validate.reference import dense_attention, mixture_loop, rotated
-from rooflinekit.validate.tolerance import CheckResult, chi_square, compare, critical_chi_square, rounding
+from rooflinekit.validate.tolerance import (
+    CheckResult,
+    Trial,
+    chi_square,
+    compare,
+    critical_chi_square,
+    not_run,
+    peak,
+    rounding,
+)
 
 __all__ = ["KERNEL_CHECKS"]
 
 _HEADS = Heads(8, 2, 64)
+_NAMES = {dtype: name for name, dtype in TORCH.items()}
 _LATENT_SCALE = math.sqrt(576 / 192)  # MLA's logits are scaled by the width of a head that is spelt out
 
 
-def _device(device: torch.device) -> Device:
+def _device(trial: Trial) -> Device:
     """What the cases ask of a device: its kind; sizes and names do not matter here."""
-    return Device(device, str(device), 1, 0, 0, {})
+    return Device(trial.device, str(trial.device), 1, 0, 0, {})
 
 
-def attention(device: torch.device) -> Iterator[CheckResult]:
+def attention(trial: Trial) -> Iterator[CheckResult]:
     """Every timed attention kernel, in the format that models run in."""
-    here = _device(device)
-    dtype = here.dtype
-    yield from _checked(prefill_cases([(_HEADS, 2, 24)], dtype, here), lambda case, q, k, v: dense_attention(q, k, v))
-    yield from _checked(varlen_cases([(_HEADS, (5, 9, 17))], dtype, here), _each_alone)
+    here, dtype = _device(trial), _NAMES[trial.dtype]
     yield from _checked(
+        trial, prefill_cases([(_HEADS, 2, 24)], dtype, here), lambda case, q, k, v: dense_attention(q, k, v)
+    )
+    yield from _checked(trial, varlen_cases([(_HEADS, (5, 9, 17))], dtype, here), _each_alone)
+    yield from _checked(
+        trial,
         window_cases([(_HEADS, 1, 40, 9)], dtype, here),
         lambda case, q, k, v: dense_attention(q, k, v, window=case.shape["window"]),
     )
-    yield from _checked(decode_cases([(_HEADS, 2, 40)], dtype, here), _decode)
-    yield from _checked(latent_prefill_cases([(2, 1, 24)], dtype, here), lambda case, q, k, v: dense_attention(q, k, v))
-    yield from _checked(latent_decode_cases([(4, 2, 40)], dtype, here), _latent)
+    yield from _checked(trial, decode_cases([(_HEADS, 2, 40)], dtype, here), _decode)
+    yield from _checked(
+        trial, latent_prefill_cases([(2, 1, 24)], dtype, here), lambda case, q, k, v: dense_attention(q, k, v)
+    )
+    yield from _checked(trial, latent_decode_cases([(4, 2, 40)], dtype, here), _latent)
 
 
 def _each_alone(case: Case, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -70,47 +85,55 @@ def _latent(case: Case, q: Tensor, latent: Tensor) -> Tensor:
     return dense_attention(q[:, :, None].double() * _LATENT_SCALE, kept, kept[..., :512])[:, :, 0]
 
 
-def _checked(cases: Iterable[Case], reference: Callable[..., Tensor]) -> Iterator[CheckResult]:
-    """Run each case once on its own random inputs; a backend that is not installed is left to the suite to record."""
-    for case in cases:
-        try:
-            work = case.build()
-        except ImportError:
-            continue
-        inputs = (*work.hot, *work.cold())
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # FlexAttention advises to compile, which takes longer than it saves here
-            got = work.run(*inputs)
-        assert isinstance(got, Tensor)
-        if "flashinfer" in case.backend:
-            continue  # its table of pages is in its plan, out of reach here
+def _checked(trial: Trial, cases: Iterable[Case], reference: Callable[..., Tensor]) -> Iterator[CheckResult]:
+    """Run each case once on inputs drawn for this trial; a kernel that is not here is missing, not wrong."""
+    for number, case in enumerate(cases):
         name = f"{case.op} {case.shape['dtype']}, {case.backend} = float64"
-        yield compare(name, got, reference(case, *inputs), _tolerance(case, inputs), _shown(case))
+        try:
+            result = compare(name, *_both(trial, number, case, reference), _shown(case))
+        except Exception as error:
+            result = not_run(name, error)
+        yield replace(result, kernel=case.kernel)
+
+
+def _both(trial: Trial, number: int, case: Case, reference: Callable[..., Tensor]) -> tuple[Tensor, Tensor, float]:
+    """What the kernel gives, what the reference gives, and how far they may be apart."""
+    with drawn_by(trial.generator(number)):
+        work = case.build()
+        inputs = (*work.hot, *work.cold())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # FlexAttention advises to compile, which takes longer than it saves here
+        got = work.run(*inputs)
+    assert isinstance(got, Tensor)
+    want = reference(case, *inputs)
+    return got, want, _tolerance(case, inputs, peak(want))
 
 
 def _shown(case: Case) -> str:
     return ", ".join(f"{name} {value}" for name, value in case.shape.items() if isinstance(value, int))
 
 
-def _tolerance(case: Case, inputs: tuple[Tensor, ...]) -> float:
+def _tolerance(case: Case, inputs: tuple[Tensor, ...], largest: float) -> float:
     """Rounding along the widths and keys at hand; GEMMs of narrow formats also round their activations."""
     shape = case.shape
     wide = TORCH[shape["dtype"]] if parse_dtype(shape["dtype"]).is_wide else torch.bfloat16
     lengths = [int(shape[key]) for key in ("head_dim", "seq_len", "k", "hidden", "expert_intermediate") if key in shape]
     lengths += [576] if case.op.startswith("mla") else []
-    limit = rounding(wide, *lengths) * (4 if case.op == "moe" else 1)  # the largest of few rows that hardly average
+    limit = rounding(wide, *lengths, peak=largest)
+    limit *= 4 if case.op == "moe" else 1  # few rows, which hardly average
     if case.op == "gemm" and parse_dtype(shape["dtype"]) in (Dtype.FP8, Dtype.INT8):
         limit += 4.0 * step_noise(inputs[0].float(), parse_dtype(shape["dtype"]))
     return limit
 
 
-def matrices(device: torch.device) -> Iterator[CheckResult]:
+def matrices(trial: Trial) -> Iterator[CheckResult]:
     """GEMMs of every format that the device has, at decode and prefill shapes, and the mixture of experts."""
-    here = _device(device)
-    for dtype in ("bf16", "fp16", "fp8", "int8") if here.is_cuda else ("fp32", "bf16", "int8"):
-        yield from _checked(gemm_cases([(3, 64, 128), (40, 64, 128)], dtype, here), _product)
+    here, own = _device(trial), _NAMES[trial.dtype]
+    for dtype in ("bf16", "fp16", "fp8", "int8") if here.is_cuda else dict.fromkeys((own, "bf16", "int8")):
+        yield from _checked(trial, gemm_cases([(3, 64, 128), (40, 64, 128)], dtype, here), _product)
     yield from _checked(
-        expert_cases([(13, 64, 32, 8, 2)], here.dtype, here),
+        trial,
+        expert_cases([(13, 64, 32, 8, 2)], own, here),
         lambda case, x, router, inner, outer: mixture_loop(x, router, inner, outer, case.shape["top_k"]),
     )
 
@@ -122,18 +145,19 @@ def _product(case: Case, x: Tensor, *rest: Tensor) -> Tensor:
     return x.double() @ weight.T * scale
 
 
-def between(device: torch.device) -> Iterator[CheckResult]:
+def between(trial: Trial) -> Iterator[CheckResult]:
     """Norm with residual, rotary positions, SwiGLU."""
-    here = _device(device)
+    here, own = _device(trial), _NAMES[trial.dtype]
     for case, parts in (
-        (next(norm_cases([(5, 64)], here.dtype, here)), _norm),
-        (next(rope_cases([(7, 4, 2, 16)], here.dtype, here)), _turned),
-        (next(swiglu_cases([(5, 32)], here.dtype, here)), _swiglu),
+        (next(norm_cases([(5, 64)], own, here)), _norm),
+        (next(rope_cases([(7, 4, 2, 16)], own, here)), _turned),
+        (next(swiglu_cases([(5, 32)], own, here)), _swiglu),
     ):
-        work = case.build()
+        with drawn_by(trial.generator()):
+            work = case.build()
         got = work.run(*work.hot)
         first = got[-1] if isinstance(got, tuple) else got
-        name, limit = f"{case.shape['kind']} = float64", 2 * rounding(TORCH[here.dtype], 64)
+        name, limit = f"{case.shape['kind']} = float64", 2 * rounding(trial.dtype, 64)
         yield compare(name, first, parts(*work.hot), limit, case.backend)
 
 
@@ -153,13 +177,13 @@ def _swiglu(x: Tensor) -> Tensor:
     return gate / (1 + (-gate).exp()) * up
 
 
-def samplers(device: torch.device) -> Iterator[CheckResult]:
+def samplers(trial: Trial) -> Iterator[CheckResult]:
     """20,000 draws follow the distribution cut as the method's definition says; chi-square at 1 in 10,000."""
-    logits = torch.linspace(2.0, -3.0, 12, device=device)
+    logits = torch.linspace(2.0, -3.0, 12, device=trial.device)
     p = logits.double().softmax(dim=0).tolist()
     kept = {"top_k": _best(p, 5), "top_p": _nucleus(p, 0.9), "min_p": [x if x >= 0.05 * max(p) else 0.0 for x in p]}
     calls = {"top_k": lambda x: sampling.top_k(x, 5), "top_p": sampling.top_p, "min_p": sampling.min_p}
-    torch.manual_seed(0)
+    torch.manual_seed(trial.number())
     rows = logits.expand(20_000, -1).contiguous()
     for name, want in kept.items():
         counts = torch.bincount(calls[name](rows), minlength=12).double().cpu()

@@ -14,9 +14,9 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.model import Attention, DenseFFN, Model
 from rooflinekit.validate import quantise
 from rooflinekit.validate.cache import Room
-from rooflinekit.validate.checks_decoder import tiny
-from rooflinekit.validate.decoder import Decoder, build
-from rooflinekit.validate.tolerance import CheckResult
+from rooflinekit.validate.checks_decoder import built, tiny
+from rooflinekit.validate.decoder import Decoder
+from rooflinekit.validate.tolerance import CheckResult, Trial
 
 __all__ = ["QUANTISED_CHECKS", "divergence", "half_steps", "step_noise"]
 
@@ -74,9 +74,9 @@ def step_noise(x: Tensor, to: Dtype) -> float:
     return float(half_steps(x, to).square().mean().sqrt() / math.sqrt(3) / x.square().mean().sqrt())
 
 
-def elements(device: torch.device) -> Iterator[CheckResult]:
+def elements(trial: Trial) -> Iterator[CheckResult]:
     """No element moves by more than half a step, and together they move by as much as steps of that size do."""
-    x = torch.randn(96, 256, generator=torch.Generator().manual_seed(0)).to(device)
+    x = torch.randn(96, 256, generator=trial.generator()).to(trial.device)
     for to in quantise.FORMATS:
         error = (quantise.round_trip(x, to) - x).abs()
         ratio = float((error / half_steps(x, to)).max())
@@ -112,20 +112,20 @@ def _judge(what: str, logits: tuple[Tensor, Tensor], noise: float) -> Iterator[C
     yield CheckResult(f"{what}: largest logit error", largest <= peak, largest, peak, "against 16-bit storage")
 
 
-def _logits(decoder: Decoder, room: Room) -> Tensor:
+def _logits(trial: Trial, decoder: Decoder, room: Room) -> Tensor:
     """Logits [B, T, V] of a prompt of half the tokens and the rest one by one, through a cache with this storage."""
-    tokens = torch.randint(512, (B, T), generator=torch.Generator().manual_seed(1)).to(room.device)
+    tokens = torch.randint(512, (B, T), generator=trial.generator(1)).to(trial.device)
     cache, half = decoder.caches(room), T // 2
     rows = [decoder(tokens[:, :half], cache)]
     rows += [decoder(tokens[:, at : at + 1], cache, at) for at in range(half, T)]
     return torch.cat(rows, dim=1)
 
 
-def _rounded(device: torch.device) -> tuple[Decoder, Room, Tensor]:
+def _rounded(trial: Trial) -> tuple[Decoder, Room, Tensor]:
     """A model with 16-bit weights and cache, computed in fp32 so that only storage differs, and its logits."""
-    decoder = build(_model(), device, torch.bfloat16).float()
-    room = Room(B, T, torch.float32, device, lambda x: x.bfloat16().float())
-    return decoder, room, _logits(decoder, room)
+    decoder = built(_model(), trial, torch.bfloat16).float()
+    room = Room(B, T, torch.float32, trial.device, lambda x: x.bfloat16().float())
+    return decoder, room, _logits(trial, decoder, room)
 
 
 def _through(layers: int, factors: int) -> float:
@@ -137,30 +137,30 @@ def _through(layers: int, factors: int) -> float:
     return math.sqrt(factors * layers * (layers + 1) / 2)
 
 
-def weights(device: torch.device) -> Iterator[CheckResult]:
+def weights(trial: Trial) -> Iterator[CheckResult]:
     """Each layer's four matrices in the format, the rest in 16 bit.
 
     Seven rounded factors reach the stream in a layer: q, k, v, o, gate, up and down.
     """
     for to in quantise.FORMATS:
-        decoder, room, want = _rounded(device)
+        decoder, room, want = _rounded(trial)
         sample = decoder.get_parameter("layers.0.ffn.gate_up_proj.weight")
         noise = step_noise(sample, to) * _through(len(decoder.layers), 7)
         quantise.quantise_matrices(decoder.layers, to)
-        yield from _judge(f"weights in {to}", (_logits(decoder, room), want), noise)
+        yield from _judge(f"weights in {to}", (_logits(trial, decoder, room), want), noise)
 
 
-def cache(device: torch.device) -> Iterator[CheckResult]:
+def cache(trial: Trial) -> Iterator[CheckResult]:
     """Keys and values in the format, a scale for each token and head: two rounded factors a layer.
 
     Attention's logits are of unit size here, so a key with relative error r changes its weight by a share r.
     """
-    decoder, room, want = _rounded(device)
-    sample = torch.randn(4096, 32, generator=torch.Generator().manual_seed(2))
+    decoder, room, want = _rounded(trial)
+    sample = torch.randn(4096, 32, generator=trial.generator(2))
     for to in _KV_FORMATS:
         narrow = replace(room, store=partial(quantise.round_trip, to=to))
         noise = step_noise(sample, to) * _through(len(decoder.layers), 2)
-        yield from _judge(f"KV cache in {to}", (_logits(decoder, narrow), want), noise)
+        yield from _judge(f"KV cache in {to}", (_logits(trial, decoder, narrow), want), noise)
 
 
 QUANTISED_CHECKS = (elements, weights, cache)

@@ -9,26 +9,25 @@ import torch
 from torch import Tensor
 
 from rooflinekit.validate import speculative
-from rooflinekit.validate.checks_decoder import TINY
-from rooflinekit.validate.decoder import build
-from rooflinekit.validate.tolerance import CheckResult, chi_square, critical_chi_square
+from rooflinekit.validate.checks_decoder import TINY, built
+from rooflinekit.validate.tolerance import CheckResult, Trial, chi_square, critical_chi_square
 
 __all__ = ["SPECULATIVE_CHECKS"]
 
 N, V, g = 20_000, 6, 2  # trials, vocabulary, drafted tokens: 20,000 over 36 pairs is some 500 a cell
 
 
-def sampled(device: torch.device) -> Iterator[CheckResult]:
+def sampled(trial: Trial) -> Iterator[CheckResult]:
     """First and second token of many trials follow the target, though the draft differs; chi-square at 1 in 10,000.
 
     Each model is a table of V conditional distributions [previous, next], so that the second token tests what
     happens after an acceptance.
     """
-    random = torch.Generator().manual_seed(0)
+    device, random = trial.device, trial.generator()
     start, draft_table, target_table = (torch.rand(V, V, generator=random).to(device) + 0.1 for _ in range(3))
     q_first, p_first = start[0] / start[0].sum(), start[1] / start[1].sum()
     q_next, p_next = (table / table.sum(dim=1, keepdim=True) for table in (draft_table, target_table))
-    run = torch.Generator(device).manual_seed(1)
+    run = torch.Generator(device).manual_seed(trial.number(1))
     first = torch.multinomial(q_first, N, replacement=True, generator=run)  # [N]
     second = torch.multinomial(q_next[first], 1, generator=run)[:, 0]
     q = torch.stack([q_first.expand(N, V), q_next[first]], dim=1)  # [N, g, V]
@@ -48,19 +47,19 @@ def _fits(name: str, tokens: Tensor, probability: Tensor) -> CheckResult:
     return CheckResult(name, statistic <= limit, statistic, limit, detail)
 
 
-def greedy(device: torch.device) -> Iterator[CheckResult]:
+def greedy(trial: Trial) -> Iterator[CheckResult]:
     """At temperature 0 the tokens are those of the target alone, whatever the draft; in float64, so that no tie flips.
 
     One draft is the target itself (all accepted), one has other weights (nearly all rejected).
     """
     model = TINY[1]
-    target = build(model, device, torch.float64)
-    prompt = torch.arange(7, device=device)[None]
+    target = built(model, trial, torch.float64)
+    prompt = torch.arange(7, device=trial.device)[None]
     length, count = 64, 24
-    run = torch.Generator(device).manual_seed(0)
+    run = torch.Generator(trial.device).manual_seed(trial.number())
     want = speculative.generate(speculative.Session(target, length), prompt, count, run, 0.0)
     one = replace(model, layers=model.layers[:1])
-    for what, draft in (("itself", target), ("another model", build(one, device, torch.float64, seed=5))):
+    for what, draft in (("itself", target), ("another model", built(one, trial, torch.float64, 5))):
         pair = speculative.Session(draft, length), speculative.Session(target, length)
         wrong = float((speculative.speculate(pair, prompt, count, 3) != want).sum())
         yield CheckResult(

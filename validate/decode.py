@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.validate.attend import attend
-from rooflinekit.validate.case import Case, Work, normal
+from rooflinekit.validate.case import Case, Work, normal, shuffled
 from rooflinekit.validate.device import Device, version_of
 from rooflinekit.validate.prefill import Heads
 
@@ -69,7 +69,7 @@ def _contiguous(heads: Heads, B: int, T: int, dtype: str, device: Device) -> Wor
 def page_table(B: int, T: int, device: torch.device) -> Tensor:
     """Which page holds which tokens [B, ⌈T/P⌉] int32; pages in random order, as after long serving."""
     each = -(-T // PAGE)
-    return torch.randperm(B * each, device=device).view(B, each).to(torch.int32)
+    return shuffled(B * each, device).view(B, each).to(torch.int32)
 
 
 def _pages(heads: Heads, B: int, T: int, dtype: str, device: Device) -> tuple[Tensor, ...]:
@@ -127,6 +127,6 @@ def _flashinfer(heads: Heads, B: int, T: int, dtype: str, device: Device) -> Wor
     wrapper.plan(starts, table.flatten(), last, H, K, d, PAGE, q_data_type=q.dtype, kv_data_type=q.dtype)
 
     def cold() -> tuple[Tensor, ...]:
-        return tuple(normal(table.numel(), PAGE, K, d, dtype=dtype, device=device.torch) for _ in "kv")
+        return (*(normal(table.numel(), PAGE, K, d, dtype=dtype, device=device.torch) for _ in "kv"), table)
 
-    return Work(lambda q, k, v: wrapper.run(q, (k, v)), (q,), cold)
+    return Work(lambda q, k, v, table: wrapper.run(q, (k, v)), (q,), cold)  # the plan has read the table

@@ -273,12 +273,17 @@ def _alibi(model: Model) -> bool:
     return not model.position_rows and all(isinstance(mixer, Attention) and not mixer.rotary for mixer in mixers)
 
 
-def build(model: Model, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Decoder:
-    """A decoder with random weights that keep activations near unit size at any depth."""
+def build(
+    model: Model, device: torch.device, dtype: torch.dtype, seed: int = 0, drawn_on: torch.device | None = None
+) -> Decoder:
+    """A decoder with random weights that keep activations near unit size at any depth.
+
+    Numbers drawn on the CPU are the same for every device; those of large models are drawn where they stay.
+    """
     with torch.device("meta"):
         decoder = Decoder(model).to(dtype)
     decoder.to_empty(device=device)
-    generator = torch.Generator(device).manual_seed(seed)
+    generator = torch.Generator(drawn_on or device).manual_seed(seed)
     with torch.no_grad():
         for name, weight in decoder.named_parameters():
             _fill(name, weight, 2.0 * model.depth, generator)
@@ -290,10 +295,11 @@ def _fill(name: str, weight: Tensor, branches: float, generator: torch.Generator
 
     Norms are near 1 and biases near 0, but random, so that one left out or swapped shows.
     """
+    drawn = torch.empty_like(weight, device=generator.device)
     if name.endswith("bias") or weight.dim() == 1:
-        weight.normal_(0.0, 0.1, generator=generator)
+        weight.copy_(drawn.normal_(0.0, 0.1, generator=generator))
         if name.endswith("norm.weight") or ".norms." in name:
             weight.add_(0.0 if name.endswith("bias") else 1.0)
         return
     adds = name.endswith(("o_proj.weight", "down_proj.weight", "experts.outer", "expert_up_latent.weight"))
-    weight.normal_(0.0, (weight.shape[1] * (branches if adds else 1.0)) ** -0.5, generator=generator)
+    weight.copy_(drawn.normal_(0.0, (weight.shape[1] * (branches if adds else 1.0)) ** -0.5, generator=generator))

@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
 from rooflinekit.model.types.dtype import parse_dtype
-from rooflinekit.validate.case import Call, Case, Work, fused, normal
+from rooflinekit.validate.case import Call, Case, Work, fused, normal, shuffled
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.feedforward import activate
 from rooflinekit.validate.gemm import quantise
@@ -128,7 +128,7 @@ def _append(call: Call, shape: tuple[int, int, int, str], dtype: str, device: De
 
     def cold() -> tuple[Tensor, ...]:  # slots anywhere in a pool of four times as many
         pools = (normal(4 * N, K, d, dtype=kv, device=device.torch) for _ in "kv")
-        return (*pools, torch.randperm(4 * N, device=device.torch)[:N])
+        return (*pools, shuffled(4 * N, device.torch)[:N])
 
     return Work(partial(call, scale=scale), (new,), cold)
 

@@ -15,7 +15,7 @@ from rooflinekit.evidence.kernel_fit.groups import SCHEMA, read_measurements
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.validate.device import Device, version_of
 
-__all__ = ["ENGINE", "FILE", "Recorder", "header"]
+__all__ = ["ENGINE", "FILE", "Recorder", "header", "note_best"]
 
 FILE = "measurements.jsonl"
 ENGINE = "gpt-fast"
@@ -35,16 +35,28 @@ def header(device: Device, suite: str, model: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def note_best(best: dict[str, float], row: Mapping[str, Any], dtype: str) -> None:
+    """Raise the best value of a ceiling's kind to that of a row, if it measured one in this format."""
+    if row["op"] == "ceiling" and row.get("status", "ok") == "ok" and row.get("dtype", dtype) == dtype:
+        best[row["kind"]] = max(best.get(row["kind"], 0.0), float(row["value"]))
+
+
 class Recorder:
     """Writes rows to DIR/measurements.jsonl while it holds DIR's lock.
 
-    Raises InputError where a file is already there (unless it is to be continued or replaced), where the run to go on
-    with is another one, where a second run is under way, and where the disk is full: complete rows are kept.
+    A run that goes on leaves rows as they are; with `retry_failed` those that failed are measured once more. Raises
+    InputError where a file is already there (unless it is to be continued or replaced), where the run to go on with is
+    another one, where a second run is under way, and where the disk is full: complete rows are kept.
     """
 
-    def __init__(self, folder: Path, head: Mapping[str, Any], *, resume: bool = False, force: bool = False) -> None:
-        self.path, self._lock = folder / FILE, folder / f".{FILE}.lock"
+    def __init__(
+        self, folder: Path, head: Mapping[str, Any], *, resume: bool = False, force: bool = False,
+        retry_failed: bool = False,
+    ) -> None:  # fmt: skip
+        self.path, self._lock, self._again = folder / FILE, folder / f".{FILE}.lock", retry_failed
         self.done: set[str] = set()
+        self._best: dict[str, float] = {}
+        self._dtype = head["dtype"]
         self.counts = dict.fromkeys(("ok", "oom", "missing", "failed"), 0)
         self._locked = _take(self._lock)
         try:
@@ -74,12 +86,22 @@ class Recorder:
         os.truncate(self.path, len(whole[0]) + len(whole[1]))
         for row in found.rows:
             self._count(row)
+            if self._again and row["status"] == "failed":
+                self.done.discard(str(row.get("key")))
         return str(found.header["run"])
 
     def _count(self, row: Mapping[str, Any]) -> None:
         self.counts[str(row["status"])] += 1
         if "key" in row:
             self.done.add(str(row["key"]))
+        note_best(self._best, row, self._dtype)
+
+    def begin(self, row: Mapping[str, Any]) -> None:
+        """Nothing: in one process the row that is missing is the one that ended it."""
+
+    def best(self) -> Mapping[str, float]:
+        """The best value of each kind of ceiling in the file, in the format that models run in."""
+        return self._best
 
     def row(self, fields: Mapping[str, Any]) -> None:
         """Write one row, and have it on its way to the disk before this returns."""

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from rooflinekit.evidence.kernel_fit.groups import read_measurements
 from rooflinekit.model.types.errors import ArchitectureError
-from rooflinekit.validate.case import Case
+from rooflinekit.validate.case import Case, why_not
 from rooflinekit.validate.ceilings import ceilings
 from rooflinekit.validate.collective import all_reduce_rows
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.model_run import open_bench
 from rooflinekit.validate.plan import EXTENTS, kernel_cases
 from rooflinekit.validate.points import remaining
-from rooflinekit.validate.record import Recorder
 from rooflinekit.validate.shapes import Extent, Rates
-from rooflinekit.validate.timing import summary, time_work
+from rooflinekit.validate.timing import UncapturableError, summary, time_work
 
-__all__ = ["BUDGETS", "MODELS", "SUITES", "Run", "run_suite"]
+__all__ = ["BUDGETS", "MODELS", "SUITES", "DeviceFaultError", "Rows", "Run", "run_suite"]
 
 BUDGETS = {"quick": 5.0, "full": 25.0, "ceilings": 5.0, "kernels": 20.0, "model": 10.0}
 """Minutes of each suite."""
@@ -36,10 +34,25 @@ _QUICK_POINTS = 4
 """Points of a model that the quick suite measures: both phases."""
 _SECONDS = {"quick": 0.08, "full": 0.25}
 """Time that the repeats of one kernel take."""
-_MISSING = (ImportError, AttributeError, NotImplementedError)
-_ABSENT = ("not available", "no available kernel", "not implemented", "could not run", "not compiled", "unsupported",
-           "only supported on", "no kernel image")  # fmt: skip
-"""How libraries say that a kernel does not exist here."""
+
+
+class Rows(Protocol):
+    """Where measured rows go: to the file, or to the process that writes it."""
+
+    done: set[str]  #: keys of rows that need not be measured again
+
+    def begin(self, row: Mapping[str, Any]) -> None:
+        """Say what is measured next, so that what ends the process has a name."""
+
+    def row(self, fields: Mapping[str, Any]) -> None:
+        """Keep a measured row."""
+
+    def best(self) -> Mapping[str, float]:
+        """The best value of each kind of ceiling so far, in the format that models run in."""
+
+
+class DeviceFaultError(RuntimeError):
+    """A kernel has left the GPU unusable for this process."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +62,12 @@ class Run:
     device: Device
     suite: str
     model: str
-    recorder: Recorder
+    recorder: Rows
     deadline: float
     say: Callable[[str, int, int], None] = lambda name, number, of: None  #: what starts, its number, of how many
     extent: Extent | None = None  #: other than the suite's own
+    eager: frozenset[str] = frozenset()  #: kernels that no graph can hold
+    wrong: Mapping[str, str] = field(default_factory=dict)  #: kernels that failed their check, and how
 
     @property
     def size(self) -> str:
@@ -91,10 +106,11 @@ def _run_ceilings(run: Run) -> bool:
             return False
         run.say(" ".join(map(str, columns.values())), number, len(planned))
         row = {"op": "ceiling", "backend": "torch", **columns, "key": key}
-        run.recorder.row({**row, **_guarded(run.device, partial(take, _SECONDS[run.size]))})
+        _record(run, row, partial(take, _SECONDS[run.size]))
     reduced = any(key.startswith("all_reduce") for key in run.recorder.done)
     if not reduced and time.monotonic() < run.deadline:
         run.say("all_reduce", len(planned), len(planned))
+        run.recorder.begin({"op": "ceiling", "backend": "all_reduce", "key": "all_reduce"})
         for number, row in enumerate(list(all_reduce_rows(run.device, quick=run.size == "quick"))):
             run.recorder.row({**row, "key": f"all_reduce {number}"})
     return True
@@ -118,8 +134,7 @@ def _run_model(run: Run) -> bool:
         if time.monotonic() > run.deadline:
             return False
         run.say(f"{run.model} {point.phase} {point.batch}x{point.context} {mode}", number, len(wanted))
-        measured = _guarded(run.device, partial(bench.measure, point, mode))
-        run.recorder.row({**bench.label(point, mode), **measured})
+        _record(run, bench.label(point, mode), partial(bench.measure, point, mode))
     return True
 
 
@@ -134,10 +149,7 @@ def _run_kernels(run: Run) -> bool:
 
 def _rates(run: Run) -> Rates | None:
     """The best that this run's ceilings show, to place shapes by their roofline time; None without them."""
-    best: dict[str, float] = {}
-    for row in read_measurements(run.recorder.path).of("ceiling"):
-        if row.get("dtype", run.device.dtype) == run.device.dtype:
-            best[row["kind"]] = max(best.get(row["kind"], 0.0), float(row["value"]))
+    best = run.recorder.best()
     return Rates(best["gemm"], best["copy"]) if {"gemm", "copy"} <= best.keys() else None
 
 
@@ -150,32 +162,43 @@ def run_cases(run: Run, cases: Sequence[Case]) -> bool:
             return False
         run.say(f"{case.op} {' '.join(str(value) for value in case.shape.values())}", number, len(cases))
         row = {"op": case.op, "backend": case.backend, **case.shape, "key": case.key}
-        run.recorder.row({**row, **_measure(case, run)})
+        if case.kernel in run.wrong:
+            run.recorder.row({**row, "status": "failed", "detail": run.wrong[case.kernel]})
+        elif 2.0 * case.bytes > run.device.free_bytes:
+            run.recorder.row({**row, "status": "oom", "detail": f"needs {case.bytes / 1e9:.1f} GB"})
+        else:
+            _record(run, row, partial(_timed, case, run))
     return True
 
 
-def _measure(case: Case, run: Run) -> dict[str, Any]:
-    if 2.0 * case.bytes > run.device.free_bytes:
-        return {"status": "oom", "detail": f"needs {case.bytes / 1e9:.1f} GB"}
-
-    def take() -> dict[str, Any]:
-        timing = time_work(case.build(), run.device, _SECONDS[run.size])
-        return {"launch": timing.launch, **summary(timing.samples)}
-
-    return _guarded(run.device, take)
+def _timed(case: Case, run: Run) -> dict[str, Any]:
+    timing = time_work(case.build(), run.device, _SECONDS[run.size], eager=case.kernel in run.eager)
+    return {"launch": timing.launch, **summary(timing.samples)}
 
 
-def _guarded(device: Device, take: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What was measured, or why nothing could be: one kernel that fails must not end a run."""
+def _record(run: Run, row: Mapping[str, Any], take: Callable[[], dict[str, Any]]) -> None:
+    """Write what was measured, or why nothing could be: one kernel that fails must not end a run.
+
+    Raises DeviceFaultError where the GPU no longer answers, and UncapturableError; a new process has to go on then.
+    """
+    run.recorder.begin(row)
     try:
         with torch.inference_mode():
-            return take()
-    except (torch.OutOfMemoryError, MemoryError):
-        return {"status": "oom", "detail": "out of memory"}
+            measured = take()
+    except UncapturableError:
+        raise
     except Exception as error:
-        detail = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        absent = isinstance(error, _MISSING) or any(word in detail.lower() for word in _ABSENT)
-        return {"status": "missing" if absent else "failed", "detail": detail}
-    finally:
-        if device.is_cuda:
-            torch.cuda.empty_cache()  # a graph keeps its memory to itself until then
+        measured = dict(zip(("status", "detail"), why_not(error), strict=True))
+    _settle(run.device, measured)
+    run.recorder.row({**row, **measured})
+
+
+def _settle(device: Device, measured: Mapping[str, Any]) -> None:
+    """Give memory back that a graph has kept to itself; what a faulting kernel left behind shows here."""
+    if not device.is_cuda:
+        return
+    try:
+        device.synchronize()
+        torch.cuda.empty_cache()
+    except Exception as error:
+        raise DeviceFaultError(measured.get("detail") or why_not(error)[1]) from None

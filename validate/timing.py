@@ -14,7 +14,7 @@ import torch
 from rooflinekit.validate.case import Work
 from rooflinekit.validate.device import Device
 
-__all__ = ["Timing", "summary", "time_work"]
+__all__ = ["Timing", "UncapturableError", "summary", "time_work"]
 
 _PASS, _MOST_CALLS = 1e-3, 32
 """Least duration of one timed pass [s], which hides the clock's own cost; calls that a pass has at most."""
@@ -58,8 +58,15 @@ def _round(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def time_work(work: Work, device: Device, seconds: float) -> Timing:
-    """Repeat passes over distinct cold inputs for `seconds`, at least five times."""
+class UncapturableError(RuntimeError):
+    """A kernel cannot be in a CUDA graph; the process that tried has a damaged allocator and must end."""
+
+
+def time_work(work: Work, device: Device, seconds: float, *, eager: bool = False) -> Timing:
+    """Repeat passes over distinct cold inputs for `seconds`, at least five times; on a GPU in a graph unless `eager`.
+
+    Raises UncapturableError where the call cannot be captured.
+    """
     first = work.cold()
     work.run(*work.hot, *first)  # compiles, allocates workspaces
     device.synchronize()
@@ -67,7 +74,7 @@ def time_work(work: Work, device: Device, seconds: float) -> Timing:
     size = sum(tensor.nbytes for tensor in first)
     calls = max(1, min(math.ceil(_PASS / once), _MOST_CALLS, int(_POOL * device.free_bytes / max(size, 1))))
     sets = [first] + [work.cold() for _ in range(calls - 1)] if first else [()] * calls
-    return _time_cuda(work, sets, device, seconds) if device.is_cuda else _time_cpu(work, sets, device, seconds)
+    return _time_cuda(work, sets, device, seconds, eager) if device.is_cuda else _time_cpu(work, sets, device, seconds)
 
 
 def _clock(call: Callable[[], object], device: Device) -> float:
@@ -115,12 +122,12 @@ def _time_cpu(work: Work, sets: list[tuple[Any, ...]], device: Device, seconds: 
     return Timing(_sample(take, seconds), "eager")
 
 
-def _time_cuda(work: Work, sets: list[tuple[Any, ...]], device: Device, seconds: float) -> Timing:
+def _time_cuda(work: Work, sets: list[tuple[Any, ...]], device: Device, seconds: float, eager: bool) -> Timing:
     """Events around the replay of a graph of all calls; around the calls themselves where they cannot be captured.
 
     The flush keeps the GPU busy while the host enqueues what is timed, so no launch latency is seen.
     """
-    graph = _capture(work, sets)
+    graph = None if eager else _capture(work, sets)
     flush = _flusher(work, device)
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
@@ -143,8 +150,8 @@ def _run_all(work: Work, sets: list[tuple[Any, ...]]) -> None:
         work.run(*work.hot, *cold)
 
 
-def _capture(work: Work, sets: list[tuple[Any, ...]]) -> torch.cuda.CUDAGraph | None:
-    """A CUDA graph of all calls; None where one of them waits for the host (docs.pytorch.org, CUDA graphs)."""
+def _capture(work: Work, sets: list[tuple[Any, ...]]) -> torch.cuda.CUDAGraph:
+    """A CUDA graph of all calls (docs.pytorch.org, CUDA graphs)."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -156,7 +163,6 @@ def _capture(work: Work, sets: list[tuple[Any, ...]]) -> torch.cuda.CUDAGraph | 
             _run_all(work, sets)
     except torch.cuda.OutOfMemoryError:
         raise
-    except RuntimeError:
-        torch.cuda.synchronize()
-        return None
+    except RuntimeError as error:
+        raise UncapturableError(str(error)) from None
     return graph

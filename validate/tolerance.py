@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["CheckResult", "chi_square", "compare", "critical_chi_square", "rounding"]
+from rooflinekit.validate.case import why_not
+
+__all__ = ["CheckResult", "Trial", "chi_square", "compare", "critical_chi_square", "not_run", "peak", "rounding"]
 
 _LARGEST = 4.0  # the largest of some 10^4 normal numbers, in standard deviations
 _RARE = 3.719  # normal quantile of 1 - 1e-4
@@ -16,23 +18,50 @@ _RARE = 3.719  # normal quantile of 1 - 1e-4
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One check: `error` may be at most `tolerance`; `detail` says what was compared, or what went wrong."""
+    """One check: `error` may be at most `tolerance`; `detail` says what was compared, or what went wrong.
+
+    A backend that is not installed is `missing`: it neither passed nor failed.
+    """
 
     name: str
     passed: bool
     error: float
     tolerance: float
     detail: str
+    missing: bool = False
+    kernel: str = ""  #: the timed kernel that this is about, as `Case.kernel` says it
+
+    @property
+    def failed(self) -> bool:
+        """Whether something that is here computes wrong numbers, or none."""
+        return not (self.passed or self.missing)
 
 
-def rounding(dtype: torch.dtype, *lengths: int) -> float:
+@dataclass(frozen=True)
+class Trial:
+    """What checks run on: a device, the 16-bit or 32-bit format of its fused kernels, and the seed of the inputs."""
+
+    device: torch.device
+    dtype: torch.dtype
+    seed: int = 0
+
+    def generator(self, number: int = 0) -> torch.Generator:
+        """Random numbers drawn on the CPU: the same on every device, and others for every number."""
+        return torch.Generator().manual_seed(self.number(number))
+
+    def number(self, number: int = 0) -> int:
+        """The seed of one of the things that a check draws."""
+        return 1000 * self.seed + number
+
+
+def rounding(dtype: torch.dtype, *lengths: int, peak: float = _LARGEST) -> float:
     """Largest error to expect of products of these lengths, one after the other, relative to the result's RMS.
 
     Partial sums of n random terms are of size sqrt(i), and each is rounded by u of itself: together u·sqrt(n/2) of the
     result, with u half the machine epsilon; errors of successive products add as squares (a random walk, as in
     Higham & Mary 2019, doi:10.1137/18M1226312). The largest result is some four times the RMS, and so is the largest
     error its own. 16-bit formats sum in fp32; there the inputs of the second product and the result are rounded too,
-    each by at most half an epsilon.
+    each by at most half an epsilon of the largest result, which is `peak` times the RMS.
 
     >>> rounding(torch.float32, 128)
     7.6e-06
@@ -40,7 +69,16 @@ def rounding(dtype: torch.dtype, *lengths: int) -> float:
     fp32 = _LARGEST**2 * torch.finfo(torch.float32).eps / 2 * math.sqrt(sum(lengths) / 2)
     if dtype == torch.float64:
         return fp32 * torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
-    return fp32 if dtype == torch.float32 else fp32 + _LARGEST * torch.finfo(dtype).eps
+    return fp32 if dtype == torch.float32 else fp32 + peak * torch.finfo(dtype).eps
+
+
+def peak(want: Tensor) -> float:
+    """The largest result relative to the root mean square: four for normal numbers, more where rows differ in size.
+
+    >>> peak(torch.tensor([1.0, -1.0, 1.0, 1.0]))
+    4.0
+    """
+    return max(_LARGEST, float(want.abs().max() / want.double().square().mean().sqrt()))
 
 
 def compare(name: str, got: Tensor, want: Tensor, tolerance: float, detail: str) -> CheckResult:
@@ -48,6 +86,12 @@ def compare(name: str, got: Tensor, want: Tensor, tolerance: float, detail: str)
     want = want.double()
     error = float((got.double() - want).abs().max() / want.square().mean().sqrt())
     return CheckResult(name, error <= tolerance, error, tolerance, detail)
+
+
+def not_run(name: str, error: Exception) -> CheckResult:
+    """What a check says that raised: missing where the kernel is not here, failed for any other reason."""
+    status, detail = why_not(error)
+    return CheckResult(name, False, math.nan, 0.0, f"did not run: {detail}", missing=status == "missing")
 
 
 def chi_square(counts: Tensor, expected: Tensor) -> float:

@@ -6,13 +6,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.cli.answers import given_of
 from rooflinekit.cli.command import Argument, command
-from rooflinekit.cli.compare import given_of
-from rooflinekit.cli.output import emit
+from rooflinekit.cli.output import Output, emit
 from rooflinekit.cli.progress import counting
 from rooflinekit.estimation.scenario import Served, Written
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
     from rooflinekit.evidence.kernel_fit.calibrate import Built
@@ -30,13 +29,13 @@ __all__ = ["calibrate"]
         "rooflinekit calibrate result.json --gpu h100 --out served.yaml",
     ),
 )  # fmt: skip
-def calibrate(files: list[str], *, out: Path | None = None, force: bool = False, **served: Any) -> int:
+def calibrate(files: list[str], *, to: Output, **served: Any) -> int:
     """Fit a calibration to measured kernels, or to benchmark results; use it with --calibration FILE."""
-    from rooflinekit.evidence.measured.read import is_benchmark
+    from rooflinekit.evidence.measured import is_benchmark
 
-    if out is None:
+    if to.out is None:
         raise InputError("missing option '--out': the calibration file to write (YAML)")
-    check_target(out, force)
+    to.check()
     paths = [Path(file) for file in files]
     benchmarks = [path for path in paths if is_benchmark(path)]
     if benchmarks and len(benchmarks) < len(paths):
@@ -45,51 +44,43 @@ def calibrate(files: list[str], *, out: Path | None = None, force: bool = False,
             f"{other.name} holds kernels and {benchmarks[0].name} is of a benchmark; calibrate on the kernels first, "
             f"then on the benchmark with --calibration and the file that was written"
         )
-    said = {"files": paths, "out": out, "force": force, **served}
-    return (_from_benchmarks if benchmarks else _from_kernels)(said)
+    fit = _from_benchmarks if benchmarks else _from_kernels
+    return fit(paths, to, served)
 
 
-def _from_benchmarks(said: dict[str, Any]) -> int:
+def _from_benchmarks(files: list[Path], to: Output, said: dict[str, Any]) -> int:
     from rooflinekit.evidence.engine_fit import fit_engine
-    from rooflinekit.report.engine_fit import fit_text
+    from rooflinekit.report.answers import document_of
+    from rooflinekit.report.document import plain_text
 
-    given = given_of({key: value for key, value in said.items() if key not in ("files", "out", "force")})
     with counting("fitting") as progress:
-        fit = fit_engine(said["files"], given, f"{datetime.now(UTC):%Y-%m-%d}", progress)
-    emit(fit.text, said["out"], said["force"])
-    emit(f"wrote {said['out']}\n\n{fit_text(fit)}")
+        fit = fit_engine(files, given_of(said), f"{datetime.now(UTC):%Y-%m-%d}", progress)
+    to.emit(fit.text)
+    emit(f"wrote {to.out}\n\n{plain_text(document_of(fit))}")
     return 4 if fit.failed else 0
 
 
-def _from_kernels(said: dict[str, Any]) -> int:
+def _from_kernels(files: list[Path], to: Output, said: dict[str, Any]) -> int:
+    """Kernels are of one accelerator that has to be named, and nothing else says how they ran."""
     from rooflinekit.evidence.kernel_fit.calibrate import build_calibration
     from rooflinekit.specs import load_accelerator
 
-    _check_kernel_options(said)
-    files, out = said["files"], said["out"]
+    if said.get("gpu") is None:
+        raise InputError("kernels are of one accelerator; name it with --gpu")
+    for name, value in said.items():
+        if name not in ("gpu", "engine") and value not in (None, 1):
+            raise InputError(f"--{name} says how a benchmark was run, and these files hold kernels; leave it out")
     accelerator = load_accelerator(said["gpu"]).value
     engine, today = said.get("engine", "vllm").lower(), f"{datetime.now(UTC):%Y-%m-%d}"
     with counting("fitting") as progress:
         built = build_calibration(files, accelerator, engine, today, progress)
-    emit(built.text, out, said["force"])
-    emit(_summary(built, out))
-    _show_models(files, said["gpu"], out)
+    to.emit(built.text)
+    emit(_summary(built, to.out))
+    _show_models(files, said["gpu"], to.out)
     return 0
 
 
-_OWN = ("files", "out", "gpu", "engine", "force")
-
-
-def _check_kernel_options(said: dict[str, Any]) -> None:
-    """Kernels are of one accelerator that has to be named, and nothing else says how they ran."""
-    if said.get("gpu") is None:
-        raise InputError("kernels are of one accelerator; name it with --gpu")
-    for name, value in said.items():
-        if name not in _OWN and value not in (None, 1):
-            raise InputError(f"--{name} says how a benchmark was run, and these files hold kernels; leave it out")
-
-
-def _show_models(files: list[Path], gpu: str, out: Path) -> None:
+def _show_models(files: list[Path], gpu: str, out: Path | None) -> None:
     """Steps of models that measurement files hold, predicted with the calibration just written."""
     from rooflinekit.evidence.kernel_fit.groups import SUFFIX, read_measurements
     from rooflinekit.validate.compare_model import model_report
@@ -100,7 +91,7 @@ def _show_models(files: list[Path], gpu: str, out: Path) -> None:
             emit("\n".join(["", *model_report(rows, gpu, str(out))]))
 
 
-def _summary(built: Built, out: Path) -> str:
+def _summary(built: Built, out: Path | None) -> str:
     from rooflinekit.report.table import aligned
 
     cells = [[key, str(fit.rows), f"{fit.error:.1%}", ", ".join(fit.frozen)] for key, fit in built.fitted.items()]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from inspect import getdoc
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from rooflinekit.cli.output import Output
 from rooflinekit.estimation.options import Option, options_of
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 
 __all__ = [
-    "COMMANDS", "MAYBE_MODEL", "MODEL", "Argument", "Command", "check_pictures", "command", "find", "grouped", "note",
-    "write_pictures",
+    "COMMANDS", "MAYBE_MODEL", "MODEL", "Argument", "Command", "command", "find", "grouped",
 ]  # fmt: skip
 
 
@@ -83,7 +81,8 @@ class Command:
         """
         given = {name: self._value(name, text) for name, text in texts.items() if text not in (None, False, [], ())}
         free = [given.pop(name, [] if argument.many else None) for name, argument in self.arguments.items()]
-        return self.function(*free, **given) or 0
+        written = {name: given.pop(name, self.options[name].default) for name in Output._fields if name in self.options}
+        return self.function(*free, to=Output(**written), **given) or 0
 
     def _value(self, name: str, text: Any) -> Any:
         option = self.options.get(name)
@@ -125,12 +124,15 @@ def command(
     return decorated
 
 
+_APART = ("sweep", "plan", "validate", "calibrate", "workbook", "report")  # which have modules of their own
 COMMANDS = {
-    **{name: name for name in ("estimate", "explain", "simulate", "shapes", "levers", "cost", "sweep", "plan")},
-    **dict.fromkeys(("models", "gpus", "show"), "catalogue"),
-    **{name: name for name in ("validate", "calibrate", "compare", "launch", "workbook", "report")},
-    **{f"accuracy {name}": "accuracy" for name in ("kernels", "memory", "serving")},
-}
+    words: words if words in _APART else "answers"
+    for words in (
+        "estimate", "explain", "simulate", "shapes", "levers", "cost", "sweep", "plan", "models", "gpus", "show",
+        "validate", "calibrate", "compare", "launch", "workbook", "report",
+        "accuracy kernels", "accuracy memory", "accuracy serving",
+    )
+}  # fmt: skip
 """The words of each command, and the module that holds it; it is imported when it is asked for."""
 
 
@@ -141,11 +143,6 @@ def find(words: str) -> Command:
     return found
 
 
-def note(text: str) -> None:
-    """Say something beside the answer, on the standard error."""
-    print(f"rooflinekit: {text}", file=sys.stderr)  # noqa: T201 - this is the edge
-
-
 def grouped(options: Mapping[str, Option], order: Sequence[str]) -> Iterator[tuple[str, dict[str, Option]]]:
     """Options by the headings of the help, in the order of the table."""
     names = list(dict.fromkeys((*order, *(option.group for option in options.values()), "Output")))
@@ -153,22 +150,3 @@ def grouped(options: Mapping[str, Option], order: Sequence[str]) -> Iterator[tup
         rows = {key: option for key, option in options.items() if option.group == name}
         if rows:
             yield name, rows
-
-
-def check_pictures(folder: Path | None, of: str, force: bool) -> None:
-    """Refuse before the work is done. Raises InputError, MissingExtraError without matplotlib."""
-    if folder is None:
-        return
-    from rooflinekit.report.plots import PICTURES, check_plots
-
-    check_plots(folder, PICTURES[of], force)
-
-
-def write_pictures(result: Any, folder: Path | None, force: bool) -> None:
-    """Write them, and say on the standard error which there are."""
-    if folder is None:
-        return
-    from rooflinekit.report.plots import write_plots
-
-    names = ", ".join(path.name for path in write_plots(result, folder, force) if path.suffix == ".svg")
-    note(f"{names} in {folder}, and each as PNG")

@@ -1,4 +1,4 @@
-"""Where a command's text goes: the terminal, a pipe, or a file that is not there yet."""
+"""Where a command's answer goes: the terminal, a pipe, or a file that is not there yet; and in which format."""
 
 from __future__ import annotations
 
@@ -9,13 +9,69 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rooflinekit.specs.writing import check_target, write_whole
 
-__all__ = ["emit", "rendered", "to_csv", "to_json"]
+if TYPE_CHECKING:
+    from rooflinekit.report.document import Document
+
+__all__ = ["Output", "emit", "note", "to_csv", "to_json"]
 
 Row = Mapping[str, Any]
+
+
+class Output(NamedTuple):
+    """How an answer is printed, where to, whether over a file that is there, and a folder for its pictures."""
+
+    format: str = "table"
+    out: Path | None = None
+    force: bool = False
+    plots: Path | None = None
+
+    def check(self, pictures: str = "") -> None:
+        """Refuse what could not be written, before the work. Raises InputError."""
+        if self.out is not None:
+            check_target(self.out, self.force)
+        if self.plots is not None and pictures:
+            from rooflinekit.report.plots import PICTURES, check_plots
+
+            check_plots(self.plots, PICTURES[pictures], self.force)
+
+    def draw(self, result: Any) -> None:
+        """Write pictures if they are asked for, and say on the standard error which there are."""
+        if self.plots is not None:
+            from rooflinekit.report.plots import write_plots
+
+            written = write_plots(result, self.plots, self.force)
+            names = ", ".join(path.name for path in written if path.suffix == ".svg")
+            note(f"{names} in {self.plots}, and each as PNG")
+
+    def show(self, answer: Any, **how: Any) -> None:
+        """Print an answer, or write it; `how` is for the document that it becomes."""
+        from rooflinekit.report.answers import document_of, rows_of
+
+        self.write(answer.to_dict, lambda: rows_of(answer), lambda: document_of(answer, **how))
+
+    def write(
+        self, data: Callable[[], Any], rows: Callable[[], Sequence[Row]], document: Callable[[], Document]
+    ) -> None:
+        """Print the one of three views that the format is of, or write it."""
+        from rooflinekit.report.document import markdown_text, plain_text
+
+        match self.format:
+            case "json":
+                self.emit(to_json(data()))
+            case "csv":
+                self.emit(to_csv(rows()))
+            case "md":
+                self.emit(markdown_text(document()))
+            case _:
+                self.emit(plain_text(document()))
+
+    def emit(self, text: str) -> None:
+        """Print a text, or write it."""
+        emit(text, self.out, self.force)
 
 
 def emit(text: str, out: Path | None = None, force: bool = False) -> None:
@@ -34,23 +90,9 @@ def emit(text: str, out: Path | None = None, force: bool = False) -> None:
     write_whole(out, (text.rstrip("\n") + "\n").encode())
 
 
-def rendered(
-    answer: Any,
-    format: str,
-    rows: Callable[[], Sequence[Row]],
-    text: Callable[..., str],
-    markdown: Callable[[Any], str] | None = None,
-) -> str:
-    """An answer in the format asked for; without `markdown`, `text` is told whether it is Markdown."""
-    match format:
-        case "json":
-            return to_json(answer.to_dict())
-        case "csv":
-            return to_csv(rows())
-        case _ if markdown is None:
-            return text(answer, format == "md")
-        case _:
-            return markdown(answer) if format == "md" else text(answer)
+def note(text: str) -> None:
+    """Say something beside the answer, on the standard error."""
+    print(f"rooflinekit: {text}", file=sys.stderr)  # noqa: T201 - this is the edge
 
 
 def to_json(data: object) -> str:

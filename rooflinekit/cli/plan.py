@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import command
-from rooflinekit.cli.output import emit, to_csv, to_json
+from rooflinekit.cli.output import Output
+from rooflinekit.cli.progress import counting
 from rooflinekit.estimation.options import part_of
 from rooflinekit.estimation.scenario import Accelerators, Asked, Plan, Written
 from rooflinekit.model.types.errors import InputError, UnknownNameError
-from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
     from rooflinekit.decision.planning.inverse import BreakEven, Solution
@@ -24,7 +23,7 @@ _STATIC = ("batch", "cached")
 _ONE = ("isl", "osl", "burstiness", *_STATIC, "activations", "memory_fraction", "calibration")
 _OF_FLEETS = (
     "rate", "concurrency", "trace", "peak", "clean", "max_gpus", "price", "limit", "headroom", "redundancy",
-    "load_gbps",
+    "load_gbps", "confidence", "measured_only",
 )  # fmt: skip
 
 
@@ -36,18 +35,17 @@ _OF_FLEETS = (
     ),
 )  # fmt: skip
 def plan(
-    model: str, *, gpu: Sequence[str] = ("h100-sxm",), slo: str | None = None, subject_to: str | None = None,
-    ttft: float | None = None, tpot: float | None = None, max: str | None = None, find: str | None = None,
-    format: str = "table", out: Path | None = None, force: bool = False, **asked: Any,
+    model: str, *, to: Output, gpu: Sequence[str] = ("h100-sxm",), slo: Sequence[str] = (),
+    subject_to: str | None = None, ttft: float | None = None, tpot: float | None = None, max: str | None = None,
+    find: str | None = None, **asked: Any,
 ) -> None:  # fmt: skip
     """From traffic, objectives and prices to the cheapest deployments; or the largest load of one deployment."""
-    if out is not None:
-        check_target(out, force)
+    to.check()
     if max is None and find is None:
         _refuse(part_of(asked, _STATIC) | ({"subject_to": subject_to} if subject_to else {}), "needs --max or --find")
     static = max in ("batch", "context") or find == "bandwidth"
     objectives = _objectives(slo, subject_to, {"ttft": ttft, "tpot": tpot}, static)
-    emit(_render(_answered(model, list(gpu), objectives, (max, find), asked), format), out, force)
+    to.show(_answered(model, list(gpu), objectives, (max, find), asked))
 
 
 def _answered(
@@ -65,10 +63,9 @@ def _answered(
     if least is not None:
         _refuse(part_of(asked, _STATIC), f"has no part in --find {least}")
     match least:
-        case None:
-            return run(model, gpus, slo, **asked)
-        case "gpus":
-            return fewest_gpus(model, gpus, slo, **asked)
+        case None | "gpus":
+            with counting("plan") as progress:
+                return (fewest_gpus if least else run)(model, gpus, slo, progress=progress, **asked)
         case "price":
             return break_even_prices(model, gpus, slo, **asked)
         case _:
@@ -100,11 +97,15 @@ def _one_deployment(
     return inverse.largest("users" if largest == "concurrency" else largest, model, gpus[0], slo or "", **given)
 
 
-def _objectives(slo: str | None, subject_to: str | None, limits: dict[str, float | None], static: bool) -> str | None:
+def _objectives(
+    slo: Sequence[str], subject_to: str | None, limits: dict[str, float | None], static: bool
+) -> str | None:
     """Said in one of three ways; `limits` in ms are 95th percentiles, or of a static batch the mean."""
     statistic = "" if static else "p95 "
     listed = [f"{statistic}{metric}<{limit:.12g}ms" for metric, limit in limits.items() if limit is not None]
-    said = [each for each in (slo, subject_to, ", ".join(listed) or None) if each is not None]
+    said = [
+        each for each in (", ".join(slo) if slo else None, subject_to, ", ".join(listed) or None) if each is not None
+    ]
     if len(said) > 1:
         raise InputError("--slo, --subject-to, and --ttft with --tpot say the same thing; give one")
     return said[0] if said else None
@@ -113,25 +114,3 @@ def _objectives(slo: str | None, subject_to: str | None, limits: dict[str, float
 def _refuse(given: Mapping[str, Any], why: str) -> None:
     for key in given:
         raise InputError(f"--{key.replace('_', '-')} {why}")
-
-
-def _render(answer: PlanAnswer | Solution | BreakEven, format: str) -> str:
-    from rooflinekit.decision.planning.inverse import Solution
-    from rooflinekit.decision.planning.plan import PlanAnswer
-    from rooflinekit.report import plan as report
-
-    if format == "json":
-        return to_json(answer.to_dict())
-    if isinstance(answer, PlanAnswer):
-        match format:
-            case "csv":
-                return to_csv(report.plan_rows(answer))
-            case "md":
-                return report.plan_markdown(answer)
-            case _:
-                return report.plan_text(answer)
-    if isinstance(answer, Solution):
-        if format == "csv":
-            return to_csv([report.solution_row(answer)])
-        return report.solution_text(answer)
-    return to_csv(answer.rows) if format == "csv" else report.break_even_text(answer)

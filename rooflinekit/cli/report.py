@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.cli.command import MAYBE_MODEL, check_pictures, command, write_pictures
-from rooflinekit.cli.output import emit
+from rooflinekit.cli.command import MAYBE_MODEL, command
+from rooflinekit.cli.output import Output, emit
 from rooflinekit.estimation.options import options_of
 from rooflinekit.estimation.scenario import Accelerator, Page, Pictures, Scenario, Simulation, Written
 from rooflinekit.model.types.errors import InputError
@@ -26,32 +26,37 @@ __all__ = ["report"]
     ),
 )  # fmt: skip
 def report(
-    model: str | None, *, plan: Path | None = None, sweep: Path | None = None, against: str | None = None,
-    simulate: int | None = None, models: list[str] | None = None, gpus: list[str] | None = None,
-    plots: Path | None = None, out: Path = Path("report.html"), force: bool = False, **scenario: Any,
+    model: str | None, *, to: Output, plan: Path | None = None, sweep: Path | None = None, against: str | None = None,
+    simulate: int | None = None, models: list[str] | None = None, gpus: list[str] | None = None, **scenario: Any,
 ) -> None:  # fmt: skip
     """Write one self-contained HTML page on a deployment, a comparison, a plan or a sweep, with live sliders."""
     from rooflinekit.estimation.estimator import estimate as predict
     from rooflinekit.report.page import write_report
-    from rooflinekit.specs.writing import check_target
 
     if model is None and plan is None and sweep is None:
         raise InputError("say what the report is on: MODEL, --plan FILE or --sweep FILE")
-    check_target(out, force)
-    check_pictures(plots, "estimate", force)
+    to.check("estimate")
     if simulate is not None:
-        check_pictures(plots, "simulation", force)
+        to.check("simulation")
     told: dict[str, Any] = {"models": models, "gpus": gpus}
     if model is None or plan is not None or sweep is not None:
-        said = {"model": model, "against": against, "simulate": simulate, "plots": plots, **scenario}
+        said = {"model": model, "against": against, "simulate": simulate, "plots": to.plots, **scenario}
         _alone([key for key, value in said.items() if value is not None])
-        made = write_report(out, plan=plan, sweep=sweep, force=force, **told)
+        made = write_report(to.out or Path("report.html"), plan=plan, sweep=sweep, force=to.force, **told)
     else:
         outcome = _simulated(model, simulate, scenario)
-        made = write_report(out, model, against=against, simulation=outcome, force=force, **told, **scenario)
-        if plots is not None:
+        made = write_report(
+            to.out or Path("report.html"),
+            model,
+            against=against,
+            simulation=outcome,
+            force=to.force,
+            **told,
+            **scenario,
+        )
+        if to.plots is not None:
             drawn = predict(model, allow_oom=True, **scenario)
-            write_pictures(drawn if outcome is None else [drawn, outcome], plots, force)
+            to.draw(drawn if outcome is None else [drawn, outcome])
     emit(f"{made.path}: {made.title}, {made.bytes / 1e6:.2f} MB")
 
 

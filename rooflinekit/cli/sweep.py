@@ -5,15 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from rooflinekit.cli.command import Argument, check_pictures, command, note, write_pictures
-from rooflinekit.cli.output import emit, to_json
+from rooflinekit.cli.command import Argument, command
+from rooflinekit.cli.output import Output, note
 from rooflinekit.cli.progress import counting
 from rooflinekit.estimation.options import options_of
 from rooflinekit.estimation.scenario import Accelerator, Pictures, Pricing, Scenario, Simulation, Sweeping, Written
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,11 +20,7 @@ if TYPE_CHECKING:
     from rooflinekit.decision.sweeping.answer import Job
     from rooflinekit.decision.sweeping.grid import Grid
     from rooflinekit.decision.sweeping.output import Kept
-    from rooflinekit.decision.sweeping.sweep import Means
-    from rooflinekit.decision.sweeping.tables import ParquetTable, TextTable
-    from rooflinekit.decision.sweeping.workbook import Sheet
-
-    Table: TypeAlias = TextTable | ParquetTable | Sheet
+    from rooflinekit.decision.sweeping.sweep import Means, Table
 
 __all__ = ["sweep"]
 
@@ -46,10 +41,9 @@ _SOURCE = Argument("Models, or a file of scenarios: .csv, .parquet, .xlsx, or - 
     ),
 )  # fmt: skip
 def sweep(
-    model: str, *, set: Sequence[str] = (), sheet: str | None = None, simulate: bool = False, price: Any = None,
-    pareto: str | None = None, workers: int = 1, scheduler: str | None = None, shard: str = "1/1",
-    resume: bool = False, plots: Path | None = None, format: str = "table", out: Path | None = None,
-    force: bool = False, **axes: str,
+    model: str, *, to: Output, set: Sequence[str] = (), sheet: str | None = None, simulate: bool = False,
+    price: Any = None, pareto: str | None = None, workers: int = 1, scheduler: str | None = None, shard: str = "1/1",
+    resume: bool = False, **axes: str,
 ) -> int:  # fmt: skip
     """Answer every combination of some values, or every row of a table, and keep the best.
 
@@ -57,24 +51,22 @@ def sweep(
     """
     from rooflinekit.decision.sweeping.answer import Job, check_price
     from rooflinekit.decision.sweeping.pareto import Tally, parse_goals
-    from rooflinekit.decision.sweeping.sweep import Means, Shard, run
+    from rooflinekit.decision.sweeping.sweep import Means, Shard, front_of, run
     from rooflinekit.model.types.batch import whole_number
 
-    if out is not None:
-        check_target(out, force)
-    check_pictures(plots, "table", force)
+    to.check("table")
     job = Job(simulate, check_price(price))
     source, asked = _source(model, {key: axes[key] for key in _ORDER if key in axes}, set, sheet, job)
     goals = () if pareto is None else parse_goals(pareto)
-    kept = _kept(resume, out, [asked, str(job), shard]) if resume else None
+    kept = _kept(to.out, [asked, str(job), shard]) if resume else None
     means = Means(whole_number(workers, "workers"), scheduler, Shard.parse(shard), kept)
     tally = Tally()
     answers = _watched(tally.counting(run(source, job, means)), source, job, means)
     drawn: list[pd.DataFrame] = []
-    answers = answers if plots is None else _collected(answers, drawn)
-    _deliver(_best(answers, goals), source, format, (out, kept, bool(goals)))
-    if plots is not None:
-        _draw(drawn, plots, force)
+    answers = answers if to.plots is None else _collected(answers, drawn)
+    _deliver(front_of(answers, goals) if goals else answers, source, to, kept, bool(goals))
+    if to.plots is not None:
+        _draw(drawn, to)
     for line in [*getattr(source, "notes", ()), *tally.words()]:
         note(line)
     return 4 if tally.failed else 0
@@ -105,7 +97,7 @@ def _source(
     return Grid.of({key: parse_axis(text, key, known.get(key)) for key, text in values.items()}), values
 
 
-def _kept(resume: bool, out: Path | None, asked: Any) -> Kept:
+def _kept(out: Path | None, asked: Any) -> Kept:
     from rooflinekit.decision.sweeping.output import Kept
 
     if out is None:
@@ -129,25 +121,19 @@ def _collected(answers: Iterable[pd.DataFrame], drawn: list[pd.DataFrame]) -> It
         yield part
 
 
-def _draw(parts: list[pd.DataFrame], folder: Path, force: bool) -> None:
+def _draw(parts: list[pd.DataFrame], to: Output) -> None:
     import pandas as pd
 
     from rooflinekit.report.plots.sweeps import left_out
 
     table = pd.concat(parts, ignore_index=True)
-    write_pictures(table, folder, force)
+    to.draw(table)
     for why in left_out(table):
         note(why)
 
 
-def _best(answers: Iterable[pd.DataFrame], goals: Any) -> Iterable[pd.DataFrame]:
-    from rooflinekit.decision.sweeping.sweep import front_of
-
-    return front_of(answers, goals) if goals else answers
-
-
 def _deliver(
-    answers: Iterable[pd.DataFrame], source: Grid | Table, format: str, target: tuple[Path | None, Kept | None, bool]
+    answers: Iterable[pd.DataFrame], source: Grid | Table, to: Output, kept: Kept | None, filtered: bool
 ) -> None:
     """Write a table as it grows, or print all of it."""
     from functools import partial
@@ -157,7 +143,7 @@ def _deliver(
     from rooflinekit.decision.sweeping.workbook import Sheet
     from rooflinekit.decision.sweeping.workbook_out import write_beside
 
-    out, kept, filtered = target
+    out, format = to.out, to.format
     if out is not None and isinstance(source, Sheet) and out.suffix.lower() in WORKBOOKS:
         if filtered or out.suffix.lower() != source.path.suffix.lower():
             raise InputError(f"a workbook keeps all its rows and its kind; write {out.stem}.csv, or leave --pareto out")
@@ -168,23 +154,20 @@ def _deliver(
             raise InputError(f"{out} and --format {format} say different things; name the file .{format}")
         check_suffix(out, source.rows)
         return write_table(map(headers.restored, answers) if headers else answers, out, kept)
-    return _print(answers, source, format, out)
+    return _print(answers, source, to)
 
 
-def _print(answers: Iterable[pd.DataFrame], source: Grid | Table, format: str, out: Path | None) -> None:
+def _print(answers: Iterable[pd.DataFrame], source: Grid | Table, to: Output) -> None:
     import pandas as pd
 
-    from rooflinekit.report.sweep import sweep_records, sweep_text
+    from rooflinekit.report.sweep import MOST, document, sweep_records
 
     parts = list(answers)
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*source.columns])
     headers = getattr(source, "headers", None)
     named = headers.restored(table) if headers else table
-    match format:
-        case "json":
-            emit(to_json(sweep_records(named)), out, force=True)
-        case "csv":
-            emit(named.to_csv(index=False, lineterminator="\n"), out, force=True)
-        case _:
-            shown = [name for name in source.columns if not headers or name in headers.inputs.values()]
-            emit(sweep_text(table, shown, format == "md"), out, force=True)
+    if to.format == "csv":
+        return to.emit(named.to_csv(index=False, lineterminator="\n"))
+    shown = [name for name in source.columns if not headers or name in headers.inputs.values()]
+    most = None if to.format == "md" else MOST
+    return to.write(lambda: sweep_records(named), tuple, lambda: document(table, shown, most))

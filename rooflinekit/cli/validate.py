@@ -11,7 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import command
-from rooflinekit.cli.output import emit
+from rooflinekit.cli.output import Output, emit
 from rooflinekit.cli.progress import counting
 from rooflinekit.estimation.scenario import Measuring
 from rooflinekit.model.types.errors import (
@@ -38,8 +38,9 @@ __all__ = ["validate"]
     ),
 )  # fmt: skip
 def validate(
-    *, suite: str = "quick", device: str | None = None, model: str | None = None, budget: float | None = None,
-    gpu: str | None = None, check: bool = False, out: Path | None = None, force: bool = False, resume: bool = False,
+    *, to: Output, suite: str = "quick", device: str | None = None, model: str | None = None,
+    budget: float | None = None, gpu: str | None = None, check: bool = False, resume: bool = False,
+    retry_failed: bool = False,
 ) -> int:  # fmt: skip
     """Run the real kernels and models on this machine: check them, or measure them for `calibrate`."""
     place = _open(device)
@@ -50,7 +51,7 @@ def validate(
 
     if suite not in BUDGETS:
         raise UnknownNameError("suite", suite, BUDGETS)
-    if out is None:
+    if to.out is None:
         raise InputError("validate needs --out DIR for its measurement file, or --check")
     minutes = BUDGETS[suite] if budget is None else budget
     if not minutes > 0:
@@ -60,16 +61,17 @@ def validate(
     asked = model or MODELS["cuda" if place.is_cuda else "cpu"]
     known = load_model(asked).value.name
     named = str(Path(asked).resolve()) if Path(asked).exists() else known  # a path stays one, to be read again
-    return _measure(place, suite, named, minutes, Target(out, force, resume), gpu)
+    return _measure(place, suite, named, minutes, Target(to.out, to.force, resume, retry_failed), gpu)
 
 
 class Target:
     """Where to write, and what to do with what is there."""
 
-    def __init__(self, folder: Path, force: bool, resume: bool) -> None:
-        if force and resume:
-            raise InputError("--force replaces a run and --resume goes on with it: give one of them")
-        self.folder, self.force, self.resume = folder, force, resume
+    def __init__(self, folder: Path, force: bool, resume: bool, retry_failed: bool) -> None:
+        if force and (resume or retry_failed):
+            other = "--resume goes on with it" if resume else "--retry-failed goes on with it"
+            raise InputError(f"--force replaces a run and {other}: give one of them")
+        self.folder, self.force, self.resume, self.retry_failed = folder, force, resume or retry_failed, retry_failed
 
 
 def _open(name: str | None) -> Device:
@@ -90,24 +92,31 @@ def _check(place: Device) -> int:
     with counting("checking") as progress:
         results = run_checks(str(place.torch), progress)
     cells = [
-        ["pass" if r.passed else "FAIL", r.name, f"{r.error:.2g}", f"{r.tolerance:.2g}", r.detail] for r in results
-    ]
-    wrong = sum(not result.passed for result in results)
+        ["FAIL" if r.failed else "missing" if r.missing else "pass", r.name, f"{r.error:.2g}", f"{r.tolerance:.2g}",
+         r.detail]
+        for r in results
+    ]  # fmt: skip
+    wrong, right = (sum(getattr(r, kind) for r in results) for kind in ("failed", "passed"))
     lines = aligned(["", "check", "error", "tolerance", ""], cells, left=(0, 1, 4))
-    emit("\n".join([*lines, "", f"{len(results) - wrong} of {len(results)} checks passed on {place.name}"]))
+    absent = f"; {len(results) - right - wrong} kernels are not installed here" if right + wrong < len(results) else ""
+    emit("\n".join([*lines, "", f"{right} of {right + wrong} checks passed on {place.name}{absent}"]))
     return 1 if wrong else 0
 
 
 def _measure(place: Device, suite: str, model: str, minutes: float, target: Target, gpu: str | None) -> int:
     from rooflinekit.validate.record import Recorder, header
-    from rooflinekit.validate.suite import Run, run_suite
+    from rooflinekit.validate.supervise import Supervisor
 
     target.folder.mkdir(parents=True, exist_ok=True)
     head = header(place, suite, model)
-    with Recorder(target.folder, head, resume=target.resume, force=target.force) as recorder:
+    again = {"resume": target.resume, "force": target.force, "retry_failed": target.retry_failed}
+    with Recorder(target.folder, head, **again) as recorder:
         try:
             with _interruptible(), counting("measuring") as progress:
-                ending = run_suite(Run(place, suite, model, recorder, time.monotonic() + 60.0 * minutes, progress))
+                work = Supervisor(place, suite, model, recorder, time.monotonic() + 60.0 * minutes, progress)
+                for line in work.check() if place.is_cuda and suite in ("quick", "full", "kernels") else ():
+                    emit(f"note: {line}")
+                ending = work.run()
         except KeyboardInterrupt:
             recorder.end("interrupted")
             kept = sum(recorder.counts.values())

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import command
-from rooflinekit.cli.output import emit
+from rooflinekit.cli.output import Output, emit
 from rooflinekit.decision.economics.price import price_among
 from rooflinekit.estimation.scenario import Layout, Prefix, Requests, Speculation, Workbook, Written
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs import load_accelerator
-from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
     from rooflinekit.report.workbook import Built
@@ -48,11 +47,12 @@ _SHOWN = 3  # reasons that are printed; the sheet Notes has all
         "rooflinekit workbook --model deepseek-v3 --gpu h200-sxm --tp 1,8 --dp 1,8 --ep 1,8 --rate 20rps",
     ),
 )  # fmt: skip
-def workbook(*, out: Path = Path("workbook.xlsx"), force: bool = False, **said: Any) -> None:
+def workbook(*, to: Output, **said: Any) -> None:
     """Write a capacity workbook (.xlsx) whose formulas are live: results, sweeps, fleet and cost."""
     from rooflinekit.report.workbook import Choices, Planned, write_workbook
 
-    check_target(out, force)
+    to.check()
+    out = to.out or Path("workbook.xlsx")
     offered, starts = ({told[key]: said.pop(key) for key in told.keys() & said.keys()} for told in (_OFFERED, _STARTS))
     lists: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in offered.items()}
     choices = Choices(**lists, scenario=said)

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from rooflinekit.estimation.notes import context_notes, format_notes, load_notes, memory_notes, misfit
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
-from rooflinekit.estimation.results import Estimate, MemoryResult, SpeculationResult, StepResult
+from rooflinekit.estimation.results import Estimate, MemoryResult, SpeculationResult, StepResult, about
 from rooflinekit.estimation.scenario import (
     DEGREES,
     DEPLOYMENT_KEYS,
@@ -25,18 +25,17 @@ from rooflinekit.estimation.scenario import (
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.speculation import speculate
 from rooflinekit.model.step import Plan, make_plan
-from rooflinekit.model.timing import parameters
 from rooflinekit.model.timing.calibrated import Calibration
+from rooflinekit.model.timing.forms import parameters
 from rooflinekit.model.traffic.question import LoadQuestion, LoadResult, answer_load, read_load
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import ALL_REDUCE, ENGINES, Deployment
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.engine import Engine, EngineSettings
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, UnknownNameError
-from rooflinekit.model.types.hardware import Accelerator, Provenance, System
+from rooflinekit.model.types.hardware import Accelerator, Provenance, System, capped
 from rooflinekit.model.types.kv_policy import FULL, parse_kv_policy
 from rooflinekit.model.types.model import Model
-from rooflinekit.model.types.power import capped
 from rooflinekit.model.types.speculation import METHODS, Speculation
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model, load_system
@@ -44,7 +43,6 @@ from rooflinekit.specs.calibration import choose_calibration, for_serving, load_
 from rooflinekit.specs.calibration.last_cache import last_cache
 from rooflinekit.specs.engines import load_engine, split_version, step_range
 from rooflinekit.specs.files import once
-from rooflinekit.version import __version__
 
 __all__ = [
     "Question",
@@ -321,12 +319,7 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
     rate = float(point.output_rate(work.batch, work.osl))
     times = {"ttft_ms": ttft, "tpot_ms": tpot}
     return Estimate(
-        version=__version__,
-        model=plan.model.name,
-        gpu=accelerator.name,
-        engine=plan.deployment.engine,
-        level="expected" if calibration else "bound",
-        calibration={"name": calibration.name, "hash": calibration.hash} if calibration else None,
+        **about(plan),
         inputs=_inputs(plan, work),
         ttft_ms=float(ttft.expected) * 1e3,
         tpot_ms=float(tpot.expected) * 1e3,

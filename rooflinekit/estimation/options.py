@@ -115,6 +115,8 @@ class Option:
                 parts = [part.strip() for part in text.split(",") if part.strip()]
                 what = "list of whole numbers such as 2,4"
                 return parts if self.kind == "names" else [self._whole(part, what) for part in parts]
+            case "price" if text.endswith(".csv"):
+                return text
             case "price" if "=" not in text and text.strip()[:1] in "$+-.0123456789":
                 return quantity(text, self.unit)
             case "price" | "pairs":
@@ -140,6 +142,8 @@ class Option:
         Raises InputError for one name twice.
         """
         if not all(isinstance(value, Mapping) for value in values):
+            if self.kind == "price" and len(values) > 1:
+                raise InputError(f"{name} is one number, one file, or name=number for each; not several of them")
             return values if self.kind == "text" else values[-1]
         found: dict[str, float] = {}
         for value in values:

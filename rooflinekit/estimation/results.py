@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import reduce
+from typing import Any
 
 from rooflinekit.model.memory.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import StepTime, peak_time, stream_time
 from rooflinekit.model.speculation import SpeculativePredictor
+from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.question import LoadResult
-from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.hardware import Accelerator, Provenance
+from rooflinekit.model.types.numeric import Numeric, maximum, where
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.specs.calibration.evidence import evidence
+from rooflinekit.version import __version__
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["Estimate", "KernelResult", "MemoryResult", "SpeculationResult", "StepResult"]
+__all__ = ["Estimate", "KernelResult", "MemoryResult", "SpeculationResult", "StepResult", "about"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +61,33 @@ class KernelResult:
         return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes + self.activation_bytes
 
 
-def regime(timed: KernelTime) -> str:
-    """The largest of what each resource alone would need."""
-    needs = {"memory": timed.memory, "compute": timed.compute, "network": timed.network, "overhead": timed.overhead}
-    return max(needs, key=lambda cause: float(needs[cause]))
-
-
-def shares_by_cause(step: StepTime) -> dict[str, float]:
-    """Share of the step's time by cause: each kernel's is split between its launch and the resource it waits for.
+def time_by_cause(timed: KernelTime) -> dict[str, Numeric]:
+    """A kernel's time [s], split between its launch and the resource that it waits for.
 
     The split is in proportion to what either alone would need, since a correction scales both.
     """
-    seconds = dict.fromkeys(("compute", "memory", "network", "overhead"), 0.0)
-    for timed in step.kernels:
-        launch, busy = (
-            float(timed.overhead),
-            {"memory": timed.memory, "compute": timed.compute, "network": timed.network},
-        )
-        cause = max(busy, key=lambda name: float(busy[name]))
-        needed = launch + float(busy[cause])
-        share = launch / needed if needed else 0.0
-        seconds["overhead"] += share * float(timed.expected)
-        seconds[cause] += (1.0 - share) * float(timed.expected)
-    return {cause: spent / float(step.expected) for cause, spent in seconds.items()}
+    needs = {"memory": timed.memory, "compute": timed.compute, "network": timed.network}
+    busy = reduce(maximum, needs.values())
+    needed = timed.overhead + busy
+    split: dict[str, Numeric] = {"overhead": timed.overhead / where(needed == 0.0, 1.0, needed) * timed.expected}
+    left = timed.expected - split["overhead"]
+    for cause, alone in needs.items():  # of equal ones the first
+        split[cause] = where(alone == busy, left, 0.0)
+        left = left - split[cause]
+    return {cause: split[cause] for cause in (*needs, "overhead")}
+
+
+def regime(timed: KernelTime) -> str:
+    """What most of the time is spent on."""
+    split = time_by_cause(timed)
+    return max(split, key=lambda cause: float(split[cause]))
+
+
+def shares_by_cause(step: StepTime) -> dict[str, float]:
+    """Share of the step's time by cause."""
+    splits = [time_by_cause(timed) for timed in step.kernels]
+    causes = ("compute", "memory", "network", "overhead")
+    return {cause: float(sum(split[cause] for split in splits)) / float(step.expected) for cause in causes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,16 +202,9 @@ class SpeculationResult:
 
 
 @dataclass(frozen=True)
-class Estimate(Answer):
+class Estimate(DeploymentAnswer):
     """The answer for one operating point. `to_dict()` is the published JSON, `to_frame()` the kernels as a table."""
 
-    version: str
-    model: str
-    gpu: str
-    engine: str
-    level: str  #: "expected" (calibrated, with an interval) or "bound" (datasheet roofline)
-    calibration: dict[str, str] | None
-    inputs: dict[str, Any]
     ttft_ms: float | None  #: None above the rate that can be sustained: the queue has no end
     tpot_ms: float
     e2e_ms: float | None
@@ -242,7 +241,7 @@ class Estimate(Answer):
         row |= {name: getattr(self, name) for name in ("e2e_ms", "output_tok_s", "output_tok_s_per_gpu")}
         row |= {"output_tok_s_per_user": self.output_tok_s_per_user, **asdict(self.memory), **self._draft_columns()}
         made = {"calibration_hash": self.calibration["hash"] if self.calibration else "", "version": self.version}
-        return row | {"level": self.level, **made, "warnings": "; ".join(self.warnings)}
+        return row | {"level": self.level, "evidence": self.evidence, **made, "warnings": "; ".join(self.warnings)}
 
     def _draft_columns(self) -> dict[str, Any]:
         drafted = self.speculation
@@ -252,9 +251,21 @@ class Estimate(Answer):
         row = {"draft": drafted.draft, "draft_tokens": drafted.draft_tokens, "acceptance": rates}
         return row | {"tokens_per_pass": drafted.tokens_per_pass}
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_rows(self) -> list[dict[str, Any]]:
         """Every kernel of prefill and decode, one row each, with a `step` column."""
-        import pandas as pd  # noqa: PLC0415 - only where it is asked for
-
         steps = (("prefill", self.prefill), ("decode", self.decode))
-        return pd.DataFrame([{"step": name, **asdict(kernel)} for name, step in steps for kernel in step.kernels])
+        return [{"step": name, **asdict(kernel)} for name, step in steps for kernel in step.kernels]
+
+
+def about(plan: Plan) -> dict[str, Any]:
+    """What an answer rests on: the version, the names of what ran, the level, and its evidence."""
+    calibration = plan.calibration
+    return {
+        "version": __version__,
+        "model": plan.model.name,
+        "gpu": plan.system.accelerator.name,
+        "engine": plan.deployment.engine,
+        "level": "expected" if calibration else "bound",
+        "calibration": {"name": calibration.name, "hash": calibration.hash} if calibration else None,
+        "evidence": evidence(plan),
+    }

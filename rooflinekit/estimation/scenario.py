@@ -174,7 +174,7 @@ class Simulation(Lengths, Layout, Load, Drafting, Arrivals, Scheduling, Fleet, t
 
 class Pricing(TypedDict, total=False):
     """What an accelerator hour costs."""
-    price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour, of all or of one: 2.5, h100-sxm=2.10; may be repeated.", unit="USD", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
+    price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour, of all or of one: 2.5, h100-sxm=2.10 (may be repeated); or a CSV: name, term, low, high, source.", unit="USD", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
     pue: Annotated[float | None, Option("Power of the building over power of the machines.", usual="1")]
 
 class Purchase(Pricing, total=False):
@@ -241,7 +241,8 @@ class Search(TypedDict, total=False):
     mixed: Annotated[bool, Option("Fleets of two kinds of accelerator, too.", True, hidden=True)]
     aggregated_only: Annotated[bool, Option("No pools for prefill and decode.", False)]
     one_kind: Annotated[bool, Option("No fleets of two kinds of accelerator.", False)]
-    confirm: Annotated[int, Option("Candidates that are confirmed by simulation; 0 leaves it at the formula.", 3, least=0)]
+    measured_only: Annotated[bool, Option("Leave out what no measured kernels stand behind.", False)]
+    confirm: Annotated[int, Option("Candidates that are simulated at least, beside the best of each accelerator; 0 leaves it at the formula.", 3, least=0)]
     seed: Annotated[int, Option("Seed of the simulations.", 0, least=0)]
     by: Annotated[str, Option("What is to be least: cost or gpus.", "cost", hidden=True)]
 
@@ -250,6 +251,7 @@ class Reserves(Pricing, total=False):
     limit: Annotated[str | Mapping[str, float] | None, Option("How many of an accelerator there are, as h100-sxm=16; may be repeated.", kind="pairs", many=True, also=("limits",))]
     headroom: Annotated[float, Option("Share of what a replica bears that is kept free at the peak.", 0.0, unit="share", kind="loose")]
     redundancy: Annotated[int, Option("Replicas that may fail at the peak: N+k.", 0, least=0)]
+    confidence: Annotated[float, Option("Probability with which every objective has to hold.", 0.9, unit="share", least=0.5, most=0.999)]
     load_gbps: Annotated[float | None, Option("Rate at which weights come to a new replica, in GB/s.", unit="GB/s", kind="loose", usual="5")]
 
 class Plan(Traffic, Search, Reserves, total=False):
@@ -267,7 +269,7 @@ class StaticCase(Lengths, Prefix, Layout, total=False):
 
 class Asked(Static, Prefix, Objectives, total=False):
     """The question of a plan the other way round."""
-    slo: Annotated[str | None, Option("Objectives, such as 'p95 ttft<1s, p95 tpot<40ms'; without a percentile the mean.", usual="p95 ttft<1s, p95 tpot<50ms", group="Load")]
+    slo: Annotated[str | Sequence[str] | None, Option("Objectives, such as 'p95 ttft<1s, p95 tpot<40ms'; without a percentile the mean. May be repeated: all have to hold.", kind="text", many=True, usual="p95 ttft<1s, p95 tpot<50ms", group="Load")]
     max: Annotated[str | None, Option("Ask instead for the largest batch, context, rate or users.", complete=("batch", "context", "rate", "users"))]
     find: Annotated[str | None, Option("Ask instead for the least: gpus, bandwidth or price.", complete=("gpus", "bandwidth", "price"))]
     subject_to: Annotated[str | None, Option("Objectives of --max and --find: 'tpot<30ms,ttft<500ms'.")]
@@ -374,6 +376,7 @@ class Measuring(TypedDict, total=False):
     out: Annotated[Path | None, Option("Folder for the measurement file.", kind="folder")]
     force: Annotated[bool, Option("Replace the measurement file that is there.", False)]
     resume: Annotated[bool, Option("Go on with the run that is there.", False)]
+    retry_failed: Annotated[bool, Option("Go on with it, and measure once more what failed.", False)]
 
 class Scored(Written, total=False):
     """What is set beside measured tables."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from rooflinekit.evidence.kernel_fit.groups import Group, fit_key, kernel_groups, read_kernel_tables
@@ -88,6 +89,24 @@ class Accuracy:
         counts = {"rows": self.rows, "answered": self.answered, "unanswered": self.unanswered}
         made = {"version": __version__, "calibrations": self.calibrations}
         return counts | {"groups": groups, "summary": self.summary} | made
+
+
+def scored(rows: pd.DataFrame, key: Sequence[str]) -> tuple[Score, ...]:
+    """One score for each combination of the `key` columns.
+
+    rows: `value`, `predicted` (NaN where there is none), `low`, `high` (equal, or NaN, at level bound) and
+    `calibration`.
+    """
+    found = []
+    for names, own in rows.groupby([rows[name].astype(str) for name in key]):
+        value, predicted, low, high = own.loc[own["predicted"].notna(), _TIMES].to_numpy(dtype=float).T
+        inside = None if (low == high).all() or np.isnan(low).all() else (value >= low) & (value <= high)
+        figures = score(dict(zip(key, map(str, names), strict=True)), value, predicted, inside, len(own))
+        found.append(replace(figures, calibration=", ".join(sorted(set(own["calibration"]) - {""}))))
+    return tuple(found)
+
+
+_TIMES = ["value", "predicted", "low", "high"]
 
 
 def kernel_accuracy(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from rooflinekit.evidence.accuracy import Accuracy, score
+from rooflinekit.evidence.accuracy import Accuracy, scored
 from rooflinekit.evidence.gguf import gguf_memory
+from rooflinekit.evidence.kernel_fit.groups import read_table
 from rooflinekit.model.memory.capacity import Memory, make_memory_model
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.deployment import Deployment
@@ -25,7 +24,7 @@ from rooflinekit.model.types.errors import InputError, RooflinekitError, SpecErr
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.model import Model, WeightFormats
 from rooflinekit.model.types.units import GIB
-from rooflinekit.specs import load_accelerator, load_model, read_text
+from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.engines import load_engine
 
 __all__ = [
@@ -102,49 +101,22 @@ def read_memory_tables(files: Sequence[Path]) -> list[StartUpRun]:
 
     Raises SpecError for a file that is no memory table, or a quantity that is not one.
     """
-    return [run for path in files for run in _runs(path)]
-
-
-def _runs(path: Path) -> Iterable[StartUpRun]:
-    columns, rows = _read(path)
-    missing = [column for column in _COLUMNS if column not in columns]
-    if missing:
-        raise SpecError(f"{path}: is not a memory table: column {missing[0]!r} is missing")
-    facts: dict[str, Mapping[str, str]] = {}
-    values: dict[str, dict[str, float]] = {}
-    unread: Counter[str] = Counter()
-    for line, row in enumerate(rows, 2):
-        name = row["run_id"]
-        facts.setdefault(name, {key: (value or "").strip() for key, value in row.items() if key})
-        values.setdefault(name, {})
-        quantity = row["quantity"]
-        if quantity not in QUANTITIES:
-            raise SpecError(f"{path}: line {line}: quantity {quantity!r} is not one of {', '.join(QUANTITIES)}")
-        try:
-            value = float(row["value"] or "")
-        except ValueError:
-            value = math.nan
-        if math.isfinite(value) and value:  # a few logs print a graph's memory as below 0
-            values[name][quantity] = value
-        else:
-            unread[name] += 1
-    return [StartUpRun(facts[name], values[name], unread[name]) for name in facts]
-
-
-def _read(path: Path) -> tuple[Collection[str], Iterable[Mapping[str, str]]]:
-    """Columns and rows of a CSV or Parquet file, every cell as text."""
-    if path.suffix != ".parquet":
-        reader = csv.DictReader(io.StringIO(read_text(path)))
-        return reader.fieldnames or (), reader
-    import pandas as pd  # noqa: PLC0415 - slow to import, and CSV does without
-
-    try:
-        table = pd.read_parquet(path)
-    except (OSError, ValueError, ImportError) as error:
-        raise SpecError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
-    text = table.astype(object).where(table.notna(), "").astype(str)
-    columns = [str(name) for name in text.columns]
-    return columns, [dict(zip(columns, row, strict=True)) for row in text.itertuples(index=False, name=None)]
+    found = []
+    for path in files:
+        table = read_table(path, text=True)
+        if missing := [column for column in _COLUMNS if column not in table]:
+            raise SpecError(f"{path}: is not a memory table: column {missing[0]!r} is missing")
+        for place in np.flatnonzero(~table["quantity"].isin(QUANTITIES))[:1]:
+            name = table["quantity"].iloc[place]
+            raise SpecError(f"{path}: line {place + 2}: quantity {name!r} is not one of {', '.join(QUANTITIES)}")
+        numbers = pd.to_numeric(table["value"], errors="coerce")
+        known = np.isfinite(numbers) & (numbers != 0.0)  # a few logs print a graph's memory as below 0
+        for _, rows in table.groupby("run_id", sort=False):
+            facts = {str(name): str(cell).strip() for name, cell in rows.iloc[0].items()}
+            good = known[rows.index]
+            values = dict(zip(rows["quantity"][good], numbers[rows.index][good].astype(float), strict=True))
+            found.append(StartUpRun(facts, values, int((~good).sum())))
+    return found
 
 
 def setup_of(run: StartUpRun) -> StartUpSetup:
@@ -269,21 +241,20 @@ def memory_accuracy(files: Sequence[Path], progress: Callable[[str], None] | Non
     Raises SpecError for a file that is no memory table.
     """
     unanswered: Counter[str] = Counter()
-    groups: dict[tuple[str, str], list[tuple[float, float | None]]] = {}
+    rows = []
     for run in read_memory_tables(files):
         if progress is not None:
             progress(f"{run.engine} {run.facts['model']}")
         if run.unread:
             unanswered["column 'value' is empty, 0 or no number"] += run.unread
         predicted = _answers(run, unanswered)
-        for quantity, measured in run.values.items():
-            groups.setdefault((run.engine, quantity), []).append((measured, predicted.get(quantity)))
-    scores = []
-    for (engine, quantity), pairs in groups.items():
-        known = [(measured, value) for measured, value in pairs if value is not None]
-        values, answers = (np.array(column, dtype=float) for column in (list(zip(*known, strict=True)) or [(), ()]))
-        scores.append(score({"engine": engine, "quantity": quantity}, values, answers, None, len(pairs)))
-    return Accuracy.of(scores, unanswered, "quantity")
+        rows += [{"engine": run.engine, "quantity": name, "value": value, "predicted": predicted.get(name)}
+                 for name, value in run.values.items()]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["engine", "quantity", "value", "predicted"])
+    return Accuracy.of(scored(table.assign(low=np.nan, high=np.nan, calibration=""), _KEY), unanswered, "quantity")
+
+
+_KEY = ("engine", "quantity")
 
 
 def _answers(run: StartUpRun, unanswered: Counter[str]) -> Mapping[str, float]:

@@ -16,17 +16,18 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
-from rooflinekit.evidence.accuracy import Accuracy, Score, score, signature
+from rooflinekit.evidence.accuracy import Accuracy, scored, signature
+from rooflinekit.evidence.kernel_fit.groups import read_table
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop
 from rooflinekit.model.traffic.mixing import InFlight, static_run
 from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.client import Client, Conditions
 from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import RooflinekitError, SpecError, UnknownNameError, WorkloadError
-from rooflinekit.model.types.numeric import Array
+from rooflinekit.model.types.numeric import Array, Numeric
+from rooflinekit.model.types.time import Time
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.specs.clients import client_of
+from rooflinekit.specs.clients import Client, Conditions, client_of
 from rooflinekit.specs.engines import engine_names, engine_version_of
 
 __all__ = [
@@ -61,9 +62,9 @@ _MODELOPT = (Dtype.FP8, Dtype.NVFP4)
 """Formats of NVIDIA's own checkpoints (ModelOpt), whose hf_quant_config.json asks TensorRT-LLM for an FP8 cache."""
 
 _KEY = ("source_key", "model", "gpu", "metric")
+_PER_TIME = tuple(metric for metric in METRICS if "tok_s" in metric)
 _QUEUE = 1e6  # users of a saturated run: more than any deployment holds
 _USUAL_OSL = 128.0  # a row that names none: long enough that the first token hardly counts
-_PER_TIME = {"output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user", "prefill_tok_s"}
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,7 @@ def read_serving_table(path: Path) -> pd.DataFrame:
 
     Raises SpecError for a file that cannot be read or is no serving table.
     """
-    try:
-        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    except (OSError, ValueError, ImportError, UnicodeError) as error:
-        raise SpecError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+    table = read_table(path)
     if missing := [name for name in _NEEDED if name not in table]:
         raise SpecError(f"{path}: is no serving table: column {missing[0]!r} is missing; it needs {', '.join(_NEEDED)}")
     for name, default in _OPTIONAL.items():
@@ -230,8 +228,7 @@ def serving_accuracy(
     unanswered: Counter[str] = Counter()
     told = progress or (lambda _: None)
     rows = pd.concat([_predicted(read_serving_table(path), calibration, unanswered, told) for path in files])
-    scores = tuple(_score(own) for _, own in rows.groupby([rows[name].astype(str) for name in _KEY]))
-    return Accuracy.of(scores, unanswered, "metric")
+    return Accuracy.of(scored(rows, _KEY), unanswered, "metric")
 
 
 def _predicted(
@@ -250,29 +247,22 @@ def _predicted(
     return out
 
 
-def _score(rows: pd.DataFrame) -> Score:
-    good = rows["predicted"].notna().to_numpy()
-    value, predicted, low, high = (
-        rows[name].to_numpy(dtype=float)[good] for name in ("value", "predicted", "low", "high")
-    )
-    inside = None if (low == high).all() else (value >= low) & (value <= high)
-    used = ", ".join(sorted(set(rows["calibration"]) - {""}))
-    key = {name: str(rows[name].iloc[0]) for name in _KEY}
-    return replace(score(key, value, predicted, inside, len(rows)), calibration=used)
-
-
 def predict_group(group: ServedGroup) -> ServedPrediction:
     """Predict every row of one deployment in one pass for each kind of load."""
-    size = len(group.table)
-    answer = ServedPrediction(np.full(size, np.nan), np.full(size, np.nan), np.full(size, np.nan), _reasons(group))
-    loads = group.table["load"].to_numpy()
+    reason, loads = _reasons(group), group.table["load"].to_numpy()
+    value, low, high = (np.full(len(group.table), np.nan) for _ in range(3))
+    metrics = group.table["metric"].to_numpy()
     for load, predict in _LOADS.items():
-        rows = (loads == load) & (answer.reason == "")
-        if rows.any():
-            predict(group, np.flatnonzero(rows), answer)
-    lost = np.isnan(answer.value) & (answer.reason == "")
-    answer.reason[lost] = "not one such request fits in memory"
-    return answer
+        rows = np.flatnonzero((loads == load) & (reason == ""))
+        times = predict(group, rows) if len(rows) else {}
+        for end, figures in times.items():
+            for metric, values in figures.items():
+                side = {"low": "high", "high": "low"}.get(end, end) if metric in _PER_TIME else end
+                target = {"expected": value, "low": low, "high": high}[side]
+                own = metrics[rows] == metric
+                target[rows[own]] = np.where(np.isfinite(values[own]), values[own], np.nan)
+    reason[np.isnan(value) & (reason == "")] = "not one such request fits in memory"
+    return ServedPrediction(value, low, high, reason)
 
 
 def _reasons(group: ServedGroup) -> NDArray[np.str_]:
@@ -290,72 +280,65 @@ def _reasons(group: ServedGroup) -> NDArray[np.str_]:
     return reason
 
 
-def _static(group: ServedGroup, rows: NDArray[np.intp], answer: ServedPrediction) -> None:
+Ends = dict[str, dict[str, Array]]
+"""Every metric of some rows, at the low end of their times, as expected, and at the high end."""
+
+
+def _static(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
     """A static batch, of as many waves as fit at once."""
     isl, users = group.column("isl")[rows], group.column("concurrency")[rows]
     osl = np.nan_to_num(group.column("osl")[rows], nan=_USUAL_OSL)
     run = static_run(group.resolved.predictor, InFlight(users, isl, osl))
-    for part in ("expected", "low", "high"):
-        ttft, tpot = (np.broadcast_to(getattr(each, part), users.shape) for each in (run.ttft, run.tpot))
-        whole = (ttft + (osl - 1.0) * tpot) * run.waves
-        with np.errstate(invalid="ignore", divide="ignore"):
-            _fill(group, rows, answer, part, ttft, tpot, whole, users * osl / whole, users * isl / ttft)
+
+    def rates(ttft: Array, tpot: Array, whole: Array) -> tuple[Array, Array]:
+        return users * osl / whole, users * isl / ttft
+
+    return _ends(group, (run.ttft, run.tpot), osl, run.waves, rates)
 
 
-def _loaded(
-    group: ServedGroup,
-    rows: NDArray[np.intp],
-    answer: ServedPrediction,
-    users: Array | None = None,
-    client: Client | None = None,
-) -> None:
-    """Continuous batching under the client that each source used, or under another."""
-    client = client or group.client
-    users = group.column("concurrency")[rows] if users is None else users
-    osl = np.nan_to_num(group.column("osl")[rows], nan=1.0)
-    traffic = Traffic(
-        client.mean_length * group.column("isl")[rows], client.mean_length * osl,
-        isl_cv=client.cv, osl_cv=client.cv, requests=client.requests,
-        **server_settings(group, rows, users),
-    )  # fmt: skip
-    loaded = closed_loop(group.resolved.predictor, users, traffic)
-    for part in ("expected", "low", "high"):
-        ttft, tpot = (np.broadcast_to(getattr(each, part), users.shape) for each in (loaded.ttft, loaded.tpot))
-        whole = ttft + (traffic.osl - 1.0) * tpot
-        rate = loaded.rate * loaded.e2e / whole  # a slow end of the interval is a low rate
-        _fill(group, rows, answer, part, ttft, tpot, whole, rate * traffic.osl, rate * traffic.isl)
+def _loaded(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
+    """Continuous batching under the client that each source used."""
+    return _closed_loop(group, rows, group.column("concurrency")[rows], group.client)
 
 
-def _saturated(group: ServedGroup, rows: NDArray[np.intp], answer: ServedPrediction) -> None:
+def _saturated(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
     """An offline queue is a closed loop with more users than fit."""
-    _loaded(group, rows, answer, np.full(len(rows), _QUEUE), Client(requests=math.inf))
+    return _closed_loop(group, rows, np.full(len(rows), _QUEUE), Client(requests=math.inf))
 
 
-def _fill(  # noqa: PLR0913, PLR0917 - five times and rates of one row
-    group: ServedGroup,
-    rows: NDArray[np.intp],
-    answer: ServedPrediction,
-    part: str,
-    ttft: Array,
-    tpot: Array,
-    whole: Array,
-    output: Array,
-    prefill: Array,
-) -> None:
-    """Every metric at one end of the interval, from times [s] and rates [tokens/s]; a short time is a high rate."""
-    values = {
-        "ttft_ms": 1e3 * ttft, "tpot_ms": 1e3 * tpot, "e2e_ms": 1e3 * whole, "output_tok_s_total": output,
-        "output_tok_s_per_gpu": output / group.resolved.plan.deployment.gpus, "output_tok_s_per_user": 1.0 / tpot,
-        "prefill_tok_s": prefill,
-    }  # fmt: skip
-    metrics = group.table["metric"].to_numpy()[rows]
-    for metric, value in values.items():
-        own = metrics == metric
-        end = {"low": "high", "high": "low"}.get(part, part) if metric in _PER_TIME else part
-        target = {"expected": answer.value, "low": answer.low, "high": answer.high}[end]
-        target[rows[own]] = np.where(np.isfinite(value[own]), value[own], np.nan)
+def _closed_loop(group: ServedGroup, rows: NDArray[np.intp], users: Array, client: Client) -> Ends:
+    isl, osl = (client.mean_length * group.column(name)[rows] for name in ("isl", "osl"))
+    osl = np.nan_to_num(osl, nan=client.mean_length)
+    told = server_settings(group, rows, users)
+    traffic = Traffic(isl, osl, isl_cv=client.cv, osl_cv=client.cv, requests=client.requests, **told)
+    loaded = closed_loop(group.resolved.predictor, users, traffic)
+
+    def rates(ttft: Array, tpot: Array, whole: Array) -> tuple[Array, Array]:
+        rate = loaded.rate * loaded.e2e / whole  # a slow end of the interval is a low rate
+        return np.asarray(rate * osl), np.asarray(rate * isl)
+
+    return _ends(group, (loaded.ttft, loaded.tpot), osl, 1.0, rates)
 
 
-_LOADS: dict[str, Callable[[ServedGroup, NDArray[np.intp], ServedPrediction], None]] = {
+def _ends(
+    group: ServedGroup, times: tuple[Time, Time], osl: Array, waves: Numeric,
+    rates: Callable[[Array, Array, Array], tuple[Array, Array]],
+) -> Ends:  # fmt: skip
+    """Metrics from TTFT and TPOT [s], and from the rates of output and of prompt tokens that they mean [1/s]."""
+    found = {}
+    for end in ("expected", "low", "high"):
+        ttft, tpot = (np.broadcast_to(getattr(each, end), osl.shape) for each in times)
+        whole = np.asarray((ttft + (osl - 1.0) * tpot) * waves)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            output, prefill = rates(ttft, tpot, whole)
+            found[end] = {
+                "ttft_ms": 1e3 * ttft, "tpot_ms": 1e3 * tpot, "e2e_ms": 1e3 * whole, "output_tok_s_total": output,
+                "output_tok_s_per_gpu": output / group.resolved.plan.deployment.gpus,
+                "output_tok_s_per_user": 1.0 / tpot, "prefill_tok_s": prefill,
+            }  # fmt: skip
+    return found
+
+
+_LOADS: dict[str, Callable[[ServedGroup, NDArray[np.intp]], Ends]] = {
     "static": _static, "concurrency": _loaded, "saturated": _saturated,
 }  # fmt: skip

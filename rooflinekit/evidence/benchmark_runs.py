@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.errors import DoesNotFitError, InputError
+from rooflinekit.model.types.errors import DoesNotFitError, InputError, RooflinekitError
 from rooflinekit.specs import load_model
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Posed",
     "checked_facts",
     "known_facts",
+    "listed",
     "pose",
     "predict_load",
     "resolve_facts",
@@ -161,6 +163,15 @@ def pose(run: Measurement, given: Given, room: int | None = None) -> Posed:
     rate = facts.rate / copies if facts.rate else facts.rate
     load = LoadPoint(isl, osl, users, rate, requests, most, facts.osl_cv or 0.0)
     return Posed(run, facts, resolve_facts(facts, given), load)
+
+
+@contextmanager
+def listed(failed: dict[str, RooflinekitError], name: str) -> Iterator[None]:
+    """List what goes wrong inside under a name, and go on after it."""
+    try:
+        yield
+    except RooflinekitError as error:
+        failed[name] = error
 
 
 def room_of(entries: Sequence[Measurement | StartUp]) -> int | None:

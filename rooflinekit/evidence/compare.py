@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.estimation.results import about
 from rooflinekit.evidence.benchmark_runs import (
     Given,
     LoadPoint,
     LoadPrediction,
     known_facts,
+    listed,
     pose,
     predict_load,
     resolve_facts,
@@ -20,7 +22,6 @@ from rooflinekit.evidence.benchmark_runs import (
 )
 from rooflinekit.evidence.measured import Facts, Measurement, StartUp, read_measurements
 from rooflinekit.model.types.errors import RooflinekitError
-from rooflinekit.simulation.outcome import about
 from rooflinekit.version import __version__
 
 __all__ = ["CAUSES", "Comparison", "Gap", "Given", "Metric", "Run", "attribute", "compare"]
@@ -158,18 +159,14 @@ def compare(
     entries: list[Measurement | StartUp] = []
     failures: dict[str, RooflinekitError] = {}
     for path in files:
-        try:
+        with listed(failures, str(path)):
             entries += read_measurements(path)
-        except RooflinekitError as error:
-            failures[str(path)] = error
     room, runs = room_of(entries), []
     for entry in entries:
         if progress is not None:
             progress(entry.source)
-        try:
+        with listed(failures, entry.source):
             runs.append(_memory(entry, given) if isinstance(entry, StartUp) else _run(entry, given, room))
-        except RooflinekitError as error:
-            failures[entry.source] = error
     if not runs and failures:
         raise next(iter(failures.values()))
     return Comparison(tuple(runs), {name: str(error) for name, error in failures.items()})

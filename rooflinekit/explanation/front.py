@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from typing import Any, Unpack
 
@@ -14,7 +14,7 @@ from rooflinekit.estimation.scenario import Scenario
 from rooflinekit.explanation.metrics import COUNTED, TIMELESS, Case, find_metric, full_name
 from rooflinekit.explanation.rules import Rule, mental_rule
 from rooflinekit.model.graph.tree import Node, tree
-from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.answer import Answer, DeploymentAnswer
 from rooflinekit.model.types.errors import InputError
 
 __all__ = ["TIMELESS", "Derivation", "derive", "explain", "make_case"]
@@ -70,13 +70,7 @@ class Derivation(Answer):
         """Plain values, ready for JSON."""
         e = self.answer
         return {
-            "version": e.version,
-            "model": e.model,
-            "gpu": e.gpu,
-            "engine": e.engine,
-            "level": e.level,
-            "calibration": e.calibration,
-            "inputs": e.inputs,
+            **{each.name: getattr(e, each.name) for each in fields(DeploymentAnswer)},
             "metric": self.metric,
             "value": self.value,
             "unit": self.unit,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from rooflinekit.model.graph import Pool, Quantity, named
-from rooflinekit.model.kernels import Operation, Weights
-from rooflinekit.model.layers import stage_operations
+from rooflinekit.model.kernels.operation import Operation, Weights
+from rooflinekit.model.layers.build import stage_operations
 from rooflinekit.model.memory.cache import cache_law
 from rooflinekit.model.memory.capacity import RULE, MemoryModel, Stage
 from rooflinekit.model.operating_point import Predictor
@@ -36,8 +36,8 @@ _DATASHEET = {
 """What the files of accelerators and systems call a number."""
 
 _MODULES = ("embedding", "attention", "ffn", "experts", "shared_experts", "lm_head", "other")
-_RESIDENT = "rooflinekit.model.memory.resident_bytes; " + RULE
-_PEAK = "rooflinekit.model.memory.activation_peak; " + RULE
+_RESIDENT = "rooflinekit.model.memory.footprint.resident_bytes; " + RULE
+_PEAK = "rooflinekit.model.memory.footprint.activation_peak; " + RULE
 _PLACE = "layers that have it, over the stages"
 
 
@@ -158,7 +158,7 @@ class Leaves:
         rest = stage.weight_bytes - float(sum(modules, 0.0))
         storage = Quantity("storage", "besides: padding, allocator blocks, tables, scales, a draft", "B", _RESIDENT)
         weights = named(sum(modules, 0.0) + self._fact(rest, storage), "weights", "resident weights", "B")
-        layers = model.layers[number * model.depth // deployment.pp : (number + 1) * model.depth // deployment.pp]
+        layers = model.stage_layers(number, deployment.pp)
         slopes: list[Any] = []
         for cap, slope in stage.layout.law.slopes:
             counted = self.cache_per_token(plan, layers, deployment.tp, deployment.kv_policy)
@@ -194,7 +194,7 @@ class Leaves:
         return named(law.bytes_per_token, "kv", "bytes that one token adds to the cache", "B")
 
 
-_LAID = "rooflinekit.model.memory.cache_layout; " + RULE
+_LAID = "rooflinekit.model.memory.cache.cache_layout; " + RULE
 
 
 def _config(plan: Plan) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.explanation.leaves import Leaves
 from rooflinekit.model.graph import Pool, Quantity, Symbol, fact, named
-from rooflinekit.model.layers import Precision, model_operations
+from rooflinekit.model.layers.build import model_operations
+from rooflinekit.model.layers.precision import Precision
 from rooflinekit.model.memory.capacity import Memory, MemoryModel
 from rooflinekit.model.operating_point import OperatingPoint, Predictor
 from rooflinekit.model.parameter_count import count_parameters

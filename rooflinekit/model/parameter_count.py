@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooflinekit.model.layers import Precision, model_operations
+from rooflinekit.model.kernels.moe import Experts
+from rooflinekit.model.layers.build import model_operations
+from rooflinekit.model.layers.precision import Precision
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.deployment import Deployment
-from rooflinekit.model.types.model import MixtureOfExperts, Model
-
-__all__ = ["ParameterCount", "count_parameters"]
+from rooflinekit.model.types.model import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +62,11 @@ def count_parameters(model: Model) -> ParameterCount:
     whole = Deployment()
     precision = Precision(model.dtype, model.dtype, model.formats)
     counts = dict.fromkeys(("embedding", "attention", "ffn", "experts", "shared_experts", "lm_head", "other"), 0)
+    inactive = 0
     for op, times in model_operations(model, whole, precision).items():
         for weights in op.weights:
             counts[weights.module] += weights.count * times
-    return ParameterCount(**counts, inactive_experts=_inactive(model), tied=model.tied)
-
-
-def _inactive(model: Model) -> int:
-    inactive = 0
-    for layer in model.layers:
-        if isinstance(block := layer.ffn, MixtureOfExperts):
-            width = block.latent or model.hidden
-            matrices = 3 if block.gated else 2
-            bias = (matrices - 1) * block.width + width if block.bias else 0
-            inactive += (block.experts - block.top_k) * (matrices * width * block.width + bias)
-    return inactive
+            if isinstance(op, Experts):
+                routed = op.routing
+                inactive += times * weights.count * (routed.experts - routed.top_k) // routed.experts
+    return ParameterCount(**counts, inactive_experts=inactive, tied=model.tied)

@@ -13,8 +13,6 @@ from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum
 from rooflinekit.model.types.time import KernelTime, Time
 
-__all__ = ["StepTime", "peak_time", "roofline_bound", "stream_time", "time_kernel", "time_step"]
-
 
 @formula("s", "bytes that must cross the memory", "B")
 def least_traffic(weights: Numeric, read: Numeric, written: Numeric, activations: Numeric, cache: Numeric) -> Numeric:

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from rooflinekit.model.graph.symbol import fact
 from rooflinekit.model.layers.draft import attached_head
-from rooflinekit.model.memory import Layout
-from rooflinekit.model.memory.cache import CacheLaw, cache_law
+from rooflinekit.model.memory.cache import CacheLaw, Layout, cache_law
 from rooflinekit.model.memory.capacity import MemoryModel, Stage
 from rooflinekit.model.operating_point import STEADY, Decoding, OperatingPoint, Predictor, parts_of
 from rooflinekit.model.roofline import StepTime
@@ -24,8 +23,6 @@ from rooflinekit.model.types.numeric import Numeric, maximum, minimum
 from rooflinekit.model.types.speculation import Speculation, break_even_acceptance
 from rooflinekit.model.types.time import NOTHING, KernelTime, Time
 from rooflinekit.model.types.workload import Workload
-
-__all__ = ["Draft", "SpeculativePredictor", "make_draft", "speculate"]
 
 _LONGEST = 8  # drafted tokens that are tried for the best number of them
 

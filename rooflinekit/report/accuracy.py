@@ -1,15 +1,14 @@
-"""Accuracy as rows and as text."""
+"""Accuracy: the summary, then every group, then what was not answered."""
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 from rooflinekit.evidence.accuracy import Accuracy, Score
-from rooflinekit.report.table import WIDTH, aligned, markdown
+from rooflinekit.report.document import Document, Section, Table, Words, footer
 from rooflinekit.version import __version__
 
-__all__ = ["accuracy_rows", "accuracy_text"]
+__all__ = ["document", "rows"]
 
 _HEADER = ["", "n", "median", "mean", "p90", "bias", "in 90 %"]
 _KEYS = {
@@ -19,7 +18,7 @@ _KEYS = {
 }
 
 
-def accuracy_rows(found: Accuracy) -> list[dict[str, Any]]:
+def rows(found: Accuracy) -> list[dict[str, Any]]:
     """One flat row a group, with what made it."""
     return [
         {key: group.key.get(key, "") for key in _KEYS[found.by]}
@@ -30,9 +29,8 @@ def accuracy_rows(found: Accuracy) -> list[dict[str, Any]]:
     ]
 
 
-def accuracy_text(found: Accuracy, markdown_style: bool = False) -> str:
-    """The summary, then every group, then what was not answered."""
-    table = markdown if markdown_style else aligned
+def document(found: Accuracy) -> Document:
+    """The whole answer."""
     summary = [
         [
             op,
@@ -41,14 +39,15 @@ def accuracy_text(found: Accuracy, markdown_style: bool = False) -> str:
         ]
         for op, figures in found.summary.items()
     ]
-    lines = [f"{found.answered} of {found.rows} rows answered; errors are |predicted − measured| / measured", ""]
-    lines += table(["median over groups", *_HEADER[1:]], summary)
-    lines += ["", *table(["group", *_HEADER[1:]], [_cells(group, found.by) for group in found.groups])]
-    for reason, count in found.unanswered.items():
-        lines += ["", f"{count} rows not answered: {reason}"]
+    counted = f"{found.answered} of {found.rows} rows answered; errors are |predicted − measured| / measured"
     used = ", ".join(f"{name} ({digest})" for name, digest in found.calibrations.items())
-    made = f"calibration {used}; rooflinekit {__version__}" if used else f"rooflinekit {__version__}"
-    return "\n".join([*lines, "", *textwrap.wrap(made, WIDTH)])
+    return [
+        Section(counted, []),
+        Section("", [Table(["median over groups", *_HEADER[1:]], summary)]),
+        Section("", [Table(["group", *_HEADER[1:]], [_cells(group, found.by) for group in found.groups])]),
+        *(Section("", [Words(f"{n} rows not answered: {reason}")]) for reason, n in found.unanswered.items()),
+        footer(f"calibration {used}" if used else "", ()),
+    ]
 
 
 def _cells(group: Score, by: str) -> list[str]:

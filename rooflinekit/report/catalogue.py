@@ -1,26 +1,68 @@
-"""Lists and entries of the spec library as rows and text."""
+"""Lists and entries of the spec library."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from textwrap import wrap
+from collections.abc import Sequence
 from typing import Any
 
 from rooflinekit.model.memory.cache import model_cache_law
-from rooflinekit.model.parameter_count import count_parameters
+from rooflinekit.model.parameter_count import ParameterCount, count_parameters
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.model import Attention, LatentAttention, Layer, Mixer, MixtureOfExperts, Model
 from rooflinekit.model.types.units import GB, format_bytes, format_count, format_rate
-from rooflinekit.report.table import aligned
+from rooflinekit.report.document import Document, Facts, Section, Table
+from rooflinekit.specs.locate import Loaded
 
 __all__ = [
-    "accelerator_entry", "accelerator_row", "accelerator_text", "fitted", "model_entry", "model_row", "model_text",
-]  # fmt: skip
+    "accelerator_entry",
+    "accelerator_row",
+    "document",
+    "entry",
+    "flat",
+    "kind_of",
+    "listed",
+    "model_entry",
+    "model_row",
+]
 
-_COLUMNS = 80
-_MARGIN = 44  # columns in which a line's last column begins
+_MODULES = ("embedding", "attention", "ffn", "experts", "shared_experts", "lm_head", "other")
+_HEADINGS = {  # the columns that a terminal shows; the other formats have all
+    "name": "name", "params_total": "params", "params_active": "active", "mixers": "mixers",
+    "kv_bytes_per_token": "KV/token", "max_context": "context", "bf16_tflops": "bf16 TF", "fp8_tflops": "fp8 TF",
+    "memory_gb": "GB", "bandwidth_gb_s": "GB/s", "link_gb_s": "link GB/s", "domain_size": "joined",
+    "usd_per_hour": "USD/h",
+}  # fmt: skip
+
+
+def listed(rows: Sequence[dict[str, Any]], everything: bool) -> Document:
+    """Rows of models or of accelerators, with all of their columns or those that a terminal has room for."""
+    names = [name for name in rows[0] if everything or name in _HEADINGS]
+    cells = [[_cell(name, row[name]) for name in names] for row in rows]
+    left = [column for column, name in enumerate(names) if isinstance(rows[0][name], str)]
+    return [Section("", [Table([_HEADINGS.get(name, name) for name in names], cells, left)])]
+
+
+def _cell(key: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if key.startswith("params"):
+        return format_count(value)
+    if key == "kv_bytes_per_token":
+        return format_bytes(value)
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)
+
+
+def document(found: Loaded[Model] | Loaded[Accelerator] | ParameterCount) -> Document:
+    """One model or accelerator with its sources, or the parameters of a model by module."""
+    if isinstance(found, ParameterCount):
+        counts = [[name, f"{getattr(found, name):,}"] for name in (*_MODULES, "total", "active")]
+        return [Section("Parameters", [Table(["module", "weights"], counts)])]
+    item = found.value
+    sections, sources = _model(item) if isinstance(item, Model) else _accelerator(item)
+    aliases = [("aliases", ", ".join(item.aliases))] if item.aliases else []
+    notes = [("note", note) for note in (*item.notes, *found.warnings)]
+    return [*sections, Section("", [Facts(*sources, *aliases, *notes)])]
 
 
 def model_row(model: Model) -> dict[str, Any]:
@@ -61,13 +103,12 @@ def _formats(model: Model) -> str:
 def model_entry(model: Model) -> dict[str, Any]:
     """Everything known about a model, with where it was read."""
     count, law = count_parameters(model), model_cache_law(model)
-    modules = ("embedding", "attention", "ffn", "experts", "shared_experts", "lm_head", "other")
     return {
         "kind": "model",
         **model_row(model),
         "params_active_without_embedding": count.active_without_embedding,
         "params_active_without_vocabulary": count.active_without_vocabulary,
-        "params_by_module": {name: getattr(count, name) for name in modules},
+        "params_by_module": {name: getattr(count, name) for name in _MODULES},
         "hidden_size": model.hidden,
         "vocab_size": model.vocab,
         "tied_embeddings": model.tied,
@@ -99,50 +140,38 @@ def _layer(layer: Layer) -> str:
     return f"{kind_of(layer.mixer)}{heads}; {block}"
 
 
-def model_text(model: Model) -> str:
-    """One model for a terminal."""
+def entry(item: Model | Accelerator) -> dict[str, Any]:
+    """Everything known about one, for JSON."""
+    return model_entry(item) if isinstance(item, Model) else accelerator_entry(item)
+
+
+def flat(item: Model | Accelerator) -> dict[str, Any]:
+    """The same as one flat row, as far as it goes into one."""
+    return {key: value for key, value in entry(item).items() if not isinstance(value, (dict, list))}
+
+
+def _model(model: Model) -> tuple[list[Section], list[tuple[str, str]]]:
     entry, count = model_entry(model), count_parameters(model)
+    cache, context = entry["kv_bytes_per_token"], model.max_context
     rows = [
         ["parameters", format_count(count.total), f"{count.total:,}"],
         ["active per token", format_count(count.active), f"{count.active:,}, embedding and head included"],
         ["", format_count(count.active_without_embedding), "without the input embedding"],
         ["", format_count(count.active_without_vocabulary), "without embedding and head"],
         *[[f"  {name}", format_count(n), f"{n:,}"] for name, n in entry["params_by_module"].items() if n],
-        [
-            "KV per token",
-            format_bytes(entry["kv_bytes_per_token"]),
-            f"{entry['kv_bytes_per_token']:,.0f} B in {entry['kv_dtype']}",
-        ],
-        ["state per sequence", format_bytes(entry["state_bytes"]), "whatever the context"],
-        ["maximum context", "-" if model.max_context is None else f"{model.max_context:,}", "tokens"],
+        ["KV per token", format_bytes(cache), f"{cache:,.0f} B in {entry['kv_dtype']}"],
     ]
-    if not entry["state_bytes"]:
-        rows = [row for row in rows if row[0] != "state per sequence"]
-    lines = [
-        f"{model.name}: {model.depth} layers, width {model.hidden:,}, vocabulary {model.vocab:,}, "
-        f"weights {entry['weights']}"
+    if entry["state_bytes"]:
+        rows.append(["state per sequence", format_bytes(entry["state_bytes"]), "whatever the context"])
+    rows.append(["maximum context", "-" if context is None else f"{context:,}", "tokens"])
+    shape = f"{model.depth} layers, width {model.hidden:,}, vocabulary {model.vocab:,}, weights {entry['weights']}"
+    kinds = Facts(*((f"{kind['count']} x", kind["layer"]) for kind in entry["layer_kinds"]))
+    sections = [
+        Section(f"{model.name}: {shape}", []),
+        Section("", [Table((), rows, left=(0, 2))]),
+        Section("", [kinds]),
     ]
-    lines += ["", *aligned(["", "", ""], rows, left=(0, 2))[1:], ""]
-    lines += [f"{kind['count']:>4} x {kind['layer']}" for kind in entry["layer_kinds"]]
-    lines += ["", f"source   {model.source}", f"file     {model.origin}"]
-    lines += [f"aliases  {', '.join(model.aliases)}"] if model.aliases else []
-    return _text(lines + [f"note     {note}" for note in model.notes])
-
-
-def fitted(line: str) -> list[str]:
-    """A line in as many as it needs, the rest under its last column; an address or a path is never broken.
-
-    >>> fitted("aliases  " + ", ".join(["llama-3-8b-instruct"] * 4))[1]
-    '         llama-3-8b-instruct'
-    """
-    if len(line) <= _COLUMNS:
-        return [line]
-    indent = max((gap.end() for gap in re.finditer(r" {2,}", line[:_MARGIN])), default=4)
-    return wrap(line, _COLUMNS, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
-
-
-def _text(lines: Iterable[str]) -> str:
-    return "\n".join(part for line in lines for part in fitted(line))
+    return sections, [("source", model.source), ("file", model.origin)]
 
 
 def accelerator_row(gpu: Accelerator) -> dict[str, Any]:
@@ -189,26 +218,21 @@ def accelerator_entry(gpu: Accelerator) -> dict[str, Any]:
     }
 
 
-def accelerator_text(gpu: Accelerator) -> str:
-    """One accelerator for a terminal."""
+def _accelerator(gpu: Accelerator) -> tuple[list[Section], list[tuple[str, str]]]:
     peaks = [
         [d.value, format_rate(peak, "FLOP/s"), f"{float(gpu.ridge(d)):.0f} FLOP/B"] for d, peak in gpu.peaks.items()
     ]
+    links = f"{gpu.link_kind}, one direction, {gpu.domain_size} joined"
     facts = [
         ["memory", format_bytes(float(gpu.memory_bytes)), "as the driver shows it"],
         ["bandwidth", format_rate(float(gpu.memory_bandwidth), "B/s"), ""],
         ["L2", format_bytes(gpu.l2_bytes), ""],
-        [
-            "links",
-            format_rate(float(gpu.link_bandwidth), "B/s"),
-            f"{gpu.link_kind}, one direction, {gpu.domain_size} joined",
-        ],
+        ["links", format_rate(float(gpu.link_bandwidth), "B/s"), links],
     ]
-    if gpu.price:
-        facts.append(["price", f"{gpu.price.usd_per_hour:.2f} USD/h", f"{gpu.price.date}, {gpu.price.source}"])
-    sources = list(dict.fromkeys(p.source for p in gpu.provenance))
-    lines = [f"{gpu.name}: {gpu.title}, {gpu.architecture}, {gpu.cores} cores, {gpu.tdp_w:.0f} W", ""]
-    lines += [*aligned(["dense peak", "", "ridge"], peaks), "", *aligned(["", "", ""], facts, left=(0, 2))[1:], ""]
-    lines += [f"file     {gpu.origin}", *(f"source   {source}" for source in sources)]
-    lines += [f"aliases  {', '.join(gpu.aliases)}"] if gpu.aliases else []
-    return _text(lines + [f"note     {note}" for note in gpu.notes])
+    price = gpu.price and f"{gpu.price.usd_per_hour:.2f} USD/h in {gpu.price.date}, {gpu.price.source}"
+    title = f"{gpu.name}: {gpu.title}, {gpu.architecture}, {gpu.cores} cores, {gpu.tdp_w:.0f} W"
+    tables = [Table(["dense peak", "", "ridge"], peaks), Table((), facts, left=(0, 2))]
+    sources = dict.fromkeys(p.source for p in gpu.provenance)
+    sections = [Section(title, []), *(Section("", [table]) for table in tables)]
+    priced = [("price", price)] if price else []
+    return sections, [("file", gpu.origin), *priced, *(("source", source) for source in sources)]

@@ -1,47 +1,37 @@
-"""Costs as text and Markdown."""
+"""Costs: prices, why, dialogues, a long context, and what caching and paging save."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rooflinekit.decision.economics.cost import ContextCost, Cost, DialogueCost
 from rooflinekit.model.types.units import format_bytes, format_count, format_time
-from rooflinekit.report.table import aligned, bullets, markdown, sentences
+from rooflinekit.report.document import Document, Items, Section, Table, Words, footer, machine, origin
 
-__all__ = ["cost_text"]
+__all__ = ["document"]
 
 _SMALL = 0.01
 
-Table = Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]]
 
-
-def cost_text(found: Cost, markdown_style: bool = False) -> str:
-    """The whole answer: prices, why, dialogues, a long context, and what caching and paging save."""
-    table: Table = markdown if markdown_style else aligned
-    parts = [
-        ("", [*sentences([_hour(found)]), "", *table(*_prices(found))]),
-        ("why output costs more than input", [*sentences([found.reason.sentence]), "", *table(*_work(found))]),
-        ("conversations and agents", [*table(*_dialogues(found)), "", *bullets(_assumed(found), markdown_style)]),
-        ("a long context", [*table(*_contexts(found)), "", *sentences(_displaced(found))]),
-        ("memory and recomputing", bullets(list(_facts(found)), markdown_style)),
-        ("", bullets(_footer(found), markdown_style)),
-    ]
-    lines = _head(found, markdown_style)
-    for title, body in parts:
-        heading = [f"### {title[0].upper()}{title[1:]}", ""] if markdown_style and title else [title] if title else []
-        lines += ["", *heading, *body]
-    return "\n".join(lines)
-
-
-def _head(found: Cost, heading: bool) -> list[str]:
+def document(found: Cost) -> Document:
+    """The whole answer."""
     i, p = found.inputs, found.prices
-    split = " ".join(f"{key}{i[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if i[key] > 1)
-    machine = f"{p.gpus} x {found.gpu} ({split})" if p.gpus > 1 else found.gpu
-    first = f"cost of {found.model} on {machine}, {found.engine}"
     cached = f" ({i['cached']} cached)" if i["cached"] else ""
     at_once = f"{p.running:.0f} sequences at once" + ("" if i["concurrency"] else " (as many as fit)")
-    second = f"{i['isl']} tokens in{cached}, {i['osl']} out, {at_once}; weights {i['weights']}, kv {i['kv']}"
-    return [f"## {first[0].upper()}{first[1:]}", "", second] if heading else [*sentences([first, second])]
+    asked = f"{i['isl']} tokens in{cached}, {i['osl']} out, {at_once}; weights {i['weights']}, kv {i['kv']}"
+    return [
+        Section(f"cost of {found.model} on {machine(found.gpu, p.gpus, i)}, {found.engine}", [Words(asked)]),
+        Section("", [Words(_hour(found), indent="")]),
+        Section("", [_prices(found)]),
+        Section("why output costs more than input", [Words(found.reason.sentence, indent="")]),
+        Section("", [_work(found)]),
+        Section("conversations and agents", [_dialogues(found)]),
+        Section("", [Items(*_assumed(found))]),
+        Section("a long context", [_contexts(found)]),
+        Section("", [Words(*_displaced(found), indent="")]),
+        Section("memory and recomputing", [Items(*_facts(found))]),
+        footer(origin(found.calibration), found.warnings, found.version),
+    ]
 
 
 def _hour(found: Cost) -> str:
@@ -51,7 +41,7 @@ def _hour(found: Cost) -> str:
     return f"{_usd(p.replica_usd_per_hour)} USD an hour: {p.gpus} x {_usd(p.usd_per_gpu_hour)} ({p.source}), {busy}"
 
 
-def _prices(found: Cost) -> tuple[list[str], list[list[str]]]:
+def _prices(found: Cost) -> Table:
     p = found.prices
     spans = p.interval or {}
     rows = []
@@ -60,21 +50,21 @@ def _prices(found: Cost) -> tuple[list[str], list[list[str]]]:
         ends = " – ".join(_usd(end) for end in spans[name]) if name in spans else "-"
         energy = getattr(p, f"joules_per_{kind}_token")
         rows.append([f"{kind} token", _usd(getattr(p, name)), ends, "-" if energy is None else f"{energy:.3g}"])
-    return ["", "USD/million", "90 %", "J/token at most"], rows
+    return Table(["", "USD/million", "90 %", "J/token at most"], rows)
 
 
-def _work(found: Cost) -> tuple[list[str], list[list[str]]]:
+def _work(found: Cost) -> Table:
     rows = [
         [name, format_count(w.flops), format_bytes(w.weight_bytes), format_bytes(w.kv_bytes), format_time(w.seconds)]
         for name, w in (("input token", found.reason.input), ("output token", found.reason.output))
     ]
-    return ["each GPU", "FLOP", "weights", "cache", "time of the replica"], rows
+    return Table(["each GPU", "FLOP", "weights", "cache", "time of the replica"], rows)
 
 
-def _dialogues(found: Cost) -> tuple[list[str], list[list[str]]]:
+def _dialogues(found: Cost) -> Table:
     header = ["", "turns", "USD", "without cache", "saved", "last turn", "without"]
     rows = [_dialogue("conversation", found.conversation), _dialogue("agent", found.agent)]
-    return header, [row for row in rows if row]
+    return Table(header, [row for row in rows if row])
 
 
 def _dialogue(name: str, cost: DialogueCost | None) -> list[str]:
@@ -96,9 +86,10 @@ def _assumed(found: Cost) -> list[str]:
     ]
 
 
-def _contexts(found: Cost) -> tuple[list[str], list[list[str]]]:
+def _contexts(found: Cost) -> Table:
     header = ["context", "TTFT alone", "first token USD", "each further", "USD/million", "fit", "KV per GPU"]
-    return header, [_context(cost) for cost in (found.ordinary_context, found.long_context) if cost is not None]
+    costs = (found.ordinary_context, found.long_context)
+    return Table(header, [_context(cost) for cost in costs if cost is not None])
 
 
 def _context(cost: ContextCost) -> list[str]:
@@ -143,13 +134,6 @@ def _eviction(found: Cost) -> list[str]:
         f"in, recompute {format_time(e.recompute_ms / 1e3)}; {e.choice} is faster here, {where}; equal at a host link "
         f"of {e.break_even_link_gb_s:.3g} GB/s"
     ]
-
-
-def _footer(found: Cost) -> list[str]:
-    level = (
-        "level bound: datasheet roofline" if found.calibration is None else f"calibration {found.calibration['name']}"
-    )
-    return [f"{level}; rooflinekit {found.version}", *(f"note: {warning}" for warning in found.warnings)]
 
 
 def _share(value: float) -> str:

@@ -1,19 +1,20 @@
-"""A derivation as text for a terminal, as Markdown, and as rows."""
+"""A derivation: the tree, the rule of thumb, the sources."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rooflinekit.explanation.front import TIMELESS, Derivation
 from rooflinekit.explanation.rules import Rule
 from rooflinekit.model.graph.tree import FUNCTIONS, Node
 from rooflinekit.model.types.units import format_bytes, format_count, format_rate, format_time
-from rooflinekit.report.table import WIDTH, aligned, markdown
+from rooflinekit.report.document import Document, Fixed, Items, Section, Table, Words, footer, machine, origin
+from rooflinekit.report.table import WIDTH
 
-__all__ = ["derivation_markdown", "derivation_rows", "derivation_text", "quantity", "substituted"]
+__all__ = ["document", "quantity", "rows", "substituted"]
 
 _LINES = 70  # nodes that are shown where no depth is asked for
 _EXACT = 1e7  # counts below this are written out
@@ -43,28 +44,34 @@ def quantity(value: float, unit: str) -> str:
     return f"{text} {unit}".rstrip() if abs(value) < _EXACT else format_count(value, unit)
 
 
-def derivation_text(found: Derivation, depth: int | None = None) -> str:
-    """The tree, the rule of thumb, the sources; at most 80 columns wide."""
+def document(found: Derivation, depth: int | None = None) -> Document:
+    """The whole answer, as deep as fits on a page or two if no depth is given."""
     depth = _fitting(found.root) if depth is None else depth
-    sources = _Sources()
-    tree = list(_branches(found.root, depth, sources, "", ""))
-    more = [] if depth >= _height(found.root) else _wrapped(_hint(found, depth))
-    more += [_OVERLAP] if any("= " in line and "pn(" in line for line in tree) else []
-    blocks = [_heading(found), tree, more, _rule(found.rule), sources.lines(), _footer(found)]
-    return "\n\n".join("\n".join(block) for block in blocks if block)
+    tree = _Tree(found.root, depth)
+    more = [_hint(found, depth)] if depth < _height(found.root) else []
+    more += [_OVERLAP] if any("= " in line and "pn(" in line for line in tree.drawn) else []
+    e, i = found.answer, found.answer.inputs
+    asked = f"batch {i['batch']}" if e.load is None else e.load.arrivals
+    formats = ", ".join(f"{part} {i[part]}" for part in ("weights", "activations", "kv"))
+    facts = [f"{asked}, {i['isl']} tokens in, {i['osl']} out; {formats}"]
+    if found.interval:
+        low, high = (format_time(end / 1e3) for end in found.interval)
+        facts.append(f"90 % interval {low} – {high}; datasheet bound {format_time((found.bound or 0.0) / 1e3)}")
+    some = f"{found.formulas} formulas give the numbers beside them"
+    checked = f"{some if found.formulas > 1 else 'the formula gives the number beside it'} to "
+    rests = [f"{checked}{max(found.largest_gap, 1e-16):.0e}"]
+    rests = rests if found.metric in TIMELESS else [origin(e.calibration), *rests]
+    return [
+        Section(f"{found.metric} of {e.model} on {machine(e.gpu, i['gpus'], i)}, {e.engine}", [Words(*facts)]),
+        Section("", [tree]),
+        Section("", [Words(*more)]),
+        *([_rule(found.rule)] if found.rule else []),
+        Section("", [tree.sources]),
+        footer("; ".join(rests), found.warnings, e.version),
+    ]
 
 
-def derivation_markdown(found: Derivation, depth: int | None = None) -> str:
-    """The same as nested lists, to any depth."""
-    depth = _fitting(found.root) if depth is None else depth
-    title, *facts = _heading(found)
-    lines = [f"## {title}", "", *facts, "", *_items(found.root, depth, 0), ""]
-    if found.rule:
-        lines += [f"**Rule of thumb**: {found.rule.text}", "", *markdown(["", "value"], _pieces(found.rule)), ""]
-    return "\n".join([*lines, *_footer(found)])
-
-
-def derivation_rows(found: Derivation) -> list[dict[str, Any]]:
+def rows(found: Derivation) -> list[dict[str, Any]]:
     """Every node as a flat row, its place in the tree as a path."""
     return [
         {"path": path, "symbol": node.symbol, "value": node.value, "unit": node.unit, "formula": node.formula,
@@ -72,20 +79,6 @@ def derivation_rows(found: Derivation) -> list[dict[str, Any]]:
          "std": node.source.std if node.source else None}
         for path, node, _ in found.root.places()
     ]  # fmt: skip
-
-
-def _heading(found: Derivation) -> list[str]:
-    e = found.answer
-    i = e.inputs
-    machine = f"{i['gpus']} x {e.gpu}" if i["gpus"] > 1 else e.gpu
-    asked = f"batch {i['batch']}" if e.load is None else e.load.arrivals
-    formats = ", ".join(f"{part} {i[part]}" for part in ("weights", "activations", "kv"))
-    question = f"{asked}, {i['isl']} tokens in, {i['osl']} out; {formats}"
-    lines = [f"{found.metric} of {e.model} on {machine}, {e.engine}", question]
-    if found.interval:
-        low, high = (format_time(end / 1e3) for end in found.interval)
-        lines.append(f"90 % interval {low} – {high}; datasheet bound {format_time((found.bound or 0.0) / 1e3)}")
-    return [part for line in lines for part in _wrapped(line)]
 
 
 def _branches(node: Node, depth: int, sources: _Sources, first: str, rest: str) -> Iterator[str]:
@@ -110,9 +103,13 @@ def _branches(node: Node, depth: int, sources: _Sources, first: str, rest: str) 
 
 
 def _title(node: Node, sources: _Sources) -> str:
-    spread = f" ± {quantity(node.source.std, node.unit)}" if node.source and node.source.std else ""
     mark = f" [{sources.number(node.source.text)}]" if node.source else ""
-    return f"{node.symbol} = {quantity(node.value, node.unit)}{spread}  {node.title}{mark}"
+    return f"{node.symbol} = {_value(node)}  {node.title}{mark}"
+
+
+def _value(node: Node) -> str:
+    spread = f" ± {quantity(node.source.std, node.unit)}" if node.source and node.source.std else ""
+    return f"{quantity(node.value, node.unit)}{spread}"
 
 
 def substituted(formula: str, texts: Mapping[str, str]) -> str:
@@ -143,14 +140,23 @@ def _fit(text: str, first: str, rest: str) -> list[str]:
     return [line.replace("\u00a0", " ") for line in lines]
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, subsequent_indent="  ")
+class _Tree(Items):
+    """A derivation to some depth: drawn on a terminal, with formulas in numbers; a nested list elsewhere."""
+
+    def __init__(self, root: Node, depth: int) -> None:
+        super().__init__(*_items(root, depth, 0))
+        self.sources = _Sources()
+        self.drawn = list(_branches(root, depth, self.sources, "", ""))
+
+    def text(self) -> list[str]:
+        return self.drawn
 
 
-class _Sources:
-    """Sources in the order in which they are met, numbered; and which trees were shown."""
+class _Sources(Fixed):
+    """Sources in the order in which they are met, numbered; and which trees were shown. Lists name them in place."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._numbers: dict[str, int] = {}
         self._shown: set[tuple[str, float, str]] = set()
 
@@ -169,7 +175,7 @@ class _Sources:
     def number(self, text: str) -> int:
         return self._numbers.setdefault(text, len(self._numbers) + 1)
 
-    def lines(self) -> list[str]:
+    def text(self) -> list[str]:
         wrap = textwrap.TextWrapper(WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
         return [line for text, number in self._numbers.items() for line in wrap.wrap(f"[{number}] {text}")]
 
@@ -194,46 +200,21 @@ def _hint(found: Derivation, depth: int) -> str:
     return f"… has a derivation of its own: {deeper}{kernel}"
 
 
-def _pieces(rule: Rule) -> list[list[str]]:
+def _rule(rule: Rule) -> Section:
     unit = rule.node.unit
     texts = {child.symbol: quantity(child.value, child.unit) for child in rule.node.children}
     start = _pretty(rule.node.formula) or rule.node.title
     numbers = f" = {_pretty(substituted(rule.node.formula, texts))}" if rule.node.formula else ""
     pieces = [[what, ("+" if amount > 0 else "−") + quantity(abs(amount), unit)] for what, amount in rule.pieces]
-    return [[start + numbers, quantity(rule.value, unit)], *pieces, ["exact", quantity(rule.exact, unit)]]
-
-
-def _rule(rule: Rule | None) -> list[str]:
-    if rule is None:
-        return []
-    pieces, room = _pieces(rule), WIDTH - 14
-    rows: list[Sequence[str]] = []
-    for what, amount in pieces:
-        *head, last = textwrap.wrap(what, room, subsequent_indent="  ")
-        rows += [*([line, ""] for line in head), [last, amount]]
-    return [*_wrapped(f"rule of thumb: {rule.text}"), *aligned(["", ""], rows)[1:]]
+    cells = [[start + numbers, quantity(rule.value, unit)], *pieces, ["exact", quantity(rule.exact, unit)]]
+    return Section("", [Words(f"rule of thumb: {rule.text}"), Table((), cells, room=WIDTH - 14)])
 
 
 def _items(node: Node, depth: int, level: int) -> Iterator[str]:
     """Nested list items."""
-    spread = f" ± {quantity(node.source.std, node.unit)}" if node.source and node.source.std else ""
     formula = f": `{_pretty(node.formula)}`" if node.formula else ""
     source = f" ({node.source.text})" if node.source else ""
-    value = f"{quantity(node.value, node.unit)}{spread}"
-    yield f"{'  ' * level}- **{node.symbol}** = {value}, {node.title}{formula}{source}"
+    yield f"{'  ' * level}**{node.symbol}** = {_value(node)}, {node.title}{formula}{source}"
     if depth > 0:
         for child in node.children:
             yield from _items(child, depth - 1, level + 1)
-
-
-def _footer(found: Derivation) -> list[str]:
-    e, origin = found.answer, []
-    if found.metric not in TIMELESS:
-        used = e.calibration
-        origin = [f"calibration {used['name']} ({used['hash']})" if used else "level bound: datasheet roofline"]
-    some = f"{found.formulas} formulas give the numbers beside them"
-    checked = f"{some if found.formulas > 1 else 'the formula gives the number beside it'} to "
-    checked += f"{max(found.largest_gap, 1e-16):.0e}"
-    parts = [*origin, checked, f"rooflinekit {e.version}"]
-    lines = ["; ".join(parts), *(f"note: {warning}" for warning in found.warnings)]
-    return [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="      ")]

@@ -1,30 +1,32 @@
-"""A fit to benchmark files as text."""
+"""A fit to benchmark files: costs before and after, errors by file and metric, and what to doubt."""
 
 from __future__ import annotations
 
 from rooflinekit.evidence.engine_fit.fit import EngineFit, Outcome
 from rooflinekit.model.types.units import format_time
-from rooflinekit.report.table import aligned, wrapped
+from rooflinekit.report.document import Document, Items, Section, Table
 from rooflinekit.specs.calibration.served import UNITLESS
 
-__all__ = ["fit_text"]
+__all__ = ["document"]
 
 _NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "output_tok_s": "output"}
 
 
-def fit_text(fit: EngineFit) -> str:
-    """Costs before and after, errors by file and metric, and what to doubt."""
-    rows = [_outcome(each) for each in fit.outcomes]
-    lines = aligned(["engine cost", "before", "after", "data", ""], rows, left=(0, 4))
-    lines += ["", *_errors(fit), ""]
+def document(fit: EngineFit) -> Document:
+    """The whole answer."""
     noise = ", ".join(f"{_NAMES[name]} {size:.1%}" for name, size in fit.noise.items())
-    lines += wrapped(f"what the costs do not explain, one standard deviation: {noise}")
+    doubts = [f"what the costs do not explain, one standard deviation: {noise}"]
     if fit.alike:
         pairs = ", ".join(f"{first} and {second}" for first, second in fit.alike)
-        lines += wrapped(f"note: the files tell these apart only by what was believed before: {pairs}")
-    lines += [piece for note in fit.notes for piece in wrapped(f"note: {note}")]
-    lines += [piece for name, why in fit.failed.items() for piece in wrapped(f"not used: {name}: {why}")]
-    return "\n".join(lines)
+        doubts.append(f"note: the files tell these apart only by what was believed before: {pairs}")
+    doubts += [f"note: {note}" for note in fit.notes]
+    doubts += [f"not used: {name}: {why}" for name, why in fit.failed.items()]
+    header = ["engine cost", "before", "after", "data", ""]
+    return [
+        Section("", [Table(header, [_outcome(each) for each in fit.outcomes], left=(0, 4))]),
+        Section("", [_errors(fit)]),
+        Section("", [Items(*doubts)]),
+    ]
 
 
 def _outcome(each: Outcome) -> list[str]:
@@ -40,7 +42,7 @@ def _number(name: str, value: float, spread: float) -> str:
     return f"{format_time(value)} ± {format_time(spread)}"
 
 
-def _errors(fit: EngineFit) -> list[str]:
+def _errors(fit: EngineFit) -> Table:
     def cells(name: str, rows: int, figures: tuple[float, float, float | None]) -> list[str]:
         return [name, str(rows), *("" if figure is None else f"{figure:.1%}" for figure in figures)]
 
@@ -49,7 +51,7 @@ def _errors(fit: EngineFit) -> list[str]:
         cells(f"all, {_NAMES[name]}", error.rows, (error.before, error.after, error.unseen))
         for name, error in fit.errors.items()
     ]
-    return aligned(["mean error", "figures", "before", "after", "left out"], table)
+    return Table(["mean error", "figures", "before", "after", "left out"], table)
 
 
 def _short(name: str, most: int = 40) -> str:

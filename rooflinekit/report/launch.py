@@ -1,15 +1,16 @@
-"""A launch as a table of its settings, and as Markdown."""
+"""A launch as a table of its settings, and as its script."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from rooflinekit.decision.launching.launch import Launch, launch_script
+from rooflinekit.report.document import Document, Fixed, Section, Table
 
-__all__ = ["launch_markdown", "launch_rows"]
+__all__ = ["document", "rows"]
 
 
-def launch_rows(launch: Launch) -> list[dict[str, Any]]:
+def rows(launch: Launch) -> list[dict[str, Any]]:
     """One row a setting: server, flag, value, why, where it was read."""
     return [
         {
@@ -22,13 +23,8 @@ def launch_rows(launch: Launch) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def launch_markdown(launch: Launch) -> str:
-    """The script as a block, and a table that says why each flag is what it is."""
-    rows = [f"| {_cell(r['server'])} | `{r['flag']}` | {_cell(r['value'])} | {_cell(r['because'])} |"
-            for r in launch_rows(launch)]  # fmt: skip
-    table = ["| server | flag | value | because |", "|:--|:--|:--|:--|", *rows]
-    return "\n".join(("```sh", launch_script(launch).rstrip(), "```", "", *table)) + "\n"
-
-
-def _cell(value: object) -> str:
-    return str(value).replace("|", "\\|").replace("`", "'")
+def document(launch: Launch) -> Document:
+    """The script, and a table that says why each flag is what it is."""
+    cells = [[str(row[key]) for key in ("server", "flag", "value", "because")] for row in rows(launch)]
+    table = Table(["server", "flag", "value", "because"], cells, left=range(4))
+    return [Section("", [Fixed(launch_script(launch).splitlines(), "sh"), table])]

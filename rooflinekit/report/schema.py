@@ -32,6 +32,7 @@ from rooflinekit.model.types.engine import EngineSettings
 from rooflinekit.model.types.kernel import FAMILIES
 from rooflinekit.model.types.kv_policy import KVPolicy
 from rooflinekit.simulation.outcome import Outcome
+from rooflinekit.specs.calibration.evidence import EVIDENCE
 
 __all__ = ["SCHEMAS"]
 
@@ -105,12 +106,15 @@ _WalkInputs = _object(
 _Times = _object("Times", **dict.fromkeys(("p50", "p90", "p99"), _Size | None))
 _Shares = _object("Shares", **dict.fromkeys(_REGIMES, _Size))
 _Price = _object("Price", usd_per_gpu_hour=_Size, source=str)
-_QuotedPrice: Any = _object("QuotedPrice", usd_per_gpu_hour=_Size, source=str, low=_Size | None, high=_Size | None)
+_QuotedPrice: Any = _object(
+    "QuotedPrice", usd_per_gpu_hour=_Size, source=str, low=_Size | None, high=_Size | None, term=str
+)
 _Traffic = _object(
     "Traffic",
     **dict.fromkeys(("rate", "users"), _Size | None),
     **dict.fromkeys(("isl_mean", "isl_cv", "osl_mean", "osl_cv", "arrival_cv", "peak", "peak_load"), _Size),
     trace=str | None,
+    span_s=_Size | None,
 )
 _Million = _object("Million", **dict.fromkeys(("cached_input", "input", "output", "all"), _Size | None))
 _Part: Any = _object("Part", what=str, value=_Signed)
@@ -123,6 +127,7 @@ _Derivation = _object(
     engine=_Engine,
     level=_Level,
     calibration=_Calibration,
+    evidence=_one_of(EVIDENCE),
     inputs=_Asked,
     metric=str,
     value=_Signed,
@@ -136,7 +141,7 @@ _Derivation = _object(
     largest_gap=_Size,
     warnings=list[str],
 )
-_About = {"engine": _Engine, "level": _Level, "calibration": _Calibration}
+_About = {"engine": _Engine, "level": _Level, "calibration": _Calibration, "evidence": _one_of(EVIDENCE)}
 _Inputs = dict[str, _Plain]
 
 #: What the JSON has in place of a field or beside it, by class; None: it lacks the field.
@@ -159,13 +164,13 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
     Node: {"formula": str | None},
     Fleet: {"gpus": _Count},
     PlanAnswer: {
-        "question": None, "traffic": _Traffic, "slo": list[str], "prices": dict[str, _QuotedPrice | None],
-        "best": Candidate,
+        "question": None, "traffic": _Traffic, "prices": dict[str, _QuotedPrice | None], "best": Candidate,
+        **dict.fromkeys(("slo", "stand_ins"), list[str]),
     },
     Candidate: {
         "fleets": None, "cost": None, **dict.fromkeys(("gpus", "replicas"), _Count),
         **dict.fromkeys(("usd_per_hour", "joules_per_output_token", "watts", "output_tok_s"), _Size | None),
-        "usd_per_million_tokens": _Million,
+        "usd_per_million_tokens": _Million, "evidence": _one_of(EVIDENCE),
     },
     LoadResult: {
         "percentiles": _object("Percentiles", **dict.fromkeys(("ttft_ms", "tpot_ms", "e2e_ms"), _Times)),
@@ -176,7 +181,10 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
         "bound": _one_of(_REGIMES), "dtype": _Dtype, "family": _one_of((*FAMILIES, "host")), "count": _Count,
     },
     Elasticity: dict.fromkeys(_LEVERS, _Signed),
-    MoveResult: {"ratio": _object("Ratio", **dict.fromkeys(_LEVERS, NotRequired[_Size | None]))},
+    MoveResult: {
+        "evidence": _one_of(EVIDENCE) | None,
+        "ratio": _object("Ratio", **dict.fromkeys(_LEVERS, NotRequired[_Size | None])),
+    },
 }  # fmt: skip
 #: What a candidate of a plan has besides, by its kind; an aggregated one has the keys of its only fleet.
 _KINDS: Mapping[str, Mapping[str, Any]] = {

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from rooflinekit.report.table import WIDTH, aligned, markdown
+from rooflinekit.report.document import Document, Section, Table, Words
 
-__all__ = ["sweep_records", "sweep_text"]
+__all__ = ["MOST", "document", "sweep_records"]
 
-_MOST = 60  # rows that a terminal shows
+MOST = 60  # rows that a terminal shows
 _WIDEST = 28  # letters of a cell
 _SHOWN = {
     "fits": "fits", "stable": "stable", "ttft_ms": "TTFT ms", "ttft_p99_ms": "TTFT p99", "tpot_ms": "TPOT ms",
@@ -23,24 +22,31 @@ _SHOWN = {
 }  # fmt: skip
 
 
-def sweep_text(table: pd.DataFrame, inputs: Sequence[str], markdown_style: bool = False) -> str:
+def document(table: pd.DataFrame, inputs: Sequence[str], most: int | None) -> Document:
     """What varies and the results beside it; what is the same in every row stands above.
 
     Args:
         table: the answers.
         inputs: names of the columns that were asked for.
-        markdown_style: a Markdown table of all rows, in place of one for a terminal.
+        most: rows that are shown; all of them by default.
     """
     if not len(table):
-        return "no rows"
+        return [Section("", [Words("no rows")])]
     varying = [name for name in inputs if table[name].nunique(dropna=False) > 1]
     same = [f"{name} {_cell(table[name].iloc[0])}" for name in inputs if name not in varying]
     results = [name for name in _SHOWN if name in table and table[name].notna().any() and _tells(table, name)]
-    shown = table if markdown_style else table.head(_MOST)
-    lines = _narrow(shown, varying, results, markdown_style)
-    more = len(table) - len(shown)
-    after = ["", f"{more:,} more rows; --format csv or --out FILE has all of them"] if more else []
-    return "\n".join([*_folded(", ".join(same)), *([""] if same else []), *lines, *after])
+    names, shown = [*varying, *results], table.head(most or len(table))
+    cells = [[_cell(value) for value in row] for row in shown[names].astype(object).to_numpy()]
+    left = [place for place, name in enumerate(names) if pd.api.types.is_string_dtype(shown[name])]
+    last, first = len(names) - 1, len(varying) - 1
+    drop = [*range(last, first + 2, -1), *range(first, 0, -1)]  # results down to two of them, then what varies
+    rest = len(table) - len(shown)
+    more = [f"{rest:,} more rows; --format csv or --out FILE has all of them"] if rest else []
+    return [
+        Section("", [Words(*filter(None, [", ".join(same)]))]),
+        Section("", [Table([*varying, *(_SHOWN[name] for name in results)], cells, left, drop=drop)]),
+        Section("", [Words(*more)]),
+    ]
 
 
 def _tells(table: pd.DataFrame, name: str) -> bool:
@@ -48,21 +54,6 @@ def _tells(table: pd.DataFrame, name: str) -> bool:
     if name in ("fits", "stable"):
         return not bool(table[name].dropna().all())
     return name != "gpus" or table[name].nunique() > 1
-
-
-def _narrow(table: pd.DataFrame, varying: list[str], results: list[str], markdown_style: bool) -> list[str]:
-    """As many of the results as a terminal has room for, from the left."""
-    while True:
-        names = [*varying, *results]
-        cells = [[_cell(value) for value in row] for row in table[names].astype(object).to_numpy()]
-        header = [*varying, *(_SHOWN[name] for name in results)]
-        left = [place for place, name in enumerate(names) if pd.api.types.is_string_dtype(table[name])]
-        if markdown_style:
-            return markdown(header, cells, left)
-        lines = aligned(header, cells, left)
-        if max(map(len, lines)) <= WIDTH or len(names) <= 1:
-            return lines
-        results, varying = (results[:-1], varying) if len(results) > 2 else (results, varying[:-1])
 
 
 def _cell(value: Any) -> str:
@@ -75,10 +66,6 @@ def _cell(value: Any) -> str:
         return f"{value:.0f}" if whole else f"{value:.4g}"
     text = str(value)
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
-
-
-def _folded(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, subsequent_indent="  ")
 
 
 def sweep_records(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -1,11 +1,11 @@
-"""Aligned plain-text tables that fit a terminal of 80 columns."""
+"""Aligned plain-text tables that fit a terminal of 80 columns, the same as Markdown, and lines of words."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Sequence
 
-__all__ = ["WIDTH", "aligned", "bullets", "markdown", "sentences", "wrapped"]
+__all__ = ["WIDTH", "aligned", "markdown", "wrapped"]
 
 WIDTH = 80
 
@@ -46,33 +46,15 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: Collect
     return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
 
 
-def wrapped(text: str) -> list[str]:
-    """Words in lines of a terminal."""
-    lines, line = [], ""
-    for word in text.split():
-        if line and len(line) + 1 + len(word) > WIDTH:
-            lines.append(line)
-            line = f"  {word}"
-        else:
-            line = f"{line} {word}" if line else word
-    return [*lines, line] if line else lines
+def wrapped(text: str, indent: str = "  ", start: str = "", whole: bool = False) -> list[str]:
+    """Words as lines of a terminal's width, all but the first indented; a percent sign stays with its number.
 
+    `whole` breaks no word, such as an address or a path.
 
-def sentences(lines: Sequence[str], indent: str = "") -> list[str]:
-    """Sentences as lines of a terminal's width, each on a new one; a percent sign stays with its number.
-
-    >>> sentences(["one"], "  ")
-    ['one']
+    >>> wrapped("one", start="note: ")
+    ['note: one']
     """
-    kept = [line.replace(" %", "\u00a0%") for line in lines]
-    parts = [part for line in kept for part in textwrap.wrap(line, WIDTH, subsequent_indent=indent)]
-    return [part.replace("\u00a0", " ") for part in parts]
-
-
-def bullets(lines: Sequence[str], marked: bool) -> list[str]:
-    """Sentences of which each stands by itself: with a hanging indent, or, `marked`, as a Markdown list.
-
-    >>> bullets(["one", "two"], marked=True)
-    ['- one', '- two']
-    """
-    return sentences([f"- {line}" for line in lines] if marked else lines, "  ")
+    kept = text.replace(" %", "\u00a0%")
+    lines = textwrap.wrap(kept, WIDTH, initial_indent=start, subsequent_indent=indent, break_long_words=not whole,
+                          break_on_hyphens=not whole)  # fmt: skip
+    return [line.replace("\u00a0", " ") for line in lines]

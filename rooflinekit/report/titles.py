@@ -15,7 +15,7 @@ _TITLES = {
     "gpu": "GPU", "gpus": "GPUs", "tp": "tensor parallel", "pp": "pipeline parallel", "ep": "expert parallel",
     "dp": "attention data parallel", "cp": "context parallel", "weights": "weight format", "kv": "cache format",
     "activations": "activation format", "engine": "engine", "model": "model", "level": "level",
-    "calibration": "calibration", "calibration_hash": "hash of the calibration",
+    "evidence": "evidence",    "calibration": "calibration", "calibration_hash": "hash of the calibration",
     "batch": "batch [sequences]", "concurrency": "users", "rate": "arrivals [requests/s]",
     "isl": "prompt [tokens]", "osl": "output length [tokens]", "cached": "cached prompt [tokens]",
     "context": "context [tokens]", "ttft": "objective: TTFT [ms]", "tpot": "objective: TPOT [ms]",

@@ -1,24 +1,19 @@
-"""A walk as text and Markdown: who sees whom, then every step with its tensors and its work."""
+"""A walk: who sees whom, then every step with its tensors and its work."""
 
 from __future__ import annotations
 
 import textwrap
 import unicodedata
 from collections.abc import Iterator, Sequence
+from html import escape
 
 from rooflinekit.explanation.walk.result import Phase, Section, Stop, Symbol, Tensor, Walk, Work
 from rooflinekit.model.types.units import format_count
-from rooflinekit.report.table import WIDTH, aligned, markdown
+from rooflinekit.report import document as blocks
+from rooflinekit.report.document import Document, Fixed, Table, Words
+from rooflinekit.report.table import WIDTH, wrapped
 
-__all__ = [
-    "attention_mask",
-    "attention_picture",
-    "headline",
-    "letter_value",
-    "section_title",
-    "walk_markdown",
-    "walk_text",
-]
+__all__ = ["Steps", "attention_mask", "attention_picture", "document", "headline", "letter_value", "section_title"]
 
 _NAME, _NUMBER = 21, 7  # columns of a step's name, and of its FLOP and bytes
 _TENSOR = WIDTH - _NAME - 2 * _NUMBER - 2
@@ -29,19 +24,20 @@ _PICTURE = 20  # tokens of the largest picture
 _WORD = 16  # letters of a word in it
 _NEXT = "decode"  # the row of the token behind the prompt
 _FEW = 12  # offsets that are all listed
+_COLUMNS = ("step", "tensor", "shape", "numbers", "FLOP", "bytes", "formulas")
 
 
-def walk_text(walk: Walk) -> str:
-    """The whole walk for a terminal, at most 80 columns wide; letters, formulas and notes are told once."""
-    told = _Told()
-    head = [part for line in headline(walk) for part in textwrap.wrap(line, WIDTH, subsequent_indent="  ")]
-    blocks = [head, *([picture] if (picture := attention_picture(walk)) else [])]
+def document(walk: Walk) -> Document:
+    """The whole walk; on a terminal letters, formulas and notes are told once."""
+    told, (title, *lead) = _Told(), headline(walk)
+    sections = [blocks.Section(title, [Words(*lead)]), blocks.Section("", [Fixed(attention_picture(walk))])]
     for phase in walk.phases:
-        title = textwrap.wrap(f"{phase.name.upper()}: {phase.title}", WIDTH, subsequent_indent="  ")
-        blocks.append([*title, *_offsets(walk, phase)])
-        blocks += [_section(section, told) for section in phase.sections]
-    blocks += [_totals(walk), _footer(walk)]
-    return "\n\n".join("\n".join(block) for block in blocks)
+        sections.append(blocks.Section(f"{phase.name.upper()}: {phase.title}", [Words(*_offsets(walk, phase))]))
+        sections += [blocks.Section("", [Steps(section, told)]) for section in phase.sections]
+    ridge = f"{walk.gpu} does {walk.ridge:.0f} FLOP in the time of one byte: below that, memory is the limit."
+    end = blocks.footer("", walk.warnings, walk.version)
+    totals = Table(_TOTALS, [_total(phase) for phase in walk.phases])
+    return [*sections, blocks.Section("", [totals]), blocks.Section("", [Words(ridge), *end.blocks])]
 
 
 class _Told:
@@ -88,10 +84,8 @@ def headline(walk: Walk) -> list[str]:
 
 def _offsets(walk: Walk, phase: Phase) -> list[str]:
     """How packed sequences lie behind each other."""
-    if len(walk.inputs["tokens"]) == 1:
-        return []
-    line = f"cu_seqlens: queries {_few(phase.cu_seqlens_q)}, keys {_few(phase.cu_seqlens_k)}"
-    return textwrap.wrap(line, WIDTH, subsequent_indent="  ")
+    one = len(walk.inputs["tokens"]) == 1
+    return [] if one else [f"cu_seqlens: queries {_few(phase.cu_seqlens_q)}, keys {_few(phase.cu_seqlens_k)}"]
 
 
 def _asked(walk: Walk) -> str:
@@ -151,15 +145,34 @@ def _short(word: str) -> str:
     return word if len(word) <= _WORD else f"{word[: _WORD - 1]}…"
 
 
-def _section(section: Section, told: _Told) -> list[str]:
-    lines = [
-        *textwrap.wrap(section_title(section), WIDTH, subsequent_indent="  "),
-        *_letter_lines(told.new_letters(section)),
-    ]
-    lines += ["", f"{'step':<{_NAME}}{'tensor':<{_TENSOR}}{'FLOP':>{_NUMBER + 1}}{'bytes':>{_NUMBER + 1}}"]
-    for stop in section.stops:
-        lines += _stop(stop, told)
-    return [*lines, _sum(section)]
+class Steps:
+    """The steps of some layers: a terminal is told each letter, formula and note once; tables have all of them."""
+
+    def __init__(self, section: Section, told: _Told | None = None) -> None:
+        self.section, self.told = section, told or _Told()
+        self.letters = ", ".join(f"{s.name} = {letter_value(s.value)} ({s.meaning})" for s in section.symbols)
+        rows = [row for stop in section.stops for row in _rows(stop)]
+        self.table = Table(_COLUMNS, rows, left=(0, 1, 2, 3, 6))
+
+    def text(self) -> list[str]:
+        section, told = self.section, self.told
+        lines = [*wrapped(section_title(section)), *_letter_lines(told.new_letters(section)), ""]
+        lines.append(f"{'step':<{_NAME}}{'tensor':<{_TENSOR}}{'FLOP':>{_NUMBER + 1}}{'bytes':>{_NUMBER + 1}}")
+        return [*lines, *(line for stop in section.stops for line in _stop(stop, told)), *_sum(section)]
+
+    def markdown(self) -> list[str]:
+        return [f"#### {section_title(self.section)}", "", self.letters, "", *self.table.markdown()]
+
+    def html(self) -> str:
+        return f"<p><b>{escape(section_title(self.section))}</b></p><p>{escape(self.letters)}</p>{self.table.html()}"
+
+
+def _rows(stop: Stop) -> Iterator[list[str]]:
+    """A row for each tensor; the work beside the first."""
+    work = [*(_counts(stop.work) if stop.kernel else ("-", "-")), _formulas(stop)]
+    for number, tensor in enumerate(stop.outputs):
+        beside = work if number == 0 else [""] * len(work)
+        yield [stop.name if number == 0 else "", tensor.name, tensor.letters, tensor.numbers, *beside]
 
 
 def _letter_lines(symbols: Sequence[Symbol]) -> list[str]:
@@ -194,8 +207,8 @@ def _stop(stop: Stop, told: _Told) -> list[str]:
     lines += [" " * _NAME + part for part in tensors[1:]]
     held = "; ".join(f"{weight.name} {weight.letters} = {weight.numbers}" for weight in stop.weights)
     details = f"{stop.does}; {held}" if held else stop.does, _formulas(stop)
-    lines += [part for detail in details for part in _wrapped(told.once(detail, stop.name))]
-    return lines + _wrapped(told.once(stop.note))
+    lines += [part for detail in details for part in _indented(told.once(detail, stop.name))]
+    return lines + _indented(told.once(stop.note))
 
 
 def _tensor(tensor: Tensor) -> list[str]:
@@ -219,22 +232,20 @@ def _formulas(stop: Stop) -> str:
     return "; ".join(texts)
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT + "  ")
+def _indented(text: str) -> list[str]:
+    return wrapped(text, _INDENT + "  ", _INDENT)
 
 
-def _sum(section: Section) -> str:
-    counts = _counts(section.work)
-    line = f"{'together':<{_NAME + _TENSOR}} {counts[0]:>{_NUMBER}} {counts[1]:>{_NUMBER}}"
-    if section.count == 1:
-        return line
-    whole = _counts(section.work.times(section.count))
-    name = f"{section.count} {'layers' if section.layers else 'times'}"
-    return f"{line}\n{name:<{_NAME + _TENSOR}} {whole[0]:>{_NUMBER}} {whole[1]:>{_NUMBER}}"
+def _sum(section: Section) -> Iterator[str]:
+    yield _summed("together", section.work)
+    if section.count > 1:
+        name = f"{section.count} {'layers' if section.layers else 'times'}"
+        yield _summed(name, section.work.times(section.count))
 
 
-def _totals(walk: Walk) -> list[str]:
-    return aligned(_TOTALS, [_total(phase) for phase in walk.phases])
+def _summed(name: str, work: Work) -> str:
+    flops, moved = _counts(work)
+    return f"{name:<{_NAME + _TENSOR}} {flops:>{_NUMBER}} {moved:>{_NUMBER}}"
 
 
 def _total(phase: Phase) -> list[str]:
@@ -242,47 +253,3 @@ def _total(phase: Phase) -> list[str]:
     amounts = (work.flops, work.weight_bytes, work.kv_read_bytes, work.kv_write_bytes, work.activation_bytes)
     intensity = work.intensity
     return [phase.name, *(format_count(amount) for amount in amounts), "-" if intensity is None else f"{intensity:.3g}"]
-
-
-def _footer(walk: Walk) -> list[str]:
-    lines = [
-        f"{walk.gpu} does {walk.ridge:.0f} FLOP in the time of one byte: below that, memory is the limit.",
-        f"rooflinekit {walk.version}",
-        *(f"note: {warning}" for warning in walk.warnings),
-    ]
-    return [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="      ")]
-
-
-def walk_markdown(walk: Walk) -> str:
-    """The same as Markdown: a table for each section."""
-    title, *rest = headline(walk)
-    lines = [f"## {title}", "", *rest, ""]
-    if picture := attention_picture(walk):
-        lines += ["```", *picture, "```", ""]
-    for phase in walk.phases:
-        lines += [f"### {phase.name}: {phase.title}", "", *_offsets(walk, phase), ""]
-        for section in phase.sections:
-            lines += [f"#### {section_title(section)}", "", *_letters(section), "", *_table(section), ""]
-    lines += [*markdown(_TOTALS, [_total(phase) for phase in walk.phases]), "", *_footer(walk)]
-    return "\n".join(lines)
-
-
-def _letters(section: Section) -> list[str]:
-    return [", ".join(f"{symbol.name} = {letter_value(symbol.value)} ({symbol.meaning})" for symbol in section.symbols)]
-
-
-_COLUMNS = ["step", "tensor", "shape", "numbers", "FLOP", "formula", "bytes", "formula"]
-
-
-def _table(section: Section) -> list[str]:
-    return markdown(_COLUMNS, list(_rows(section)), left=(0, 1, 2, 3, 5, 7))
-
-
-def _rows(section: Section) -> Iterator[list[str]]:
-    """A row for each tensor; the work beside the first of its step."""
-    for stop in section.stops:
-        counts = _counts(stop.work) if stop.kernel else ("-", "-")
-        work = [counts[0], stop.flops_formula, counts[1], stop.bytes_formula]
-        for number, tensor in enumerate(stop.outputs):
-            name, beside = (stop.name, work) if number == 0 else ("", [""] * len(work))
-            yield [name, tensor.name, tensor.letters, tensor.numbers, *beside]

@@ -8,17 +8,16 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.explanation.walk.result import Phase, Section, Stop, Tensor, Walk, Work
+from rooflinekit.explanation.walk.result import Phase, Section, Stop, Tensor, Walk
 from rooflinekit.model.types.units import format_bytes, format_count
 from rooflinekit.report.markup import filled, script_hashes, script_json
-from rooflinekit.report.walk import attention_mask, headline, letter_value, section_title
+from rooflinekit.report.walk import Steps, attention_mask, headline, letter_value, section_title
 
 __all__ = ["walk_page"]
 
 _TEMPLATE = Path(__file__).with_name("walk.html")
 _MASKED = ("causal mask", "softmax")
 _LEAST = 0.001  # share that is told as a number
-_COLUMNS = ("step", "tensor", "shape", "numbers", "FLOP", "bytes", "formulas")
 
 
 def walk_page(walk: Walk) -> str:
@@ -118,27 +117,9 @@ def _amount(stop: Stop, of: str, section: Section, phase: Phase) -> dict[str, st
 
 
 def _phase_tables(phase: Phase) -> str:
-    heading = f"<h2>{escape(phase.name)}: {escape(phase.title)}</h2>"
-    return heading + "".join(_table(section) for section in phase.sections)
-
-
-def _table(section: Section) -> str:
-    head = "".join(f'<th scope="col">{name}</th>' for name in _COLUMNS)
-    rows = "".join(
-        _row(stop, tensor, first == 0) for stop in section.stops for first, tensor in enumerate(stop.outputs)
-    )
-    letters = ", ".join(f"{s.name} = {letter_value(s.value)} ({s.meaning})" for s in section.symbols)
-    title = f"<h3>{escape(section_title(section))}</h3><p>{escape(letters)}</p>"
-    return f'{title}<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-
-
-def _row(stop: Stop, tensor: Tensor, first: bool) -> str:
-    work, formulas = stop.work if first else Work(), ""
-    if first:
-        pairs = (("FLOP", stop.flops_formula), ("bytes", stop.bytes_formula), ("sent", stop.network_formula))
-        formulas = "; ".join(f"{name} {formula}" for name, formula in pairs if formula)
-    counted = first and bool(stop.kernel)
-    numbers = [format_count(amount) if counted else "" for amount in (work.flops, work.bytes)]
-    texts = [stop.name if first else "", tensor.name, tensor.letters, tensor.numbers]
-    cells = "".join(f"<td>{escape(text)}</td>" for text in texts)
-    return f"<tr>{cells}{''.join(f'<td class=n>{n}</td>' for n in numbers)}<td>{escape(formulas)}</td></tr>"
+    tables = []
+    for section in phase.sections:
+        steps = Steps(section)
+        title = f"<h3>{escape(section_title(section))}</h3><p>{escape(steps.letters)}</p>"
+        tables.append(f'{title}<div class="wide">{steps.table.html(" class=n", "")}</div>')
+    return f"<h2>{escape(phase.name)}: {escape(phase.title)}</h2>{''.join(tables)}"

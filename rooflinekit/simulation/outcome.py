@@ -6,17 +6,15 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.model.step import Plan
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.simulation.event_loop import Simulation
 from rooflinekit.simulation.ledger import Sketch
 from rooflinekit.simulation.replica import Replica
-from rooflinekit.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Outcome", "Spread", "about", "summarise"]
+__all__ = ["Outcome", "Spread", "summarise"]
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
@@ -121,7 +119,7 @@ class Outcome(DeploymentAnswer):
 
     def to_row(self) -> dict[str, Any]:
         """One flat row: inputs, counts, and every statistic as metric_statistic."""
-        row: dict[str, Any] = {key: getattr(self, key) for key in ("model", "gpu", "engine", "level")}
+        row: dict[str, Any] = {key: getattr(self, key) for key in ("model", "gpu", "engine", "level", "evidence")}
         row |= self.inputs | asdict(self.requests)
         for name in ("ttft", "tpot", "itl", "e2e", "queue"):
             spread = asdict(getattr(self, f"{name}_ms"))
@@ -140,19 +138,6 @@ class Outcome(DeploymentAnswer):
         import pandas as pd  # noqa: PLC0415 - only where it is asked for
 
         return pd.DataFrame(self.timeline)
-
-
-def about(plan: Plan) -> dict[str, Any]:
-    """What an answer rests on: the version, the names of what ran, and the level."""
-    calibration = plan.calibration
-    return {
-        "version": __version__,
-        "model": plan.model.name,
-        "gpu": plan.system.accelerator.name,
-        "engine": plan.deployment.engine,
-        "level": "expected" if calibration else "bound",
-        "calibration": {"name": calibration.name, "hash": calibration.hash} if calibration else None,
-    }
 
 
 def summarise(simulation: Simulation, gpus: int, **more: Any) -> Outcome:

@@ -23,9 +23,8 @@ from os import PathLike
 from typing import TYPE_CHECKING, Protocol
 
 from rooflinekit.estimation.estimator import resolve
-from rooflinekit.model.execution import host_times
-from rooflinekit.model.kernels import Operation
-from rooflinekit.model.step import Plan
+from rooflinekit.model.kernels.operation import Operation
+from rooflinekit.model.step import Plan, host_times
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.errors import WorkloadError

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from rooflinekit.model.types.engine import Budget, Engine, MemoryRule, Pair, StepCosts
 from rooflinekit.model.types.errors import InputError, UnknownNameError
-from rooflinekit.model.types.flags import Flag, FlagTable, version_key
 from rooflinekit.model.types.hardware import Provenance
 from rooflinekit.specs.files import kept
+from rooflinekit.specs.flags import Flag, FlagTable, version_key
 from rooflinekit.specs.section import EMPTY, Cites, Layout, Section, described
 
 __all__ = [

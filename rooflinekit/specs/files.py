@@ -14,7 +14,7 @@ import yaml
 
 from rooflinekit.model.types.errors import SpecError
 
-__all__ = ["kept", "once", "read_json", "read_text", "read_yaml"]
+__all__ = ["kept", "once", "parse_yaml", "read_json", "read_text", "read_yaml"]
 
 if TYPE_CHECKING:
     from yaml import SafeLoader as _FastLoader
@@ -104,7 +104,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     text = read_text(path)
     try:
-        data = yaml.load(text, Loader=_StrictLoader)
+        data = parse_yaml(text)
     except _RepeatedKeyError as error:
         raise SpecError(f"{path}: line {error.line}: key {error.key!r} appears twice; remove one") from None
     except yaml.MarkedYAMLError as error:
@@ -113,6 +113,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SpecError(f"{path}: not valid YAML: {_reason(error)}") from None
     return _mapping(path, data)
+
+
+def parse_yaml(text: str) -> Any:
+    """What a YAML text holds; scalars and repeated keys as `read_yaml` takes them."""
+    return yaml.load(text, Loader=_StrictLoader)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import rooflinekit as rk
+from docs.generate.claims import Claim, Verdict, claims_markdown, load_claims, number_at
 from rooflinekit.cli.app import app
-from rooflinekit.report.claims import Claim, Verdict, claims_markdown, load_claims, number_at
 
 PAGE = Path(__file__).parents[2] / "docs" / "claims.md"
 CLAIMS = [claim for claims in load_claims().values() for claim in claims]

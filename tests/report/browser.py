@@ -102,7 +102,7 @@ class Browser:
     def press(self, key: str) -> None:
         """Press a key."""
         for kind in ("keyDown", "keyUp"):
-            number = {"Tab": 9}.get(key, 39)
+            number = {"Tab": 9, "ArrowLeft": 37}.get(key, 39)
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=number)
 
     def screenshot(self, out: Path) -> None:

@@ -18,8 +18,9 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.report.page.program import ENDS, INPUTS, LOADED, MEMORY, Program, Written, values
+from rooflinekit.report.page.program import INPUTS, LOADED, MEMORY, Program, Written, values
 
 from .making import FEW, in_node, page_of, view_of
 
@@ -107,7 +108,12 @@ def static_answer(predictor: Predictor, at: dict[str, float], fixed: bool) -> li
     ]
     spans = [[getattr(span, end) for end in ENDS] for span in (point.ttft, point.tpot)]
     memory = [getattr(point.memory, name) for name in MEMORY]
-    return [*spans, memory, point.e2e(work.osl), point.output_rate(work.batch, work.osl), *rows]
+    rate = point.output_rate(work.batch, work.osl)
+    return [*spans, memory, point.e2e(work.osl), rates(predictor, rate, point.tpot), *rows]
+
+
+def rates(predictor: Predictor, rate: Any, tpot: Time) -> list[Any]:
+    return [rate, rate / predictor.plan.deployment.gpus, 1.0 / tpot.expected]
 
 
 def load_answer(predictor: Predictor, load: LoadQuestion, at: dict[str, float]) -> list[Any]:
@@ -120,6 +126,7 @@ def load_answer(predictor: Predictor, load: LoadQuestion, at: dict[str, float]) 
         *spans,
         [*(getattr(found, name) for name in LOADED), slots(predictor, isl, osl)],
         [getattr(held, name) for name in MEMORY],
+        rates(predictor, min(found.rate, found.knee) * osl, found.tpot),
     ]
 
 
@@ -171,7 +178,7 @@ def compare(count: int, states: int, seed: int) -> float:
 
 def timed_parts(kinds: tuple[tuple[Any, ...], ...], rows: list[Any]) -> list[Any]:
     """Without what an engine adds that takes no time."""
-    return [row for (_, family, *_), row in zip(kinds, rows, strict=True) if family != "host" or row[1] > 0.0]
+    return [row for (_, family, *_), row in zip(kinds, rows, strict=True) if family != "host" or row[0] > 0.0]
 
 
 def test_javascript_answers_as_python() -> None:

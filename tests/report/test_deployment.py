@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rooflinekit.report.page.deployment import Deployed, lead
-from rooflinekit.report.page.sections import accuracy_card
+import rooflinekit as rk
+from rooflinekit.report.page.deployment import Deployed, accuracy_card, lead
+from rooflinekit.report.page.offers import APART
+
+from .making import data_of, page_of
 
 
 def test_a_page_waits_for_no_tables(tmp_path: Path) -> None:
@@ -41,3 +44,19 @@ def test_no_interval_is_told_wider_than_it_is_used() -> None:
     told = [float(number) for number in re.findall(r">([\d.]+)\u00a0x<", accuracy_card(plan))]
     assert len(told) >= 8
     assert 1.0 < min(told) < max(told) == 10.0
+
+
+def test_each_deployment_of_a_page_has_the_notes_of_estimate(tmp_path: Path) -> None:
+    """Borrowed kernels and stand-ins of other GPUs and formats too, not of the first deployment alone."""
+    data = data_of(page_of(tmp_path, "llama-3.1-8b", batch=16, models=[], gpus=["b200-sxm", "mi300x"], walk=False))
+    offers, several = data["offers"], set()
+    for label, plan in offers["plans"].items():
+        model, gpu, tp, *formats = label.split(APART)
+        keys = {name: value for name, value in zip(("weights", "kv"), formats, strict=True) if value != "own"}
+        told = rk.estimate(model, gpu, batch=16, tp=int(tp), **keys)
+        notes = [offers["notes"][place] for place in plan["notes"]]
+        assert notes == list(told.warnings), label
+        assert plan["formats"] == [told.inputs[name] for name in ("weights", "activations", "kv")]
+        several.update(notes)
+    assert any("stand in" in note or "stands in" in note for note in several)
+    assert len(several) > len(rk.estimate("llama-3.1-8b", batch=16).warnings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import rooflinekit as rk
 from rooflinekit.decision.sensitivity.scaled import scaled
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.report.page.words import facts, title
 
 from .browser import Browser
 
@@ -66,7 +68,8 @@ def test_a_slider_changes_the_numbers_and_the_address(browser: Browser, pages: d
     browser.size(1280, 900)
     browser.open(pages["deployment"])
     before = browser.value("document.getElementById('tiles').textContent")
-    browser.value("{ const slider = document.getElementById('in-batch'); slider.focus(); slider.value = 300;"
+    browser.value("{ const slider = document.getElementById('in-batch'); slider.focus();"
+                  " slider.value = STOPS.batch.indexOf(512);"
                   " slider.dispatchEvent(new Event('input', { bubbles: true })); }")  # fmt: skip
     browser.settle()
     after, batch = browser.value("document.getElementById('tiles').textContent"), browser.value("state.batch")
@@ -87,6 +90,65 @@ def test_a_slider_changes_the_numbers_and_the_address(browser: Browser, pages: d
     browser.settle()
     assert browser.value("document.getElementById('tiles').textContent") == before
     assert browser.value("document.activeElement.id") == "pin", "a keyboard goes on where it was"
+
+
+def test_a_key_moves_every_slider(browser: Browser, pages: dict[str, Path]) -> None:
+    """To the next value up and back, from any value that was typed; nothing pulls it back."""
+    for page, typed in (("deployment", {"batch": 100, "isl": 777, "cached": 3}), ("against", {"rate": 7.7}),
+                        ("fixed", {"osl": 1})):  # fmt: skip
+        browser.open(pages[page])
+        for name, value in (browser.value("Object.fromEntries(Object.keys(NUMBERS).map((name) => [name, state[name]]))")
+                            | typed).items():  # fmt: skip
+            browser.value(f"change({{ {name}: {value} }}); document.getElementById('in-{name}').focus()")
+            browser.settle()
+            seen = [browser.value(f"state.{name}")]
+            for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
+                browser.press(key)
+                browser.settle()
+                seen.append(browser.value(f"state.{name}"))
+            assert seen[0] < seen[1] < seen[2], (name, seen)
+            assert seen[3] == seen[1], (name, seen)
+
+
+def test_the_heading_and_the_answer_follow_the_controls(browser: Browser, pages: dict[str, Path]) -> None:
+    """As `estimate` answers the state; what stays with the first deployment says so, and it comes back."""
+    state = {"m": "qwen3-30b-a3b", "g": "h200-sxm", "tp": 2, "b": 64}
+    told = rk.estimate("qwen3-30b-a3b", "h200-sxm", tp=2, batch=64)
+    browser.open(pages["deployment"])
+    first, named = browser.value("document.getElementById('lead').innerText"), browser.value("document.title")
+    shown = "[...document.querySelectorAll('.stays')].filter((each) => !each.hidden)"
+    assert browser.value(f"{shown}.length") == 0
+    assert "llama-3-8b on h100-sxm, vllm" in first
+    browser.open(pages["deployment"], "#" + "&".join(f"{key}={value}" for key, value in state.items()))
+    lead = browser.value("document.getElementById('lead').innerText").replace("\u00a0", " ")
+    assert title(told) in lead
+    assert title(told) == browser.value("document.title") == browser.value("document.querySelector('h1').innerText")
+    assert facts(told)[0] in lead
+    times = browser.value(f"[{told.ttft_ms / 1e3}, {told.tpot_ms / 1e3}].map(asTime)")
+    assert lead.split("First token after ")[1].startswith(times[0].replace("\u00a0", " "))
+    assert f"then {times[1]} (".replace("\u00a0", " ") in lead
+    assert "llama-3-8b" not in lead
+    stays = browser.value(f"{shown}.map((each) => each.parentElement.querySelector('h2').innerText)")
+    assert {"Derivation", "Shapes", "Kernels", "Where the numbers come from"} <= set(stays)
+    assert "llama-3-8b on h100-sxm, vllm, batch 16" in browser.value(f"{shown}[0].innerText")
+    browser.value("document.getElementById('reset').click()")
+    browser.settle()
+    assert (browser.value("document.getElementById('lead').innerText"), browser.value("document.title")) == (
+        first, named)  # fmt: skip
+
+
+def test_what_does_not_fit_says_what_would(browser: Browser, pages: dict[str, Path]) -> None:
+    """Each remedy, tried by itself, fits."""
+    browser.open(pages["deployment"], "#b=1000&i=4000")
+    lead = browser.value("document.getElementById('lead').innerText")
+    assert "does not fit" in lead
+    batch = int(re.findall(r"would fit: a batch of ([\d,]+)", lead)[0].replace(",", ""))
+    assert rk.estimate("llama-3-8b", batch=batch, isl=4000).memory.fits
+    assert not rk.estimate("llama-3-8b", batch=batch + 1, isl=4000, allow_oom=True).memory.fits
+    browser.open(pages["deployment"], "#b=500&i=4000")
+    gpus = re.findall(r"or (\d+) GPUs", browser.value("document.getElementById('lead').innerText"))
+    assert rk.estimate("llama-3-8b", batch=500, isl=4000, tp=int(gpus[0])).memory.fits
+    assert not rk.estimate("llama-3-8b", batch=500, isl=4000, tp=int(gpus[0]) // 2, allow_oom=True).memory.fits
 
 
 BROKEN = (

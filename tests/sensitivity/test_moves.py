@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.decision.sensitivity.levers import Levers, MoveResult
+from rooflinekit.decision.sensitivity.levers import NO_CHANGE, Levers, MoveResult
 
 BATCH: dict[str, Any] = {"batch": 16, "isl": 1000, "osl": 100}
 USERS: dict[str, Any] = {"concurrency": 32, "isl": 1000, "osl": 100}
@@ -68,10 +68,39 @@ class TestMoves:
 
     @pytest.mark.parametrize(("by", "sign"), [("cost", 1), ("tpot", 1), ("ttft", 1), ("throughput", -1)])
     def test_ranked(self, by: str, sign: int) -> None:
-        moves = rk.levers("llama-3-8b", by=by, gpus="l40s", price=3.0, calibration="none", **BATCH).moves
+        found = rk.levers("llama-3-8b", by=by, gpus="l40s", price=3.0, calibration="none", **BATCH).moves
+        moves = [move for move in found if move.reason != NO_CHANGE]
         gains = [sign * gain for move in moves if (gain := move.ratio.get(by)) is not None]
         assert gains == sorted(gains)
         assert [move.possible for move in moves] == sorted((move.possible for move in moves), reverse=True)
+
+    def test_what_changes_nothing_is_not_ranked(self) -> None:
+        """A chunk of twice the budget holds the same prompts of 1,000 tokens at batch 1."""
+        found = rk.levers("llama-3-8b", gpus=[], batch=1, isl=1000, osl=100)
+        idle = one(found, "chunks of 16384")
+        assert (idle.possible, idle.reason) == (True, NO_CHANGE)
+        ranked = [move for move in found.moves if move.possible and move.reason != NO_CHANGE]
+        assert found.moves.index(idle) >= len(ranked)
+        assert all(any(abs((value or 2.0) - 1.0) >= 5e-3 for value in move.ratio.values()) for move in ranked)
+
+    def test_weaker_evidence_stands_apart(self) -> None:
+        found = rk.levers("llama-3-8b", gpus={"mi300x": 0.1, "h200-sxm": 3.5}, **BATCH)
+        levels = [move.evidence for move in found.moves if move.possible and not move.reason]
+        assert found.evidence == "measured"
+        assert one(found, "gpu mi300x").evidence == "fitted elsewhere"
+        assert levels == sorted(levels, key=("measured", "fitted elsewhere").index)
+
+    def test_prices_are_those_given_for_every_accelerator(self) -> None:
+        """A bare number is that of the present one; the others stay with the catalogue, which is said."""
+        hours = {"h100-sxm": 2.0, "h200-sxm": 9.0}
+        found = rk.levers("llama-3-8b", gpus="h200-sxm", price=hours, calibration="none", **BATCH)
+        there = one(found, "gpu h200-sxm").answer
+        assert there is not None
+        assert there.usd_per_million_output == pytest.approx(9.0 / 3600.0 / there.output_tok_s * 1e6)
+        bare = rk.levers("llama-3-8b", gpus="h200-sxm", price=2.0, calibration="none", **BATCH)
+        assert any("not like for like" in warning for warning in bare.warnings)
+        unknown = rk.levers("llama-3-8b", gpus="l40s", calibration="none", **BATCH)
+        assert any("no price is known for l40s" in warning for warning in unknown.warnings)
 
     def test_cost_is_the_price_over_the_rate(self, static: Levers) -> None:
         """2.95 USD an hour over 3600 s and the tokens of a second."""

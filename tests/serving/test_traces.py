@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflinekit.model.types.errors import InputError, SpecError
-from rooflinekit.report.trace import trace_text
 from rooflinekit.simulation.traces import load_trace, summarise
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "traces"
@@ -234,7 +233,7 @@ def check(file, clean):
     assert times[0] == 0.0
     assert np.isfinite(times).all()
     assert all(1 <= a.isl <= 10**7 and 1 <= a.osl <= 10**7 for a in arrivals)
-    assert trace_text(summarise(trace))
+    assert summarise(trace).requests == len(trace)
     assert clean or trace.cleaned == {}
 
 
@@ -261,7 +260,6 @@ def test_a_prefix_is_reusable_only_up_to_the_first_new_block(tmp_path):
 def test_one_request_has_a_summary_without_a_rate(tmp_path):
     summary = summarise(load_trace(written(tmp_path, "time_s,isl,osl\n5,10,1\n")))
     assert (summary.rate_req_s, summary.gap_cv, summary.duration_s) == (None, None, 0.0)
-    assert "all at once" in trace_text(summary)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the Azure traces are not here")

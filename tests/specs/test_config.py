@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 from oracle import kv_elements_per_token, parameters
 
+from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import ArchitectureError, DtypeError, InputError, SpecError
 from rooflinekit.model.types.model import Attention, DenseFFN, GatedDeltaNet, LatentAttention, Mamba2, MixtureOfExperts
-from rooflinekit.specs.config import FAMILIES, model_from_config, refusals
+from rooflinekit.specs.config import class_names, model_from_config, refusals
+from rooflinekit.specs.files import read_yaml
 
+REFUSALS = Path(refusals.__file__).with_suffix(".yaml")
 COLLECTED = Path(__file__).parents[2].parent / "shared" / "data" / "specs" / "hf_configs"
 
 LLAMA = {
@@ -384,13 +387,13 @@ def test_no_part_of_a_word_excuses_a_structural_key(key):
 
 def test_the_lists_of_refusals_have_no_slips():
     """Every listed kind is one word, known under one kind; every excused key is one that would be refused."""
-    listed = [name for names in refusals._KINDS.values() for name in names.split()]
+    listed = [name for names in read_yaml(REFUSALS)["kinds"].values() for name in names.split()]
     assert len(listed) == len(set(listed))
     assert all(re.fullmatch(r"[a-z0-9]+([_-][a-z0-9]+)*", name) for name in listed), listed
     for pattern in (refusals._HARMLESS, refusals._STRUCTURAL):
         parts = pattern.split("|")
         assert len(parts) == len(set(parts))
-    for key in refusals._IGNORED:
+    for key in refusals.lists()[1]:
         assert re.search(refusals._STRUCTURAL, key) and not re.search(refusals._HARMLESS, key), key
 
 
@@ -463,19 +466,17 @@ def test_gpt_bigcode_and_chatglm_key_names():
     assert "rmsnorm = False" in refused(glm, ArchitectureError, rmsnorm=False)
 
 
-def test_opt_has_two_more_rows_and_its_350m_is_refused():
+def test_opt_has_two_more_rows_and_its_350m_a_narrow_embedding_and_no_last_norm():
     opt = {
-        "model_type": "opt",
-        "hidden_size": 64,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "ffn_dim": 256,
-        "vocab_size": 100,
-        "max_position_embeddings": 32,
-    }
-    assert model(opt).position_rows == 34
-    refused(opt, ArchitectureError, do_layer_norm_before=False)
-    refused(opt, ArchitectureError, word_embed_proj_dim=32)
+        "model_type": "opt", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "ffn_dim": 4096,
+        "vocab_size": 50272, "max_position_embeddings": 2048,
+    }  # fmt: skip
+    assert model(opt).position_rows == 2050
+    assert (model(opt).embedding_dim, model(opt).final_norm) == (0, "layernorm")
+    small = model(opt, word_embed_proj_dim=512, do_layer_norm_before=False)
+    assert (small.embedding_dim, small.final_norm) == (512, "none")
+    embedded, layer = 50272 * 512 + 2050 * 1024 + 2 * 512 * 1024, 12 * 1024**2 + (4 + 4 + 1 + 4) * 1024
+    assert count_parameters(small).total == embedded + 24 * layer == 331_196_416
 
 
 def test_gemma4_global_layers_have_their_own_heads():
@@ -603,8 +604,8 @@ def test_collected_configs_beyond_the_library_have_their_stated_size(name):
 
 
 def test_every_class_has_a_row_that_is_reached():
-    assert len(FAMILIES) >= 50
-    assert "generic_decoder" in FAMILIES
+    assert len(class_names()) >= 50
+    assert "generic_decoder" in class_names()
 
 
 def test_dtype_errors_are_input_errors():

@@ -28,7 +28,7 @@ def test_no_line_is_longer_than_80_columns(part):
 def test_what_is_wrapped_is_all_there_and_hangs():
     lines = show("h100").stdout.splitlines()
     start = next(index for index, line in enumerate(lines) if line.startswith("aliases  "))
-    assert lines[start + 1].startswith(" " * 9 + "H100 80GB HBM3")
+    assert lines[start + 1].startswith(" " * 10 + "H100 80GB HBM3")
     assert "'h100' is ambiguous; took h100-sxm (others: h100-nvl, h100-pcie)" in " ".join(" ".join(lines).split())
 
 

@@ -107,7 +107,7 @@ class Deadly:
     start: int
     mark: Path | None
 
-    def frame(self):
+    def __call__(self):
         if self.mark is None or not self.mark.exists():
             if self.mark is not None:
                 self.mark.touch()

@@ -73,7 +73,7 @@ def test_a_table_is_the_same_in_every_format(folder, suffix):
     read = {"csv": pd.read_csv, "parquet": pd.read_parquet, "xlsx": pd.read_excel}[suffix]
     assert sweep("in.csv", "--out", f"out.{suffix}").exit_code == 4
     got = read(f"out.{suffix}")
-    expected = pd.concat([rk.estimate_frame(TextTable("in.csv").pieces(9, 0, 9).__next__().frame())])
+    expected = pd.concat([rk.estimate_frame(TextTable("in.csv").pieces(9, 0, 9).__next__()())])
     for name in ("tpot_ms", "ttft_low_ms", "total_bytes", "gpus"):
         assert got[name].tolist() == pytest.approx(expected[name].tolist(), rel=1e-15, nan_ok=True)
     assert got["fits"].notna().sum() == 3
@@ -97,7 +97,7 @@ def test_pieces_of_a_table_begin_where_they_are_asked_to(folder):
     pd.DataFrame({"model": "gpt2", "batch": range(rows)}).to_csv("long.csv", index=False)
     table = TextTable("long.csv")
     assert table.rows == rows
-    parts = [piece.frame() for piece in table.pieces(128, 100, 900)]
+    parts = [piece() for piece in table.pieces(128, 100, 900)]
     assert pd.concat(parts)["batch"].astype(int).tolist() == list(range(100, 900))
     assert [len(part) for part in parts[:-1]] == [128] * 6
 

@@ -28,7 +28,7 @@ from rooflinekit.validate import (
 )
 from rooflinekit.validate import cache as kv_cache
 from rooflinekit.validate.checks import CHECKS, CheckResult, run_checks
-from rooflinekit.validate.tolerance import chi_square, compare, critical_chi_square, rounding
+from rooflinekit.validate.tolerance import Trial, chi_square, compare, critical_chi_square, rounding
 
 CPU = torch.device("cpu")
 BY_NAME = {check.__name__: check for check in CHECKS}
@@ -37,7 +37,7 @@ BY_NAME = {check.__name__: check for check in CHECKS}
 def failed(check: str) -> list[CheckResult]:
     """What fails in one group of checks, run as `run_checks` runs it."""
     with torch.inference_mode():
-        return [result for result in checks._results(BY_NAME[check], CPU) if not result.passed]
+        return [result for result in checks._results(BY_NAME[check], Trial(CPU, torch.float32)) if result.failed]
 
 
 @cache
@@ -83,7 +83,8 @@ class TestAllPass:
         monkeypatch.setattr(checks, "CHECKS", (out_of_memory,))
         (result,) = run_checks("cpu")
         assert not result.passed
-        assert result.detail == "did not run: CUDA out of memory"
+        assert result.failed
+        assert result.detail == "did not run: out of memory"
 
 
 ROTATE, VISIBLE, ROUTE, SLOPES = positions.rotate, positions.visible, feedforward.route, positions.alibi_slopes
@@ -203,6 +204,47 @@ MUTATIONS = [
 
 
 IMPORTERS = (attend, decoder, experts)  # modules that import functions of the others by name
+
+
+FUSED = ("dense", "limited", "biased", "packed", "split", "attention", "matrices", "between", "grouped")
+"""Checks whose kernels run in 16 bit on a GPU."""
+
+
+def failures_in_bf16(seeds: range) -> list[tuple[int, str, float, float]]:
+    with torch.inference_mode():
+        return [
+            (seed, r.name, r.error, r.tolerance)
+            for seed in seeds for check in FUSED
+            for r in checks._results(BY_NAME[check], Trial(CPU, torch.bfloat16, seed)) if r.failed
+        ]  # fmt: skip
+
+
+class TestSixteenBit:
+    """On a GPU kernels run in bf16. Rounding there must not fail a right kernel, whatever the numbers."""
+
+    def test_right_kernels_pass(self) -> None:
+        assert failures_in_bf16(range(5)) == []
+
+    @pytest.mark.long
+    def test_right_kernels_pass_200_times_in_a_row(self) -> None:
+        assert failures_in_bf16(range(200)) == []
+
+    def test_inputs_depend_on_the_seed_alone(self) -> None:
+        one, same, other = (
+            [r.error for r in checks._results(BY_NAME["matrices"], Trial(CPU, torch.bfloat16, seed))]
+            for seed in (0, 0, 1)
+        )
+        assert one == same != other
+
+    def test_a_kernel_that_is_not_installed_is_missing_and_not_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def absent(*size: int, **rest: Any) -> Any:
+            raise ImportError("No module named 'flashinfer'")
+
+        monkeypatch.setattr(decode, "normal", absent)
+        results = checks._results(BY_NAME["attention"], Trial(CPU, torch.float32))
+        missing = [r for r in results if r.missing]
+        assert {r.kernel.split(",")[0] for r in missing} == {"attention_decode"}
+        assert not any(r.failed or r.passed for r in missing)
 
 
 class TestMutations:

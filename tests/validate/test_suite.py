@@ -19,6 +19,7 @@ from rooflinekit.validate.plan import kernel_cases  # noqa: E402
 from rooflinekit.validate.record import FILE, Recorder, header  # noqa: E402
 from rooflinekit.validate.shapes import Extent  # noqa: E402
 from rooflinekit.validate.spec import cpu_spec  # noqa: E402
+from rooflinekit.validate.supervise import Supervisor  # noqa: E402
 
 TINY = Extent((1, 3), (8, 16), (1, 2), 1, (1e-9, 1e-5), 256)
 
@@ -40,6 +41,9 @@ def tiny(monkeypatch):
     monkeypatch.setattr(suite, "all_reduce_rows", lambda device, quick: iter(()))
     monkeypatch.setattr(ceilings, "_gemm_sizes", lambda device, quick: (128,))
     monkeypatch.setattr(ceilings, "LARGEST", {"cpu": 18})
+    monkeypatch.setattr(Supervisor, "run", lambda self: suite.run_suite(  # another process would not see the above
+        suite.Run(self.device, self.suite, self.model, self.recorder, self.deadline, self.say)
+    ))  # fmt: skip
     yield
     torch.set_num_threads(threads)
 

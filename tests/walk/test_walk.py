@@ -18,14 +18,16 @@ from rooflinekit.explanation.walk.build import layer_parts
 from rooflinekit.explanation.walk.front import walk
 from rooflinekit.explanation.walk.prompts import Prompts
 from rooflinekit.explanation.walk.result import Stop, Walk, Work
-from rooflinekit.model.layers import layer_operations
+from rooflinekit.model.layers.build import layer_operations
 from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.errors import DeploymentError, DtypeError, InputError, WorkloadError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import MixtureOfExperts, Model
-from rooflinekit.report.walk import attention_picture, walk_markdown, walk_text
+from rooflinekit.report.answers import document_of
+from rooflinekit.report.document import markdown_text, plain_text
+from rooflinekit.report.walk import attention_picture
 from rooflinekit.specs import load_accelerator, load_model, names
 
 MODELS = sorted(names("model"))
@@ -217,11 +219,11 @@ class TestWords:
     @pytest.mark.parametrize("name", [*MODELS[::6], "deepseek-v3.2", "jamba-v0.1", "qwen3-next-80b-a3b"])
     def test_no_line_is_wider_than_a_terminal(self, name: str) -> None:
         for prompts in (Prompts((6,)), Prompts((6, 3, 900_000)), Prompts((10**18,))):
-            lines = walk_text(walk(split_of(name, 8), prompts)).splitlines()
+            lines = plain_text(document_of(walk(split_of(name, 8), prompts))).splitlines()
             assert max(map(len, lines)) <= 80
 
     def test_long_titles_are_wrapped(self) -> None:
-        lines = walk_text(rk.shapes("gpt2", tokens=6, batch=100)).splitlines()
+        lines = plain_text(document_of(rk.shapes("gpt2", tokens=6, batch=100))).splitlines()
         assert max(map(len, lines)) <= 80
 
     @pytest.mark.parametrize(("prompt", "words"), [
@@ -234,7 +236,7 @@ class TestWords:
         assert rk.shapes("gpt2", prompt=prompt).words == words
 
     def test_letters_are_explained_before_they_are_used(self) -> None:
-        text = walk_text(rk.shapes("deepseek-v3", "h200-sxm", tokens=6, tp=8))
+        text = plain_text(document_of(rk.shapes("deepseek-v3", "h200-sxm", tokens=6, tp=8)))
         assert text.index("\n  Rq ") < text.index("[S, Rq]")
         assert text.count("rank of the queries' latent") == 1
 
@@ -249,7 +251,9 @@ class TestWords:
 
     def test_markdown_has_a_row_for_every_tensor(self) -> None:
         found = rk.shapes("mixtral-8x7b", tokens=6)
-        rows = [line for line in walk_markdown(found).splitlines() if line.startswith("| ") and " [" in line]
+        rows = [
+            line for line in markdown_text(document_of(found)).splitlines() if line.startswith("| ") and " [" in line
+        ]
         assert len(rows) == sum(len(stop.outputs) for stop in stops_of(found)) == len(found.to_rows())
 
     def test_json_is_plain_and_adds_up(self) -> None:

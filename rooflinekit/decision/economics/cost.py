@@ -35,6 +35,7 @@ from rooflinekit.decision.economics.token_prices import (
 from rooflinekit.estimation.estimator import estimate, read_deployment, resolve
 from rooflinekit.estimation.lengths import Length, parse_length
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
+from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Layout
 from rooflinekit.estimation.scenario import Cost as CostOptions
 from rooflinekit.model.operating_point import Predictor
@@ -43,7 +44,6 @@ from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.simulation.outcome import about
 
 __all__ = ["ContextCost", "Cost", "DialogueCost", "cost", "refuse_misfit"]
 
@@ -418,7 +418,7 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
     plan = resolved.plan
     # A PUE alone is about energy, not about the price.
     money = given if "purchase" in given else {key: value for key, value in given.items() if key != "pue"}
-    hour = read_price(plan.system.accelerator, money)
+    hour, said = read_price(plan.system.accelerator, money)
     room = float(slots(resolved.predictor, asked.prompt, asked.output))
     if room < 1.0:
         lengths = {"isl": int(asked.prompt), "osl": int(asked.output)}
@@ -446,5 +446,5 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
         recompute=naive_decoding(resolved.predictor, int(asked.prompt), int(asked.output)),
         waste=waste_cost(served, notes),
         eviction=eviction_cost(served, notes),
-        warnings=(*resolved.warnings, *notes),
+        warnings=(*resolved.warnings, *said, *notes),
     )

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 from rooflinekit.estimation.options import quantity
-from rooflinekit.model.types.errors import InputError, WorkloadError
+from rooflinekit.model.types.errors import InputError, SpecError, WorkloadError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.specs import load_accelerator
 
 __all__ = [
-    "POWER_ASSUMPTION",
-    "PRICE_KEYS",
-    "Capex",
-    "HourlyPrice",
-    "deployment_watts",
-    "hourly_price",
-    "joules_per_token",
-    "positive",
-    "price_among",
-    "priced_names",
-    "quoted_price",
-    "read_price",
+    "POWER_ASSUMPTION", "PRICE_KEYS", "Capex", "HourlyPrice", "Quotes", "deployment_watts", "hourly_price",
+    "joules_per_token", "positive", "price_among", "priced_names", "quoted_price", "quotes_of", "read_price",
     "usd_per_million",
-]
+]  # fmt: skip
 
 PRICE_KEYS = ("price", "purchase", "years", "power_price", "pue")
 """USD of an accelerator hour; or USD of a purchase, its years, USD of a kWh, and PUE."""
@@ -51,12 +43,29 @@ def usd_per_million(usd_per_hour: Numeric, tokens_per_second: Numeric) -> Numeri
 
 @dataclass(frozen=True)
 class HourlyPrice:
-    """What one accelerator costs an hour [USD/h], and who says so. `low` and `high` are those of a quote, if known."""
+    """What one accelerator costs an hour [USD/h], and who says so.
+
+    low, high: those of a quote, if known; term: for how long it is rented (on demand, three years), "" if nobody says.
+    """
 
     usd_per_gpu_hour: Numeric
     source: str
     low: float | None = None
     high: float | None = None
+    term: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"usd_per_gpu_hour": float(self.usd_per_gpu_hour), "source": self.source, "low": self.low,
+                "high": self.high, "term": self.term}  # fmt: skip
+
+    def __str__(self) -> str:
+        said = [
+            self.term,
+            self.source,
+            f"quotes from ${self.low:g} to ${self.high:g}" if self.low and self.high else "",
+        ]
+        return f"${float(self.usd_per_gpu_hour):g} a GPU-hour ({', '.join(filter(None, said))})"
 
 
 @dataclass(frozen=True)
@@ -139,7 +148,7 @@ def hourly_price(accelerator: Accelerator, price: object = None, capex: Capex | 
 
     Args:
         accelerator: whose quote is looked up, and whose rated power a purchase is charged for.
-        price: USD for one accelerator hour, or None.
+        price: USD for one accelerator hour, a quote, or None.
         capex: a purchase, or None; excludes `price`.
 
     Returns:
@@ -151,12 +160,12 @@ def hourly_price(accelerator: Accelerator, price: object = None, capex: Capex | 
 
     >>> from rooflinekit.specs import load_accelerator
     >>> hourly_price(load_accelerator("l40s").value, 0.9)
-    HourlyPrice(usd_per_gpu_hour=0.9, source='given', low=None, high=None)
+    HourlyPrice(usd_per_gpu_hour=0.9, source='given', low=None, high=None, term='')
     """
     if price is not None and capex is not None:
         raise InputError("price and purchase exclude each other: rent by the hour, or a purchase over its years")
     if price is not None:
-        return HourlyPrice(positive(price, "price"), "given")
+        return price if isinstance(price, HourlyPrice) else HourlyPrice(positive(price, "price"), "given")
     if capex is not None:
         if not accelerator.tdp_w and capex.watts is None and capex.usd_per_kwh:
             raise InputError(f"{accelerator.name} has no rated power in its file, so its electricity cannot be priced")
@@ -172,25 +181,115 @@ def hourly_price(accelerator: Accelerator, price: object = None, capex: Capex | 
     return quote
 
 
-def read_price(accelerator: Accelerator, given: Mapping[str, Any]) -> HourlyPrice:
-    """Read the `PRICE_KEYS` of a scenario; without any, the quote in the accelerator's file.
+def read_price(accelerator: Accelerator, given: Mapping[str, Any]) -> tuple[HourlyPrice, tuple[str, ...]]:
+    """Read the `PRICE_KEYS` of a scenario; without any, the quote in the accelerator's file. Notes on prices besides.
 
     Raises what `hourly_price` does; InputError for a purchase without its years, or electricity without a purchase.
     """
     asked = {key: given[key] for key in PRICE_KEYS if given.get(key) is not None}
-    if "purchase" not in asked:
-        for key in ("years", "power_price"):
-            if key in asked:
-                raise InputError(f"{key} belongs to a purchase; add purchase (USD for one accelerator and its host)")
-        return hourly_price(accelerator, price_among(asked.get("price"), [accelerator]))
-    if "years" not in asked:
-        raise InputError("purchase needs years: over how many years it is spread")
-    capex = Capex.checked(asked["purchase"], asked["years"], asked.get("power_price", 0.0), asked.get("pue", 1.0))
-    return hourly_price(accelerator, price_among(asked.get("price"), [accelerator]), capex)
+    quotes = quotes_of([accelerator], asked.get("price"))
+    said = quotes.hourly[accelerator.name] if "price" in asked else None
+    if "purchase" in asked:
+        if "years" not in asked:
+            raise InputError("purchase needs years: over how many years it is spread")
+        capex = Capex.checked(asked["purchase"], asked["years"], asked.get("power_price", 0.0), asked.get("pue", 1.0))
+        return hourly_price(accelerator, said, capex), quotes.notes
+    for key in ("years", "power_price"):
+        if key in asked:
+            raise InputError(f"{key} belongs to a purchase; add purchase (USD for one accelerator and its host)")
+    return hourly_price(accelerator, said), quotes.notes
+
+
+@dataclass(frozen=True)
+class Quotes:
+    """Prices of some accelerators by full name (None: nobody knows), and what a user should hear about them."""
+
+    hourly: Mapping[str, HourlyPrice | None]
+    notes: tuple[str, ...] = ()
+
+
+def quotes_of(accelerators: Iterable[Accelerator], price: object = None) -> Quotes:
+    """Prices of accelerators that are compared: those given, else the dated quotes in their files.
+
+    Args:
+        accelerators: that are compared.
+        price: USD of an hour of each; or by name; or a CSV with columns name, term, low, high, source.
+
+    Returns:
+        Prices like for like: of several terms in a file the one that all have. Unused prices, missing ones and prices
+        of unlike terms are notes.
+
+    Raises:
+        InputError: for a name nobody knows, or terms of which none is common to all; WorkloadError for what is no
+            price; SpecError for a file that cannot be read.
+
+    >>> from rooflinekit.specs import load_accelerator
+    >>> found = quotes_of([load_accelerator("h100-sxm").value], {"h100": 2.5, "h200": 3.5})
+    >>> found.hourly["h100-sxm"].usd_per_gpu_hour, found.notes
+    (2.5, ('the price of h200 is not used',))
+    """
+    loaded = {each.name: each for each in accelerators}
+    if isinstance(price, (str, Path)) and str(price).endswith(".csv"):
+        rows = _price_file(Path(price))
+    else:
+        named = priced_names(price)
+        if not isinstance(named, Mapping):
+            return Quotes({name: quoted_price(each) if named is None else hourly_price(each, named)
+                           for name, each in loaded.items()}, ())  # fmt: skip
+        rows = {name: [HourlyPrice(positive(usd, f"price of {name}"), "given")] for name, usd in named.items()}
+    terms = [{row.term for row in rows[name]} for name in loaded if name in rows]
+    common = set.intersection(*terms) if terms else set()
+    several = any(len(each) > 1 for each in terms)
+    if several and len(common) != 1:
+        listed = "; ".join(f"{name}: {', '.join(r.term for r in rows[name])}" for name in loaded if name in rows)
+        raise InputError(f"prices are compared like for like, and no one term is common to all ({listed})")
+    chosen = {name: next(r for r in rows[name] if not several or r.term in common) for name in loaded if name in rows}
+    hourly = {name: chosen.get(name) or quoted_price(each) for name, each in loaded.items()}
+    unused = [name for name in rows if name not in loaded]
+    notes = [f"the price of {', '.join(unused)} is not used"] if unused else []
+    kinds = {name: chosen[name].term or "given" if name in chosen else "a catalogue quote"
+             for name, price in hourly.items() if price is not None}  # fmt: skip
+    if len(set(kinds.values())) > 1:
+        notes.append(f"prices are not like for like: {', '.join(f'{name} {kind}' for name, kind in kinds.items())}")
+    return Quotes(hourly, tuple(notes))
+
+
+def _price_file(path: Path) -> dict[str, list[HourlyPrice]]:
+    """Quotes of a CSV by accelerator; the price is the middle of low and high."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as text:
+            rows = list(csv.DictReader(text))
+    except FileNotFoundError:
+        raise SpecError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SpecError(f"{path}: cannot be read ({error})") from None
+    missing = [key for key in _COLUMNS if not rows or key not in rows[0]]
+    if missing:
+        raise SpecError(f"{path}: needs the columns {', '.join(_COLUMNS)}; {', '.join(missing)} is missing")
+    found: dict[str, list[HourlyPrice]] = {}
+    for line, row in enumerate(rows, 2):
+        try:
+            low, high = (positive(quantity(row[key] or "", "USD"), key) for key in ("low", "high"))
+        except (ValueError, WorkloadError) as error:
+            raise SpecError(f"{path}, line {line}: {error}") from None
+        if low > high:
+            raise SpecError(f"{path}, line {line}: low {low:g} is above high {high:g}")
+        name = load_accelerator((row["name"] or "").strip()).value.name
+        source, term = ((row[key] or "").strip() for key in ("source", "term"))
+        quote = HourlyPrice((low + high) / 2.0, source or path.name, low, high, term)
+        if quote.term in {other.term for other in found.get(name, ())}:
+            raise SpecError(f"{path}, line {line}: {name} {quote.term} has a price already")
+        found.setdefault(name, []).append(quote)
+    return found
+
+
+_COLUMNS = ("name", "term", "low", "high", "source")
 
 
 def priced_names(price: object) -> Any:
     """A price, or prices by the full names of accelerators. Raises UnknownNameError for a name nobody knows."""
+    if isinstance(price, (str, Path)) and str(price).endswith(".csv"):
+        return {name: float(quotes[0].usd_per_gpu_hour) for name, quotes in _price_file(Path(price)).items()}
     if isinstance(price, str) and "=" in price:
         pairs = (part.rpartition("=") for part in price.split(","))
         price = {name.strip(): quantity(usd, "USD") for name, _, usd in pairs}

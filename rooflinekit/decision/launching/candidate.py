@@ -16,7 +16,7 @@ from rooflinekit.specs.files import read_json
 __all__ = ["ServerPart", "choose", "parts", "planned", "read_plan"]
 
 _LENGTHS = {"isl": "isl_mean", "osl": "osl_mean"}  # keywords of estimate, and what a plan's traffic calls them
-_SPREADS = {"isl_cv": "isl_cv", "osl_cv": "osl_cv"}
+_SPREADS = ("isl_cv", "osl_cv")
 _LOADS = ("batch", "rate", "concurrency")
 
 
@@ -91,49 +91,36 @@ def parts(candidate: Mapping[str, Any], traffic: object = None) -> Iterator[Serv
     Raises InputError for a candidate without a scenario.
     """
     fleet = candidate.get("fleet")
-    if fleet is None:
-        yield from _one(candidate, 0, traffic)
-        return
-    if not isinstance(fleet, list) or not fleet:
+    members = [candidate] if fleet is None else fleet
+    if not isinstance(members, list) or not members:
         raise InputError(f"plan: fleet {fleet!r} is not a list of candidates")
-    for number, member in enumerate(fleet, start=1):
-        if not isinstance(member, Mapping) or "fleet" in member:
+    for number, member in enumerate(members, start=0 if fleet is None else 1):
+        if number and (not isinstance(member, Mapping) or "fleet" in member):
             raise InputError(f"plan: fleet: part {number} is not a candidate")
-        yield from _one(member, number, traffic)
+        split = [role for role in ("prefill", "decode") if member.get(role) is not None]
+        if len(split) == 1:
+            raise InputError(f"plan: a candidate has {split[0]} and no {'decode' if 'prefill' in split else 'prefill'}")
+        for role in split or [""]:
+            entry = member[role] if role else member
+            scenario = entry.get("scenario") if isinstance(entry, Mapping) else None
+            if not isinstance(entry, Mapping) or not isinstance(scenario, Mapping):
+                raise InputError(f"plan: {role or 'a candidate'} has no scenario (keywords of estimate)")
+            replicas = entry.get("replicas")
+            count = 1 if replicas is None else whole_number(replicas, "replicas")
+            asked = _asked(traffic, entry, role, scenario) if isinstance(traffic, Mapping) else {}
+            yield ServerPart(role, {**asked, **scenario}, count, number)
 
 
-def _one(candidate: Mapping[str, Any], number: int, traffic: object) -> Iterator[ServerPart]:
-    split = [role for role in ("prefill", "decode") if candidate.get(role) is not None]
-    if split and len(split) < 2:
-        raise InputError(f"plan: a candidate has {split[0]} and no {'decode' if split == ['prefill'] else 'prefill'}")
-    for role in split:
-        yield _part(role, candidate[role], number, traffic)
-    if not split:
-        yield _part("", candidate, number, traffic)
-
-
-def _part(role: str, entry: object, number: int, traffic: object) -> ServerPart:
-    scenario = entry.get("scenario") if isinstance(entry, Mapping) else None
-    if not isinstance(entry, Mapping) or not isinstance(scenario, Mapping):
-        raise InputError(f"plan: {role or 'a candidate'} has no scenario (keywords of estimate)")
-    replicas = entry.get("replicas")
-    count = 1 if replicas is None else whole_number(replicas, "replicas")
-    asked = _traffic(traffic, entry, role, scenario) if isinstance(traffic, Mapping) else {}
-    return ServerPart(role, {**asked, **scenario}, count, number)
-
-
-def _traffic(
+def _asked(
     traffic: Mapping[str, Any], entry: Mapping[str, Any], role: str, scenario: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Lengths, and for a server that does both prefill and decode the load of one replica."""
-    asked: dict[str, Any] = {
-        key: max(round(traffic[name]), 1) for key, name in _LENGTHS.items() if _is_number(traffic.get(name))
-    }
+    numbers = {key: value for key, value in traffic.items() if _is_number(value)}
+    asked: dict[str, Any] = {key: max(round(numbers[name]), 1) for key, name in _LENGTHS.items() if name in numbers}
     load = entry.get("load")
     if role or not _is_number(load) or any(key in scenario for key in _LOADS):
         return asked
-    asked |= {key: traffic[name] for key, name in _SPREADS.items() if _is_number(traffic.get(name))}
-    if _is_number(traffic.get("users")):
+    asked |= {key: numbers[key] for key in _SPREADS if key in numbers}
+    if "users" in numbers:
         return asked | {"concurrency": max(round(load), 1)}
-    bursts = traffic.get("arrival_cv")
-    return asked | {"rate": load} | ({"burstiness": bursts} if _is_number(bursts) else {})
+    return asked | {"rate": load} | ({"burstiness": numbers["arrival_cv"]} if "arrival_cv" in numbers else {})

@@ -19,10 +19,10 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import MemoryRule
 from rooflinekit.model.types.errors import DeploymentError, InputError
-from rooflinekit.model.types.flags import Flag, FlagTable
 from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.units import GB
+from rooflinekit.specs.flags import Flag, FlagTable
 from rooflinekit.specs.locate import spec_dir, user_dir
 
 __all__ = [

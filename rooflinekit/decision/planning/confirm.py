@@ -1,105 +1,189 @@
-"""Candidates in order of cost, the cheapest played request by request: the formula against a simulation."""
+"""Candidates in order of cost, the cheapest played request by request: whether the simulation agrees with the formula.
+
+A simulation has the expected times. What it gives over what the closed form gives is kept as a factor, by objective, so
+that the probability of each objective (`objective.chance`) starts at what was simulated. A run diverges where fewer
+requests leave than come and the number of those in the system has a trend: then no percentile means anything, and the
+simulation never agrees. Near the knee a queue takes long to show what it does, so runs are longer there.
+"""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import count
+from random import Random
 
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import Option, Part
-from rooflinekit.decision.planning.objective import Felt, Objective, slowest
-from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal
+from rooflinekit.decision.planning.objective import Felt, Objective, chance, missed, slowest
+from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal, refused_fleet
 from rooflinekit.estimation.lengths import LogNormal, cv
 from rooflinekit.model.traffic.percentiles import Spread
 from rooflinekit.simulation.arrivals import Arrival, Constant, Gamma, Poisson, Requests, generate
-from rooflinekit.simulation.ledger import Ledger, Sketch
+from rooflinekit.simulation.ledger import Ledger, RequestObjective, Sketch
 from rooflinekit.simulation.replica import Replica as Served
 from rooflinekit.simulation.simulate import Load, Setup, serve
+from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
-__all__ = ["Played", "ranked", "warnings"]
+__all__ = ["Played", "Ranked", "Run", "agreed", "play", "ranked", "simulated", "warnings"]
 
-_REQUESTS = (400, 2000)  # least and most that count
+_REQUESTS = (400, 2000)  # least and most that count, far below the knee
+_LONG, _NEAR = 4.0, 0.8  # times as many nearer to the knee than this
 _STEPS = 150_000  # of one replica, to which the requests are cut
 _WARM = 2.5  # requests' own times before anything counts
-_TRACED = 5000  # requests of a trace
 _PAIRED = 4000  # requests that count on two pools, which are many replicas
 _SLICE = 48  # replicas of two pools that are played at most
+_WINDOW, _WHOLE = 4000, 60_000  # requests of a window of a trace that are played, and of a trace that is played whole
 _ROUTER = "random"  # as the formula has it: what a replica sees are arrivals of its own
 _DRIFT = 0.1  # variation of equal answers of users, who would otherwise march in step as no real clients do
 
+_BATCHES = 10  # of the time that counts, in which those in the system are averaged
+_SURE = 4.0  # standard errors of a slope from which it is a trend
+_LOST = 0.01  # share of the requests that stay in the system, from which a run diverges
+
 _RUNS = 12  # simulations beyond those of the candidates that are asked for
+_TRIES = 6  # simulations of the options of one accelerator beyond that
 _APART = 0.2  # of formula and simulation, beyond which it is said
 
 
 @dataclass(frozen=True)
 class Played:
-    """What a simulation of the peak gave: latencies, requests that count, and which objectives failed."""
+    """What a simulation of the peak gave.
+
+    felt: latencies; requests: that count; played: which they are; failed: objectives that do not hold with the
+    confidence asked for; chances: probability of each (None without a calibration); diverges: fewer leave than come;
+    strained: what is most at risk fails in a run whose steps are as long as the confidence asks for.
+    """
 
     felt: Felt
     requests: int
     failed: tuple[Objective, ...]
+    played: str = ""
+    chances: Mapping[Objective, float | None] | None = None
+    diverges: bool = False
+    strained: bool = False
 
     @property
-    def confirmed(self) -> bool:
-        """Whether every objective was met."""
-        return not self.failed
+    def agrees(self) -> bool:
+        """Whether every objective holds in a steady state."""
+        return not (self.failed or self.diverges or self.strained)
 
 
-def play(option: Option, demand: Demand, slo: tuple[Objective, ...], seed: int = 0) -> Played:
-    """Simulate the peak hour of an option with its spare replicas down.
+@dataclass(frozen=True)
+class Run:
+    """Latencies of one simulation, how many requests count, and whether it diverges."""
 
-    Equal replicas that get random shares of the requests are alike, so one of them is played; a trace, and pools of two
-    kinds, are played on all replicas (up to 48 of two pools; a slice of a larger fleet).
+    felt: Felt
+    requests: int
+    diverges: bool = False
+
+
+def play(option: Option, question: PlanQuestion, whole: bool = False) -> Played:
+    """Simulate the peak of an option with its spare replicas down.
+
+    Equal replicas that get random shares of the requests are alike, so one of them is played; pools of two kinds are
+    played on up to 48 replicas, a slice of a larger fleet. Of a trace its busiest windows are played, on a slice of the
+    fleet where they are long; and, if `whole`, all of it too, unless it has more than 60,000 requests. Objectives have
+    to hold in each.
     """
+    demand, slo = question.demand, question.slo
+    runs, played = simulated(option, demand, question.seed, whole)
+    felt = slowest([run.felt for run in runs])
+    diverges = any(run.diverges for run in runs)
+    feels = option.feels(demand)
+    said = feels(1.0)
+    bias = {each: _ratio(each.value(felt), each.value(said)) for each in slo}
+    chances = {each: chance(feels, each, bias[each]) for each in slo}
+    failed = missed(feels, slo, question.deviations, bias)
+    requests = runs[-1].requests if whole else sum(run.requests for run in runs)
+    return Played(felt, requests, failed, played, chances, diverges)
+
+
+def _ratio(seen: float, said: float) -> float:
+    return seen / said if 0.0 < said < math.inf and math.isfinite(seen) else math.inf
+
+
+def stressed(option: Option, question: PlanQuestion, played: Played) -> bool:
+    """Whether the objective most at risk fails in a simulation with steps as long as the confidence asks for."""
+    known = {each: value for each, value in (played.chances or {}).items() if value is not None}
+    if not known or question.deviations <= 0.0 or question.demand.closed:  # a closed loop only takes longer
+        return False
+    risk = min(known, key=lambda each: known[each])
+    factor = option.feels(question.demand)(1.0).factor(risk.metric, question.deviations)
+    runs, _ = simulated(option, question.demand.stretched(factor), question.seed, whole=False)
+    worst = slowest([run.felt for run in runs]).stretched(factor)
+    return not risk.met(worst) or any(run.diverges for run in runs)
+
+
+def simulated(option: Option, demand: Demand, seed: int, whole: bool, longer: float = 1.0) -> tuple[list[Run], str]:
+    """Every simulation of the option at its peak, and which requests they play; `longer`: so many times as many."""
+    if demand.trace is not None:
+        return _replays(option, demand, seed, whole)
     if option.kind == "disaggregated":
-        windows = [_pools(option, demand, seed)]
+        runs = [_pools(option, demand, seed, longer)]
     else:
-        windows = [_alike(part, demand, seed) for part in option.parts]
-    felt = slowest([window.felt() for window in windows])
-    failed = tuple(objective for objective in slo if not objective.met(felt))
-    return Played(felt, sum(window.ttft.count for window in windows), failed)
+        runs = [_alike(part, demand, seed, longer) for part in option.parts]
+    return runs, f"{sum(run.requests for run in runs):,} requests at the peak"
 
 
 class _Window:
-    """Watches a run, and forgets the latencies of what came before `start` [s]."""
+    """Watches a run: forgets the latencies of what came before `start` [s], and marks who is in the system."""
 
-    def __init__(self, start: float) -> None:
-        self.start, self._ledger = start, Ledger.__new__(Ledger)
-        self._seen = False
+    def __init__(self, start: float, end: float) -> None:
+        self.start, self.step = start, (end - start) / _BATCHES
+        self.ledger = Ledger(RequestObjective())
+        self.marks: list[tuple[float, float, int, int]] = []  # time, ∫N dt, requests that came, that left
+        self._next = -1.0
 
     def __call__(self, index: int, replica: Served, now: float) -> None:
         """After a step."""
-        if not self._seen:
-            self._ledger = replica.ledger
-        if not self._seen and now >= self.start:
-            self._ledger.ttft, self._ledger.tpot, self._ledger.e2el = Sketch(), Sketch(), Sketch()
-            self._seen = True
+        if now < self._next:
+            return
+        ledger = self.ledger = replica.ledger
+        if now < self.start:
+            self._next = self.start
+            return
+        if not self.marks:
+            ledger.ttft, ledger.tpot, ledger.e2el = Sketch(), Sketch(), Sketch()
+        self.marks.append((ledger.clock, ledger.area, ledger.arrived, ledger.finished + ledger.rejected))
+        self._next = self.start + self.step * len(self.marks) if self.step > 0.0 else math.inf
 
-    @property
-    def ttft(self) -> Sketch:
-        """Of the requests that count."""
-        return self._ledger.ttft
-
-    def felt(self) -> Felt:
-        """The latencies."""
-        ledger = self._ledger
+    def run(self) -> Run:
+        """What was seen."""
+        ledger = self.ledger
         means = {"ttft": ledger.ttft.mean, "tpot": ledger.tpot.mean, "e2el": ledger.e2el.mean}
-        return Felt(means, Spread(ledger.ttft.quantile, ledger.tpot.quantile, ledger.e2el.quantile))
+        felt = Felt(means, Spread(ledger.ttft.quantile, ledger.tpot.quantile, ledger.e2el.quantile))
+        return Run(felt, ledger.ttft.count, self.diverges())
+
+    def diverges(self) -> bool:
+        """Whether requests pile up: their number grows by more than noise, and by a share of those that come."""
+        import numpy as np  # noqa: PLC0415 - a plan has it already
+
+        if not 0.0 < self.step < math.inf or len(self.marks) < _BATCHES:
+            return False
+        time, area, came, _ = (np.array(column, float) for column in zip(*self.marks, strict=True))
+        present, at = np.diff(area) / np.diff(time), (time[1:] + time[:-1]) / 2.0
+        at -= at.mean()
+        slope = float(at @ present / (at @ at))
+        left = present - present.mean() - slope * at
+        error = math.sqrt(float(left @ left) / (len(at) - 2) / float(at @ at))
+        grown = slope * (time[-1] - time[0])
+        return bool(grown > _LOST * (came[-1] - came[0]) and slope > _SURE * error)
 
 
-def _alike(part: Part, demand: Demand, seed: int) -> _Window:
-    """One replica with its share, or all of them behind a router where a trace is replayed."""
+def _alike(part: Part, demand: Demand, seed: int, longer: float) -> Run:
+    """One replica with its share of the requests."""
     seen, load = part.seen(demand), part.load(demand)
-    if demand.trace is not None:
-        setup = Setup(replicas=part.working, router=_ROUTER, seed=seed)
-        return _run(part, demand, demand.trace.arrivals(_speed(demand) * part.share, _TRACED), setup)
-    felt = part.replica.answer(seen, load).loaded
-    turn, step = float(felt.e2e), float(felt.tpot.expected)
+    loaded = part.replica.answer(seen, load).loaded
+    turn, step = float(loaded.e2e), float(loaded.tpot.expected)
+    turn = turn if math.isfinite(turn) else 2.0 * demand.osl.mean * step
     rate = load / turn if demand.closed else load
-    counted = min(max(_STEPS * step * rate, _REQUESTS[0]), _REQUESTS[1])  # as many as fit into a number of steps
+    near = not demand.closed and load > _NEAR * float(loaded.knee)
+    counted = min(max(_STEPS * step * rate, _REQUESTS[0]), _REQUESTS[1]) * (_LONG if near else 1.0) * longer
     warm = _WARM * turn
     if not demand.closed:
         return _run(part, demand, _open(seen, load, seed), Setup(seed=seed), counted / rate + warm, warm)
@@ -108,17 +192,57 @@ def _alike(part: Part, demand: Demand, seed: int) -> _Window:
     return _run(part, demand, arrivals, Setup(seed=seed), counted / rate + warm, warm, users=int(load))
 
 
-def _pools(option: Option, demand: Demand, seed: int) -> _Window:
+def _pools(option: Option, demand: Demand, seed: int, longer: float) -> Run:
     """Both pools, or a slice of them."""
     first, after = option.parts
     whole = first.working + after.working
     counts = [max(part.working * min(_SLICE, whole) // whole, 1) for part in option.parts]
     setup = Setup(replicas=counts[1], prefill_replicas=counts[0], router=_ROUTER, seed=seed)
-    if demand.trace is not None:
-        return _run(after, demand, demand.trace.arrivals(_speed(demand), _TRACED), setup, prefill=first)
     rate = demand.peak_load * min(counts[0] / first.working, counts[1] / after.working)
-    warm = _WARM * option.feel(demand).means["e2el"]
-    return _run(after, demand, _open(demand, rate, seed), setup, _PAIRED / rate + warm, warm, prefill=first)
+    turn = option.feels(demand)(1.0).means.get("e2el", 2.0 * demand.osl.mean * 0.1)
+    warm = _WARM * turn
+    return _run(after, demand, _open(demand, rate, seed), setup, longer * _PAIRED / rate + warm, warm, prefill=first)
+
+
+def _replays(option: Option, demand: Demand, seed: int, whole: bool) -> tuple[list[Run], str]:
+    """The busiest windows of the trace, with as much before each as it is long; and all of it."""
+    trace = demand.trace
+    assert trace is not None  # asked only where there is one
+    short = demand.span_s >= trace.time[-1]
+    windows = [] if short else demand.windows()
+    runs = [run for window in windows for run in _replay(option, demand, seed, window.start, window.end)]
+    places = [demand.requests(window) for window in windows]
+    named = ", ".join(f"{first + 1:,} to {last:,}" for first, last in places)
+    text = f"the busiest {demand.span_s:,.3g} s by requests and by tokens (requests {named})"
+    if short or (whole and len(trace) <= _WHOLE):
+        all_of_it = _replay(option, demand, seed, 0.0, math.inf)
+        counted = [replace(run, requests=len(trace)) for run in all_of_it]
+        runs += counted
+        text = f"the whole trace of {len(trace):,} requests" + ("" if short else f", and {text}")
+    return runs, text
+
+
+def _replay(option: Option, demand: Demand, seed: int, start: float, end: float) -> Iterator[Run]:
+    """One run of each kind of replica, or of both pools, on the requests from `start` to `end` of the trace's clock."""
+    trace = demand.trace
+    assert trace is not None
+    lead = max(2.0 * start - end, 0.0) if end < math.inf else 0.0
+    places = range(bisect_left(trace.time, lead), bisect_left(trace.time, end))
+    pooled = option.kind == "disaggregated"
+    for part in option.parts[-1:] if pooled else option.parts:
+        pools = option.parts if pooled else (part,)
+        working = sum(pool.working for pool in pools)
+        most = math.ceil(working * _WINDOW / (len(places) * part.share)) if end < math.inf else working
+        counts = [max(pool.working * min(most, working) // working, 1) for pool in pools]
+        kept, draw = part.share * min(n / pool.working for n, pool in zip(counts, pools, strict=True)), Random(seed)
+        arrivals = (
+            Arrival((trace.time[at] - lead) / demand.speed, trace.isl[at], trace.osl[at])
+            for at in places
+            if kept >= 1.0 or draw.random() < kept
+        )
+        setup = Setup(replicas=counts[-1], prefill_replicas=counts[0] if pooled else 0, router=_ROUTER, seed=seed)
+        first = option.parts[0] if pooled else None
+        yield _run(part, demand, arrivals, setup, math.inf, (start - lead) / demand.speed, prefill=first)
 
 
 def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
@@ -130,13 +254,13 @@ def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
     warm: float = 0.0,
     users: int | None = None,
     prefill: Part | None = None,
-) -> _Window:
-    window, longest = _Window(warm), int(min(demand.longest, 1 << 20))
+) -> Run:
+    window, longest = _Window(warm, seconds), int(min(demand.longest, 1 << 20))
     load = Load(arrivals, float(demand.isl.mean) + float(demand.osl.mean), longest, users, duration=seconds)
     first = None if prefill is None else prefill.replica.resolved
-    if serve(part.replica.resolved, load, setup, window, first).interrupted:  # half a run confirms nothing
+    if serve(part.replica.resolved, load, setup, window, first).interrupted:  # half a run says nothing
         raise KeyboardInterrupt
-    return window
+    return window.run()
 
 
 def _open(demand: Demand, rate: float, seed: int) -> Iterator[Arrival]:
@@ -145,47 +269,63 @@ def _open(demand: Demand, rate: float, seed: int) -> Iterator[Arrival]:
     return generate(process, Requests(demand.isl, demand.osl), 1 << 40, seed)
 
 
-def _speed(demand: Demand) -> float:
-    """How much faster than it came a trace is replayed."""
-    trace = demand.trace
-    assert trace is not None  # asked only where there is one
-    return demand.peak_load / ((len(trace) - 1) / trace.time[-1])
-
-
 @dataclass(frozen=True)
 class Ranked:
-    """An option, its simulation, and how many accelerators the formula alone asked for."""
+    """An option, its evidence, its simulation, and how many accelerators the formula alone asked for."""
 
     option: Option
+    evidence: str
     played: Played | None
     formula_gpus: int
 
 
 def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
-    """Options by cost, those confirmed first; a refuted one goes on with one more replica until it is confirmed.
+    """Options by cost: those with measured kernels first, and of each level those with which the simulation agrees.
 
-    The cheapest is simulated until as many as asked are confirmed, so none that is left could be cheaper than they.
+    The cheapest is simulated until as many as asked agree, and at least one of each accelerator; an option with which
+    the simulation does not agree goes on with more replicas. So no option that is left could be cheaper than those of
+    its level.
     """
     tie, rank, confirm = count(), question.tariff.rank, question.confirm
-    heap = [(rank(option), next(tie), option, option.gpus) for option in found.options]
+    heap = []
+    for option in found.options:
+        rests = max((evidence(part.replica.resolved.plan) for part in option.parts), key=EVIDENCE.index)
+        heap.append((EVIDENCE.index(rests), rank(option), next(tie), option, option.gpus))
     heapq.heapify(heap)
     kept: list[Ranked] = []
-    runs = confirm + _RUNS if confirm else 0
-    while heap and len(kept) < confirm and runs:
-        _, _, option, formula = heapq.heappop(heap)
-        runs -= 1
-        played = play(option, question.demand, question.slo, question.seed)
-        if played.confirmed:
-            kept.append(Ranked(option, played, formula))
+    left: list[Ranked] = []
+    tries: Counter[tuple[str, ...]] = Counter()
+    agreed: set[tuple[str, ...]] = set()
+    while heap:
+        level, _, _, option, formula = heapq.heappop(heap)
+        done = option.names in agreed or tries[option.names] >= _TRIES
+        if not confirm or (done and (len(kept) >= confirm or tries.total() >= confirm + _RUNS)):
+            left.append(Ranked(option, EVIDENCE[level], None, formula))
+            continue
+        tries[option.names] += 1
+        question.progress(f"simulate {option.gpus} {'+'.join(option.names)}", tries.total(), tries.total() + confirm)
+        played = play(option, question)
+        if played.agrees and not kept:  # the plan: with all of a trace, and at the end of its interval
+            played = play(option, question, whole=True) if question.demand.trace is not None else played
+            played = replace(played, strained=stressed(option, question, played))
+        if played.agrees:
+            kept.append(Ranked(option, EVIDENCE[level], played, formula))
+            agreed.add(option.names)
             continue
         more = option.grown(max(1, option.parts[0].working // 20))
-        if all(part.gpus <= question.reserve.limit(part.replica.gpu) for part in more.parts):
-            heapq.heappush(heap, (rank(more), next(tie), more, formula))
-        else:
+        if too_many := refused_fleet(question, more.parts):
             name = ", ".join(f"{part.replicas} x {part.replica.gpu}" for part in option.parts)
-            found.refused.append(Refusal(name, "the simulation refutes it, and more are not to be had"))
-    rest = [Ranked(option, None, formula) for _, _, option, formula in sorted(heap)]
-    return [*kept, *rest]
+            found.refused.append(Refusal(name, f"the simulation does not agree, and one more {too_many}"))
+        else:
+            heapq.heappush(heap, (level, rank(more), next(tie), more, formula))
+    return sorted([*kept, *left], key=lambda each: (EVIDENCE.index(each.evidence), each.played is None))
+
+
+def agreed(question: PlanQuestion, option: Option, most: Option) -> Option:
+    """The least fleet from an option up with which the simulation agrees; one that is as large as `most` is it."""
+    while option.gpus < most.gpus and not play(option, question).agrees:
+        option = option.grown(max(1, option.parts[0].working // 20))
+    return option if option.gpus < most.gpus else most
 
 
 def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[str]:
@@ -199,9 +339,9 @@ def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[
         notes.append("requests reach replicas at random; a balancer that evens them out does better")
     best, played = order[0].option, order[0].played
     if played is None and question.confirm:
-        notes.append("no candidate was confirmed: each that was simulated missed an objective, with replicas added too")
+        notes.append("the simulation agrees with no candidate: each missed an objective, with replicas added too")
     if played is not None and played.felt.stable:
-        felt = best.feel(question.demand)
+        felt = best.feels(question.demand)(1.0)
         for each in question.slo:
             said, seen = each.value(felt), each.value(played.felt)
             if abs(seen / said - 1.0) > _APART:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,9 +12,7 @@ from rooflinekit.decision.economics.price import (
     POWER_ASSUMPTION,
     HourlyPrice,
     deployment_watts,
-    hourly_price,
-    priced_names,
-    quoted_price,
+    quotes_of,
     usd_per_million,
 )
 from rooflinekit.decision.economics.token_prices import MILLION, token_times
@@ -44,7 +42,7 @@ class Tariff:
     prices: Mapping[str, HourlyPrice | None]
     pue: float = 1.0
     load_bytes_s: float = LOAD_GB_S * GB
-    assumptions: tuple[str, ...] = field(default=())
+    assumptions: tuple[str, ...] = ()
     by_gpus: bool = False  #: rank by accelerators first
 
     def price(self, gpu: str) -> float | None:
@@ -65,32 +63,21 @@ class Tariff:
         return (option.gpus, hour) if self.by_gpus else (hour, option.gpus)
 
 
-def read_tariff(
-    gpus: tuple[str, ...], given: float | str | Mapping[str, float], pue: float, load_gb_s: float | None
-) -> Tariff:
+def read_tariff(gpus: tuple[str, ...], given: object, pue: float, load_gb_s: float | None, by: str) -> Tariff:
     """Prices of these accelerators: those given, else the dated quotes in their files.
 
-    Raises InputError for a price of an accelerator that is not asked about, WorkloadError for numbers without sense.
+    Raises InputError and WorkloadError for names and numbers without sense.
     """
-    loaded = {gpu: load_accelerator(gpu).value for gpu in gpus}
-    named: dict[str, float] = {}
-    prices = priced_names(given)
-    known = {each.name for each in loaded.values()}
-    for name, price in (prices if isinstance(prices, Mapping) else dict.fromkeys(known, prices)).items():
-        if name not in known:
-            raise InputError(f"a price is given for {name}, which is not among --gpu {', '.join(gpus)}")
-        named[name] = price
-    hourly = {
-        each.name: quoted_price(each) if named.get(each.name) is None else hourly_price(each, named[each.name])
-        for each in loaded.values()
-    }
+    if by not in ("cost", "gpus"):
+        raise InputError(f"by must be cost or gpus, not {by!r}")
+    quotes = quotes_of((load_accelerator(gpu).value for gpu in gpus), given)
     if not 1.0 <= pue <= 10.0:
         raise WorkloadError(f"pue is power of the building over power of the machines, from 1 to 10, not {pue!r}")
     if load_gb_s is not None and not 0.0 < load_gb_s <= 1e6:
         raise WorkloadError(f"load_gbps must be a number of GB/s above 0, not {load_gb_s!r}")
-    told = f"weights load at {LOAD_GB_S:g} GB/s ({LOAD_ASSUMPTION})" if load_gb_s is None else ""
-    notes = tuple(note for note in (POWER_ASSUMPTION, told) if note)
-    return Tariff(hourly, pue, (load_gb_s or LOAD_GB_S) * GB, notes)
+    told = () if load_gb_s else (f"weights load at {LOAD_GB_S:g} GB/s ({LOAD_ASSUMPTION})",)
+    notes = (*quotes.notes, POWER_ASSUMPTION, *told)
+    return Tariff(quotes.hourly, pue, (load_gb_s or LOAD_GB_S) * GB, notes, by == "gpus")
 
 
 @dataclass(frozen=True)
@@ -198,7 +185,7 @@ def points(replicas: Sequence[Replica], demand: Demand, tariff: Tariff) -> list[
 
 
 def _loads(replica: Replica, demand: Demand, tariff: Tariff) -> list[Point]:
-    top = replica.room if demand.closed else float(replica.answer(demand, 1e-9).loaded.knee)
+    top = replica.room if demand.closed else replica.knee(demand)
     found = []
     for share in _SHARES:
         load = max(round(share * top), 1.0) if demand.closed else share * top

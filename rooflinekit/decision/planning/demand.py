@@ -1,23 +1,68 @@
-"""What has to be served: requests a second or users, their lengths, the busiest hour."""
+"""What has to be served: requests a second or users, their lengths, the busiest hour.
+
+A trace brings its own peak: the largest mean rate over a window as long as its users would notice, ten requests' times
+within the objectives (`span_s`), and at least what 100 requests take. Its gaps there say how bursty it is.
+"""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.decision.planning.objective import METRICS, Objective
 from rooflinekit.estimation.lengths import Fixed, Length, cv, parse_length
 from rooflinekit.model.traffic.closed_form import Traffic
 from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
-from rooflinekit.simulation.traces import Trace, load_trace, summarise
+from rooflinekit.simulation.traces import Trace, load_trace
 
-__all__ = ["Demand", "decoding", "read_demand", "thinned_cv"]
+__all__ = ["Demand", "Window", "busiest", "decoding", "read_demand", "thinned_cv"]
 
 _MOST_RATE = 1e7  # requests a second
 _MOST_PEAK = 1000.0
+_TURNS, _FEW = 10.0, 100.0  # requests' times in a window of a trace, and requests of the mean rate at least
+_UNHURRIED = 60.0  # seconds of a window where no objective limits a whole request
+
+
+@dataclass(frozen=True)
+class Window:
+    """Part of a trace, on its own clock [s]."""
+
+    start: float
+    end: float
+    requests: int
+    gap_cv: float  #: of the gaps between its arrivals
+
+    @property
+    def rate(self) -> float:
+        """Requests a second."""
+        return self.requests / (self.end - self.start)
+
+
+def busiest(trace: Trace, span: float, weights: Sequence[float] | None = None) -> Window:
+    """The window of `span` seconds with most requests, or with the largest sum of `weights` (one for each request).
+
+    >>> burst = busiest(Trace("t", "plain", [0.0, 8.0, 9.0, 10.0, 20.0], [1] * 5, [1] * 5), 4.0)
+    >>> burst.start, burst.requests, burst.rate
+    (8.0, 3, 0.75)
+    """
+    import numpy as np  # noqa: PLC0415 - only a trace pays for it
+
+    time = np.asarray(trace.time, float)
+    ends = np.searchsorted(time, time + span, "right")
+    sums = np.concatenate([[0.0], np.cumsum(np.ones(len(time)) if weights is None else np.asarray(weights, float))])
+    first = int(np.argmax(sums[ends] - sums[: len(time)]))
+    last = int(ends[first])
+    gaps = np.diff(time[first:last])
+    mean = float(gaps.mean()) if len(gaps) else 0.0
+    return Window(
+        float(time[first]), float(time[first]) + span, last - first, float(gaps.std()) / mean if mean else 0.0
+    )
 
 
 @dataclass(frozen=True)
@@ -26,7 +71,8 @@ class Demand:
 
     Of `rate` (mean requests a second, an open loop) and `users` (who each wait for their answer, a closed loop) one is
     given. peak: the busiest hour over the mean; the fleet is made for it, and paid all day. arrival_cv: standard
-    deviation over mean of the gaps between arrivals.
+    deviation over mean of the gaps between arrivals. Of a trace, span_s is the window whose busiest place is the peak,
+    and `speed` how many times as fast as it came it is replayed.
     """
 
     rate: float | None
@@ -36,6 +82,8 @@ class Demand:
     osl: Length
     arrival_cv: float = 1.0
     trace: Trace | None = None
+    span_s: float = math.inf
+    speed: float = 1.0
 
     @property
     def closed(self) -> bool:
@@ -86,17 +134,40 @@ class Demand:
         users, rate = (load, None) if self.closed else (None, load)
         return LoadQuestion(users, rate, self.traffic, None, None)
 
+    def stretched(self, factor: float) -> Demand:
+        """So much faster: what a deployment of the expected speed sees as one whose steps take longer sees this."""
+        return self if self.rate is None else replace(self, rate=self.rate * factor, speed=self.speed * factor)
+
+    def windows(self) -> list[Window]:
+        """The busiest windows of the trace, by requests and by tokens in and out, in order of time, without overlap."""
+        trace = self.trace
+        assert trace is not None  # asked only where there is one
+        found: list[Window] = []
+        for weights in (None, trace.isl, trace.osl):
+            window = busiest(trace, self.span_s, weights)
+            if all(abs(window.start - other.start) >= self.span_s for other in found):
+                found.append(window)
+        return sorted(found, key=lambda window: window.start)
+
+    def requests(self, window: Window) -> tuple[int, int]:
+        """Places of its first request and of the one after its last."""
+        assert self.trace is not None
+        return bisect_left(self.trace.time, window.start), bisect_left(self.trace.time, window.end)
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         return {
             "rate": self.rate, "users": self.users, "peak": self.peak, "peak_load": self.peak_load,
             "isl_mean": self.isl.mean, "isl_cv": cv(self.isl), "osl_mean": self.osl.mean, "osl_cv": cv(self.osl),
             "arrival_cv": self.arrival_cv, "trace": None if self.trace is None else self.trace.name,
+            "span_s": self.span_s if math.isfinite(self.span_s) else None,
         }  # fmt: skip
 
     def __str__(self) -> str:
         load = f"{self.mean_load:,g} {self.unit}"
-        if self.peak > 1.0:
+        if self.trace is not None:
+            load = f"{self.mean_load:.4g} requests/s, {self.peak_load:.4g} in the busiest {self.span_s:,.3g} s"
+        elif self.peak > 1.0:
             load += f", {self.peak_load:,g} in the busiest hour"
         lengths = [_length(self.isl), _length(self.osl)]
         process = "" if self.closed or self.arrival_cv == 1.0 else f", gaps with cv {self.arrival_cv:.3g}"
@@ -129,10 +200,11 @@ def decoding(rate: float, osl: float, tpot: float) -> float:
     return rate * (osl - 1.0) * tpot
 
 
-def read_demand(given: dict[str, Any]) -> Demand:
+def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
     """Read rate, users, trace, peak, isl, osl, cv and clean.
 
-    A trace brings its rate, its lengths and how its arrivals vary; a rate beside it replays it at that mean rate.
+    A trace brings its rate, its peak at the time scale of the objectives, its lengths and how its arrivals vary; a rate
+    beside it replays it at that mean rate, and a peak makes all of it that much faster.
 
     Raises InputError for none of the loads or two of them, WorkloadError for numbers that make no sense.
 
@@ -148,7 +220,7 @@ def read_demand(given: dict[str, Any]) -> Demand:
         raise InputError("how much traffic? give rate (requests/s), users, or trace")
     peak = _number(given.get("peak", 1.0), "peak", 1.0, _MOST_PEAK)
     if trace is not None:
-        return _traced(trace, given, peak)
+        return _traced(trace, given, peak, slo)
     return Demand(
         None if rate is None else _number(rate, "rate", 1e-9, _MOST_RATE),
         None if users is None else float(whole_number(users, "users")),
@@ -159,15 +231,23 @@ def read_demand(given: dict[str, Any]) -> Demand:
     )
 
 
-def _traced(trace: Trace, given: dict[str, Any], peak: float) -> Demand:
+def _traced(trace: Trace, given: dict[str, Any], peak: float, slo: Sequence[Objective]) -> Demand:
     for key in ("users", "isl", "osl", "cv"):
         if given.get(key) is not None:
             raise InputError(f"{key} and trace exclude each other: the trace has its own")
-    summary = summarise(trace)
-    if summary.rate_req_s is None:
+    duration = trace.time[-1]
+    if not duration:
         raise WorkloadError(f"{trace.name}: all requests come at one moment, which is no rate")
-    rate = summary.rate_req_s if given.get("rate") is None else _number(given["rate"], "rate", 1e-9, _MOST_RATE)
-    return Demand(rate, None, peak, *trace.lengths(), arrival_cv=summary.gap_cv or 0.0, trace=trace)
+    isl, osl = trace.lengths()
+    own = (len(trace) - 1) / duration
+    rate = own if given.get("rate") is None else _number(given["rate"], "rate", 1e-9, _MOST_RATE)
+    limits = {metric: max((o.limit for o in slo if o.metric == metric), default=0.0) for metric in METRICS}
+    turn = limits["e2el"] or limits["ttft"] + limits["tpot"] * osl.mean or _UNHURRIED / _TURNS
+    speed = peak * rate / own
+    span = min(max(_TURNS * turn * speed, _FEW / own), duration)  # on the clock of the trace
+    window = busiest(trace, span)
+    top = max(window.rate / own, 1.0) if span < duration else 1.0
+    return Demand(rate, None, peak * top, isl, osl, window.gap_cv, trace, span, speed)
 
 
 def _parsed(value: Any) -> Length:

@@ -6,19 +6,22 @@
 
 In pools the first token comes from the prefill replica, so the transfer delays the second one and counts in the TPOT,
 as in the simulator. No prompt disturbs a decode step.
+
+Steps that take F times as long at a rate λ are steps of the expected length at a rate F·λ, on a clock that runs F times
+as fast: so the load that a replica bears where its times stand at any place of their interval needs no other table.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rooflinekit.decision.planning.curve import tabulate
 from rooflinekit.decision.planning.demand import Demand
-from rooflinekit.decision.planning.objective import Felt, Objective, slowest
+from rooflinekit.decision.planning.objective import Feels, Felt, Objective, missed, slowest
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, Times
@@ -30,30 +33,14 @@ from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import NOTHING, Time
 
 __all__ = [
-    "Ability",
-    "DecodePool",
-    "Option",
-    "Part",
-    "PrefillPool",
-    "Replica",
-    "Reserve",
-    "ability",
-    "bears",
-    "feel",
-    "lay_out",
-    "link_seconds",
-    "pool_ability",
-    "retuned",
-    "shared_out",
-    "working_replicas",
-]
+    "Ability", "DecodePool", "Option", "Part", "PrefillPool", "Replica", "Reserve", "ability", "feel", "holds",
+    "lay_out", "link_seconds", "loaded_feels", "pool_of", "retuned", "shared_out", "working_replicas",
+]  # fmt: skip
 
 _GRID = 16  # loads between which the first violation is looked for
 _CLOSE = 1e-4  # relative: a bisection of a rate ends
 _REACH = 1.05  # of the room: lower limits of sequences leave a little more of it
 _LIGHT = 1e-3  # of the knee: a load at which nobody waits
-
-_FULL = 1.0 - 1e-4  # of the knee
 _ROUNDING = 1e-9
 
 
@@ -89,6 +76,14 @@ class Replica:
         """The closed form at this load, from the table."""
         return answer_load(self.predictor, demand.question(load), self.times)
 
+    def knee(self, demand: Demand) -> float:
+        """Requests a second of a full batch."""
+        return float(self.answer(demand, 1e-9).loaded.knee)
+
+    def feel(self, demand: Demand, load: float) -> Felt:
+        """The latencies at this load."""
+        return feel(self.answer(demand, load))
+
 
 def lay_out(model: str, gpu: str, scenario: dict[str, Any], demand: Demand, calibration: str | None) -> Replica:
     """Resolve a deployment and tabulate its times.
@@ -109,11 +104,9 @@ def retuned(replica: Replica, setting: dict[str, Any], demand: Demand) -> Replic
     plan = replica.resolved.plan
     chosen = replace(plan.deployment.settings, **setting)
     plan = replace(plan, deployment=replace(plan.deployment, settings=chosen))
-    predictor = Predictor.of(plan)
-    resolved = replace(replica.resolved, predictor=predictor)
-    same = plan.token_budget == replica.resolved.plan.token_budget
-    room = _room(predictor, demand)
-    if same and room <= replica.reach:
+    resolved = replace(replica.resolved, predictor=Predictor.of(plan))
+    room = _room(resolved.predictor, demand)
+    if plan.token_budget == replica.resolved.plan.token_budget and room <= replica.reach:
         return replace(replica, scenario=replica.scenario | setting, resolved=resolved, room=room)
     return _tabulated(replica.scenario | setting, resolved, demand)
 
@@ -139,10 +132,33 @@ def _room(predictor: Predictor, demand: Demand) -> float:
 
 
 def feel(answer: LoadAnswer) -> Felt:
-    """The latencies of an answer, as objectives read them."""
+    """The latencies of an answer, as objectives read them, with their calibrated intervals."""
     loaded: Loaded = answer.loaded
     means = {"ttft": float(loaded.ttft.expected), "tpot": float(loaded.tpot.expected), "e2el": float(loaded.e2e)}
-    return Felt(means, answer.times, bool(loaded.stable))
+    tpot = _span(loaded.tpot)
+    ttft = _span(loaded.ttft) if loaded.stable else tpot
+    first = means["ttft"] / means["e2el"] if loaded.stable else 0.0
+    whole = (first * ttft[0] + (1.0 - first) * tpot[0], first * ttft[1] + (1.0 - first) * tpot[1])
+    spans = {"ttft": ttft, "tpot": tpot, "e2el": whole} if tpot != _NONE or ttft != _NONE else {}
+    return Felt(means, answer.times, bool(loaded.stable), spans)
+
+
+_NONE = (1.0, 1.0)
+
+
+def _span(time: Time) -> tuple[float, float]:
+    """Ends of the 90 % interval over the expected time."""
+    expected = float(time.expected)
+    return (float(time.low) / expected, float(time.high) / expected) if expected else _NONE
+
+
+def loaded_feels(bearer: Replica | PrefillPool | DecodePool, demand: Demand, load: float) -> Feels:
+    """What is felt at this load where steps take a factor times as long."""
+
+    def feels(factor: float) -> Felt:
+        return bearer.feel(demand, load if demand.closed else load * factor).stretched(factor)
+
+    return feels
 
 
 @dataclass(frozen=True)
@@ -158,70 +174,46 @@ class Ability:
     regained: bool = False
 
 
-def ability(replica: Replica, demand: Demand, slo: tuple[Objective, ...]) -> Ability:
-    """The largest load within every objective, below the first violation."""
+def ability(
+    bearer: Replica | PrefillPool | DecodePool, demand: Demand, slo: Sequence[Objective], deviations: float = 0.0
+) -> Ability:
+    """The largest load below the first violation of an objective, found on a grid and then by bisection.
 
-    def feels(load: float) -> Felt:
-        return feel(replica.answer(demand, load))
-
-    if demand.closed:
-        return _users(feels, demand, slo)
-    knee = float(replica.answer(demand, 1e-9).loaded.knee)
-    demand = demand.thinned(demand.peak_load // knee)  # no fewer replicas than that
-    return first_violation(feels, knee * (1.0 - _CLOSE), slo, "knee")
-
-
-def first_violation(feels: Callable[[float], Felt], most: float, slo: tuple[Objective, ...], ceiling: str) -> Ability:
-    """The largest rate up to `most` below which no objective fails, on a grid and then by bisection.
-
-    Latencies grow with the rate, so there is one such rate; where jumps of the step times break that within a cell of
-    the grid, the answer is still a rate that meets the objectives.
+    Latencies grow with the load, so there is one such load; where jumps of the step times break that within a cell of
+    the grid, the answer is still a load that meets the objectives. deviations: at which place of the calibrated
+    interval the steps stand, as in `missed`. A pool answers for the objectives that it has a part in.
     """
+    if not isinstance(bearer, Replica):
+        own = "ttft" if isinstance(bearer, PrefillPool) else "tpot"
+        slo = tuple(each for each in slo if each.metric in (own, "e2el"))
+    if demand.closed:
+        most = int(demand.peak_load)
+        grid = [float(n) for n in sorted({min(round(1.25**k), most) for k in range(90) if 1.25 ** (k - 1) <= most})]
+    else:
+        knee = bearer.knee(demand)
+        demand = demand.thinned(demand.peak_load // knee)  # no fewer replicas than that
+        grid = [knee * (1.0 - _CLOSE) * max(step / _GRID, _LIGHT) for step in range(_GRID + 1)]
 
-    def broken(load: float) -> list[str]:
-        return _broken(feels(load), slo)
+    def fails(load: float) -> tuple[Objective, ...]:
+        return missed(loaded_feels(bearer, demand, load), slo, deviations)
 
-    grid = [most * max(step / _GRID, _LIGHT) for step in range(_GRID + 1)]
-    failing = [bool(broken(load)) for load in grid]
-    if not any(failing):
-        return Ability(most, (ceiling,))
-    at = failing.index(True)
-    if at == 0:
-        return Ability(0.0, tuple(broken(grid[0])))
-    low, high = grid[at - 1], grid[at]
-    while high - low > _CLOSE * high:
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if broken(middle) else (middle, high)
-    return Ability(low, tuple(broken(high)), regained=not all(failing[at:]))
-
-
-def _broken(felt: Felt, slo: tuple[Objective, ...]) -> list[str]:
-    return [str(each) for each in slo if not each.met(felt)]
-
-
-def bears(replica: Replica, load: float, demand: Demand, slo: tuple[Objective, ...]) -> bool:
-    """Whether a replica meets every objective at this load: if not, its ability is below."""
-    return not _broken(feel(replica.answer(demand.thinned(demand.peak_load // max(load, 1e-9)), load)), slo)
-
-
-def _users(feels: Callable[[float], Felt], demand: Demand, slo: tuple[Objective, ...]) -> Ability:
-    """The same for whole users, of whom there are no more than the traffic has."""
-
-    def broken(users: int) -> list[str]:
-        return _broken(feels(float(users)), slo)
-
-    most = int(demand.peak_load)
-    grid = sorted({min(round(1.25**step), most) for step in range(90) if 1.25 ** (step - 1) <= most})
-    at = next((place for place, users in enumerate(grid) if broken(users)), None)
+    at = next((place for place, load in enumerate(grid) if fails(load)), None)
     if at is None:
-        return Ability(float(most), ("users",))
+        return Ability(grid[-1], ("users",) if demand.closed else ("knee",))
     if at == 0:
-        return Ability(0.0, tuple(broken(1)))
+        return Ability(0.0, tuple(map(str, fails(grid[0]))))
     low, high = grid[at - 1], grid[at]
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if broken(middle) else (middle, high)
-    return Ability(float(low), tuple(broken(high)))
+    while high - low > (1.0 if demand.closed else _CLOSE * high):
+        middle = float((low + high) // 2.0) if demand.closed else (low + high) / 2.0
+        low, high = (low, middle) if fails(middle) else (middle, high)
+    further = not demand.closed and not all(map(fails, grid[at + 1 :])) if not deviations else False
+    return Ability(low, tuple(map(str, fails(high))), further)
+
+
+def holds(replica: Replica, load: float, demand: Demand, slo: Sequence[Objective], deviations: float) -> bool:
+    """Whether a replica meets every objective at this load: if not, its ability is below."""
+    seen = demand.thinned(demand.peak_load // max(load, 1e-9))
+    return not missed(loaded_feels(replica, seen, load), slo, deviations)
 
 
 @dataclass(frozen=True)
@@ -251,10 +243,11 @@ class PrefillPool:
     def feel(self, demand: Demand, rate: float) -> Felt:
         """Latencies up to the first token, at this rate on each replica; TPOT is 0."""
         alone, traffic = self.prompt, demand.traffic
+        spans = dict.fromkeys(("ttft", "e2el"), _span(alone)) if _span(alone) != _NONE else {}
         request = self.replica.predictor.plan.costs.request
         busy = rate / self.knee(demand)
         if busy >= 1.0:
-            return Felt({}, Spread(_never, _never, _never), stable=False)
+            return _endless(spans)
         variation = float(traffic.arrival_cv**2 + traffic.isl_cv**2) / 2.0
         wait = busy / (1.0 - busy) * variation / self.knee(demand)
         wait += (1.0 - 1.0 / self.lanes) * min(rate * self.together, 1.0) * self.together / 2.0  # the pass under way
@@ -265,7 +258,12 @@ class PrefillPool:
             rate=rate, knee=self.knee(demand), queue=wait, ahead=wait, late=0.0, first=alone, busy=busy, stable=1.0,
             together=0.0, shared=Shared(NOTHING, alone, alone, request, mixes=False),
         )  # fmt: skip
-        return Felt({"ttft": ttft, "tpot": 0.0, "e2el": ttft}, spread(loaded, traffic, closed=False))
+        means = {"ttft": ttft, "tpot": 0.0, "e2el": ttft}
+        return Felt(means, spread(loaded, traffic, closed=False), spans=spans)
+
+
+def _endless(spans: dict[str, tuple[float, float]]) -> Felt:
+    return Felt({}, Spread(_never, _never, _never), stable=False, spans=spans)
 
 
 def _never(share: float) -> float:
@@ -279,14 +277,14 @@ class DecodePool:
     replica: Replica
     transfer: float
 
-    def times(self, running: Numeric) -> Shared:
-        """Shared times without prompts."""
-        shared = self.replica.times(running)
-        return Shared(shared.step, NOTHING, NOTHING, 0.0, shared.mixes)
-
     def answer(self, demand: Demand, rate: float) -> LoadAnswer:
         """The closed form without prompts."""
-        return answer_load(self.replica.predictor, demand.question(rate), self.times)
+
+        def times(running: Numeric) -> Shared:
+            shared = self.replica.times(running)
+            return Shared(shared.step, NOTHING, NOTHING, 0.0, shared.mixes)
+
+        return answer_load(self.replica.predictor, demand.question(rate), times)
 
     def knee(self, demand: Demand) -> float:
         """Requests a second of a full batch."""
@@ -297,17 +295,14 @@ class DecodePool:
         felt = feel(self.answer(demand, rate))
         if not felt.stable:
             return felt
-        steps = max(demand.osl.mean - 1.0, 1.0)
-        late = felt.means["ttft"] + self.transfer
-        tpot = felt.means["tpot"] + late / steps
-        inner = felt.times
+        steps, inner, late = max(demand.osl.mean - 1.0, 1.0), felt.times, felt.means["ttft"] + self.transfer
 
         def later(share: float) -> Numeric:
             return inner.tpot(share) + (inner.ttft(share) + self.transfer) / steps
 
-        after = felt.means["e2el"] + self.transfer
+        means = {"ttft": 0.0, "tpot": felt.means["tpot"] + late / steps, "e2el": felt.means["e2el"] + self.transfer}
         times = Spread(lambda share: 0.0, later, lambda share: inner.e2e(share) + self.transfer)
-        return Felt({"ttft": 0.0, "tpot": tpot, "e2el": after}, times)
+        return Felt(means, times, spans=felt.spans)
 
 
 def link_seconds(prefill: Replica, demand: Demand) -> float:
@@ -321,21 +316,16 @@ def link_seconds(prefill: Replica, demand: Demand) -> float:
     return demand.isl.mean * each / bandwidth if bandwidth else math.inf
 
 
-def pool_ability(pool: PrefillPool | DecodePool, demand: Demand, slo: tuple[Objective, ...]) -> Ability:
-    """The largest rate of one replica of a pool within the objectives that it has a part in."""
-    own = "ttft" if isinstance(pool, PrefillPool) else "tpot"
-    mine = tuple(each for each in slo if each.metric in (own, "e2el"))
-    knee = pool.knee(demand)
-    seen = demand.thinned(demand.peak_load // knee)
-    feels: Callable[[float], Felt] = lambda rate: pool.feel(seen, rate)  # noqa: E731
-    return first_violation(feels, knee * _FULL, mine, "knee")
-
-
 def joined(first: Felt, after: Felt) -> Felt:
     """Both parts of a request together; deviations of the end-to-end time add as squares."""
+    spans = {"ttft": first.spans["ttft"], "tpot": after.spans["tpot"]} if first.spans and after.spans else {}
     if not (first.stable and after.stable):
-        return Felt({}, Spread(_never, _never, _never), stable=False)
+        return _endless(spans | ({"e2el": spans["tpot"]} if spans else {}))
     mean = first.means["ttft"] + after.means["e2el"]
+    if spans:
+        share = first.means["ttft"] / mean
+        low, high = (share * a + (1.0 - share) * b for a, b in zip(spans["ttft"], spans["tpot"], strict=True))
+        spans["e2el"] = (low, high)
 
     def whole(share: float) -> float:
         parts = (first.times.ttft(share) - first.means["ttft"], after.times.e2e(share) - after.means["e2el"])
@@ -343,7 +333,7 @@ def joined(first: Felt, after: Felt) -> Felt:
         return mean + math.copysign(math.sqrt(abs(square)), square)
 
     means = {"ttft": first.means["ttft"], "tpot": after.means["tpot"], "e2el": mean}
-    return Felt(means, Spread(first.times.ttft, after.times.tpot, whole))
+    return Felt(means, Spread(first.times.ttft, after.times.tpot, whole), spans=spans)
 
 
 @dataclass(frozen=True)
@@ -402,6 +392,17 @@ class Part:
         return max(each, 1.0) if demand.closed else each
 
 
+def pool_of(part: Part, demand: Demand, first: Replica | None = None) -> Replica | PrefillPool | DecodePool:
+    """What bears the load of a part; `first` is the replica of the prefill pool."""
+    match part.role:
+        case "prefill":
+            return PrefillPool.of(part.replica, demand)
+        case "decode":
+            return DecodePool(part.replica, link_seconds(first or part.replica, demand))
+        case _:
+            return part.replica
+
+
 @dataclass(frozen=True)
 class Option:
     """One plan, not yet priced: its parts, and what users feel at the peak."""
@@ -414,25 +415,44 @@ class Option:
         """Accelerators in all."""
         return sum(part.gpus for part in self.parts)
 
-    def feel(self, demand: Demand) -> Felt:
-        """Latencies at the peak; of a mixed fleet those of the slower kind."""
-        if self.kind == "disaggregated":
-            first, after = self.parts
-            prefill = PrefillPool.of(first.replica, demand).feel(first.seen(demand), first.load(demand))
-            decode = DecodePool(after.replica, link_seconds(first.replica, demand))
-            return joined(prefill, decode.feel(after.seen(demand), after.load(demand)))
-        return slowest([feel(part.replica.answer(part.seen(demand), part.load(demand))) for part in self.parts])
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its accelerators."""
+        return tuple(dict.fromkeys(part.replica.gpu for part in self.parts))
+
+    def bearers(self, demand: Demand) -> list[Replica | PrefillPool | DecodePool]:
+        """What bears the load of each part."""
+        return [pool_of(part, demand, self.parts[0].replica) for part in self.parts]
+
+    def feels(self, demand: Demand) -> Feels:
+        """Latencies at the peak, by how many times as long as expected the steps take; of two kinds the slower."""
+        seen = [
+            loaded_feels(bearer, part.seen(demand), part.load(demand))
+            for part, bearer in zip(self.parts, self.bearers(demand), strict=True)
+        ]
+
+        def feels(factor: float) -> Felt:
+            felts = [each(factor) for each in seen]
+            return joined(*felts) if self.kind == "disaggregated" else slowest(felts)
+
+        return feels
 
     def grown(self, more: int = 1) -> Option:
         """With more working replicas: of the part that the objectives load most."""
         fullest = max(self.parts, key=lambda part: part.share / (part.working * max(part.ability.load, 1e-30)))
         grown = [replace(part, working=part.working + more) if part is fullest else part for part in self.parts]
-        if self.kind != "mixed":
-            return replace(self, parts=tuple(grown))
-        return replace(self, parts=shared_out(grown))
+        return replace(self, parts=shared_out(grown) if self.kind == "mixed" else tuple(grown))
+
+    def sized(self, demand: Demand, slo: Sequence[Objective], reserve: Reserve, deviations: float) -> Option:
+        """The same deployments, as many as carry the traffic at another place of the interval; one kind of each."""
+        parts = []
+        for part, bearer in zip(self.parts, self.bearers(demand), strict=True):
+            able = ability(bearer, demand, slo, deviations)
+            parts.append(replace(part, ability=able, working=working_replicas(able, demand, reserve)))
+        return replace(self, parts=tuple(parts))
 
 
-def shared_out(parts: list[Part]) -> tuple[Part, ...]:
+def shared_out(parts: Sequence[Part]) -> tuple[Part, ...]:
     """Traffic in proportion to what the working replicas of each part bear."""
     whole = sum(part.working * part.ability.load for part in parts)
     return tuple(replace(part, share=part.working * part.ability.load / whole) for part in parts)

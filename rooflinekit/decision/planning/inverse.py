@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from typing import Any
@@ -100,67 +100,99 @@ def last_before_violation(good: Test, low: int, high: int) -> tuple[int | None, 
     return found, again or within
 
 
-def resolved_of(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any]) -> Resolved:
-    """The deployment that the keywords describe."""
-    return resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), given.get("calibration"))
+@dataclass(frozen=True)
+class _Asked:
+    """One deployment, the objectives on it, and the question as it was put."""
 
+    resolved: Resolved
+    slo: tuple[Objective, ...]
+    scenario: dict[str, Any]
 
-def refuse_percentiles(slo: tuple[Objective, ...]) -> None:
-    """Raise InputError for an objective on a percentile."""
-    for each in slo:
-        if each.share is not None:
-            raise InputError(f"{each}: a static batch has no percentiles; leave {each.statistic} out, or ask for rate")
+    @classmethod
+    def static(
+        cls, model: str | PathLike[str], gpu: str | PathLike[str], slo: tuple[Objective, ...], given: dict[str, Any]
+    ) -> _Asked:
+        """A question about a static batch. Raises InputError for an objective on a percentile."""
+        for each in slo:
+            if each.share is not None:
+                what = f"leave {each.statistic} out, or ask for rate"
+                raise InputError(f"{each}: a static batch has no percentiles; {what}")
+        deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
+        resolved = resolve(model, gpu, deployment, given.get("calibration"))
+        return cls(resolved, slo, {"model": str(model), "gpu": str(gpu), **given})
 
+    @property
+    def predictor(self) -> Predictor:
+        """The plan with its memory."""
+        return self.resolved.predictor
 
-def static_times(predictor: Predictor, work: Workload) -> dict[str, Time]:
-    """TTFT, TPOT and the time of a whole request."""
-    ttft, tpot = predictor.ttft(work), predictor.tpot(work)
-    return {"ttft": ttft, "tpot": tpot, "e2el": ttft.plus(tpot, work.osl - 1.0)}
+    def times(self, work: Workload) -> dict[str, Time]:
+        """TTFT, TPOT and the time of a whole request."""
+        ttft, tpot = self.predictor.ttft(work), self.predictor.tpot(work)
+        return {"ttft": ttft, "tpot": tpot, "e2el": ttft.plus(tpot, work.osl - 1.0)}
 
+    def at(self, work: Workload) -> dict[str, float]:
+        """The same in ms."""
+        return {f"{key}_ms": float(time.expected) * 1e3 for key, time in self.times(work).items()}
 
-def meets(predictor: Predictor, work: Workload, slo: tuple[Objective, ...]) -> NDArray[np.bool_]:
-    """Whether every objective holds; an array where the workload is one."""
-    times = static_times(predictor, work)
-    met = [np.asarray(times[each.metric].expected) <= each.limit for each in slo]
-    return np.asarray(np.logical_and.reduce(np.broadcast_arrays(True, *met)), bool)
+    def meets(self, work: Workload) -> NDArray[np.bool_]:
+        """Whether every objective holds; an array where the workload is one."""
+        times = self.times(work)
+        met = [np.asarray(times[each.metric].expected) <= each.limit for each in self.slo]
+        return np.asarray(np.logical_and.reduce(np.broadcast_arrays(True, *met)), bool)
 
+    def missed(self, work: Workload) -> list[str]:
+        """Objectives that fail."""
+        times = self.times(work)
+        return [str(each) for each in self.slo if float(times[each.metric].expected) > each.limit]
 
-def missed(predictor: Predictor, work: Workload, slo: tuple[Objective, ...]) -> list[str]:
-    """Objectives that fail."""
-    times = static_times(predictor, work)
-    return [str(each) for each in slo if float(times[each.metric].expected) > each.limit]
+    def largest(self, name: str, unit: str, found: tuple[int, bool], work: Workload, stops: list[str]) -> Solution:
+        """The largest value of a static batch, and what stops more."""
+        value, at = found[0], self.at(work)
+        inside = f"batch {work.batch:.0f}, {work.isl:,.0f} tokens in, {work.osl:,.0f} out"
+        answer = (
+            f"The largest {name} is {value:,}: {' and '.join(stops)} stops more. "
+            f"There ({inside}) TTFT is {format_time(at['ttft_ms'] / 1e3)} and TPOT "
+            f"{format_time(at['tpot_ms'] / 1e3)}."
+        )
+        return self.solution(name, float(value), unit, answer, tuple(stops), at, found[1])
 
+    def solution(  # noqa: PLR0913, PLR0917 - the fields of an answer
+        self, what: str, value: float, unit: str, answer: str, binds: tuple[str, ...], at: dict[str, float],
+        regained: bool = False,
+    ) -> Solution:  # fmt: skip
+        """Put an answer together; a larger value that is good again is said."""
+        if regained:
+            answer += " Larger values meet the objectives again, but one below them does not: they are not counted on."
+        plan, slo = self.resolved.plan, tuple(map(str, self.slo))
+        return Solution(
+            __version__, what, value, unit, answer, plan.model.name, plan.system.accelerator.name, slo, binds, at,
+            regained, self.scenario, self.resolved.warnings,
+        )  # fmt: skip
 
-def make_solution(  # noqa: PLR0913, PLR0917 - the fields of an answer
-    resolved: Resolved,
-    what: str,
-    value: float,
-    unit: str,
-    answer: str,
-    slo: tuple[Objective, ...],
-    binds: tuple[str, ...],
-    at: dict[str, float],
-    regained: bool = False,
-) -> Solution:
-    """Put an answer together; a larger value that is good again is said."""
-    if regained:
-        answer += " Larger values meet the objectives again, but one below them does not: they are not counted on."
-    plan = resolved.plan
-    return Solution(
-        version=__version__,
-        what=what,
-        value=value,
-        unit=unit,
-        answer=answer,
-        model=plan.model.name,
-        gpu=plan.system.accelerator.name,
-        subject_to=tuple(map(str, slo)),
-        binds=binds,
-        at=at,
-        regained=regained,
-        scenario={},
-        warnings=resolved.warnings,
-    )
+    def no_room(self, tokens: float, batch: int = 1) -> DoesNotFitError:
+        """Why not one such batch fits."""
+        plan = self.resolved.plan
+        held = self.predictor.memory.evaluate(float(batch), tokens, 1.0)
+        return DoesNotFitError(
+            f"no solution: {plan.model.name} on {plan.deployment.gpus} x {plan.system.accelerator.name} has no room "
+            f"for {batch} sequence{'s' if batch > 1 else ''} of {tokens:,.0f} tokens (weights take "
+            f"{float(held.weight_bytes) / 1e9:.1f} of {float(held.capacity_bytes) / 1e9:.1f} GB a GPU); raise tp"
+        )
+
+    def no_solution(self, where: str, work: Workload) -> InfeasibleError:
+        """Why even the least fails, and whether the datasheet allows it."""
+        times, words = self.times(work), []
+        for each in self.slo:
+            time, bound = (float(getattr(times[each.metric], part)) * 1e3 for part in ("expected", "bound"))
+            if time <= each.limit * 1e3:
+                continue
+            reach = (
+                "so no engine can do it" if bound > each.limit * 1e3 else "so it is not out of reach of the hardware"
+            )
+            words.append(f"{each.metric.upper()} is {time:.4g} ms (datasheet bound {bound:.4g} ms, {reach})")
+        asked = ", ".join(map(str, self.slo))
+        return InfeasibleError(f"no solution: already with {where} {' and '.join(words)}; {asked} asked")
 
 
 def largest(
@@ -194,93 +226,43 @@ def largest(
     given = read(LoadCase if what in ("rate", "users") else StaticCase, scenario)
     if what in ("rate", "users"):
         return _under_load(what, str(model), str(gpu), slo, given)
-    refuse_percentiles(slo)
-    resolved = resolved_of(model, gpu, given)
-    work = read_workload(given)[0]
-    found = _batch(resolved, work, slo) if what == "batch" else _context(resolved, work, slo)
-    return replace(found, scenario={"model": str(model), "gpu": str(gpu), **given})
+    asked, work = _Asked.static(model, gpu, slo, given), read_workload(given)[0]
+    return _batch(asked, work) if what == "batch" else _context(asked, work)
 
 
-def _batch(resolved: Resolved, work: Workload, slo: tuple[Objective, ...]) -> Solution:
-    predictor = resolved.predictor
-    room = int(predictor.memory.max_batch(work.isl + work.osl, work.isl - work.cached))
+def _batch(asked: _Asked, work: Workload) -> Solution:
+    room = int(asked.predictor.memory.max_batch(work.isl + work.osl, work.isl - work.cached))
     if room < 1:
-        raise DoesNotFitError(_no_room(resolved, float(work.isl + work.osl)))
-    value, again = last_before_violation(lambda n: meets(predictor, replace(work, batch=n), slo), 1, room)
+        raise asked.no_room(float(work.isl + work.osl))
+    value, again = last_before_violation(lambda n: asked.meets(replace(work, batch=n)), 1, room)
     if value is None:
-        raise _no_solution(resolved, "batch 1", replace(work, batch=1.0), slo)
-    stops = missed(predictor, replace(work, batch=value + 1.0), slo) if value < room else ["memory"]
-    return _static(resolved, "batch", "sequences", value, replace(work, batch=float(value)), slo, stops, again)
+        raise asked.no_solution("batch 1", replace(work, batch=1.0))
+    stops = asked.missed(replace(work, batch=value + 1.0)) if value < room else ["memory"]
+    return asked.largest("batch", "sequences", (value, again), replace(work, batch=float(value)), stops)
 
 
-def _context(resolved: Resolved, work: Workload, slo: tuple[Objective, ...]) -> Solution:
-    predictor, least = resolved.predictor, int(work.osl) + 1 + int(work.cached)
-    most = int(min(float(predictor.memory.max_context(1.0, 1.0)), 1e7))
+def _context(asked: _Asked, work: Workload) -> Solution:
+    memory, model, least = asked.predictor.memory, asked.resolved.plan.model, int(work.osl) + 1 + int(work.cached)
+    most = int(min(float(memory.max_context(1.0, 1.0)), 1e7))
     if most < least:
-        raise DoesNotFitError(_no_room(resolved, float(least)))
+        raise asked.no_room(float(least))
 
     def at(context: Numeric) -> Workload:
         return replace(work, isl=context - work.osl)
 
     def good(context: NDArray[np.float64]) -> NDArray[np.bool_]:
         now = at(context)
-        held = predictor.memory.evaluate(work.batch, context, now.isl - work.cached)
-        fits = np.asarray(held.fits) > 0
-        limit = predictor.plan.model.max_context
-        return fits & (context <= (limit or math.inf)) & meets(predictor, now, slo)
+        held = memory.evaluate(work.batch, context, now.isl - work.cached)
+        return (np.asarray(held.fits) > 0) & (context <= (model.max_context or math.inf)) & asked.meets(now)
 
     value, again = last_before_violation(good, least, most)
     if value is None:
-        if not bool(predictor.memory.evaluate(work.batch, float(least), 1.0).fits):
-            raise DoesNotFitError(_no_room(resolved, float(least), int(work.batch)))
-        raise _no_solution(resolved, f"a context of {least}", at(float(least)), slo)
-    stops = missed(predictor, at(value + 1.0), slo)
-    limit = predictor.plan.model.max_context
-    stops = stops or ([f"{predictor.plan.model.name}'s own maximum"] if value == limit else ["memory"])
-    return _static(resolved, "context", "tokens", value, at(float(value)), slo, stops, again)
-
-
-def _static(  # noqa: PLR0913, PLR0917 - the parts of one sentence
-    resolved: Resolved,
-    name: str,
-    unit: str,
-    value: int,
-    work: Workload,
-    slo: tuple[Objective, ...],
-    stops: list[str],
-    regained: bool,
-) -> Solution:
-    at = {f"{key}_ms": float(time.expected) * 1e3 for key, time in static_times(resolved.predictor, work).items()}
-    inside = f"batch {work.batch:.0f}, {work.isl:,.0f} tokens in, {work.osl:,.0f} out"
-    answer = (
-        f"The largest {name} is {value:,}: {' and '.join(stops)} stops more. "
-        f"There ({inside}) TTFT is {format_time(at['ttft_ms'] / 1e3)} and TPOT "
-        f"{format_time(at['tpot_ms'] / 1e3)}."
-    )
-    return make_solution(resolved, name, float(value), unit, answer, slo, tuple(stops), at, regained)
-
-
-def _no_room(resolved: Resolved, tokens: float, batch: int = 1) -> str:
-    plan, memory = resolved.plan, resolved.predictor.memory
-    held = memory.evaluate(float(batch), tokens, 1.0)
-    return (
-        f"no solution: {plan.model.name} on {plan.deployment.gpus} x {plan.system.accelerator.name} has no room for "
-        f"{batch} sequence{'s' if batch > 1 else ''} of {tokens:,.0f} tokens (weights take "
-        f"{float(held.weight_bytes) / 1e9:.1f} of {float(held.capacity_bytes) / 1e9:.1f} GB a GPU); raise tp"
-    )
-
-
-def _no_solution(resolved: Resolved, where: str, work: Workload, slo: tuple[Objective, ...]) -> InfeasibleError:
-    """Why even the least fails, and whether the datasheet allows it."""
-    times = static_times(resolved.predictor, work)
-    words = []
-    for each in slo:
-        time, bound = (float(getattr(times[each.metric], part)) * 1e3 for part in ("expected", "bound"))
-        if time <= each.limit * 1e3:
-            continue
-        verdict = "so no engine can do it" if bound > each.limit * 1e3 else "so it is not out of reach of the hardware"
-        words.append(f"{each.metric.upper()} is {time:.4g} ms (datasheet bound {bound:.4g} ms, {verdict})")
-    return InfeasibleError(f"no solution: already with {where} {' and '.join(words)}; {', '.join(map(str, slo))} asked")
+        if not bool(memory.evaluate(work.batch, float(least), 1.0).fits):
+            raise asked.no_room(float(least), int(work.batch))
+        raise asked.no_solution(f"a context of {least}", at(float(least)))
+    stops = asked.missed(at(value + 1.0))
+    stops = stops or [f"{model.name}'s own maximum" if value == model.max_context else "memory"]
+    return asked.largest("context", "tokens", (value, again), at(float(value)), stops)
 
 
 def _under_load(what: str, model: str, gpu: str, slo: tuple[Objective, ...], given: dict[str, Any]) -> Solution:
@@ -305,8 +287,8 @@ def _under_load(what: str, model: str, gpu: str, slo: tuple[Objective, ...], giv
     number = f"{able.load:,.0f}" if demand.closed else f"{able.load:,.4g}"
     named = f"number of users is {number}" if demand.closed else f"rate is {number} {demand.unit}"
     answer = f"The largest {named}: {' and '.join(stops)} stops more."
-    found = make_solution(replica.resolved, what, able.load, demand.unit, answer, slo, stops, at, able.regained)
-    return replace(found, scenario={"model": model, "gpu": gpu, **given})
+    asked = _Asked(replica.resolved, slo, {"model": model, "gpu": gpu, **given})
+    return asked.solution(what, able.load, demand.unit, answer, stops, at, able.regained)
 
 
 def required_bandwidth(
@@ -323,48 +305,34 @@ def required_bandwidth(
     >>> solved.value > 2e12, solved.value < 3.35e12  # 23.6 GB in 10 ms
     (True, True)
     """
-    slo = parse_objectives(subject_to)
-    refuse_percentiles(slo)
     given = read(StaticCase, scenario)
-    resolved = resolved_of(model, gpu, given)
-    work = read_workload(given)[0]
-    now = float(resolved.plan.system.accelerator.memory_bandwidth)
+    asked = _Asked.static(model, gpu, parse_objectives(subject_to), given)
+    work, now = read_workload(given)[0], float(asked.resolved.plan.system.accelerator.memory_bandwidth)
+    words = ", ".join(map(str, asked.slo))
 
-    def good(bandwidth: float) -> bool:
-        return bool(meets(_with_bandwidth(resolved.predictor, bandwidth), work, slo))
+    def at(bandwidth: float) -> _Asked:
+        plan = asked.resolved.plan
+        accelerator = replace(plan.system.accelerator, memory_bandwidth=bandwidth)
+        faster = replace(plan, system=replace(plan.system, accelerator=accelerator))
+        return replace(asked, resolved=replace(asked.resolved, predictor=replace(asked.predictor, plan=faster)))
 
-    if not good(now * _FASTEST):
-        raise _no_bandwidth(resolved, work, slo, now)
     low, high = now / _FASTEST, now * _FASTEST
+    if not bool(at(high).meets(work)):
+        times = at(high).at(work)
+        left = [f"{each.metric.upper()} stays at {times[f'{each.metric}_ms']:.4g} ms"
+                for each in asked.slo if times[f"{each.metric}_ms"] > each.limit * 1e3]  # fmt: skip
+        raise InfeasibleError(
+            f"no solution: with a thousand times the bandwidth {' and '.join(left)} (arithmetic, launches and "
+            f"network), and {words} is asked"
+        )
     while high - low > 1e-9 * high:
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if good(middle) else (middle, high)
-    times = static_times(_with_bandwidth(resolved.predictor, high), work)
-    at = {f"{key}_ms": float(time.expected) * 1e3 for key, time in times.items()}
+        low, high = (low, middle) if bool(at(middle).meets(work)) else (middle, high)
     answer = (
-        f"{format_rate(high, 'B/s')} of memory bandwidth meet {', '.join(map(str, slo))}: "
-        f"{high / now:.3g} times the {format_rate(now, 'B/s')} of {resolved.plan.system.accelerator.name}."
+        f"{format_rate(high, 'B/s')} of memory bandwidth meet {words}: {high / now:.3g} times the "
+        f"{format_rate(now, 'B/s')} of {asked.resolved.plan.system.accelerator.name}."
     )
-    found = make_solution(resolved, "bandwidth", high, "B/s", answer, slo, ("memory bandwidth",), at)
-    return replace(found, scenario={"model": str(model), "gpu": str(gpu), **given})
-
-
-def _with_bandwidth(predictor: Predictor, bandwidth: float) -> Predictor:
-    plan = predictor.plan
-    accelerator = replace(plan.system.accelerator, memory_bandwidth=bandwidth)
-    return replace(predictor, plan=replace(plan, system=replace(plan.system, accelerator=accelerator)))
-
-
-def _no_bandwidth(resolved: Resolved, work: Workload, slo: tuple[Objective, ...], now: float) -> InfeasibleError:
-    times = static_times(_with_bandwidth(resolved.predictor, now * _FASTEST), work)
-    left = [
-        f"{each.metric.upper()} stays at {float(times[each.metric].expected) * 1e3:.4g} ms"
-        for each in slo if float(times[each.metric].expected) > each.limit
-    ]  # fmt: skip
-    return InfeasibleError(
-        f"no solution: with a thousand times the bandwidth {' and '.join(left)} (arithmetic, launches and network), "
-        f"and {', '.join(map(str, slo))} is asked"
-    )
+    return asked.solution("bandwidth", high, "B/s", answer, ("memory bandwidth",), at(high).at(work))
 
 
 def fewest_gpus(
@@ -413,27 +381,16 @@ def break_even_prices(
     names = [gpus] if isinstance(gpus, str) else list(gpus)
     if len(names) < 2:
         raise InputError("a break-even price needs at least two gpus to compare")
-    own = {**scenario, "mixed": False}
+    answer = plan(model, names, slo, **{**scenario, "mixed": False})
     rows: list[dict[str, Any]] = []
-    notes: list[str] = []
-    for gpu in names:
-        prices = {
-            name: price
-            for name, price in dict(scenario.get("prices") or {}).items()
-            if load_accelerator(name).value.name == load_accelerator(gpu).value.name
-        }
-        try:
-            answer = plan(model, gpu, slo, **{**own, "prices": prices})
-        except (InfeasibleError, DoesNotFitError) as error:
-            rows.append({"gpu": gpu, "gpus": None, "usd_per_gpu_hour": None, "usd_per_hour": None, "why": str(error)})
-            continue
-        known = next(iter(answer.prices.values()))
+    for gpu in (load_accelerator(name).value.name for name in names):
+        best = next((each for each in answer.candidates if each.gpu == gpu), None)
+        why = next((each.why for each in answer.refused if each.what.startswith(gpu)), "nothing carries the traffic")
+        price = answer.prices.get(gpu)
         rows.append({
-            "gpu": next(iter(answer.prices)), "gpus": answer.best.gpus,
-            "usd_per_gpu_hour": None if known is None else known["usd_per_gpu_hour"],
-            "usd_per_hour": answer.best.cost.usd_per_hour, "why": None,
+            "gpu": gpu, "gpus": best and best.gpus, "usd_per_gpu_hour": price and price["usd_per_gpu_hour"],
+            "usd_per_hour": best and best.cost.usd_per_hour, "why": None if best else why,
         })  # fmt: skip
-        notes += answer.warnings
     able = [row for row in rows if row["gpus"]]
     if len(able) < 2:
         raise InfeasibleError("no solution: " + "; ".join(f"{r['gpu']}: {r['why']}" for r in rows if r["why"]))
@@ -446,4 +403,4 @@ def break_even_prices(
         for row in able if row["break_even_usd"] is not None
     ]  # fmt: skip
     told = "; ".join(words) + "." if words else "no price is known; give one with --price"
-    return BreakEven(__version__, str(model), told, tuple(rows), tuple(dict.fromkeys(notes)))
+    return BreakEven(__version__, str(model), told, tuple(rows), answer.warnings)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
 
 from rooflinekit.model.traffic.percentiles import Spread
 from rooflinekit.model.types.errors import WorkloadError, nearest
+from rooflinekit.model.types.time import SIGMAS
 
-__all__ = ["METRICS", "Felt", "Objective", "parse_objectives", "refuse_undecoded", "slowest"]
+__all__ = [
+    "METRICS", "Feels", "Felt", "Objective", "chance", "missed", "parse_objectives", "refuse_undecoded", "slowest",
+    "slowest_factor",
+]  # fmt: skip
 
 METRICS = ("ttft", "tpot", "e2el")
 _ALIASES = {"e2e": "e2el", "latency": "e2el"}
@@ -52,11 +57,15 @@ class Objective:
 
 @dataclass(frozen=True)
 class Felt:
-    """Latencies of a load on a deployment: means and quantile functions [s]; infinite without a steady state."""
+    """Latencies of a load on a deployment: means and quantile functions [s]; infinite without a steady state.
 
-    means: dict[str, float]
+    spans: ends of the 90 % interval of each metric's mean over what is expected; without a calibration there is none.
+    """
+
+    means: Mapping[str, float]
     times: Spread
     stable: bool = True
+    spans: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def value(self, metric: str, share: float | None) -> float:
         """A mean (`share` None) or a quantile [s]."""
@@ -66,6 +75,17 @@ class Felt:
             return self.means[metric]
         quantile = {"ttft": self.times.ttft, "tpot": self.times.tpot, "e2el": self.times.e2e}[metric]
         return float(quantile(share))
+
+    def stretched(self, factor: float) -> Felt:
+        """The same with every time `factor` times as long."""
+        times = (self.times.ttft, self.times.tpot, self.times.e2e)
+        longer = Spread(*(lambda share, time=time: factor * time(share) for time in times))
+        return Felt({key: factor * mean for key, mean in self.means.items()}, longer, self.stable, self.spans)
+
+    def factor(self, metric: str, deviations: float) -> float:
+        """Times of a metric over the expected ones, so many standard deviations up the calibrated interval."""
+        low, high = self.spans.get(metric, (1.0, 1.0))
+        return float((high if deviations > 0.0 else 1.0 / low) ** (deviations / SIGMAS))
 
     def table(self, shares: Sequence[float]) -> dict[str, dict[str, float | None]]:
         """Means and percentiles of every metric [ms]; None without a steady state."""
@@ -90,7 +110,88 @@ def slowest(felts: Sequence[Felt]) -> Felt:
         lambda share: max(felt.times.tpot(share) for felt in felts),
         lambda share: max(felt.times.e2e(share) for felt in felts),
     )
-    return Felt(means, times, all(felt.stable for felt in felts))
+    ends = {key: [felt.spans[key] for felt in felts] for key in METRICS if all(key in felt.spans for felt in felts)}
+    spans = {key: (min(low for low, _ in each), max(high for _, high in each)) for key, each in ends.items()}
+    return Felt(means, times, all(felt.stable for felt in felts), spans)
+
+
+Feels = Callable[[float], Felt]
+"""Latencies of a load where every step takes a factor times as long as expected."""
+
+
+def missed(
+    feels: Feels, slo: Sequence[Objective], deviations: float = 0.0, bias: Mapping[Objective, float] | None = None
+) -> tuple[Objective, ...]:
+    """Objectives that fail where steps take as long as so many standard deviations up the calibrated interval.
+
+    bias: what a simulation gave over what the closed form gives, by objective.
+    """
+    plain = feels(1.0)
+    felts, found = {1.0: plain}, []
+    for each in slo:
+        factor = plain.factor(each.metric, deviations)
+        if factor not in felts:
+            felts[factor] = feels(factor)
+        if not each.value(felts[factor]) * (bias or {}).get(each, 1.0) <= each.limit:
+            found.append(each)
+    return tuple(found)
+
+
+def chance(feels: Feels, objective: Objective, bias: float = 1.0) -> float | None:
+    """Probability that an objective is met, from the calibrated interval of its metric; None without one.
+
+    The error of the times of one deployment is taken as one log-normal factor F on all steps, whose 90 % interval is
+    the calibrated one. Steps that take F times as long at a rate λ are those of the expected length at a rate F·λ, and
+    all times are F times as long; so the largest F that meets the limit is found on the closed form, and the
+    probability is that of a smaller one.
+
+    >>> plain = Felt({"tpot": 0.04}, Spread(float, float, float), spans={"tpot": (0.8, 1.25)})
+    >>> objective = Objective("tpot", None, 0.05)
+    >>> round(chance(plain.stretched, objective), 3)  # the limit stands at the upper end of the interval
+    0.95
+    """
+    plain = feels(1.0)
+    if objective.metric not in plain.spans:
+        return None
+    low, high = -_FAR, _FAR
+
+    def holds(deviations: float) -> bool:
+        felt = feels(plain.factor(objective.metric, deviations))
+        return objective.value(felt) * bias <= objective.limit
+
+    if not holds(low):
+        return 0.0
+    if holds(high):
+        return 1.0
+    while high - low > _NEAR:
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return NormalDist().cdf((low + high) / 2.0)
+
+
+def slowest_factor(feels: Feels, slo: Sequence[Objective]) -> float | None:
+    """How many times as long as expected steps may take before an objective fails; None where nothing within 16 does.
+
+    >>> plain = Felt({"tpot": 0.04}, Spread(float, float, float))
+    >>> round(slowest_factor(plain.stretched, [Objective("tpot", None, 0.05)]), 3)
+    1.25
+    """
+    low, high = 1.0 / _REACH, _REACH
+
+    def holds(factor: float) -> bool:
+        felt = feels(factor)
+        return all(each.met(felt) for each in slo)
+
+    if not holds(low):
+        return None
+    while high / low > 1.0 + _FINE:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+_REACH, _FINE = 16.0, 1e-3
+_FAR, _NEAR = 4.0, 0.004  # standard deviations beyond which a chance is 0 or 1; to which it is worked out
 
 
 def refuse_undecoded(slo: Sequence[Objective], osl: float) -> None:
@@ -100,23 +201,24 @@ def refuse_undecoded(slo: Sequence[Objective], osl: float) -> None:
             raise WorkloadError(f"answers of one token have no TPOT; leave {each} out, as in --slo 'p95 ttft<1s'")
 
 
-def parse_objectives(text: str) -> tuple[Objective, ...]:
+def parse_objectives(text: str | Sequence[str]) -> tuple[Objective, ...]:
     """Read objectives, comma between them: percentile (p50 to p99.9) or mean, metric, limit with its unit.
 
-    Without a percentile the mean is meant. Metrics are TTFT, TPOT and E2EL.
+    Without a percentile the mean is meant. Metrics are TTFT, TPOT and E2EL. Several texts add up.
 
-    >>> [str(objective) for objective in parse_objectives("p95 ttft<1s, tpot <= 40 ms")]
+    >>> [str(objective) for objective in parse_objectives(["p95 ttft<1s", "tpot <= 40 ms"])]
     ['p95 TTFT <= 1 s', 'mean TPOT <= 40 ms']
 
     Raises WorkloadError for anything else, and for two limits of one thing.
     """
-    found = [_objective(part.strip()) for part in text.split(",") if part.strip()]
+    whole = text if isinstance(text, str) else ", ".join(text)
+    found = list(dict.fromkeys(_objective(part.strip()) for part in whole.split(",") if part.strip()))
     if not found:
-        raise WorkloadError(f"no objective in {text!r}; {_EXAMPLE}")
+        raise WorkloadError(f"no objective in {whole!r}; {_EXAMPLE}")
     named = [(each.metric, each.share) for each in found]
     for each in found:
         if named.count((each.metric, each.share)) > 1:
-            raise WorkloadError(f"{text!r} limits {each.statistic} {each.metric.upper()} twice; keep one")
+            raise WorkloadError(f"{whole!r} limits {each.statistic} {each.metric.upper()} twice; keep one")
     return tuple(found)
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from os import PathLike
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from rooflinekit.decision.planning.confirm import Ranked, ranked, warnings
-from rooflinekit.decision.planning.cost import FleetCost, Point, Tariff, cold_start_s, cost_of, points, read_tariff
+from rooflinekit.decision.planning.confirm import Ranked, agreed, ranked, warnings
+from rooflinekit.decision.planning.cost import FleetCost, Point, cold_start_s, cost_of, points, read_tariff
 from rooflinekit.decision.planning.demand import Demand, read_demand
-from rooflinekit.decision.planning.fleet import DecodePool, Option, Part, PrefillPool, Reserve
-from rooflinekit.decision.planning.objective import parse_objectives, refuse_undecoded
-from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal, Space, search
+from rooflinekit.decision.planning.fleet import Option, Part, Replica, Reserve, ability, pool_of
+from rooflinekit.decision.planning.objective import chance, parse_objectives, refuse_undecoded, slowest_factor
+from rooflinekit.decision.planning.search import Found, Near, PlanQuestion, Progress, Refusal, Space, search
 from rooflinekit.estimation.options import keywords, read
 from rooflinekit.estimation.scenario import Plan
 from rooflinekit.model.types.answer import Answer
@@ -21,9 +21,13 @@ from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, WorkloadError
 from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs.calibration.evidence import EVIDENCE
 from rooflinekit.version import __version__
 
-__all__ = ["DEFAULT_SLO", "Candidate", "Fleet", "PlanAnswer", "plan", "read_question", "split_name"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["DEFAULT_SLO", "Candidate", "Fleet", "Median", "PlanAnswer", "plan", "read_question", "split_name"]
 
 _CLOSE = 0.005  # relative: costs this near are equal
 _FORMATS = ("weights", "kv", "activations")
@@ -36,6 +40,7 @@ _NAMES = {
 """Options whose parts have names of their own here: there may be several."""
 
 _SHARES = (0.5, 0.9, 0.95, 0.99)
+_STATISTICS = ("mean", "p50", "p95", "p99")
 DEFAULT_SLO = "p95 ttft<1s, p95 tpot<50ms"
 
 
@@ -44,8 +49,9 @@ class Fleet:
     """Replicas of one deployment. Loads are requests/s or users of one replica.
 
     scenario: keywords of `rk.estimate`; replicas: all of them, `spare` of which may fail; load: at the peak with the
-    spares down; capacity: within the objectives; knee: at any latency (None in a closed loop); utilisation: load over
-    knee; cold_start_s: weights at the stated rate.
+    spares down; capacity: within the objectives at the confidence asked for; expected_capacity: where steps take as
+    long as expected; knee: at any latency (None in a closed loop); utilisation: load over knee; headroom: of the
+    capacity; cold_start_s: weights at the stated rate.
     """
 
     role: str
@@ -56,6 +62,7 @@ class Fleet:
     share: float
     load: float
     capacity: float
+    expected_capacity: float
     knee: float | None
     utilisation: float | None
     headroom: float
@@ -69,26 +76,33 @@ class Fleet:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        return {key: getattr(self, key) for key in self.__dataclass_fields__} | {
-            "binds": list(self.binds), "gpus": self.gpus
-        }  # fmt: skip
+        return _plain(self) | {"binds": list(self.binds), "gpus": self.gpus}
+
+
+def _plain(answer: Any) -> dict[str, Any]:
+    return {each.name: getattr(answer, each.name) for each in fields(answer)}
 
 
 @dataclass(frozen=True)
 class Candidate:
     """One way to serve the traffic.
 
-    predicted, simulated: mean and percentiles of ttft_ms, tpot_ms and e2el_ms at the peak with the spares down;
-    formula_gpus: what the formula alone asked for, before the simulation; lost: why it is not the best.
+    evidence: what its times rest on; predicted, simulated: mean and percentiles of ttft_ms, tpot_ms and e2el_ms at the
+    peak with the spares down; probability: that each objective holds, None without a calibrated interval; played: which
+    requests were simulated; confirmed: whether the simulation agrees, None where there was none; formula_gpus: what the
+    formula alone asked for, before the simulation; lost: why it is not the best.
     """
 
     kind: str
     fleets: tuple[Fleet, ...]
     cost: FleetCost
+    evidence: str
     predicted: dict[str, dict[str, float | None]]
     interval: dict[str, list[float]] | None
+    probability: dict[str, float | None]
     simulated: dict[str, dict[str, float | None]] | None
     simulated_requests: int
+    played: str
     confirmed: bool | None
     formula_gpus: int
     lost: str | None = None
@@ -103,9 +117,49 @@ class Candidate:
         """Replicas in all."""
         return sum(fleet.replicas for fleet in self.fleets)
 
+    @property
+    def gpu(self) -> str:
+        """Its accelerators."""
+        return "+".join(dict.fromkeys(str(fleet.scenario["gpu"]) for fleet in self.fleets))
+
+    @property
+    def engine(self) -> str:
+        """Its engines."""
+        return "+".join(dict.fromkeys(str(fleet.scenario["engine"]) for fleet in self.fleets))
+
+    @property
+    def name(self) -> str:
+        """`11 x TP2`, or `8P TP2 + 3D TP2`."""
+        pieces = []
+        for fleet in self.fleets:
+            role = {"prefill": "P", "decode": "D"}.get(fleet.role, "")
+            formats = "".join(f" {fleet.scenario[key]}" for key in ("weights", "kv") if key in fleet.scenario)
+            sign = f"{fleet.replicas}{role}" if role else f"{fleet.replicas} x"
+            pieces.append(f"{sign} {split_name(fleet.scenario)}{formats}")
+        return " + ".join(pieces)
+
+    @property
+    def risk(self) -> tuple[str, float | None]:
+        """The objective that is most likely to fail, and the probability that it holds."""
+        known = {name: value for name, value in self.probability.items() if value is not None}
+        if known:
+            name = min(known, key=lambda name: known[name])
+            return name, known[name]
+        binds = [what for fleet in self.fleets for what in fleet.binds if what in self.probability]
+        return (binds or list(self.probability) or [""])[0], None
+
+    def latency(self, objective: str) -> float | None:
+        """What an objective is about [ms], simulated, else by the formula."""
+        statistic, metric = objective.split()[:2]
+        return (self.simulated or self.predicted)[f"{metric.lower()}_ms"].get(statistic)
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON: `scenario` and `replicas`, or `prefill` and `decode`, or `fleet`."""
-        cost = self.cost
+        cost = asdict(self.cost)
+        million = {
+            "cached_input": cost.pop("cached_input_usd"), "input": cost.pop("input_usd"),
+            "output": cost.pop("output_usd"), "all": cost.pop("million_tokens_usd"),
+        }  # fmt: skip
         row: dict[str, Any] = {"kind": self.kind, "gpus": self.gpus, "replicas": self.replicas}
         if self.kind == "aggregated":
             row |= self.fleets[0].to_dict()
@@ -113,29 +167,55 @@ class Candidate:
             row |= {fleet.role: fleet.to_dict() for fleet in self.fleets}
         else:
             row |= {"fleet": [fleet.to_dict() for fleet in self.fleets]}
-        million = {
-            "cached_input": cost.cached_input_usd, "input": cost.input_usd, "output": cost.output_usd,
-            "all": cost.million_tokens_usd,
+        own = {key: value for key, value in _plain(self).items() if key not in ("fleets", "cost")}
+        return row | cost | {"usd_per_million_tokens": million} | own
+
+    def to_row(self) -> dict[str, Any]:
+        """One flat row of a table."""
+        cost = self.cost
+        name, chance = self.risk
+        row: dict[str, Any] = {
+            "kind": self.kind, "plan": self.name, "gpu": self.gpu, "gpus": self.gpus, "replicas": self.replicas,
+            "evidence": self.evidence, "usd_per_hour": cost.usd_per_hour,
+            "cached_input_usd_per_million": cost.cached_input_usd, "input_usd_per_million": cost.input_usd,
+            "output_usd_per_million": cost.output_usd, "usd_per_million_tokens": cost.million_tokens_usd,
+            "watts": cost.watts, "joules_per_output_token": cost.joules_per_output_token,
+            "binding": name, "probability": chance,
         }  # fmt: skip
-        return row | {
-            "usd_per_hour": cost.usd_per_hour, "usd_per_million_tokens": million, "watts": cost.watts,
-            "joules_per_output_token": cost.joules_per_output_token, "output_tok_s": cost.output_tok_s,
-            "predicted": self.predicted, "interval": self.interval, "simulated": self.simulated,
-            "simulated_requests": self.simulated_requests, "confirmed": self.confirmed,
-            "formula_gpus": self.formula_gpus, "lost": self.lost,
-        }  # fmt: skip
+        row |= {f"probability {objective}": value for objective, value in self.probability.items()}
+        for kind, table in (("predicted", self.predicted), ("simulated", self.simulated)):
+            for metric in ("ttft_ms", "tpot_ms", "e2el_ms"):
+                row |= {f"{kind}_{metric}_{name}": (table or {}).get(metric, {}).get(name) for name in _STATISTICS}
+        return row | {"played": self.played, "confirmed": self.confirmed, "lost": self.lost}
+
+
+@dataclass(frozen=True)
+class Median:
+    """The best deployment sized at a probability of one half, and what the confidence costs on top [USD/h]."""
+
+    gpus: int
+    usd_per_hour: float | None
+    confidence_gpus: int
+    confidence_usd_per_hour: float | None
 
 
 @dataclass(frozen=True)
 class PlanAnswer(Answer):
-    """A plan: the answer in words, the best candidate, all others by cost, the fronts, and what was refused."""
+    """A plan: the answer in words, the best candidate, all others by cost, the fronts, and what was refused.
+
+    confidence: probability that every objective holds; median: the fleet at one half, None without intervals;
+    stand_ins: what would have to be true for accelerators without measured kernels to win.
+    """
 
     version: str
     model: str
     traffic: dict[str, Any]
     question: str
     slo: tuple[str, ...]
+    confidence: float
     answer: str
+    median: Median | None
+    stand_ins: tuple[str, ...]
     candidates: tuple[Candidate, ...]
     pareto: tuple[Point, ...]
     refused: tuple[Refusal, ...]
@@ -145,19 +225,26 @@ class PlanAnswer(Answer):
 
     @property
     def best(self) -> Candidate:
-        """The cheapest that was not refuted."""
+        """The cheapest with measured kernels with which the simulation agrees."""
         return self.candidates[0]
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain data for JSON."""
-        return {
-            "version": self.version, "model": self.model, "traffic": self.traffic, "slo": list(self.slo),
-            "answer": self.answer, "best": self.best.to_dict(),
-            "candidates": [candidate.to_dict() for candidate in self.candidates],
-            "pareto": [point.to_dict() for point in self.pareto],
-            "refused": [refusal.to_dict() for refusal in self.refused],
-            "tried": self.tried, "prices": self.prices, "warnings": list(self.warnings),
-        }  # fmt: skip
+        several = ("candidates", "pareto", "refused")
+        data = {key: value for key, value in _plain(self).items() if key != "question"}
+        data |= {key: [each.to_dict() for each in getattr(self, key)] for key in several}
+        data |= {key: list(getattr(self, key)) for key in ("slo", "stand_ins", "warnings")}
+        return data | {"best": self.best.to_dict(), "median": asdict(self.median) if self.median else None}
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One flat row a candidate."""
+        return [{"rank": rank, **each.to_row()} for rank, each in enumerate(self.candidates, 1)]
+
+    def to_frame(self) -> pd.DataFrame:
+        """The candidates as a table."""
+        import pandas as pd  # noqa: PLC0415 - only where it is asked for
+
+        return pd.DataFrame(self.to_rows())
 
 
 def split_name(scenario: dict[str, Any]) -> str:
@@ -179,34 +266,64 @@ def deployment_name(scenario: dict[str, Any]) -> str:
     return " ".join([split_name(scenario), *(f"{key} {scenario[key]}" for key in _FORMATS if key in scenario)])
 
 
-def answer_in_words(best: Candidate, demand: Demand, reserve: Reserve) -> str:
-    """The answer as a sentence or four, with the arithmetic that leads to it."""
+def answer_in_words(best: Candidate, question: PlanQuestion, median: Median | None) -> str:
+    """The answer as a sentence or five, with the arithmetic that leads to it."""
     pieces = []
     for fleet in best.fleets:
         role = "" if fleet.role == "serve" else f"{fleet.role} "
         number = f"{fleet.replicas} {role}replica{'s' if fleet.replicas > 1 else ''}"
         pieces.append(f"{number} x {deployment_name(fleet.scenario)} on {fleet.scenario['gpu']}")
-    cost, engine = best.cost, best.fleets[0].scenario["engine"]
     money = "no price is known, so plans are compared by GPUs"
-    if cost.usd_per_hour is not None:
-        million = _three(cost.million_tokens_usd or 0.0)
-        money = f"${cost.usd_per_hour:,.2f} an hour, ${million} a million tokens in and out"
-    parts = [f"{best.gpus} GPU{'s' if best.gpus > 1 else ''} = {' + '.join(pieces)}, {engine}: {money}."]
-    parts += [_sizing(fleet, demand, reserve) for fleet in best.fleets]
-    if best.formula_gpus != best.gpus:
-        parts.append(
-            f"The formula alone asks for {best.formula_gpus} GPUs; simulating {best.simulated_requests:,} requests "
-            f"refutes that and confirms {best.gpus}."
-        )
-    elif best.confirmed:
-        parts.append(f"Simulating {best.simulated_requests:,} requests confirms every objective.")
-    else:
-        parts.append("No simulation has confirmed it.")
+    if best.cost.usd_per_hour is not None:
+        million = _three(best.cost.million_tokens_usd or 0.0)
+        money = f"${best.cost.usd_per_hour:,.2f} an hour, ${million} a million tokens in and out"
+    parts = [f"{_gpus(best.gpus)} = {' + '.join(pieces)}, {best.engine} ({best.evidence}): {money}."]
+    parts += [_sizing(fleet, question) for fleet in best.fleets]
+    parts.append(_agreement(best))
+    name, chance_of = best.risk
+    if chance_of is not None:
+        parts.append(f"{name} holds with a probability of {_percent(chance_of)}, the least of all objectives.")
+    if median is not None:
+        parts.append(_price_of_confidence(median, question.confidence))
     return " ".join(parts)
 
 
-def _sizing(fleet: Fleet, demand: Demand, reserve: Reserve) -> str:
+def _gpus(count: int) -> str:
+    return f"{count:,} GPU{'s' if count > 1 else ''}"
+
+
+def _percent(share: float) -> str:
+    """A probability, never rounded to certainty."""
+    return "over 99.9 %" if share > 0.999 else "under 0.1 %" if share < 0.001 else f"{share * 100:.3g} %"
+
+
+def _agreement(best: Candidate) -> str:
+    """What the simulation says of it."""
+    if best.confirmed is None:
+        return "It was not simulated: these are figures of the formula."
+    if best.formula_gpus != best.gpus:
+        return (
+            f"The formula alone asks for {_gpus(best.formula_gpus)}; the simulation of {best.played} does not agree, "
+            f"and agrees with {best.gpus:,}."
+        )
+    return f"The simulation of {best.played} agrees."
+
+
+def _price_of_confidence(median: Median, confidence: float) -> str:
+    money = ""
+    if median.usd_per_hour is not None and median.confidence_usd_per_hour is not None:
+        money = f", ${median.usd_per_hour:,.2f} an hour"
+        more = f"${median.confidence_usd_per_hour:,.2f} an hour more"
+    else:
+        more = f"{_gpus(median.confidence_gpus)} more" if median.confidence_gpus else "nothing more"
+    if not median.confidence_gpus:
+        return f"The fleet is the same at 50 % as at {confidence * 100:g} %."
+    return f"At 50 % it would be {_gpus(median.gpus)}{money}: {confidence * 100:g} % costs {more}."
+
+
+def _sizing(fleet: Fleet, question: PlanQuestion) -> str:
     """How many replicas, from what each bears."""
+    demand, reserve = question.demand, question.reserve
     working, peak, unit = fleet.replicas - fleet.spare, demand.peak_load * fleet.share, demand.unit
     role = "replica" if fleet.role == "serve" else f"{fleet.role} replica"
     if fleet.binds == ("users",):
@@ -216,10 +333,12 @@ def _sizing(fleet: Fleet, demand: Demand, reserve: Reserve) -> str:
     if reserve.headroom:
         divisor = f"({divisor} x {1.0 - reserve.headroom:g})"
     needed = max(math.ceil(peak / each - 1e-6), 1)
-    carry = "carries" if needed == 1 else "carry"
+    sure = ""
+    if fleet.expected_capacity > fleet.capacity * (1.0 + _CLOSE):
+        sure = f" with {question.confidence * 100:g} % confidence ({_three(fleet.expected_capacity)} as expected)"
     sentence = (
-        f"One {role} bears {_three(fleet.capacity)} {unit} before {limit}; "
-        f"{_three(peak)} / {divisor} = {_three(peak / each)}, so {needed} {carry} the "
+        f"One {role} bears {_three(fleet.capacity)} {unit}{sure} before {limit}; "
+        f"{_three(peak)} / {divisor} = {_three(peak / each)}, so {needed} {'carries' if needed == 1 else 'carry'} the "
         f"{'peak' if demand.peak > 1 else 'load'}"
     )
     sentence += f", {working} with what the simulation adds" if working > needed else ""
@@ -228,23 +347,38 @@ def _sizing(fleet: Fleet, demand: Demand, reserve: Reserve) -> str:
 
 def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
     """Why a candidate is not the best: which of price, use of a GPU and rounding makes it dearer."""
+    if other.confirmed is None and best.confirmed is not None:
+        asks = f"the formula alone, which is often too low, asks for {_gpus(other.gpus)}"
+        return f"not simulated, so not compared: {asks}{_at(other.cost.usd_per_hour)}"
+    if other.evidence != best.evidence:
+        return f"{other.evidence}: stands apart until its kernels are measured{_at(other.cost.usd_per_hour)}"
     mine, theirs = other.cost.usd_per_hour, best.cost.usd_per_hour
-    priced = mine is not None and theirs is not None
-    ratio = mine / theirs if mine is not None and theirs is not None else other.gpus / best.gpus
+    hours = None if mine is None or theirs is None else (mine, theirs)
+    ratio = hours[0] / hours[1] if hours else other.gpus / best.gpus
     if abs(ratio - 1.0) < _CLOSE:
-        return "costs the same; more is left to spare in the best" if priced else "as many GPUs; less to spare"
-    head = f"{ratio - 1.0:.0%} {'dearer' if priced else 'more GPUs'}" if ratio > 1 else "cheaper, but not confirmed"
+        return f"costs as much{'' if hours else ', in GPUs'}; {_spare(other, best)}"
+    head = f"{abs(ratio - 1.0):.0%} {'dearer' if ratio > 1 else 'cheaper'}" if hours else f"{ratio - 1.0:.0%} more GPUs"
     binds = dict.fromkeys(what for fleet in other.fleets for what in fleet.binds)
     use, its = demand.peak_load / best.gpus, demand.peak_load / other.gpus
     reasons = [f"a GPU carries {_three(its)} against {_three(use)} {demand.unit} ({', '.join(binds)} binds)"]
-    if priced and mine is not None and theirs is not None:
-        hours = [cost / candidate.gpus for cost, candidate in ((mine, other), (theirs, best))]
-        if abs(hours[0] / hours[1] - 1.0) > _CLOSE:
-            reasons.append(f"for ${hours[0]:.2f} against ${hours[1]:.2f} an hour")
+    if hours:
+        each = [cost / candidate.gpus for cost, candidate in zip(hours, (other, best), strict=True)]
+        if abs(each[0] / each[1] - 1.0) > _CLOSE:
+            reasons.append(f"for ${each[0]:.2f} against ${each[1]:.2f} an hour")
     idle = min(fleet.headroom for fleet in other.fleets)
     if idle > 0.1:
         reasons.append(f"{idle:.0%} of what it bears stays unused")
     return f"{head}: {', '.join(reasons)}"
+
+
+def _at(usd_per_hour: float | None) -> str:
+    return "" if usd_per_hour is None else f", ${usd_per_hour:,.2f} an hour"
+
+
+def _spare(other: Candidate, best: Candidate) -> str:
+    """What is left of what each bears, where both cost the same."""
+    mine, theirs = (min(fleet.headroom for fleet in each.fleets) for each in (other, best))
+    return f"{mine:.0%} of what it bears is left, of the best {theirs:.0%}"
 
 
 def _three(value: float) -> str:
@@ -252,7 +386,11 @@ def _three(value: float) -> str:
 
 
 def read_question(
-    model: str | PathLike[str], gpus: str | Sequence[str], slo: str, scenario: Mapping[str, Any]
+    model: str | PathLike[str],
+    gpus: str | Sequence[str],
+    slo: str | Sequence[str],
+    scenario: Mapping[str, Any],
+    progress: Progress | None = None,
 ) -> PlanQuestion:
     """Read what a plan is asked.
 
@@ -265,27 +403,24 @@ def read_question(
         given["mixed"] = False
     names = tuple(dict.fromkeys(_gpu_names((gpus,) if isinstance(gpus, str) else tuple(gpus))))
     load_model(model)
-    demand, objectives = read_demand(given), parse_objectives(slo)
+    objectives = parse_objectives(slo)
+    demand = read_demand(given, objectives)
     refuse_undecoded(objectives, demand.osl.mean)
+    money = given.get("prices"), given.get("pue", 1.0), given.get("load_gbps"), given.get("by", "cost")
     return PlanQuestion(
         model=str(model),
         demand=demand,
         slo=objectives,
         space=_space(names, given),
         reserve=_reserve(names, given),
-        tariff=_tariff(names, given),
+        tariff=read_tariff(names, *money),
         calibration=given.get("calibration"),
+        confidence=given.get("confidence", 0.9),
+        measured_only=given.get("measured_only", False),
         confirm=given.get("confirm", 3),
         seed=given.get("seed", 0),
+        progress=progress or (lambda what, number, of: None),
     )
-
-
-def _tariff(gpus: tuple[str, ...], given: dict[str, Any]) -> Tariff:
-    by = given.get("by", "cost")
-    if by not in ("cost", "gpus"):
-        raise InputError(f"by must be cost or gpus, not {by!r}")
-    tariff = read_tariff(gpus, given.get("prices", {}), given.get("pue", 1.0), given.get("load_gbps"))
-    return replace(tariff, by_gpus=by == "gpus")
 
 
 def _gpu_names(gpus: tuple[str, ...]) -> list[str]:
@@ -334,15 +469,18 @@ def _reserve(gpus: tuple[str, ...], given: dict[str, Any]) -> Reserve:
 def plan(
     model: str | PathLike[str],
     gpus: str | Sequence[str] = ("h100-sxm",),
-    slo: str | None = None,
+    slo: str | Sequence[str] | None = None,
+    *,
+    progress: Progress | None = None,
     **scenario: Unpack[Plan],
 ) -> PlanAnswer:
-    """The cheapest deployments that carry a traffic within its objectives.
+    """The cheapest deployments that carry a traffic within its objectives, with a stated probability.
 
     Args:
         model: a model's name or path.
         gpus: accelerators to choose from, names or paths, or one of them.
-        slo: objectives as `parse_objectives` reads them, such as "p95 ttft<1s, p95 tpot<40ms".
+        slo: objectives as `parse_objectives` reads them, such as "p95 ttft<1s, p95 tpot<40ms"; several add up.
+        progress: called with what is worked at, which piece it is, and of how many.
         **scenario: the options of `Plan` in docs/cli.md: traffic, search, money, reserves; None is the default.
 
     Returns:
@@ -356,7 +494,7 @@ def plan(
     >>> answer.best.gpus == answer.best.replicas, answer.best.fleets[0].scenario["tp"]
     (True, 1)
     """
-    question = read_question(model, gpus, slo or DEFAULT_SLO, scenario)
+    question = read_question(model, gpus, slo or DEFAULT_SLO, scenario, progress)
     found = search(question)
     order = ranked(question, found)
     if not order:
@@ -364,65 +502,80 @@ def plan(
     candidates = [_candidate(question, entry) for entry in order]
     best = candidates[0]
     lost = [replace(each, lost=lost_in_words(each, best, question.demand)) for each in candidates[1:]]
+    median = _median(question, order[0])
     return PlanAnswer(
         version=__version__,
         model=load_model(question.model).value.name,
         traffic=question.demand.to_dict(),
         question=str(question.demand),
         slo=tuple(map(str, question.slo)),
-        answer=answer_in_words(best, question.demand, question.reserve),
+        confidence=question.confidence,
+        answer=answer_in_words(best, question, median),
+        median=median,
+        stand_ins=tuple(_stand_ins(question, order)),
         candidates=(best, *lost),
         pareto=tuple(points([able.replica for able in found.able], question.demand, question.tariff)),
         refused=tuple(found.refused),
         tried=found.tried,
-        prices={
-            gpu: None
-            if price is None
-            else {
-                "usd_per_gpu_hour": float(price.usd_per_gpu_hour),
-                "source": price.source,
-                "low": price.low,
-                "high": price.high,
-            }
-            for gpu, price in question.tariff.prices.items()
-        },
+        prices={gpu: None if price is None else price.to_dict() for gpu, price in question.tariff.prices.items()},
         warnings=tuple(dict.fromkeys(warnings(question, found, order))),
     )
 
 
 def _nothing(question: PlanQuestion, found: Found) -> DoesNotFitError | InfeasibleError:
-    """Why there is no plan, and how near the best comes."""
+    """Why there is no plan, how near the best comes, and what stands in the way."""
     slo = ", ".join(map(str, question.slo))
-    if found.near:
-        nearest_one = min(found.near)[1]
-        return InfeasibleError(f"no deployment meets {slo}; the nearest is {nearest_one}")
+    if found.near and not found.able:
+        nearest = min(found.near, key=lambda each: max(near.over for near in each))
+        words = ", ".join(f"{near.objective} is missed with {near.seconds * 1e3:.4g} ms" for near in nearest)
+        best: dict[str, Near] = {}
+        for near in (each for several in found.near for each in several):
+            key = str(near.objective)
+            best[key] = min(best.get(key, near), near, key=lambda each: each.seconds)
+        reached = "; ".join(
+            f"{near.objective.statistic} {near.objective.metric.upper()} reaches {near.seconds * 1e3:.4g} ms on "
+            f"{near.name}, where {near.cause}" for near in best.values()
+        )  # fmt: skip
+        sure = f" with {question.confidence * 100:g} % confidence" if question.confidence != 0.5 else ""
+        near_one = f"the nearest is {nearest[0].name}: {words}"
+        return InfeasibleError(f"no deployment meets {slo}{sure} at any price; {near_one}; at best {reached}")
     if found.able:
+        what = found.refused[-1]
         limits = ", ".join(f"{most} {gpu}" for gpu, most in question.reserve.limits)
-        return InfeasibleError(
-            f"{limits} do not carry {question.demand}; {found.refused[-1].what} {found.refused[-1].why}"
-        )
+        carry = f"{limits} do not carry {question.demand}" if limits else f"nothing carries {question.demand}"
+        return InfeasibleError(f"{carry}; {what.what} {what.why}")
     tried = "; ".join(f"{each.what}: {each.why}" for each in found.refused[:3])
     return DoesNotFitError(f"no deployment holds {question.model}; {tried or 'nothing was left to try'}")
 
 
 def _candidate(question: PlanQuestion, entry: Ranked) -> Candidate:
     demand, option, played = question.demand, entry.option, entry.played
+    feels = option.feels(demand)
+    felt = feels(1.0)
+    chances = (played and played.chances) or {each: chance(feels, each) for each in question.slo}
+    spans = {f"{metric}_ms": [felt.means[metric] * end * 1e3 for end in felt.spans[metric]]
+             for metric in ("ttft", "tpot") if metric in felt.spans and felt.stable}  # fmt: skip
     return Candidate(
         kind=option.kind,
-        fleets=tuple(_fleet(question, part) for part in option.parts),
+        fleets=tuple(_fleet(question, part, option.parts[0].replica) for part in option.parts),
         cost=cost_of(option, demand, question.tariff),
-        predicted=option.feel(demand).table(_SHARES),
-        interval=_interval(option, demand),
+        evidence=entry.evidence,
+        predicted=felt.table(_SHARES),
+        interval=spans or None,
+        probability={str(each): value for each, value in chances.items()},
         simulated=None if played is None else played.felt.table(_SHARES),
         simulated_requests=0 if played is None else played.requests,
-        confirmed=None if played is None else played.confirmed,
+        played="" if played is None else played.played,
+        confirmed=None if played is None else played.agrees,
         formula_gpus=entry.formula_gpus,
     )
 
 
-def _fleet(question: PlanQuestion, part: Part) -> Fleet:
+def _fleet(question: PlanQuestion, part: Part, first: Replica) -> Fleet:
     demand, load = question.demand, part.load(question.demand)
-    knee = _knee(part, demand)
+    bearer = pool_of(part, demand, first)
+    knee = None if demand.closed else bearer.knee(demand)
+    expected = part.ability if question.confidence == 0.5 else ability(bearer, demand, question.slo)
     return Fleet(
         role=part.role,
         scenario=part.replica.scenario,
@@ -432,6 +585,7 @@ def _fleet(question: PlanQuestion, part: Part) -> Fleet:
         share=part.share,
         load=load,
         capacity=part.ability.load,
+        expected_capacity=expected.load,
         knee=knee,
         utilisation=None if knee is None else load / knee,
         headroom=1.0 - load / part.ability.load,
@@ -440,21 +594,53 @@ def _fleet(question: PlanQuestion, part: Part) -> Fleet:
     )
 
 
-def _knee(part: Part, demand: Demand) -> float | None:
-    if demand.closed:
+def _median(question: PlanQuestion, entry: Ranked) -> Median | None:
+    """The same deployments at a probability of one half, simulated where the best was."""
+    option, demand = entry.option, question.demand
+    if question.confidence == 0.5 or entry.evidence == EVIDENCE[-1] or option.kind == "mixed":
         return None
-    if part.role == "prefill":
-        return PrefillPool.of(part.replica, demand).knee(demand)
-    if part.role == "decode":
-        return DecodePool(part.replica, 0.0).knee(demand)
-    return float(part.replica.answer(demand, 1e-9).loaded.knee)
+    at_half = replace(question, confidence=0.5)
+    half = option.sized(demand, question.slo, question.reserve, 0.0)
+    if entry.played is not None:
+        half = agreed(at_half, half, option)
+    half = half if half.gpus < option.gpus else option
+    hour, whole = (question.tariff.per_hour(each) for each in (half, option))
+    more = None if hour is None or whole is None else whole - hour
+    return Median(half.gpus, hour, option.gpus - half.gpus, more)
 
 
-def _interval(option: Option, demand: Demand) -> dict[str, list[float]] | None:
-    """90 % of the means, of one deployment that serves whole requests."""
-    part = option.parts[0]
-    if option.kind != "aggregated" or part.replica.resolved.plan.calibration is None:
-        return None
-    loaded = part.replica.answer(part.seen(demand), part.load(demand)).loaded
-    times = {"ttft_ms": loaded.ttft, "tpot_ms": loaded.tpot}
-    return {key: [float(time.low) * 1e3, float(time.high) * 1e3] for key, time in times.items()}
+def _stand_ins(question: PlanQuestion, order: list[Ranked]) -> list[str]:
+    """For each accelerator without measured kernels, what would have to be true for it to win against measured ones."""
+    best, said = order[0], []
+    price = question.tariff.per_hour(best.option)
+    if best.evidence != EVIDENCE[0]:
+        return []
+    seen: set[tuple[str, ...]] = set()
+    for entry in order:
+        option = entry.option
+        if entry.evidence == EVIDENCE[0] or option.names in seen or option.kind != "aggregated":
+            continue
+        seen.add(option.names)
+        (part,) = option.parts
+        each = question.tariff.price(part.replica.gpu)
+        if price is not None and each is not None:
+            most = math.ceil(price / (each * part.replica.gpus) - 1e-9) - 1 - part.spare
+        else:
+            most = math.ceil(best.option.gpus / part.replica.gpus) - 1 - part.spare
+        name = f"{part.replica.gpu} ({entry.evidence})"
+        if most < 1:
+            said.append(f"{name} cannot win: not one replica costs less than the plan")
+            continue
+        fewer = Option("aggregated", (replace(part, working=most),))
+        feels = fewer.feels(question.demand)
+        factor = slowest_factor(feels, question.slo)
+        gpus = (most + part.spare) * part.replica.gpus
+        if factor is None:
+            said.append(f"{name} cannot win: no speed of its kernels within reach lets {_gpus(gpus)} do")
+        else:
+            money = "" if each is None else f" at ${gpus * each:,.2f} an hour"
+            said.append(
+                f"{name} wins with {_gpus(gpus)}{money} if its steps take at most {factor:.2f} times as long as "
+                "predicted without measured kernels"
+            )
+    return said

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, product
+from itertools import combinations, groupby, product
+from statistics import NormalDist
 from typing import Any
 
 from rooflinekit.decision.planning.cost import Tariff
@@ -19,22 +20,25 @@ from rooflinekit.decision.planning.fleet import (
     Replica,
     Reserve,
     ability,
-    bears,
-    feel,
+    holds,
     lay_out,
     link_seconds,
-    pool_ability,
+    loaded_feels,
     retuned,
     shared_out,
     working_replicas,
 )
-from rooflinekit.decision.planning.objective import Objective
+from rooflinekit.decision.planning.objective import Objective, missed
+from rooflinekit.estimation.results import shares_by_cause
+from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, DtypeError, WorkloadError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import MixtureOfExperts, Model
+from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs.calibration.evidence import evidence
 
-__all__ = ["Found", "PlanQuestion", "Refusal", "Space", "search", "splits"]
+__all__ = ["Able", "Found", "Near", "PlanQuestion", "Progress", "Refusal", "Space", "refused_fleet", "search", "splits"]
 
 BUDGETS = (2048, 4096, 8192, 16384)
 """Token budgets of a step that are tried beside the engine's default."""
@@ -44,6 +48,8 @@ _STAGES = (2, 4, 8)
 _DENSE, _SPARSE, _STAGED = 8, 16, 32  # accelerators of one replica at most: dense, with experts, in stages
 
 Split = dict[str, int]
+Progress = Callable[[str, int, int], None]
+"""Told what is worked at, which piece it is, and of how many."""
 
 _TRIES = 64  # replicas that are added where an objective of the whole request fails though those of its parts hold
 _ANSWER = 2.0  # tokens from which there is something to decode
@@ -51,6 +57,7 @@ _BETTER = 1.0 + 1e-3  # a setting has to bear this much more than one that was t
 _IDLE = 1e-6  # requests/s at which nobody waits
 _MIXED = 64  # replicas of one kind in a mixed fleet, from none up and from the most down
 _LONG = 256  # tokens to which the longest admitted sequence is rounded up
+_CLUSTER = 10_000  # accelerators of one fleet beyond which somebody has to say that they exist
 
 
 @dataclass(frozen=True)
@@ -92,15 +99,6 @@ class Space:
         return {key: value for key, value in shared.items() if value is not None}
 
 
-def settings(space: Space) -> Iterator[dict[str, int]]:
-    """Token budgets and limits of running sequences; the engine's own defaults first."""
-    budgets: Sequence[int | None] = space.token_budgets or (None, *BUDGETS)
-    limits: Sequence[int | None] = space.max_num_seqs or (None, *SEQUENCES)
-    for budget, limit in product(budgets, limits):
-        chosen = {"token_budget": budget, "max_num_seqs": limit}
-        yield {key: value for key, value in chosen.items() if value is not None}
-
-
 def splits(model: Model, system: System, space: Space, staged: bool = False) -> list[Split]:
     """Splits of one replica, the fewest accelerators first; whether each exists is checked when it is laid out.
 
@@ -127,7 +125,11 @@ def _powers(most: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class PlanQuestion:
-    """All that a plan is asked."""
+    """All that a plan is asked.
+
+    confidence: probability with which every objective has to hold; deviations: of the calibrated interval, the same.
+    confirm: candidates to simulate at least, beside the best of each accelerator; 0 leaves it at the formula.
+    """
 
     model: str
     demand: Demand
@@ -136,8 +138,16 @@ class PlanQuestion:
     reserve: Reserve
     tariff: Tariff
     calibration: str | None = None
-    confirm: int = 0  #: candidates to simulate
+    confidence: float = 0.5
+    measured_only: bool = False
+    confirm: int = 0
     seed: int = 0
+    progress: Progress = field(default=lambda what, number, of: None, repr=False)
+
+    @property
+    def deviations(self) -> float:
+        """Standard deviations of a normal distribution up to the confidence."""
+        return NormalDist().inv_cdf(self.confidence)
 
 
 @dataclass(frozen=True)
@@ -160,6 +170,17 @@ class Able:
     ability: Ability
 
 
+@dataclass(frozen=True)
+class Near:
+    """What an objective comes to on a deployment on which nobody waits, over its limit, and what takes the time."""
+
+    over: float
+    objective: Objective
+    name: str
+    seconds: float
+    cause: str
+
+
 @dataclass
 class Found:
     """What a search has seen: replicas that bear something, options, and refusals."""
@@ -168,7 +189,7 @@ class Found:
     options: list[Option] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     tried: int = 0
-    near: list[tuple[float, str]] = field(default_factory=list)  #: how far those without waiting miss, over the limit
+    near: list[tuple[Near, ...]] = field(default_factory=list)  #: objectives that fail without waiting, by deployment
     notes: list[str] = field(default_factory=list)
 
 
@@ -177,16 +198,29 @@ def search(question: PlanQuestion) -> Found:
 
     Raises InputError (and its kinds) for names and numbers that make no sense.
     """
-    found = Found()
+    found, space = Found(), question.space
     model = load_model(question.model).value
     longest = _longest(model, question.demand, found)
-    for gpu in question.space.gpus:
-        laid_out = list(_replicas(question, model, gpu, longest, found))
+    shared = {"max_model_len": longest} | space.fixed()
+    bases = [
+        (gpu, {key: value for key, value in ({"engine": engine, "weights": weights, "kv": kv} | shared).items()
+               if value is not None})
+        for gpu, engine, weights, kv in product(space.gpus, space.engines, space.weights, space.kv)
+    ]  # fmt: skip
+    for gpu, own in groupby(enumerate(bases), key=lambda each: each[1][0]):
+        system, laid_out = System.of(load_accelerator(gpu).value), list[Replica]()
+        for number, (_, base) in own:
+            question.progress(f"search {gpu}", number, len(bases))
+            for staged in (False,) if space.told else (False, True):  # stages where nothing else holds the model
+                seen = list(_laid_out(question, gpu, base, splits(model, system, space, staged), found))
+                laid_out += seen
+                if seen:
+                    break
         for replica in laid_out:
             _aggregated(question, replica, found)
-        if question.space.disaggregated and not question.demand.closed and question.demand.osl.mean >= _ANSWER:
+        if space.disaggregated and not question.demand.closed and question.demand.osl.mean >= _ANSWER:
             _disaggregated(question, laid_out, found)
-    if question.space.mixed:
+    if space.mixed:
         rank = question.tariff.rank
         least = min((rank(option) for option in found.options), default=(math.inf, 0))
         found.options += [mix for mix in _mixed(question, found.able) if rank(mix) < least]
@@ -210,29 +244,21 @@ def _longest(model: Model, demand: Demand, found: Found) -> int | None:
     return rounded if limit is None else min(rounded, limit)
 
 
-def _replicas(question: PlanQuestion, model: Model, gpu: str, longest: int | None, found: Found) -> Iterator[Replica]:
-    """Every split, format and engine on one accelerator that exists and holds the model, with default settings."""
-    space, system = question.space, System.of(load_accelerator(gpu).value)
-    for engine in space.engines:
-        for weights in space.weights:
-            for kv in space.kv:
-                named = {"engine": engine, "weights": weights, "kv": kv, "max_model_len": longest} | space.fixed()
-                base = {key: value for key, value in named.items() if value is not None}
-                seen = [*_laid_out(question, gpu, base, splits(model, system, space), found)]
-                if not seen and not space.told:
-                    seen = [*_laid_out(question, gpu, base, splits(model, system, space, staged=True), found)]
-                yield from seen
-
-
 def _laid_out(
-    question: PlanQuestion, gpu: str, base: dict[str, Any], chosen: list[dict[str, int]], found: Found
+    question: PlanQuestion, gpu: str, base: dict[str, Any], chosen: list[Split], found: Found
 ) -> Iterator[Replica]:
+    """Every split that exists and holds the model, with default settings."""
     for split in chosen:
         scenario = {key: value for key, value in split.items() if value > 1 or key == "tp"} | base
         try:
-            yield lay_out(question.model, gpu, scenario, question.demand, question.calibration)
+            replica = lay_out(question.model, gpu, scenario, question.demand, question.calibration)
         except (DoesNotFitError, DeploymentError, DtypeError) as error:  # a wrong name is wrong for all
             found.refused.append(Refusal(_name(gpu, scenario), str(error)))
+            continue
+        if question.measured_only and (level := evidence(replica.resolved.plan)) != "measured":
+            found.refused.append(Refusal(_name(gpu, scenario), f"{level}: its kernels are not measured"))
+        else:
+            yield replica
 
 
 def _name(gpu: str, scenario: dict[str, Any]) -> str:
@@ -242,51 +268,83 @@ def _name(gpu: str, scenario: dict[str, Any]) -> str:
 
 
 def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> None:
-    """Try all settings of a split; the one that bears most stands, the engine's defaults where nothing is better."""
+    """Try the settings of a split: token budgets, then limits of sequences at the best of them.
+
+    The one that bears most stands, the engine's defaults where nothing is better.
+    """
+    space, demand = question.space, question.demand
     best: Able | None = None
-    tables: dict[int | None, Replica] = {}  # by token budget: what limits of sequences share
-    for setting in settings(question.space):
+
+    def attempt(setting: dict[str, int | None]) -> None:
+        nonlocal best
         found.tried += 1
-        budget = setting.get("token_budget")
+        told = {key: value for key, value in setting.items() if value is not None}
         try:
-            replica = retuned(tables.get(budget, base), setting, question.demand) if setting else base
+            replica = retuned(best.replica if best else base, told, demand) if told else base
         except DoesNotFitError:
-            continue
-        tables.setdefault(budget, replica)
-        if best is not None and not bears(replica, best.ability.load * _BETTER, question.demand, question.slo):
-            continue
-        able = Able(replica, ability(replica, question.demand, question.slo))
-        if best is None or able.ability.load > best.ability.load * _BETTER:
+            return
+        least = best.ability.load * _BETTER if best else 0.0
+        if best and not holds(replica, least, demand, question.slo, question.deviations):
+            return
+        able = Able(replica, ability(replica, demand, question.slo, question.deviations))
+        if best is None or able.ability.load > least:
             best = able
+
+    budgets: Sequence[int | None] = space.token_budgets or (None, *BUDGETS)
+    limits: Sequence[int | None] = space.max_num_seqs or (None, *SEQUENCES)
+    for budget in budgets:
+        attempt({"token_budget": budget, "max_num_seqs": limits[0]})
+    chosen = best.replica.scenario.get("token_budget") if best else budgets[0]
+    for limit in limits[1:]:
+        attempt({"token_budget": chosen, "max_num_seqs": limit})
     name = _name(base.gpu, base.scenario)
     if best is None or best.ability.load <= 0.0:
         why = "no setting has room" if best is None else _how_near(question, best, found)
         found.refused.append(Refusal(name, why))
         return
     found.able.append(best)
-    reserve = question.reserve
-    part = Part(
-        "serve",
-        best.replica,
-        best.ability,
-        working_replicas(best.ability, question.demand, reserve),
-        reserve.redundancy,
-    )
-    if part.gpus > reserve.limit(best.replica.gpu):
-        found.refused.append(Refusal(name, f"takes more {base.gpu} than there are"))
+    working = working_replicas(best.ability, demand, question.reserve)
+    part = Part("serve", best.replica, best.ability, working, question.reserve.redundancy)
+    if too_many := refused_fleet(question, (part,)):
+        found.refused.append(Refusal(name, too_many))
     else:
         found.options.append(Option("aggregated", (part,)))
 
 
+def refused_fleet(question: PlanQuestion, parts: Sequence[Part]) -> str:
+    """Why no such fleet is to be had; empty where it is."""
+    for name in dict.fromkeys(part.replica.gpu for part in parts):
+        gpus, limit = sum(part.gpus for part in parts if part.replica.gpu == name), question.reserve.limit(name)
+        if gpus > limit:
+            return f"takes {gpus:,} {name}, more than there are"
+        if math.isinf(limit) and gpus > _CLUSTER:
+            return (
+                f"takes {gpus:,} {name}: more than {_CLUSTER:,} are taken for a slip of the pen; check rate, peak and "
+                f"objectives, or say --limit {name}={gpus}"
+            )
+    return ""
+
+
 def _how_near(question: PlanQuestion, able: Able, found: Found) -> str:
     """What the objectives that fail come to at next to no load."""
-    load = 1.0 if question.demand.closed else _IDLE
-    felt = feel(able.replica.answer(question.demand, load))
-    missed = [each for each in question.slo if not each.met(felt)]
-    words = ", ".join(f"{each} is missed with {each.value(felt) * 1e3:.4g} ms" for each in missed)
-    ratio = max((each.value(felt) / each.limit for each in missed), default=1.0)
-    found.near.append((ratio, f"{_name(able.replica.gpu, able.replica.scenario)}: {words}"))
-    return f"even without waiting {words}" if missed else f"{', '.join(able.ability.binds)} fails at any load"
+    replica, demand = able.replica, question.demand
+    feels = loaded_feels(replica, demand, 1.0 if demand.closed else _IDLE)
+    plain, name, near = feels(1.0), _name(replica.gpu, replica.scenario), []
+    for each in missed(feels, question.slo, question.deviations):
+        seconds = each.value(feels(plain.factor(each.metric, question.deviations)))
+        work = Workload(1.0, demand.isl.mean, demand.osl.mean)
+        first = each.metric == "ttft"
+        alone = Batch.prefill(1.0, work.isl)
+        step = replica.predictor.plan.time(alone) if first else replica.predictor.decode_step(work)
+        cause, share = max(shares_by_cause(step).items(), key=lambda entry: entry[1])
+        whose = "the prompt" if first else "a decode step"
+        near.append(Near(seconds / each.limit, each, name, seconds, f"{cause} takes {share:.0%} of {whose}"))
+    if not near:
+        return f"{', '.join(able.ability.binds)} fails at any load"
+    found.near.append(tuple(near))
+    return "even without waiting " + ", ".join(
+        f"{each.objective} is missed with {each.seconds * 1e3:.4g} ms" for each in near
+    )
 
 
 def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found) -> None:
@@ -320,7 +378,7 @@ def _cheapest_pool(
     """The pool of fewest accelerators; of equals the one with more to spare."""
     parts = []
     for replica, pool in pools:
-        borne = pool_ability(pool, question.demand, question.slo)
+        borne = ability(pool, question.demand, question.slo, question.deviations)
         if borne.load > 0.0:
             working = working_replicas(borne, question.demand, question.reserve)
             parts.append(Part(role, replica, borne, working, question.reserve.redundancy))
@@ -330,10 +388,9 @@ def _cheapest_pool(
 def _whole_request(question: PlanQuestion, option: Option) -> Option | None:
     """Add replicas until objectives on the whole request hold; None where that does not help, or none are left."""
     for _ in range(_TRIES):
-        felt = option.feel(question.demand)
-        if option.gpus > question.reserve.limit(option.parts[0].replica.gpu):
+        if refused_fleet(question, option.parts):
             return None
-        if all(each.met(felt) for each in question.slo):
+        if not missed(option.feels(question.demand), question.slo, question.deviations):
             return option
         option = option.grown()
     return None

@@ -16,7 +16,8 @@ __all__ = ["Balance", "balance", "in_words"]
 _MOST = 1e9  # sequences or tokens beyond which no crossing is looked for
 _ROUNDS = 100
 
-_NAMED = {"bandwidth": "memory bandwidth", "flops": "FLOP/s", "network": "network bandwidth"}
+_NAMED = {"bandwidth": "memory bandwidth", "flops": "FLOP/s", "network": "network bandwidth",
+          "launch": "the latencies of kernels", "host": "the engine's host time"}  # fmt: skip
 _LEVERS = {
     "weights": "The lever is the weights",
     "kv": "The lever is the KV cache",
@@ -123,9 +124,6 @@ def _crossing(reads: Callable[[float], tuple[float, float, float]]) -> float | N
     return high
 
 
-_NAMED |= {"launch": "the latencies of kernels", "host": "the engine's host time"}
-
-
 def in_words(found: Balance, slopes: Sequence[Elasticity], shared: bool = False, longest: int | None = None) -> str:
     """Say which lever it is, by the bytes of a decode step, and what TPOT follows most.
 
@@ -136,25 +134,17 @@ def in_words(found: Balance, slopes: Sequence[Elasticity], shared: bool = False,
     'The lever is the weights: 90 % of the bytes of a decode step'
     """
     first = (
-        f"{_LEVERS[found.lever]}: {found.weight_share:.0%} of the bytes of a decode step are weights and "
-        f"{found.kv_share:.0%} keys and values, at batch {found.batch:.0f} and context {found.context:.0f}."
-    ).replace("%", " %")
-    resources = [entry for entry in slopes if entry.parameter in RESOURCES]
-    most = max(resources, key=lambda entry: abs(entry.tpot))
-    better = "less" if most.tpot < 0 else "more"
-    whose = "TPOT, with the prompts in its steps," if shared else "TPOT"
-    last = f"{whose} follows {_NAMED[most.parameter]} most: 1 % more makes it {abs(most.tpot):.2f} % {better}."
-    return " ".join([first, _crossings(found, longest), last])
-
-
-def _crossings(found: Balance, longest: int | None) -> str:
-    batch, context = found.crossing_batch, found.crossing_context
-    where = []
-    if batch is not None:
-        where.append(f"batch {batch:,.0f} at this context")
-    if context is not None:
+        f"{_LEVERS[found.lever]}: {found.weight_share * 100:.0f} % of the bytes of a decode step are weights and "
+        f"{found.kv_share * 100:.0f} % keys and values, at batch {found.batch:.0f} and context {found.context:.0f}."
+    )
+    where = [] if found.crossing_batch is None else [f"batch {found.crossing_batch:,.0f} at this context"]
+    if (context := found.crossing_context) is not None:
         beyond = f" (the model ends at {longest:,})" if longest is not None and context > longest else ""
         where.append(f"context {context:,.0f} at this batch{beyond}")
-    if not where:
-        return "The cache never has as many bytes as the weights."
-    return f"They are equal at {' and at '.join(where)}; above that it is the cache."
+    crossings = "The cache never has as many bytes as the weights."
+    if where:
+        crossings = f"They are equal at {' and at '.join(where)}; above that it is the cache."
+    most = max((entry for entry in slopes if entry.parameter in RESOURCES), key=lambda entry: abs(entry.tpot))
+    whose = "TPOT, with the prompts in its steps," if shared else "TPOT"
+    last = f"{whose} follows {_NAMED[most.parameter]} most: 1 % more makes it {abs(most.tpot):.2f} % "
+    return " ".join([first, crossings, last + ("less." if most.tpot < 0 else "more.")])

@@ -12,30 +12,33 @@ from rooflinekit.decision.economics.price import (
     PRICE_KEYS,
     HourlyPrice,
     positive,
-    quoted_price,
+    priced_names,
+    quotes_of,
     read_price,
     usd_per_million,
 )
 from rooflinekit.decision.sensitivity.balance import Balance, balance, in_words
 from rooflinekit.decision.sensitivity.elasticity import Elasticity, elasticities
-from rooflinekit.decision.sensitivity.moves import Hints, Move, moves
+from rooflinekit.decision.sensitivity.moves import Move, moves
 from rooflinekit.decision.sensitivity.question import METRICS, Question, Setting
 from rooflinekit.estimation.estimator import read_deployment, read_workload
-from rooflinekit.estimation.options import keywords, part_of, read
+from rooflinekit.estimation.options import keywords, part_of, quantity, read
+from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Levers as LeverOptions
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.errors import InputError, RooflinekitError, UnknownNameError
-from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.speculation import Speculation
-from rooflinekit.simulation.outcome import about
-from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs import load_accelerator, load_model, names
+from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
-__all__ = ["Levers", "MoveResult", "Operating", "levers"]
+__all__ = ["NO_CHANGE", "Levers", "MoveResult", "Operating", "levers"]
 
-_OWN = ("concurrency", "prefix", "gpus", "models", "by")
-_KEYS = (*WORKLOAD_KEYS, *DEPLOYMENT_KEYS, *SPECULATION_KEYS, *PRICE_KEYS, *_OWN, "calibration")
+NO_CHANGE = "changes nothing"
+"""The reason why a possible move is not ranked."""
+
+_SAME = 5e-3  # relative: a metric that changes by less does not change
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +64,11 @@ class MoveResult:
     option: str
     caveat: str
     possible: bool
-    reason: str  #: why it is not possible
+    reason: str  #: why it is not possible, or not ranked
     answer: Operating | None
     ratio: dict[str, float | None]  #: ttft, tpot, throughput (of one accelerator), cost
     warnings: tuple[str, ...] = ()  #: what a user should hear about it that is not true of the present deployment
+    evidence: str | None = None  #: what its times rest on
 
     def to_row(self) -> dict[str, Any]:
         """One flat row; empty cells where it is not possible."""
@@ -72,7 +76,8 @@ class MoveResult:
         ratios = {f"{name}_ratio": self.ratio.get(name) for name in ("ttft", "tpot", "throughput", "cost")}
         fields = Operating.__slots__
         numbers = {name: None if self.answer is None else getattr(self.answer, name) for name in fields}
-        words = {"caveat": self.caveat, "reason": self.reason, "warnings": "; ".join(self.warnings)}
+        words = {"caveat": self.caveat, "reason": self.reason, "evidence": self.evidence}
+        words["warnings"] = "; ".join(self.warnings)
         return {**head, **ratios, **numbers, **words}
 
 
@@ -92,12 +97,9 @@ class Levers(DeploymentAnswer):
     def to_dict(self) -> dict[str, Any]:
         """Plain Python values, ready for JSON."""
         plain = asdict(self)
-        shares = {"lever": self.balance.lever, "weight_share": self.balance.weight_share}
-        plain["balance"] |= shares | {"kv_share": self.balance.kv_share}
-        for name in ("elasticities", "moves", "warnings"):
-            plain[name] = list(plain[name])
+        plain["balance"] |= {key: getattr(self.balance, key) for key in ("lever", "weight_share", "kv_share")}
         plain["moves"] = [entry | {"warnings": list(entry["warnings"])} for entry in plain["moves"]]
-        return plain
+        return plain | {name: list(plain[name]) for name in ("elasticities", "warnings")}
 
     def to_rows(self) -> list[dict[str, Any]]:
         """The moves, one flat row each."""
@@ -115,41 +117,23 @@ def checked(scenario: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def read_setting(model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str, Any]) -> tuple[Setting, Hints]:
-    """The deployment, what is asked of it, and what may be tried. Raises InputError and its kinds."""
-    work, users = read_workload(given)[0], "concurrency" in given
-    question = Question(replace(work, batch=float(given["concurrency"])) if users else work, users)
-    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
-    draft = Speculation.read(part_of(given, SPECULATION_KEYS))
-    models = _listed(given.get("models"), "models")
-    for name in models:
-        load_model(name)
-    hints = Hints(_accelerators(given.get("gpus")), given.get("prefix"), draft, models)
-    calibration = None if "calibration" not in given else str(given["calibration"])
-    return Setting(model, gpu, deployment, calibration, question), hints
-
-
-def _accelerators(given: object) -> Mapping[str, float | None] | None:
+def _accelerators(given: object) -> dict[str, float | None]:
     """Names, or names with their price an hour: a mapping, a list, or text such as `h200-sxm=3.5,l40s`."""
     if given is None:
-        return None
-    if isinstance(given, Mapping):
-        pairs = [(str(name), price) for name, price in given.items()]
-    else:
-        parts = [entry.partition("=") for entry in _listed(given, "gpus")]
-        pairs = [(name.strip(), price.strip() or None) for name, _, price in parts]
+        known = (load_accelerator(name).value for name in names("accelerator"))
+        return {gpu.name: None for gpu in known if gpu.price is not None}
+    pairs = (
+        given.items() if isinstance(given, Mapping) else (each.partition("=")[::2] for each in _listed(given, "gpus"))
+    )
     found: dict[str, float | None] = {}
-    for name, price in pairs:
+    for name, price in ((str(name).strip(), price) for name, price in pairs):
         load_accelerator(name)
-        found[name] = None if price is None else positive(_number(price), f"price of {name}")
+        try:
+            usd = quantity(price, "USD") if isinstance(price, str) and price.strip() else price or None
+        except ValueError:
+            usd = price  # and is refused
+        found[name] = None if usd is None else positive(usd, f"price of {name}")
     return found
-
-
-def _number(price: object) -> object:
-    try:
-        return float(price) if isinstance(price, str) else price
-    except ValueError:
-        return price
 
 
 def _listed(given: object, name: str) -> tuple[str, ...]:
@@ -162,14 +146,34 @@ def _listed(given: object, name: str) -> tuple[str, ...]:
     raise InputError(f"{name} must be names, such as 'a,b', not {given!r}")
 
 
-def read_price_or_say(gpu: Accelerator, given: dict[str, Any]) -> tuple[HourlyPrice | None, list[str]]:
-    """The price of an hour, or None and what to say about it."""
-    if not any(key in given for key in PRICE_KEYS) and quoted_price(gpu) is None:
-        return None, [
-            f"{gpu.name} has no price in its file: costs are ratios of GPU hours; give price (USD per GPU hour)"
-        ]
-    hour = read_price(gpu, given)
-    return hour, [f"price {float(hour.usd_per_gpu_hour):.2f} USD per GPU hour: {hour.source}"]
+def _priced(
+    predictor: Predictor, given: dict[str, Any]
+) -> tuple[HourlyPrice | None, dict[str, float | None], list[str]]:
+    """The present hour and that of every accelerator to try, like for like, and what to say about them."""
+    own, asked = predictor.plan.system.accelerator, _accelerators(given.get("gpus"))
+    others = {name: load_accelerator(name).value for name in asked}
+    if given.get("gpus") is None:
+        others.pop(own.name, None)
+    price = priced_names(given.get("price"))
+    if not isinstance(price, Mapping):  # a bare number is that of the present accelerator
+        price = {} if price is None else {own.name: price}
+    told = {others[name].name: usd for name, usd in asked.items() if usd is not None}
+    named = given["price"] if str(given.get("price")).endswith(".csv") and not told else {**price, **told}
+    quotes = quotes_of([own, *others.values()], named)
+    priced = ((name, quotes.hourly[gpu.name]) for name, gpu in others.items())
+    hours = {name: None if quote is None else float(quote.usd_per_gpu_hour) for name, quote in priced}
+    notes = list(quotes.notes)
+    known = any(key in given for key in PRICE_KEYS) or quotes.hourly[own.name] is not None
+    present = read_price(own, given)[0] if known else None
+    if present is None:
+        notes.append(
+            f"{own.name} has no price in its file: costs are ratios of GPU hours; give price (USD per GPU hour)"
+        )
+    else:
+        notes.append(f"price {float(present.usd_per_gpu_hour):.2f} USD per GPU hour: {present.source}")
+    if given.get("gpus") is not None and (unknown := [name for name, hour in hours.items() if hour is None]):
+        notes.append(f"no price is known for {', '.join(unknown)}: their cost is not compared")
+    return present, hours, notes
 
 
 def operate(setting: Setting, predictor: Predictor) -> Operating:
@@ -211,18 +215,20 @@ def try_move(move: Move, present: Setting, now: Operating, known: tuple[str, ...
         "throughput": then.output_tok_s_per_gpu / now.output_tok_s_per_gpu,
         "cost": cost,
     }
+    same = all(value is not None and abs(value - 1.0) < _SAME for value in ratio.values())
     wider = "" if attempt is move.setting else f" tp {attempt.deployment.tp}"
     name, option = move.name + wider, move.option + wider.replace(" tp", " --tp")
-    new = tuple(warning for warning in warnings if warning not in known)
-    return MoveResult(name, option, move.caveat, True, "", then, ratio, new)
+    new, rests = tuple(warning for warning in warnings if warning not in known), evidence(predictor.plan)
+    return MoveResult(name, option, move.caveat, True, NO_CHANGE if same else "", then, ratio, new, rests)
 
 
-def rank(move: MoveResult, by: str) -> tuple[int, float]:
-    """Possible moves by their gain, those without a price after them, impossible ones last."""
+def rank(move: MoveResult, by: str, present: str) -> tuple[int, float]:
+    """Possible moves by their gain; then those on weaker evidence than the present, without a price, and no moves."""
     ratio = move.ratio.get(by)
-    if ratio is None:
-        return (1 if move.possible else 2), 0.0
-    return 0, -ratio if by == "throughput" else ratio
+    if not move.possible or ratio is None or move.reason:
+        return 4 if not move.possible else 3 if move.reason else 2, 0.0
+    weaker = EVIDENCE.index(move.evidence or present) > EVIDENCE.index(present)
+    return int(weaker), -ratio if by == "throughput" else ratio
 
 
 @keywords(LeverOptions)
@@ -249,28 +255,36 @@ def levers(
     ('weights', 'int4 weights', 0.31)
     """
     given = checked(scenario)
-    setting, hints = read_setting(model, gpu, given)
+    work, users = read_workload(given)[0], "concurrency" in given
+    question = Question(replace(work, batch=float(given["concurrency"])) if users else work, users)
+    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
+    draft, models = Speculation.read(part_of(given, SPECULATION_KEYS)), _listed(given.get("models"), "models")
+    for name in models:
+        load_model(name)
+    calibration = None if "calibration" not in given else str(given["calibration"])
+    setting = Setting(model, gpu, deployment, calibration, question)
     predictor, warnings = setting.resolved()
-    if misfit := setting.question.misfit(predictor):  # say what `estimate` says
-        asked = given | {"batch": 1} if setting.question.users else given
-        refuse_misfit(setting.model, setting.gpu, asked, f"{predictor.plan.model.name}: {misfit}")
+    if misfit := question.misfit(predictor):  # say what `estimate` says
+        asked = given | {"batch": 1} if users else given
+        refuse_misfit(model, gpu, asked, f"{predictor.plan.model.name}: {misfit}")
     plan, by = predictor.plan, given.get("by", "cost")
-    hour, notes = read_price_or_say(plan.system.accelerator, given)
+    hour, hours, notes = _priced(predictor, given)
     setting = replace(setting, usd_per_gpu_hour=None if hour is None else float(hour.usd_per_gpu_hour))
-    answer = operate(setting, predictor)
-    tried = [try_move(move, setting, answer, warnings) for move in moves(setting, plan, hints)]
-    read = balance(predictor, setting.question.scaled(batch=answer.running).work)
-    slopes = elasticities(predictor, setting.question)
+    answer, made = operate(setting, predictor), about(plan)
+    changes = moves(setting, plan, given.get("prefix"), draft, hours, models)
+    tried = [try_move(move, setting, answer, warnings) for move in changes]
+    read = balance(predictor, question.scaled(batch=answer.running).work)
+    slopes = elasticities(predictor, question)
     return Levers(
-        **about(plan),
-        inputs=_inputs(setting.question, predictor),
+        **made,
+        inputs=_inputs(question, predictor),
         by=by,
         price=None if hour is None else {"usd_per_gpu_hour": float(hour.usd_per_gpu_hour), "source": hour.source},
         answer=answer,
         elasticities=slopes,
         balance=read,
-        sentence=in_words(read, slopes, setting.question.users, plan.model.max_context),
-        moves=tuple(sorted(tried, key=lambda move: rank(move, by))),
+        sentence=in_words(read, slopes, users, plan.model.max_context),
+        moves=tuple(sorted(tried, key=lambda move: rank(move, by, made["evidence"]))),
         warnings=(*warnings, *notes),
     )
 

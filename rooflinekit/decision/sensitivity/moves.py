@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rooflinekit.decision.economics.price import quoted_price
 from rooflinekit.decision.sensitivity.question import Setting, latent_variant
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.model import Attention, LatentAttention
 from rooflinekit.model.types.speculation import Speculation
-from rooflinekit.specs import load_accelerator, names
+from rooflinekit.specs import load_accelerator
 
-__all__ = ["Hints", "Move", "moves"]
+__all__ = ["Move", "moves"]
 
 _EXACT = "none: the same arithmetic"
 _CAVEATS = {
@@ -31,19 +30,6 @@ _ENGINES = ("vllm", "sglang", "trtllm")
 
 
 @dataclass(frozen=True)
-class Hints:
-    """What only the user knows: accelerators to try with their price if given, a shared prefix, a draft.
-
-    gpus: name -> USD an hour or None; None for every accelerator whose file has a price.
-    """
-
-    gpus: Mapping[str, float | None] | None = None
-    prefix: float | None = None  #: share of each prompt that is in the cache
-    draft: Speculation | None = None
-    models: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Move:
     """One change. setting: the deployment with it; None where it needs something that was not given (`reason`)."""
 
@@ -55,16 +41,28 @@ class Move:
     fallbacks: tuple[Setting, ...] = field(default=(), repr=False)  #: tried in turn where the first does not fit
 
 
-def moves(setting: Setting, plan: Plan, hints: Hints) -> Iterator[Move]:
-    """Every move, possible or not; whether it runs and fits is for the caller to find out."""
+def moves(  # noqa: PLR0913, PLR0917 - what there is to try
+    setting: Setting, plan: Plan, prefix: float | None = None, draft: Speculation | None = None,
+    gpus: Mapping[str, float | None] | None = None, models: Sequence[str] = (),
+) -> Iterator[Move]:  # fmt: skip
+    """Every move, possible or not; whether it runs and fits is for the caller to find out.
+
+    prefix: share of each prompt that is in the cache; gpus: accelerators to try with the USD of their hour, if known.
+    """
     yield from _formats(setting, plan)
     yield from _degrees(setting, plan)
     yield from _engine(setting, plan)
-    yield _prefix(setting, hints.prefix)
-    yield _draft(setting, hints.draft)
-    yield from _accelerators(setting, plan, hints.gpus)
+    yield _prefix(setting, prefix)
+    yield _draft(setting, draft)
+    for name, hour in (gpus or {}).items():  # with the same split, or with more of them where they are too small
+        if load_accelerator(name).value.name == plan.system.accelerator.name:
+            yield Move(f"gpu {name}", f"--gpu {name}", _CAVEATS["gpu"], None, "it is the present one")
+            continue
+        there = replace(setting, gpu=name, usd_per_gpu_hour=hour).on(system=None)
+        wider = tuple(there.on(tp=setting.deployment.tp * factor) for factor in (2, 4, 8))
+        yield Move(f"gpu {name}", f"--gpu {name}", _CAVEATS["gpu"], there, fallbacks=wider)
     yield _latent(setting, plan)
-    for name in hints.models:
+    for name in models:
         yield Move(f"model {name}", name, "another model", replace(setting, model=name))
 
 
@@ -127,27 +125,6 @@ def _draft(setting: Setting, draft: Speculation | None) -> Move:
     rates = ",".join(f"{rate:g}" for rate in draft.acceptance)
     option = f"--draft {draft.draft} --draft-tokens {draft.draft_tokens} --acceptance {rates}"
     return Move(f"draft {draft.draft}", option, caveat, replace(setting, draft=draft))
-
-
-def _accelerators(setting: Setting, plan: Plan, given: Mapping[str, float | None] | None) -> Iterator[Move]:
-    """Others with the same split, or with more of them where they are too small."""
-    own = plan.system.accelerator.name
-    if given is None:
-        known = (load_accelerator(name).value for name in names("accelerator"))
-        chosen: Mapping[str, float | None] = {gpu.name: None for gpu in known if gpu.price is not None}
-    else:
-        chosen = given
-    for name, price in chosen.items():
-        accelerator = load_accelerator(name).value
-        if accelerator.name == own:
-            if given is not None:
-                yield Move(f"gpu {name}", f"--gpu {name}", _CAVEATS["gpu"], None, "it is the present one")
-            continue
-        quote = quoted_price(accelerator)
-        hour = price if price is not None else None if quote is None else float(quote.usd_per_gpu_hour)
-        there = replace(setting, gpu=name, usd_per_gpu_hour=hour).on(system=None)
-        wider = tuple(there.on(tp=setting.deployment.tp * factor) for factor in (2, 4, 8))
-        yield Move(f"gpu {name}", f"--gpu {name}", _CAVEATS["gpu"], there, fallbacks=wider)
 
 
 def _latent(setting: Setting, plan: Plan) -> Move:

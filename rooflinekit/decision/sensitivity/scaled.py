@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.timing import parameters
-from rooflinekit.model.timing.calibrated import Calibration, FamilyFit
-from rooflinekit.model.types.engine import StepCosts
-from rooflinekit.model.types.hardware import Accelerator, System
+from rooflinekit.model.timing.calibrated import FamilyFit
+from rooflinekit.model.timing.forms import parameters
+from rooflinekit.model.types.hardware import System
 
 __all__ = ["RESOURCES", "scaled"]
 
@@ -40,48 +39,30 @@ def scaled(predictor: Predictor, resource: str, factor: Any) -> Predictor:
     plan = predictor.plan
     if resource in ("bandwidth", "flops", "network"):
         return predictor.on(replace(plan, system=_system(plan.system, resource, factor)))
+    costs, calibration = plan.engine.costs, plan.calibration
     names = {"launch": ("collective",), "host": _HOST}[resource]
-    costs = _costs(plan.engine.costs, names, factor)
-    calibration = plan.calibration
+    costs = replace(costs, **{name: getattr(costs, name) * factor for name in names})
     if resource == "launch" and calibration is not None:
-        calibration = _latencies(calibration, factor)
+        families = {name: _latencies(fit, factor) for name, fit in calibration.families.items()}
+        calibration = replace(calibration, families=families)
     return predictor.on(replace(plan, engine=replace(plan.engine, costs=costs), calibration=calibration))
 
 
 def _system(system: System, resource: str, factor: Any) -> System:
-    gpu = system.accelerator
+    gpu, links = system.accelerator, ("link_bandwidth", "nic_bandwidth")
     if resource == "bandwidth":
         return replace(system, accelerator=replace(gpu, memory_bandwidth=gpu.memory_bandwidth * factor))
     if resource == "flops":
         peaks = {dtype: peak * factor for dtype, peak in gpu.peaks.items()}
         return replace(system, accelerator=replace(gpu, peaks=peaks))
-    links: dict[str, Any] = {
-        "link_bandwidth": system.link_bandwidth * factor,
-        "nic_bandwidth": system.nic_bandwidth * factor,
-    }
-    return replace(system, accelerator=_links(gpu, factor), **links)
+    faster: Any = {name: getattr(gpu, name) * factor for name in (*links, "pcie_bandwidth")}
+    rates: Any = {name: getattr(system, name) * factor for name in links}
+    return replace(system, accelerator=replace(gpu, **faster), **rates)
 
 
-def _links(gpu: Accelerator, factor: Any) -> Accelerator:
-    rates = ("link_bandwidth", "nic_bandwidth", "pcie_bandwidth")
-    return replace(gpu, **{name: getattr(gpu, name) * factor for name in rates})
-
-
-def _costs(costs: StepCosts, names: tuple[str, ...], factor: Any) -> StepCosts:
-    changes: dict[str, Any] = {name: getattr(costs, name) * factor for name in names}
-    return replace(costs, **changes)
-
-
-def _latencies(calibration: Calibration, factor: Any) -> Calibration:
-    families = {name: _fit(fit, factor) for name, fit in calibration.families.items()}
-    return replace(calibration, families=families)
-
-
-def _fit(fit: FamilyFit, factor: Any) -> FamilyFit:
+def _latencies(fit: FamilyFit, factor: Any) -> FamilyFit:
     """Every parameter in microseconds, multiplied."""
-    times: Any = {
-        name: getattr(fit.form, name) * factor for name, bounds in parameters(fit.form).items() if bounds.unit == "us"
-    }
     form: Any = fit.form
-    beyond = fit.beyond and replace(fit.beyond, fit=_fit(fit.beyond.fit, factor))
+    times = {name: getattr(form, name) * factor for name, bounds in parameters(form).items() if bounds.unit == "us"}
+    beyond = fit.beyond and replace(fit.beyond, fit=_latencies(fit.beyond.fit, factor))
     return replace(fit, form=replace(form, **times), beyond=beyond)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import numpy as np
@@ -23,7 +23,7 @@ from rooflinekit.simulation.simulate import simulate
 from rooflinekit.specs import load_accelerator
 from rooflinekit.version import __version__
 
-__all__ = ["COST_COLUMNS", "SIMULATED_COLUMNS", "Job", "Piece", "Scenarios", "answer", "check_price", "with_costs"]
+__all__ = ["COST_COLUMNS", "SIMULATED_COLUMNS", "Job", "Piece", "Rows", "answer", "check_price", "with_costs"]
 
 COST_COLUMNS = ("usd_per_hour", "usd_per_million_output_tokens", "price_source")
 
@@ -34,12 +34,12 @@ _NUMBERS = (
     "request_rate", "goodput_rate", "goodput", "output_tok_s", "output_tok_s_per_gpu", "duration_s",
 )  # fmt: skip
 
-SIMULATED_COLUMNS = (*_NUMBERS, "level", "calibration_hash", "warnings", "error", "version")
+SIMULATED_COLUMNS = (*_NUMBERS, "level", "evidence", "calibration_hash", "warnings", "error", "version")
 """Results of a simulated row; with the simulator, `goodput` is the share of requests that meet the objectives."""
 
 _OPTIONS = options_of(Simulation)
 _STATIC, _LOADED, _SIMULATED = 65_536, 8_192, 1  # rows of a piece: about a second of work
-_TEXTS = ("level", "calibration_hash", "warnings", "error", "version", "price_source")
+_TEXTS = ("level", "evidence", "calibration_hash", "warnings", "error", "version", "price_source")
 FAULT = "\0fault"
 """A column that a reader adds: why a row cannot be read, empty where it can."""
 
@@ -78,19 +78,14 @@ def with_costs(answers: pd.DataFrame, price: float | Mapping[str, float] | None)
 
 
 def _hour(gpu: str, price: float | Mapping[str, float] | None) -> tuple[str, float]:
-    if isinstance(price, Mapping):
-        with suppress(RooflinekitError):  # the row says so
-            price = price.get(load_accelerator(gpu).value.name)
-    return ("given", price) if isinstance(price, float) else _quote(gpu)
-
-
-@cache
-def _quote(gpu: str) -> tuple[str, float]:
-    try:
-        quote = quoted_price(load_accelerator(gpu).value)
-    except RooflinekitError:  # the row says so
-        quote = None
-    return ("", float("nan")) if quote is None else (quote.source, float(quote.usd_per_gpu_hour))
+    """Where the price of an accelerator hour is from, and the price [USD/h]; NaN where the row will say why not."""
+    with suppress(RooflinekitError):
+        known = price.get(load_accelerator(gpu).value.name) if isinstance(price, Mapping) else price
+        quote = None if known is not None else quoted_price(load_accelerator(gpu).value)
+        if quote is not None:
+            return quote.source, float(quote.usd_per_gpu_hour)
+        return ("", float("nan")) if known is None else ("given", known)
+    return "", float("nan")
 
 
 def simulate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
@@ -146,12 +141,8 @@ def _plain(key: str, cell: Any) -> Any:
     return _OPTIONS[key].of_cell(plain) if key in _OPTIONS else plain
 
 
-class Scenarios(Protocol):
-    """Rows that travel to where they are answered."""
-
-    def frame(self) -> pd.DataFrame:
-        """The rows."""
-        ...
+Rows: TypeAlias = Callable[[], pd.DataFrame]
+"""Rows that travel to where they are answered, and are made there."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +150,7 @@ class Piece:
     """Consecutive rows of a sweep, and their place in it."""
 
     number: int
-    scenarios: Scenarios
+    rows: Rows
 
 
 @dataclass(frozen=True)
@@ -182,7 +173,7 @@ def answer(job: Job, piece: Piece) -> pd.DataFrame:
 
     Raises InputError for a table that cannot be read at all.
     """
-    scenarios = piece.scenarios.frame()
+    scenarios = piece.rows()
     for column in scenarios.columns:
         if column in COST_COLUMNS:
             raise InputError(f"column {column!r} would be overwritten by a result; rename it")

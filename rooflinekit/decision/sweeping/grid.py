@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rooflinekit.decision.sweeping.answer import Rows
 from rooflinekit.estimation.options import Option
 from rooflinekit.model.types.errors import InputError
 
@@ -141,23 +142,9 @@ class Grid:
             columns[name] = _column(values).take(index)
         return pd.DataFrame({name: columns[name] for name in self.columns}, index=pd.RangeIndex(start, stop))
 
-    def pieces(self, size: int, start: int, stop: int) -> Iterator[GridRows]:
+    def pieces(self, size: int, start: int, stop: int) -> Iterator[Rows]:
         """Rows start to stop in pieces; each is made where it is needed."""
-        for first in range(start, stop, size):
-            yield GridRows(self, first, min(first + size, stop))
-
-
-@dataclass(frozen=True)
-class GridRows:
-    """A piece of a grid."""
-
-    grid: Grid
-    start: int
-    stop: int
-
-    def frame(self) -> pd.DataFrame:
-        """Its rows."""
-        return self.grid.frame(self.start, self.stop)
+        return (partial(self.frame, first, min(first + size, stop)) for first in range(start, stop, size))
 
 
 def _values(name: str, given: Any) -> tuple[Any, ...]:

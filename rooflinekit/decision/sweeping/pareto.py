@@ -48,8 +48,6 @@ _MORE_IS_BETTER = (
     "tok_s", "rate", "goodput", "concurrency", "max_batch", "max_context", "kv_pool", "available", "running", "slots",
 )  # fmt: skip
 
-_BLOCK = 4_096
-
 
 def why_not(table: pd.DataFrame) -> NDArray[np.object_]:
     """Of each row the first of these that holds, and an empty text where none does.
@@ -161,11 +159,7 @@ def pareto_front(table: pd.DataFrame, goals: tuple[Goal, ...]) -> pd.DataFrame:
     """
     for goal in goals:
         if goal.column not in table:
-            near = nearest(goal.column, [str(name) for name in table.columns]) or [
-                "ttft_ms",
-                "tpot_ms",
-                *_SHORT.values(),
-            ]
+            near = nearest(goal.column, map(str, table.columns)) or ["ttft_ms", "tpot_ms", *_SHORT.values()]
             raise InputError(f"pareto: no column {goal.column!r}; nearest: {', '.join(near)}")
     signs = [-1.0 if goal.direction == "max" else 1.0 for goal in goals]
     losses = np.column_stack([
@@ -190,8 +184,7 @@ def on_front(losses: NDArray[np.float64]) -> NDArray[np.bool_]:
     if not len(known):
         return result
     points, back = np.unique(losses[known], axis=0, return_inverse=True)  # sorted by rows; equal rows become one
-    front = _two(points) if losses.shape[1] == 2 else _many(points)
-    result[known] = front[back.ravel()]
+    result[known] = (_two(points) if losses.shape[1] == 2 else _many(points))[back.ravel()]
     return result
 
 
@@ -202,22 +195,10 @@ def _two(points: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _many(points: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Block by block: against the front so far, then within the block."""
-    front, standing = np.empty((0, points.shape[1])), np.zeros(len(points), bool)
-    for start in range(0, len(points), _BLOCK):
-        block = points[start : start + _BLOCK]
-        alive = np.flatnonzero(~_beaten(block, front))
-        while len(alive):  # the first that is left is on the front; it removes what it beats
-            first, alive = alive[0], alive[1:]
-            standing[start + first] = True
-            alive = alive[~(block[first] <= block[alive]).all(axis=1)]
-        front = points[: start + len(block)][standing[: start + len(block)]]
+    """The first that is left is on the front, and removes what it beats: all differ, so at most as large is smaller."""
+    standing, alive = np.zeros(len(points), bool), np.arange(len(points))
+    while len(alive):
+        first, alive = alive[0], alive[1:]
+        standing[first] = True
+        alive = alive[~(points[first] <= points[alive]).all(axis=1)]
     return standing
-
-
-def _beaten(block: NDArray[np.float64], front: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Points are all different, so at most as large everywhere means smaller somewhere."""
-    beaten = np.zeros(len(block), bool)
-    for best in front:
-        beaten |= (best <= block).all(axis=1)
-    return beaten

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import pandas as pd
 
-from rooflinekit.decision.sweeping.answer import Job, Piece, Scenarios, check_price
+from rooflinekit.decision.sweeping.answer import Job, Piece, check_price
 from rooflinekit.decision.sweeping.execute import execute
 from rooflinekit.decision.sweeping.grid import Grid
 from rooflinekit.decision.sweeping.output import Kept
@@ -26,6 +26,7 @@ __all__ = [
     "WORKBOOKS",
     "Means",
     "Shard",
+    "Table",
     "check_inputs",
     "front_of",
     "identity",
@@ -48,7 +49,7 @@ def is_table(name: str) -> bool:
     return name == "-" or Path(name).suffix.lower() in _TABLES
 
 
-def open_table(name: str, sheet: str | None = None) -> TextTable | ParquetTable | Sheet:
+def open_table(name: str, sheet: str | None = None) -> Table:
     """The scenarios of a file, by its suffix.
 
     Raises InputError for a file that is not there, and a sheet of what has none.
@@ -72,22 +73,7 @@ def identity(name: str) -> list[Any]:
     return [str(Path(name).resolve()), facts.st_size, facts.st_mtime_ns]
 
 
-class Source(Protocol):
-    """Scenarios: a grid, or a table in a file."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the columns."""
-        ...
-
-    @property
-    def rows(self) -> int:
-        """How many there are."""
-        ...
-
-    def pieces(self, size: int, start: int, stop: int) -> Iterable[Scenarios]:
-        """Rows start to stop, at most `size` at a time."""
-        ...
+Table: TypeAlias = TextTable | ParquetTable | Sheet
 
 
 @dataclass(frozen=True)
@@ -171,7 +157,7 @@ def check_inputs(names: Iterable[str], simulate: bool) -> None:
             raise InputError(f"unknown option {name!r}; nearest: {', '.join(near)}")
 
 
-def run(source: Source, job: Job, means: Means) -> Iterator[pd.DataFrame]:
+def run(source: Grid | Table, job: Job, means: Means) -> Iterator[pd.DataFrame]:
     """The answers in order, piece by piece."""
     size = job.piece_rows(source.columns)
     start, stop = means.shard.span(source.rows)

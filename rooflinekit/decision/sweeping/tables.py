@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from rooflinekit.decision.sweeping.answer import Rows
 from rooflinekit.decision.sweeping.output import need_parquet
 from rooflinekit.estimation.frames import INPUT_COLUMNS, input_names
 from rooflinekit.model.types.errors import InputError
 
-__all__ = ["FrameRows", "Headers", "ParquetTable", "TextTable", "as_inputs", "read_answers"]
+__all__ = ["Headers", "ParquetTable", "TextTable", "as_inputs", "read_answers"]
 
 _STEP = 262_144  # rows read at once
 
@@ -28,7 +29,7 @@ class Headers:
     inputs: dict[str, str]  #: by header
 
     @classmethod
-    def of(cls, given: Iterator[object] | list[object]) -> Headers:
+    def of(cls, given: list[object]) -> Headers:
         """Read headers: case, spaces and the usual other names do not matter.
 
         Raises InputError where no header means the model, or two mean the same.
@@ -49,17 +50,6 @@ class Headers:
         return answers.rename(columns={name: header for header, name in self.inputs.items()})
 
 
-@dataclass(frozen=True)
-class FrameRows:
-    """Rows that have been read."""
-
-    rows: pd.DataFrame
-
-    def frame(self) -> pd.DataFrame:
-        """The rows."""
-        return self.rows.copy(deep=False)
-
-
 def as_inputs(table: pd.DataFrame, headers: Headers) -> pd.DataFrame:
     """The table with the names of inputs; text around which somebody left spaces, or that is nothing else."""
     table = table.set_axis(list(headers.columns), axis=1)
@@ -71,40 +61,66 @@ def as_inputs(table: pd.DataFrame, headers: Headers) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class TextTable:
-    """A CSV file, or "-" for standard input."""
+class _Table:
+    """A file of scenarios that is read in parts."""
 
     path: str
 
     @cached_property
     def headers(self) -> Headers:
-        """Its first line."""
-        return Headers.of(list(self._whole.columns if self.path == "-" else self._read(nrows=0).columns))
+        """Its headers."""
+        raise NotImplementedError
+
+    def parts(self) -> Iterator[pd.DataFrame]:
+        """All rows, some at a time."""
+        raise NotImplementedError
 
     @property
     def columns(self) -> tuple[str, ...]:
         """As the sweep knows them."""
         return self.headers.columns
 
+    def pieces(self, size: int, start: int, stop: int) -> Iterator[Rows]:
+        """Rows start to stop, at most `size` at a time, whatever is read at once."""
+        at, left = 0, pd.DataFrame()
+        piece: Callable[[pd.DataFrame], Rows] = partial(partial, as_inputs, headers=self.headers)
+        for part in self.parts():
+            wanted = part.iloc[max(start - at, 0) : max(stop - at, 0)]
+            at += len(part)
+            left = pd.concat([left, wanted]) if len(left) else wanted
+            while len(left) >= size:
+                yield piece(left.iloc[:size])
+                left = left.iloc[size:]
+            if at >= stop:
+                break
+        if len(left):
+            yield piece(left)
+
+
+class TextTable(_Table):
+    """A CSV file, or "-" for standard input."""
+
+    @cached_property
+    def headers(self) -> Headers:
+        """Its first line."""
+        return Headers.of(list(self._whole.columns if self.path == "-" else self._read(nrows=0).columns))
+
     @cached_property
     def rows(self) -> int:
         """Rows in all: the file is read once to count them."""
-        if self.path == "-":
-            return len(self._whole)
-        return sum(len(part) for part in self._parts(usecols=[0], skip_blank_lines=False))
+        return sum(len(part) for part in (self.parts() if self.path == "-" else self._lines(usecols=[0])))
 
-    def pieces(self, size: int, start: int, stop: int) -> Iterator[FrameRows]:
-        """Rows start to stop, at most `size` at a time."""
-        parts = iter([self._whole]) if self.path == "-" else self._parts(skip_blank_lines=False)
-        return _pieces(parts, self.headers, size, (start, stop))
+    def parts(self) -> Iterator[pd.DataFrame]:
+        """All rows, some at a time."""
+        return iter([self._whole]) if self.path == "-" else self._lines()
 
     @cached_property
     def _whole(self) -> pd.DataFrame:
         table: pd.DataFrame = self._read()
         return table
 
-    def _parts(self, **how: Any) -> Iterator[pd.DataFrame]:
-        with self._read(chunksize=_STEP, **how) as reader:
+    def _lines(self, **how: Any) -> Iterator[pd.DataFrame]:
+        with self._read(chunksize=_STEP, skip_blank_lines=False, **how) as reader:
             try:
                 yield from reader
             except (pd.errors.ParserError, UnicodeDecodeError) as error:
@@ -121,11 +137,8 @@ class TextTable:
         return InputError(f"{self.path}: no CSV table: {str(error).strip().splitlines()[0]}")
 
 
-@dataclass(frozen=True)
-class ParquetTable:
+class ParquetTable(_Table):
     """A Parquet file."""
-
-    path: str
 
     @cached_property
     def headers(self) -> Headers:
@@ -133,56 +146,27 @@ class ParquetTable:
         return Headers.of(list(self._file.schema_arrow.names))
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """As the sweep knows them."""
-        return self.headers.columns
-
-    @property
     def rows(self) -> int:
         """Rows in all."""
         return int(self._file.metadata.num_rows)
 
-    def pieces(self, size: int, start: int, stop: int) -> Iterator[FrameRows]:
-        """Rows start to stop, at most `size` at a time."""
-        parts = (_nullable(batch) for batch in self._file.iter_batches(_STEP))
-        return _pieces(parts, self.headers, size, (start, stop))
+    def parts(self) -> Iterator[pd.DataFrame]:
+        """All rows; whole numbers stay whole where cells are empty, so that all pieces have the same types."""
+        import pyarrow as pa  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415 - optional
+
+        kinds = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype(), pa.bool_(): pd.BooleanDtype()}
+        return (batch.to_pandas(types_mapper=kinds.get) for batch in self._file.iter_batches(_STEP))
 
     @cached_property
     def _file(self) -> Any:
         need_parquet(self.path)
-        import pyarrow as pa  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415 - optional
+        import pyarrow as pa  # noqa: PLC0415 - optional
         import pyarrow.parquet as pq  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
 
         try:
             return pq.ParquetFile(self.path)
         except pa.ArrowInvalid:
             raise InputError(f"{self.path}: no Parquet file") from None
-
-
-def _nullable(batch: Any) -> pd.DataFrame:
-    """Whole numbers stay whole numbers where cells are empty, so that all pieces have the same types."""
-    import pyarrow as pa  # noqa: PLC0415
-
-    kinds = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype(), pa.bool_(): pd.BooleanDtype()}
-    table: pd.DataFrame = batch.to_pandas(types_mapper=kinds.get)
-    return table
-
-
-def _pieces(parts: Iterator[pd.DataFrame], headers: Headers, size: int, span: tuple[int, int]) -> Iterator[FrameRows]:
-    """Cut what is read into pieces that begin with the first row wanted, whatever is read at once."""
-    start, stop = span
-    at, left = 0, pd.DataFrame()
-    for part in parts:
-        wanted = part.iloc[max(start - at, 0) : max(stop - at, 0)]
-        at += len(part)
-        left = pd.concat([left, wanted]) if len(left) else wanted
-        while len(left) >= size:
-            yield FrameRows(as_inputs(left.iloc[:size], headers))
-            left = left.iloc[size:]
-        if at >= stop:
-            break
-    if len(left):
-        yield FrameRows(as_inputs(left, headers))
 
 
 def read_answers(name: str) -> pd.DataFrame:

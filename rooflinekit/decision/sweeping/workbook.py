@@ -7,25 +7,24 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, time
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import pandas as pd
 
-from rooflinekit.decision.sweeping.answer import FAULT
-from rooflinekit.decision.sweeping.tables import FrameRows, Headers, as_inputs
+from rooflinekit.decision.sweeping.answer import FAULT, Rows
+from rooflinekit.decision.sweeping.tables import Headers, as_inputs
 from rooflinekit.estimation.frames import input_names
 from rooflinekit.model.types.errors import InputError, nearest
 
-__all__ = ["Sheet", "column_letters", "read_sheet"]
+__all__ = ["Sheet", "read_sheet"]
 
 _TITLE_ROWS = 50  # above the headers at most
-_LETTERS = re.compile(r"([A-Z]+)(\d+)")
 _MERGE = re.compile(rb'<(?:\w+:)?mergeCell\b[^>]*?ref="([A-Z]+\d+:[A-Z]+\d+)"')
 _FORMULA = re.compile(rb"<(?:\w+:)?f[\s>/]")
-
-Area = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,10 @@ class Sheet:
         """Scenarios."""
         return len(self.table)
 
-    def pieces(self, size: int, start: int, stop: int) -> Iterator[FrameRows]:
+    def pieces(self, size: int, start: int, stop: int) -> Iterator[Rows]:
         """Rows start to stop, at most `size` at a time."""
-        for first in range(start, stop, size):
-            yield FrameRows(self.table.iloc[first : min(first + size, stop)])
+        slices = (self.table.iloc[first : min(first + size, stop)] for first in range(start, stop, size))
+        return (partial(part.copy, deep=False) for part in slices)
 
 
 def read_sheet(path: Path, name: str | None = None) -> Sheet:
@@ -116,6 +115,15 @@ def _find_headers(sheet: Any) -> tuple[int, list[object]] | None:
     return None
 
 
+class _Area(NamedTuple):
+    """Merged cells: columns and rows from 1, the last included."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+
 class _Reader:
     """One pass over a sheet."""
 
@@ -131,11 +139,7 @@ class _Reader:
             if header in self.headers.inputs
         ]
         self.merged, self.formulas = self._structure()
-        self.width = max([len(headers), *(area[3] for area in self.merged)])
-        self.covering: dict[int, list[Area]] = {}
-        for area in self.merged:
-            for row in range(area[0], area[1] + 1):
-                self.covering.setdefault(row, []).append(area)
+        self.width = max([len(headers), *(area.right for area in self.merged)])
 
     def read(self, sheet: Any) -> Sheet:
         """The scenarios with their faults."""
@@ -146,9 +150,8 @@ class _Reader:
         table = as_inputs(table, self.headers)
         if faults:
             table[FAULT] = [faults.get(row, "") for row in rows]
-        note = "merged cells: their value counts for every scenario that they cover"
-        covered = any(area[1] > self.header_row and area[1] > area[0] for area in self.merged)
-        notes = (note,) if covered else ()
+        covered = any(area.bottom > max(self.header_row, area.top) for area in self.merged)
+        notes = ("merged cells: their value counts for every scenario that they cover",) if covered else ()
         return Sheet(
             self.path, self.name, self.member, self.header_row, self.width, self.headers, table, notes
         )  # fmt: skip
@@ -156,40 +159,41 @@ class _Reader:
     def _rows(self, sheet: Any, faults: dict[int, str]) -> tuple[list[int], list[list[Any]]]:
         """Rows with an input of their own, merged cells filled in."""
         numbers, kept = [], []
-        sources = {(area[0], area[2]) for area in self.merged}
-        values: dict[tuple[int, int], Any] = {}
+        corners = {(area.top, area.left): area for area in self.merged}
+        covering: dict[tuple[int, int], Any] = {}  # cells below and beside the first of merged ones, and its value
         sheet.reset_dimensions()
         for number, cells in enumerate(sheet.iter_rows(values_only=True), 1):
             self.width = max(self.width, len(cells))
-            values |= {source: cells[source[1]] for source in sources if source[0] == number and source[1] < len(cells)}
+            for place, cell in enumerate(cells):
+                if (area := corners.get((number, place + 1))) is not None:
+                    under = [own for own in self.places if place <= own < area.right]
+                    covering |= dict.fromkeys(product(range(area.top, area.bottom + 1), under), cell)
             own = number in faults or any(_said(cells, place) for place in self.asked)
             if number <= self.header_row or not own:
                 continue
             numbers.append(number)
-            kept.append([self._cell(number, place, cells, values) for place in self.places])
+            padded = [*cells, *([None] * (self.places[-1] + 1 - len(cells)))]
+            kept.append([covering.get((number, place)) if (cell := padded[place]) is None else cell
+                         for place in self.places])  # fmt: skip
         return numbers, kept
 
-    def _cell(self, row: int, place: int, cells: tuple[Any, ...], values: dict[tuple[int, int], Any]) -> Any:
-        if place < len(cells) and cells[place] is not None:
-            return cells[place]
-        for top, _, left, right in self.covering.get(row, ()):
-            if left <= place < right:
-                return values.get((top, left))
-        return None
+    def _structure(self) -> tuple[list[_Area], bool]:
+        """Merged areas, and whether there are formulas."""
+        from openpyxl.utils import range_boundaries  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415
 
-    def _structure(self) -> tuple[list[Area], bool]:
-        """Merged areas (rows first to last, columns from 0, the last not included), and whether there are formulas."""
         merged, formulas, tail = [], False, b""
         with zipfile.ZipFile(self.path) as book, book.open(self.member) as file:
             while part := file.read(1 << 20):
                 text = tail + part
                 formulas = formulas or bool(_FORMULA.search(text))
-                merged += [_area(ref.decode()) for ref in _MERGE.findall(text)]
+                merged += [_Area(*range_boundaries(ref.decode())) for ref in _MERGE.findall(text)]
                 tail = b"" if text.endswith(b">") else text[text.rfind(b"<") :]
         return merged, formulas
 
     def _faults(self) -> dict[int, str]:
         """Formulas of inputs whose value is not stored, by row."""
+        from openpyxl.utils import get_column_letter  # noqa: PLC0415 - as above
+
         book, stored = _open(self.path, values=False), _open(self.path, values=True)
         sheets = [each[self.name] for each in (book, stored)]
         for sheet in sheets:
@@ -199,7 +203,7 @@ class _Reader:
         for number, (written, values) in enumerate(pairs, 1):
             empty = [place for place in self.asked if _said(written, place) and not _said(values, place)]
             if number > self.header_row and empty:
-                cell = f"{column_letters(empty[0])}{number}"
+                cell = f"{get_column_letter(empty[0] + 1)}{number}"
                 faults[number] = (
                     f"cell {cell} is a formula without a stored value; open and save the file in a spreadsheet"
                 )
@@ -234,28 +238,3 @@ def _text(cell: Any) -> str:
     if isinstance(cell, (datetime, date, time)):
         return cell.isoformat().removesuffix("T00:00:00")
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
-
-
-def column_letters(place: int) -> str:
-    """Column of a sheet by number from 0.
-
-    >>> column_letters(0), column_letters(27)
-    ('A', 'AB')
-    """
-    text = ""
-    place += 1
-    while place:
-        place, rest = divmod(place - 1, 26)
-        text = chr(65 + rest) + text
-    return text
-
-
-def _area(ref: str) -> Area:
-    corners = []
-    for letters, row in _LETTERS.findall(ref):
-        column = 0
-        for letter in letters:
-            column = column * 26 + ord(letter) - 64
-        corners.append((int(row), column))
-    (top, left), (bottom, right) = corners
-    return top, bottom, left - 1, right

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from xml.sax.saxutils import escape
 
 import pandas as pd
 
-from rooflinekit.decision.sweeping.workbook import Sheet, column_letters
+from rooflinekit.decision.sweeping.workbook import Sheet
 from rooflinekit.model.types.errors import InputError
 
 __all__ = ["write_beside"]
@@ -43,16 +44,16 @@ def write_beside(sheet: Sheet, answers: Iterable[pd.DataFrame], out: Path) -> No
         InputError: no columns are left, or the sheet is not written in UTF-8; KeyboardInterrupt: the answers were
             interrupted, and the copy, which is whole, has those until then.
     """
-    cells = _Cells(sheet, answers)  # an interruption ends the results, not the copy
+    interrupted: list[bool] = []  # an interruption ends the results, not the copy
+    cells = _results(sheet, answers, interrupted)
     with zipfile.ZipFile(sheet.path) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
         for member in old.infolist():
             with old.open(member) as source, new.open(_entry(member), "w", force_zip64=True) as target:
                 if member.filename == sheet.member:
-                    _copy_rows(source, target, cells)
+                    _copy_rows(source, target, cells, sheet.width)
                 else:
-                    while block := source.read(_BLOCK):
-                        target.write(block)
-    if cells.interrupted:
+                    shutil.copyfileobj(source, target, _BLOCK)
+    if interrupted:
         raise KeyboardInterrupt
 
 
@@ -62,51 +63,23 @@ def _entry(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
     return entry
 
 
-class _Cells:
-    """New cells of each row, in the order of rows."""
-
-    def __init__(self, sheet: Sheet, answers: Iterable[pd.DataFrame]) -> None:
-        self._sheet, self._names = sheet, list[str]()
-        self._rows = self._each(answers)
-        self.interrupted = False
-        self._next = self._following()
-
-    def of(self, row: int, prefix: str) -> str:
-        """XML of the new cells of a row; nothing for a row that is no scenario."""
-        if row == self._sheet.header_row:
-            return self._written(row, prefix, self._names)
-        if self._next is None or self._next[0] != row:
-            return ""
-        text = self._written(row, prefix, self._next[1])
-        self._next = self._following()
-        return text
-
-    def _following(self) -> tuple[int, tuple[Any, ...]] | None:
-        try:
-            return next(self._rows, None)
-        except KeyboardInterrupt:
-            self.interrupted = True
-            return None
-
-    def _each(self, answers: Iterable[pd.DataFrame]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+def _results(
+    sheet: Sheet, answers: Iterable[pd.DataFrame], interrupted: list[bool]
+) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Rows of the sheet with their new cells, the header first; where this was interrupted is said."""
+    names: tuple[str, ...] = ()
+    try:
         for part in answers:
-            results = part[[name for name in part if name not in self._sheet.columns]]
-            if not self._names:
-                self._names = [str(name) for name in results]
-                if self._sheet.width + len(self._names) > _COLUMNS:
-                    raise InputError(f"{self._sheet.path}: sheet {self._sheet.name!r} has no columns left for results")
-                places = range(self._sheet.width, self._sheet.width + len(self._names))
-                self._letters = [column_letters(place) for place in places]
-            yield from zip(
-                results.index.tolist(), results.astype(object).itertuples(index=False, name=None), strict=True
-            )
-
-    def _written(self, row: int, prefix: str, values: Iterable[Any]) -> str:
-        if not self._names:
-            return ""
-        return "".join(
-            _cell(f"{letters}{row}", prefix, value) for letters, value in zip(self._letters, values, strict=True)
-        )
+            results = part[[name for name in part if name not in sheet.columns]]
+            if not names:
+                names = tuple(map(str, results))
+                if sheet.width + len(names) > _COLUMNS:
+                    raise InputError(f"{sheet.path}: sheet {sheet.name!r} has no columns left for results")
+                yield sheet.header_row, names
+            cells = results.astype(object).itertuples(index=False, name=None)
+            yield from zip(results.index.tolist(), cells, strict=True)
+    except KeyboardInterrupt:
+        interrupted.append(True)
 
 
 def _cell(place: str, p: str, value: Any) -> str:
@@ -120,12 +93,15 @@ def _cell(place: str, p: str, value: Any) -> str:
     return f'<{p}c r="{place}" t="inlineStr"><{p}is><{p}t xml:space="preserve">{text}</{p}t></{p}is></{p}c>'
 
 
-def _copy_rows(source: IO[bytes], target: IO[bytes], cells: _Cells) -> None:
-    """Copy the sheet's XML, row by row."""
+def _copy_rows(source: IO[bytes], target: IO[bytes], cells: Iterator[tuple[int, tuple[Any, ...]]], width: int) -> None:
+    """Copy the sheet's XML, row by row, with the new cells right of `width` columns."""
+    from openpyxl.utils import get_column_letter  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415
+
     text = source.read(_BLOCK)
     if b"UTF-16" in text[:200].upper() or text[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InputError("the sheet is written in UTF-16; save the workbook again in a spreadsheet program")
     text, at, row = _DIMENSION.sub(b"", text, count=1), 0, 0
+    coming = next(cells, None)
     while True:
         first = _OPEN.search(text, at)
         end = None if first is None else _end(text, first)
@@ -137,8 +113,14 @@ def _copy_rows(source: IO[bytes], target: IO[bytes], cells: _Cells) -> None:
             continue
         number = _NUMBER.search(first[2])
         row = int(number[1]) if number else row + 1
-        prefix = (first[1] + b":").decode() if first[1] else ""
-        target.write(text[at : first.start()] + _row(text[first.start() : end], first, cells.of(row, prefix), prefix))
+        prefix, more = (first[1] + b":").decode() if first[1] else "", ""
+        if coming is not None and coming[0] == row:
+            letters = map(get_column_letter, range(width + 1, width + 1 + len(coming[1])))
+            more = "".join(
+                _cell(f"{letter}{row}", prefix, value) for letter, value in zip(letters, coming[1], strict=True)
+            )
+            coming = next(cells, None)
+        target.write(text[at : first.start()] + _row(text[first.start() : end], first, more, prefix))
         at = end
     target.write(text[at:])
 

@@ -45,7 +45,7 @@ LOAD_NUMBERS = (
 LOAD_COLUMNS = (*LOAD_NUMBERS, "stable")
 """Written beside the others where the table has a column `concurrency` or `rate`."""
 
-RESULT_COLUMNS = (*NUMBERS, "fits", "level", "calibration_hash", "warnings", "error", "version")
+RESULT_COLUMNS = (*NUMBERS, "fits", "level", "evidence", "calibration_hash", "warnings", "error", "version")
 
 _SYNONYMS = {
     "batchsize": "batch", "bs": "batch", "inputlen": "isl", "inputlength": "isl", "promptlen": "isl",

@@ -14,6 +14,7 @@ from rooflinekit.estimation.frames.loaded import answer_loads, read_loads
 from rooflinekit.estimation.frames.texts import Rows, Texts
 from rooflinekit.estimation.frames.values import Times, values_of
 from rooflinekit.estimation.frames.warn import warn
+from rooflinekit.estimation.results import about
 from rooflinekit.model.graph import trace
 from rooflinekit.model.graph.arrays import Vectorised
 from rooflinekit.model.types.errors import RooflinekitError
@@ -26,7 +27,7 @@ __all__ = ["answer_table", "estimate_frame"]
 _CHUNK = 8_192  # rows evaluated at once: an array of them is below the size at which an allocator asks the kernel
 _MANY = 65_536  # rows from which a graph pays for being printed
 _STATIC = len(NUMBERS)
-_TEXTS = ("level", "calibration_hash", "warnings", "error")
+_TEXTS = ("level", "evidence", "calibration_hash", "warnings", "error")
 
 
 def estimate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
@@ -118,9 +119,11 @@ class _Table:
         self._say(self.texts["error"].empty(rows), resolved)
 
     def _say(self, rows: Rows, resolved: Resolved) -> None:
-        calibration = resolved.plan.calibration
-        self.texts["level"].put(rows, "expected" if calibration else "bound")
-        self.texts["calibration_hash"].put(rows, calibration.hash if calibration else "")
+        made = about(resolved.plan)
+        for name, text in made.items():
+            if name in self.texts:
+                self.texts[name].put(rows, text)
+        self.texts["calibration_hash"].put(rows, made["calibration"]["hash"] if made["calibration"] else "")
 
     def _frame(self) -> pd.DataFrame:
         index, given = self.scenarios.index, self.scenarios

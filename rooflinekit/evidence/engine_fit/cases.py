@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rooflinekit.evidence.benchmark_runs import Given, LoadPrediction, Posed, pose, predict_load, room_of
+from rooflinekit.evidence.benchmark_runs import Given, LoadPrediction, Posed, listed, pose, predict_load, room_of
 from rooflinekit.evidence.measured import Measurement, StartUp, read_measurements
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.timing.calibrated import Calibration
@@ -65,11 +65,6 @@ def _predict(posed: Posed, costs: StepCosts) -> LoadPrediction:
     return predict_load(Predictor(changed, memory), posed.load)
 
 
-def numbered(cases: Sequence[Case]) -> list[tuple[str, int]]:
-    """Metric and file of every row."""
-    return [(name, case.file) for case in cases for name in case.measured]
-
-
 @dataclass(frozen=True)
 class Benchmarks:
     """Cases with their files: names, hashes and tools by number; what was left out, and why."""
@@ -90,13 +85,6 @@ class Benchmarks:
         return found
 
 
-@dataclass(frozen=True)
-class _File:
-    name: str
-    hash: str
-    entries: tuple[Measurement | StartUp, ...]
-
-
 def read_benchmarks(files: Sequence[Path], given: Given) -> Benchmarks:
     """Read and pose every run of the files; files in the order of their hashes.
 
@@ -106,84 +94,60 @@ def read_benchmarks(files: Sequence[Path], given: Given) -> Benchmarks:
     """
     notes: list[str] = []
     failed: dict[str, RooflinekitError] = {}
-    found = _files(files, notes, failed)
-    room = room_of([entry for file in found for entry in file.entries])
-    posed = _posed(found, given, room, failed)
+    names, runs = _runs(files, notes, failed)
+    room = room_of([entry for digest in names for entry in runs[digest]])
+    posed: list[tuple[str, Posed]] = []
+    for digest in names:
+        for entry in runs[digest]:
+            with listed(failed, entry.source):
+                posed += [] if isinstance(entry, StartUp) else [(digest, pose(entry, given, room))]
     if not posed:
         raise next(iter(failed.values())) if failed else InputError("the files hold no run of a benchmark")
     _check_alike([one for _, one in posed])
     calibration = posed[0][1].resolved.plan.calibration
     seen = set(calibration.served.hashes) if calibration and calibration.served else set()
-    known = {file.name for file, _ in posed if file.hash in seen}
+    fresh = [(digest, one) for digest, one in posed if digest not in seen]
+    known = {names[digest] for digest, _ in posed if digest in seen}
     notes += [f"{name}: the calibration in use has seen this file; left out" for name in sorted(known)]
-    used = sorted({file.hash: file for file, _ in posed if file.hash not in seen}.values(), key=lambda file: file.hash)
-    if not used:
+    if not fresh:
         raise InputError("the calibration in use has seen every one of these files; there is nothing to fit")
-    cases = _cases(posed, used, given.replicas, notes, failed)
+    hashes = list(dict.fromkeys(digest for digest, _ in fresh))
+    cases: list[Case] = []
+    counted: dict[Measurement, str] = {}
+    for digest, one in fresh:
+        same = replace(one.run, source="")
+        if same in counted:
+            notes.append(f"{one.run.source} is the same run as {counted[same]}; counted once")
+            continue
+        counted[same] = one.run.source
+        with listed(failed, one.run.source):
+            cases.append(case_of(one, given.replicas, hashes.index(digest)))
     notes += [f"{case.posed.run.source}: no TTFT, TPOT or throughput that depends on the engine; not used"
               for case in cases if not case.measured]  # fmt: skip
-    cases = tuple(case for case in cases if case.measured)
-    if not cases and failed:
-        raise next(iter(failed.values()))
-    if not cases:
-        raise InputError("no run has a TTFT, a TPOT or a throughput that depends on the engine")
-    names, hashes = tuple(file.name for file in used), tuple(file.hash for file in used)
-    tools = tuple(next(one.run.tool for other, one in posed if other is file) for file in used)
-    return Benchmarks(cases, names, hashes, tools, tuple(notes), {name: str(why) for name, why in failed.items()})
+    used = tuple(case for case in cases if case.measured)
+    if not used:
+        nothing = InputError("no run has a TTFT, a TPOT or a throughput that depends on the engine")
+        raise next(iter(failed.values()), nothing)
+    tools = tuple(next(one.run.tool for other, one in fresh if other == digest) for digest in hashes)
+    reasons = {name: str(why) for name, why in failed.items()}
+    return Benchmarks(used, tuple(names[digest] for digest in hashes), tuple(hashes), tools, tuple(notes), reasons)
 
 
-def _files(files: Sequence[Path], notes: list[str], failed: dict[str, RooflinekitError]) -> list[_File]:
-    """Every file once, in the order of their hashes."""
-    found: dict[str, _File] = {}
+def _runs(
+    files: Sequence[Path], notes: list[str], failed: dict[str, RooflinekitError]
+) -> tuple[dict[str, str], dict[str, list[Measurement | StartUp]]]:
+    """Name and entries of every file, each once, by its hash and in that order."""
+    names: dict[str, str] = {}
+    runs: dict[str, list[Measurement | StartUp]] = {}
     for path in sorted(files, key=str):
-        try:
-            entries = tuple(read_measurements(path))
-        except RooflinekitError as error:
-            failed[str(path)] = error
-            continue
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-        if digest in found:
-            notes.append(f"{path.name} is the same file as {found[digest].name}; counted once")
-            continue
-        found[digest] = _File(path.name, digest, entries)
-    return [found[digest] for digest in sorted(found)]
-
-
-def _posed(
-    files: Sequence[_File], given: Given, room: int | None, failed: dict[str, RooflinekitError]
-) -> list[tuple[_File, Posed]]:
-    found = []
-    for file in files:
-        for entry in file.entries:
-            if isinstance(entry, StartUp):
-                continue
-            try:
-                found.append((file, pose(entry, given, room)))
-            except RooflinekitError as error:
-                failed[entry.source] = error
-    return found
-
-
-def _cases(
-    posed: Sequence[tuple[_File, Posed]], used: Sequence[_File], replicas: int, notes: list[str],
-    failed: dict[str, RooflinekitError],
-) -> tuple[Case, ...]:  # fmt: skip
-    numbers = {file.hash: number for number, file in enumerate(used)}
-    cases: list[Case] = []
-    runs: dict[Measurement, str] = {}
-    for file, one in posed:
-        if file.hash not in numbers:
-            continue
-        same = replace(one.run, source="")
-        if same in runs:
-            notes.append(f"{one.run.source} is the same run as {runs[same]}; counted once")
-            continue
-        runs[same] = one.run.source
-        try:
-            cases.append(case_of(one, replicas, numbers[file.hash]))
-        except RooflinekitError as error:
-            failed[one.run.source] = error
-    return tuple(cases)
+        with listed(failed, str(path)):
+            entries = read_measurements(path)
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+            if digest in names:
+                notes.append(f"{path.name} is the same file as {names[digest]}; counted once")
+            names.setdefault(digest, path.name)
+            runs.setdefault(digest, entries)
+    return dict(sorted(names.items())), runs
 
 
 def _check_alike(posed: Sequence[Posed]) -> None:

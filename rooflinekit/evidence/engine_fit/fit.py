@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from rooflinekit.evidence.benchmark_runs import Given
 from rooflinekit.evidence.engine_fit.cases import METRICS, Benchmarks, Case, read_benchmarks
@@ -122,15 +124,6 @@ def remarks(
 
 
 @dataclass(frozen=True)
-class Answers:
-    """Predicted times of all rows [s]: before, after, and by fits without their file (None for too few files)."""
-
-    before: Array
-    after: Array
-    unseen: Array | None
-
-
-@dataclass(frozen=True)
 class Problem:
     """Rows, parameters, and the predictor between them."""
 
@@ -211,25 +204,26 @@ class Problem:
         good = good & np.isfinite(times)
         return Linear(places, np.where(good, times, self.rows.measured), np.where(good[:, None], slopes, 0.0), good)
 
-    def answers(self, linear: Linear, posterior: Posterior) -> Answers:
-        """Predicted times of all rows."""
-        before, after = self.times(np.zeros(len(self.parameters))), self.times(posterior.places)
-        return Answers(before, after, self._unseen(linear))
+    def answers(self, linear: Linear, posterior: Posterior) -> pd.DataFrame:
+        """Every measured time [s] by metric and file, as predicted before and after, and by a fit without its file.
 
-    def _unseen(self, linear: Linear) -> Array | None:
-        """Times of each file's runs from a fit to the others; None for too few files."""
-        count = len(self.benchmarks.names)
+        `unseen` is left out for too few files.
+        """
+        rows, count = self.rows, len(self.benchmarks.names)
+        table = pd.DataFrame({
+            "metric": [METRICS[number] for number in rows.metric], "file": rows.file, "measured": rows.measured,
+            "before": self.times(np.zeros(len(self.parameters))), "after": self.times(posterior.places),
+        })  # fmt: skip
         if count < _FEW:
-            return None
-        rows, found = self.rows, np.full(len(self.rows.measured), np.inf)
+            return table
+        unseen = np.full(len(table), np.inf)
         for number in range(count):
             self.progress("files left out")
             keep = (rows.file != number) & linear.good
             cases = [case for case in self.cases if case.file == number]
             if keep.any() and cases:
-                places = solve(linear, rows, self.ends, keep).places
-                found[rows.file == number] = self.times(places, cases)
-        return found
+                unseen[rows.file == number] = self.times(solve(linear, rows, self.ends, keep).places, cases)
+        return table.assign(unseen=unseen)
 
     def spreads(self, posterior: Posterior) -> dict[str, float]:
         """One standard error of each parameter."""
@@ -248,36 +242,16 @@ class Problem:
             )
         )
 
-    def files(self, times: Answers) -> tuple[ServedFile, ...]:
-        """Errors of every file, by name."""
-        rows, named = self.rows, self.benchmarks
-        found = []
-        for number, facts in enumerate(zip(named.names, named.hashes, named.tools, strict=True)):
-            error = _error(rows, rows.file == number, times)
-            if error is not None:
-                found.append(ServedFile(*facts, error.rows, error.before, error.after, error.unseen))
-        return tuple(sorted(found, key=lambda file: (file.name, file.sha256)))
 
-    def errors(self, times: Answers) -> dict[str, Error]:
-        """Errors of every metric."""
-        rows, found = self.rows, {}
-        for number, name in enumerate(METRICS):
-            found[name] = _error(rows, rows.metric == number, times)
-        return {name: error for name, error in found.items() if error is not None}
-
-
-def _error(rows: Rows, mine: Array, times: Answers) -> Error | None:
-    """Errors of some rows, of those with a prediction; None for none."""
-    chosen = mine & np.isfinite(times.before) & np.isfinite(times.after)
-    if not chosen.any():
-        return None
-
-    def mean(predicted: Array) -> float:
-        left = np.abs(predicted[chosen] / rows.measured[chosen] - 1.0)
-        return float(left[np.isfinite(left)].mean()) if np.isfinite(left).any() else math.inf
-
-    unseen = None if times.unseen is None else mean(times.unseen)
-    return Error(int(chosen.sum()), mean(times.before), mean(times.after), unseen)
+def _errors(table: pd.DataFrame, by: str) -> dict[Any, Error]:
+    """Errors by file or metric, of the rows with a prediction; what has none is not there."""
+    known = table[np.isfinite(table["before"]) & np.isfinite(table["after"])]
+    found = {}
+    for key, own in known.groupby(by):
+        left = own.drop(columns=["metric", "file", "measured"]).div(own["measured"], axis=0).sub(1.0).abs()
+        means = left.where(np.isfinite(left)).mean().fillna(math.inf)
+        found[key] = Error(len(own), float(means["before"]), float(means["after"]), means.get("unseen"))
+    return found
 
 
 def _bound(place: float, least: float, most: float) -> str:
@@ -307,36 +281,39 @@ def fit_engine(
     own = benchmarks.cases[0].posed.resolved.plan.engine.costs
     problem = Problem(benchmarks, own, priors(own, benchmarks.calibration.served, benchmarks.cases), progress)
     linear, posterior = problem.solve()
-    times = problem.answers(linear, posterior)
-    outcomes, errors = problem.outcomes(posterior), problem.errors(times)
-    costs = _costs(problem, posterior, times)
-    listed = problem.files(times)
+    table = problem.answers(linear, posterior)
+    outcomes, by_metric = problem.outcomes(posterior), _errors(table, "metric")
+    errors = {name: by_metric[name] for name in METRICS if name in by_metric}
+    costs = _costs(problem, posterior, table)
+    of_files = [
+        ServedFile(
+            benchmarks.names[number], benchmarks.hashes[number], benchmarks.tools[number],
+            each.rows, each.before, each.after, each.unseen,
+        ) for number, each in _errors(table, "file").items()
+    ]  # fmt: skip
+    named = tuple(sorted(of_files, key=lambda file: (file.name, file.sha256)))
     fitted = Fitted(costs, problem.spreads(posterior), _notes(outcomes, own, costs))
     base = read_text(calibration_path(given.calibration or benchmarks.calibration.name))
-    text = with_serving(base, _heading(given, benchmarks, date), listed, fitted)
+    text = with_serving(base, _heading(given, benchmarks, date), named, fitted)
     noise = {name: float(posterior.noise[number]) for number, name in enumerate(METRICS) if name in errors}
     pairs = alike([each.prior.name for each in outcomes], posterior)
     said = (*benchmarks.notes, *remarks(outcomes, errors, own.interval, costs.interval))
-    return EngineFit(text, costs, outcomes, listed, errors, pairs, noise, said, benchmarks.failed)
+    return EngineFit(text, costs, outcomes, named, errors, pairs, noise, said, benchmarks.failed)
 
 
-def _costs(problem: Problem, posterior: Posterior, times: Answers) -> StepCosts:
-    """The costs that the file holds; what an interval takes from them is never wider than it was."""
-    own, errors = problem.own, problem.spreads(posterior)
+def _costs(problem: Problem, posterior: Posterior, table: pd.DataFrame) -> StepCosts:
+    """The costs that the file holds; what an interval takes from them is never wider than it was.
+
+    The interval is the shipped factor, or a wider one where steps of files that a fit had not seen are further off.
+    """
+    own, errors, interval = problem.own, problem.spreads(posterior), problem.own.interval
     spread = {name: min(errors.get(name, width), width) for name, width in own.spread.items()}
     spread |= {name: 0.0 for name in FACTORS if name in errors}
-    return replace(problem.costs(posterior.places), interval=_interval(own, problem, times.unseen), spread=spread)
-
-
-def _interval(own: StepCosts, problem: Problem, unseen: Array | None) -> float:
-    """The shipped factor, or a wider one where steps of files that a fit had not seen are further off."""
-    rows = problem.rows
-    if unseen is None:
-        return own.interval
-    steps = (rows.metric > 0) & np.isfinite(unseen)
-    left = np.log(rows.measured[steps] / unseen[steps])
-    off = math.sqrt(float(left @ left) / max(len(left), 1))
-    return max(own.interval, math.exp(SIGMAS * off))
+    if "unseen" in table:
+        steps = table[(table["metric"] != "ttft_ms") & np.isfinite(table["unseen"])]
+        left = np.log(steps["measured"] / steps["unseen"])
+        interval = max(interval, math.exp(SIGMAS * math.sqrt(float(left @ left) / max(len(left), 1))))
+    return replace(problem.costs(posterior.places), interval=interval, spread=spread)
 
 
 def _heading(given: Given, benchmarks: Benchmarks, date: str) -> ServingHeading:

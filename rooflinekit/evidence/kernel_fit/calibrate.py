@@ -13,8 +13,8 @@ from rooflinekit.evidence.kernel_fit.correction import LATTICES, fit_surface
 from rooflinekit.evidence.kernel_fit.fit import Prior, fit_form, form_time
 from rooflinekit.evidence.kernel_fit.groups import Group, fit_key, kernel_groups, read_kernel_tables
 from rooflinekit.evidence.kernel_fit.tables import Measured
-from rooflinekit.model.timing import AXES, TimeForm
-from rooflinekit.model.timing.calibrated import BORROWED, Beyond, Calibration, FamilyFit, Regimes
+from rooflinekit.model.timing.calibrated import AXES, BORROWED, Beyond, Calibration, FamilyFit, Regimes
+from rooflinekit.model.timing.forms import TimeForm
 from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.errors import RooflinekitError, SpecError, UnknownNameError
 from rooflinekit.model.types.hardware import Accelerator, System

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, Columns, Measured
 from rooflinekit.model.graph.table import located
-from rooflinekit.model.timing import AXES, Axis, Surface, TimeForm
+from rooflinekit.model.timing.calibrated import AXES, Axis, Surface
+from rooflinekit.model.timing.forms import TimeForm
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import MissingExtraError
 from rooflinekit.model.types.hardware import System

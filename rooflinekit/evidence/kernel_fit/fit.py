@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rooflinekit.evidence.kernel_fit.tables import Measured
-from rooflinekit.model.timing import FORMS, TimeForm, parameters
+from rooflinekit.model.timing.forms import FORMS, TimeForm, parameters
 from rooflinekit.model.types.errors import MissingExtraError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.numeric import Array

@@ -34,6 +34,7 @@ __all__ = [
     "kernel_tables",
     "read_kernel_tables",
     "read_measurements",
+    "read_table",
 ]
 
 SCHEMA = 1
@@ -265,7 +266,7 @@ def read_kernel_tables(path: Path, dropped: Counter[str] | None = None) -> Itera
         for name, measured in kernel_tables(read_measurements(path)):
             yield name, _checked(path, name, measured, dropped).reset_index(drop=True)
         return
-    table = _read(path)
+    table = read_table(path)
     if "op" not in table and path.stem not in OPERATIONS:
         raise SpecError(f"{path}: no column 'op', and the file name is not one of {', '.join(OPERATIONS)}")
     if table.empty:
@@ -276,17 +277,24 @@ def read_kernel_tables(path: Path, dropped: Counter[str] | None = None) -> Itera
             yield str(operation), kept.assign(engine=kept["engine"].str.lower()).reset_index(drop=True)
 
 
-def _read(path: Path) -> pd.DataFrame:
+def read_table(path: Path, text: bool = False) -> pd.DataFrame:
+    """A CSV or Parquet file; with `text` every cell is text, and an empty one "".
+
+    Raises SpecError for a file that cannot be read, MissingExtraError for Parquet without pyarrow.
+    """
     import pandas as pd  # noqa: PLC0415
 
     if not path.is_file():
         raise SpecError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
     try:
-        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+        if path.suffix != ".parquet":
+            return pd.read_csv(path, dtype=str, keep_default_na=False) if text else pd.read_csv(path)
+        table = pd.read_parquet(path)
     except ImportError:
         raise MissingExtraError("reading Parquet", "accuracy") from None
     except (OSError, ValueError) as error:
-        raise SpecError(f"{path}: not a readable table: {' '.join(str(error).split())[:120]}") from None
+        raise SpecError(f"{path}: cannot be read: {' '.join(str(error).split())[:120]}") from None
+    return table.astype(object).where(table.notna(), "").astype(str) if text else table
 
 
 def _checked(path: Path, operation: str, table: pd.DataFrame, dropped: Counter[str] | None) -> pd.DataFrame:

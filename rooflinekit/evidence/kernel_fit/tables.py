@@ -10,23 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.model.kernels import (
+from rooflinekit.model.kernels.attention import (
     append_bytes,
     attention_activation_bytes,
     attention_flops,
     cache_read_bytes,
-    elementwise_flops,
-    expert_activation_bytes,
-    expert_flops,
-    expert_weight_bytes,
-    gathered_bytes,
-    gemm_activation_bytes,
-    gemm_flops,
-    gemm_weight_bytes,
-    passed_bytes,
-    sent_bytes,
     up_projected_bytes,
 )
+from rooflinekit.model.kernels.collective import sent_bytes
+from rooflinekit.model.kernels.elementwise import elementwise_flops, gathered_bytes
+from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_flops, gemm_weight_bytes
+from rooflinekit.model.kernels.moe import expert_activation_bytes, expert_flops, expert_weight_bytes
+from rooflinekit.model.kernels.operation import passed_bytes
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.kernel import (

@@ -14,18 +14,13 @@ from typing import Any
 from rooflinekit.explanation.walk.letters import Lettered, ceiling, substitute, written
 from rooflinekit.explanation.walk.prompts import PhaseName, Prompts
 from rooflinekit.explanation.walk.result import Stop, Symbol, Tensor, Work
-from rooflinekit.model.kernels import (
-    Elementwise,
-    Embedding,
-    IndexScores,
-    LatentUpProjection,
-    Linear,
-    Routing,
-    ShortConvolution,
-    StateUpdate,
-    Step,
-)
-from rooflinekit.model.layers import Shard
+from rooflinekit.model.kernels.attention import IndexScores, LatentUpProjection
+from rooflinekit.model.kernels.elementwise import Elementwise, Embedding
+from rooflinekit.model.kernels.gemm import Linear
+from rooflinekit.model.kernels.operation import Step
+from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
+from rooflinekit.model.kernels.routing import Routing
+from rooflinekit.model.layers.shard import Shard
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.dtype import Dtype

@@ -15,27 +15,21 @@ from typing import Any, NamedTuple, TypeAlias
 from rooflinekit.explanation.walk.letters import Lettered, written
 from rooflinekit.explanation.walk.result import Stop, Tensor, Work
 from rooflinekit.explanation.walk.scene import Scene
-from rooflinekit.model.kernels import (
-    STATE_DTYPE,
+from rooflinekit.model.kernels.attention import (
     AttentionCore,
-    BatchedLinear,
-    Collective,
     ContextExchange,
     ContextShare,
-    Elementwise,
-    Embedding,
-    Experts,
     IndexScores,
     KVAppend,
     LatentCore,
     LatentUpProjection,
-    Linear,
-    Operation,
-    Sampling,
-    ShortConvolution,
-    StateUpdate,
-    Tiers,
 )
+from rooflinekit.model.kernels.collective import Collective, Tiers
+from rooflinekit.model.kernels.elementwise import Elementwise, Embedding, Sampling
+from rooflinekit.model.kernels.gemm import BatchedLinear, Linear
+from rooflinekit.model.kernels.moe import Experts
+from rooflinekit.model.kernels.operation import Operation
+from rooflinekit.model.kernels.recurrent import STATE_DTYPE, ShortConvolution, StateUpdate
 from rooflinekit.model.layers.feedforward import expert_operations
 from rooflinekit.model.types.model import Attention, GatedDeltaNet, LatentAttention, LightningAttention, Mamba2
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.model.graph.symbol import BranchError, Symbol
 from rooflinekit.model.graph.table import interpolated, located
-from rooflinekit.model.graph.trace import Graph, reachable
+from rooflinekit.model.graph.trace import Graph, depends, reachable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,8 +47,8 @@ class Vectorised:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        depends = _inputs(graph.nodes)
-        shared = {name: _looked_up(graph, depends, name) for name in graph.inputs}
+        inputs = depends(graph.nodes, lambda node: True)
+        shared = {name: _looked_up(graph, inputs, name) for name in graph.inputs}
         self._stages = {name: _Piece(list(nodes), {}) for name, nodes in shared.items()}
         places = {node.index: (name, at) for name, nodes in shared.items() for at, node in enumerate(nodes)}
         self._rest = _Piece(list(graph.outputs.values()), places)
@@ -180,23 +180,14 @@ class _Piece:
         return "inf" if value == math.inf else "(-inf)" if value == -math.inf else repr(value)
 
 
-def _inputs(nodes: Iterable[Symbol]) -> dict[int, frozenset[str]]:
-    """The inputs that each node depends on."""
-    found: dict[int, frozenset[str]] = {}
-    for node in nodes:
-        own = frozenset({node.arguments[0]}) if node.op == "var" else frozenset[str]()
-        found[node.index] = own.union(*(found[operand.index] for operand in node.operands))
-    return found
-
-
-def _looked_up(graph: Graph, depends: Mapping[int, frozenset[str]], name: str) -> list[Symbol]:
+def _looked_up(graph: Graph, inputs: Mapping[Symbol, frozenset[str]], name: str) -> list[Symbol]:
     """Nodes of one input alone that others need, and that take longer to work out than to look up."""
     only = frozenset({name})
     wanted = {output for output in graph.outputs.values() if isinstance(output, Symbol)}
     for node in graph.nodes:
-        if depends[node.index] != only:
-            wanted.update(operand for operand in node.operands if depends[operand.index] == only)
-    return [node for node in graph.nodes if node in wanted and depends[node.index] == only and _dear(node)]
+        if inputs[node] != only:
+            wanted.update(operand for operand in node.operands if inputs[operand] == only)
+    return [node for node in graph.nodes if node in wanted and inputs[node] == only and _dear(node)]
 
 
 def _dear(node: Symbol) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from rooflinekit.model.graph.symbol import OPERATORS, Quantity, Symbol
 from rooflinekit.model.graph.table import Table, locate
-from rooflinekit.model.graph.trace import bare, reachable
+from rooflinekit.model.graph.trace import bare, depends, ordered, reachable
 
 __all__ = ["BEYOND", "Block", "Cell", "Column", "Given", "Page", "Tables", "composed", "function", "literal", "when"]
 
@@ -212,7 +212,6 @@ class Block:
     def __init__(self, outputs: Iterable[Any], first: int, page: Page) -> None:
         self.page = page
         self.heads: list[str] = []
-        self.scopes: dict[Symbol, frozenset[Any]] = {}
         self.quantities: dict[Symbol, Quantity] = {}
         self.places: dict[Symbol, range] = {}
         for node in self._apart([bare(output) for output in outputs if isinstance(output, Symbol)]):
@@ -245,11 +244,12 @@ class Block:
     def _apart(self, outputs: Sequence[Symbol]) -> list[Symbol]:
         """What is used twice, what crosses a border, and what would make a formula too long."""
         nodes, apart = reachable(outputs), set(outputs)
+        self.scopes = depends(nodes, lambda node: node not in self.page.parameters)
         uses = Counter(bare(operand) for node in nodes if node.op != "named" for operand in node.operands)
         apart |= {node for node, count in uses.items() if count > 1}
         weights: dict[Symbol, int] = {}
         for node in nodes:
-            self.scopes[node], weights[node] = self._scope(node), 0
+            weights[node] = 0
             inner = [bare(operand) for operand in node.operands]
             if node.op == "named":
                 self.quantities[inner[0]] = node.arguments[1]
@@ -261,16 +261,7 @@ class Block:
             weights[node] = 1 + sum(weights[part] for part in inner if part not in apart)
             if weights[node] > _HEAVY or node.op in ("call", "result", "held", "lattice"):
                 apart.add(node)
-        return [node for node in _by_output(outputs) if node in apart and node.op not in _LEAVES]
-
-    def _scope(self, node: Symbol) -> frozenset[Any]:
-        """Inputs and loops that it depends on."""
-        if node.op == "var":
-            return frozenset() if node in self.page.parameters else frozenset({node.arguments[0]})
-        if node.op == "held":
-            return frozenset({node.arguments[0]})
-        depends = frozenset[Any]().union(*(self.scopes[operand] for operand in node.operands))
-        return depends - {node.arguments[1][0].arguments[0]} if node.op == "loop" else depends
+        return [node for node in ordered(outputs) if node in apart and node.op not in _LEAVES]
 
 
 _LEAVES = ("named", "var", "fact", "number", "loop")
@@ -341,17 +332,3 @@ class Column:
         for node in self.block.places:
             if node.op == "result" and bare(node.arguments[0]) is loop:
                 self.cells[node] = self._put(self.block.places[node][-1], state[node.arguments[1]])
-
-
-def _by_output(outputs: Sequence[Symbol]) -> list[Symbol]:
-    """All nodes, those of the first output first, each behind its operands."""
-    found: dict[Symbol, None] = {}
-    left = [(output, False) for output in reversed(outputs)]
-    while left:
-        node, ready = left.pop()
-        if ready:
-            found[node] = None
-        elif node not in found:
-            left.append((node, True))
-            left.extend((operand, False) for operand in reversed(list(node.operands)))
-    return list(found)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from rooflinekit.model.graph.symbol import Symbol
 from rooflinekit.model.graph.table import Table
-from rooflinekit.model.graph.trace import Graph, reachable
+from rooflinekit.model.graph.trace import Graph, depends, reachable
 
 __all__ = ["Loop", "Printer"]
 
@@ -49,7 +49,7 @@ class Printer:
         self._nodes = graph.nodes
         uses = Counter(operand.index for node in self._nodes for operand in node.operands)
         uses.update(output.index for output in graph.outputs.values() if isinstance(output, Symbol))
-        self._uses, self._scopes = uses, _scopes(self._nodes)
+        self._uses, self._scopes = uses, depends(self._nodes, lambda node: node.op == "held")
         self._takers = {operand.index: taker for taker in self._nodes for operand in taker.operands}
         self._written: dict[int, str] = {}
 
@@ -78,7 +78,7 @@ class Printer:
     def _block(self, nodes: Iterable[Symbol], scope: frozenset[int]) -> list[str]:
         lines: list[str] = []
         for node in nodes:
-            if self._scopes[node.index] == scope and node.index not in self._written:
+            if self._scopes[node] == scope and node.index not in self._written:
                 lines += self._statement(node, scope)
         return lines
 
@@ -111,11 +111,7 @@ class Printer:
     def _twice(self, node: Symbol) -> bool:
         """Whether the one node that takes it writes it twice, or stands in a loop of its own."""
         taker = self._takers.get(node.index)
-        return (
-            taker is None
-            or taker.op in (*self.repeated, "loop")
-            or self._scopes[taker.index] != self._scopes[node.index]
-        )
+        return taker is None or taker.op in (*self.repeated, "loop") or self._scopes[taker] != self._scopes[node]
 
     def _loop(self, node: Symbol, scope: frozenset[int]) -> list[str]:
         rounds, held, body, ends, *first = node.arguments
@@ -127,15 +123,3 @@ class Printer:
         following = [self.value(entry) for entry in body]
         self._written[node.index] = ""
         return self.loop(Loop(rounds, names, starts, before, self.value(ends), after, following))
-
-
-def _scopes(nodes: Sequence[Symbol]) -> dict[int, frozenset[int]]:
-    """The loops whose changing state each node depends on."""
-    found: dict[int, frozenset[int]] = {}
-    for node in nodes:
-        if node.op == "held":
-            found[node.index] = frozenset({node.arguments[0]})
-            continue
-        depends = frozenset[int]().union(*(found[operand.index] for operand in node.operands))
-        found[node.index] = depends - {node.arguments[1][0].arguments[0]} if node.op == "loop" else depends
-    return found

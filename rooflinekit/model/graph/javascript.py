@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import ClassVar
@@ -10,7 +9,7 @@ from typing import ClassVar
 from rooflinekit.model.graph.code import Loop, Printer
 from rooflinekit.model.graph.trace import Graph
 
-__all__ = ["RUNTIME", "function", "javascript"]
+__all__ = ["RUNTIME", "function"]
 
 RUNTIME = """const lattice = (axes, values) => (...places) => {
   let base = 0, corners = [0];
@@ -71,31 +70,17 @@ class _JavaScript(Printer):
         ]
 
 
-def javascript(graph: Graph, name: str = "answer") -> str:
-    """A function of an object of inputs that returns the outputs in their order; RUNTIME stands before it.
+def function(graph: Graph, name: str, parameters: str) -> str:
+    """A function of these parameters that returns the outputs in their order; RUNTIME stands before it.
 
     >>> from rooflinekit.model.graph.trace import trace
-    >>> print(javascript(trace(lambda m, k: {"bytes": 2.0 * m * k}, ["m", "k"])))
-    function answer({m, k}) {
+    >>> print(function(trace(lambda m, k: {"bytes": 2.0 * m * k}, ["m", "k"]), "answer", "m, k"))
+    function answer(m, k) {
     const x3 = (2.0 * m) * k;
     return [x3];
     }
     """
     printer = _JavaScript(graph)
-    source = _function(printer, name, f"{{{', '.join(graph.inputs)}}}")
-    tables = [
-        f"const {key} = lattice({json.dumps(table.axes)}, {json.dumps(table.values)});"
-        for table, key in printer.tables.items()
-    ]
-    return "\n".join([*tables, source])
-
-
-def function(graph: Graph, name: str, parameters: str) -> str:
-    """A function of these parameters that returns the outputs in their order; the graph has no tables of its own."""
-    return _function(_JavaScript(graph), name, parameters)
-
-
-def _function(printer: Printer, name: str, parameters: str) -> str:
     lines = printer.lines()
-    results = ", ".join(map(printer.value, printer.graph.outputs.values()))
+    results = ", ".join(map(printer.value, graph.outputs.values()))
     return "\n".join([f"function {name}({parameters}) {{", *lines, f"return [{results}];", "}"])

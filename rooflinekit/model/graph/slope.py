@@ -10,7 +10,7 @@ from rooflinekit.model.graph.symbol import Symbol
 from rooflinekit.model.graph.table import Table
 from rooflinekit.model.graph.trace import reachable
 
-__all__ = ["slope", "slopes"]
+__all__ = ["slopes"]
 
 _CELL = 1e-6  # step of a difference in a table, which is linear between its nodes
 
@@ -34,21 +34,15 @@ _PARTIAL: Mapping[str, Callable[..., tuple[float, ...]]] = {
 """Derivatives by each argument; whole numbers and conditions have none."""
 
 
-def slope(output: Any, by: Symbol) -> float:
-    """The derivative of a number that was traced with values, by one of the symbols below it.
-
-    >>> from rooflinekit.model.graph.symbol import Pool
-    >>> x = Pool({"x": 3.0}).variable("x")
-    >>> slope(x * x + 1.0 / x, x)
-    5.888888888888889
-    """
-    return slopes(output).get(by, 0.0)
-
-
 def slopes(output: Any) -> dict[Symbol, float]:
     """Derivatives by every symbol that the number depends on; at a kink, of the side that was taken.
 
     Raises ValueError where the end of a search is part of it.
+
+    >>> from rooflinekit.model.graph.symbol import Pool
+    >>> x = Pool({"x": 3.0}).variable("x")
+    >>> slopes(x * x + 1.0 / x)[x]
+    5.888888888888889
     """
     if not isinstance(output, Symbol):
         return {}

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from rooflinekit.model.graph.javascript import RUNTIME, function
 from rooflinekit.model.graph.symbol import Pool, Symbol
 from rooflinekit.model.graph.table import Table
-from rooflinekit.model.graph.trace import Graph
+from rooflinekit.model.graph.trace import Graph, ordered
 
 __all__ = ["Instance", "Library", "Printed", "array", "call"]
 
@@ -84,7 +84,7 @@ class Library:
         >>> first.template is second.template, first.constants, second.constants
         (True, (2.0, 3.0), (2.0, 5.0))
         """
-        nodes = _ordered(graph)
+        nodes = ordered(graph.outputs.values())
         if trim:
             used = {node.arguments[0] for node in nodes if node.op == "var"}
             graph = Graph(tuple(name for name in graph.inputs if name in used), graph.outputs)
@@ -154,21 +154,6 @@ class Library:
         return tuple(structure), tuple(constants)
 
 
-def _ordered(graph: Graph) -> Iterable[Symbol]:
-    """The nodes behind their operands, in an order that does not depend on which of them other graphs made first."""
-    ordered: dict[Symbol, None] = {}
-    seen: set[Symbol] = set()
-    left = [output for output in graph.outputs.values() if isinstance(output, Symbol)]
-    while left:
-        node = left[-1]
-        if node in seen:
-            ordered.setdefault(left.pop())
-        else:
-            seen.add(node)
-            left += [operand for operand in node.operands if operand not in seen]
-    return ordered
-
-
 def _replaced(graph: Graph, constant: Callable[[Pool, Any], Any]) -> Graph:
     """The same graph without names, each of its constants as `constant` has it, in the order of `_lifted`."""
     pool, moved = Pool(), dict[Symbol, Symbol]()
@@ -180,7 +165,7 @@ def _replaced(graph: Graph, constant: Callable[[Pool, Any], Any]) -> Graph:
             return constant(pool, argument)
         return tuple(map(replaced, argument)) if isinstance(argument, tuple) else argument
 
-    for node in _ordered(graph):
+    for node in ordered(graph.outputs.values()):
         if node.op == "named":
             moved[node] = moved[node.arguments[0]]
         elif node.op == "fact":

@@ -10,7 +10,7 @@ from typing import Any
 
 from rooflinekit.model.graph.symbol import Pool, Quantity, Symbol
 
-__all__ = ["Graph", "bare", "flat", "reachable", "trace", "variables"]
+__all__ = ["Graph", "bare", "depends", "flat", "ordered", "reachable", "trace"]
 
 Inputs = Iterable[str] | Mapping[str, Quantity | None]
 
@@ -65,16 +65,36 @@ def reachable(outputs: Iterable[Any]) -> list[Symbol]:
     return sorted(found, key=attrgetter("index"))
 
 
+def ordered(outputs: Iterable[Any]) -> list[Symbol]:
+    """The same in an order that does not depend on which nodes other graphs made first."""
+    found: dict[Symbol, None] = {}
+    seen: set[Symbol] = set()
+    left = [output for output in outputs if isinstance(output, Symbol)][::-1]
+    while left:
+        node = left[-1]
+        if node in seen:
+            found.setdefault(left.pop())
+        else:
+            seen.add(node)
+            left += [operand for operand in node.operands[::-1] if operand not in seen]
+    return list(found)
+
+
+def depends(nodes: Iterable[Symbol], leaves: Callable[[Symbol], bool]) -> dict[Symbol, frozenset[Any]]:
+    """What each node depends on, of `leaves`: inputs by name, and the changing state of loops by their number."""
+    found: dict[Symbol, frozenset[Any]] = {}
+    for node in nodes:
+        own = {node.arguments[0]} if node.op in ("var", "held") and leaves(node) else ()
+        below = frozenset(own).union(*[found[operand] for operand in node.operands])
+        found[node] = below - {node.arguments[1][0].arguments[0]} if node.op == "loop" else below
+    return found
+
+
 def bare(node: Any) -> Any:
     """The node without its name."""
     while isinstance(node, Symbol) and node.op == "named":
         node = node.arguments[0]
     return node
-
-
-def variables(node: Symbol) -> set[str]:
-    """Names of the inputs that it depends on."""
-    return {part.arguments[0] for part in reachable([node]) if part.op == "var"}
 
 
 def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

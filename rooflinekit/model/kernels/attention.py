@@ -1,34 +1,19 @@
-"""Softmax attention over a cache: grouped-query heads, and multi-head latent attention in its two forms."""
+"""Softmax attention over a cache: grouped-query heads, latent attention in two forms, contexts that ranks share."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rooflinekit.model.graph.symbol import about, formula, named
-from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_flops, gemm_weight_bytes
+from rooflinekit.model.kernels.collective import Tiers, collective_kernel
+from rooflinekit.model.kernels.elementwise import elementwise_flops
+from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_kernel, gemm_weight_bytes
 from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
 from rooflinekit.model.types.batch import Sequences
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.kernel import AttentionShape, GemmShape, Kernel, RowsShape
+from rooflinekit.model.types.kernel import AttentionShape, Family, GemmShape, Kernel, RowsShape
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.numeric import Numeric, minimum
-
-__all__ = [
-    "AttentionCore",
-    "IndexScores",
-    "KVAppend",
-    "LatentCore",
-    "LatentUpProjection",
-    "append_bytes",
-    "attention_activation_bytes",
-    "attention_flops",
-    "cache_read_bytes",
-    "index_activation_bytes",
-    "index_flops",
-    "index_key_bytes",
-    "kv_cache_bytes_per_token",
-    "up_projected_bytes",
-]
 
 
 def kv_cache_bytes_per_token(kv_heads: int, qk_dim: int, v_dim: int, dtype: Dtype) -> float:
@@ -142,6 +127,25 @@ def _shape(phase: Sequences, seen: tuple[Numeric, Numeric], heads: int, kv_heads
     return AttentionShape(count, new, phase.longest, keys, pairs, heads, kv_heads, head_dim)
 
 
+def _launch(
+    step: Step, phase: Sequences, name: str, family: Family, count: int, seen: tuple[Numeric, Numeric],
+    heads: tuple[int, int], widths: tuple[int, int], token_bytes: float,
+) -> Kernel:  # fmt: skip
+    """One fused kernel (FlashAttention; paged decode) of query and KV heads of these widths of keys and values."""
+    pairs, keys = seen
+    return Kernel(
+        name,
+        family,
+        count,
+        step.stream,
+        flops=attention_flops(pairs, heads[0], *widths),
+        kv_read_bytes=cache_read_bytes(keys, token_bytes),
+        activation_bytes=attention_activation_bytes(phase.tokens, heads[0], *widths, step.stream.bytes),
+        shape=_shape(phase, seen, *heads, widths[0]),
+        variant=step.kv.value,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class KVAppend(Operation):
     """Write the new tokens' keys and values (or latents) into the cache."""
@@ -195,8 +199,14 @@ class AttentionCore(Operation):
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One launch for the prefilling sequences, one for the decoding ones."""
-        phases = step.batch.prefilling, step.batch.decoding
-        return [self._kernel(step, phase, count, phase is phases[0]) for phase in phases if phase is not None]
+        heads, widths = (self.heads, self.kv_heads), (self.qk_dim, self.v_dim)
+        cached, launches = kv_cache_bytes_per_token(self.kv_heads, *widths, step.kv), []
+        for phase in step.batch.phases:
+            prefill = phase is step.batch.prefilling
+            family: Family = "attention_prefill" if prefill else "attention_decode"
+            seen = self._seen(phase, prefill)
+            launches.append(_launch(step, phase, self.name, family, count, seen, heads, widths, cached))
+        return launches
 
     def _seen(self, phase: Sequences, prefill: bool) -> tuple[Numeric, Numeric]:
         """Query-key pairs, and keys read."""
@@ -204,23 +214,6 @@ class AttentionCore(Operation):
             return self.policy.seen(phase, self.window)
         window = self.window if self.chunk else self.policy.in_prefill(self.window)
         return phase.pairs(window, self.chunk), phase.keys_read(window, self.chunk)
-
-    def _kernel(self, step: Step, phase: Sequences, count: int, prefill: bool) -> Kernel:
-        pairs, keys = seen = self._seen(phase, prefill)
-        cached = kv_cache_bytes_per_token(self.kv_heads, self.qk_dim, self.v_dim, step.kv)
-        return Kernel(
-            self.name,
-            "attention_prefill" if prefill else "attention_decode",
-            count,
-            step.stream,
-            flops=attention_flops(pairs, self.heads, self.qk_dim, self.v_dim),
-            kv_read_bytes=cache_read_bytes(keys, cached),
-            activation_bytes=attention_activation_bytes(
-                phase.tokens, self.heads, self.qk_dim, self.v_dim, step.stream.bytes
-            ),
-            shape=_shape(phase, seen, self.heads, self.kv_heads, self.qk_dim),
-            variant=step.kv.value,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,19 +242,12 @@ class LatentUpProjection(Operation):
             return []
         keys = step.batch.prefilling.keys_read(self.policy.in_prefill(None))
         m, n, k = keys, self.heads * (self.nope_dim + self.v_dim), self.kv_rank
-        return [
-            Kernel(
-                "kv_b_proj",
-                "gemm",
-                count,
-                self.compute,
-                flops=gemm_flops(m, n, k),
-                weight_bytes=gemm_weight_bytes(n, k, self.weight.bytes),
-                kv_read_bytes=cache_read_bytes(keys, self.kv_rank * step.kv.bytes),
-                activation_bytes=gemm_activation_bytes(m, n, k, 0.0, step.stream.bytes),
-                shape=GemmShape(m, n, k),
-            )
-        ]
+        weights, written = (
+            gemm_weight_bytes(n, k, self.weight.bytes),
+            gemm_activation_bytes(m, n, k, 0.0, step.stream.bytes),
+        )
+        kernel = gemm_kernel("kv_b_proj", count, self.compute, GemmShape(m, n, k), weights, written)
+        return [replace(kernel, kv_read_bytes=cache_read_bytes(keys, self.kv_rank * step.kv.bytes))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,48 +279,24 @@ class LatentCore(Operation):
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One launch for the prefilling sequences, one for the decoding ones."""
-        batch = step.batch
-        launches = []
-        if batch.prefilling is not None:
-            launches.append(self._prefill(step, batch.prefilling, count))
-        if batch.decoding is not None:
-            launches.append(self._decode(step, batch.decoding, count))
-        return launches
+        phases = (self._prefill, step.batch.prefilling), (self._decode, step.batch.decoding)
+        return [launch(step, phase, count) for launch, phase in phases if phase is not None]
 
     def _prefill(self, step: Step, phase: Sequences, count: int) -> Kernel:
+        """Up-projected keys and values of every head are read, and of the cache the rotary part."""
         pairs, keys = phase.pairs(self.policy.in_prefill(self.top_k)), phase.keys_read(self.policy.in_prefill(None))
-        wide = step.stream.bytes
-        return Kernel(
-            "attention",
-            "mla_prefill",
-            count,
-            step.stream,
-            flops=attention_flops(pairs, self.heads, self.qk_dim, self.v_dim),
-            kv_read_bytes=cache_read_bytes(keys, self.rope_dim * step.kv.bytes),
-            activation_bytes=attention_activation_bytes(phase.tokens, self.heads, self.qk_dim, self.v_dim, wide)
-            + up_projected_bytes(keys, self.heads, self.nope_dim, self.v_dim, wide),
-            shape=_shape(phase, (pairs, keys), self.heads, 1, self.qk_dim),
-            variant=step.kv.value,
-        )
+        heads, widths, rotary = (self.heads, 1), (self.qk_dim, self.v_dim), self.rope_dim * step.kv.bytes
+        core = _launch(step, phase, "attention", "mla_prefill", count, (pairs, keys), heads, widths, rotary)
+        read = up_projected_bytes(keys, self.heads, self.nope_dim, self.v_dim, step.stream.bytes)
+        return replace(core, activation_bytes=core.activation_bytes + read)
 
     def _decode(self, step: Step, phase: Sequences, count: int) -> Kernel:
         latent = self.kv_rank + self.rope_dim
         pairs, keys = self.policy.seen(phase, self.top_k, vectors=1)
         if self.top_k is not None:
             keys = minimum(phase.keys_read(), pairs)  # no more than all queries choose together
-        return Kernel(
-            "attention",
-            "mla_decode",
-            count,
-            step.stream,
-            flops=attention_flops(pairs, self.heads, latent, self.kv_rank),
-            kv_read_bytes=cache_read_bytes(keys, latent * step.kv.bytes),
-            activation_bytes=attention_activation_bytes(
-                phase.tokens, self.heads, latent, self.kv_rank, step.stream.bytes
-            ),
-            shape=_shape(phase, (pairs, keys), self.heads, 1, latent),
-            variant=step.kv.value,
-        )
+        heads, widths, cached = (self.heads, 1), (latent, self.kv_rank), latent * step.kv.bytes
+        return _launch(step, phase, "attention", "mla_decode", count, (pairs, keys), heads, widths, cached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,3 +333,86 @@ class IndexScores(Operation):
                 )
             )
         return launches
+
+
+@formula("payload", "partial results, each with its softmax weight in fp32", "B")
+def result_bytes(tokens: Numeric, results: Numeric, heads: Numeric, element: float) -> Numeric:
+    """What a rank sends of its part of an attention: new·(results·b + 4·H) [B].
+
+    >>> result_bytes(32.0, 32 * 128, 32, 2.0)
+    266240.0
+    """
+    return tokens * (results * element + heads * 4.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextShare(Operation):
+    """One rank's part of an attention over a context that `ranks` of them share.
+
+    Prefill: each computes its share of every prompt, two pieces that lie opposite, so that all score as many pairs.
+    Decode: each keeps its share of every context and sees the queries of all sequences; the partial results are merged
+    by their softmax weights (Yang et al. 2024, arXiv:2411.01783).
+    """
+
+    core: AttentionCore | LatentCore
+    ranks: int = field(metadata=about("cp", "ranks that share a context"))
+
+    grows = True
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """Those of the attention, on every rank."""
+        return self.core.weights
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """Prefill: a share of the queries against all keys. Decode: all queries against a share of the keys."""
+        return [self._share(kernel, step) for kernel in self.core.kernels(step, count)]
+
+    def _share(self, kernel: Kernel, step: Step) -> Kernel:
+        shape, ranks, prompts = kernel.shaped(AttentionShape), self.ranks, step.batch.prefilling
+        pairs, flops = shape.pairs / ranks, kernel.flops / ranks
+        if prompts is not None and kernel.family.endswith("prefill"):
+            shape = replace(shape, new=shape.new / ranks, pairs=pairs)
+            others = prompts.tokens * (1.0 - 1.0 / ranks) * self.core.query_width * step.stream.bytes
+            return replace(kernel, flops=flops, activation_bytes=kernel.activation_bytes - others, shape=shape)
+        shape = replace(shape, context=shape.context / ranks, keys=shape.keys / ranks, pairs=pairs)
+        return replace(kernel, flops=flops, kv_read_bytes=kernel.kv_read_bytes / ranks, shape=shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextExchange(Operation):
+    """What `ranks` that share a context send each other for one attention; widths are elements of a token."""
+
+    ranks: int = field(metadata=about("cp", "ranks that share a context"))
+    cached: int = field(metadata=about("e_kv", "elements cached of a token here"))
+    queries: int = field(metadata=about("e_q", "elements of a query row"))
+    results: int = field(metadata=about("e_o", "elements of a result row"))
+    heads: int = field(metadata=about("H", "heads here"))  #: each partial result comes with its softmax weight, in fp32
+    gather: Tiers
+    exchange: Tiers
+    window: int | None = None
+    chunk: int | None = None
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """Prefill: all-gather of keys and values. Decode: all-gather of queries, exchange of results, their sum."""
+        launches, wide = [], step.stream.bytes
+        if (prompts := step.batch.prefilling) is not None:
+            seen = prompts.keys_read(self.window, self.chunk) * self.cached * step.kv.bytes
+            launches.append(self._collective("context_gather", "all_gather", seen, step, count))
+        if (decoding := step.batch.decoding) is not None:
+            queries = decoding.tokens * self.queries * wide
+            results = result_bytes(decoding.tokens, self.results, self.heads, wide)
+            mine = step.own(decoding) * self.results
+            flops, moved = elementwise_flops(mine, 2.0 * self.ranks), passed_bytes(mine, self.ranks + 1.0, wide)
+            launches += [
+                self._collective("context_queries", "all_gather", queries, step, count),
+                self._collective("context_results", "all_to_all", results, step, count),
+                Kernel(
+                    "context_merge", "elementwise", count, step.stream, flops, activation_bytes=moved, variant="merge"
+                ),
+            ]
+        return launches
+
+    def _collective(self, name: str, kind: str, payload: Numeric, step: Step, count: int) -> Kernel:
+        sent = self.gather if kind == "all_gather" else self.exchange
+        return collective_kernel(name, kind, self.ranks, sent, payload, step.stream, count)

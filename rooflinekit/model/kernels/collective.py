@@ -11,18 +11,6 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import CollectiveShape, Kernel
 from rooflinekit.model.types.numeric import Numeric
 
-__all__ = [
-    "Collective",
-    "CollectiveKind",
-    "Tiers",
-    "all_reduce_bytes",
-    "collective_kernel",
-    "network_bytes",
-    "payload_bytes",
-    "sent_bytes",
-    "tiers",
-]
-
 CollectiveKind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
 
 _PHASES = {"two_shot": 2.0, "in_switch": 2.0}

@@ -10,8 +10,6 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import Kernel, RowsShape
 from rooflinekit.model.types.numeric import Numeric
 
-__all__ = ["Elementwise", "Embedding", "Parameters", "Sampling", "elementwise_flops", "gathered_bytes", "own_bytes"]
-
 
 @formula("F", "arithmetic on every row", "FLOP")
 def elementwise_flops(rows: Numeric, each: Numeric) -> Numeric:

@@ -11,8 +11,6 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import GemmShape, Kernel
 from rooflinekit.model.types.numeric import Numeric
 
-__all__ = ["BatchedLinear", "Linear", "gemm_activation_bytes", "gemm_flops", "gemm_weight_bytes"]
-
 
 @formula("F", "multiply-adds of a matrix product, two FLOP each", "FLOP")
 def gemm_flops(m: Numeric, n: Numeric, k: Numeric) -> Numeric:
@@ -42,6 +40,14 @@ def gemm_activation_bytes(m: Numeric, n: Numeric, k: Numeric, read: float, writt
     524288.0
     """
     return m * (k * read + n * written)
+
+
+def gemm_kernel(
+    name: str, count: int, compute: Dtype, shape: GemmShape, weight_bytes: Numeric, moved: Numeric
+) -> Kernel:
+    """One launch of a matrix product that reads these weights, and reads and writes `moved` bytes of activations."""
+    flops = gemm_flops(shape.m, shape.n, shape.k)
+    return Kernel(name, "gemm", count, compute, flops, weight_bytes, activation_bytes=moved, shape=shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +86,10 @@ class Linear(Operation):
         if self.rows == "sampled" and not step.samples:
             return []
         m, n, k = (step.tokens if self.rows == "tokens" else step.rows), self.n, self.k
+        weights = gemm_weight_bytes(n, k, self.weight.bytes, self.bias, self.weight.widened.bytes)
         read = step.stream.bytes if self.compute.is_wide else self.compute.bytes
-        return [
-            Kernel(
-                self.name,
-                "gemm",
-                count,
-                self.compute,
-                flops=gemm_flops(m, n, k),
-                weight_bytes=gemm_weight_bytes(n, k, self.weight.bytes, self.bias, self.weight.widened.bytes),
-                activation_bytes=gemm_activation_bytes(m, n, k, read, step.stream.bytes),
-                shape=GemmShape(m, n, k),
-            )
-        ]
+        moved = gemm_activation_bytes(m, n, k, read, step.stream.bytes)
+        return [gemm_kernel(self.name, count, self.compute, GemmShape(m, n, k), weights, moved)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +111,6 @@ class BatchedLinear(Operation):
         if step.batch.decoding is None:
             return []
         m, n, k, wide = step.own(step.batch.decoding), self.batch * self.n, self.k, step.stream.bytes
-        return [
-            Kernel(
-                self.name,
-                "gemm",
-                count,
-                self.compute,
-                flops=gemm_flops(m, n, k),
-                weight_bytes=gemm_weight_bytes(n, k, self.weight.bytes),
-                activation_bytes=gemm_activation_bytes(m, n, self.batch * k, wide, wide),
-                shape=GemmShape(m, n, k),
-            )
-        ]
+        weights = gemm_weight_bytes(n, k, self.weight.bytes)
+        moved = gemm_activation_bytes(m, n, self.batch * k, wide, wide)
+        return [gemm_kernel(self.name, count, self.compute, GemmShape(m, n, k), weights, moved)]

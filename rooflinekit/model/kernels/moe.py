@@ -11,21 +11,6 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import ExpertsShape, Kernel
 from rooflinekit.model.types.numeric import Numeric
 
-__all__ = ["Experts", "distinct_experts", "expert_activation_bytes", "expert_flops", "expert_weight_bytes"]
-
-
-def distinct_experts(tokens: Numeric, experts: int, top_k: int) -> Numeric:
-    """Expected number of distinct experts that `tokens` tokens touch under uniform routing: E·(1 − (1 − k/E)^T).
-
-    Each token picks k of E without replacement, so an expert is missed by one token with probability 1 − k/E.
-
-    >>> round(distinct_experts(32, 256, 8))  # neither 8 nor 256
-    163
-    >>> distinct_experts(1, 256, 8)
-    8.0
-    """
-    return Routing(experts, top_k).distinct(tokens)
-
 
 @formula("F", "grouped matrix products of the pairs that come here", "FLOP")
 def expert_flops(routed: Numeric, weights: Numeric) -> Numeric:
@@ -96,29 +81,19 @@ class Experts(Operation):
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """The grouped GEMMs: weights of the experts that were touched, work of the tokens that came."""
-        tokens, routing = step.tokens * step.replicas, self.routing
+        tokens, routing, each = step.tokens * step.replicas, self.routing, self.expert_weights
         routed, touched = routing.fullest(tokens)
+        slots, wide = tokens * routing.top_k, step.stream.bytes
         return [
             Kernel(
                 "experts",
                 "moe",
                 count,
                 self.compute,
-                flops=expert_flops(routed, self.expert_weights),
-                weight_bytes=expert_weight_bytes(touched, self.expert_weights, self.weight.bytes, self.bias),
-                activation_bytes=expert_activation_bytes(
-                    routed, self.hidden, self.width, self.matrices, step.stream.bytes
-                ),
-                shape=ExpertsShape(
-                    tokens,
-                    tokens * routing.top_k,
-                    routed,
-                    touched,
-                    self.local,
-                    routing.ranks,
-                    self.hidden,
-                    self.width,
-                ),
+                flops=expert_flops(routed, each),
+                weight_bytes=expert_weight_bytes(touched, each, self.weight.bytes, self.bias),
+                activation_bytes=expert_activation_bytes(routed, self.hidden, self.width, self.matrices, wide),
+                shape=ExpertsShape(tokens, slots, routed, touched, self.local, routing.ranks, self.hidden, self.width),
                 variant="power_law_1.2" if routing.skew > _SKEWED else "balanced",
             )
         ]

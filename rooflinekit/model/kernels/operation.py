@@ -17,8 +17,6 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, ceil_div
 
-__all__ = ["Operation", "Step", "Weights", "passed_bytes"]
-
 
 @formula("a", "activations read and written", "B")
 def passed_bytes(rows: Numeric, elements: Numeric, element: float) -> Numeric:

@@ -11,8 +11,6 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric
 
-__all__ = ["STATE_DTYPE", "ShortConvolution", "StateUpdate", "convolution_flops", "recurrence_flops", "state_bytes"]
-
 STATE_DTYPE = Dtype.FP32
 """Recurrent states are kept in fp32 (Mamba-2 reference code, `ssm_state` dtype; Qwen3-Next `mamba_ssm_dtype`)."""
 

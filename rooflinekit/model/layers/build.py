@@ -6,25 +6,20 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from rooflinekit.model.kernels import (
-    Collective,
-    CollectiveKind,
-    Elementwise,
-    Embedding,
-    Linear,
-    Operation,
-    Sampling,
-    Tiers,
-)
-from rooflinekit.model.layers.attention import attention_operations, latent_operations
+from rooflinekit.model.kernels.collective import Collective, CollectiveKind, Tiers
+from rooflinekit.model.kernels.elementwise import Elementwise, Embedding, Sampling
+from rooflinekit.model.kernels.gemm import Linear
+from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.layers.feedforward import dense_operations, expert_operations
-from rooflinekit.model.layers.precision import Precision
-from rooflinekit.model.layers.recurrent import (
+from rooflinekit.model.layers.mixers import (
+    attention_operations,
     delta_net_operations,
+    latent_operations,
     lightning_operations,
     mamba2_operations,
     mamba_operations,
 )
+from rooflinekit.model.layers.precision import Precision
 from rooflinekit.model.layers.shard import EVERYWHERE, Shard
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.model import (
@@ -40,8 +35,6 @@ from rooflinekit.model.types.model import (
     Model,
     Norm,
 )
-
-__all__ = ["entry_operations", "exit_operations", "layer_operations", "model_operations", "stage_operations"]
 
 _BUILDERS: dict[type, Callable[[Any, Shard], list[Operation]]] = {
     Attention: attention_operations,
@@ -75,10 +68,8 @@ def _joins(shard: Shard) -> list[Operation]:
     """
     if not shard.deployment.sequence_parallel:
         return [shard.joined("all_reduce", "all_reduce", shard.hidden)]
-    return [
-        shard.joined("sequence_gather", "all_gather", shard.hidden),
-        shard.joined("sequence_scatter", "reduce_scatter", shard.hidden),
-    ]
+    gather = shard.joined("sequence_gather", "all_gather", shard.hidden)
+    return [gather, shard.joined("sequence_scatter", "reduce_scatter", shard.hidden)]
 
 
 def model_operations(
@@ -106,10 +97,10 @@ def _send(shard: Shard, boundary: int) -> Collective:
 def stage_operations(
     model: Model, deployment: Deployment, precision: Precision, stage: int, domain: int = EVERYWHERE
 ) -> Counter[Operation]:
-    """The operations of one pipeline stage on one of its accelerators; layers are split as evenly as they go."""
+    """The operations of one pipeline stage on one of its accelerators."""
     shard = Shard(model.hidden, precision, deployment, domain)
-    first, last = (stage * model.depth // deployment.pp, (stage + 1) * model.depth // deployment.pp)
-    runs = [(layer_operations(layer, shard), count) for layer, count in Counter(model.layers[first:last]).items()]
+    layers = Counter(model.stage_layers(stage, deployment.pp))
+    runs = [(layer_operations(layer, shard), count) for layer, count in layers.items()]
     if stage == 0:
         runs.insert(0, (entry_operations(model, shard), 1))
     runs.append((exit_operations(model, shard) if stage == deployment.pp - 1 else [_send(shard, stage + 1)], 1))
@@ -140,16 +131,8 @@ def entry_operations(model: Model, shard: Shard) -> list[Operation]:
     if model.position_rows:
         ops.append(Embedding(model.position_rows, model.hidden, formats.embedding, "other"))
     if width != model.hidden:
-        ops.append(
-            Linear(
-                "embedding_proj",
-                width,
-                (("hidden", model.hidden),),
-                formats.embedding,
-                shard.precision.stream,
-                "embedding",
-            )
-        )
+        parts, stored = (("hidden", model.hidden),), formats.embedding
+        ops.append(Linear("embedding_proj", width, parts, stored, shard.precision.stream, "embedding"))
     if model.embedding_norm:
         ops.append(_norm("embedding_norm", model.final_norm, shard))
     if shard.tp > 1:
@@ -165,17 +148,8 @@ def exit_operations(model: Model, shard: Shard) -> list[Operation]:
     if shard.deployment.sequence_parallel:
         ops.append(shard.joined("sequence_gather", "all_gather", shard.hidden))
     if width != model.hidden:
-        ops.append(
-            Linear(
-                "head_proj",
-                model.hidden,
-                (("hidden", width),),
-                formats.lm_head,
-                shard.precision.stream,
-                "lm_head",
-                rows="sampled",
-            )
-        )
+        parts, stream = (("hidden", width),), shard.precision.stream
+        ops.append(Linear("head_proj", model.hidden, parts, formats.lm_head, stream, "lm_head", rows="sampled"))
     compute = shard.precision.compute(formats.lm_head)
     resident = not model.tied or shard.deployment.pp > 1
     bias = columns if model.lm_head_bias else 0

@@ -5,22 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from rooflinekit.model.kernels import (
-    Collective,
-    CollectiveKind,
-    Elementwise,
-    Experts,
-    Operation,
-    Parameters,
-    Routing,
-    Tiers,
-    tiers,
-)
+from rooflinekit.model.kernels.collective import Collective, CollectiveKind, Tiers, tiers
+from rooflinekit.model.kernels.elementwise import Elementwise, Parameters
+from rooflinekit.model.kernels.moe import Experts
+from rooflinekit.model.kernels.operation import Operation
+from rooflinekit.model.kernels.routing import Routing
 from rooflinekit.model.layers.shard import Shard
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
-
-__all__ = ["dense_operations", "expert_operations", "group_share"]
 
 
 def dense_operations(block: DenseFFN, shard: Shard) -> list[Operation]:
@@ -50,7 +42,8 @@ def expert_operations(block: MixtureOfExperts, shard: Shard) -> list[Operation]:
     ops: list[Operation] = [router, Elementwise("expert_select", block.experts, 2 * block.top_k, 5.0 * block.experts)]
     if block.latent:
         ops.append(shard.linear("expert_down_latent", shard.hidden, (("latent", block.latent),), "ffn"))
-    ops += [*_dispatch(block, hidden, shard), _experts(block, hidden, shard), *_combine(block, hidden, shard)]
+    there, back = _exchanges(block, hidden, shard)
+    ops += [*there, _experts(block, hidden, shard), *back]
     if block.latent:
         ops.append(shard.linear("expert_up_latent", block.latent, (("latent", shard.hidden),), "ffn"))
     if block.shared_width:
@@ -89,7 +82,7 @@ def group_share(block: MixtureOfExperts, ep: int) -> float:
     return 1.0 - math.comb(experts - experts // ep, top_k) / math.comb(experts, top_k)
 
 
-def _exchange(block: MixtureOfExperts, shard: Shard) -> Tiers:
+def _sent(block: MixtureOfExperts, shard: Shard) -> Tiers:
     """Copies of a token that each of the tp ranks which hold it sends to the ranks of its experts.
 
     A token goes once to each rank that holds any of its experts, however many of them (DeepEP's normal kernels), and
@@ -112,31 +105,23 @@ _DISPATCHED = {Dtype.FP8: 1.0 + 4.0 / 128.0, Dtype.FP8_BLOCK: 1.0 + 4.0 / 128.0}
 """Bytes of an element on its way to the experts: FP8 with an fp32 scale for each 128 channels (DeepEP)."""
 
 
-def _dispatch(block: MixtureOfExperts, hidden: int, shard: Shard) -> list[Operation]:
-    """Bring the tokens of all attention replicas and context ranks to the experts."""
+def _exchanges(block: MixtureOfExperts, hidden: int, shard: Shard) -> tuple[list[Operation], list[Operation]]:
+    """What brings the tokens of all replicas and context ranks to the experts, and the results back.
+
+    Within one replica the layer's all-reduce does it.
+    """
     if shard.replicas == 1:
-        return []
+        return [], []
     if shard.deployment.ep == 1:
-        return [_between_replicas("expert_gather", "all_gather", hidden, shard)]
+        gather = _between_replicas("expert_gather", "all_gather", hidden, shard)
+        return [gather], [_between_replicas("expert_scatter", "reduce_scatter", hidden, shard)]
     stream, asked = shard.precision.stream, shard.deployment.dispatch
     size = stream.bytes if asked is None else _DISPATCHED.get(asked, asked.bytes)
-    return [_all_to_all("expert_dispatch", hidden * size / stream.bytes, block, shard)]
-
-
-def _combine(block: MixtureOfExperts, hidden: int, shard: Shard) -> list[Operation]:
-    """Bring the results back; within one replica the layer's all-reduce does it."""
-    if shard.replicas == 1:
-        return []
-    if shard.deployment.ep == 1:
-        return [_between_replicas("expert_scatter", "reduce_scatter", hidden, shard)]
-    return [_all_to_all("expert_combine", hidden, block, shard)]
-
-
-def _all_to_all(name: str, width: float, block: MixtureOfExperts, shard: Shard) -> Collective:
-    """The payload counts the mean share of it that stays, 1/ranks, as measured all-to-alls do."""
-    sent, ranks = _exchange(block, shard), shard.deployment.stage
-    payload = (sent.links + sent.nic) * ranks / (ranks - 1.0)
-    return Collective(name, "all_to_all", ranks, width * payload, Tiers(sent.links / payload, sent.nic / payload))
+    sent, ranks = _sent(block, shard), shard.deployment.stage
+    payload = (sent.links + sent.nic) * ranks / (ranks - 1.0)  # with the mean share that stays, as measured ones do
+    shares = Tiers(sent.links / payload, sent.nic / payload)
+    dispatch = Collective("expert_dispatch", "all_to_all", ranks, hidden * size / stream.bytes * payload, shares)
+    return [dispatch], [replace(dispatch, name="expert_combine", width=hidden * payload)]
 
 
 def _between_replicas(name: str, kind: CollectiveKind, hidden: int, shard: Shard) -> Collective:

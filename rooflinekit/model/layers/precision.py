@@ -10,8 +10,6 @@ from rooflinekit.model.types.errors import DtypeError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.model import Model, WeightFormats
 
-__all__ = ["Precision", "resolve_precision"]
-
 
 @dataclass(frozen=True, slots=True)
 class Precision:
@@ -58,7 +56,7 @@ def resolve_precision(model: Model, deployment: Deployment, accelerator: Acceler
         _check_role(role, getattr(deployment, role), _STORED)
     _check_role("activations", asked, _INPUTS)
     _check_role("kv", deployment.kv, _CACHED)
-    formats = _apart(_override(model.formats, weights), deployment)
+    formats = _override(model.formats, deployment)
     stream = next((dtype for dtype in (asked, weights) if dtype is not None and dtype.is_wide), model.dtype)
     output = formats.attention_output or formats.attention
     layered = (formats.attention, output, formats.ffn, formats.experts, formats.shared_experts)
@@ -66,9 +64,11 @@ def resolve_precision(model: Model, deployment: Deployment, accelerator: Acceler
         _check_narrow(model, asked, layered, formats.lm_head)
     inputs = stream if model.weight_only and asked is None and weights is None else asked
     index = Dtype.FP8 if accelerator.supports(Dtype.FP8) else stream
-    precision = Precision(stream, deployment.kv or _cache(model, asked, stream), formats, inputs, index)
+    unasked = model.kv_dtype or (Dtype.FP32 if stream is Dtype.TF32 else stream)  # the cache where nobody gave one
+    kv = deployment.kv or (asked if asked in _FOLLOWED else unasked)
+    precision = Precision(stream, kv, formats, inputs, index)
     for weight in dict.fromkeys((*layered, formats.lm_head)):
-        _check(precision, weight, accelerator)
+        _check(precision.compute(weight), weight, accelerator)
     return precision
 
 
@@ -111,41 +111,25 @@ def _check_narrow(model: Model, asked: Dtype, layered: tuple[Dtype, ...], lm_hea
             raise DtypeError(f"activations {asked} do not go with {weight} weights; valid: {valid}")
 
 
-def _cache(model: Model, asked: Dtype | None, stream: Dtype) -> Dtype:
-    """The cache's format where nobody gave one."""
-    if asked in _FOLLOWED:
-        return asked
-    return model.kv_dtype or (Dtype.FP32 if stream is Dtype.TF32 else stream)
-
-
-def _apart(formats: WeightFormats, deployment: Deployment) -> WeightFormats:
-    """The formats that were given for attention and LM head apart."""
-    if (attention := deployment.attention_weights) is not None:
+def _override(formats: WeightFormats, deployment: Deployment) -> WeightFormats:
+    """The checkpoint's formats with those that were given: for all matrices, for attention and for the LM head."""
+    weights, attention = deployment.weights, deployment.attention_weights
+    if weights is not None and weights.is_wide:
+        formats = WeightFormats.uniform(weights)
+    elif weights is not None:
+        formats = replace(formats, ffn=weights, experts=weights, shared_experts=weights)
+    if (attention := attention or weights) is not None:
         formats = replace(formats, attention=attention, attention_output=attention)
     return formats if deployment.lm_head is None else replace(formats, lm_head=deployment.lm_head)
 
 
-def _override(formats: WeightFormats, weights: Dtype | None) -> WeightFormats:
-    if weights is None:
-        return formats
-    if weights.is_wide:
-        return WeightFormats.uniform(weights)
-    return replace(
-        formats, attention=weights, attention_output=weights, ffn=weights, experts=weights, shared_experts=weights
-    )
-
-
-def _check(precision: Precision, weight: Dtype, accelerator: Accelerator) -> None:
-    compute = precision.compute(weight)
+def _check(compute: Dtype, weight: Dtype, accelerator: Accelerator) -> None:
     if accelerator.supports(compute):
         return
     known = ", ".join(dtype.value for dtype in accelerator.peaks)
     wide = next((dtype.value for dtype in (Dtype.BF16, Dtype.FP16, Dtype.FP32) if accelerator.supports(dtype)), None)
-    remedy = ""
-    if wide is not None:
-        remedy = f"; --activations {wide} " + (
-            "runs it there" if weight.is_wide else "dequantises the weights and computes in 16 bit"
-        )
+    does = "runs it there" if weight.is_wide else "dequantises the weights and computes in 16 bit"
+    remedy = "" if wide is None else f"; --activations {wide} {does}"
     raise DtypeError(
         f"{accelerator.name} has no {compute.unit} arithmetic for {weight} weights; it has {known}{remedy}"
     )

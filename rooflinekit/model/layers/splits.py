@@ -19,110 +19,83 @@ from rooflinekit.model.types.model import (
     Model,
 )
 
-__all__ = ["check_deployment"]
-
 
 def check_deployment(model: Model, deployment: Deployment, system: System) -> None:
     """Refuse a split that the model or the system does not allow, naming those it does.
 
     Raises DeploymentError.
     """
-    _check_tp(model, deployment, system)
-    if deployment.pp > model.depth:
-        raise DeploymentError(
-            f"pp={deployment.pp} exceeds {model.name}'s {model.depth} layers; use pp <= {model.depth}"
-        )
-    if deployment.microbatches > 1 and deployment.pp == 1:
-        raise DeploymentError(f"microbatches={deployment.microbatches} need stages; use pp > 1 or microbatches=1")
-    _check_context(model, deployment)
-    if deployment.gpus > system.max_gpus:
-        raise DeploymentError(
-            f"tp·pp·dp·cp = {deployment.gpus} accelerators, but a {system.title} joins {system.max_gpus}; use fewer"
-        )
-    _check_all_reduce(deployment, system)
-    _check_experts(model, deployment)
+    for message in _refusals(model, deployment, system):
+        raise DeploymentError(message)
 
 
-def _check_tp(model: Model, deployment: Deployment, system: System) -> None:
-    tp, domain = deployment.tp, system.domain_size
+def _refusals(model: Model, deployment: Deployment, system: System) -> Iterator[str]:
+    """What is wrong with a split, the plainest first."""
+    tp, domain, pp = deployment.tp, system.domain_size, deployment.pp
     if tp > domain and not (system.name and system.nic_bandwidth):
-        gpu = system.accelerator
-        raise DeploymentError(
-            f"tp={tp} exceeds the {domain} accelerators that {gpu.link_kind or 'a link'} joins in a {system.title}; "
-            f"use {_tp_choices(model, system)}" + (", or name a system of several nodes" if not system.name else "")
-        )
+        link = system.accelerator.link_kind or "a link"
+        hint = "" if system.name else ", or name a system of several nodes"
+        joined = f"the {domain} accelerators that {link} joins in a {system.title}"
+        yield f"tp={tp} exceeds {joined}; use {_tp_choices(model, system)}{hint}"
     if tp > domain and tp % domain:
-        raise DeploymentError(f"tp={tp} fills no whole domains of {domain}; use {_tp_choices(model, system)}")
+        yield f"tp={tp} fills no whole domains of {domain}; use {_tp_choices(model, system)}"
     for what, size in _divided_by_tp(model):
         if not _splits(what, size, tp):
-            raise DeploymentError(
-                f"tp={tp} does not divide {model.name}'s {size} {what}; use {_tp_choices(model, system)}"
-            )
+            yield f"tp={tp} does not divide {model.name}'s {size} {what}; use {_tp_choices(model, system)}"
     if deployment.sequence_parallel and tp == 1:
-        raise DeploymentError("sequence_parallel splits tokens over the ranks of tp; use tp > 1, or leave it out")
-
-
-def _check_context(model: Model, deployment: Deployment) -> None:
-    """A recurrent state cannot be split along the context, and which keys an indexer picks is not known."""
-    if deployment.cp == 1:
-        return
-    for layer in model.layer_counts:
-        sparse = isinstance(layer.mixer, LatentAttention) and layer.mixer.indexer is not None
+        yield "sequence_parallel splits tokens over the ranks of tp; use tp > 1, or leave it out"
+    if pp > model.depth:
+        yield f"pp={pp} exceeds {model.name}'s {model.depth} layers; use pp <= {model.depth}"
+    if deployment.microbatches > 1 and pp == 1:
+        yield f"microbatches={deployment.microbatches} need stages; use pp > 1 or microbatches=1"
+    for layer in model.layer_counts if deployment.cp > 1 else ():  # a recurrent state cannot be split, and which keys
+        sparse = isinstance(layer.mixer, LatentAttention) and layer.mixer.indexer is not None  # are picked is not known
         if sparse or not isinstance(layer.mixer, (Attention, LatentAttention, type(None))):
             what = "sparse attention" if sparse else f"{getattr(layer.mixer, 'kind', '')} layers"
-            raise DeploymentError(f"cp={deployment.cp} cannot split the context of {model.name}'s {what}; use cp=1")
+            yield f"cp={deployment.cp} cannot split the context of {model.name}'s {what}; use cp=1"
+    if deployment.gpus > system.max_gpus:
+        whole = f"tp·pp·dp·cp = {deployment.gpus} accelerators"
+        yield f"{whole}, but a {system.title} joins {system.max_gpus}; use fewer"
+    if deployment.all_reduce != "auto":
+        yield from _of_all_reduce(deployment, system)
+    yield from _of_experts(model, deployment)
 
 
-def _check_all_reduce(deployment: Deployment, system: System) -> None:
+def _of_all_reduce(deployment: Deployment, system: System) -> Iterator[str]:
     asked = deployment.all_reduce
-    if asked == "auto":
-        return
     if deployment.tp == 1 or deployment.sequence_parallel:
         why = "sequence_parallel replaces it" if deployment.sequence_parallel else "tp=1 has none"
-        raise DeploymentError(f"all_reduce={asked}, but {why}; use all_reduce=auto")
+        yield f"all_reduce={asked}, but {why}; use all_reduce=auto"
     valid = [name for name in ALL_REDUCE if name != "in_switch" or system.in_switch]
     if deployment.tp > system.domain_size:
         valid.remove("one_shot")
     if asked not in valid:
         hint = "" if system.name else " (or name a system whose switch adds up, such as --system hgx-h100)"
-        raise DeploymentError(f"all_reduce={asked} does not exist in a {system.title}; use {', '.join(valid)}{hint}")
+        yield f"all_reduce={asked} does not exist in a {system.title}; use {', '.join(valid)}{hint}"
 
 
-def _check_experts(model: Model, deployment: Deployment) -> None:
+def _of_experts(model: Model, deployment: Deployment) -> Iterator[str]:
     blocks = {layer.ffn for layer in model.layers if isinstance(layer.ffn, MixtureOfExperts)}
-    group, copies = deployment.stage, deployment.redundant_experts
-    asked = {"skew": deployment.skew, "redundant_experts": copies, "dispatch": deployment.dispatch}
+    group, copies, ep = deployment.stage, deployment.redundant_experts, deployment.ep
     if not blocks:
-        if deployment.ep > 1:
-            raise DeploymentError(f"ep={deployment.ep}, but {model.name} has no experts; use ep=1")
-        for name, value in asked.items():
-            if value:
-                raise DeploymentError(f"{name}={value}, but {model.name} has no experts; leave {name} out")
-    if copies and deployment.ep == 1:
-        raise DeploymentError(f"redundant_experts={copies}, but with ep=1 every rank holds all experts; use ep > 1")
-    if deployment.dispatch and (deployment.ep == 1 or group == deployment.tp):
-        raise DeploymentError(
-            f"dispatch={deployment.dispatch}, but no token travels to its experts; use ep > 1 with dp or cp > 1"
-        )
+        if ep > 1:
+            yield f"ep={ep}, but {model.name} has no experts; use ep=1"
+        asked = {"skew": deployment.skew, "redundant_experts": copies, "dispatch": deployment.dispatch}
+        yield from (f"{k}={v}, but {model.name} has no experts; leave {k} out" for k, v in asked.items() if v)
+    if copies and ep == 1:
+        yield f"redundant_experts={copies}, but with ep=1 every rank holds all experts; use ep > 1"
+    if deployment.dispatch and (ep == 1 or group == deployment.tp):
+        yield f"dispatch={deployment.dispatch}, but no token travels to its experts; use ep > 1 with dp or cp > 1"
     for block in blocks:
-        _check_ep(model, block, deployment)
-
-
-def _check_ep(model: Model, block: MixtureOfExperts, deployment: Deployment) -> None:
-    group, copies = deployment.stage, deployment.redundant_experts
-    possible = [ep for ep in _divisors(group) if block.width % (group // ep) == 0]
-    if copies and deployment.ep in possible and (block.experts + copies) % deployment.ep:
-        least = -(block.experts + copies) % deployment.ep + copies
-        raise DeploymentError(
-            f"redundant_experts={copies} leaves {model.name}'s {block.experts + copies} experts uneven over "
-            f"ep={deployment.ep} ranks; use {least}"
-        )
-    valid = [ep for ep in possible if (block.experts + copies) % ep == 0]
-    if deployment.ep not in valid:
-        raise DeploymentError(
-            f"ep={deployment.ep} does not split {model.name}'s {block.experts} experts of width {block.width} over "
-            f"tp·cp·dp = {group} ranks; use " + (_choices("ep", valid) if valid else "another tp, cp or dp")
-        )
+        held = block.experts + copies
+        possible = [n for n in range(1, group + 1) if group % n == 0 and block.width % (group // n) == 0]
+        if copies and ep in possible and held % ep:
+            uneven = f"redundant_experts={copies} leaves {model.name}'s {held} experts uneven over ep={ep} ranks"
+            yield f"{uneven}; use {-held % ep + copies}"
+        valid = [n for n in possible if held % n == 0]
+        if ep not in valid:
+            experts = f"{model.name}'s {block.experts} experts of width {block.width} over tp·cp·dp = {group} ranks"
+            yield f"ep={ep} does not split {experts}; use " + (_choices("ep", valid) or "another tp, cp or dp")
 
 
 def _divided_by_tp(model: Model) -> Iterator[tuple[str, int]]:
@@ -162,8 +135,6 @@ def _tp_choices(model: Model, system: System) -> str:
 
 
 def _choices(name: str, values: list[int]) -> str:
-    return f"{name} = {', '.join(map(str, values[:-1]))} or {values[-1]}" if len(values) > 1 else f"{name}={values[0]}"
-
-
-def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]
+    if len(values) > 1:
+        return f"{name} = {', '.join(map(str, values[:-1]))} or {values[-1]}"
+    return f"{name}={values[0]}" if values else ""

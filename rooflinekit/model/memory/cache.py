@@ -1,4 +1,4 @@
-"""What a sequence keeps on the accelerators between steps: keys and values, latents, recurrent states.
+"""What a sequence keeps on the accelerators between steps, and the blocks in which an engine lays it out.
 
 The law differs by kind of layer: full attention grows with the context, a sliding window or chunk stops growing,
 MLA keeps one latent that tensor parallelism replicates, linear attention and state-space layers keep a fixed state.
@@ -10,11 +10,14 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from rooflinekit.model.graph.symbol import fact
-from rooflinekit.model.kernels import STATE_DTYPE
 from rooflinekit.model.kernels.attention import index_key_bytes
+from rooflinekit.model.kernels.recurrent import STATE_DTYPE
+from rooflinekit.model.step import Plan
 from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.engine import MemoryRule
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.model import (
@@ -30,8 +33,6 @@ from rooflinekit.model.types.model import (
 )
 from rooflinekit.model.types.numeric import Numeric, ceil_div, floor_div, maximum, minimum, where
 
-__all__ = ["CacheLaw", "LayerCache", "cache_law", "layer_cache", "model_cache_law"]
-
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
@@ -42,6 +43,10 @@ class LayerCache:
     state_bytes: float
     fixed_bytes: float = 0.0  #: per token, in a format of their own (index keys) [B]
     summaries: float = 0.0  #: of pages, as a share of the elements
+
+    def token_bytes(self, kv: Dtype) -> float:
+        """What each token adds, with the cache in this format [B]."""
+        return self.elements * kv.bytes * (1.0 + self.summaries) + self.fixed_bytes
 
 
 @dataclass(frozen=True)
@@ -171,8 +176,8 @@ def cache_law(  # noqa: PLR0913, PLR0917 - what is cached, its formats, its spli
     for layer, count in Counter(layers).items():
         cache = layer_cache(layer.mixer, tp, index, policy)
         if cache.elements:
-            each = cache.elements * kv.bytes * (1.0 + cache.summaries) + cache.fixed_bytes
-            slopes[float(cache.cap or math.inf)] += fact(count, "L", "layers of this kind") * each
+            layers_here = fact(count, "L", "layers of this kind")
+            slopes[float(cache.cap or math.inf)] += layers_here * cache.token_bytes(kv)
         state += count * cache.state_bytes
     return CacheLaw(tuple(sorted(slopes.items())), state, block)
 
@@ -180,3 +185,96 @@ def cache_law(  # noqa: PLR0913, PLR0917 - what is cached, its formats, its spli
 def model_cache_law(model: Model, kv: Dtype | None = None, tp: int = 1, block: int = 1) -> CacheLaw:
     """The law of a model in its own cache format unless told otherwise; index keys are in FP8, as published."""
     return cache_law(model.layers, kv or model.kv_dtype or model.dtype, tp, block)
+
+
+_NEARLY = 1.5  # kinds with up to this many times the layers of the rarest are padded to the commonest one
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one sequence takes blocks, and how the pool is counted.
+
+    law: bytes of one sequence, padding included; block_bytes: one block of the pool; groups: how many of them hold the
+    same `block` tokens, one for each group of layers.
+    """
+
+    law: CacheLaw
+    block: int
+    block_bytes: float
+    groups: int
+
+    def blocks(self, pool: Numeric) -> Numeric:
+        """Whole blocks in a pool of so many bytes."""
+        return maximum(floor_div(pool, self.block_bytes), 0.0) if self.block_bytes else 0.0 * pool
+
+    def tokens(self, pool: Numeric) -> Numeric:
+        """Tokens that vLLM's log prints: blocks // groups x block ("GPU KV cache size")."""
+        return floor_div(self.blocks(pool), float(self.groups)) * self.block
+
+    def admitted_bytes(self, longest: Numeric, step: float) -> Numeric:
+        """What vLLM reckons for one sequence of `longest` tokens when a step has at most `step` of them [B].
+
+        A window counts with a whole step beside it, and one block more.
+        """
+        total: Numeric = self.law.state_bytes
+        for cap, slope in self.law.slopes:
+            tokens = longest if cap == math.inf else minimum(cap - 1.0 + step, longest)
+            blocks = ceil_div(tokens, float(self.block)) + (cap < math.inf)
+            total = total + blocks * (self.block * slope)
+        return total
+
+
+def cache_layout(plan: Plan, layers: Iterable[Layer]) -> Layout:
+    """The layout of the layers of one pipeline stage on one of its accelerators."""
+    rule, precision, deployment = plan.engine.memory, plan.precision, plan.deployment
+    kept = [_padded_latent(layer, rule) for layer in layers if layer.mixer is not None]
+    if not kept:
+        return Layout(CacheLaw((), 0.0), 1, 0.0, 1)
+    latent = any(isinstance(layer.mixer, LatentAttention) for layer in kept)
+    block = deployment.settings.block_size or int((latent and rule.latent_block) or rule.block)
+    law = cache_law(kept, precision.kv, deployment.tp, block, precision.index, deployment.kv_policy)
+    whole = law.bytes_per_token
+    caches = [layer_cache(layer.mixer, deployment.tp, precision.index, deployment.kv_policy) for layer in kept]
+    alike = Counter(_Kind(c.token_bytes(precision.kv), float(c.cap or math.inf), c.state_bytes) for c in caches)
+    if rule.budget != "none":
+        if len(alike) > 1 and rule.hybrid:
+            return _grouped(alike, law, block)
+        if not rule.hybrid and any(kind.token and kind.cap == math.inf for kind in alike):
+            law = replace(law, slopes=((math.inf, whole),))  # without groups a window has blocks for the whole context
+    return Layout(law, block, whole * block, 1)
+
+
+def _padded_latent(layer: Layer, rule: MemoryRule) -> Layer:
+    """Some versions pad a latent to a multiple of 128 elements."""
+    if not isinstance(mixer := layer.mixer, LatentAttention) or rule.latent_multiple == 1:
+        return layer
+    padded = int(-(-mixer.latent_dim // rule.latent_multiple) * rule.latent_multiple)
+    return replace(layer, mixer=replace(mixer, rope_dim=padded - mixer.kv_rank))
+
+
+class _Kind(NamedTuple):
+    """How layers are cached: bytes a token each up to a cap, or a fixed state."""
+
+    token: float
+    cap: float
+    state: float
+
+
+def _grouped(kinds: Counter[_Kind], law: CacheLaw, block: int) -> Layout:
+    """Groups of equally many layers share the pool's blocks (vLLM, kv_cache_utils).
+
+    A group has as many layers as the rarest kind, or as the commonest where that has less than 1.5 times as many;
+    kinds are padded to whole groups. Recurrent states take one block a layer, so a block has enough tokens to hold
+    one.
+    """
+    token = max(kind.token for kind in kinds)
+    if not token:
+        return Layout(law, block, 0.0, 1)
+    if fixed := [kind.state for kind in kinds if not kind.token]:
+        block = int(-(-max(fixed) // (token * block)) * block)
+    fewest, most = min(kinds.values()), max(kinds.values())
+    size = most if most < _NEARLY * fewest else fewest
+    groups = {kind: -(-layers // size) for kind, layers in kinds.items()}
+    slopes = tuple(sorted((kind.cap, groups[kind] * size * token) for kind in kinds if kind.token))
+    state = sum(groups[kind] * size * token * block for kind in kinds if not kind.token)
+    return Layout(CacheLaw(slopes, state, block), block, size * token * block, sum(groups.values()))

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rooflinekit.model.graph.symbol import about, fact, named
-from rooflinekit.model.memory.blocks import Layout, cache_layout
-from rooflinekit.model.memory.cache import cache_law
+from rooflinekit.model.memory.cache import Layout, cache_law, cache_layout
 from rooflinekit.model.memory.footprint import Peak, activation_peak, resident_bytes
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.engine import Budget, MemoryRule
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Memory", "MemoryModel", "Outside", "Stage", "make_memory_model"]
 
 _UNCHUNKED = 32_768  # tokens; vLLM V0 profiles in chunks where longer sequences are admitted (arg_utils, 0.4 to 0.8)
 _ROUNDING = 1e-12  # of a sum that is the capacity by definition
@@ -257,10 +254,9 @@ def make_memory_model(plan: Plan) -> MemoryModel:
     """The memory of a plan, stage by stage."""
     model, deployment, precision = plan.model, plan.deployment, plan.precision
     rule, settings = plan.engine.memory, deployment.settings
-    cuts = [stage * model.depth // deployment.pp for stage in range(deployment.pp + 1)]
     stages = tuple(
-        Stage(resident_bytes(plan, number), cache_layout(plan, model.layers[first:last]))
-        for number, (first, last) in enumerate(pairwise(cuts))
+        Stage(resident_bytes(plan, stage), cache_layout(plan, model.stage_layers(stage, deployment.pp)))
+        for stage in range(deployment.pp)
     )
     tokens = _step_tokens(plan)
     return MemoryModel(

@@ -6,18 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rooflinekit.model.graph.symbol import about
-from rooflinekit.model.kernels import Embedding, Experts, LatentUpProjection, Linear, Operation
-from rooflinekit.model.layers import stage_operations
+from rooflinekit.model.kernels.attention import LatentUpProjection
+from rooflinekit.model.kernels.elementwise import Embedding
+from rooflinekit.model.kernels.gemm import Linear
+from rooflinekit.model.kernels.moe import Experts
+from rooflinekit.model.kernels.operation import Operation
+from rooflinekit.model.layers.build import stage_operations
 from rooflinekit.model.layers.feedforward import group_share
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import MemoryRule
-from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, Layer, Mixer, MixtureOfExperts, Model
+from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, Mixer, MixtureOfExperts, Model
 from rooflinekit.model.types.numeric import Numeric, maximum
 from rooflinekit.model.types.units import MIB
-
-__all__ = ["MOE_CHUNK", "Peak", "activation_peak", "allocated_bytes", "resident_bytes"]
 
 _SEGMENT, _LARGE, _REMAINDER = 2 * MIB, 10 * MIB, MIB
 _BY_CHANNEL = (Dtype.FP8, Dtype.INT8)  # one fp32 scale an output channel
@@ -49,14 +51,10 @@ def resident_bytes(plan: Plan, stage: int) -> float:
         tables = model.rotary_tables if rule.scaled_tables else 1
         tensors += [(tables * size, 1) for size in _rotary_tables(model, plan.precision.stream)]
     if rule.latent_absorbed:
-        tensors += [(size, 1) for layer in _layers(plan, stage) for size in _absorbed(layer.mixer, plan)]
+        layers = model.stage_layers(stage, plan.deployment.pp)
+        tensors += [(size, 1) for layer in layers for size in _absorbed(layer.mixer, plan)]
     size_of = allocated_bytes if rule.torch_allocator else float
     return rule.loading + sum(size_of(size) * count for size, count in tensors)
-
-
-def _layers(plan: Plan, stage: int) -> tuple[Layer, ...]:
-    depth, pp = plan.model.depth, plan.deployment.pp
-    return plan.model.layers[stage * depth // pp : (stage + 1) * depth // pp]
 
 
 def _absorbed(mixer: Mixer | None, plan: Plan) -> Iterator[float]:

@@ -6,34 +6,84 @@ of the kernel's number format, W the memory bandwidth, SM the cores (docs/method
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
 
-from rooflinekit.model.graph.symbol import formula
-from rooflinekit.model.timing.parameter import EFFICIENCY, Duration, choice, parameter
+from rooflinekit.model.graph.symbol import Quantity, formula
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.kernel import (
+    FAMILIES,
     AttentionShape,
     CollectiveShape,
     ExpertsShape,
+    Family,
     GemmShape,
     Kernel,
     RowsShape,
 )
 from rooflinekit.model.types.numeric import Numeric, ceil, ceil_div, log2, maximum, minimum, smooth_maximum, sqrt, where
 
-__all__ = [
-    "CollectiveTime",
-    "DecodeTime",
-    "ExpertsTime",
-    "GemmTime",
-    "LatentDecodeTime",
-    "LatentPrefillTime",
-    "PlainTime",
-    "PrefillTime",
-    "farthest",
-    "idle_tiles",
-    "key_padding",
-]
+EFFICIENCY = 1.05
+"""Largest share of a datasheet rate that a fit may find: clocks above the one that the datasheet assumes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """One parameter of a form: meaning, unit ("us", "share", "factor", "elements", "sharpness"), range, usual value."""
+
+    symbol: str
+    meaning: str
+    unit: str
+    low: float
+    high: float
+    usual: float
+    choices: tuple[int, ...] = ()
+
+    @property
+    def scale(self) -> float:
+        """SI value of one unit, as files write it: microseconds become seconds."""
+        return 1e-6 if self.unit == "us" else 1.0
+
+
+def parameter(symbol: str, meaning: str, unit: str, low: float, high: float, usual: float) -> Any:
+    """Declare a fitted number, in the unit of files; the attribute holds it in SI."""
+    return _declared(Bounds(symbol, meaning, unit, low, high, usual))
+
+
+def choice(meaning: str, usual: int, choices: tuple[int, ...] = (1, 2, 4)) -> Any:
+    """Declare a number that is one of a few: the p of (x^p + y^p)^(1/p)."""
+    return _declared(Bounds("p", meaning, "sharpness", min(choices), max(choices), usual, choices))
+
+
+def _declared(bounds: Bounds) -> Any:
+    unit = "s" if bounds.unit == "us" else ""
+    metadata = {"bounds": bounds, "quantity": Quantity(bounds.symbol, bounds.meaning, unit)}
+    return field(default=bounds.usual if bounds.choices else bounds.usual * bounds.scale, metadata=metadata)
+
+
+def parameters(form: type[Any] | object) -> dict[str, Bounds]:
+    """The declared parameters of a time form, in order."""
+    return {entry.name: entry.metadata["bounds"] for entry in fields(form)}  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """Time of one launch [s]: what each resource alone would take at realised rates, and `total`, their combination."""
+
+    launch: Numeric
+    compute: Numeric
+    memory: Numeric
+    network: Numeric
+    total: Numeric
+
+
+class TimeForm(Protocol):
+    """Time of one kernel family from its work, the accelerator's rates and a few parameters."""
+
+    def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
+        """Time of one launch [s]; `warm` when the same data were used just before (a benchmark loop)."""
+        ...
+
 
 TILE = 128
 """Rows and columns of the usual tile: of a matrix product (CUTLASS default 128 x 128), and of a prefill attention
@@ -369,25 +419,28 @@ class GemmTime:
         besides: Numeric = 0.0
         if not kernel.dtype.is_wide:
             besides = quantise_time(m, k, kernel.dtype.bytes, self.quantise, bandwidth)
-        launch, memory = (
-            gemm_launch(self.launch, self.depth_root, self.depth, k),
-            memory_time(moved, self.memory, bandwidth),
-        )
+        launch = gemm_launch(self.launch, self.depth_root, self.depth, k)
+        memory = memory_time(moved, self.memory, bandwidth)
         total = launch + smooth_maximum(compute, memory, self.sharpness) + besides
         return Duration(launch, compute, memory, 0.0, total)
 
 
-class _Decode:
-    """One query, or a few, of each sequence against its cache; what latent and grouped-query heads share."""
+@dataclass(frozen=True)
+class DecodeTime:
+    """Decode attention of grouped-query heads: `attention_launch`, `compute_time` and `tile_time`, `memory_time`.
 
-    launch: float
-    split: float
-    memory: float
-    tile: float
-    compute: float
-    cache_share: float
-    cache_speed: float
-    sharpness: int
+    One query, or a few, of each sequence against its cache. FlashDecoding (Dao et al. 2023) splits the context over the
+    cores, which is why only rates remain.
+    """
+
+    launch: float = parameter("t0", "floor of one launch", "us", 0.0, 300.0, 10.0)
+    split: float = parameter("kl", "combining the parts of a split context, per doubling", "us", 0.0, 20.0, 0.9)
+    memory: float = parameter("em", "realised share of the bandwidth", "share", 0.1, EFFICIENCY, 0.92)
+    tile: float = parameter("tc", "cost of one sequence's KV head on one core", "us", 0.0, 60.0, 3.0)
+    compute: float = parameter("ec", "realised share of the peak", "share", 0.005, EFFICIENCY, 0.4)
+    cache_share: float = parameter("ch", "share of the L2 that a benchmark loop keeps", "share", 0.1, 2.0, 0.8)
+    cache_speed: float = parameter("cx", "L2 rate over memory rate", "factor", 1.0, 10.0, 3.0)
+    sharpness: int = choice("overlap of tiles and memory", 2)
 
     def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
         """Time of one launch [s]."""
@@ -407,24 +460,7 @@ class _Decode:
 
 
 @dataclass(frozen=True)
-class DecodeTime(_Decode):
-    """Decode attention of grouped-query heads: `attention_launch`, `compute_time` and `tile_time`, `memory_time`.
-
-    FlashDecoding (Dao et al. 2023) splits the context over the cores, which is why only rates remain.
-    """
-
-    launch: float = parameter("t0", "floor of one launch", "us", 0.0, 300.0, 10.0)
-    split: float = parameter("kl", "combining the parts of a split context, per doubling", "us", 0.0, 20.0, 0.9)
-    memory: float = parameter("em", "realised share of the bandwidth", "share", 0.1, EFFICIENCY, 0.92)
-    tile: float = parameter("tc", "cost of one sequence's KV head on one core", "us", 0.0, 60.0, 3.0)
-    compute: float = parameter("ec", "realised share of the peak", "share", 0.005, EFFICIENCY, 0.4)
-    cache_share: float = parameter("ch", "share of the L2 that a benchmark loop keeps", "share", 0.1, 2.0, 0.8)
-    cache_speed: float = parameter("cx", "L2 rate over memory rate", "factor", 1.0, 10.0, 3.0)
-    sharpness: int = choice("overlap of tiles and memory", 2)
-
-
-@dataclass(frozen=True)
-class LatentDecodeTime(_Decode):
+class LatentDecodeTime(DecodeTime):
     """The same for absorbed latent attention; `row_fill`, and `pass_time` over the cache besides.
 
     All heads share one latent, read once (DeepSeek-V2, arXiv:2405.04434, 2.1); fewer than 16 heads fill a tile of 16.
@@ -433,13 +469,10 @@ class LatentDecodeTime(_Decode):
 
     launch: float = parameter("t0", "floor of one launch", "us", 0.0, 60.0, 11.5)
     split: float = parameter("kl", "combining the parts of a split context, per doubling", "us", 0.0, 20.0, 1.5)
-    memory: float = parameter("em", "realised share of the bandwidth", "share", 0.1, EFFICIENCY, 0.92)
     tile: float = parameter("tc", "cost of one sequence's tile of heads on one core", "us", 0.0, 100.0, 5.0)
     compute: float = parameter("ec", "realised share of the peak", "share", 0.02, EFFICIENCY, 0.7)
-    passes: float = parameter("cv", "further passes over the cache", "factor", 0.0, 50.0, 0.0)
     cache_share: float = parameter("ch", "share of the L2 that a benchmark loop keeps", "share", 0.1, 2.0, 0.7)
-    cache_speed: float = parameter("cx", "L2 rate over memory rate", "factor", 1.0, 10.0, 3.0)
-    sharpness: int = choice("overlap of compute and memory", 2)
+    passes: float = parameter("cv", "further passes over the cache", "factor", 0.0, 50.0, 0.0)
 
     def whole(self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator) -> tuple[Numeric, Numeric]:
         """Tiles of 16 rows at the least; further passes."""
@@ -591,3 +624,15 @@ class PlainTime:
         rows = kernel.shape.rows if isinstance(kernel.shape, RowsShape) else 0.0
         launch = rows_launch(self.launch, self.row, rows)
         return Duration(launch, compute, memory, 0.0, launch + maximum(compute, memory))
+
+
+FORMS: dict[Family, type[TimeForm]] = dict.fromkeys(FAMILIES, PlainTime) | {
+    "gemm": GemmTime,
+    "attention_decode": DecodeTime,
+    "attention_prefill": PrefillTime,
+    "mla_decode": LatentDecodeTime,
+    "mla_prefill": LatentPrefillTime,
+    "moe": ExpertsTime,
+    "collective": CollectiveTime,
+}
+"""The time form of every kernel family."""

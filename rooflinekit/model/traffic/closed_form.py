@@ -169,7 +169,7 @@ def open_loop(
     """`rate` requests a second arrive, whether or not others have ended. Scalars or arrays.
 
     Above the knee there is no steady state: `stable` is 0, and times are those of the full deployment, to which the
-    ever-growing queue comes on top (infinite). `known`: times that are tabulated, else worked out; `find` searches the roots.
+    ever-growing queue comes on top (infinite). `known` and `find` as in `closed_loop`.
 
     Raises DoesNotFitError if not one such request fits.
     """

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Answer", "DeploymentAnswer"]
-
 
 class Answer:
     """A result that a user gets back; a notebook shows it as HTML."""
@@ -26,7 +24,8 @@ class Answer:
 class DeploymentAnswer(Answer):
     """An answer about one deployment, and what it rests on.
 
-    level: `expected` with a calibration (its name and hash), `bound` without; inputs: all as they were understood.
+    level: `expected` with a calibration (its name and hash), `bound` without; evidence: what its times rest on,
+    `measured`, `fitted elsewhere` or `datasheet`; inputs: all as they were understood.
     """
 
     version: str
@@ -35,6 +34,7 @@ class DeploymentAnswer(Answer):
     engine: str
     level: str
     calibration: dict[str, str] | None
+    evidence: str
     inputs: dict[str, Any]
 
     def to_rows(self) -> list[dict[str, Any]]:

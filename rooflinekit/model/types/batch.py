@@ -16,9 +16,6 @@ from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.numeric import Numeric, floor_div, largest, maximum, minimum, total
 
-__all__ = ["MOST", "Batch", "Sequences", "cumulative_keys", "whole_number"]
-
-
 MOST = 10**18
 """No count that a user may ask for is larger: the work of such a step still fits in a float."""
 

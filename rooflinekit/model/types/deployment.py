@@ -8,8 +8,6 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import DEFAULTS, EngineSettings
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 
-__all__ = ["ALL_REDUCE", "ENGINES", "Deployment"]
-
 ENGINES = ("vllm", "sglang", "trtllm", "gpt-fast", "ideal")
 ALL_REDUCE = ("auto", "one_shot", "two_shot", "ring", "in_switch")
 """Algorithms of an all-reduce; "auto" takes what the engine was measured with."""

@@ -7,8 +7,6 @@ from enum import Enum
 from rooflinekit.model.graph.symbol import fact
 from rooflinekit.model.types.errors import DtypeError, nearest
 
-__all__ = ["Dtype", "parse_dtype"]
-
 
 class Dtype(Enum):
     """A number format, by the name that files and the command line use.

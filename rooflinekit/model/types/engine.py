@@ -9,8 +9,6 @@ from typing import Literal
 from rooflinekit.model.graph.symbol import quantity
 from rooflinekit.model.types.hardware import Accelerator, Provenance
 
-__all__ = ["DEFAULTS", "IDEAL", "Budget", "Engine", "EngineSettings", "MemoryRule", "Pair", "ServedCosts", "StepCosts"]
-
 Budget = Literal["total", "static", "free", "none"]
 """What the memory fraction is a share of: all memory (vLLM), what is free before the weights (SGLang), what is free
 after them (TensorRT-LLM), or nothing: the cache takes what it needs (llama.cpp, gpt-fast, ideal)."""

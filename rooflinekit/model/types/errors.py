@@ -20,22 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = [
-    "ArchitectureError",
-    "DeploymentError",
-    "DoesNotFitError",
-    "DtypeError",
-    "InfeasibleError",
-    "InputError",
-    "InterruptedRunError",
-    "MissingExtraError",
-    "RooflinekitError",
-    "SpecError",
-    "UnknownNameError",
-    "WorkloadError",
-    "nearest",
-]
-
 _FEW = 8  # known names that are all listed when none is like the one given
 
 

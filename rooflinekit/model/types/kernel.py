@@ -10,18 +10,6 @@ from rooflinekit.model.graph.symbol import quantity
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.numeric import Numeric, ceil_div, sqrt, where
 
-__all__ = [
-    "FAMILIES",
-    "AttentionShape",
-    "CollectiveShape",
-    "ExpertsShape",
-    "Family",
-    "GemmShape",
-    "Kernel",
-    "RowsShape",
-    "Shape",
-]
-
 Family: TypeAlias = Literal[
     "gemm",
     "attention_prefill",

@@ -10,8 +10,6 @@ from rooflinekit.model.types.batch import Sequences
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.numeric import Numeric, minimum
 
-__all__ = ["FULL", "KVPolicy", "parse_kv_policy"]
-
 _PAGE = 16
 """Tokens of a page whose smallest and largest keys stand for it (Quest, arXiv:2406.10774, section 4.1)."""
 

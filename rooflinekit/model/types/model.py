@@ -14,24 +14,6 @@ from typing import Literal, TypeAlias
 from rooflinekit.model.graph.symbol import Quantity, quantity
 from rooflinekit.model.types.dtype import Dtype
 
-__all__ = [
-    "Attention",
-    "DenseFFN",
-    "FeedForward",
-    "GatedDeltaNet",
-    "Indexer",
-    "LatentAttention",
-    "Layer",
-    "LightningAttention",
-    "Mamba",
-    "Mamba2",
-    "Mixer",
-    "MixtureOfExperts",
-    "Model",
-    "Norm",
-    "WeightFormats",
-]
-
 Norm: TypeAlias = Literal["rmsnorm", "layernorm", "layernorm_nobias", "none"]
 
 
@@ -259,6 +241,10 @@ class Model:
     def depth(self) -> int:
         """Number of layers."""
         return len(self.layers)
+
+    def stage_layers(self, stage: int, stages: int) -> tuple[Layer, ...]:
+        """The layers of one of `stages` pipeline stages, which split the depth as evenly as it goes."""
+        return self.layers[stage * self.depth // stages : (stage + 1) * self.depth // stages]
 
     @property
     def matrices(self) -> tuple[str, ...]:

@@ -23,60 +23,23 @@ Array: TypeAlias = "NDArray[np.float64]"
 Numeric: TypeAlias = "float | Array"
 T = TypeVar("T")
 
-__all__ = [
-    "Array",
-    "Numeric",
-    "absolute",
-    "ceil",
-    "ceil_div",
-    "choose",
-    "distinct",
-    "every",
-    "exp",
-    "fails",
-    "floor_div",
-    "largest",
-    "lattice",
-    "log",
-    "log2",
-    "maximum",
-    "minimum",
-    "repeat",
-    "smooth_maximum",
-    "sqrt",
-    "total",
-    "where",
-]
-
 
 def maximum(first: Numeric, second: Numeric) -> Numeric:
-    """Elementwise maximum.
-
-    >>> maximum(2.0, 3.0)
-    3.0
-    """
+    """Elementwise maximum."""
     if isinstance(first, (int, float)) and isinstance(second, (int, float)):
         return first if first > second else second
     return _elementwise("maximum", first, second)
 
 
 def minimum(first: Numeric, second: Numeric) -> Numeric:
-    """Elementwise minimum.
-
-    >>> minimum(2.0, 3.0)
-    2.0
-    """
+    """Elementwise minimum."""
     if isinstance(first, (int, float)) and isinstance(second, (int, float)):
         return first if first < second else second
     return _elementwise("minimum", first, second)
 
 
 def where(condition: object, yes: Numeric, no: Numeric) -> Numeric:
-    """Elementwise choice.
-
-    >>> where(True, 1.0, 2.0)
-    1.0
-    """
+    """Elementwise choice."""
     if isinstance(condition, bool) and isinstance(yes, (int, float)) and isinstance(no, (int, float)):
         return yes if condition else no
     return _elementwise("where", condition, yes, no)
@@ -93,40 +56,30 @@ def _elementwise(name: str, *given: object) -> Numeric:
 
 
 def absolute(value: Numeric) -> Numeric:
-    """Without its sign.
-
-    >>> absolute(-2.0)
-    2.0
-    """
+    """Without its sign."""
     return cast("Numeric", abs(value))
 
 
-def ceil(value: Numeric) -> Numeric:
-    """Round up.
+def _function(name: str, scalar: Callable[[float], float]) -> Callable[[Numeric], Numeric]:
+    """A function of one number: of floats in plain Python, of arrays by NumPy, of a symbol its node."""
 
-    >>> ceil(1.2)
-    2.0
-    """
-    if isinstance(value, (int, float)):
-        return float(math.ceil(value))
-    return _elementwise("ceil", value)
+    def applied(value: Numeric) -> Numeric:
+        return float(scalar(value)) if isinstance(value, (int, float)) else _elementwise(name, value)
+
+    return applied
+
+
+ceil, sqrt = _function("ceil", math.ceil), _function("sqrt", math.sqrt)
+exp, log, log2 = _function("exp", math.exp), _function("log", math.log), _function("log2", math.log2)
 
 
 def ceil_div(value: Numeric, divisor: Numeric) -> Numeric:
-    """Divide and round up.
-
-    >>> ceil_div(9.0, 4.0)
-    3.0
-    """
+    """Divide and round up."""
     return ceil(value / divisor)
 
 
 def floor_div(value: Numeric, divisor: Numeric) -> Numeric:
-    """Divide and round down.
-
-    >>> floor_div(9.0, 4.0)
-    2.0
-    """
+    """Divide and round down."""
     return value // divisor
 
 
@@ -145,62 +98,17 @@ def distinct(values: Numeric) -> tuple[Numeric, NDArray[np.intp] | None]:
 
 
 def total(values: Numeric) -> Numeric:
-    """Sum over the last axis; a scalar is its own sum.
-
-    >>> total(3.0)
-    3.0
-    """
+    """Sum over the last axis; a scalar is its own sum."""
     return values if isinstance(values, (int, float)) else cast("Numeric", values.sum(axis=-1))
 
 
 def largest(values: Numeric) -> Numeric:
-    """Maximum over the last axis; a scalar is its own maximum.
-
-    >>> largest(3.0)
-    3.0
-    """
+    """Maximum over the last axis; a scalar is its own maximum."""
     return values if isinstance(values, (int, float)) else cast("Numeric", values.max(axis=-1))
 
 
-def sqrt(value: Numeric) -> Numeric:
-    """Square root.
-
-    >>> sqrt(9.0)
-    3.0
-    """
-    if isinstance(value, (int, float)):
-        return math.sqrt(value)
-    return _elementwise("sqrt", value)
-
-
-def exp(value: Numeric) -> Numeric:
-    """Exponential.
-
-    >>> exp(0.0)
-    1.0
-    """
-    if isinstance(value, (int, float)):
-        return math.exp(value)
-    return _elementwise("exp", value)
-
-
-def log(value: Numeric) -> Numeric:
-    """Natural logarithm.
-
-    >>> log(1.0)
-    0.0
-    """
-    if isinstance(value, (int, float)):
-        return math.log(value)
-    return _elementwise("log", value)
-
-
 def every(condition: object) -> bool:
-    """Whether something holds for all scenarios.
-
-    >>> every(True)
-    True
-    """
+    """Whether something holds for all scenarios."""
     return condition if isinstance(condition, bool) else bool(cast("Array", condition).all())
 
 
@@ -213,17 +121,6 @@ def fails(condition: object) -> bool:
     if isinstance(condition, Symbol):
         return condition.value is not UNKNOWN and not condition.value
     return not every(condition)
-
-
-def log2(value: Numeric) -> Numeric:
-    """Logarithm to base 2.
-
-    >>> log2(8.0)
-    3.0
-    """
-    if isinstance(value, (int, float)):
-        return math.log2(value)
-    return _elementwise("log2", value)
 
 
 def smooth_maximum(first: Numeric, second: Numeric, sharpness: int) -> Numeric:

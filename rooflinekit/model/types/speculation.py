@@ -11,8 +11,6 @@ from typing import Any
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError
 
-__all__ = ["METHODS", "Speculation", "break_even_acceptance", "expected_tokens"]
-
 METHODS = ("medusa", "eagle", "eagle3", "mtp", "ngram")
 """Drafts that are not a model of their own; any other name is a draft model's."""
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["NOTHING", "SIGMAS", "KernelTime", "Time"]
 
 SIGMAS = 1.645
 """Standard errors of a normal distribution within which 90 % lie."""

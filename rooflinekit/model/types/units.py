@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["GB", "GIB", "MIB", "format_bytes", "format_count", "format_rate", "format_time", "parse_quantity"]
-
 GB = 1e9
 MIB = float(2**20)
 GIB = float(2**30)

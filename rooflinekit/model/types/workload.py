@@ -8,8 +8,6 @@ from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.numeric import Numeric, maximum
 
-__all__ = ["Workload"]
-
 
 @dataclass(frozen=True)
 class Workload:

@@ -3,12 +3,12 @@
 const CAUSES = ["compute", "memory", "network", "overhead"];
 const FUNCTIONS = DATA.library ? library(DATA.library) : [];
 
-const spanOf = ([bound, time, low, high]) => ({ bound, time, low, high });
+const spanOf = ([time, bound, low, high]) => ({ bound, time, low, high });
 function partsOf(kernels, rows) {  // all launches of each kernel of a step
   return kernels.map(([name, family, count, peak], place) => {
-    const [bound, time, low, high, compute, memory, network, overhead, flops, weights, read, written, activations] = rows[place];
+    const [time, bound, low, high, compute, memory, network, overhead, flops, weights, read, written, activations] = rows[place];
     return {
-      name, family, count, peak, bound, time, low, high, needs: [compute, memory, network, overhead],
+      name, family, count, peak, bound, time, low, high, causes: { compute, memory, network, overhead },
       flops: count * flops, weights: count * weights, cache: count * (read + written), activations: count * activations,
     };
   }).filter(({ family, time }) => family !== "host" || time > 0);
@@ -19,9 +19,9 @@ const memoryOf = ([capacity, weights, kv, activations, outside, total, pool, nee
 
 class View {  // a static batch
   constructor(plan, at) {
-    const [ttft, tpot, memory, e2e, rate, prefill, decode] = FUNCTIONS[plan.static](at.batch, at.isl, at.osl, at.cached ?? 0, at.context ?? 0, at.speed);
+    const [ttft, tpot, memory, e2e, [rate, rateEach, rateUser], prefill, decode] = FUNCTIONS[plan.static](at.batch, at.isl, at.osl, at.cached ?? 0, at.context ?? 0, at.speed);
     Object.assign(this, {
-      at, gpus: plan.gpus, ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, rate, rateEach: rate / plan.gpus, rateUser: 1 / tpot[1],
+      at, gpus: plan.gpus, ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, rate, rateEach, rateUser,
       memory: memoryOf(memory),
     });
     this.rows = { plan, prefill, decode };
@@ -31,10 +31,9 @@ class View {  // a static batch
 }
 
 function loaded(plan, at) {  // what users feel at a rate, or as so many users; null where not one request fits
-  const [ttft, tpot, [e2e, running, rate, knee, stable, busy, queue, slots], memory] = FUNCTIONS[plan.load](at.rate ?? at.users, at.isl, at.osl, at.speed);
+  const [ttft, tpot, [e2e, running, rate, knee, stable, busy, queue, slots], memory, [, rateEach, rateUser]] = FUNCTIONS[plan.load](at.rate ?? at.users, at.isl, at.osl, at.speed);
   if (!(slots >= 1)) return null;
-  const tokens = Math.min(rate, knee) * at.osl;
-  return { at, memory: memoryOf(memory), ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, running, rate, knee, stable, busy, queue, slots, rateEach: tokens / plan.gpus, rateUser: 1 / tpot[1] };
+  return { at, memory: memoryOf(memory), ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, running, rate, knee, stable, busy, queue, slots, rateEach, rateUser };
 }
 
 function viewOf(plan, at) {  // under load: of the sequences that it keeps running, as many as fit at their full length
@@ -46,17 +45,7 @@ function viewOf(plan, at) {  // under load: of the sequences that it keeps runni
 }
 const felt = (view) => view.load ?? view;
 
-function causes(parts) {  // seconds by cause: each part between its launch and the resource that it waits for
-  const seconds = { compute: 0, memory: 0, network: 0, overhead: 0 };
-  for (const { needs, time } of parts) {
-    let cause = 1;
-    for (const other of [0, 2]) if (needs[other] > needs[cause]) cause = other;
-    const whole = needs[3] + needs[cause], share = whole ? needs[3] / whole : 0;
-    seconds.overhead += share * time;
-    seconds[CAUSES[cause]] += (1 - share) * time;
-  }
-  return seconds;
-}
+const causes = (parts) => Object.fromEntries(CAUSES.map((cause) => [cause, parts.reduce((all, part) => all + part.causes[cause], 0)]));  // seconds
 const bytesOf = (parts) => parts.reduce((all, part) => ({
   weights: all.weights + part.weights, cache: all.cache + part.cache, activations: all.activations + part.activations,
 }), { weights: 0, cache: 0, activations: 0 });

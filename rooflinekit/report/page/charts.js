@@ -5,7 +5,7 @@ const CLASSES = [["weights", "weights"], ["cache", "KV cache"], ["activations", 
 const STEPS = ["prefill", "decode"];
 const moved = (part) => part.weights + part.cache + part.activations;
 const sum = (values) => values.reduce((total, value) => total + value, 0);
-const causeOf = (part) => CAUSES[[1, 0, 2, 3].reduce((best, place) => (part.needs[place] > part.needs[best] ? place : best), 1)];
+const causeOf = ({ causes }) => CAUSES.reduce((best, name) => (causes[name] > causes[best] ? name : best), "memory");
 const dtypeOf = (gpu, peak) => Object.entries(gpu.peaks).filter(([, rate]) => Math.abs(rate / peak - 1) < 1e-9).map(([name]) => name).join(", ");
 
 const outlined = () => ({ textBorderColor: colour("card"), textBorderWidth: 3 });

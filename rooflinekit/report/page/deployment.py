@@ -1,25 +1,33 @@
-"""The page of one deployment, alone or against another."""
+"""One deployment on a page: its answer, its charts, its derivation and where its numbers come from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.estimation.notes import misfit
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS
-from rooflinekit.explanation.front import make_case
+from rooflinekit.explanation.front import derive, make_case
 from rooflinekit.explanation.metrics import Case
+from rooflinekit.explanation.walk.front import shapes
+from rooflinekit.model.graph.tree import Node
+from rooflinekit.model.step import Plan
+from rooflinekit.model.timing.calibrated import WIDEST
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.report.derivation import quantity
 from rooflinekit.report.markup import filled
 from rooflinekit.report.page.offers import Asked, Offers, roofs
 from rooflinekit.report.page.program import Written
-from rooflinekit.report.page.render import paragraphs, table
-from rooflinekit.report.page.words import answer_sentence, decode_sentence, facts, title
+from rooflinekit.report.page.render import card, heading, paragraphs, table
+from rooflinekit.report.page.words import SENTENCES, answer_sentence, decode_sentence, facts, filled_notes, title
+from rooflinekit.report.walk_page import walk_page
 
-__all__ = ["Deployed", "accountant", "foot_notes", "lead", "slider_data"]
+__all__ = ["Deployed", "accountant", "accuracy_card", "after", "foot_notes", "lead", "slider_data", "walked"]
 
 _HERE = Path(__file__).parent
 
@@ -30,6 +38,7 @@ class Deployed:
 
     asked: Asked
     case: Case
+    scenario: dict[str, Any]
 
     @classmethod
     def of(cls, model: str, gpu: str, scenario: dict[str, Any]) -> Deployed:
@@ -37,12 +46,19 @@ class Deployed:
         case = make_case(model, gpu, dict(scenario), anyway=True)
         deployment = {key: scenario[key] for key in DEPLOYMENT_KEYS if scenario.get(key) is not None}
         asked = Asked(model, gpu, deployment, scenario.get("calibration"), case.predictor, case.work, case.load)
-        return cls(asked, case)
+        return cls(asked, case, scenario)
 
     @property
     def answer(self) -> Estimate:
         """What `estimate` says."""
         return self.case.answer
+
+    @property
+    def named(self) -> str:
+        """What runs where, and what was asked of it."""
+        inputs = self.answer.inputs
+        load = self.answer.load.arrivals if self.answer.load else f"batch {inputs['batch']}"
+        return f"{title(self.answer)}, {load}, {inputs['isl']} tokens in, {inputs['osl']} out"
 
     @property
     def work(self) -> Workload:
@@ -69,32 +85,18 @@ class Deployed:
         return self.asked.key | counts | {"speed": 1}
 
 
-def lead(deployed: Deployed, pool: str = "") -> str:
-    """Answer, facts and notes; `pool`: how a replica that computes no prompts comes to its batch."""
-    answer = deployed.answer
-    notes = [f"<li>{escape(note)}</li>" for note in (*answer.warnings, *_static_batch(deployed))]
+def lead(deployed: Deployed, pool: str = "", before: str = "") -> str:
+    """Heading, answer, facts and notes; `pool`: how a replica that computes no prompts comes to its batch."""
+    answer, work = deployed.answer, deployed.work
+    told = [*answer.warnings, *filled_notes(answer, int(work.batch), int(work.longest_context))]
+    notes = [f"<li>{escape(note)}</li>" for note in told]
     if not answer.memory.fits:
-        notes.insert(
-            0, '<li class="bad">This deployment does not fit in memory; its times are what they would be.</li>'
-        )
+        advice = misfit(deployed.case.predictor, deployed.case.work, answer).partition(" (--allow-oom")[0]
+        bad = f"This deployment does not fit in memory; its times are what they would be. {advice}."
+        notes.insert(0, f'<li class="bad">{escape(bad)}</li>')
     said = decode_sentence(answer) if pool else answer_sentence(answer)
     body = paragraphs([said], "answer") + paragraphs([pool] if pool else []) + paragraphs(facts(answer))
-    return body + (f'<ul class="notes">{"".join(notes)}</ul>' if notes else "")
-
-
-def _static_batch(deployed: Deployed) -> Iterator[str]:
-    """What the charts of kernels, bytes and memory are of under load."""
-    answer, work = deployed.answer, deployed.work
-    if answer.load is None:
-        return
-    batch, running = int(work.batch), answer.inputs["batch"]
-    which = f"of the {batch} sequences that this load keeps running" if batch > 1 else "of one sequence"
-    if batch < running:
-        which = (
-            f"of {batch} sequences: no more fit at their full length of {int(work.longest_context)} tokens (under load "
-            f"{running} run, each at its own length)"
-        )
-    yield f"Kernels, bytes and memory below are those of a static batch {which}."
+    return heading(before + title(answer)) + body + (f'<ul class="notes">{"".join(notes)}</ul>' if notes else "")
 
 
 def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) -> tuple[dict[str, Any], str]:
@@ -113,15 +115,23 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
             "gpus": written.gpus, "prefill": written.prefill, "decode": written.decode,
         }  # fmt: skip
 
+    plans = {label: placed(found.written) | {"formats": found.formats, "notes": found.notes}
+             for label, found in offers.plans.items()}  # fmt: skip
+    process = deployed.asked.load.arrivals.partition(",") if deployed.asked.load else ("", "", "")
+
     if against is not None:
         reference = {"title": title(against.answer), "at": against.at, "plan": placed(other)}
     return {
         "asked": deployed.at,
+        "engine": deployed.answer.engine,
+        "process": "".join(process[1:]),
+        "words": SENTENCES,
         "reference": reference,
         "offers": {
             "models": offers.models,
             "gpus": {name: roofs(found) for name, found in offers.gpus.items()},
-            "plans": {label: placed(written) for label, written in offers.plans.items()},
+            "plans": plans,
+            "notes": list(offers.notes),
             "missing": offers.missing,
             "formats": offers.formats,
             "steps": list(program.steps),
@@ -136,7 +146,7 @@ def accountant(deployed: Deployed) -> str:
     return filled(_HERE / "accountant.html", {"loads": loads})
 
 
-def kernel_tables(answer: Estimate) -> str:
+def _kernel_tables(answer: Estimate) -> str:
     """Both steps as tables, for readers without JavaScript."""
     head = ("kernel", "launches", "FLOP", "bytes", "time [µs]", "bound [µs]", "waits for")
     parts = []
@@ -146,9 +156,103 @@ def kernel_tables(answer: Estimate) -> str:
     return "".join(parts)
 
 
+def after(deployed: Deployed, walk: str) -> str:
+    """What stands below the charts."""
+    tables = f"<details><summary>Both steps as tables</summary>{_kernel_tables(deployed.answer)}</details>"
+    parts = [walk, _derivation_card(deployed), accuracy_card(deployed.asked.plan, deployed.named),
+             card("Kernels", tables, of=deployed.named), _provenance_card(deployed)]  # fmt: skip
+    return f'<div class="wrap">{"".join(parts)}</div>'
+
+
 def foot_notes(answer: Estimate) -> str:
     """Provenance of every number, and the version."""
     made = f"rooflinekit {answer.version}"
     if answer.calibration:
         made += f", calibration {answer.calibration['name']} (hash {answer.calibration['hash']})"
     return paragraphs([f"{made}. This page loads and sends nothing; its state stands in its address."])
+
+
+def accuracy_card(plan: Plan, of: str = "") -> str:
+    """What the fits behind these times got wrong on kernels that they had not seen."""
+    calibration = plan.calibration
+    if calibration is None:
+        return card(
+            "Accuracy", paragraphs(["No calibration: these are datasheet bounds, which no kernel beats."]), of=of
+        )
+    fits: dict[int, tuple[str, str, Any]] = {}
+    for batch in (Batch.prefill(1.0, 128.0), Batch.decode(1.0, 128.0)):
+        for kernel in plan.kernels(batch):
+            fit = calibration.fit(kernel)
+            fits.setdefault(id(fit), (kernel.family, kernel.dtype.value, fit))
+    rows = [
+        (
+            family,
+            dtype,
+            fit.rows,
+            f"{100.0 * fit.error:.1f}\u00a0%" if fit.rows else "",
+            f"{min(max(fit.regimes.width), WIDEST):.3g}\u00a0x",
+            fit.source,
+        )
+        for family, dtype, fit in fits.values()
+    ]
+    said = (
+        f"Calibration {calibration.name}: mean error on groups of shapes that each fit had not seen, and the widest "
+        "factor of its 90 % interval. Engine costs have errors of their own, which the intervals hold."
+    )
+    head = ("kernels", "format", "measured", "error", "interval up to", "source")
+    return card("Accuracy of the calibration", paragraphs([said], "facts") + table(head, rows), "accuracy", of=of)
+
+
+def _provenance_card(deployed: Deployed) -> str:
+    """Every number with its source."""
+    rows = [(p.quantity, p.value, p.unit, p.confidence, p.source) for p in deployed.answer.provenance]
+    inside = table(("quantity", "value", "unit", "confidence", "source"), rows)
+    summary = f"<details><summary>{len(rows)} numbers with their sources</summary>{inside}</details>"
+    return card("Where the numbers come from", summary, "provenance", of=deployed.named)
+
+
+_DEPTH = 5  # levels that are written: below, the tree is that of one kernel's fit
+
+
+def _derivation_card(deployed: Deployed) -> str:
+    """Both derivations; empty where this deployment has none."""
+    try:
+        roots = [derive(deployed.case, metric).root for metric in ("tpot", "ttft")]
+    except RooflinekitError:
+        return ""
+    said = paragraphs(
+        ["Each number with its formula; open one to see what it was computed from, down to the datasheet."]
+    )
+    shown: set[int] = set()
+    return card(
+        "Derivation", said + "".join(_node(root, _DEPTH, shown) for root in roots), "derivation", of=deployed.named
+    )
+
+
+def _node(node: Node, depth: int, shown: set[int]) -> str:
+    """A line to open; what stands above already is not shown again."""
+    head = f"<b>{escape(node.symbol)} = {escape(quantity(node.value, node.unit))}</b> {escape(node.title)}"
+    source = f"<p>{escape(node.source.text)}</p>" if node.source else ""
+    if not node.children or depth == 0:
+        return f"<div class=leaf>{head}{source}</div>"
+    if id(node.children) in shown:
+        return f"<div class=leaf>{head} (above)</div>"
+    shown.add(id(node.children))
+    lines = f"<p><code>{escape(node.formula)}</code></p>" if node.formula else ""
+    inside = "".join(_node(child, depth - 1, shown) for child in node.children)
+    return f"<details><summary>{head}</summary><div class=below>{lines}{source}{inside}</div></details>"
+
+
+def walked(deployed: Deployed) -> tuple[str, str]:
+    """The step-through page of shapes, and the card it stands in, which says why it is absent."""
+    given = {key: value for key, value in deployed.asked.scenario.items() if key in DEPLOYMENT_KEYS}
+    details, said = "", "Every tensor of a prompt of six tokens, through prefill and one decode step."
+    try:
+        page = walk_page(shapes(deployed.asked.model, deployed.asked.gpu, tokens=_TOKENS, **given))
+        details = '<details id="walk"><summary>Step through with the arrow keys</summary></details>'
+    except RooflinekitError as error:
+        page, said = "", f"The walk does not take this deployment: {error}."
+    return page, f'<div class="walk">{card("Shapes", paragraphs([said]) + details, of=deployed.named)}</div>'
+
+
+_TOKENS = 6  # of the walk's prompt

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.model.types.errors import InputError
-from rooflinekit.report.page.assemble import deployment_page, plan_page, table_page
-from rooflinekit.report.page.render import LIMIT_BYTES
+from rooflinekit.model.types.errors import InputError, RooflinekitError
+from rooflinekit.report.page.deployment import Deployed, accountant, after, foot_notes, lead, slider_data, walked
+from rooflinekit.report.page.offers import make_offers
+from rooflinekit.report.page.plan import chosen_replica, plan_cards, plan_data, plan_lead
+from rooflinekit.report.page.render import LIMIT_BYTES, Page, heading, paragraphs, render
+from rooflinekit.report.page.rows import rows_card, rows_data, rows_lead
+from rooflinekit.report.page.simulation import simulation_card, simulation_data
+from rooflinekit.report.page.words import title
 from rooflinekit.specs.writing import check_target, write_whole
+from rooflinekit.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from rooflinekit.simulation.outcome import Outcome
 
 __all__ = ["Report", "read_against", "write_report"]
 
@@ -64,34 +72,87 @@ def write_report(
     collecting = gc.isenabled()
     gc.disable()  # what a page is made of stays until it is written: there is nothing to collect
     try:
-        title, html = _page(model, gpu, more)
+        page = _page(model, gpu, more)
     finally:
         if collecting:
             gc.enable()
-    content = html.encode()
+    content = render(page).encode()
     if len(content) > LIMIT_BYTES:
         raise InputError(f"the page would have {len(content) / 1e6:.1f} MB, more than 2.5; offer fewer models and GPUs")
-    return Report(write_whole(path, content), title, len(content))
+    return Report(write_whole(path, content), page.title, len(content))
 
 
-def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dict[str, Any]) -> tuple[str, str]:
+def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dict[str, Any]) -> Page:
     subjects = {"model": model, "plan": more.pop("plan", None), "sweep": more.pop("sweep", None)}
     given = [name for name, value in subjects.items() if value is not None]
     if len(given) != 1:
         raise InputError(f"a report is on one of a model, a plan or a sweep, not on {' and '.join(given) or 'nothing'}")
-    offered = more.pop("models", None), more.pop("gpus", None)
+    offered = {"models": more.pop("models", None), "gpus": more.pop("gpus", None)}
     if given == ["model"]:
-        against, outcome = more.pop("against", None), more.pop("simulation", None)
+        own = {key: more.pop(key, None) for key in ("against", "simulation")}
         walk = bool(more.pop("walk", True))
         scenario = {key: value for key, value in more.items() if value is not None}
-        return deployment_page(str(model), str(gpu), scenario, read_against(against), (outcome, walk, offered))
+        return _deployment_page(Deployed.of(str(model), str(gpu), scenario), offered, walk=walk, **own)
     for key in more:
         raise InputError(f"{key} belongs to a report on a model; a {given[0]} brings its own deployments")
     if given == ["plan"]:
         from rooflinekit.report.page.plan_file import read_plan  # noqa: PLC0415 - other pages do not wait for pydantic
 
-        return plan_page(read_plan(subjects["plan"]), offered)
-    return table_page(*_table(subjects["sweep"]))
+        return _plan_page(read_plan(subjects["plan"]), offered)
+    return _table_page(subjects["sweep"])
+
+
+def _deployment_page(
+    deployed: Deployed, offered: dict[str, Any], against: object, simulation: Outcome | None, walk: bool
+) -> Page:
+    other, changes = None, read_against(against)
+    if changes is not None:
+        changed = {"model": deployed.asked.model, "gpu": deployed.asked.gpu, **deployed.scenario, **changes}
+        other = Deployed.of(str(changed.pop("model")), str(changed.pop("gpu")), changed)
+    framed, card_of_walk = walked(deployed) if walk else ("", "")
+    data, functions = slider_data(make_offers(deployed.asked, **offered), deployed, other)
+    data["walk"] = framed or None
+    named, told, before = title(deployed.answer), f'<div id="lead">{lead(deployed)}</div>', ""
+    if other is not None:
+        named = f"{named}, against {title(other.answer)}"
+        told += lead(other, before="Against ")
+    if simulation is not None:
+        before, data["simulation"] = (
+            f'<div class="wrap">{simulation_card(simulation, deployed.named)}</div>',
+            simulation_data(simulation),
+        )
+    return Page(named, told, before, accountant(deployed), after(deployed, card_of_walk), foot_notes(deployed.answer),
+                data, functions, (framed,) if framed else ())  # fmt: skip
+
+
+def _plan_page(plan: Mapping[str, Any], offered: dict[str, Any]) -> Page:
+    """With the accountant on the deployment that the plan chose."""
+    named = f"Plan for {plan['model']}"
+    page = Page(named, heading(named) + plan_lead(plan), plan_cards(plan), data={"plan": plan_data(plan)})
+    try:
+        chosen = chosen_replica(plan)
+        deployed = Deployed.of(chosen.model, chosen.gpu, chosen.scenario)
+    except RooflinekitError as error:  # a model or a file that is not on this machine
+        told = paragraphs([f"The chosen deployment cannot be looked into here: {error}"])
+        return replace(page, after=told, foot=_foot(plan["version"]))
+    more, functions = slider_data(make_offers(deployed.asked, **offered), deployed, None)
+    told = f'<div class="wrap" id="lead">{lead(deployed, chosen.pool, f"{chosen.heading}: ")}</div>'
+    data = page.data | more | {"heading": f"{chosen.heading}: ", "pool": bool(chosen.pool)}
+    return replace(page, accountant=told + accountant(deployed), after=after(deployed, ""),
+                   foot=foot_notes(deployed.answer), data=data, functions=functions)  # fmt: skip
+
+
+def _table_page(sweep: Any) -> Page:
+    """Raises InputError where no column is an answer."""
+    table, name = (sweep, "the table") if hasattr(sweep, "columns") else (_read(sweep), Path(sweep).name)
+    data = rows_data(table)
+    named = f"Sweep of {data['total']:,} {'row' if data['total'] == 1 else 'rows'}"
+    told = heading(named) + paragraphs([rows_lead(data, name)], "answer")
+    return Page(named, told, rows_card(data), foot=_foot(__version__), data={"table": data})
+
+
+def _foot(version: str) -> str:
+    return paragraphs([f"rooflinekit {version}. This page loads and sends nothing."])
 
 
 def read_against(against: object) -> dict[str, Any] | None:
@@ -125,9 +186,7 @@ def _value(text: str) -> Any:
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def _table(sweep: Any) -> tuple[pd.DataFrame, str]:
-    if hasattr(sweep, "columns"):
-        return sweep, "the table"
+def _read(sweep: str | PathLike[str]) -> pd.DataFrame:
     from rooflinekit.decision.sweeping.tables import read_answers  # noqa: PLC0415 - pandas takes longer than a page
 
-    return read_answers(str(sweep)), Path(sweep).name
+    return read_answers(str(sweep))

@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.scenario import DEGREES
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.step import Plan, make_plan
+from rooflinekit.model.speculation import SpeculativePredictor
+from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.hardware import Accelerator
-from rooflinekit.model.types.model import Model
+from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.page.program import Program, Written
 from rooflinekit.specs import load_accelerator, load_model
@@ -53,6 +54,11 @@ class Asked:
     load: LoadQuestion | None
 
     @property
+    def draft(self) -> Speculation | None:
+        """How it drafts."""
+        return self.predictor.draft.choice if isinstance(self.predictor, SpeculativePredictor) else None
+
+    @property
     def split(self) -> int | str:
         """How the model is cut: tensor parallelism, or the degrees in words."""
         deployment = self.plan.deployment
@@ -72,12 +78,22 @@ class Asked:
         return {"model": plan.model.name, "gpu": plan.system.accelerator.name, "tp": self.split, **told}
 
 
+@dataclass(frozen=True)
+class Offer:
+    """A deployment to choose: its functions, its formats (weights, activations, cache), and places of its notes."""
+
+    written: Written
+    formats: tuple[str, ...]
+    notes: tuple[int, ...]
+
+
 @dataclass
 class Offers:
     """Deployments by combination (model, gpu, split, weights, kv), what they share, and why others are missing."""
 
     program: Program = field(default_factory=Program)
-    plans: dict[str, Written] = field(default_factory=dict)
+    plans: dict[str, Offer] = field(default_factory=dict)
+    notes: dict[str, int] = field(default_factory=dict)  #: what `estimate` remarks, each once
     missing: dict[str, str] = field(default_factory=dict)
     models: dict[str, int | None] = field(default_factory=dict)  #: longest context by name
     gpus: dict[str, Plan] = field(default_factory=dict)  #: a plan on each, for its roofs
@@ -89,25 +105,25 @@ def make_offers(asked: Asked, models: Iterable[str] | None, gpus: Iterable[str] 
 
     Raises InputError for unknown names.
     """
-    offers = Offers()
-    plan, key = asked.plan, asked.key
-    others = OTHER_MODELS if models is None else tuple(models)
-    found = [plan.model, *(load_model(name).value for name in others)]
-    chips = {plan.system.accelerator.name: asked.gpu}
+    offers, key = Offers(), asked.key
+    offers.gpus[key["gpu"]] = asked.plan
+    found = {asked.plan.model.name: (asked.model, asked.plan.model)}
+    for name in OTHER_MODELS if models is None else models:
+        model = load_model(name).value
+        found.setdefault(model.name, (name, model))
+    chips = {key["gpu"]: asked.gpu}
     for name in OTHER_GPUS if gpus is None else gpus:
         chips.setdefault(load_accelerator(name).value.name, name)
-    offers.gpus[plan.system.accelerator.name] = plan
     splits = dict.fromkeys((asked.split, *_PLAIN))
     ordered = sorted(split for split in splits if isinstance(split, int))
-    offers.models = {model.name: model.max_context for model in found}
-    for model in found:
-        own = model is plan.model
+    offers.models = {name: model.max_context for name, (_, model) in found.items()}
+    for label, (given, _) in found.items():
         weights, kv = (
-            list(dict.fromkeys((key[name], OWN, "fp8"))) if own or models is not None else [OWN]
-            for name in ("weights", "kv")
+            list(dict.fromkeys((key[name], OWN, "fp8"))) if label == key["model"] or models is not None else [OWN]
+            for name in _FORMATS
         )
-        for chip, split, weight, cache in product(chips.items(), dict.fromkeys((*ordered, *splits)), weights, kv):
-            _offer(offers, asked, model, (chip, {"tp": split, "weights": weight, "kv": cache}))
+        for chip, *chosen in product(chips, dict.fromkeys((*ordered, *splits)), weights, kv):
+            _offer(offers, asked, (given, chips[chip]), dict(zip(key, (label, chip, *chosen), strict=True)))
     return offers
 
 
@@ -120,43 +136,37 @@ def split_words(degrees: Mapping[str, int]) -> str:
     return " ".join(f"{name}{degree}" for name, degree in degrees.items() if degree > 1)
 
 
-def _written(offers: Offers, asked: Asked, predictor: Predictor) -> Written:
-    return offers.program.write(predictor, asked.load, asked.work.context is not None)
-
-
-def _offer(offers: Offers, asked: Asked, model: Model, choice: tuple[tuple[str, str], dict[str, Any]]) -> None:
-    """Write one combination, or say why it is missing; `choice`: an accelerator (name, as asked for), and the rest."""
-    (chip, _), chosen = choice
-    label = APART.join(str(part) for part in (model.name, chip, *chosen.values()))
-    if label in offers.plans or label in offers.missing:
-        return
+def _offer(offers: Offers, asked: Asked, names: tuple[str, str], chosen: dict[str, Any]) -> None:
+    """Write one combination, or say why it is missing; `names`: of model and accelerator, as they were asked for."""
+    label = APART.join(map(str, chosen.values()))
     try:
-        plan = _plan(offers, asked, model, choice)
+        resolved = _resolved(asked, names, chosen)
+        plan, predictor = resolved.plan, resolved.predictor
+        offers.gpus.setdefault(chosen["gpu"], plan)
+        formats = own_formats(plan)
         if chosen["weights"] == chosen["kv"] == OWN:
-            offers.formats.setdefault(model.name, own_formats(plan))
-        own = label == APART.join(map(str, asked.key.values()))
-        predictor = asked.predictor if own else asked.predictor.on(plan)
-        if not own and float(predictor.memory.max_batch(*_PROBE)) < 1.0:
+            offers.formats.setdefault(chosen["model"], formats)
+        if chosen != asked.key and float(predictor.memory.max_batch(*_PROBE)) < 1.0:
             weights = predictor.memory.stages[0].weight_bytes
             offers.missing[label] = f"does not fit: {weights / 1e9:.3g} GB of weights on each accelerator"
             return
-        offers.plans[label] = _written(offers, asked, predictor)
+        written = offers.program.write(predictor, asked.load, asked.work.context is not None)
     except RooflinekitError as error:
         offers.missing[label] = str(error)
+    else:
+        activations = (plan.precision.inputs or plan.precision.stream).value
+        notes = tuple(offers.notes.setdefault(note, len(offers.notes)) for note in resolved.warnings)
+        offers.plans[label] = Offer(written, (formats["weights"], activations, formats["kv"]), notes)
 
 
-def _plan(offers: Offers, asked: Asked, model: Model, choice: tuple[tuple[str, str], dict[str, Any]]) -> Plan:
-    """A plan, with system, calibration and engine of the first on its accelerator."""
-    (chip, name), chosen = choice
+def _resolved(asked: Asked, names: tuple[str, str], chosen: dict[str, Any]) -> Resolved:
+    """A deployment as `estimate` understands it."""
     split = {} if chosen["tp"] == asked.split else {"tp": chosen["tp"]}
     left = (*_FORMATS, *(_SPLIT if split else ()))
     rest = {key: value for key, value in asked.scenario.items() if key not in left}
     formats = {key: chosen[key] for key in _FORMATS if chosen[key] != OWN}
     deployment = read_deployment({**rest, **split, **formats})
-    if chip not in offers.gpus:
-        offers.gpus[chip] = resolve(asked.model, name, deployment, _calibration(asked, chip)).plan
-    near = offers.gpus[chip]
-    return make_plan(model, deployment, near.system, near.calibration, near.engine)
+    return resolve(*names, deployment, _calibration(asked, chosen["gpu"]), asked.draft)
 
 
 _FORMATS = ("weights", "kv")

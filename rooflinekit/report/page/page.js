@@ -8,7 +8,7 @@ const range = (span) => (span.low === span.high ? `bound ${asTime(span.bound)}` 
 function tiles(view) {
   const read = bytesOf(view.decode), bytes = read.weights + read.cache + read.activations, { memory } = view;
   const fit = memory.fits ? tile("fits", "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; room for ${GROUPED.format(memory.room)}`)
-    : tile("does not fit", "memory", `${asBytes(memory.needed - memory.available)} too much a GPU`, true);
+    : tile("does not fit", "memory", `${asBytes(memory.needed - memory.available)} too much a GPU; ${wouldFit(view.at)}`, true);
   const { load } = view, times = felt(view), first = tile(asTime(times.ttft.time), "first token (TTFT)", range(times.ttft));
   const waits = load && !load.stable ? tile("no end", "first token (TTFT)", "more comes than can be served", true) : first;
   const running = load ? [tile(three(load.running), "sequences running", `${three(load.rate)} requests/s${"rate" in load.at ? `; at most ${three(load.knee)} can be served` : ""}`)] : [];
@@ -65,13 +65,69 @@ function showMoves(view) {
   box.replaceChildren(table);
 }
 
+// ---- heading, answer, facts and notes: Python wrote those of the first state, and the sentences of all others
+const WORDS = DATA.words, LEAD = [...byId("lead")?.childNodes ?? []], NAMED = document.title;
+const say = (name, values = {}) => WORDS[name].replace(/\{(\w+)\}/g, (_, key) => values[key]);
+function titleAt({ model, gpu, tp }) {
+  const count = gpusOf(tp), split = typeof tp === "number" ? `tp${tp}` : tp.split(" ").filter((word) => /^(tp|pp|ep|dp|cp)\d/.test(word)).join(" ");
+  return `${model} on ${count > 1 ? `${count} x ${gpu} (${split})` : gpu}, ${DATA.engine}`;
+}
+function remediesOf(at) {  // one change each that makes it fit
+  const own = answer(at), room = own?.memory.room ?? 0, fits = (parts) => answer(settled({ ...at, ...parts }))?.memory.fits;
+  const splits = typeof at.tp === "number" ? optionsOf("tp").map((name) => typed("tp", name)).filter((tp) => tp > at.tp).sort((a, b) => a - b) : [];
+  const more = splits.find((tp) => fits({ tp })), other = Object.keys(OFFERS.gpus).find((gpu) => gpu !== at.gpu && fits({ gpu }));
+  return [
+    ...(room >= 1 && "batch" in at ? [`a batch of ${GROUPED.format(room)}`] : []), ...(more ? [`${more} GPUs`] : []),
+    ...(at.weights !== "fp8" && fits({ weights: "fp8" }) ? ["weights in fp8"] : []), ...(other ? [other] : []),
+  ];
+}
+const wouldFit = (at) => { const found = remediesOf(at); return found.length ? say("remedies", { remedies: found.join(", or ") }) : "no choice of this page would fit"; };
+function within({ time, low, high }) {
+  const [from, to] = [low, high].map(asTime), [number, unit] = from.split("\u00a0");
+  return low === high ? asTime(time) : `${asTime(time)} (${to.endsWith(`\u00a0${unit}`) ? number : from} to ${to})`;
+}
+function answerOf(view) {
+  const times = felt(view), speed = say("speed", { tpot: within(times.tpot), user: three(times.rateUser), gpu: three(DATA.pool ? view.at.batch * times.rateUser / view.gpus : times.rateEach) });
+  if (DATA.pool) return speed;
+  const told = view.load && !view.load.stable ? say("endless", { speed }) : say("first", { ttft: within(times.ttft), speed });
+  return view.memory.fits ? told : say("misfit", { told: told[0].toLowerCase() + told.slice(1) });
+}
+function factsOf(view) {
+  const { at, memory } = view, times = felt(view), [weights, activations, kv] = view.rows.plan.formats;
+  const asked = "rate" in at ? `${three(at.rate)} requests/s${DATA.process}` : "users" in at ? `closed loop of ${at.users} ${counted("user", at.users)}${DATA.process}` : `batch ${at.batch}`;
+  const level = times.tpot.low === times.tpot.high ? say("bound") : say("expected", { ttft: asTime(times.ttft.bound), tpot: asTime(times.tpot.bound) });
+  return [
+    say("asked", { load: asked, isl: at.isl, osl: at.osl, cached: at.cached ? say("cached", at) : "", weights, activations, kv }),
+    say("memory", { total: asBytes(memory.total), capacity: asBytes(memory.capacity), share: Math.round(100 * memory.total / memory.capacity), room: say(view.load ? "slots" : "room", { most: GROUPED.format(memory.room) }), level }),
+  ];
+}
+function notesOf(view) {
+  const { at, memory } = view, longest = at.isl + at.osl, most = OFFERS.models[at.model] ?? Infinity, running = Math.round(view.load?.running ?? 0);
+  const { batch } = at, which = batch < running ? "fewer" : batch > 1 ? "many" : "one";
+  return [
+    ...(memory.fits ? [] : [[`${say("short", { short: asBytes(memory.needed - memory.available) })}; ${wouldFit(at)}`, "bad"]]),
+    ...view.rows.plan.notes.map((place) => [OFFERS.notes[place]]), ...(longest > most ? [[say("longest", { longest, model: at.model, most })]] : []),
+    ...(view.load ? [[say("static", { which: say(which, { batch, longest, running }) })]] : []),
+  ];
+}
+function retell(view) {
+  const box = byId("lead"), own = isAsked(state), named = titleAt(state);
+  for (const note of document.querySelectorAll(".stays")) note.hidden = own;
+  if (!DATA.heading) document.title = own ? NAMED : named;
+  if (own) return box.replaceChildren(...LEAD);
+  const notes = view ? notesOf(view) : [[`${whyNot(state)}; ${wouldFit(state)}`, "bad"]], list = make("ul", "", { class: "notes" }, ...notes.map(([text, kind]) => make("li", text, kind ? { class: kind } : {})));
+  const told = view ? [make("p", answerOf(view), { class: "answer" }), ...factsOf(view).map((line) => make("p", line, { class: "facts" }))] : [];
+  return box.replaceChildren(make("h1", `${DATA.heading ?? ""}${named}`), ...told, ...(notes.length ? [list] : []));
+}
+
 function update() {
   const view = answer(state), start = performance.now();
   reflect();
+  retell(view);
   byId("charts").hidden = !view;
   byId("said").className = view ? "said" : "said bad-text";
   if (!view) {
-    byId("said").textContent = `${state.model} on ${gpusOf(state.tp)} × ${state.gpu}: ${whyNot(state)}.`;
+    byId("said").textContent = `${state.model} on ${gpusOf(state.tp)} × ${state.gpu}: ${whyNot(state)}; ${wouldFit(state)}.`;
     for (const id of ["tiles", "compared"]) byId(id).replaceChildren();
     return;
   }

@@ -5,32 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import product
+from itertools import islice
 from typing import Any, TypeVar
 
+from rooflinekit.estimation.results import time_by_cause
 from rooflinekit.model.graph import Pool, Symbol, trace
 from rooflinekit.model.graph.templates import Instance, Library, Printed, array, call
-from rooflinekit.model.kernels import Operation
+from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
-from rooflinekit.model.traffic.mixing import slots
+from rooflinekit.model.traffic.mixing import InFlight, Shared, shared_times, slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.kernel import Kernel
-from rooflinekit.model.types.time import KernelTime, Time
+from rooflinekit.model.types.numeric import minimum
+from rooflinekit.model.types.time import ENDS, KernelTime, Time
 from rooflinekit.model.types.workload import Workload
 
-__all__ = ["ENDS", "INPUTS", "LOADED", "MEMORY", "Program", "Written", "values"]
+__all__ = ["INPUTS", "LOADED", "MEMORY", "Program", "Written", "values"]
 
 INPUTS = ("batch", "isl", "osl", "cached", "context", "speed")
 """What a static batch is a function of; `speed` multiplies the bandwidth of the memory."""
 
-_TIMES = ("bound", "expected", "low", "high", "compute", "memory", "network", "overhead")
+_TIMES = (*ENDS, "compute", "memory", "network", "overhead")
+"""Of a kernel: its ends, and its expected time by cause."""
 _WORK = ("flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes")
 _WIDTH = len(_TIMES) + len(_WORK)
-ENDS = ("bound", "expected", "low", "high")
+_LENGTHS = ("isl", "osl", "speed")
+_SHARED = ("step", "share", "first")
 MEMORY = ("capacity_bytes", "weight_bytes", "kv_bytes", "activation_bytes", "overhead_bytes", "total_bytes",
            "kv_pool_bytes", "needed_bytes", "available_bytes", "max_batch", "fits")  # fmt: skip
 LOADED = ("e2e", "running", "rate", "knee", "stable", "busy", "queue")
@@ -56,9 +60,10 @@ class Program:
         self.steps: dict[tuple[tuple[Any, ...], ...], int] = {}
         self.pool = Pool(names=False)
         self.numbers: dict[tuple[Operation, int], int] = {}
-        self._known: dict[tuple[Any, ...], _Known] = {}
-        self._kernels: dict[tuple[Any, ...], _Known] = {}
-        self._kept: list[Any] = []  # what keys name by its identity
+        self._functions: dict[tuple[Any, ...], list[tuple[Kernel, Instance]]] = {}
+        self._calls: dict[tuple[Any, ...], list[KernelTime]] = {}
+        self._phased: set[Operation] = set()  #: that ask which sequences are prompts and which answers
+        self._kept: list[Any] = []  # what keys name by its place
 
     def write(self, predictor: Predictor, question: LoadQuestion | None = None, fixed: bool = False) -> Written:
         """Trace a deployment; its second function answers `question`, and `fixed` says that the context is given."""
@@ -72,32 +77,48 @@ class Program:
             pool, memory = speed.pool, [getattr(point.memory, name) for name in MEMORY]
             return {
                 "ttft": _ends(point.ttft, pool), "tpot": _ends(point.tpot, pool), "memory": array(memory, pool),
-                "e2e": point.e2e(osl), "rate": point.output_rate(batch, osl),
+                "e2e": point.e2e(osl), "rates": _rates(point.output_rate(batch, osl), predictor, point.tpot, pool),
                 "prefill": _rows(steps[0], pool), "decode": _rows(steps[1], pool),
             }  # fmt: skip
 
-        def loaded(load: Any, isl: Any, osl: Any, speed: Any) -> dict[str, Any]:
-            outlined = self._outlined(predictor, speed)
-            assert question is not None
-            traffic = replace(question.traffic, isl=isl, osl=osl)
-            asked = {"rate": load} if question.users is None else {"users": load}
-            answer = answer_load(outlined, replace(question, traffic=traffic, **asked))
-            found, held = answer.loaded, answer.memory(outlined)
-            room = slots(outlined, isl, osl)
-            return {
-                "ttft": _ends(found.ttft, speed.pool), "tpot": _ends(found.tpot, speed.pool),
-                "loaded": array([*(getattr(found, name) for name in LOADED), room], speed.pool),
-                "memory": array([getattr(held, name) for name in MEMORY], speed.pool),
-            }  # fmt: skip
-
-        instance = self.library.add(trace(static, INPUTS, pool=self.pool))
-        under = (
-            None
-            if question is None
-            else self.library.add(trace(loaded, ("load", "isl", "osl", "speed"), pool=self.pool))
-        )
+        instance = self._added(static, INPUTS)
+        under = None if question is None else self._loaded(predictor, question)
         kinds = [self.steps.setdefault(self._kinds(predictor.plan, step), len(self.steps)) for step in steps]
         return Written(instance, under, predictor.plan.deployment.gpus, *kinds)
+
+    def _loaded(self, predictor: Predictor, question: LoadQuestion) -> Instance:
+        """What users feel; the times that requests share are a function of their own, which the loop calls."""
+        mixing = list[Shared]()
+
+        def shared(users: Any, isl: Any, osl: Any, speed: Any) -> list[Any]:
+            load = InFlight(users, isl, osl, question.traffic.cached)
+            mixing[:] = [shared_times(self._outlined(predictor, speed), load)]
+            return [getattr(getattr(mixing[0], name), end) for name in _SHARED for end in ENDS]
+
+        times = self._added(shared, ("users", *_LENGTHS))
+
+        def loaded(load: Any, isl: Any, osl: Any, speed: Any) -> dict[str, Any]:
+            def known(running: Any) -> Shared:
+                ends: Any = iter(call(times, [running, isl, osl, speed], len(_SHARED) * len(ENDS)))
+                step, share, first = (Time(*islice(ends, len(ENDS))) for _ in _SHARED)
+                return replace(mixing[0], step=step, share=share, first=first)
+
+            traffic = replace(question.traffic, isl=isl, osl=osl)
+            asked = {"rate": load} if question.users is None else {"users": load}
+            answer = answer_load(predictor, replace(question, traffic=traffic, **asked), known)
+            found, held, pool = answer.loaded, answer.memory(predictor), speed.pool
+            room = slots(predictor, isl, osl)
+            return {
+                "ttft": _ends(found.ttft, pool), "tpot": _ends(found.tpot, pool),
+                "loaded": array([*(getattr(found, name) for name in LOADED), room], pool),
+                "memory": array([getattr(held, name) for name in MEMORY], pool),
+                "rates": _rates(minimum(found.rate, found.knee) * osl, predictor, found.tpot, pool),
+            }  # fmt: skip
+
+        return self._added(loaded, ("load", *_LENGTHS))
+
+    def _added(self, function: Callable[..., Any], inputs: Sequence[str]) -> Instance:
+        return self.library.add(trace(function, inputs, pool=self.pool))
 
     def printed(self) -> Printed:
         """All of it as JavaScript."""
@@ -125,51 +146,46 @@ class Program:
         return _Outlined(**own, program=self, speed=speed)
 
     def kernels(
-        self, plan: _Outlined, operation: tuple[int, tuple[Operation, int]], step: _Step, costs: StepCosts | None
+        self, plan: _Outlined, operation: tuple[int, tuple[Operation, int]], batch: Batch, costs: StepCosts | None
     ) -> list[KernelTime]:
-        """The kernels of one operation as calls of functions of the batch."""
-        number, pair = operation
-        key = number, step.pattern, costs is None, plan.key, plan.precision.kv
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._functions(plan, pair, step, costs)
-        if step.given not in known.calls:
-            known.calls[step.given] = [_called(function, step.values) for function in known.functions]
-        return known.calls[step.given]
+        """The kernels of one operation as calls of functions of the batch.
 
-    def _functions(
-        self, plan: _Outlined, operation: tuple[Operation, int], step: _Step, costs: StepCosts | None
-    ) -> _Known:
-        """The kernels of one operation as functions of a batch.
-
-        Kernels that ask neither for the phase of the sequences nor for the cache are traced once for both phases and
-        all formats of the cache.
+        Those that ask for no more than counts are traced once for prompts, answers and steps that hold both; those
+        that leave the cache alone, once for all its formats.
         """
-        key, kv = (operation, costs is None, plan.key), plan.precision.kv
-        phases = [_Unphased(phase, step.pattern.filled) for phase in step.pattern.phases]
-        patterns: list[Batch | _Unphased] = [*phases, step.pattern] if len(phases) == 1 else [step.pattern]
-        for place in product(patterns, (kv, None)):
-            if (key, *place) in self._kernels:
-                return self._kernels[key, *place]
-        self._kept.append(plan)
-        for pattern in patterns:
+        number, pair = operation
+        own, phased = (number, costs is None, plan.key), pair[0] in self._phased
+        pattern, values = _pattern(batch if phased else _Counts.of(batch), plan.speed)
+        keys = [(own, pattern, kv) for kv in (None, plan.precision.kv)]
+        key = next((key for key in keys if key in self._functions), None)
+        if key is None:
             try:
-                known, cached = self._traced(plan, operation, (pattern, list(step.values)), costs)
-            except _PhaseError:
-                continue
-            break
-        self._kernels[key, pattern, kv if cached else None] = known
-        return known
+                functions, cached = self._traced(plan, pair, pattern, list(values), costs)
+            except AttributeError:
+                if phased:
+                    raise
+                self._phased.add(pair[0])
+                return self.kernels(plan, operation, batch, costs)
+            key = keys[cached]
+            self._functions[key] = functions
+        place = key, *(value.index if isinstance(value, Symbol) else (value,) for value in values.values())
+        if place not in self._calls:
+            self._calls[place] = [_called(function, values) for function in self._functions[key]]
+        return self._calls[place]
+
+    def place(self, part: Any) -> int:
+        """The place of the first that is equal to it."""
+        for place, known in enumerate(self._kept):
+            if known is part or (type(known) is type(part) and known == part):
+                return place
+        self._kept.append(part)
+        return len(self._kept) - 1
 
     def _traced(
-        self,
-        plan: _Outlined,
-        operation: tuple[Operation, int],
-        at: tuple[Batch | _Unphased, list[str]],
-        costs: StepCosts | None,
-    ) -> tuple[_Known, bool]:
+        self, plan: _Outlined, operation: tuple[Operation, int], pattern: Any, names: list[str], costs: StepCosts | None
+    ) -> tuple[list[tuple[Kernel, Instance]], bool]:
         """The kernels as functions of the names in a pattern, and whether they touch the cache."""
-        (pattern, names), timed = at, list[KernelTime]()
+        timed = list[KernelTime]()
 
         def run(speed: Any, **given: Any) -> list[list[Any]]:
             gpu = plan.system.accelerator
@@ -184,16 +200,7 @@ class Program:
         parts = [graph.only(outputs[place : place + _WIDTH]) for place in range(0, len(outputs), _WIDTH)]
         kernels = [each.kernel for each in timed]
         cached = any(type(size) is not float for each in kernels for size in (each.kv_read_bytes, each.kv_write_bytes))
-        functions = [(kernel, self.library.add(part, trim=True)) for kernel, part in zip(kernels, parts, strict=True)]
-        return _Known(functions), cached
-
-
-@dataclass
-class _Known:
-    """The kernels of an operation as functions of a batch, and what they gave for batches so far."""
-
-    functions: list[tuple[Kernel, Instance]]
-    calls: dict[tuple[Any, ...], list[KernelTime]] = field(default_factory=dict)
+        return [(each, self.library.add(part, trim=True)) for each, part in zip(kernels, parts, strict=True)], cached
 
 
 def _called(function: tuple[Kernel, Instance], values: dict[str, Any]) -> KernelTime:
@@ -221,84 +228,67 @@ class _Outlined(Plan):
     def key(self) -> tuple[Any, ...]:
         """What the kernels of an operation depend on besides the batch and the format of the cache."""
         precision, deployment = self.precision, self.deployment
-        parts = id(self.system), id(self.calibration), id(self.engine)
-        return *parts, precision.stream, deployment.dp, deployment.cp
+        return (
+            *map(self.program.place, (self.system, self.calibration, self.engine)),
+            precision.stream,
+            deployment.dp,
+            deployment.cp,
+        )
 
     def run(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> tuple[KernelTime, ...]:
         """The kernels of a step with their times, as calls."""
-        step = _Step.of(batch, self.speed)
         chosen = [each for each in self.numbered if grows is None or each[1][0].grows is grows]
-        return tuple(timed for each in chosen for timed in self.program.kernels(self, each, step, costs))
-
-
-_LETTERS = {"count": "n", "new": "s", "past": "p", "sampled": "r", "span": "w", "filled": "f"}
-_ALWAYS = ("new", "past", "sampled")
-"""Numbers of a batch that are arguments even where they are known, so that one function serves more steps."""
+        return tuple(timed for each in chosen for timed in self.program.kernels(self, each, batch, costs))
 
 
 @dataclass(frozen=True)
-class _Step:
-    """A batch with names in place of its symbols, and what the names stand for; `given` tells these values apart."""
+class _Counts:
+    """What most operations ask of a step."""
 
-    pattern: Batch
-    values: dict[str, Any]
-    given: tuple[Any, ...]
+    tokens: Any
+    sequences: Any
+    sampled_rows: Any
+    filled: Any
 
     @classmethod
-    def of(cls, batch: Batch, speed: Symbol) -> _Step:
-        """Read a batch."""
-        values: dict[str, Any] = {"speed": speed}
+    def of(cls, batch: Batch) -> _Counts:
+        return cls(batch.tokens, batch.sequences, batch.sampled_rows, batch.filled)
 
-        def name(own: str, value: Any) -> Any:
-            if not isinstance(value, Symbol) and own not in _ALWAYS:
-                return value
-            letter = _LETTERS[own].upper() if _LETTERS[own] in values else _LETTERS[own]  # capitals: the second phase
-            values[letter] = value
-            return letter
 
-        pattern = _mapped(batch, name)
-        given = tuple(value.index if isinstance(value, Symbol) else (value,) for value in values.values())
-        return cls(pattern, values, given)
+_FORMS = ("span", "filled", "ragged")
+"""Numbers of a step that are arguments only where they are symbols: formulas differ where they are 1."""
+
+
+def _pattern(batch: Any, speed: Symbol) -> tuple[Any, dict[str, Any]]:
+    """A step with names in place of its numbers, and what the names stand for."""
+    values: dict[str, Any] = {"speed": speed}
+
+    def name(own: str, value: Any) -> Any:
+        if own in _FORMS and not isinstance(value, Symbol):
+            return value
+        values[f"a{len(values)}"] = value
+        return f"a{len(values) - 1}"
+
+    return _mapped(batch, name), values
 
 
 def _mapped(batch: Any, change: Callable[[str, Any], Any]) -> Any:
-    """The same batch with other numbers."""
-    values = {entry.name: getattr(batch, entry.name) for entry in fields(batch)}
-    for name, value in values.items():
+    """The same step with other numbers."""
+    found = {entry.name: getattr(batch, entry.name) for entry in fields(batch)}
+    for name, value in found.items():
         if value is not None:
-            values[name] = _mapped(value, change) if isinstance(value, Sequences) else change(name, value)
-    return type(batch)(**values)
-
-
-class _PhaseError(AttributeError):
-    """Somebody asked whether sequences are prompts or answers."""
-
-
-@dataclass(frozen=True)
-class _Unphased:
-    """The sequences of a step in one phase, which does not say which."""
-
-    only: Sequences
-    filled: Any
-
-    @property
-    def tokens(self) -> Any:
-        return self.only.tokens
-
-    @property
-    def sequences(self) -> Any:
-        return self.only.sequences
-
-    @property
-    def sampled_rows(self) -> Any:
-        return self.only.sampled_rows
-
-    def __getattr__(self, name: str) -> Any:
-        raise _PhaseError(name)
+            found[name] = _mapped(value, change) if isinstance(value, Sequences) else change(name, value)
+    return type(batch)(**found)
 
 
 def values(timed: KernelTime) -> list[Any]:
-    """What the page is told of a kernel: its times [s] and its work."""
+    """What the page is told of a kernel: its times, the expected one by cause [s], and its work."""
+    split: dict[str, Any] = time_by_cause(timed)
+    return _row(replace(timed, **split))
+
+
+def _row(timed: KernelTime) -> list[Any]:
+    """The same where the split by cause stands in place of what each resource alone would need."""
     return [*(getattr(timed, name) for name in _TIMES), *(getattr(timed.kernel, name) for name in _WORK)]
 
 
@@ -306,5 +296,10 @@ def _ends(time: Time, pool: Pool) -> Symbol:
     return array([getattr(time, end) for end in ENDS], pool)
 
 
+def _rates(rate: Any, predictor: Predictor, tpot: Time, pool: Pool) -> Symbol:
+    """Output tokens a second: of all, of one accelerator, of one user."""
+    return array([rate, rate / predictor.plan.deployment.gpus, 1.0 / tpot.expected], pool)
+
+
 def _rows(step: Sequence[KernelTime], pool: Pool) -> Symbol:
-    return array([array(values(timed), pool) for timed in step], pool)
+    return array([array(_row(timed), pool) for timed in step], pool)

@@ -10,7 +10,7 @@ from typing import Any
 
 from rooflinekit.report.markup import filled, script_hashes, script_json
 
-__all__ = ["LIMIT_BYTES", "Page", "card", "paragraphs", "render", "table"]
+__all__ = ["LIMIT_BYTES", "Page", "card", "heading", "paragraphs", "render", "table"]
 
 LIMIT_BYTES = 2_500_000
 """A page is at most this large."""
@@ -52,10 +52,19 @@ def paragraphs(lines: Iterable[str], kind: str = "facts") -> str:
     return "".join(f'<p class="{kind}">{escape(line)}</p>' for line in lines)
 
 
-def card(title: str, body: str, name: str = "", short: bool = False) -> str:
-    """A section with a heading; `body` is markup. A short one is not split between printed pages."""
+def heading(text: str) -> str:
+    """A title on the page."""
+    return f"<h1>{escape(text)}</h1>"
+
+
+def card(title: str, body: str, name: str = "", short: bool = False, of: str = "") -> str:
+    """A section with a heading; `body` is markup. A short one is not split between printed pages.
+
+    `of`: what it is of, where it does not follow the controls: it says so once they are moved.
+    """
     place = f' id="{escape(name)}"' if name else ""
-    return f'<section class="card{" short" if short else ""}"{place}><h2>{escape(title)}</h2>{body}</section>'
+    stays = f'<p class="stays" hidden>This part does not follow the controls: it is of {escape(of)}.</p>' if of else ""
+    return f'<section class="card{" short" if short else ""}"{place}><h2>{escape(title)}</h2>{stays}{body}</section>'
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

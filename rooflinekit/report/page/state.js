@@ -83,22 +83,26 @@ function choice(name) {
   return make("div", "", { class: "control" }, make("label", title, { for: `in-${name}` }), select);
 }
 const NOTCHES = 400;
-const rangeOf = (name) => [NUMBERS[name][0] || 1, NUMBERS[name][1]];  // of the logarithm
-const toNotch = (name, value) => { const [low, high] = rangeOf(name); return value ? Math.round(NOTCHES * Math.log(value / low) / Math.log(high / low)) : 0; };
-function fromNotch(name, notch) {
-  const [low, high] = rangeOf(name), value = low * (high / low) ** (notch / NOTCHES);
+const STOPS = Object.fromEntries(Object.keys(NUMBERS).map((name) => [name, [...new Set(Array.from({ length: NOTCHES + 1 }, (_, notch) => stopAt(name, notch)))]]));
+function stopAt(name, notch) {  // values where a slider rests: evenly over the logarithm, each once, so that a key always moves it
+  const [low, high] = [NUMBERS[name][0] || 1, NUMBERS[name][1]], value = low * (high / low) ** (notch / NOTCHES);
   if (notch === 0) return NUMBERS[name][0];
   if (name === "rate") return Number(value.toPrecision(2));
   if (name === "speed") return Math.abs(value - 1) < 0.015 ? 1 : Number(value.toPrecision(2));
   const doubling = 2 ** Math.round(Math.log2(value));  // sliders rest on powers of two; the box takes any number
   return Math.min(Math.max(Math.abs(value / doubling - 1) < 0.06 ? doubling : Number(value.toPrecision(2)), low), high) | 0 || low;
 }
+function stopOf(name, value) {  // the place of the nearest
+  const stops = STOPS[name], above = stops.findIndex((stop) => stop >= value);
+  if (above <= 0) return above ? stops.length - 1 : 0;
+  return value / Math.max(stops[above - 1], 0.5) < stops[above] / value ? above - 1 : above;
+}
 const UNITS = { batch: "sequence", users: "user", isl: "token", osl: "token", cached: "token", context: "token" };
 function slider(name) {
   const [low, high] = NUMBERS[name];
-  const range = make("input", "", { type: "range", id: `in-${name}`, min: 0, max: NOTCHES, "aria-describedby": `out-${name}` });
+  const range = make("input", "", { type: "range", id: `in-${name}`, min: 0, max: STOPS[name].length - 1, "aria-describedby": `out-${name}` });
   const box = make("input", "", { type: "number", id: `box-${name}`, min: low, max: high, step: WHOLE(name) ? 1 : "any", "aria-label": `${TITLES[name]}, exact` });
-  range.addEventListener("input", () => change({ [name]: fromNotch(name, Number(range.value)) }));
+  range.addEventListener("input", () => change({ [name]: STOPS[name][range.value] }));
   box.addEventListener("change", () => change({ [name]: inside(name, box.value) }));
   const label = make("label", TITLES[name], { for: `in-${name}` });
   label.append(make("output", "", { id: `out-${name}`, for: `in-${name}` }));
@@ -127,7 +131,7 @@ function reflect() {
     }
   }
   for (const name of Object.keys(NUMBERS)) {
-    byId(`in-${name}`).value = toNotch(name, state[name]);
+    byId(`in-${name}`).value = stopOf(name, state[name]);
     byId(`box-${name}`).value = state[name];
     const told = name === "speed" ? `${prefixed(OFFERS.gpus[state.gpu].bandwidth * state.speed, "B/s")}` : name === "rate" ? three(state.rate) : `${GROUPED.format(state[name])} ${counted(UNITS[name], state[name])}`;
     byId(`out-${name}`).textContent = told;

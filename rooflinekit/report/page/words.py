@@ -1,11 +1,36 @@
-"""The answer of a report in sentences, before anything is drawn."""
+"""The answer of a report in sentences, before anything is drawn; a page fills the same sentences for other states."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.types.units import format_bytes, format_time
 
-__all__ = ["answer_sentence", "decode_sentence", "facts", "format_number", "title"]
+__all__ = ["SENTENCES", "answer_sentence", "decode_sentence", "facts", "filled_notes", "format_number", "title"]
+
+SENTENCES = {
+    "speed": "{tpot} a token: {user} tokens/s for each user, {gpu} for each GPU.",
+    "first": "First token after {ttft}, then {speed}",
+    "endless": "More comes than can be served, and the queue has no end; what is served takes {speed}",
+    "misfit": "It does not fit in memory. If it did: {told}",
+    "asked": "{load}, {isl} tokens in{cached}, {osl} out; weights {weights}, activations {activations}, KV cache {kv}.",
+    "cached": " ({cached} of them cached)",
+    "memory": "Memory: {total} of {capacity} on the busiest GPU ({share} %); {room}. {level}",
+    "room": "room for a batch of {most}",
+    "slots": "room for {most} sequences at their mean length under load",
+    "bound": "These are datasheet bounds: nothing can be faster, and no real system is as fast.",
+    "expected": "Times are expected values with 90 % intervals; the datasheet bound is TTFT {ttft}; TPOT {tpot}.",
+    "static": "Kernels, bytes and memory below are those of a static batch {which}.",
+    "one": "of one sequence",
+    "many": "of the {batch} sequences that this load keeps running",
+    "fewer": "of {batch} sequences: no more fit at their full length of {longest} tokens (under load {running} run, "
+    "each at its own length)",
+    "longest": "{longest} tokens exceed {model}'s maximum context of {most}",
+    "short": "does not fit: {short} too much on each GPU",
+    "remedies": "would fit: {remedies}",
+}
+"""With places to fill, by name."""
 
 
 def title(answer: Estimate) -> str:
@@ -18,20 +43,27 @@ def title(answer: Estimate) -> str:
 
 def answer_sentence(answer: Estimate) -> str:
     """TTFT and TPOT with their intervals, throughput, and whether it fits."""
-    each, gpu = format_number(answer.output_tok_s_per_user), format_number(answer.output_tok_s_per_gpu)
-    speed = f"{_time(answer, 'tpot_ms')} a token: {each} tokens/s for each user, {gpu} for each GPU."
-    if answer.ttft_ms is None:
-        told = f"More comes than can be served, and the queue has no end; what is served takes {speed}"
-    else:
-        told = f"First token after {_time(answer, 'ttft_ms')}, then {speed}"
-    return told if answer.memory.fits else f"It does not fit in memory. If it did: {told[0].lower()}{told[1:]}"
+    told = _speed(answer, answer.output_tok_s_per_gpu)
+    told = (
+        _said("endless", speed=told)
+        if answer.ttft_ms is None
+        else _said("first", ttft=_time(answer, "ttft_ms"), speed=told)
+    )
+    return told if answer.memory.fits else _said("misfit", told=f"{told[0].lower()}{told[1:]}")
 
 
 def decode_sentence(answer: Estimate) -> str:
     """The same of a replica that only decodes: no first token, and the throughput of its steps alone."""
-    each, inputs = answer.output_tok_s_per_user, answer.inputs
-    gpu = format_number(inputs["batch"] * each / inputs["gpus"])
-    return f"{_time(answer, 'tpot_ms')} a token: {format_number(each)} tokens/s for each user, {gpu} for each GPU."
+    return _speed(answer, answer.inputs["batch"] * answer.output_tok_s_per_user / answer.inputs["gpus"])
+
+
+def _speed(answer: Estimate, gpu: float) -> str:
+    each = format_number(answer.output_tok_s_per_user)
+    return _said("speed", tpot=_time(answer, "tpot_ms"), user=each, gpu=format_number(gpu))
+
+
+def _said(name: str, **values: Any) -> str:
+    return SENTENCES[name].format(**values)
 
 
 def format_number(value: float) -> str:
@@ -46,27 +78,27 @@ def format_number(value: float) -> str:
 def facts(answer: Estimate) -> list[str]:
     """What was asked, which level the numbers are, and the memory."""
     inputs, memory = answer.inputs, answer.memory
-    asked = answer.load.arrivals if answer.load else f"batch {inputs['batch']}"
-    cached = f" ({inputs['cached']} of them cached)" if inputs["cached"] else ""
-    formats = f"weights {inputs['weights']}, activations {inputs['activations']}, KV cache {inputs['kv']}"
-    share = memory.total_bytes / memory.capacity_bytes
-    room = f"room for a batch of {memory.max_batch}"
-    if answer.load is not None:
-        room = f"room for {memory.max_batch} sequences at their mean length under load"
+    keys = ("isl", "osl", "weights", "activations", "kv")
+    cached = _said("cached", **inputs) if inputs["cached"] else ""
+    load = answer.load.arrivals if answer.load else f"batch {inputs['batch']}"
+    share = f"{100.0 * memory.total_bytes / memory.capacity_bytes:.0f}"
+    ends = {name: format_time(answer.bound[f"{name}_ms"] / 1e3) for name in ("ttft", "tpot")}
+    level = _said("bound" if answer.calibration is None else "expected", **ends)
+    total, capacity = format_bytes(memory.total_bytes), format_bytes(memory.capacity_bytes)
+    room = _said("slots" if answer.load else "room", most=memory.max_batch)
     return [
-        f"{asked}, {inputs['isl']} tokens in{cached}, {inputs['osl']} out; {formats}.",
-        f"Memory: {format_bytes(memory.total_bytes)} of {format_bytes(memory.capacity_bytes)} on the busiest GPU "
-        f"({100.0 * share:.0f} %); {room}. {_level(answer)}",
+        _said("asked", load=load, cached=cached, **{key: inputs[key] for key in keys}),
+        _said("memory", total=total, capacity=capacity, share=share, room=room, level=level),
     ]
 
 
-def _level(answer: Estimate) -> str:
-    if answer.calibration is None:
-        return "These are datasheet bounds: nothing can be faster, and no real system is as fast."
-    ends = "; ".join(
-        f"{name} {format_time(answer.bound[key] / 1e3)}" for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"))
-    )
-    return f"Times are expected values with 90 % intervals; the datasheet bound is {ends}."
+def filled_notes(answer: Estimate, batch: int, longest: int) -> list[str]:
+    """What the charts of kernels, bytes and memory are of under load: a static batch of so many sequences."""
+    if answer.load is None:
+        return []
+    running = answer.inputs["batch"]
+    name = "fewer" if batch < running else "many" if batch > 1 else "one"
+    return [_said("static", which=_said(name, batch=batch, longest=longest, running=running))]
 
 
 def _time(answer: Estimate, key: str) -> str:

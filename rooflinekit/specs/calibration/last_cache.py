@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import BORROWED, Calibration, FamilyFit
-from rooflinekit.model.timing.parameter import parameters
+from rooflinekit.model.timing.forms import parameters
 from rooflinekit.model.types.hardware import Provenance
 from rooflinekit.specs.calibration.choose import reach_of
 

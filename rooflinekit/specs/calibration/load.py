@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.model.timing import AXES, FORMS, Axis, PlainTime, Surface, TimeForm, parameters
-from rooflinekit.model.timing.calibrated import Beyond, Calibration, FamilyFit, Regimes
+from rooflinekit.model.timing.calibrated import AXES, Axis, Beyond, Calibration, FamilyFit, Regimes, Surface
+from rooflinekit.model.timing.forms import FORMS, PlainTime, TimeForm, parameters
 from rooflinekit.model.types.errors import SpecError, UnknownNameError, nearest
 from rooflinekit.model.types.kernel import FAMILIES
 from rooflinekit.specs.calibration.served import KEY, read_served

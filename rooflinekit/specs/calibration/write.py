@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rooflinekit.model.timing import Surface, parameters
-from rooflinekit.model.timing.calibrated import FamilyFit
+from rooflinekit.model.timing.calibrated import FamilyFit, Surface
+from rooflinekit.model.timing.forms import parameters
 from rooflinekit.specs.calibration.load import FORM
 from rooflinekit.version import __version__
 

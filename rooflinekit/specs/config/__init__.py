@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooflinekit.specs.config.families import FAMILIES
+from rooflinekit.specs.config.family import class_names
 from rooflinekit.specs.config.importer import model_from_config
 
-__all__ = ["FAMILIES", "model_from_config"]
+__all__ = ["class_names", "model_from_config"]

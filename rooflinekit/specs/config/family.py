@@ -1,102 +1,145 @@
-"""What distinguishes one model class from another: a row of defaults, and which builders lay out its layers."""
+"""What distinguishes one model class from another: a row of classes.yaml; and one config while it is being read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from rooflinekit.model.types.errors import SpecError
-from rooflinekit.model.types.model import FeedForward, Mixer, Norm
+from rooflinekit.model.types.model import Norm
 from rooflinekit.specs.config.keys import Keys
+from rooflinekit.specs.files import parse_yaml
 
-__all__ = ["Family", "FeedForwards", "Flag", "Key", "Mixers", "Reading", "Span", "Spans"]
+__all__ = ["BLOCKS", "Family", "Reading", "class_names", "family_of"]
 
+BLOCKS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+"""Nemotron-H's letters for its blocks, and its words."""
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A yes or no that the config states under `name`; the class default when it does not."""
-
-    name: str
-    default: bool = False
-    inverted: bool = False  #: the key says "no_..."
+_PATTERN = "hybrid_override_pattern"
 
 
-Flag: TypeAlias = bool | Key
+@dataclass(frozen=True)
+class Family:
+    """A model class: how its layers are built, and what its config leaves unsaid. classes.yaml explains the columns."""
+
+    mixers: str = "softmax"
+    ffns: str = ""
+    expansion: Any = 0
+    experts: Any = None
+    window: Mapping[str, Any] = field(default_factory=dict)
+    norm: Any = "rmsnorm"
+    norms: Any = 2
+    final_norm: Any = "norm"
+    parallel: Any = False
+    gated: Any = True
+    tied: Any = "tie_word_embeddings"
+    qkv_bias: Any = False
+    o_bias: Any = False
+    mlp_bias: Any = False
+    qk_norm: Any = ""
+    kv_heads: Any = "kv_heads=heads"
+    positions: Any = None
+    rotary: Any = True
+    attention_gate: Any = False
+    lm_head_bias: Any = False
+    embedding: Any = "hidden"
+    embedding_norm: bool = False
+    sinks: bool = False
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    defaults: Mapping[str, int] = field(default_factory=dict)
+    needs: Mapping[str, list[Any]] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
+@cache
+def _table() -> str:
+    return Path(__file__).with_name("classes.yaml").read_text(encoding="utf-8")
+
+
+def class_names() -> list[str]:
+    """Every `model_type` that is understood, sorted."""
+    return sorted(re.findall(r"(?m)^(\w[\w-]*):", _table()))
+
+
+@cache
+def family_of(model_type: str) -> Family | None:
+    """The class of a `model_type`, None for one that is not understood. Only its own row is parsed."""
+    row = _row(model_type) if re.fullmatch(r"\w[\w-]*", model_type) else None
+    return None if row is None else Family(**row)
+
+
+def _row(name: str) -> dict[str, Any] | None:
+    found = re.search(rf"(?m)^{re.escape(name)}:.*(?:\n .*)*", _table())
+    if found is None:
+        return None
+    row: dict[str, Any] = parse_yaml(found[0])[name]
+    if "attention_bias" in row:
+        row = {"qkv_bias": row["attention_bias"], "o_bias": row.pop("attention_bias")} | row
+    return (_row(row.pop("like")) or {}) | row if "like" in row else row
+
+
 class Reading:
-    """One config while it is being read: its keys, its family, the trunk, and warnings so far."""
+    """One config while it is being read: its keys, its class, and warnings so far."""
 
-    keys: Keys
-    family: Family
-    depth: int
-    hidden: int
-    warnings: list[str] = field(default_factory=list)
+    def __init__(self, keys: Keys, family: Family, warnings: list[str]) -> None:
+        self.keys, self.family, self.warnings = keys, family, warnings
+        self.hidden = keys.size("hidden")
+        self.blocks = self._blocks() if family.mixers == "nemotron" else ()
+        self.depth = len(self.blocks) or keys.size("depth")
+        self.norm: Norm = self.value(family.norm)
 
-    def is_set(self, flag: Flag | Callable[[Reading], bool]) -> bool:
-        """The value of a flag: the config's, else the class default."""
-        if isinstance(flag, bool):
-            return flag
-        if not isinstance(flag, Key):
-            return flag(self)
-        return self.keys.flag(flag.name, flag.default != flag.inverted) != flag.inverted
+    def _blocks(self) -> Sequence[str]:
+        """Nemotron-H's list of blocks, from its pattern string or from its list of words."""
+        keys, depth = self.keys, self.keys.maybe("depth")
+        words, pattern = keys.choices("layers_block_type", None, tuple(BLOCKS.values())), keys.word(_PATTERN)
+        if not words and not pattern:
+            raise SpecError(f"{keys.at(_PATTERN)} (or layers_block_type) is missing")
+        if unknown := sorted(set(pattern) - set(BLOCKS)):
+            raise SpecError(f"{keys.at(_PATTERN)} holds {unknown[0]!r}; known: {' '.join(BLOCKS)}")
+        blocks = words or [BLOCKS[letter] for letter in pattern]
+        if depth not in (None, len(blocks)):
+            raise SpecError(f"{keys.at('num_hidden_layers')} = {depth} but the pattern has {len(blocks)} blocks")
+        keys.whole(_PATTERN, len(blocks), 1, 10_000)
+        return blocks
 
-    @property
-    def norm(self) -> Norm:
-        """The kind of norm between the layers."""
-        return self.family.norm if isinstance(self.family.norm, str) else self.family.norm(self)
+    def value(self, stated: Any) -> Any:
+        """What a column of the class comes to: itself, or what the config chooses; sizes not chosen count as read."""
+        if not isinstance(stated, Mapping) or len(stated) != 1:
+            return stated
+        ((key, choices),) = stated.items()
+        if isinstance(choices, list):
+            values = [self.value(choice) for choice in choices]
+            for other in values:
+                if isinstance(other, str) and other.partition("=")[0] in self.keys.names:
+                    self.keys.maybe(other.partition("=")[0])
+            return values[not self.is_set(key)]
+        if not isinstance(choices, Mapping):
+            return stated
+        return self.value(choices[self.keys.word(key, next(iter(choices)), tuple(choices))])
+
+    def is_set(self, stated: Any) -> bool:
+        """A yes or no: itself, what the config chooses, or a key of the config with what its absence means."""
+        stated = self.value(stated)
+        if isinstance(stated, bool):
+            return stated
+        inverted = str(stated).startswith("not ")
+        key, _, default = str(stated).removeprefix("not ").partition("=")
+        return self.keys.flag(key, default == "true") != inverted
+
+    def number(self, stated: Any, least: int = 1) -> int:
+        """A number: itself, what the config chooses, or a size of the config with what stands in for it."""
+        stated = self.value(stated)
+        if isinstance(stated, int):
+            return stated
+        concept, _, default = stated.partition("=")
+        instead = int(default) if default.isdigit() else self.keys.size(default) if default else None
+        return self.keys.size(concept, instead, least)
 
     def check_multiple(self, many: int, what: str, few: int, of: str = "") -> None:
         """Refuse heads that do not divide evenly."""
         if many % few:
             raise SpecError(f"{self.keys.origin}: {many} {what} are no multiple of {few} {of}".rstrip())
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """How far back one layer's attention reaches, and whether it rotates its queries and keys."""
-
-    window: int | None = None
-    chunk: int | None = None
-    rotary: bool = True
-
-
-Mixers: TypeAlias = Callable[[Reading], tuple[Mixer | None, ...]]
-FeedForwards: TypeAlias = Callable[[Reading], tuple[FeedForward | None, ...]]
-Spans: TypeAlias = Callable[[Reading], tuple[Span, ...]]
-
-
-@dataclass(frozen=True)
-class Family:
-    """A model class: how its layers are built, and what its config leaves unsaid.
-
-    `mixers` and `ffns` give one block a layer. `names` replaces entries of the table of key names where the class
-    uses another word, `ignored` lists keys that look structural and change nothing that is costed.
-    """
-
-    mixers: Mixers
-    ffns: FeedForwards
-    spans: Spans | None = None
-    norm: Norm | Callable[[Reading], Norm] = "rmsnorm"
-    norms: int | Callable[[Reading], int] | None = 2  #: a layer; None: one for each block that is there
-    parallel: Flag = False
-    gated: bool = True
-    tied: Flag = Key("tie_word_embeddings")
-    qkv_bias: Flag = False
-    o_bias: Flag = False
-    mlp_bias: Flag = False
-    qk_norm: str | Callable[[Reading], str] = ""  #: "head": one norm for all heads; "full": over all heads' width
-    positions: Callable[[Reading], int] | None = None  #: rows of a learned position table
-    rotary: Flag | Callable[[Reading], bool] = True
-    attention_gate: Flag = False
-    lm_head_bias: Flag = False
-    embedding_norm: bool = False
-    sinks: bool = False
-    depth: Callable[[Keys], int] | None = None
-    kv_heads: Callable[[Reading, int], int] | None = None
-    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    defaults: dict[str, int] = field(default_factory=dict)  #: what the class takes for keys that are absent
-    needs: Mapping[str, bool | str] = field(default_factory=dict)  #: keys that, if stated, must have this value
-    ignored: tuple[str, ...] = ()

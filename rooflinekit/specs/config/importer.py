@@ -9,22 +9,22 @@ from typing import Any
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecError
 from rooflinekit.model.types.model import FeedForward, Layer, Mixer, Model
-from rooflinekit.specs.config.families import ARCHITECTURES, FAMILIES, NESTED
-from rooflinekit.specs.config.family import Family, Reading
+from rooflinekit.specs.config.family import Family, Reading, class_names, family_of
+from rooflinekit.specs.config.feedforward import feed_forwards
 from rooflinekit.specs.config.keys import NAMES, Keys, named, shown
+from rooflinekit.specs.config.mixers import mixers
 from rooflinekit.specs.config.quantization import read_formats
-from rooflinekit.specs.config.refusals import (
-    refuse_headless,
-    refuse_other_networks,
-    refuse_unknown_keys,
-    unidentified,
-)
+from rooflinekit.specs.config.refusals import refuse_other_networks, refuse_unknown_keys, unidentified
 from rooflinekit.specs.locate import Loaded
 
 __all__ = ["model_from_config"]
 
 _WIDE = ", ".join(dtype.value for dtype in Dtype if dtype.is_wide)
 _TOWER = r"vision|visual|audio|speech|image|vit"
+#: `architectures` of configs that have no `model_type`.
+_ARCHITECTURES = {"Grok1ModelForCausalLM": "grok-1"}
+#: Where a multimodal config keeps its text decoder.
+_NESTED = ("text_config", "llm_config", "language_config")
 _INHERITED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
 
 
@@ -41,18 +41,14 @@ def model_from_config(
         DtypeError: a number format or quantisation that is not known.
     """
     _only_text_keys(config, origin)
-    refuse_other_networks(config, origin)
     outer = config
     config, warnings = _text_decoder(config, origin)
-    refuse_other_networks(config, origin)
     for part in (outer, config):
-        refuse_headless(part, origin, whole=config is outer)
+        refuse_other_networks(part, origin, whole=config is outer)
     model_type, family = _identify(config, origin)
     keys = Keys(_with_defaults(config, family, warnings), origin, {**NAMES, **family.names})
     keys.note("model_type" if "model_type" in config else "architectures", model_type)
-    reading = Reading(keys, family, 0, keys.size("hidden"), warnings)
-    reading.depth = family.depth(keys) if family.depth else keys.size("depth")
-    model = _assemble(reading, name, quant_config)
+    model = _assemble(Reading(keys, family, warnings), name, quant_config)
     refuse_unknown_keys(keys.unread(), family.ignored, origin, model_type)
     return Loaded(model, tuple(warnings))
 
@@ -67,7 +63,7 @@ def _only_text_keys(config: Mapping[str, Any], origin: str) -> None:
 
 def _text_decoder(config: Mapping[str, Any], origin: str) -> tuple[Mapping[str, Any], list[str]]:
     """The language model of a multimodal config, and the warning that the rest is not counted."""
-    found = next((key for key in NESTED if config.get(key) is not None), None)
+    found = next((key for key in _NESTED if config.get(key) is not None), None)
     towers = [key for key in config if key.endswith("_config") and config[key] and re.search(_TOWER, key)]
     named_towers = " and ".join(map(named, towers or [f"everything outside {found}"]))
     warning = f"multimodal: only the text decoder is counted, not {named_towers}"
@@ -88,11 +84,12 @@ def _identify(config: Mapping[str, Any], origin: str) -> tuple[str, Family]:
     if model_type is None:
         listed = config.get("architectures")
         for architecture in listed if isinstance(listed, list) else ():
-            if isinstance(architecture, str) and architecture in ARCHITECTURES:
-                model_type = ARCHITECTURES[architecture]
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise unidentified(config, origin, FAMILIES)
-    return model_type, FAMILIES[model_type]
+            if isinstance(architecture, str) and architecture in _ARCHITECTURES:
+                model_type = _ARCHITECTURES[architecture]
+    family = family_of(model_type) if isinstance(model_type, str) else None
+    if family is None or not isinstance(model_type, str):
+        raise unidentified(config, origin, class_names())
+    return model_type, family
 
 
 def _with_defaults(config: Mapping[str, Any], family: Family, warnings: list[str]) -> dict[str, Any]:
@@ -108,12 +105,13 @@ def _with_defaults(config: Mapping[str, Any], family: Family, warnings: list[str
 
 def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> Model:
     keys, family = r.keys, r.family
-    for key, needed in family.needs.items():  # keys that the class knows only one value of
-        value = keys.flag(key, needed) if isinstance(needed, bool) else keys.word(key, needed)
-        if value != needed:
-            keys.refuse(key, f"is not understood; known: {shown(needed)}", ArchitectureError)
+    for key, known in family.needs.items():
+        value = keys.flag(key, known[0]) if isinstance(known[0], bool) else keys.word(key, known[0])
+        if value not in known:
+            keys.refuse(key, f"is not understood; known: {', '.join(map(shown, known))}", ArchitectureError)
     layers = _layers(r)
-    dtype = _dtype(r)
+    dtype, extra, final = _dtype(r), r.value(family.positions), r.value(family.final_norm)
+    embedded = r.number(family.embedding)
     formats = read_formats(r, dtype, layers, quant_config)
     return Model(
         name=name,
@@ -124,9 +122,10 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
         formats=formats.weights,
         max_context=keys.maybe("context"),
         tied=r.is_set(family.tied),
-        position_rows=family.positions(r) if family.positions else 0,
+        position_rows=0 if extra is None else keys.size("context") + extra,
+        embedding_dim=embedded if embedded != r.hidden else 0,
         embedding_norm=family.embedding_norm,
-        final_norm=r.norm,
+        final_norm=r.norm if final == "norm" else final,
         lm_head_bias=r.is_set(family.lm_head_bias),
         kv_dtype=formats.kv,
         weight_only=formats.weight_only,
@@ -139,9 +138,10 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
 def _layers(r: Reading) -> tuple[Layer, ...]:
     """Mixers and feed-forward blocks, joined; equal layers are one object."""
     family = r.family
-    norms = family.norms(r) if callable(family.norms) else family.norms
+    norms = r.value(family.norms)
+    norms = norms if norms is None else r.number(norms)
     parallel = r.is_set(family.parallel)
-    pairs = list(zip(family.mixers(r), family.ffns(r), strict=True))
+    pairs = list(zip(mixers(r), feed_forwards(r), strict=True))
     kinds: dict[tuple[Mixer | None, FeedForward | None], Layer] = {}
     for mixer, ffn in dict.fromkeys(pairs):
         count = (mixer is not None) + (ffn is not None) if norms is None else norms

@@ -109,12 +109,20 @@ class Keys:
 
     def find(self, concept: str) -> tuple[str, Any] | None:
         """The key that holds a concept, and its value; None when no name of it is there."""
-        hits = [key for key in self.names.get(concept, (concept,)) if self.has(key)]
-        for key in hits:
-            self.note(key, f"{concept} = {shown(self.config[key])}")
-            if concept != "context" and not _same(self.config[key], self.config[hits[0]]):
-                self.refuse(key, f"contradicts {hits[0]} = {shown(self.config[hits[0]])}")
-        return (hits[0], self.config[hits[0]]) if hits else None
+        hits: list[tuple[str, Any]] = []
+        for name in self.names.get(concept, (concept,)):
+            inner, key = self._inside(name)
+            if inner.has(key):
+                hits.append((name, value := inner.config[key]))
+                inner.note(key, f"{concept} = {shown(value)}")
+                if concept != "context" and not _same(value, hits[0][1]):
+                    inner.refuse(key, f"contradicts {hits[0][0]} = {shown(hits[0][1])}")
+        return hits[0] if hits else None
+
+    def _inside(self, name: str) -> tuple[Keys, str]:
+        """The object that holds `name`, which may be `object.key`, and the key in it."""
+        outer, dot, key = name.partition(".")
+        return (self.child(outer), key) if dot else (self, name)
 
     def maybe(self, concept: str, least: int = 1) -> int | None:
         """A whole number between `least` and the sane limit of the concept, or None when it is absent."""
@@ -130,7 +138,8 @@ class Keys:
             return default
         names = self.names.get(concept, (concept,))
         meant = {name for listed in self.names.values() for name in listed}
-        candidates = [key for key in self.config if key not in self.read and key not in meant and len(key) <= _KEY]
+        inner = self._inside(names[0])[0]
+        candidates = [key for key in inner.config if key not in self.read and key not in meant and len(key) <= _KEY]
         near = [hit for name in names for hit in get_close_matches(name, candidates, n=1, cutoff=_ALIKE)][:1]
         hint = f"; did you mean it by {near[0]!r}?" if near else ""
         others = f" (or {', '.join(names[1:])})" if len(names) > 1 else ""
@@ -147,6 +156,9 @@ class Keys:
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false (0 and 1 are accepted); the default when the key is absent."""
+        inner, last = self._inside(key)
+        if inner is not self:
+            return inner.flag(last, default)
         if not self.has(key):
             return default
         value = self.config[key]
@@ -157,6 +169,9 @@ class Keys:
 
     def word(self, key: str, default: str = "", choices: tuple[str, ...] = ()) -> str:
         """A string, one of the choices if there are any; the default when absent."""
+        inner, last = self._inside(key)
+        if inner is not self:
+            return inner.word(last, default, choices)
         if not self.has(key):
             return default
         value = self.config[key]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,34 +17,33 @@ from rooflinekit.model.types.model import (
     Mamba2,
     Mixer,
 )
-from rooflinekit.specs.config.family import Reading, Span, Spans
+from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.keys import Keys, is_off
 
-__all__ = [
-    "alternating", "chunked", "delta_hybrid", "everywhere", "gemma4_mixers", "jamba_mixers", "latent_layers",
-    "lightning_hybrid", "mimo_mixers", "nas_blocks", "nas_mixers", "nemotron_blocks", "nemotron_mixers", "on_request",
-    "softmax_layers",
-]  # fmt: skip
+__all__ = ["mixers", "nas_blocks"]
 
 _SLIDING = ("full_attention", "sliding_attention")
-_NEMOTRON = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+
+
+def mixers(r: Reading) -> tuple[Mixer | None, ...]:
+    """What mixes the tokens of each layer, None where nothing does; equal layers are one object."""
+    return _BUILDERS[r.family.mixers](r)
 
 
 def _base_attention(r: Reading) -> Attention:
     """The attention that a config describes, before windows; raises SpecError when heads do not divide."""
     keys, family = r.keys, r.family
     heads = keys.size("heads")
-    kv_heads = family.kv_heads(r, heads) if family.kv_heads else keys.size("kv_heads", heads)
-    head_dim = keys.maybe("head_dim")
+    keys.maybe("kv_heads")  # saved as a default by some versions, whatever decides
+    kv_heads, head_dim = r.number(family.kv_heads), keys.maybe("head_dim")
     if head_dim is None:
         if r.hidden % heads:
-            origin = keys.origin
             raise SpecError(
-                f"{origin}: no head_dim, and {heads} attention heads do not divide the hidden size {r.hidden}"
+                f"{keys.origin}: no head_dim, and {heads} attention heads do not divide the hidden size {r.hidden}"
             )
         head_dim = r.hidden // heads
     r.check_multiple(heads, "attention heads", kv_heads, "key-value heads")
-    norm = family.qk_norm if isinstance(family.qk_norm, str) else family.qk_norm(r)
+    norm = r.value(family.qk_norm)
     return Attention(
         heads=heads,
         kv_heads=kv_heads,
@@ -60,94 +59,63 @@ def _base_attention(r: Reading) -> Attention:
     )
 
 
-def softmax_layers(r: Reading) -> tuple[Mixer, ...]:
-    """One attention a layer, windowed as the family says; equal layers are one object."""
-    base = _base_attention(r)
-    if r.family.spans is None:
+def _softmax(r: Reading) -> tuple[Mixer, ...]:
+    """One attention a layer, windowed as the class says."""
+    base, rule = _base_attention(r), r.family.window
+    if not rule:
         return (base,) * r.depth
-    spans = r.family.spans(r)
-    kinds = {
-        span: replace(base, window=span.window, chunk=span.chunk, rotary=base.rotary and span.rotary)
-        for span in dict.fromkeys(spans)
-    }
-    return tuple(kinds[span] for span in spans)
+    layers = _chunked(r, base) if rule["layers"] == "chunked" else _windowed(r, base, rule)
+    kinds = {layer: layer for layer in layers}
+    return tuple(kinds[layer] for layer in layers)
 
 
-def _window(r: Reading) -> int | None:
-    """The sliding window, or None when it reaches as far as the context (then it is off)."""
-    window = r.keys.maybe("window", least=0)
-    context = r.keys.maybe("context")
-    return None if not window or (context is not None and window >= context) else window
+def _windowed(r: Reading, base: Attention, rule: Mapping[str, Any]) -> list[Attention]:
+    """The layers that slide: as `layer_types` says, else all, those from `max_window_layers` on, or all but each n-th.
+
+    A window that reaches as far as the context is off.
+    """
+    keys, which, context = r.keys, rule["layers"], r.keys.maybe("context")
+    types = keys.choices("layer_types", r.depth, _SLIDING)
+    stated = any(name in keys.config for name in keys.names["window"])
+    if isinstance(which, int):
+        which = which if types and keys.find("pattern") else keys.size("pattern", which)
+        if not stated:
+            keys.size("window")  # absent, not null: refuse
+    window = keys.maybe("window", least=0)
+    if "default" in rule and not stated:
+        window = rule["default"]
+        r.warnings.append(f"sliding_window is absent: the class default of {window} tokens is taken")
+    elif types and not window and "sliding_attention" in types and not isinstance(which, int):
+        raise SpecError(f"{keys.origin}: layer_types has sliding_attention but sliding_window is missing")
+    elif context is not None and window and window >= context:
+        window = None
+    slides = [kind == "sliding_attention" for kind in types or ()]
+    if which == "requested":  # Qwen
+        wanted, first = keys.flag("use_sliding_window", False), keys.maybe("max_window_layers", least=0)
+        if not types and wanted and window and first is None:
+            raise SpecError(f"{keys.at('max_window_layers')} is missing, and use_sliding_window is true")
+        slides = slides or [wanted and first is not None and layer >= first for layer in range(r.depth)]
+    elif not types:
+        slides = [which == "all" or (layer + 1) % which != 0 for layer in range(r.depth)]
+    local = replace(base, window=window or None)
+    other = replace(base, rotary=base.rotary and rule.get("rotary", True))
+    return [local if slide else other for slide in slides]
 
 
-def _from_types(r: Reading, types: Sequence[str], window: int | None) -> tuple[Span, ...]:
-    if window is None and "sliding_attention" in types and not r.keys.maybe("window"):
-        raise SpecError(f"{r.keys.origin}: layer_types has sliding_attention but sliding_window is missing")
-    return tuple(Span(window=window if kind == "sliding_attention" else None) for kind in types)
-
-
-def _states_window(r: Reading) -> bool:
-    return any(name in r.keys.config for name in r.keys.names["window"])
-
-
-def everywhere(default: int | None = None) -> Spans:
-    """Every layer slides when `sliding_window` is set; `default` is the class's window when the key is absent."""
-
-    def spans(r: Reading) -> tuple[Span, ...]:
-        window = _window(r)
-        if default is not None and not _states_window(r):
-            window = default
-            r.warnings.append(f"sliding_window is absent: the class default of {default} tokens is taken")
-        types = r.keys.choices("layer_types", r.depth, _SLIDING)
-        return _from_types(r, types, window) if types else (Span(window=window),) * r.depth
-
-    return spans
-
-
-def on_request(r: Reading) -> tuple[Span, ...]:
-    """Qwen: a window is there only if `use_sliding_window` says so, from layer `max_window_layers` on."""
-    wanted, window = r.keys.flag("use_sliding_window", False), _window(r)
-    first = r.keys.maybe("max_window_layers", least=0)
-    types = r.keys.choices("layer_types", r.depth, _SLIDING)
-    if types:
-        return _from_types(r, types, window)
-    if not wanted or window is None:
-        return (Span(),) * r.depth
-    if first is None:
-        raise SpecError(f"{r.keys.at('max_window_layers')} is missing, and use_sliding_window is true")
-    return tuple(Span(window=window if layer >= first else None) for layer in range(r.depth))
-
-
-def alternating(period: int, *, rotary_global: bool = True) -> Spans:
-    """Every `period`-th layer attends to everything, the others through the window (Gemma-2: 2, Gemma-3: 6)."""
-
-    def spans(r: Reading) -> tuple[Span, ...]:
-        types = r.keys.choices("layer_types", r.depth, _SLIDING)
-        every = period if types and r.keys.find("pattern") else r.keys.size("pattern", period)
-        if not _states_window(r):
-            r.keys.size("window")  # absent, not null: refuse
-        window = _window(r)
-        types = types or ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(r.depth)]
-        return tuple(
-            Span(window=window) if kind == "sliding_attention" else Span(rotary=rotary_global) for kind in types
-        )
-
-    return spans
-
-
-def chunked(r: Reading) -> tuple[Span, ...]:
+def _chunked(r: Reading, base: Attention) -> list[Attention]:
     """Llama-4: rotary layers attend inside their chunk, every fourth layer has no positions and sees everything."""
     chunk = r.keys.maybe("attention_chunk_size")
     every = r.keys.size("no_rope_layer_interval", 4)
     rotary = r.keys.choices("no_rope_layers", r.depth, (0, 1)) or [int((i + 1) % every != 0) for i in range(r.depth)]
     types = r.keys.choices("layer_types", r.depth, ("full_attention", "chunked_attention"))
     local = [kind == "chunked_attention" for kind in types] if types else [bool(flag) for flag in rotary]
-    return tuple(
-        Span(chunk=chunk if inside else None, rotary=bool(flag)) for inside, flag in zip(local, rotary, strict=True)
-    )
+    return [
+        replace(base, chunk=chunk if inside else None, rotary=base.rotary and bool(flag))
+        for inside, flag in zip(local, rotary, strict=True)
+    ]
 
 
-def latent_layers(r: Reading) -> tuple[Mixer, ...]:
+def _latent(r: Reading) -> tuple[Mixer, ...]:
     """Multi-head latent attention in every layer (DeepSeek); with an indexer when the config has `index_*` keys."""
     keys = r.keys
     heads = keys.size("heads")
@@ -178,7 +146,7 @@ def latent_layers(r: Reading) -> tuple[Mixer, ...]:
     return tuple(shared if kind == "shared" else own for kind in types or ["full"] * r.depth)
 
 
-def delta_hybrid(r: Reading) -> tuple[Mixer, ...]:
+def _delta(r: Reading) -> tuple[Mixer, ...]:
     """Qwen3-Next and 3.5: gated delta net, with gated softmax attention in every `full_attention_interval`-th layer."""
     keys = r.keys
     linear = GatedDeltaNet(
@@ -196,7 +164,7 @@ def delta_hybrid(r: Reading) -> tuple[Mixer, ...]:
     return tuple(attention if full else linear for full in softmax)
 
 
-def lightning_hybrid(r: Reading) -> tuple[Mixer, ...]:
+def _lightning(r: Reading) -> tuple[Mixer, ...]:
     """MiniMax-01 and M1: `attn_type_list` has 1 for softmax attention, 0 for lightning attention."""
     attention = _base_attention(r)
     kinds = r.keys.listed("attn_type_list", r.depth, (0, 1))
@@ -204,7 +172,7 @@ def lightning_hybrid(r: Reading) -> tuple[Mixer, ...]:
     return tuple(attention if kind else lightning for kind in kinds)
 
 
-def jamba_mixers(r: Reading) -> tuple[Mixer, ...]:
+def _jamba(r: Reading) -> tuple[Mixer, ...]:
     """Jamba: attention in layers `attn_layer_offset` modulo `attn_layer_period`, Mamba elsewhere."""
     keys = r.keys
     if not keys.flag("mamba_inner_layernorms", True):
@@ -225,21 +193,9 @@ def jamba_mixers(r: Reading) -> tuple[Mixer, ...]:
     return tuple(attention if layer % period == offset else mamba for layer in range(r.depth))
 
 
-def nemotron_blocks(keys: Keys) -> Sequence[str]:
-    """Nemotron-H's list of blocks, from its pattern string or from its list of words."""
-    words = keys.choices("layers_block_type", None, tuple(_NEMOTRON.values()))
-    pattern = keys.word("hybrid_override_pattern")
-    if not words and not pattern:
-        raise SpecError(f"{keys.at('hybrid_override_pattern')} (or layers_block_type) is missing")
-    unknown = sorted(set(pattern) - set(_NEMOTRON))
-    if unknown:
-        raise SpecError(f"{keys.at('hybrid_override_pattern')} holds {unknown[0]!r}; known: {' '.join(_NEMOTRON)}")
-    return words or [_NEMOTRON[letter] for letter in pattern]
-
-
-def nemotron_mixers(r: Reading) -> tuple[Mixer | None, ...]:
+def _nemotron(r: Reading) -> tuple[Mixer | None, ...]:
     """Mamba-2, attention or nothing, block by block."""
-    keys, blocks = r.keys, nemotron_blocks(r.keys)
+    keys = r.keys
     mamba = Mamba2(
         heads=keys.size("mamba_num_heads"),
         head_dim=keys.size("mamba_head_dim"),
@@ -251,10 +207,10 @@ def nemotron_mixers(r: Reading) -> tuple[Mixer | None, ...]:
     )
     r.check_multiple(mamba.heads, "Mamba heads", mamba.groups, "groups")
     mixers: dict[str, Mixer] = {"mamba": mamba, "attention": _base_attention(r)}
-    return tuple(mixers.get(block) for block in blocks)
+    return tuple(mixers.get(block) for block in r.blocks)
 
 
-def gemma4_mixers(r: Reading) -> tuple[Mixer, ...]:
+def _gemma4(r: Reading) -> tuple[Mixer, ...]:
     """Gemma-4: local layers slide; global ones have fewer, wider heads, and may project keys and values at once."""
     keys = r.keys
     types = keys.listed("layer_types", r.depth, _SLIDING)
@@ -271,7 +227,7 @@ def gemma4_mixers(r: Reading) -> tuple[Mixer, ...]:
     return tuple(local if kind == "sliding_attention" else wide for kind in types)
 
 
-def mimo_mixers(r: Reading) -> tuple[Mixer, ...]:
+def _mimo(r: Reading) -> tuple[Mixer, ...]:
     """MiMo-V2: `hybrid_layer_pattern` has 1 for sliding layers, whose sizes and sinks are stated apart (`swa_*`)."""
     keys = r.keys
     pattern = keys.listed("hybrid_layer_pattern", r.depth, (0, 1))
@@ -291,7 +247,7 @@ def mimo_mixers(r: Reading) -> tuple[Mixer, ...]:
     return tuple(sliding if kind else full for kind in pattern)
 
 
-def nas_mixers(r: Reading) -> tuple[Mixer | None, ...]:
+def _nas(r: Reading) -> tuple[Mixer | None, ...]:
     """Nemotron-NAS: each block's `attention` says how many heads share a key, or that there is none."""
     attention = _base_attention(r)
     mixers: list[Mixer | None] = []
@@ -327,3 +283,16 @@ def _nas_block(r: Reading, index: int, block: Any, part: str, key: str) -> tuple
     if not keys.has(key):
         raise SpecError(f"{keys.at(key)} is missing")
     return keys, inner[key]
+
+
+_BUILDERS: Mapping[str, Callable[[Reading], tuple[Mixer | None, ...]]] = {
+    "softmax": _softmax,
+    "latent": _latent,
+    "delta": _delta,
+    "lightning": _lightning,
+    "jamba": _jamba,
+    "nemotron": _nemotron,
+    "gemma4": _gemma4,
+    "mimo": _mimo,
+    "nas": _nas,
+}

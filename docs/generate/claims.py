@@ -1,6 +1,6 @@
 """`docs/claims.md`: numbers that tutorials on LLM inference state, computed again, with the verdict that follows.
 
-python -m rooflinekit.report.claims > docs/claims.md
+python -m docs.generate.claims > docs/claims.md
 
 The claims are data, `claims.yaml` beside this file.
 """
@@ -126,7 +126,7 @@ def number_at(answer: Any, path: str) -> float:
 _LEAD = """\
 # Claims
 
-Generated from `rooflinekit/report/claims.yaml` by `make docs`; do not edit.
+Generated from `docs/generate/claims.yaml` by `make docs`; do not edit.
 
 {} numbers that are stated about LLM inference, computed again: {} hold,
 {} hold under a condition, {} do not. Verdicts follow from the

@@ -1,16 +1,17 @@
-"""What a benchmark run measured, in our definitions, out of files that others wrote."""
+"""What a benchmark run measured, in our definitions, and how figures are read from the mappings of other tools."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
 from rooflinekit.model.types.errors import SpecError
 
-__all__ = ["NOTHING", "Facts", "Fields", "Measurement", "Spread"]
+__all__ = ["Facts", "Fields", "Measurement", "Spread", "StartUp"]
 
 _MOST = 1e15  # no latency in ms, count or rate is larger
 
@@ -26,17 +27,9 @@ class Spread:
     low: float | None = None  #: the smallest
 
     @property
-    def known(self) -> bool:
-        """Whether there is any figure."""
-        return self.mean is not None or self.p50 is not None
-
-    @property
     def middle(self) -> tuple[str, float | None]:
         """The mean, or else the median, and which of them it is."""
         return ("mean", self.mean) if self.mean else ("median", self.p50)
-
-
-NOTHING = Spread()
 
 
 @dataclass(frozen=True)
@@ -72,13 +65,29 @@ class Measurement:
     source: str
     tool: str
     facts: Facts
-    ttft: Spread = NOTHING
-    tpot: Spread = NOTHING
-    itl: Spread = NOTHING
-    e2e: Spread = NOTHING
+    ttft: Spread = Spread()
+    tpot: Spread = Spread()
+    itl: Spread = Spread()
+    e2e: Spread = Spread()
     output_tok_s: float | None = None
     request_s: float | None = None
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StartUp:
+    """Memory of one accelerator as the engine found it; None where the log does not say.
+
+    kv_bytes: room for the cache [B]; kv_tokens: tokens that fit in it; weight_bytes [B]; max_len: longest request
+    [tokens] and how many of that length fit.
+    """
+
+    source: str
+    kv_bytes: float | None = None
+    kv_tokens: int | None = None
+    weight_bytes: float | None = None
+    max_len: int | None = None
+    concurrency: float | None = None
 
 
 class Fields:
@@ -104,11 +113,15 @@ class Fields:
 
         Raises SpecError for what is negative, not finite or no number.
         """
-        for name in names:
-            value = self.data.get(name)
-            if value is not None:
-                return self._checked(name, value) * scale
-        return None
+        name = next((name for name in names if self.data.get(name) is not None), None)
+        if name is None:
+            return None
+        value, number = self.data[name], math.nan
+        with suppress(ValueError, OverflowError):
+            number = float(value) if isinstance(value, (Real, str)) and not isinstance(value, bool) else math.nan
+        if not 0 <= number <= _MOST:
+            raise SpecError(f"{self.source}: {name} is {str(value)[:24]!r}, not a number of at least 0")
+        return number * scale
 
     def count(self, *names: str) -> int | None:
         """The same as a whole number of at least 1; 0 is None."""
@@ -122,18 +135,9 @@ class Fields:
         """
         words = {"mean": "mean", "p50": "median", "p90": "p90", "p99": "p99", "low": "min"} | names
         found = {part: self.number(template.format(word), scale=scale) for part, word in words.items()}
-        return Spread(**found) if found["mean"] or found["p50"] else NOTHING
+        return Spread(**found) if found["mean"] or found["p50"] else Spread()
 
     def variation(self, mean: str, deviation: str) -> float | None:
         """Standard deviation over mean; None where the file lacks one of them."""
         middle, spread = self.number(mean), self.number(deviation)
         return spread / middle if middle and spread is not None else None
-
-    def _checked(self, name: str, value: Any) -> float:
-        try:
-            number = float(value) if isinstance(value, (Real, str)) and not isinstance(value, bool) else math.nan
-        except (ValueError, OverflowError):
-            number = math.nan
-        if not 0 <= number <= _MOST:
-            raise SpecError(f"{self.source}: {name} is {str(value)[:24]!r}, not a number of at least 0")
-        return number

@@ -1,4 +1,4 @@
-"""The pictures of docs/why-decode.md: `python -m rooflinekit.report.plots.why_decode docs/images` draws them again."""
+"""The pictures of docs/why-decode.md: `python -m docs.generate.why_decode docs/images` draws them again."""
 
 from __future__ import annotations
 

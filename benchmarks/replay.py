@@ -1,0 +1,217 @@
+"""Whether objectives hold as often as plans state: 40 plans played again with kernels drawn from their intervals.
+
+python benchmarks/replay.py [--draws N] [--plans N] [reports/replay.md]
+
+Every plan is of one model, one traffic and one pair of objectives, sized for one of four confidences. Its fleet is then
+simulated with seeds that the planner has not seen: at the expected times with ten times as many requests, and with
+times drawn from the calibrated intervals in two ways. `together`: one factor on all steps of a deployment, as the plan
+takes it. `by family`: one factor for each family of kernels, drawn by itself, so that errors partly cancel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, product
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from rooflinekit.decision.planning.confirm import ranked, simulated
+from rooflinekit.decision.planning.fleet import Option
+from rooflinekit.decision.planning.objective import Objective, slowest
+from rooflinekit.decision.planning.plan import read_question
+from rooflinekit.decision.planning.search import PlanQuestion, search
+from rooflinekit.model.timing.calibrated import Calibration, FamilyFit
+from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.time import SIGMAS
+
+MODELS = {  # with a rate that takes so many replicas that a fleet can be nearly as large as is needed
+    "llama-3-8b": 300.0, "llama-3.3-70b": 60.0, "mixtral-8x7b": 150.0, "qwen3-32b": 75.0, "gpt-oss-20b": 300.0,
+}  # fmt: skip
+_TRACED = 0.2  # of that rate, at the peak of a trace
+TRAFFIC: dict[str, dict[str, Any]] = {
+    "steady": {"isl": 1000, "osl": 200},
+    "lengths vary": {"isl": "lognormal:mean=1200,cv=0.8", "osl": "lognormal:mean=250,cv=0.6"},
+    "bursts": {"isl": 800, "osl": 150, "cv": 2.0},
+    "trace": {},
+}
+OBJECTIVES = ("p95 ttft<1s, p95 tpot<40ms", "p90 ttft<2s, mean tpot<30ms")
+CONFIDENCES = (0.5, 0.7, 0.9, 0.95)
+EDGES = (0.0, 0.4, 0.6, 0.8, 0.9, 0.95, 0.99, 1.0)
+SEED = 20_000  # the planner's is 0
+
+
+@dataclass(frozen=True)
+class Drawn(Calibration):
+    """A calibration whose families of kernels take longer or shorter, by standard deviations of their intervals."""
+
+    deviations: dict[str, float] = field(default_factory=dict)
+
+    def fit(self, kernel: Kernel) -> FamilyFit:
+        """The fit, with a form whose total is multiplied."""
+        own, power = super().fit(kernel), self.deviations.get(kernel.family, 0.0) / SIGMAS
+        return _Longer(**{name: getattr(own, name) for name in FamilyFit.__dataclass_fields__}, drawn=self, power=power)
+
+
+@dataclass(frozen=True)
+class _Longer(FamilyFit):
+    drawn: Calibration | None = None
+    power: float = 0.0
+
+    def time(self, kernel: Kernel, system: Any, warm: bool = False, corrected: bool = True) -> Any:
+        """Time of one launch, multiplied by its interval's factor to a power."""
+        duration = super().time(kernel, system, warm, corrected)
+        assert self.drawn is not None
+        return replace(duration, total=duration.total * self.drawn.factor(kernel, self) ** self.power)
+
+
+def by_family(option: Option, draw: Random) -> Option:
+    """The option on kernels of which each family has an error of its own."""
+    parts = []
+    for part in option.parts:
+        predictor = part.replica.predictor
+        calibration = predictor.plan.calibration
+        assert calibration is not None
+        families = sorted({name.split("/")[0] for name in calibration.families})
+        own: dict[str, Any] = {name: getattr(calibration, name) for name in calibration.__dataclass_fields__}
+        drawn = Drawn(**own, deviations={family: draw.gauss(0.0, 1.0) for family in families})
+        resolved = replace(part.replica.resolved, predictor=predictor.on(replace(predictor.plan, calibration=drawn)))
+        parts.append(replace(part, replica=replace(part.replica, resolved=resolved)))
+    return replace(option, parts=tuple(parts))
+
+
+@dataclass
+class Replayed:
+    """One plan: what it states, and how often each objective held."""
+
+    name: str
+    gpus: int
+    confidence: float
+    stated: dict[Objective, float]
+    held: dict[str, dict[Objective, int]]
+    draws: int
+    missed: tuple[str, ...]  #: objectives that fail at the expected times over many requests
+
+
+def _trace(folder: Path, rate: float) -> Path:
+    """Half an hour with a busy five minutes, at this rate there."""
+    draw, time, lines = Random(7), 0.0, ["time_s,isl,osl"]
+    while time < 1800.0:
+        time += draw.expovariate(rate if 900.0 < time < 1200.0 else rate / 4.0)
+        lines.append(f"{time:.4f},{draw.randrange(300, 1700)},{draw.randrange(50, 350)}")
+    path = folder / f"trace-{rate:g}.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def questions(folder: Path) -> Iterator[tuple[str, PlanQuestion]]:
+    """The fixed set."""
+    for number, ((model, rate), kind, slo) in enumerate(product(MODELS.items(), TRAFFIC, OBJECTIVES)):
+        confidence = CONFIDENCES[(number + number // 8) % len(CONFIDENCES)]
+        load = {"trace": _trace(folder, _TRACED * rate)} if kind == "trace" else {"rate": rate, **TRAFFIC[kind]}
+        asked = {**load, "confirm": 1, "confidence": confidence, "disaggregated": kind == "steady", "mixed": False}
+        yield f"{model}, {kind}, {slo}", read_question(model, "h100-sxm", slo, asked)
+
+
+def replay(name: str, question: PlanQuestion, draws: int) -> Replayed | None:
+    """Plan, and play the plan again; None where no fleet meets the objectives."""
+    order = ranked(question, search(question))
+    if not order or order[0].played is None:
+        return None
+    option, played, demand = order[0].option, order[0].played, question.demand
+    stated = {each: value for each, value in (played.chances or {}).items() if value is not None}
+    spans = option.feels(demand)(1.0)
+    held: dict[str, dict[Objective, int]] = {how: dict.fromkeys(stated, 0) for how in ("together", "by family")}
+    draw = Random(name)
+    for number in range(draws):
+        seed, deviations = SEED + number, draw.gauss(0.0, 1.0)
+        for each in stated:
+            factor = spans.factor(each.metric, deviations)
+            runs, _ = simulated(option, demand.stretched(factor), seed, whole=False)
+            felt = slowest([run.felt for run in runs]).stretched(factor)
+            held["together"][each] += each.met(felt) and not any(run.diverges for run in runs)
+        runs, _ = simulated(by_family(option, draw), demand, seed, whole=False)
+        felt = slowest([run.felt for run in runs])
+        for each in stated:
+            held["by family"][each] += each.met(felt) and not any(run.diverges for run in runs)
+    runs, _ = simulated(option, demand, SEED - 1, whole=True, longer=10.0)
+    felt = slowest([run.felt for run in runs])
+    missed = tuple(str(each) for each in question.slo if not each.met(felt))
+    missed += ("the queue grows",) if any(run.diverges for run in runs) else ()
+    return Replayed(name, option.gpus, question.confidence, stated, held, draws, missed)
+
+
+def report(plans: list[Replayed], unmet: list[str]) -> str:
+    """The table of reliability, and the plans."""
+    lines = [
+        "# Plans played again", "",
+        f"{len(plans)} plans ({len(unmet)} more questions that no fleet meets) of {len(MODELS)} models, {len(TRAFFIC)} "
+        f"kinds of traffic and {len(OBJECTIVES)} pairs of objectives on h100-sxm, sized for a confidence of 0.5, 0.7, "
+        "0.9 or 0.95. `benchmarks/replay.py` simulates each fleet with seeds that the planner has not seen and times "
+        f"drawn from the calibrated intervals, {plans[0].draws} times: one factor on all steps (`together`, what a "
+        "plan assumes), and one for each family of kernels (`by family`).", "",
+        "| stated probability | objectives | stated, mean | held, together | held, by family |",
+        "|---|--:|--:|--:|--:|",
+    ]  # fmt: skip
+    cells = [(each.stated[o], *(each.held[how][o] / each.draws for how in ("together", "by family")))
+             for each in plans for o in each.stated]  # fmt: skip
+    for low, high in pairwise(EDGES):
+        own = [cell for cell in cells if low <= cell[0] < high or (high == 1.0 and cell[0] == 1.0)]
+        if own:
+            means = [sum(column) / len(own) for column in zip(*own, strict=True)]
+            lines.append(f"| {low:g} to {high:g} | {len(own)} | " + " | ".join(f"{mean:.2f}" for mean in means) + " |")
+    means = [sum(column) / len(cells) for column in zip(*cells, strict=True)]
+    lines.append(f"| all | {len(cells)} | " + " | ".join(f"{mean:.2f}" for mean in means) + " |")
+    risks: dict[float, list[tuple[float, float]]] = defaultdict(list)
+    for each in plans:
+        worst = min(each.stated, key=lambda o: each.stated[o])
+        risks[each.confidence].append((each.stated[worst], each.held["together"][worst] / each.draws))
+    lines += ["", "The objective most at risk of each plan, by the confidence that was asked:", "",
+              "| confidence | plans | stated, mean | held, together |", "|--:|--:|--:|--:|"]  # fmt: skip
+    for confidence, pairs in sorted(risks.items()):
+        stated, held = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
+        lines.append(f"| {confidence:g} | {len(pairs)} | {stated:.2f} | {held:.2f} |")
+    missed = [each for each in plans if each.missed]
+    lines += ["", f"At the expected times and ten times as many requests {len(missed)} of {len(plans)} plans miss an "
+              "objective" + (":" if missed else "."), ""]  # fmt: skip
+    lines += [f"- {each.name} (confidence {each.confidence:g}): {', '.join(each.missed)}" for each in missed]
+    lines += [
+        "",
+        "| plan | confidence | GPUs | stated | held, together | held, by family |",
+        "|---|--:|--:|---|---|---|",
+    ]
+    for each in plans:
+        columns = [[each.stated[o] for o in each.stated],
+                   *([each.held[how][o] / each.draws for o in each.stated] for how in each.held)]  # fmt: skip
+        words = " | ".join(", ".join(f"{math.floor(value * 100) / 100:.2f}" for value in column) for column in columns)
+        lines.append(f"| {each.name} | {each.confidence:g} | {each.gpus} | {words} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Plan, play, write."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("out", type=Path, nargs="?", default=Path("reports/replay.md"))
+    parser.add_argument("--draws", type=int, default=12)
+    parser.add_argument("--plans", type=int, default=40)
+    told = parser.parse_args()
+    plans, unmet = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, question in list(questions(Path(folder)))[: told.plans]:
+            found = replay(name, question, told.draws)
+            if found is None:
+                unmet.append(name)
+            else:
+                plans.append(found)
+            sys.stderr.write(f"{name}: {'no fleet' if found is None else found.held}\n")
+    told.out.write_text(report(plans, unmet), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""The tables of the docs that come from the code and the spec files: options, models, accelerators, engines.
+
+python -m docs.generate.tables docs/cli.md docs/catalogue.md docs/engines.md docs/scenario.schema.json
+
+A page holds its tables between marks. The JSON Schema of a scenario is written whole.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from rooflinekit.cli.command import find, grouped
+from rooflinekit.estimation.options import Option, model_of, options_of
+from rooflinekit.estimation.scenario import GROUPS, Accelerator, Scenario, Written
+from rooflinekit.report.catalogue import accelerator_row, model_row
+from rooflinekit.report.table import markdown
+from rooflinekit.specs import load_accelerator, load_model, names
+from rooflinekit.specs.engines import engine_names, load_engine, step_ranges
+
+__all__ = ["refreshed", "schema"]
+
+_TABLE = re.compile(r"<!-- ([a-z]+)(?: of ([a-z ]+))? -->\n.*?<!-- /\1 -->", re.DOTALL)
+_MODELS = ["model", "parameters", "active", "layers", "mixers", "weights", "KV bytes/token", "context", "source"]
+_GPUS = ["accelerator", "bf16 TFLOP/s", "fp16", "fp8", "GB", "GB/s", "link GB/s", "joined", "USD/h", "confidence"]
+_COSTS = {
+    "step": "µs", "ranks": "µs", "sequence": "µs", "sequence_ranks": "µs", "layer": "µs", "collective": "µs",
+    "hidden": "share", "grouped": "factor", "launch": "µs", "request": "ms",
+}  # fmt: skip
+_SCALES = {"µs": 1e6, "ms": 1e3}
+
+
+def refreshed(page: str) -> str:
+    """The page with the present tables between its marks."""
+
+    def table(hit: re.Match[str]) -> str:
+        words = [hit[2]] if hit[2] else []
+        return f"{hit[0].splitlines()[0]}\n{_MADE[hit[1]](*words)}\n<!-- /{hit[1]} -->"
+
+    return _TABLE.sub(table, page)
+
+
+def schema() -> str:
+    """The keywords of `estimate`, and the columns of `estimate_frame`, as a JSON Schema."""
+    gpu = options_of(Accelerator)["gpu"]
+    made = model_of(Scenario, model=(str, ...), gpu=(str | None, gpu.default)).model_json_schema()
+    made |= {"$schema": "https://json-schema.org/draft/2020-12/schema", "description": "A scenario of rooflinekit."}
+    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+
+
+def _options(words: str) -> str:
+    command, known = find(words), find("estimate").options
+    above = options_of(Written) if "format" in command.options else {}
+    options = {name: row for name, row in command.options.items() if above.get(name) is not row}
+    same = {} if words == "estimate" else {name: row for name, row in options.items() if known.get(name) is row}
+    own = {name: row for name, row in options.items() if name not in same}
+    if len(same) < 5:
+        own, same = options, {}
+    parts = ["\n".join(_rows(own))] if own else []
+    if same:
+        names = ", ".join(f"`{_flag(name)}`" for name in same)
+        parts.append(f"and as in `estimate`: {names}.")
+    return "\n\n".join(parts)
+
+
+def _rows(options: dict[str, Option]) -> Iterator[str]:
+    yield "| option | default | meaning |"
+    yield "|---|---|---|"
+    for group, rows in grouped(options, tuple(GROUPS)):
+        if len(options) > len(rows):
+            yield f"| **{group}** | | |"
+        for name, row in rows.items():
+            yield f"| `{_flag(name)}` | {_default(row)} | {_meaning(row)} |"
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _default(row: Option) -> str:
+    if row.default is None or row.default is False:
+        return row.usual
+    return f"`{row.default}`" if isinstance(row.default, str) else str(row.default)
+
+
+def _meaning(row: Option) -> str:
+    unit = f" [{row.unit}]" if row.unit in ("ms", "tokens", "1/s") else ""
+    also = "".join(f"; also `{_flag(old)}`" for old in row.also)
+    text = row.help.rstrip(".").replace("|", "\\|").replace("<", "\\<")
+    marked = re.sub(r"(--[a-z][a-z-]+)", r"`\1`", text)
+    return f"{marked}{unit}{also}"
+
+
+def _models() -> str:
+    rows = []
+    for model in (load_model(name).value for name in names("model")):
+        row = model_row(model)
+        context = "-" if row["max_context"] is None else f"{row['max_context']:,}"
+        counts = [f"{row['params_total']:,}", f"{row['params_active']:,}", str(row["layers"])]
+        kinds = [row["mixers"], row["weights"], f"{row['kv_bytes_per_token']:,.0f}", context]
+        rows.append([row["name"], *counts, *kinds, f"[source]({model.source})"])
+    return "\n".join([f"## {len(rows)} models", "", *markdown(_MODELS, rows, left=(0, 4, 5, 8))])
+
+
+def _accelerators() -> str:
+    rows = []
+    for gpu in (load_accelerator(name).value for name in names("accelerator")):
+        row = accelerator_row(gpu)
+        keys = ("bf16_tflops", "fp16_tflops", "fp8_tflops", "memory_gb", "bandwidth_gb_s", "link_gb_s", "domain_size")
+        numbers = ["-" if row[key] is None else f"{row[key]:,.5g}" for key in keys]
+        price = "-" if gpu.price is None else f"{gpu.price.usd_per_hour:.2f} ({gpu.price.date})"
+        worst = "".join(
+            max((p.confidence for p in gpu.provenance if p.quantity.startswith(part)), default="-")
+            for part in ("compute", "memory", "links")
+        )
+        rows.append([gpu.name, *numbers, price, worst])
+    return "\n".join([f"## {len(rows)} accelerators", "", *markdown(_GPUS, rows)])
+
+
+def _engines() -> str:
+    costs = {f"{name} {since}".strip(): load_engine(name, since or None).costs
+             for name in engine_names() for since in step_ranges(name)}  # fmt: skip
+    rows = [
+        [f"{key} ({unit})", *(_cost(getattr(each, key), each.spread.get(key, 0.0), unit) for each in costs.values())]
+        for key, unit in _COSTS.items()
+    ]
+    return "\n".join(markdown(["", *costs], rows))
+
+
+def _cost(value: float, spread: float, unit: str) -> str:
+    scale = _SCALES.get(unit, 1.0)
+    texts = [f"{scale * each:,.0f}" if scale * each >= 100 else f"{scale * each:.2g}" for each in (value, spread)]
+    return " ± ".join(texts) if value or spread else "0"
+
+
+_MADE: Mapping[str, Callable[..., str]] = {
+    "options": _options, "models": _models, "accelerators": _accelerators, "engines": _engines,
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    for path in map(Path, sys.argv[1:]):
+        text = schema() if path.suffix == ".json" else refreshed(path.read_text(encoding="utf-8"))
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,365 @@
+"""Commands that ask one function of the package and print its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.cli.command import MAYBE_MODEL, MODEL, Argument, command
+from rooflinekit.cli.guard import INTERRUPTED
+from rooflinekit.cli.output import Output, emit, to_csv, to_json
+from rooflinekit.cli.progress import counting
+from rooflinekit.estimation.options import options_of, part_of
+from rooflinekit.estimation.scenario import (
+    Accelerator,
+    Cost,
+    Launching,
+    Levers,
+    Pictures,
+    Scenario,
+    Scored,
+    Served,
+    Shapes,
+    Shown,
+    Simulation,
+    Traced,
+    Tree,
+    Written,
+)
+from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError
+from rooflinekit.specs.writing import check_target
+
+if TYPE_CHECKING:
+    from rooflinekit.decision.launching.launch import Launch
+    from rooflinekit.evidence.accuracy import Accuracy
+    from rooflinekit.evidence.benchmark_runs import Given
+    from rooflinekit.simulation.event_loop import Watch
+    from rooflinekit.simulation.replica import Replica
+
+__all__ = [
+    "compare", "cost", "estimate", "explain", "given_of", "gpus", "kernels", "launch", "levers", "memory", "models",
+    "serving", "shapes", "show", "simulate",
+]  # fmt: skip
+
+_EVERY = 1000  # requests between two moves of the progress bar
+_FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate", "osl_cv")
+_SPLIT = ("pp", "ep", "dp", "weights", "activations", "kv")
+_SCRIPT = "launch.sh"
+
+
+@command(
+    Accelerator, Scenario, Pictures, Written,
+    examples=(
+        "rooflinekit estimate llama3-8b --batch 32 --isl 2K",
+        "rooflinekit estimate llama-3.3-70b --gpu h200 --tp 4 --rate 20rps --ttft 1s --tpot 40ms",
+    ),
+)  # fmt: skip
+def estimate(model: str, *, to: Output, **scenario: Any) -> None:
+    """Predict TTFT, TPOT, throughput and memory of a static batch, or under load, kernel by kernel."""
+    from rooflinekit.estimation.estimator import estimate as predict
+
+    to.check("estimate")
+    answer = predict(model, **scenario)
+    to.draw(answer)
+    to.show(answer)
+
+
+@command(
+    Accelerator, Scenario, Tree,
+    arguments={"model": MODEL, "metric": Argument("tpot, ttft, memory, decode.attention, decode.flops, ridge ...")},
+    examples=(
+        "rooflinekit explain llama3-8b tpot --batch 32",
+        "rooflinekit explain llama3-8b ttft --rate 20",
+    ),
+)  # fmt: skip
+def explain(model: str, metric: str, *, to: Output, depth: int | None = None, **scenario: Any) -> None:
+    """Derive one number of an estimate: formulas, numbers and sources, down to the kernels."""
+    from rooflinekit.explanation.front import explain as derive
+
+    if depth is not None and depth < 1:
+        raise WorkloadError(f"depth must be a whole number of at least 1, not {depth}")
+    to.check()
+    to.show(derive(model, metric, **scenario), depth=depth)
+
+
+@command(
+    Accelerator, Simulation, Traced, Pictures, Written,
+    examples=(
+        "rooflinekit simulate llama3-8b --rate 12rps --isl lognormal:mean=1000,cv=0.8 --ttft 500ms --tpot 40ms",
+        "rooflinekit simulate llama-3-70b --tp 8 --trace conversation.csv --prefix-cache --replicas 4",
+    ),
+)  # fmt: skip
+def simulate(
+    model: str, *, to: Output, timeline: Path | None = None, chrome_trace: Path | None = None, **scenario: Any
+) -> int:
+    """Serve requests step by step, and say what users feel: percentiles of TTFT, TPOT and latency under load."""
+    from rooflinekit.simulation.simulate import simulate as run
+    from rooflinekit.simulation.watch import TIMELINE, ChromeTrace, both
+
+    for path in (timeline, chrome_trace):
+        if path is not None:
+            check_target(path, to.force)
+    to.check("simulation")
+    events = ChromeTrace() if chrome_trace else None
+    with _progress(scenario.get("requests")) as progress:
+        outcome = run(model, watch=both(progress, events), **scenario)
+    if timeline is not None:
+        emit(to_csv(outcome.timeline or [dict.fromkeys(TIMELINE)]), timeline, to.force)
+    if chrome_trace is not None and events is not None:
+        emit(to_json(events.to_dict()), chrome_trace, to.force)
+    to.draw(outcome)
+    to.show(outcome)
+    return INTERRUPTED if outcome.interrupted else 0
+
+
+@contextmanager
+def _progress(total: int | None) -> Iterator[Watch]:
+    """Move a bar as requests end."""
+    with counting("thousands of requests", total and -(-total // _EVERY)) as step:
+        shown = 0
+
+        def watch(index: int, replica: Replica, now: float) -> None:
+            nonlocal shown
+            while shown * _EVERY < replica.ledger.finished:
+                step("")
+                shown += 1
+
+        yield watch
+
+
+@command(
+    Accelerator, Shapes, Written,
+    examples=(
+        "rooflinekit shapes llama3-8b --tokens 6",
+        "rooflinekit shapes deepseek-v3 --tp 8 --out walk.html",
+    ),
+)  # fmt: skip
+def shapes(model: str, *, to: Output, **scenario: Any) -> None:
+    """Walk every tensor of a prefill and a decode step through a model: shapes, FLOP and bytes of each step.
+
+    A file given to --out that ends in .html is a page to step through.
+    """
+    from rooflinekit.explanation.walk.front import shapes as walk_through
+
+    page = to.out is not None and to.out.suffix.lower() == ".html"
+    if page and to.format != "table":
+        raise InputError(f"{to.out} would be a page, and --format {to.format} is another format; leave one of them out")
+    to.check()
+    walk = walk_through(model, **scenario)
+    if not page:
+        return to.show(walk)
+    from rooflinekit.report.walk_page import walk_page
+
+    return to.emit(walk_page(walk))
+
+
+@command(
+    Accelerator, Levers, Pictures, Written,
+    examples=(
+        "rooflinekit levers llama3-8b --batch 32 --isl 2K",
+        "rooflinekit levers llama-3.3-70b --tp 4 --concurrency 64 --by tpot",
+    ),
+)  # fmt: skip
+def levers(model: str, *, to: Output, **scenario: Any) -> None:
+    """Say what would help a deployment most: elasticities, weights or cache, and moves ranked by gain."""
+    from rooflinekit.decision.sensitivity.levers import levers as found_levers
+
+    to.check("levers")
+    found = found_levers(model, **scenario)
+    to.draw(found)
+    to.show(found)
+
+
+@command(
+    Accelerator, Cost, Written,
+    examples=(
+        "rooflinekit cost llama3-8b --isl 2000 --osl 300",
+        "rooflinekit cost llama-3.3-70b --tp 4 --concurrency 64 --price 2.5",
+    ),
+)  # fmt: skip
+def cost(model: str, *, to: Output, **scenario: Any) -> None:
+    """Price cached, input and output tokens, dialogues and long contexts, and say why output costs more."""
+    from rooflinekit.decision.economics.cost import cost as found_cost
+
+    to.check()
+    to.show(found_cost(model, **scenario))
+
+
+@command(
+    Accelerator, Scenario, Written, Launching,
+    arguments={"model": MAYBE_MODEL}, leave=("allow_oom",),
+    examples=(
+        "rooflinekit launch llama3-8b --tp 2 --engine vllm@0.8.5",
+        "rooflinekit launch --plan plan.json --out deploy/",
+    ),
+)  # fmt: skip
+def launch(model: str | None, *, to: Output, **scenario: Any) -> None:
+    """Write a deployment or a plan as commands and configuration of vLLM, SGLang or TensorRT-LLM."""
+    from rooflinekit.decision.launching.launch import launch as export
+    from rooflinekit.decision.launching.launch import launch_script
+
+    if "plan" in scenario and "gpu" in scenario:
+        raise InputError("a plan has its own accelerators; leave --gpu out")
+    made, out = export(model, **scenario), to.out
+    if out is not None and (out.is_dir() or str(out).endswith("/") or not (out.exists() or out.suffix)):
+        return _write(made, out, to)
+    return to.emit(launch_script(made)) if to.format == "table" else to.show(made)
+
+
+def _write(made: Launch, folder: Path, to: Output) -> None:
+    """The script and its configuration files into a folder; nothing if one of them is there already."""
+    from rooflinekit.decision.launching.launch import launch_script
+
+    if to.format != "table":
+        raise InputError(f"--format {to.format} is one file; give --out a file's name, not a folder")
+    files = {_SCRIPT: launch_script(made, with_files=False), **made.files}
+    if folder.is_dir():
+        for name in files:
+            check_target(folder / name, to.force)
+    elif not folder.parent.is_dir():
+        raise InputError(f"{folder.parent} is not a folder; make it first")
+    folder.mkdir(exist_ok=True)
+    for name, text in files.items():
+        emit(text, folder / name, force=True)
+    (folder / _SCRIPT).chmod(0o755)
+    emit("\n".join(f"wrote {folder / name}" for name in files))
+
+
+@command(
+    Served, Written,
+    arguments={"files": Argument("Results of benchmark clients, and vLLM start-up logs.", many=True)},
+    examples=(
+        "rooflinekit compare result.json --gpu h100",
+        "rooflinekit compare run1.json run2.json --gpu h100 --tp 2 --format csv",
+    ),
+)  # fmt: skip
+def compare(files: list[str], *, to: Output, **said: Any) -> int:
+    """Set measured benchmark files beside the prediction, and say what the gap is made of."""
+    given = given_of(said)
+    from rooflinekit.evidence.compare import compare as compared
+
+    to.check()
+    with counting("comparing", len(files)) as progress:
+        found = compared([Path(file) for file in files], given, progress=progress)
+    to.show(found)
+    return 4 if found.failed else 0
+
+
+def given_of(said: dict[str, Any]) -> Given:
+    """What the options of a command say; raises WorkloadError and InputError for what makes no sense."""
+    from rooflinekit.evidence.benchmark_runs import Given, checked_facts
+    from rooflinekit.model.types.batch import whole_number
+
+    known = {name: option.default for name, option in options_of(Served).items()} | said
+    replicas = whole_number(known["replicas"], "replicas")
+    return Given(checked_facts(**part_of(known, _FACTS)), part_of(known, _SPLIT), known["calibration"], replicas)
+
+
+@command(
+    Scored,
+    arguments={"files": Argument("Measurement files (.jsonl), or kernel tables (CSV, Parquet).", many=True)},
+    examples=(
+        "rooflinekit accuracy kernels gemm.csv",
+        "rooflinekit accuracy kernels measured/measurements.jsonl --format csv",
+    ),
+)  # fmt: skip
+def kernels(files: list[str], *, to: Output, calibration: str | None = None, gpu: str | None = None) -> int:
+    """Score kernel latencies: errors by operation, accelerator, engine and number format."""
+    from rooflinekit.evidence.accuracy import kernel_accuracy
+
+    to.check()
+    with counting("scoring") as progress:
+        return _scored(kernel_accuracy([Path(file) for file in files], calibration, progress, gpu), to)
+
+
+@command(Written, arguments={"files": Argument("Memory tables (CSV).", many=True)})
+def memory(files: list[str], *, to: Output) -> int:
+    """Score memory: weights, activation peak, cache pool and its tokens, by engine."""
+    from rooflinekit.evidence.accuracy_memory import memory_accuracy
+
+    to.check()
+    with counting("scoring") as progress:
+        return _scored(memory_accuracy([Path(file) for file in files], progress), to)
+
+
+@command(
+    Scored, leave=("gpu",),
+    arguments={"files": Argument("Serving tables (CSV, Parquet); none: the shipped one.", required=False, many=True)},
+    examples=(
+        "rooflinekit accuracy serving",
+        "rooflinekit accuracy serving mine.csv --format csv --out errors.csv",
+    ),
+)  # fmt: skip
+def serving(files: list[str], *, to: Output, calibration: str | None = None) -> int:
+    """Score whole requests: latencies and throughputs by source, model, accelerator and metric."""
+    from rooflinekit.evidence.accuracy_serving import published_table, serving_accuracy
+
+    to.check()
+    paths = [Path(file) for file in files] or [published_table()]
+    with counting("scoring") as progress:
+        return _scored(serving_accuracy(paths, calibration, progress), to)
+
+
+def _scored(found: Accuracy, to: Output) -> int:
+    to.show(found)
+    return 4 if found.answered < found.rows else 0
+
+
+@command(Written, arguments={}, examples=("rooflinekit models", "rooflinekit models --format csv --out models.csv"))
+def models(*, to: Output) -> None:
+    """List the models that are known."""
+    from rooflinekit.report.catalogue import model_row
+    from rooflinekit.specs import load_model, names
+
+    _list([model_row(load_model(name).value) for name in names("model")], to)
+
+
+@command(Written, arguments={}, examples=("rooflinekit gpus", "rooflinekit gpus --format json"))
+def gpus(*, to: Output) -> None:
+    """List the accelerators that are known."""
+    from rooflinekit.report.catalogue import accelerator_row
+    from rooflinekit.specs import load_accelerator, names
+
+    _list([accelerator_row(load_accelerator(name).value) for name in names("accelerator")], to)
+
+
+def _list(rows: list[dict[str, Any]], to: Output) -> None:
+    from rooflinekit.report.catalogue import listed
+
+    to.write(lambda: rows, lambda: rows, lambda: listed(rows, everything=to.format == "md"))
+
+
+@command(
+    Shown, arguments={"name": Argument("A model or an accelerator: name, id or path.", False, complete="model")},
+    examples=(
+        "rooflinekit show llama-3-8b",
+        "rooflinekit show --template gpu --out my-chip.yaml",
+    ),
+)  # fmt: skip
+def show(name: str | None, *, to: Output, template: str | None = None) -> None:
+    """Show one model or accelerator with its sources, or print a template for a new one."""
+    from rooflinekit.report.answers import document_of
+    from rooflinekit.report.catalogue import entry, flat
+    from rooflinekit.specs import accelerator_template, load_accelerator, load_model
+    from rooflinekit.specs.locate import kind_of_file, unknown_name
+
+    if template is not None:
+        if template not in ("gpu", "accelerator"):
+            raise InputError(f"no template for {template!r}; nearest: gpu")
+        return to.emit(accelerator_template())
+    if name is None:
+        raise InputError("show needs the NAME of a model or accelerator, or --template gpu")
+    kind = kind_of_file(name)
+    loaders = {"model": load_model, "accelerator": load_accelerator}
+    near: list[str] = []
+    for load in [loaders[kind]] if kind else loaders.values():  # a file is what it holds; a name first a model's
+        try:
+            found: Any = load(name)
+            break
+        except UnknownNameError as unknown:
+            near += unknown.suggestions
+    else:
+        raise unknown_name("model or accelerator", name, near)
+    return to.write(lambda: entry(found.value), lambda: [flat(found.value)], lambda: document_of(found))

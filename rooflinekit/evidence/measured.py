@@ -1,0 +1,414 @@
+"""Files that benchmark clients and engines write, read into one set of definitions.
+
+A reader for each tool maps its names to ours. What wrote a file is known by its contents.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+from rooflinekit.evidence.measurement import Facts, Fields, Measurement, Spread, StartUp
+from rooflinekit.model.types.errors import SpecError
+from rooflinekit.model.types.units import GB, GIB
+
+__all__ = ["Facts", "Measurement", "Spread", "StartUp", "is_benchmark", "read_measurements"]
+
+TOOLS = (
+    "vllm bench serve (JSON)",
+    "sglang bench_serving (JSON lines)",
+    "GuideLLM (JSON)",
+    "AIPerf or GenAI-Perf (JSON, CSV)",
+    "mlperf_log_summary.txt",
+    "vLLM start-up log",
+)
+_HARNESS = re.compile(r'\s*\{"type": *"header"')  # the first line of a measurement file of ours
+
+
+def read_measurements(path: Path) -> list[Measurement | StartUp]:
+    """Read every run in a file.
+
+    Raises SpecError for a file that cannot be read or that none of the known tools wrote.
+    """
+    text, source = _text(path), path.name
+    found: list[Measurement | StartUp] = []
+    if text.lstrip()[:1] in ("{", "["):
+        found += [one for name, data in _objects(path, source, text) for one in _from_json(name, data)]
+    elif _is_aiperf_csv(text):
+        found.append(_aiperf_csv(source, text))
+    elif _is_mlperf(text):
+        found.append(_mlperf(source, text))
+    elif _is_startup(text):
+        found.append(read_startup(source, text))
+    if not found:
+        raise SpecError(f"{path}: nothing that is known wrote this; known: {', '.join(TOOLS)}")
+    return found
+
+
+def is_benchmark(path: Path) -> bool:
+    """Whether a file is none of kernels: JSON that no harness of ours wrote, or text that a client or engine did.
+
+    False for what cannot be read as text.
+    """
+    named = path.suffix in (".json", ".log", ".txt")
+    try:
+        text = _text(path)
+    except SpecError:
+        return named
+    if text.lstrip()[:1] in ("{", "["):
+        return not _HARNESS.match(text)
+    return _is_aiperf_csv(text) or _is_mlperf(text) or _is_startup(text) or named
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise SpecError(f"{path}: no such file") from None
+    except UnicodeDecodeError:
+        raise SpecError(f"{path}: is not UTF-8 text") from None
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def _objects(path: Path, source: str, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """One JSON document, or one a line (appended results), each with a name."""
+    try:
+        documents = [json.loads(text)]
+    except (ValueError, RecursionError):
+        documents = []
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                documents += [json.loads(line)] if line.strip() else []
+            except (ValueError, RecursionError) as error:
+                what = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
+                raise SpecError(f"{path}, line {number}: is not valid JSON ({what})") from None
+    entries = documents[0] if len(documents) == 1 and isinstance(documents[0], list) else documents
+    for number, data in enumerate(entries):
+        if isinstance(data, Mapping):
+            yield f"{source}#{number}" if len(entries) > 1 else source, data
+
+
+def _from_json(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]:
+    benchmarks = data["benchmarks"][:1] if isinstance(data.get("benchmarks"), list) else []
+    blocks = (data.get(name) for name in ("request_latency", "time_to_first_token", "request_throughput"))
+    if benchmarks and isinstance(benchmarks[0], Mapping) and isinstance(benchmarks[0].get("metrics"), Mapping):
+        yield from _guidellm(source, data)
+    elif "total_input_tokens" in data and ("median_e2e_latency_ms" in data or "mean_e2e_latency_ms" in data):
+        yield _serving_client(Fields(source, data), "sglang bench_serving", "e2e_latency_ms", ("model", "model_id"))
+    elif "total_input_tokens" in data and "model_id" in data:
+        yield _serving_client(Fields(source, data), "vllm bench serve", "e2el_ms", ("model_id",))
+    elif any(isinstance(block, Mapping) and "avg" in block for block in blocks):
+        tool = "aiperf" if "aiperf_version" in data or "schema_version" in data else "genai-perf"
+        yield _aiperf(source, tool, data)
+
+
+# vLLM's `bench serve` (vllm/benchmarks/serve.py) and SGLang's `bench_serving`, which share most keys
+
+_ENGINES = {"vllm": "vllm", "sglang": "sglang", "trt": "trtllm", "tensorrt-llm": "trtllm"}
+_ONE_STREAM = "no --max-concurrency and an infinite rate: all requests came at once"
+_RATE_COUNTS = "the client offers a rate and caps what is in flight; predicted as an open loop at that rate"
+
+
+def _serving_client(fields: Fields, tool: str, e2e: str, models: tuple[str, ...]) -> Measurement:
+    """Map a result. TPOT is (latency − TTFT) / (tokens − 1) of a request, as ours.
+
+    TTFT and E2EL start when the request is sent, so time in the client's own queue (finite rate with
+    --max-concurrency) is not in them. SGLang's model stands in `server_info` of newer versions.
+    """
+    server, done, notes = fields.inside("server_info"), fields.count("completed"), []
+    rate, concurrency = _offered_rate(fields), fields.count("max_concurrency")
+    if concurrency is None and rate is None and done:
+        concurrency = done
+        notes.append(_ONE_STREAM)
+    if concurrency is not None and rate is not None:
+        concurrency = None
+        notes.append(_RATE_COUNTS)
+    prompts, answers = fields.number("total_input_tokens"), fields.number("total_output_tokens")
+    burstiness = fields.number("burstiness")
+    backend = (fields.text("backend", "endpoint_type") or "").lower()
+    first = fields.spread("{}_ttft_ms")
+    each = fields.data.get("ttfts")  # of every request (`--save-detailed`, `--output-details`) [s]
+    if good := [value for value in each if isinstance(value, float) and value > 0] if isinstance(each, list) else []:
+        first = replace(first, low=1e3 * min(good))
+    return Measurement(
+        source=fields.source,
+        tool=tool,
+        facts=Facts(
+            model=server.text("model_path") or fields.text(*models),
+            gpu=fields.text("gpu"),
+            engine=next((engine for word, engine in _ENGINES.items() if backend.startswith(word)), None),
+            tp=server.count("tp_size") or fields.count("tp"),
+            isl=prompts / done if prompts and done else None,
+            osl=answers / done if answers and done else None,
+            concurrency=concurrency,
+            rate=rate,
+            cv=1.0 / math.sqrt(burstiness) if burstiness else 1.0,  # its burstiness is the shape of the gamma law
+            requests=done,
+            osl_cv=_output_variation(fields),
+        ),
+        ttft=first,
+        tpot=fields.spread("{}_tpot_ms"),
+        itl=fields.spread("{}_itl_ms"),
+        e2e=fields.spread(f"{{}}_{e2e}"),
+        output_tok_s=fields.number("output_throughput"),
+        request_s=fields.number("request_throughput"),
+        notes=tuple(notes),
+    )
+
+
+def _offered_rate(fields: Fields) -> float | None:
+    """The offered rate; "inf" and Infinity mean none."""
+    given = fields.data.get("request_rate")
+    if given == math.inf or (isinstance(given, str) and given.strip().lower() == "inf"):
+        return None
+    return fields.number("request_rate") or None
+
+
+def _output_variation(fields: Fields) -> float | None:
+    """How output lengths vary: of every request where the file keeps them, else of the range that SGLang draws from.
+
+    Uniform from r·L to L: (1 − r) / (√3·(1 + r)).
+    """
+    each = fields.data.get("output_lens")
+    lengths = [float(n) for n in each if isinstance(n, int) and n > 0] if isinstance(each, list) else []
+    if len(lengths) > 1:
+        return pstdev(lengths) / fmean(lengths)
+    if "random_output_len" not in fields.data or not (fields.text("dataset_name") or "").startswith("random"):
+        return None
+    ratio = fields.number("random_range_ratio")
+    return None if ratio is None or ratio > 1 else (1.0 - ratio) / (math.sqrt(3.0) * (1.0 + ratio))
+
+
+# GuideLLM (`benchmarks.json`): one measurement for each strategy that it ran
+
+_ITL_NOTE = "TPOT is inter_token_latency_ms: time_per_output_token_ms counts the first token too"
+_ALL_AT_ONCE = "throughput strategy: all requests came at once"
+
+
+def _guidellm(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]:
+    """Map every benchmark of a report. Only successful requests count.
+
+    `inter_token_latency_ms` is (last − first token) / (tokens − 1) of a request; its mean weighs requests by their
+    tokens. `request_latency` is in seconds.
+    """
+    report = Fields(source, data)
+    for number, entry in enumerate(data["benchmarks"]):
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("metrics"), Mapping):
+            raise SpecError(f"{source}: benchmark {number} has no metrics")
+        run = Fields(f"{source}#{number}", entry)
+        metrics = run.inside("metrics")
+
+        def mean(name: str, metrics: Fields = metrics) -> float | None:
+            return metrics.inside(name, "successful").number("mean") or None
+
+        new = run.inside("config", "strategy")
+        strategy = new if new.data else run.inside("args", "strategy")
+        kind = strategy.text("type_", "kind") or ""
+        done, notes = metrics.inside("request_totals").count("successful"), [_ITL_NOTE]
+        streams = 1 if kind == "synchronous" else strategy.count("streams")
+        if kind == "throughput":
+            streams = strategy.count("max_concurrency") or done
+            notes.append(_ALL_AT_ONCE)
+        backends = (run.inside("config", "backend"), run.inside("worker"), report.inside("args"),
+                    report.inside("config", "backend"))  # fmt: skip
+        yield Measurement(
+            source=run.source,
+            tool="guidellm",
+            facts=Facts(
+                model=next(filter(None, (backend.text("model", "backend_model") for backend in backends)), None),
+                isl=mean("prompt_token_count"),
+                osl=mean("output_token_count"),
+                concurrency=streams,
+                rate=strategy.number("rate") if kind in ("constant", "poisson", "async") else None,
+                cv=0.0 if kind == "constant" else 1.0,
+                requests=done,
+                osl_cv=metrics.inside("output_token_count", "successful").variation("mean", "std_dev"),
+            ),
+            ttft=_guidellm_spread(metrics, "time_to_first_token_ms"),
+            tpot=_guidellm_spread(metrics, "inter_token_latency_ms"),
+            e2e=_guidellm_spread(metrics, "request_latency", 1e3),
+            output_tok_s=mean("output_tokens_per_second"),
+            request_s=mean("requests_per_second"),
+            notes=tuple(notes),
+        )
+
+
+def _guidellm_spread(metrics: Fields, name: str, scale: float = 1.0) -> Spread:
+    found = metrics.inside(name, "successful")
+    shares = found.inside("percentiles") if "percentiles" in found.data else found
+    mean, median, low = (found.number(word, scale=scale) for word in ("mean", "median", "min"))
+    return (
+        Spread()
+        if not mean
+        else Spread(mean, median, shares.number("p90", scale=scale), shares.number("p99", scale=scale), low)
+    )
+
+
+# AIPerf and GenAI-Perf: JSON (`profile_export_aiperf.json`, `…_genai_perf.json`) and CSV
+
+_PER_MS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}
+
+
+def _is_aiperf_csv(text: str) -> bool:
+    return text.lstrip("\ufeff").startswith("Metric,avg,")
+
+
+def _aiperf_csv(source: str, text: str) -> Measurement:
+    """Map a CSV export: a table of distributions, then one of single values. It does not say how it was run."""
+    blocks: dict[str, dict[str, Any]] = {}
+    header: list[str] = []
+    try:
+        for row in csv.reader(text.lstrip("\ufeff").splitlines()):
+            if row and row[0] == "Metric":
+                header = ["avg" if name == "Value" else name for name in row]
+            elif len(row) > 1 and header[:2] == ["Metric", "avg"]:
+                name, _, unit = row[0].partition("(")
+                figures = {key: cell.replace(",", "") for key, cell in zip(header[1:], row[1:], strict=False) if cell}
+                key = name.strip().lower().replace(" ", "_")
+                blocks.setdefault(key, {"unit": unit.rstrip(") "), **figures})
+    except csv.Error as error:
+        raise SpecError(f"{source}: is not the CSV it seems to be ({error})") from None
+    return _aiperf(source, "aiperf", blocks)
+
+
+def _aiperf(source: str, tool: str, data: Mapping[str, Any]) -> Measurement:
+    """Map an export.
+
+    Its `inter_token_latency` is (request latency − TTFT) / (output tokens − 1) of a request: our TPOT. Single gaps are
+    `inter_chunk_latency`. The configuration inside has the load in three places, one a generation.
+    """
+    fields = Fields(source, data)
+
+    def average(name: str) -> float | None:
+        return fields.inside(name).number("avg") or None
+
+    def spread(name: str) -> Spread:
+        block = fields.inside(name)
+        unit = (block.text("unit") or "ms").lower()
+        if not block.number("avg"):
+            return Spread()
+        if unit not in _PER_MS:
+            raise SpecError(f"{block.source}: unit {unit!r} is not a time; known: {', '.join(_PER_MS)}")
+        return block.spread("{}", _PER_MS[unit], mean="avg", p50="p50")
+
+    config = fields.inside("input_config")
+    phases = config.data.get("phases")
+    entries = phases if isinstance(phases, list) else list(phases.values()) if isinstance(phases, Mapping) else []
+    counted = [Fields(f"{config.source}.phases", entry) for entry in entries
+               if isinstance(entry, Mapping) and not entry.get("exclude_from_results")]  # fmt: skip
+    loads = [config.inside("loadgen"), config.inside("perf_analyzer", "stimulus"), *counted, config]
+    rate = next(filter(None, (load.number("request_rate", "rate") for load in loads)), None)
+    concurrency = next(filter(None, (load.count("concurrency") for load in loads)), None)
+    constant = any(load.text("arrival_pattern", "request_rate_mode", "type") == "constant" for load in loads)
+    models = (part.data.get(key) for part in (config.inside("endpoint"), config)
+              for key in ("model_names", "model_name", "model"))  # fmt: skip
+    named = (model[0] if isinstance(model, list) else model for model in models if model)
+    return Measurement(
+        source=source,
+        tool=tool,
+        facts=Facts(
+            model=next((model for model in named if isinstance(model, str)), None),
+            isl=average("input_sequence_length"),
+            osl=average("output_sequence_length"),
+            concurrency=None if rate else concurrency,
+            rate=rate,
+            cv=0.0 if constant and rate else 1.0,
+            requests=int(average("request_count") or 0) or None,
+            osl_cv=fields.inside("output_sequence_length").variation("avg", "std"),
+        ),
+        ttft=spread("time_to_first_token"),
+        tpot=spread("inter_token_latency"),
+        itl=spread("inter_chunk_latency"),
+        e2e=spread("request_latency"),
+        output_tok_s=average("output_token_throughput"),
+        request_s=average("request_throughput"),
+    )
+
+
+# Text logs: MLPerf's LoadGen summary, and what vLLM says of its memory when it starts
+
+_PAIR = re.compile(r"^[ \t]*([^:\n]+?)[ \t]*:[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
+_SHARES = {"mean": "mean", "p50": "50.00 percentile", "p90": "90.00 percentile", "p99": "99.00 percentile",
+           "low": "min"}  # fmt: skip
+_TPOT = ("time to output token (ns)", "time per output token (ns)")  # LoadGen has written both
+
+
+def _is_mlperf(text: str) -> bool:
+    return "MLPerf Results Summary" in text[:400]
+
+
+def _mlperf(source: str, text: str) -> Measurement:
+    """Map LoadGen's summary.
+
+    The server scenario sends Poisson arrivals at its target rate; offline sends everything at once. Output length is
+    tokens over samples; the prompts' is not in the file.
+    """
+    fields = Fields(source, {key.lower(): value for key, value in reversed(_PAIR.findall(text))})
+    scenario = fields.text("scenario") or ""
+    samples = fields.number("completed samples per second", "samples per second")
+    tokens = fields.number("completed tokens per second", "tokens per second")
+    if not samples or not tokens or scenario not in ("Server", "Offline", "Interactive"):
+        raise SpecError(f"{source}: scenario {scenario!r} has no token latencies; known: Server, Interactive, Offline")
+    offline = scenario == "Offline"
+
+    def spread(*names: str) -> Spread:
+        return Spread(**{part: fields.number(*(f"{word} {name}" for name in names), scale=1e-6)
+                         for part, word in _SHARES.items()})  # fmt: skip
+
+    return Measurement(
+        source=source,
+        tool=f"mlperf {scenario.lower()}",
+        facts=Facts(
+            osl=tokens / samples,
+            rate=None if offline else fields.number("scheduled samples per second", "target_qps") or samples,
+            concurrency=fields.count("samples_per_query", "min_query_count") if offline else None,
+        ),
+        ttft=spread("first token latency (ns)"),
+        tpot=spread(*_TPOT),
+        e2e=spread("latency (ns)") if not offline else Spread(),
+        output_tok_s=tokens,
+        request_s=samples,
+        notes=("LoadGen calls the run INVALID",) if fields.text("result is") == "INVALID" else (),
+    )
+
+
+_SIZES = {"GiB": GIB, "GB": GB}
+_KV_BYTES = re.compile(r"Available KV cache memory: (-?[\d.]+) (GiB|GB)")
+_KV_TOKENS = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
+_BLOCKS = re.compile(r"# GPU blocks: (\d+)")
+_WEIGHTS = re.compile(r"(?:Loading model weights took|Model loading took) ([\d.]+) (GiB|GB)")
+_CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
+
+
+def _is_startup(text: str) -> bool:
+    return any(pattern.search(text) for pattern in (_KV_BYTES, _KV_TOKENS, _BLOCKS, _CONCURRENCY))
+
+
+def read_startup(source: str, text: str) -> StartUp:
+    """Read the last of each line: an engine that restarts says them again.
+
+    Versions before 0.7.3 give blocks and the longest request instead of tokens: tokens = concurrency · longest.
+
+    >>> log = "GPU KV cache size: 178,880 tokens, Maximum concurrency for 40,960 tokens per request: 4.37x"
+    >>> read_startup("log", log).kv_tokens
+    178880
+
+    Raises SpecError if the cache has no room.
+    """
+    kv, weights, tokens, most = (
+        (pattern.findall(text) or [None])[-1] for pattern in (_KV_BYTES, _WEIGHTS, _KV_TOKENS, _CONCURRENCY)
+    )
+    size, loaded = (float(found[0]) * _SIZES[found[1]] if found else None for found in (kv, weights))
+    longest, times = (int(most[0].replace(",", "")), float(most[1])) if most else (None, None)
+    room = int(tokens.replace(",", "")) if tokens else round(times * longest) if times and longest else None
+    if (size is not None and size <= 0) or room == 0:
+        raise SpecError(f"{source}: the engine found no room for its cache")
+    return StartUp(source, size, room, loaded, longest, times)

@@ -1,0 +1,50 @@
+"""Answers as documents and rows, and as HTML for notebooks, whatever they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from rooflinekit.report.document import Document, html_text
+
+__all__ = ["document_of", "html_of", "rows_of"]
+
+_WRITTEN = {
+    "Accuracy": "accuracy", "BreakEven": "inverse", "Comparison": "compare", "Cost": "cost",
+    "Derivation": "derivation", "EngineFit": "engine_fit", "Estimate": "estimate", "Launch": "launch",
+    "Levers": "levers", "Loaded": "catalogue", "Outcome": "simulation", "ParameterCount": "catalogue",
+    "PlanAnswer": "plan", "Solution": "inverse", "Walk": "walk",
+}  # fmt: skip
+"""Types of answers, and the module that writes each; it is imported when it is asked for."""
+_FOLDED = ("Estimate", "Walk")  # whose sections a notebook opens one by one
+_DEPTH = 2  # levels of a derivation in a notebook
+
+
+def _module(answer: Any) -> Any:
+    return import_module(f"rooflinekit.report.{_WRITTEN[type(answer).__name__]}")
+
+
+def document_of(answer: Any, **how: Any) -> Document:
+    """What an answer says."""
+    made: Document = _module(answer).document(answer, **how)
+    return made
+
+
+def rows_of(answer: Any) -> Sequence[dict[str, Any]]:
+    """The same as flat rows."""
+    own = getattr(_module(answer), "rows", None)
+    rows: Sequence[dict[str, Any]] = own(answer) if own else answer.to_rows()
+    return rows
+
+
+def html_of(answer: Any) -> str:
+    """An answer as a piece of HTML that stands by itself, every word escaped. Colours are those of the notebook.
+
+    >>> import rooflinekit as rk
+    >>> html_of(rk.parameters("llama-3-8b"))[:47]
+    '<div class="rooflinekit"><h4>Parameters</h4><ta'
+    """
+    kind = type(answer).__name__
+    made = document_of(answer, **({"depth": _DEPTH} if kind == "Derivation" else {}))
+    return f'<div class="rooflinekit">{html_text(made, kind in _FOLDED)}</div>'

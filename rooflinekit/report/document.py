@@ -1,0 +1,235 @@
+"""What an answer says, as sections of blocks: a terminal, Markdown and notebooks print the same ones.
+
+A document is a list of sections, the first of which has its title. Each block knows how it looks in each place.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any, NamedTuple, Protocol
+
+from rooflinekit.report.table import WIDTH, aligned, markdown, wrapped
+from rooflinekit.version import __version__
+
+__all__ = [
+    "Block", "Document", "Facts", "Fixed", "Items", "Section", "Table", "Words", "footer", "html_text", "machine",
+    "markdown_text", "origin", "plain_text",
+]  # fmt: skip
+
+_LABEL = 10  # columns of a label
+_SIDE = "text-align:{};padding:.1em .6em;font-variant-numeric:tabular-nums"
+_MARKED = re.compile(r"(`[^`]+`|\*\*[^*]+\*\*)")
+
+
+class Block(Protocol):
+    """A part of an answer that prints itself."""
+
+    def text(self) -> list[str]:
+        """Lines of a terminal."""
+
+    def markdown(self) -> list[str]:
+        """Lines of Markdown."""
+
+    def html(self) -> str:
+        """Elements of a page."""
+
+
+class Section(NamedTuple):
+    """Blocks below a title; without one they belong to the section above."""
+
+    title: str
+    blocks: Sequence[Block]
+
+
+Document = Sequence[Section]
+
+
+class Words:
+    """Sentences, each on a new line."""
+
+    def __init__(self, *lines: str, indent: str = "  ") -> None:
+        self.lines, self.indent = lines, indent
+
+    def text(self) -> list[str]:
+        return [part for line in self.lines for part in wrapped(line, self.indent)]
+
+    def markdown(self) -> list[str]:
+        return [*self.lines]
+
+    def html(self) -> str:
+        return f"<p>{'<br>'.join(map(escape, self.lines))}</p>" if self.lines else ""
+
+
+class Items(Words):
+    """Sentences of which each stands by itself; two spaces before one put it below the one above.
+
+    A terminal shows `most` of them. Names in stars and formulas in back quotes stand out on a page.
+    """
+
+    def __init__(self, *lines: str, indent: str = "  ", most: int | None = None) -> None:
+        super().__init__(*lines, indent=indent)
+        self.most = most
+
+    def text(self) -> list[str]:
+        return Words(*self.lines[: self.most], indent=self.indent).text()
+
+    def markdown(self) -> list[str]:
+        return [f"{' ' * depth}- {' '.join(line.split())}" for depth, line in self._levels()]
+
+    def html(self) -> str:
+        parts, above = [], -2
+        for depth, line in self._levels():
+            steps = (depth - above) // 2
+            parts.append("<ul>" * steps + "</ul>" * -steps + f"<li>{_marked(line)}</li>")
+            above = depth
+        return "".join(parts) + "</ul>" * (above // 2 + 1)
+
+    def _levels(self) -> Iterator[tuple[int, str]]:
+        return ((len(line) - len(line.lstrip()), line.strip()) for line in self.lines)
+
+
+class Facts(Items):
+    """What is known under some labels, long words whole; a line without a label goes on with the one above."""
+
+    def __init__(self, *facts: tuple[str, str]) -> None:
+        joined: list[str] = []
+        for label, line in facts:
+            if label:
+                joined.append(f"**{label}**: {line}")
+            else:
+                joined[-1] += f"; {line}"
+        super().__init__(*joined)
+        self.facts = facts
+
+    def text(self) -> list[str]:
+        facts = ((line, " " * _LABEL, f"{label:<{_LABEL}}") for label, line in self.facts)
+        return [part for fact in facts for part in wrapped(*fact, whole=True)]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells below a header, which may be empty; columns in `left` are flush left. Without rows it is not there.
+
+    A terminal without room leaves columns out in the order of `drop`; first cells wider than `room` take several lines.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: Collection[int] = (0,)
+    gap: int = 2
+    drop: Sequence[int] = ()
+    room: int = WIDTH
+
+    def _head(self) -> Sequence[str]:
+        return self.header or [""] * max(map(len, self.rows), default=0)
+
+    def text(self) -> list[str]:
+        table = [row for first, *more in self.rows for row in _broken(first, more, self.room)]
+        head, lines = self._head(), [""]
+        for dropped in range(len(self.drop) + 1 if table else 0):
+            kept = [column for column in range(len(head)) if column not in self.drop[:dropped]]
+            cells = [[row[column] for column in kept] for row in (head, *table)]
+            lines = aligned(cells[0], cells[1:], [kept.index(n) for n in self.left if n in kept], self.gap)
+            if max(map(len, lines)) <= WIDTH:
+                break
+        return lines if self.header and table else lines[1:]
+
+    def markdown(self) -> list[str]:
+        return markdown(self._head(), self.rows, self.left) if self.rows else []
+
+    def html(
+        self, right: str = f' style="{_SIDE.format("right")}"', left: str = f' style="{_SIDE.format("left")}"'
+    ) -> str:
+        if not self.rows:
+            return ""
+        sides = [left if column in self.left else right for column in range(len(self._head()))]
+
+        def line(cells: Sequence[str], tag: str, more: str = "") -> str:
+            made = (f"<{tag}{more}{how}>{escape(cell)}</{tag}>" for cell, how in zip(cells, sides, strict=True))
+            return f"<tr>{''.join(made)}</tr>"
+
+        head, body = line(self._head(), "th", ' scope="col"'), "".join(line(row, "td") for row in self.rows)
+        return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+
+
+class Fixed:
+    """Lines that stay as they are, such as a drawing or a script of some language."""
+
+    def __init__(self, lines: Sequence[str] = (), language: str = "") -> None:
+        self.lines, self.language = lines, language
+
+    def text(self) -> list[str]:
+        return [*self.lines]
+
+    def markdown(self) -> list[str]:
+        return [f"```{self.language}", *self.lines, "```"] if self.lines else []
+
+    def html(self) -> str:
+        return f"<pre>{escape(chr(10).join(self.lines))}</pre>" if self.lines else ""
+
+
+def plain_text(document: Document) -> str:
+    """For a terminal: sections apart, their blocks below each other."""
+    sections = ([*wrapped(title), *(line for block in blocks for line in block.text())] for title, blocks in document)
+    return "\n\n".join("\n".join(lines) for lines in sections if lines)
+
+
+def markdown_text(document: Document) -> str:
+    """As Markdown: the first title is that of the whole."""
+    parts: list[str] = []
+    for number, (title, blocks) in enumerate(document):
+        if title:
+            parts.append(f"### {title[0].upper()}{title[1:]}" if number else f"## {title}")
+        parts += ["\n".join(lines) for block in blocks if (lines := block.markdown())]
+    return "\n\n".join(parts)
+
+
+def html_text(document: Document, folded: bool) -> str:
+    """As a piece of HTML that stands by itself; `folded` closes the sections below the first."""
+    parts, inside = [], False
+    for number, (title, blocks) in enumerate(document):
+        if title:
+            parts.append("</details>" if inside else "")
+            inside = number > 0
+            opened = f"<details{'' if folded else ' open'}><summary><b>{escape(title)}</b></summary>"
+            parts.append(opened if inside else f"<h4>{escape(title)}</h4>")
+        parts += [block.html() for block in blocks]
+    return "".join([*parts, "</details>" if inside else ""])
+
+
+def _broken(first: str, others: list[str], room: int) -> list[list[str]]:
+    """A row in as many as its first cell needs, the other cells beside its end."""
+    *lines, last = textwrap.wrap(first, room, subsequent_indent="  ") if len(first) > room else [first]
+    return [*([line, *[""] * len(others)] for line in lines), [last, *others]]
+
+
+def _marked(text: str) -> str:
+    found = []
+    for part in _MARKED.split(text):
+        tag = "code" if part[:1] == "`" and len(part) > 1 else "b" if part[:2] == "**" and len(part) > 3 else ""
+        inner = escape(part.strip("`") if tag == "code" else part.strip("*") if tag else part)
+        found.append(f"<{tag}>{inner}</{tag}>" if tag else inner)
+    return "".join(found)
+
+
+def machine(gpu: str, gpus: int, inputs: dict[str, Any]) -> str:
+    """The accelerators that a deployment takes, and how it is split over them."""
+    split = " ".join(f"{key}{inputs[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if inputs.get(key, 1) > 1)
+    return f"{gpus} x {gpu} ({split})" if gpus > 1 else gpu
+
+
+def origin(calibration: dict[str, str] | None) -> str:
+    """What the times of an answer rest on."""
+    if calibration:
+        return f"calibration {calibration['name']} ({calibration['hash']})"
+    return "level bound: datasheet roofline, nothing can be faster"
+
+
+def footer(start: str, warnings: Sequence[str], version: str = __version__) -> Section:
+    """What an answer rests on, and its notes."""
+    lines = ["; ".join(filter(None, (start, f"rooflinekit {version}"))), *(f"note: {warning}" for warning in warnings)]
+    return Section("", [Items(*lines, indent="      ")])

@@ -1,0 +1,37 @@
+"""Inverse answers: the largest load of one deployment, and prices at which accelerators would be the cheapest."""
+
+from __future__ import annotations
+
+from rooflinekit.decision.planning.inverse import BreakEven, Solution
+from rooflinekit.report.document import Document, Items, Section, Table, Words
+
+__all__ = ["document", "rows"]
+
+
+def document(found: Solution | BreakEven) -> Document:
+    """The whole answer."""
+    if isinstance(found, Solution):
+        notes = (f"note: {note}" for note in found.warnings)
+        return [Section("", [Words(f"{found.model} on {found.gpu}: {found.answer}"), Items(*notes, indent="      ")])]
+    head = ["gpu", "GPUs", "$/GPU-hour", "$/hour", "break-even $/GPU-hour"]
+    keys = ("usd_per_gpu_hour", "usd_per_hour", "break_even_usd")
+    cells = [[row["gpu"], _number(row["gpus"], 0), *(_number(row.get(key), 2) for key in keys)] for row in found.rows]
+    failed = (f"{row['gpu']}: {row['why']}" for row in found.rows if row["why"])
+    return [
+        Section("", [Words(f"{found.model}: {found.answer}")]),
+        Section("", [Table(head, cells)]),
+        Section("", [Items(*(f"note: {note}" for note in (*failed, *found.warnings)), indent="      ")]),
+    ]
+
+
+def rows(found: Solution | BreakEven) -> list[dict[str, object]]:
+    """One flat row, or one for each accelerator."""
+    if isinstance(found, BreakEven):
+        return [*found.rows]
+    keys = ("what", "value", "unit", "model", "gpu", "answer")
+    joined = {"subject_to": "; ".join(found.subject_to), "binds": "; ".join(found.binds)}
+    return [{key: getattr(found, key) for key in keys} | joined | found.at]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"

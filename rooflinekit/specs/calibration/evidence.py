@@ -1,0 +1,44 @@
+"""What the times of a deployment rest on: measured kernels, fits from elsewhere, or datasheets alone."""
+
+from __future__ import annotations
+
+from rooflinekit.model.step import Plan
+from rooflinekit.model.timing.calibrated import BORROWED, Calibration
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.specs.files import once
+
+__all__ = ["EVIDENCE", "evidence"]
+
+EVIDENCE = ("measured", "fitted elsewhere", "datasheet")
+"""Levels of evidence, the strongest first."""
+
+_STEPS = (Batch.prefill(1.0, 1024.0), Batch.decode(64.0, 4096.0))  # at which kernels are weighed by their time
+_MOST = 0.9  # share of each step that measured kernels take at least: an assumption
+_PASSES = ("elementwise", "embedding", "sampling", "kv_append")  # small, and in no table of measurements
+
+
+@once
+def evidence(plan: Plan) -> str:
+    """What the times of a plan rest on, one of `EVIDENCE`.
+
+    `measured`: kernels of nine tenths of the time were measured on this accelerator, with this engine and in their
+    number formats; `fitted elsewhere`: fits of another accelerator, engine or format stand in; `datasheet`: there is no
+    calibration. Norms, activations, cache writes and samplers do not count, since no calibration measures them.
+    """
+    calibration = plan.calibration
+    if calibration is None:
+        return "datasheet"
+    whole = not calibration.widening and all(_share(plan, calibration, batch) >= _MOST for batch in _STEPS)
+    return "measured" if whole else "fitted elsewhere"
+
+
+def _share(plan: Plan, calibration: Calibration, batch: Batch) -> float:
+    """Share of a step's kernels, by time, that were measured."""
+    times = [(each.kernel, float(each.expected)) for each in plan.run(batch, None) if each.kernel.family not in _PASSES]
+    return sum(time for kernel, time in times if _here(calibration, kernel)) / sum(time for _, time in times)
+
+
+def _here(calibration: Calibration, kernel: Kernel) -> bool:
+    fit = calibration.fit(kernel)
+    return fit.rows > 0 and not fit.source.startswith(BORROWED) and calibration.measured(kernel)

@@ -1,0 +1,203 @@
+"""Plans that can be signed: probabilities, evidence, whole traces, diverging queues, prices like for like."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import rooflinekit as rk
+from rooflinekit.cli.app import app
+from rooflinekit.decision.economics.price import quotes_of
+from rooflinekit.decision.planning.confirm import play
+from rooflinekit.decision.planning.demand import read_demand
+from rooflinekit.decision.planning.fleet import Option, Part, ability, lay_out
+from rooflinekit.decision.planning.objective import Felt, Objective, chance, missed, parse_objectives
+from rooflinekit.decision.planning.plan import read_question
+from rooflinekit.model.traffic.percentiles import Spread
+from rooflinekit.model.types.errors import InfeasibleError, InputError, SpecError
+from rooflinekit.specs import load_accelerator
+
+MODEL, SLO = "llama-3-8b", "p95 ttft<1s, p95 tpot<30ms"
+QUICK: dict[str, Any] = {"isl": 1000, "osl": 150, "tp": [1], "disaggregated": False, "mixed": False}
+PRICES = {"h100-sxm": 3.0, "mi300x": 1.0}
+
+
+def _trace(path: Path, turn: float = 0.0) -> Path:
+    """Six hours of which one is ten times as busy as the others; `turn` seconds of it are moved to the end."""
+    draw, time, rows = random.Random(3), 0.0, []
+    while time < 21_600.0:
+        time += draw.expovariate(2.0 if 3600.0 * 4 < time < 3600.0 * 4 + 600.0 else 0.2)
+        rows.append(((time - turn) % 21_600.0, 800 + draw.randrange(400), 100 + draw.randrange(100)))
+    lines = [f"{at:.3f},{isl},{osl}" for at, isl, osl in sorted(rows)]
+    path.write_text("\n".join(["time_s,isl,osl", *lines]) + "\n")
+    return path
+
+
+def test_a_trace_is_sized_for_its_peak_wherever_the_peak_stands(tmp_path: Path) -> None:
+    late, early = (read_demand({"trace": _trace(tmp_path / f"{turn}.csv", turn)}, parse_objectives(SLO))
+                   for turn in (0.0, 12_000.0))  # fmt: skip
+    assert late.peak_load == pytest.approx(early.peak_load, rel=1e-3)
+    assert 1.8 < late.peak_load < 2.6  # two requests a second in the busy ten minutes
+    assert late.mean_load == pytest.approx(0.25, rel=0.1)
+    (window, *_) = late.windows()
+    assert 3600.0 * 4 - late.span_s < window.start < 3600.0 * 4 + 600.0
+
+
+def test_the_best_plan_is_played_on_the_whole_trace_and_its_busiest_windows(tmp_path: Path) -> None:
+    path = _trace(tmp_path / "trace.csv")
+    answer = rk.plan(MODEL, "h100-sxm", SLO, trace=path, tp=[1], disaggregated=False, confirm=1)
+    rows = len(path.read_text().splitlines()) - 1
+    assert answer.best.simulated_requests == rows
+    assert f"the whole trace of {rows:,} requests, and the busiest" in answer.answer
+    assert "in the busiest" in answer.question
+
+
+def test_a_queue_that_grows_is_never_agreed_with() -> None:
+    """A fleet at 105 % of what its replica can serve; objectives that the short run would still meet."""
+    slo = "p50 tpot<1s"
+    question = read_question(MODEL, "h100-sxm", slo, {**QUICK, "rate": 1.0, "confidence": 0.5})
+    demand = question.demand
+    replica = lay_out(MODEL, "h100-sxm", {"tp": 1, "engine": "vllm", "max_num_seqs": 16}, demand, None)
+    able = ability(replica, demand, ())
+    for share, diverges in ((0.7, False), (1.3, True)):
+        seen = read_demand({"rate": share * able.load, "isl": 1000, "osl": 150})
+        asked = read_question(MODEL, "h100-sxm", slo, {**QUICK, "rate": seen.rate, "confidence": 0.5})
+        played = play(Option("aggregated", (Part("serve", replica, able, 1, 0),)), asked)
+        assert played.diverges == diverges
+        assert played.agrees != diverges
+
+
+def test_confirmed_fleets_serve_what_is_offered_over_twenty_thousand_requests() -> None:
+    """At 16 accelerators the queue of this question grows without end, which 2,000 requests did not show."""
+    answer = rk.plan("llama-3.3-70b", "h100-sxm", "p95 ttft<2s, p95 tpot<200ms", rate=40, isl=1024, osl=256, tp=[4],
+                     disaggregated=False, confirm=1, confidence=0.5)  # fmt: skip
+    (fleet,) = answer.best.fleets
+    outcome = rk.simulate(**fleet.scenario, isl=1024, osl=256, rate=fleet.load, requests=20_000)
+    assert outcome.request_rate == pytest.approx(fleet.load, rel=0.02)
+    assert (outcome.ttft_ms.p90 or math.inf) < 2000.0
+
+
+def test_the_probability_is_that_of_the_interval() -> None:
+    """Where the limit stands at the upper end of a 90 % interval, 5 % lie above; at the expected value half do."""
+    plain = Felt({"tpot": 0.040}, Spread(float, float, float), spans={"tpot": (0.8, 1.25)})
+    for limit, stated in ((0.032, 0.05), (0.040, 0.5), (0.050, 0.95)):
+        assert chance(plain.stretched, Objective("tpot", None, limit)) == pytest.approx(stated, abs=2e-3)
+    assert chance(Felt({"tpot": 0.04}, Spread(float, float, float)).stretched, Objective("tpot", None, 1.0)) is None
+    assert missed(plain.stretched, [Objective("tpot", None, 0.045)], 1.0)
+    assert not missed(plain.stretched, [Objective("tpot", None, 0.050)], 1.645)
+
+
+def test_more_confidence_never_takes_fewer_and_is_kept() -> None:
+    answers = [rk.plan(MODEL, "h100-sxm", SLO, **QUICK, rate=60, confirm=1, confidence=c) for c in (0.5, 0.9, 0.99)]
+    assert [a.best.gpus for a in answers] == sorted(a.best.gpus for a in answers)
+    assert answers[0].best.gpus < answers[2].best.gpus
+    for answer in answers:
+        assert answer.best.confirmed
+        for value in answer.best.probability.values():
+            assert value is not None
+            assert value >= answer.confidence - 5e-3
+    assert answers[0].median is None
+    median = answers[1].median
+    assert median is not None
+    assert median.gpus == answers[0].best.gpus
+    assert median.gpus + median.confidence_gpus == answers[1].best.gpus
+    assert "At 50 % it would be" in answers[1].answer or "the same at 50 %" in answers[1].answer
+    bound = rk.plan(MODEL, "h100-sxm", SLO, **QUICK, rate=60, confirm=0, calibration="none")
+    assert (bound.best.evidence, set(bound.best.probability.values()), bound.median) == ("datasheet", {None}, None)
+
+
+@pytest.fixture(scope="module")
+def compared() -> rk.PlanAnswer:
+    """An accelerator with measured kernels and a cheap one without."""
+    return rk.plan(MODEL, list(PRICES), SLO, **QUICK, rate=40, prices=PRICES, confirm=1)
+
+
+def test_what_is_not_measured_stands_apart_and_says_when_it_would_win(compared: rk.PlanAnswer) -> None:
+    levels = [each.evidence for each in compared.candidates]
+    assert levels == sorted(levels, key=("measured", "fitted elsewhere", "datasheet").index)
+    assert (levels[0], levels[-1]) == ("measured", "fitted elsewhere")
+    (sentence,) = compared.stand_ins
+    assert "mi300x (fitted elsewhere) wins with" in sentence
+    alone = rk.plan(MODEL, list(PRICES), SLO, **QUICK, rate=40, prices=PRICES, confirm=0, measured_only=True)
+    assert {each.gpu for each in alone.candidates} == {"h100-sxm"}
+    assert any("kernels are not measured" in each.why for each in alone.refused)
+    frame = compared.to_frame()
+    assert list(frame["evidence"]) == levels
+    assert {"probability", "probability p95 TTFT <= 1 s", "binding"} <= set(frame.columns)
+
+
+def test_the_objective_at_risk_and_the_evidence_stay_at_80_columns() -> None:
+    done = CliRunner().invoke(app, [
+        "plan", MODEL, "--gpu", "h100-sxm,a100-sxm-80gb", "--rate", "40", "--isl", "1000", "--osl", "150", "--tp", "1",
+        "--confirm", "1", "--slo", "p95 ttft<1s", "--slo", "p95 tpot<30ms",
+    ])  # fmt: skip
+    (head,) = [line for line in done.stdout.splitlines() if "replicas" in line and "gpu" in line]
+    assert all(f" {column}" in head for column in ("evidence", "at risk", "holds"))
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert done.stdout.splitlines()[1] == "p95 TTFT <= 1 s, p95 TPOT <= 30 ms"
+
+
+def test_objectives_add_up_and_one_thing_has_one_limit() -> None:
+    both = parse_objectives(["p95 ttft<1s", "p95 tpot<30ms", "p95 ttft<1s"])
+    assert list(map(str, both)) == ["p95 TTFT <= 1 s", "p95 TPOT <= 30 ms"]
+    with pytest.raises(InputError, match="twice"):
+        rk.plan(MODEL, "h100-sxm", ["p95 ttft<1s", "p95 ttft<2s"], rate=5)
+
+
+def test_an_absurd_fleet_is_refused() -> None:
+    with pytest.raises(InfeasibleError, match=r"takes [\d,]+ h100-sxm: more than 10,000"):
+        rk.plan(MODEL, "h100-sxm", SLO, **QUICK, rate=500_000, confirm=0)
+    vast = rk.plan(MODEL, "h100-sxm", SLO, **QUICK, rate=500_000, confirm=0, limits={"h100-sxm": 100_000})
+    assert vast.best.gpus > 10_000
+
+
+def test_what_no_price_buys_names_the_best_there_is_and_what_binds() -> None:
+    with pytest.raises(
+        InfeasibleError, match=r"at any price; .*at best p95 TPOT reaches [\d.]+ ms on .* where \w+ takes"
+    ):
+        rk.plan(MODEL, "h100-sxm", "p95 tpot<1ms", **QUICK, rate=5)
+
+
+def test_prices_are_like_for_like(tmp_path: Path) -> None:
+    path = tmp_path / "prices.csv"
+    head = "name,term,low,high,source\n"
+    path.write_text(
+        head + "h100,on demand,2,3,Acme\nh100,3 years,1.5,1.7,Acme\nmi300x,3 years,1,1.2,Acme\nl40s,spot,1,1,B\n"
+    )
+    gpus = [load_accelerator(name).value for name in ("h100-sxm", "mi300x")]
+    quotes = quotes_of(gpus, str(path))
+    hour = quotes.hourly["h100-sxm"]
+    assert hour is not None
+    assert (hour.usd_per_gpu_hour, hour.low, hour.high, hour.term, hour.source) == (1.6, 1.5, 1.7, "3 years", "Acme")
+    assert quotes.notes == ("the price of l40s is not used",)
+    mixed = quotes_of(gpus, {"h100-sxm": 2.0})
+    assert "not like for like: h100-sxm given, mi300x a catalogue quote" in mixed.notes[0]
+    with pytest.raises(InputError, match="no one term is common"):
+        quotes_of([load_accelerator(name).value for name in ("h100-sxm", "l40s")], path)
+    for text, says in (
+        ("x,1\n", "needs the columns"),
+        (head + "h100,a,3,2,B\n", "line 2: low 3 is above high 2"),
+        (head + "h100,a,x,2,B\n", "line 2"),
+        (head + "h100,,1,2,B\nh100,,1,2,B\n", "a price already"),
+    ):
+        path.write_text(text)
+        with pytest.raises(SpecError, match=says):
+            quotes_of(gpus, path)
+    with pytest.raises(SpecError, match="no such file"):
+        quotes_of(gpus, tmp_path / "none.csv")
+
+
+def test_an_unused_price_is_a_note_and_a_file_prices_a_plan(tmp_path: Path) -> None:
+    path = tmp_path / "prices.csv"
+    path.write_text("name,term,low,high,source\nh100,1 year,2,3,Acme\nb200,1 year,4,5,Acme\n")
+    run = CliRunner().invoke(app, ["plan", MODEL, "--rate", "5", "--tp", "1", "--confirm", "0", "--price", str(path)])
+    assert run.exit_code == 0
+    assert "h100-sxm: $2.5 a GPU-hour (1 year, Acme, quotes from $2 to $3)" in " ".join(run.stdout.split())
+    assert "the price of b200-sxm is not used" in run.stdout
+    other = CliRunner().invoke(app, ["cost", MODEL, "--price", "h200=2"])
+    assert (other.exit_code, "the price of h200-sxm is not used" in other.stdout) == (0, True)

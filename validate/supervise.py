@@ -1,0 +1,167 @@
+"""Start the process that runs kernels, write what it measures, and go on with a new one where a kernel ended it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from queue import Empty, Queue
+from typing import IO, Any
+
+from rooflinekit.model.types.errors import InputError
+from rooflinekit.validate.device import Device
+from rooflinekit.validate.record import Recorder
+
+__all__ = ["LIMIT", "Supervisor"]
+
+LIMIT = 300.0
+"""Seconds after which a kernel or a step that has not ended is given up: compiling and timing the slowest takes two
+minutes."""
+_TRIES = 2
+_IDLE = 3
+"""Processes in a row that may end before they begin anything."""
+
+
+@dataclass
+class Supervisor:
+    """Runs a suite in other processes. A kernel that ends two of them is a failed row, and the run goes on."""
+
+    device: Device
+    suite: str
+    model: str
+    recorder: Recorder
+    deadline: float  #: on the clock of time.monotonic()
+    say: Callable[..., None] = lambda *words: None
+    limit: float = LIMIT
+    worker: tuple[str, ...] = (sys.executable, "-m", "rooflinekit.validate.worker")
+    eager: set[str] = field(default_factory=set)  #: kernels that no graph can hold
+    wrong: dict[str, str] = field(default_factory=dict)  #: kernels that failed their check, and how
+    tried: dict[str, int] = field(default_factory=dict)  #: processes that a key has ended
+
+    def check(self) -> list[str]:
+        """Check the kernels before they are timed; lines about those that are wrong and left out."""
+        ended = ""
+        for kind, line in self._lines("check"):
+            if kind == "check" and line["failed"] and line["kernel"]:
+                self.wrong[line["kernel"]] = f"check: error {line['error']:.2g}, at most {line['tolerance']:.2g}"
+            elif kind == "ended":
+                ended = f"the checks ended early: {line}"
+        return [*([ended] if ended else []), *(f"{name} is left out: {why}" for name, why in self.wrong.items())]
+
+    def run(self) -> str:
+        """Measure what the file lacks; how it ended: "complete", or "budget" if the time was up before.
+
+        Raises InputError where no process gets as far as its first kernel.
+        """
+        idle = 0
+        while True:
+            before = len(self.recorder.done)
+            ending, began = self._one()
+            if ending is not None:
+                return ending
+            idle = 0 if began or len(self.recorder.done) > before else idle + 1
+            if idle == _IDLE:
+                raise InputError(f"no kernel could be run: {self._reason}")
+
+    def _one(self) -> tuple[str | None, bool]:
+        """One process, to its end: how the run ended if it did, and whether anything began."""
+        current: Mapping[str, Any] | None = None
+        began = False
+        for kind, line in self._lines(self.suite):
+            if kind == "begin":
+                current, began = line, True
+            elif kind == "row":
+                current = None
+                self.recorder.row(line)
+            elif kind == "ending":
+                return str(line), began
+            elif kind == "uncapturable" and current is not None and (kernel := _kernel(current)) not in self.eager:
+                self.eager.add(kernel)
+                return None, began
+            elif kind in ("fault", "uncapturable", "ended"):
+                self._reason = str(line)
+                if current is not None:
+                    self._blame(current, self._reason)
+                return None, began
+        return None, began
+
+    def _blame(self, row: Mapping[str, Any], reason: str) -> None:
+        """Count a process that this kernel ended; the second time its row has failed."""
+        key = str(row["key"])
+        self.tried[key] = self.tried.get(key, 0) + 1
+        if self.tried[key] == _TRIES:
+            self.recorder.row({**row, "status": "failed", "detail": f"{reason} (twice)"})
+
+    def _lines(self, suite: str) -> Iterator[tuple[str, Any]]:
+        """What a process says, until it ends; the last is ("ended", why) where it did not say so itself."""
+        job = {
+            "device": str(self.device.torch), "suite": suite, "model": self.model,
+            "seconds": self.deadline - time.monotonic(), "done": sorted(self.recorder.done),
+            "best": dict(self.recorder.best()), "eager": sorted(self.eager), "wrong": self.wrong,
+        }  # fmt: skip
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(self.worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+            try:
+                yield from self._heard(process, json.dumps(job), errors)
+            finally:
+                process.kill()
+                process.wait()
+                for stream in (process.stdin, process.stdout):
+                    if stream is not None:
+                        stream.close()
+
+    def _heard(self, process: subprocess.Popen[bytes], job: str, errors: IO[bytes]) -> Iterator[tuple[str, Any]]:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        lines: Queue[bytes] = Queue()
+        threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
+        try:
+            process.stdin.write(job.encode() + b"\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the process has ended; why is said below
+        while True:
+            try:
+                text = lines.get(timeout=self.limit)
+            except Empty:
+                yield "ended", f"took more than {self.limit:g} s"
+                return
+            if not text:
+                yield "ended", _why(process, errors)
+                return
+            ((kind, line),) = json.loads(text).items()
+            if kind == "say":
+                self.say(*line)
+            else:
+                yield kind, line
+            if kind in ("ending", "fault", "uncapturable"):
+                return
+
+
+def _kernel(row: Mapping[str, Any]) -> str:
+    """As `Case.kernel` says it."""
+    return f"{row['op']}, {row['backend']}"
+
+
+def _read(stream: IO[bytes], lines: Queue[bytes]) -> None:
+    """Pass lines on as they come; an empty one at the end, and nothing of a line that was cut off."""
+    for line in stream:
+        if line.endswith(b"\n"):
+            lines.put(line)
+    lines.put(b"")
+
+
+def _why(process: subprocess.Popen[bytes], errors: IO[bytes]) -> str:
+    """How a process ended that said nothing: its signal, or the last line of what it printed."""
+    code = process.wait()
+    if code < 0:
+        return f"the process was ended by {signal.Signals(-code).name}"
+    errors.seek(0)
+    printed = errors.read().decode(errors="replace").strip().splitlines()
+    return f"the process ended with exit code {code}" + (f": {printed[-1][:200]}" if printed else "")

@@ -1,0 +1,81 @@
+"""The process that runs kernels: it takes one job from its input and says line by line what it begins and measures.
+
+A kernel that faults, hangs or is killed takes this process with it; `supervise` writes the file, and starts another.
+Lines are JSON objects: {"say": [name, number, of]}, {"begin": row}, {"row": row}, {"check": result}, and at the end
+{"ending": "complete" or "budget"}, {"fault": why} or {"uncapturable": why}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import IO, Any
+
+from rooflinekit.validate.checks import run_checks
+from rooflinekit.validate.device import open_device
+from rooflinekit.validate.record import note_best
+from rooflinekit.validate.suite import DeviceFaultError, Run, run_suite
+from rooflinekit.validate.timing import UncapturableError
+
+__all__ = ["main"]
+
+
+class Outbox:
+    """Rows on their way to the process that writes them."""
+
+    def __init__(self, out: IO[str], job: Mapping[str, Any], dtype: str) -> None:
+        self._out, self._dtype = out, dtype
+        self.done, self._best = set(job["done"]), dict(job["best"])
+
+    def begin(self, row: Mapping[str, Any]) -> None:
+        """Say what is measured next."""
+        self.send(begin=row)
+
+    def row(self, fields: Mapping[str, Any]) -> None:
+        """Send a measured row."""
+        note_best(self._best, fields, self._dtype)
+        self.send(row=fields)
+
+    def best(self) -> Mapping[str, float]:
+        """The best value of each kind of ceiling so far."""
+        return self._best
+
+    def send(self, **line: Any) -> None:
+        """Write one line."""
+        self._out.write(json.dumps(line) + "\n")
+        self._out.flush()
+
+
+def main() -> int:
+    """Run the job of the input; what libraries print goes to the error output."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this says when it ends
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    job = json.loads(sys.stdin.readline())
+    device = open_device(job["device"])
+    outbox = Outbox(out, job, device.dtype)
+    if job["suite"] == "check":
+        for result in run_checks(job["device"], lambda name: outbox.send(say=[f"check {name}", None, None])):
+            outbox.send(check={**asdict(result), "failed": result.failed})
+        outbox.send(ending="complete")
+        return 0
+    run = Run(
+        device, job["suite"], job["model"], outbox, time.monotonic() + job["seconds"],
+        say=lambda *words: outbox.send(say=words), eager=frozenset(job["eager"]), wrong=job["wrong"],
+    )  # fmt: skip
+    try:
+        outbox.send(ending=run_suite(run))
+    except DeviceFaultError as error:
+        outbox.send(fault=str(error))
+    except UncapturableError as error:
+        outbox.send(uncapturable=str(error))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
