@@ -159,7 +159,7 @@ def closed_loop(
     return choose(
         flow.always(most, users, room),
         lambda: flow.closed(most, users, room),
-        lambda: flow.away(flow.sharing(most, users=users), users, room),
+        lambda: flow.away(flow.sharing(most, users=users), most, users, room),
     )
 
 
@@ -261,7 +261,10 @@ class _Flow:
 
     def knee(self, most: Numeric, room: Numeric) -> Numeric:
         """The rate of an engine in which every place is taken [1/s]."""
-        rate = room / self.stay(most, room, True).time
+        stay = self.stay(most, room, True)
+        if not self._mixes:  # prompts come while others are computed
+            stay = self._waiting(self.stay(most, room, False), math.inf, stay.time)
+        rate = room / stay.time
         return named(rate, "knee", "largest rate that can be sustained: a full engine", "1/s", FORM)
 
     def always(self, most: Numeric, users: Numeric, room: Numeric) -> Any:
@@ -274,15 +277,28 @@ class _Flow:
 
     def closed(self, most: Numeric, users: Numeric, room: Numeric) -> Loaded:
         """A closed loop whose users take all places, or are never away."""
-        return self._closed(self.stay(most, minimum(users, room), True), most, users, room)
+        stay = self.stay(most, minimum(users, room), True)
+        if not (self._mixes or self.in_step):  # prompts come back while others are computed
+            stay = self._waiting(self.stay(most, users, False), math.inf, stay.time)
+        return self._closed(stay, most, users, room)
 
-    def away(self, sharing: Numeric, users: Numeric, room: Numeric) -> Loaded:
-        """A closed loop whose users are in the front end some of the time: their prompts come at any time."""
+    def away(self, sharing: Numeric, most: Numeric, users: Numeric, room: Numeric) -> Loaded:
+        """A closed loop whose users are in the front end some of the time: their prompts come at any time.
+
+        No stay is longer than one beside users who are never away.
+        """
+        longest = self.stay(most, minimum(users, room), True).time
         stay = self.stay(sharing, users, False)
         turn = stay.exposed / (stay.turning.arriving * maximum(self._after, 1.0))
         behind = maximum((users - 1.0) * turn - stay.times.request - stay.time, 0.0)
-        stay = replace(stay, ahead=stay.ahead + behind, time=stay.time + behind)
-        return self._closed(stay, sharing, users, room)
+        behind = named(behind, "behind", "the queue that a closed loop has where prompts fill the steps", "s")
+        return self._closed(self._waiting(stay, stay.ahead + behind, longest), sharing, users, room)
+
+    def _waiting(self, stay: _Stay, ahead: Numeric, longest: Numeric) -> _Stay:
+        """The stay with another wait behind prompts, and not longer than `longest`."""
+        others = stay.time - stay.ahead
+        ahead = named(minimum(ahead, maximum(longest - others, 0.0)), "ahead", "behind prompts that came before", "s")
+        return replace(stay, ahead=ahead, time=named(others + ahead, *_STAY))
 
     def _closed(self, stay: _Stay, sharing: Numeric, users: Numeric, room: Numeric) -> Loaded:
         times, traffic, crowd = stay.times, self.traffic, minimum(users, room)
@@ -294,8 +310,10 @@ class _Flow:
         burst = together * maximum((crowd - 1.0) / 2.0 * share - stay.ahead, 0.0)
         burst = named(burst, "burst", "behind the prompts of all users at once", "s")
         held = others * held_back(traffic, stay.turning.arriving) * stay.tpot.expected
-        time = named(stay.time + burst + held, *_STAY)
-        cycle = times.request + time
+        time = named(
+            stay.time + burst + held, "held", "a request's time in the engine, all waits for steps included", "s"
+        )
+        cycle = named(times.request + time, "cycle", "from one request of a user to the next, without a slot", "s")
         slot = maximum(users / room * time - cycle, 0.0)
         rate = named(users / (cycle + slot), "rate", "requests a second that are served", "1/s")
         slot = named(slot * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
@@ -304,9 +322,10 @@ class _Flow:
     def steady(self, sharing: Numeric, rate: Numeric, room: Numeric, knee: Numeric) -> Loaded:
         """An open loop below its knee."""
         stay = self.stay(sharing, math.inf, False, rate)
+        stay = self._waiting(stay, stay.ahead, room / rate)
         slot = _slot_wait(rate / knee, room, stay.time, self.traffic)
         slot = named(slot, "slot", "for a slot (Sakasegawa 1977)", "s")
-        return self._loaded(stay, sharing, rate, knee, named(stay.time, *_STAY), slot, 0.0, 0.0 * rate)
+        return self._loaded(stay, sharing, rate, knee, stay.time, slot, 0.0, 0.0 * rate)
 
     def _loaded(  # noqa: PLR0913, PLR0917 - what both loops have
         self, stay: _Stay, sharing: Numeric, rate: Numeric, knee: Numeric, time: Numeric, slot: Numeric,
@@ -341,22 +360,26 @@ class _Flow:
         where it is known.
         """
         times, after, mixes = self.times(sharing), self._after, self._mixes
+        gaps = 1.0 if rate is None else self.traffic.arrival_cv
         turning = self._turning(sharing, 0.0 if self.in_step else times.alone.expected / times.step.expected)
         arriving, step, share = turning.arriving, times.step.expected, times.share.expected
-        tpot = times.step.plus(times.share, arriving)
+        tpot = times.step.plus(times.share, arriving).named("mean", "a step in the mean, prompts of others included")
         if rate is None:
             once = minimum(turning.chunks * step + share, times.alone.expected) if mixes else times.alone.expected
-            rate = arriving * maximum(after, 1.0) / self._exposed(once + share * arriving, tpot.expected, step)
-        late = self._late(turning, times, rate)
+            once = named(once + share * arriving, "once", "about the steps that hold the own prompt", "s")
+            rate = arriving * maximum(after, 1.0) / self._exposed(once, tpot.expected, step)
+            rate = named(rate, "others", "prompts of others in a second", "1/s")
+        late = named(self._late(turning, times, rate), "under_way", "what is left of the step under way", "s")
         met, others = (arriving, arriving) if in_step else (2.0 * rate * late, rate * tpot.expected)
         first = self._first(turning, times, met, others * after, crowd)
         exposed = self._exposed(first.expected, tpot.expected, step)
-        ahead = self._ahead(turning, times, rate, in_step)
+        ahead = self._ahead(turning, times, rate, in_step, gaps)
         if in_step and not mixes:  # prompts that come together: some before the own one, some behind it
             tpot = times.step.plus(times.share, arriving - self._behind_once(arriving - ahead / share))
         late = named(0.0 if in_step else late, "late", "until the step under way has ended", "s")
-        time = late + ahead + first.expected + after * tpot.expected
-        return _Stay(turning, times, tpot.named(*_TPOT), first, late, ahead, exposed, time)
+        tpot = tpot.named(*_TPOT)
+        time = named(late + ahead + first.expected + after * tpot.expected, *_STAY)
+        return _Stay(turning, times, tpot, first, late, ahead, exposed, time)
 
     def _behind_once(self, prompts: Numeric) -> Numeric:
         """For each token after the first: prompts that delay the first of them less than the others."""
@@ -370,7 +393,8 @@ class _Flow:
         """What is left of the step under way: half the mean square of steps, over the time (a long one is met more)."""
         step = times.step.expected
         long = turning.together * times.share.expected + (step if times.mixes else 0.0)
-        holding = minimum(rate / turning.together * long, 1.0)
+        long = named(long, "long", "a step that holds prompts", "s")
+        holding = named(minimum(rate / turning.together * long, 1.0), "prompts", "share of the time in such steps")
         plain = minimum(1.0 - holding, rate * self._after * step)
         return (holding * long + plain * step) / 2.0
 
@@ -383,8 +407,9 @@ class _Flow:
         first = times.alone.plus(times.share, turning.beside * further * (own - 1.0))
         if times.mixes:
             company = named(_company(others, crowd), "company", "chance that others decode beside the prompt")
-            fullest = maximum(turning.together / turning.beside, 1.0)
-            lone = turning.beside * (fullest - further * (fullest - 1.0))
+            fullest = named(maximum(turning.together / turning.beside, 1.0), "fullest", "of them on one replica")
+            lone = named(fullest - further * (fullest - 1.0), "lone", "what the first of them adds, for their mean")
+            lone = turning.beside * lone
             beside = times.step.scaled(turning.chunks).plus(times.share, lone)
             first = first.plus(beside.plus(times.alone, -1.0), company)
         return first.named(*_FIRST)
@@ -392,15 +417,18 @@ class _Flow:
     def _exposed(self, first: Numeric, tpot: Numeric, step: Numeric) -> Numeric:
         """How long prompts that come delay the tokens: to the begin of the last step that they can still join."""
         if self._mixes:
-            return first + maximum(self._after - 1.0, 0.0) * tpot
-        return first + where(self._after > 0.0, self._after * tpot - step, 0.0)
+            time = first + maximum(self._after - 1.0, 0.0) * tpot
+        else:
+            time = first + where(self._after > 0.0, self._after * tpot - step, 0.0)
+        return named(time, "exposed", "time in which prompts that come delay the tokens", "s")
 
-    def _ahead(self, turning: Rotation, times: Shared, rate: Numeric, in_step: bool) -> Numeric:
+    def _ahead(self, turning: Rotation, times: Shared, rate: Numeric, in_step: bool, gaps: Numeric) -> Numeric:
         """Waiting behind prompts that came before [s]."""
         replicas, step, share = self.predictor.plan.deployment.dp, times.step.expected, times.share.expected
         each = turning.chunks / (turning.fitting * replicas)
         crowded = share * turning.beside / replicas + (each * step if times.mixes else 0.0)
-        ahead = _behind(turning.full if in_step else rate * crowded, each, self.traffic) * crowded / each
+        crowded = named(crowded, "crowded", "time of a prompt where full steps follow each other", "s")
+        ahead = _behind(turning.full if in_step else rate * crowded, each, self.traffic, gaps) * crowded / each
         if in_step and not times.mixes:
             steps = maximum((1.0 + turning.arriving) / turning.fitting - 1.0, 0.0) / 2.0
             ahead = where(self._after > 0.0, steps * turning.together * share, ahead)
@@ -417,14 +445,18 @@ def _further(turning: Rotation, times: Shared) -> Numeric:
     """What another prompt adds to a step that holds one, for what each adds in the mean step that holds some."""
     fullest, share = turning.together / turning.beside, times.share.expected * turning.beside
     one = maximum(times.alone.expected - (times.step.expected if times.mixes else 0.0), 0.0)
-    more = minimum(maximum((fullest * share - one) / maximum(fullest - 1.0, _FEW), 0.0), share)
-    return where(fullest > 1.0 + _FEW, more / maximum(share, _NOTHING), 1.0)
+    more = minimum(maximum((fullest * share - one) / maximum(fullest - 1.0, _FEW), 0.0), 2.0 * share)
+    found = where(fullest > 1.0 + _FEW, more / maximum(share, _NOTHING), 1.0)
+    return named(found, "further", "what another prompt adds to a step, for the mean of those in it")
 
 
-def _behind(full: Numeric, each: Numeric, traffic: Traffic) -> Numeric:
-    """Full steps that a prompt waits behind others (Sakasegawa); each takes the share `each` of a step."""
-    full = minimum(full, _FULL)
-    variation = named((traffic.arrival_cv**2 + traffic.isl_cv**2) / 2.0, "v", "mean squared variation")
+def _behind(full: Numeric, each: Numeric, traffic: Traffic, gaps: Numeric = 1.0) -> Numeric:
+    """Full steps that a prompt waits behind others (Sakasegawa); each takes the share `each` of a step.
+
+    gaps: variation of those between prompts, which answers of any length make as random as Poisson's.
+    """
+    full = named(minimum(full, _FULL), "full", "share of the room for prompts that is used")
+    variation = named((gaps**2 + traffic.isl_cv**2) / 2.0, "v", "mean squared variation")
     return variation * each * full ** (sqrt(2.0 * (maximum(1.0 / each, 1.0) + 1.0)) - 1.0) / (1.0 - full)
 
 

@@ -148,7 +148,8 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     if costs.mixes:
         holding = maximum(1.0 - exp(-arriving * chunks), full)
     else:
-        holding = maximum(_steps_of_prompts(arriving, ratio), arriving * sizes / replicas)
+        some = where(load.osl > 1.0, _steps_of_prompts(arriving, ratio), 1.0 - exp(-arriving))
+        holding = maximum(some, arriving * sizes / replicas)
     holding = named(holding, "holding", "steps that hold prompts, for each step")
     return Rotation(arriving, decoding, chunks, full, holding, beside, fitting)
 
