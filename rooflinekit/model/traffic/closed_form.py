@@ -33,7 +33,6 @@ from rooflinekit.model.graph import named
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import InFlight, Rotation, Shared, rotation, shared_times, slots
 from rooflinekit.model.traffic.root import root
-from rooflinekit.model.traffic.side_by_side import side_by_side
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.numeric import Numeric, choose, exp, fails, largest, maximum, minimum, sqrt, where
 from rooflinekit.model.types.time import Time
@@ -72,6 +71,7 @@ _SETTLED, _PRECISE = 1e-9, 1e-13  # relative: neighbours of the root agree, of a
 _FULL = 1.0 - 1e-6  # of the room for prompts
 _FEW = 1e-4  # prompts more or less in a step
 _NOTHING = 1e-12
+_MANY = 3.0  # prompts in a step
 
 
 @dataclass(frozen=True)
@@ -207,6 +207,7 @@ class _Flow:
     predictor: Predictor
     traffic: Traffic
     times: Times
+    known: Times | None
     find: Find
     in_step: bool = False
 
@@ -219,7 +220,7 @@ class _Flow:
         def worked_out(sharing: Numeric) -> Shared:
             return shared_times(predictor, InFlight(sharing, traffic.isl, traffic.osl, traffic.cached, in_step))
 
-        return cls(predictor, traffic, known or worked_out, find, in_step)
+        return cls(predictor, traffic, known or worked_out, known, find, in_step)
 
     @property
     def _mixes(self) -> bool:
@@ -237,7 +238,7 @@ class _Flow:
         plan, traffic, others = self.predictor.plan, self.traffic, crowd - 1.0
 
         def excess(sharing: Numeric) -> Numeric:
-            turning = self._turning(sharing, 1.0)
+            turning = (self.known(sharing).turning if self.known else None) or self._turning(sharing, 1.0)
             return others - turning.arriving * self._steps(turning)
 
         most = others
@@ -361,7 +362,9 @@ class _Flow:
         """
         times, after, mixes = self.times(sharing), self._after, self._mixes
         gaps = 1.0 if rate is None else self.traffic.arrival_cv
-        turning = self._turning(sharing, 0.0 if self.in_step else times.alone.expected / times.step.expected)
+        turning = times.turning
+        if turning is None:
+            turning = self._turning(sharing, 0.0 if self.in_step else times.alone.expected / times.step.expected)
         arriving, step, share = turning.arriving, times.step.expected, times.share.expected
         tpot = times.step.plus(times.share, arriving).named("mean", "a step in the mean, prompts of others included")
         if rate is None:
@@ -400,8 +403,7 @@ class _Flow:
 
     def _first(self, turning: Rotation, times: Shared, met: Numeric, others: Numeric, crowd: Numeric) -> Time:
         """The steps that hold the own prompt, `met` of those that came in the same step, and `others` that decode."""
-        replicas = self.predictor.plan.deployment.dp
-        own = maximum((1.0 + met) / side_by_side(1.0 + met, replicas), 1.0)
+        own = maximum((1.0 + met) / turning.beside_own, 1.0)
         own = named(minimum(own, turning.fitting), "met", "prompts in the steps of the own one, on its replica")
         further = _further(turning, times)
         first = times.alone.plus(times.share, turning.beside * further * (own - 1.0))
@@ -410,7 +412,10 @@ class _Flow:
             fullest = named(maximum(turning.together / turning.beside, 1.0), "fullest", "of them on one replica")
             lone = named(fullest - further * (fullest - 1.0), "lone", "what the first of them adds, for their mean")
             lone = turning.beside * lone
-            beside = times.step.scaled(turning.chunks).plus(times.share, lone)
+            longer = where(
+                fullest > _MANY, maximum(own / fullest, 1.0), 1.0
+            )  # all of the step, where arithmetic limits
+            beside = times.step.scaled(turning.chunks * longer).plus(times.share, lone)
             first = first.plus(beside.plus(times.alone, -1.0), company)
         return first.named(*_FIRST)
 
@@ -424,9 +429,8 @@ class _Flow:
 
     def _ahead(self, turning: Rotation, times: Shared, rate: Numeric, in_step: bool, gaps: Numeric) -> Numeric:
         """Waiting behind prompts that came before [s]."""
-        replicas, step, share = self.predictor.plan.deployment.dp, times.step.expected, times.share.expected
-        each = turning.chunks / (turning.fitting * replicas)
-        crowded = share * turning.beside / replicas + (each * step if times.mixes else 0.0)
+        step, share, each = times.step.expected, times.share.expected, turning.each
+        crowded = share * turning.even + (each * step if times.mixes else 0.0)
         crowded = named(crowded, "crowded", "time of a prompt where full steps follow each other", "s")
         ahead = _behind(turning.full if in_step else rate * crowded, each, self.traffic, gaps) * crowded / each
         if in_step and not times.mixes:
@@ -436,8 +440,7 @@ class _Flow:
 
     def _steps(self, turning: Rotation) -> Numeric:
         """Steps of a stay in which each of the others brings one prompt; decode steps, where prompts have their own."""
-        each = turning.chunks / (turning.fitting * self.predictor.plan.deployment.dp)
-        steps = self._after + turning.chunks + _behind(turning.full, each, self.traffic)
+        steps = self._after + turning.chunks + _behind(turning.full, turning.each, self.traffic)
         return steps if self._mixes else where(self._after > 0.0, self._after, steps)
 
 
@@ -447,6 +450,7 @@ def _further(turning: Rotation, times: Shared) -> Numeric:
     one = maximum(times.alone.expected - (times.step.expected if times.mixes else 0.0), 0.0)
     more = minimum(maximum((fullest * share - one) / maximum(fullest - 1.0, _FEW), 0.0), 2.0 * share)
     found = where(fullest > 1.0 + _FEW, more / maximum(share, _NOTHING), 1.0)
+    found = where(fullest > _MANY, maximum(found, 1.0), found)  # then arithmetic limits, and each adds as much
     return named(found, "further", "what another prompt adds to a step, for the mean of those in it")
 
 

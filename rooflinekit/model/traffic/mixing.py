@@ -66,11 +66,40 @@ def static_run(predictor: Predictor, load: InFlight) -> StaticRun:
 
 
 @dataclass(frozen=True)
+class Rotation:
+    """How the requests in flight go through the steps of the engine, counted in steps.
+
+    arriving: prompts of others that begin in a step; decoding: sequences that decode on the fullest attention replica;
+    chunks: steps that a prompt takes; full: share of the room for prompts that is used; holding: steps that hold
+    prompts, for each step (each decode step, where prompts have steps of their own); beside: prompts that attention
+    replicas compute side by side, and beside_own with the own one; fitting: prompts that the steps of one have room
+    for; each: share of a step of all replicas that a prompt takes; even: how evenly replicas share prompts, at most 1.
+    """
+
+    arriving: Numeric
+    decoding: Numeric
+    chunks: Numeric
+    full: Numeric
+    holding: Numeric
+    beside: Numeric
+    beside_own: Numeric
+    fitting: Numeric
+    each: Numeric
+    even: Numeric
+
+    @property
+    def together(self) -> Numeric:
+        """Prompts, or what chunks are of one, in a step that holds some."""
+        return named(self.arriving / self.holding, "together", "prompts in a step that holds some")
+
+
+@dataclass(frozen=True)
 class Shared:
     """Times that requests in flight share [s].
 
     step: a decode step of those that decode; share: what one prompt adds to the steps of the others; alone: a prompt by
-    itself in a step; request: front end of one request (HTTP, tokeniser); mixes: prompts and decodes share steps.
+    itself in a step; request: front end of one request (HTTP, tokeniser); mixes: prompts and decodes share steps;
+    turning: how requests go through these steps, None where nobody worked it out.
     """
 
     step: Time
@@ -78,6 +107,7 @@ class Shared:
     alone: Time
     request: float
     mixes: bool
+    turning: Rotation | None = None
 
 
 def slots(predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math.inf) -> Numeric:
@@ -91,30 +121,6 @@ def slots(predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math
     limit = rows if isinstance(most, float) and most == math.inf else minimum(rows, most)
     found = where(fits, minimum(maximum(room, 1.0), limit), 0.0)
     return named(found, "slots", "sequences that the cache and the engine's limit allow at once")
-
-
-@dataclass(frozen=True)
-class Rotation:
-    """How the requests in flight go through the steps of the engine, counted in steps.
-
-    arriving: prompts of others that begin in a step; decoding: sequences that decode on the fullest attention replica;
-    chunks: steps that a prompt takes; full: share of the room for prompts that is used; holding: steps that hold
-    prompts, for each step (each decode step, where prompts have steps of their own); beside: prompts that attention
-    replicas compute side by side; fitting: prompts that the steps of one have room for.
-    """
-
-    arriving: Numeric
-    decoding: Numeric
-    chunks: Numeric
-    full: Numeric
-    holding: Numeric
-    beside: Numeric
-    fitting: Numeric
-
-    @property
-    def together(self) -> Numeric:
-        """Prompts, or what chunks are of one, in a step that holds some."""
-        return named(self.arriving / self.holding, "together", "prompts in a step that holds some")
 
 
 def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
@@ -145,13 +151,14 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     beside = side_by_side(arriving * chunks, replicas)
     if replicas > 1:  # where prompts queue, every replica has its own
         beside = 1.0 / ((1.0 - full * full) / beside + full * full / replicas)
-    if costs.mixes:
-        holding = maximum(1.0 - exp(-arriving * chunks), full)
-    else:
-        some = where(load.osl > 1.0, _steps_of_prompts(arriving, ratio), 1.0 - exp(-arriving))
-        holding = maximum(some, arriving * sizes / replicas)
+    pieces = arriving * chunks
+    some = 1.0 - exp(-pieces) if costs.mixes else _steps_of_prompts(arriving, ratio)
+    some = where(load.osl > 1.0, some, pieces / (1.0 + pieces))  # without a decode step each step holds the own prompt
+    holding = maximum(some, full if costs.mixes else arriving * sizes / replicas)
     holding = named(holding, "holding", "steps that hold prompts, for each step")
-    return Rotation(arriving, decoding, chunks, full, holding, beside, fitting)
+    own = side_by_side(1.0 + arriving, replicas)
+    each = chunks / (fitting * replicas)
+    return Rotation(arriving, decoding, chunks, full, holding, beside, own, fitting, each, beside / replicas)
 
 
 def _steps_of_prompts(arriving: Numeric, ratio: Numeric) -> Numeric:
@@ -188,7 +195,8 @@ def shared_times(predictor: Predictor, load: InFlight) -> Shared:
     alone = plan.time(lone_prompt(load, 1.0 / plan.deployment.dp)).total.named("alone", "the prompt by itself")
     ratio: Numeric = 0.0 if load.in_step else alone.expected / step.expected
     share = prefill_share(predictor, load, ratio).named("s", "what one prompt adds to the steps of the others")
-    return Shared(step, share, alone, plan.costs.request, plan.costs.mixes)
+    turning = rotation(predictor, load, ratio)
+    return Shared(step, share, alone, plan.costs.request, plan.costs.mixes, turning)
 
 
 def _apart(predictor: Predictor, load: InFlight, together: Numeric, beside: Numeric) -> Time:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rooflinekit.model.types.numeric import Numeric, absolute, maximum, minimum, repeat, where
 
-__all__ = ["root"]
+__all__ = ["Roots", "root"]
 
 _ROUNDS = 200
 
@@ -68,3 +68,28 @@ def _interpolated(a: _Point, b: _Point, c: _Point) -> Numeric:
 def _not_0(value: Numeric) -> Numeric:
     """A divisor; where it is 0 the quotient is not used."""
     return where(value == 0.0, 1.0, value)
+
+
+_NEAR = 1e-6  # relative: distance at which a slope is taken
+
+
+class Roots:
+    """The roots that one calculation finds, for the same in symbols, which move with what they are made of."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[float, float, float, float]] = []
+
+    def record(self, excess: Callable[[Numeric], Numeric], low: Numeric, high: Numeric, settled: float) -> Numeric:
+        """Search, and keep the root with its interval and the slope there."""
+        at = float(root(excess, low, high, settled))
+        run = _NEAR * at
+        slope = 0.0 if at in (low, high) else (float(excess(at + run)) - float(excess(at - run))) / (2.0 * run)
+        self._found.append((at, slope, float(low), float(high)))
+        return at
+
+    def again(self, excess: Callable[[Numeric], Numeric], low: Numeric, high: Numeric, settled: float) -> Numeric:
+        """The next of them: n − f(n)/f', a step of Newton's method from where f is 0; an end of the interval stays."""
+        at, slope, first, _ = self._found.pop(0)
+        if slope == 0.0:
+            return low if at == first else high
+        return at - excess(at) / slope

@@ -101,7 +101,7 @@ class Program:
             def known(running: Any) -> Shared:
                 ends: Any = iter(call(times, [running, isl, osl, speed], len(_SHARED) * len(ENDS)))
                 step, share, alone = (Time(*islice(ends, len(ENDS))) for _ in _SHARED)
-                return replace(mixing[0], step=step, share=share, alone=alone)
+                return replace(mixing[0], step=step, share=share, alone=alone, turning=None)
 
             traffic = replace(question.traffic, isl=isl, osl=osl)
             asked = {"rate": load} if question.users is None else {"users": load}
