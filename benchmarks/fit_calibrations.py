@@ -26,8 +26,7 @@ import numpy as np
 import pandas as pd
 from kernel_errors import coverage_lines, covered, errors, medians, sampled
 
-from rooflinekit.evidence.kernel_fit.calibrate import calibrate_family, predict
-from rooflinekit.evidence.kernel_fit.fit import Prior, fit_form
+from rooflinekit.evidence.kernel_fit.calibrate import Prior, calibrate_family, fit_form, predict
 from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_kernel_tables
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, Measured
 from rooflinekit.model.timing.calibrated import BORROWED, FamilyFit, Regimes

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from rooflinekit.evidence.kernel_fit.calibrate import calibrate_family
-from rooflinekit.evidence.kernel_fit.fit import Prior
+from rooflinekit.evidence.kernel_fit.calibrate import Prior, calibrate_family
 from rooflinekit.evidence.kernel_fit.groups import kernel_groups, read_kernel_tables
 from rooflinekit.model.types.hardware import System
 from rooflinekit.report.table import aligned

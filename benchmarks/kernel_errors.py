@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from rooflinekit.evidence.kernel_fit.calibrate import REGIMES, Fitted, regime_of
-from rooflinekit.evidence.kernel_fit.fit import fit_form, form_time
+from rooflinekit.evidence.kernel_fit.calibrate import REGIMES, Fitted, fit_form, form_time, regime_of
 from rooflinekit.evidence.kernel_fit.groups import Group
 from rooflinekit.evidence.kernel_fit.tables import Measured
 from rooflinekit.model.roofline import roofline_bound

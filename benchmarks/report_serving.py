@@ -16,8 +16,9 @@ from pathlib import Path
 
 import fit_engines
 import pandas as pd
+from fit_load_ends import covered, reliability
 from report_page import Block, insert, markdown, percent, table, web
-from report_serving_text import EXPLAINED, LOADS, METHOD, RULES
+from report_serving_text import EXPLAINED, INTERVALS, LOADS, METHOD, RULES
 from serving_errors import WAYS, errors, predicted_rows, under_load
 
 from rooflinekit.version import __version__
@@ -33,6 +34,7 @@ LOADED = {
     ("closed loop, TPOT", "dense"): 0.12, ("closed loop, TPOT", "MoE"): 0.16, ("closed loop, TTFT", "all"): 0.30,
     ("saturated", "all"): 0.15,
 }  # fmt: skip
+COVER = (0.87, 0.93)
 LARGEST, ANSWERED, SPLIT_RATIO = 0.40, 0.98, 1.5
 _SHORT = ("model_out", "source_out", "bound", "textbook", "derated")
 
@@ -45,13 +47,14 @@ class Data:
     league: pd.DataFrame
     coverage: pd.DataFrame
     loaded: pd.DataFrame
+    reliability: pd.DataFrame
     unanswered: dict[str, int]
 
     @classmethod
     def of(cls, rows: pd.DataFrame, unanswered: Counter[str]) -> Data:
-        rows = rows.assign(gpus=(rows[["tp", "pp", "ep", "dp"]].astype(float) > 1).any(axis=1).map(_several))
+        rows = covered(rows).assign(gpus=(rows[["tp", "pp", "ep", "dp"]].astype(float) > 1).any(axis=1).map(_several))
         league = pd.concat([_league(rows, by) for by in PARTS])
-        return cls(errors(rows), league, _coverage(rows), under_load(rows), dict(unanswered))
+        return cls(errors(rows), league, _coverage(rows), under_load(rows), reliability(rows), dict(unanswered))
 
     def medians(self, kind: str, tier: str) -> pd.Series:
         own = self.groups[(self.groups["kind"] == kind) & (self.groups["tier"] == tier)]
@@ -80,8 +83,7 @@ def _league(rows: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def _coverage(rows: pd.DataFrame) -> pd.DataFrame:
-    inside = (rows["value"] >= rows["low"]) & (rows["value"] <= rows["high"])
-    known = rows.assign(inside=inside)[rows["model_out"].notna()]
+    known = rows.assign(inside=rows["model_out_inside"])[rows["model_out"].notna()]
     found = []
     for by in ("engine", "gpus"):
         grouped = known.assign(part=known[by]).groupby(["kind", "tier", "part"])["inside"]
@@ -174,6 +176,26 @@ def coverage(data: Data) -> Block:
     return table(["rows", "tier", "", "in 90 %", "number"], rows)
 
 
+def reliability_table(data: Data) -> Block:
+    rows = [
+        [line.kind, line.engine, f"{line.rows:,}", percent(line.steps_inside), percent(line.model_out_inside),
+         percent(line.source_out_inside)]
+        for line in data.reliability.itertuples()
+    ]  # fmt: skip
+    return table(["rows", "engine", "number", "steps' intervals", "model left out", "source left out"], rows)
+
+
+def reliability_targets(data: Data) -> list[Block]:
+    said = []
+    for line in data.reliability[data.reliability["engine"] == "all"].itertuples():
+        words = ", ".join(
+            f"{NAMES[way]} {percent(share)} ({_met(COVER[0] <= share <= COVER[1])})"
+            for way, share in (("model_out", line.model_out_inside), ("source_out", line.source_out_inside))
+        )
+        said.append(Block("li", f"{line.kind} (target {100 * COVER[0]:.0f} to {100 * COVER[1]:.0f} %): {words}."))
+    return said
+
+
 def worst(data: Data, least: float = 0.25) -> list[Block]:
     """Groups above a quarter, each with its reason or without one."""
     over = data.groups[data.groups["model_out"] > least].sort_values(["kind", "model_out"], ascending=[True, False])
@@ -207,13 +229,18 @@ def page(data: Data) -> list[Block]:
               Block("p", "Median over groups of the median |predicted / measured − 1|."), overview(data),
               Block("p", RULES), Block("h2", "Targets for static rows of tier A"), *targets(data)]  # fmt: skip
     blocks += [Block("h2", "Under load"), Block("p", LOADS), under_load_table(data), *under_load_targets(data)]
+    blocks += [Block("h2", "Intervals under load"), Block("p", INTERVALS), reliability_table(data)]
+    blocks += reliability_targets(data)
     blocks += [Block("h2", "Worst groups"), Block("p", "Groups above 25 % with the model left out."), *worst(data)]
     for reason, count in data.unanswered.items():
         blocks.append(Block("li", f"**{count} rows not answered**: {reason}."))
     for kind, tier in data.kinds():
         found = league(data, kind, tier)
         blocks += [Block("h2", f"{kind[0].upper()}{kind[1:]}, tier {tier}"), *found] if found else []
-    note = "Share of the rows inside the 90 % interval of the prediction with the model left out, pooled over rows."
+    note = (
+        "Share of the rows inside the 90 % interval of the prediction with the model left out, under load with factors "
+        "that have not seen it either, pooled over rows."
+    )
     blocks += [Block("h2", "Coverage of the 90 % intervals"), Block("p", note), coverage(data)]
     return [*blocks, Block("h2", "Every group"), every_group(data), Block("p", f"rooflinekit {__version__}")]
 
@@ -244,6 +271,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     data.groups.to_csv(folder / "accuracy-serving.csv", index=False, float_format="%.4g")
     data.loaded.to_csv(folder / "accuracy-serving-loaded.csv", index=False, float_format="%.4g")
+    data.reliability.to_csv(folder / "accuracy-serving-intervals.csv", index=False, float_format="%.4g")
     data.league.to_csv(folder / "accuracy-serving-league.csv", index=False, float_format="%.4g")
     blocks = page(data)
     (arguments.out / "accuracy-serving.md").write_text(markdown(blocks), encoding="utf-8")

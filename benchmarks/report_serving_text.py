@@ -24,6 +24,15 @@ LOADS = (
     "costs to those of all engines was chosen with models left out; nothing else was."
 )
 
+INTERVALS = (
+    "Share of rows inside the 90 % interval. Waits err more than steps do, so the ends of intervals under load are "
+    "moved by factors for each engine: of TTFT and TPOT in closed loops, and of both where every request waits for a "
+    "place (benchmarks/fit_load_ends.py; the factors stand in the engines' profiles). They are conformal quantiles of "
+    "rows whose model the engine costs had not seen. Tested: costs, factors and the level of the quantiles without the "
+    "row's model, or without its source. Nothing but closed loops and offline queues was measured: open loops take the "
+    "factors of closed ones."
+)
+
 RULES = (
     f"Textbook: a prompt takes 2·P FLOP a token at MFU {100 * MFU:.0f} %, a step reads all weights and the cache at "
     f"MBU {100 * MBU:.0f} % ([the counts](https://kipp.ly/transformer-inference-arithmetic/), "

@@ -9,7 +9,7 @@ interval is that of the prediction with the model left out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from rooflinekit.evidence.accuracy_serving import (
     served_groups,
 )
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.types.engine import LoadEnds
 from rooflinekit.model.types.model import MixtureOfExperts
 
 WAYS = ("model_out", "gpu_out", "source_out", "shipped", "simulated", "bound", "textbook", "derated")
@@ -38,13 +39,25 @@ _FEW = 5  # rows; smaller groups of a source and an accelerator are merged
 
 def predicted_rows(paths: list[Path], fitted: fit_engines.Rows) -> tuple[pd.DataFrame, Counter[str]]:
     """All rows with a column for each way, and why rows could not be answered."""
+    rows, unanswered = unseen_rows(paths, fitted)
+    played = pd.concat([pd.Series(own, group.table.index) for group, own in _played(paths)])
+    simple = pd.concat([_simple(group) for group in _groups(paths, "none", Counter())])
+    return rows.assign(simulated=played).join(simple), unanswered
+
+
+def _played(paths: list[Path]) -> Iterator[tuple[ServedGroup, np.ndarray]]:
+    groups = _groups(paths, None, Counter())
+    return zip(groups, simulated(groups), strict=True)
+
+
+def unseen_rows(paths: list[Path], fitted: fit_engines.Rows) -> tuple[pd.DataFrame, Counter[str]]:
+    """All rows predicted as shipped, and by fits that have not seen the row's model, accelerator or source.
+
+    Intervals of the latter are those of the steps, before the factors of loads (benchmarks/fit_load_ends.py).
+    """
     unseen = {way: _folds(fitted, key) for way, key in _FOLDS.items()}
     unanswered: Counter[str] = Counter()
-    groups = _groups(paths, None, unanswered)
-    played = simulated(groups)
-    parts = [_ours(group, unseen, unanswered).assign(simulated=own) for group, own in zip(groups, played, strict=True)]
-    simple = [_simple(group) for group in _groups(paths, "none", Counter())]
-    rows = pd.concat(parts).join(pd.concat(simple))
+    rows = pd.concat([_ours(group, unseen, unanswered) for group in _groups(paths, None, unanswered)])
     closed = rows["metric"].map(_KINDS).fillna("closed loop, other")
     return rows.assign(kind=rows["load"].where(rows["load"] != "concurrency", closed)), unanswered
 
@@ -70,16 +83,14 @@ def _ours(
     table = group.table.assign(shipped=shipped.value, engine_range=fit_engines.engine_range(group))
     table["calibration"] = group.resolved.plan.calibration.name
     table["experts"] = "MoE" if any(isinstance(layer.ffn, MixtureOfExperts) for layer in layers) else "dense"
-    table["reason"] = shipped.reason
+    table["reason"], table["engine"] = shipped.reason, group.resolved.plan.deployment.engine
     for way, key in _FOLDS.items():
-        table[way] = np.nan
+        table[[way, f"{way}_low", f"{way}_high"]] = np.nan
         for name, own in table.groupby(key):
             fits = unseen[way].get(str(name), unseen[way][""])
             part = _with(replace(group, table=group.table.loc[own.index]), fits)
-            table.loc[own.index, way] = part.value
-            if way == "model_out":
-                table.loc[own.index, "low"] = part.low
-                table.loc[own.index, "high"] = part.high
+            for column, values in ((way, part.value), (f"{way}_low", part.low), (f"{way}_high", part.high)):
+                table.loc[own.index, column] = values
     return table
 
 
@@ -87,9 +98,8 @@ def _with(group: ServedGroup, fits: dict[str, np.ndarray]) -> ServedPrediction:
     """A group under the costs of a fit; a launch without a graph, and the interval, stay."""
     plan = group.resolved.plan
     costs = fit_engines.costs_of(fits, fit_engines.engine_range(group))
-    engine = replace(
-        plan.engine, costs=replace(plan.engine.costs, **dict(zip(fit_engines.COSTS, map(float, costs), strict=True)))
-    )
+    changed = replace(plan.engine.costs, **dict(zip(fit_engines.COSTS, map(float, costs), strict=True)))
+    engine = replace(plan.engine, costs=changed, loaded=LoadEnds())
     predictor = Predictor(replace(plan, engine=engine), group.resolved.predictor.memory)
     return predict_group(replace(group, resolved=replace(group.resolved, predictor=predictor)))
 
@@ -102,16 +112,14 @@ def _simple(group: ServedGroup) -> pd.DataFrame:
 
 
 def errors(rows: pd.DataFrame, by: list[str] | None = None) -> pd.DataFrame:
-    """Median error of each way by group; a group under 5 rows joins the others of its source and accelerator.
+    """Median error of each way, and cover, by group; one under 5 rows joins the others of its source and accelerator.
 
     `by`: columns that part the groups further.
     """
     key = [*GROUP, *(by or [])]
     parts = {f"e_{way}": (rows[way] / rows["value"] - 1.0).abs() for way in WAYS}
     table = rows.assign(**parts, bias=rows["model_out"] / rows["value"] - 1.0)
-    table["inside"] = ((rows["value"] >= rows["low"]) & (rows["value"] <= rows["high"])).where(
-        rows["model_out"].notna()
-    )
+    table["inside"] = rows["model_out_inside"]
     small = table.groupby(key)["value"].transform("size") < _FEW
     table.loc[small, ["model", "metric"]] = "*"
     found = table.groupby(key)

@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.evidence.accuracy import kernel_accuracy
-from rooflinekit.evidence.kernel_fit.calibrate import build_calibration
-from rooflinekit.evidence.kernel_fit.fit import form_time
+from rooflinekit.evidence.kernel_fit.calibrate import build_calibration, form_time
 from rooflinekit.evidence.kernel_fit.groups import fit_key, kernel_groups
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, measured_rows
 from rooflinekit.model.roofline import time_kernel

@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rooflinekit.evidence.kernel_fit.calibrate import calibrate_family, predict
+from rooflinekit.evidence.kernel_fit.calibrate import Prior, calibrate_family, fit_form, form_time, predict
 from rooflinekit.evidence.kernel_fit.correction import fit_surface
-from rooflinekit.evidence.kernel_fit.fit import Prior, fit_form, form_time
 from rooflinekit.evidence.kernel_fit.tables import measured_rows, power_law_load
 from rooflinekit.model.timing.calibrated import AXES
 from rooflinekit.model.timing.forms import GemmTime, parameters

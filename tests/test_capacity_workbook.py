@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
+from rooflinekit.estimation.estimator import ask
+from rooflinekit.model.traffic.question import answer_load
 from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.report.workbook import Choices, Planned, write_workbook
+from rooflinekit.specs import load_accelerator
 
 FEW: dict[str, Any] = {"batches": (), "contexts": (), "headrooms": (), "weights": ("own",), "kv": ("own",)}
 CHOICES = Choices(("llama-3.1-8b", "gpt-oss-20b", "deepseek-v2-lite"), ("h100-sxm",), tp=(1, 2), dp=(1, 2),
@@ -135,7 +139,7 @@ class TestCells:
                         continue
                     seen += 1
                     held = cached[cell.coordinate].value
-                    texts = ("Kernels", "Constants", "Results")  # may be empty texts
+                    texts = ("Kernels", "Constants", "Results", "Compare")  # may be empty texts
                     assert held is not None or sheet.title in texts, (sheet.title, cell.coordinate)
                     assert not str(held).startswith("#"), (sheet.title, cell.coordinate, held)
                     assert "#REF" not in cell.value
@@ -278,12 +282,94 @@ def one(model: str, gpu: str, scenario: dict[str, Any]) -> Choices:
     return Choices((model,), (gpu,), **(FEW | {"tp": (1,)} | degrees), **settings, scenario=given)
 
 
+RIVALS = Choices(("llama-3.3-70b",), ("h100-sxm", "h200-sxm", "mi300x"), tp=(2, 4), **FEW)
+COLUMNS = ("gpu", "tp", "memory", "replicas", "gpus", "price", "usd", "million", "rank", "ttft", "tpot", "evidence")
+
+
+def compared(opened: Opened) -> dict[str, dict[str, Any]]:
+    """The rows of the sheet Compare by accelerator."""
+    rows = opened.book["Compare"].iter_rows(min_row=5, max_row=4 + len(RIVALS.gpus), values_only=True)
+    return {str(row[0]): dict(zip(COLUMNS, row, strict=False)) for row in rows}
+
+
+def sized(gpu: str, tp: int, planned: Planned) -> dict[str, Any]:
+    """What Python says of one accelerator at the peak."""
+    question = ask("llama-3.3-70b", gpu, {"tp": tp, "rate": 1e-3, "isl": planned.isl, "osl": planned.osl})
+    assert question.load is not None
+    knee = float(answer_load(question.resolved.predictor, question.load).loaded.knee)
+    peak = planned.users * planned.requests_per_hour / 3600.0 * planned.peak
+    replicas = math.ceil(peak / ((1.0 - planned.headroom) * knee))
+    times = answer_load(question.resolved.predictor, replace(question.load, rate=peak / replicas)).times
+    return {"replicas": replicas, "gpus": replicas * tp, "ttft": 1e3 * times.ttft(0.95), "tpot": 1e3 * times.tpot(0.95)}
+
+
+DEMAND = Planned(users=20_000, prices={"h200-sxm": 3.0})
+
+
+@pytest.fixture(scope="module")
+def rivals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("rivals") / "plan.xlsx"
+    write_workbook(made, RIVALS, DEMAND)
+    return made
+
+
+class TestComparison:
+    """A row each accelerator, on the split that takes the fewest; live but for P95, which says when it is stale."""
+
+    def test_it_opens_at_a_deployment_that_fits(self, rivals: Path) -> None:
+        """Two H100 hold the weights and one short request, and not the batch."""
+        opened = Opened(rivals, values=True)
+        keys = {"tp": opened.value("in_tp"), "batch": opened.value("in_batch"), "isl": 1024, "osl": 256}
+        assert opened.value("out_status") == opened.value("out_fleet_status") == "FITS"
+        assert rk.estimate("llama-3.3-70b", opened.value("in_gpu"), **keys).memory.fits
+        assert not rk.estimate("llama-3.3-70b", "h100-sxm", **keys | {"tp": 2}, allow_oom=True).memory.fits
+
+    def test_machinery_is_hidden_and_what_is_read_is_not(self, rivals: Path) -> None:
+        shown = {sheet.title: sheet.sheet_state == "visible" for sheet in Opened(rivals, values=True).book}
+        assert [name for name, visible in shown.items() if visible][:3] == ["Inputs", "Compare", "Results"]
+        assert not any(shown[name] for name in ("Points", "Times", "Load", "Constants", "Deployments", "Surfaces"))
+
+    def test_each_accelerator_has_its_row(self, rivals: Path) -> None:
+        for gpu, row in compared(Opened(rivals, values=True)).items():
+            wanted = sized(gpu, row["tp"], DEMAND)
+            assert {name: row[name] for name in wanted} == pytest.approx(wanted, rel=1e-9), gpu
+            others = [sized(gpu, tp, DEMAND)["gpus"] for tp in RIVALS.tp if (gpu, tp) != ("h100-sxm", 2)]
+            assert row["gpus"] == min(others), gpu
+            quote = load_accelerator(gpu).value.price
+            assert quote is not None
+            price = DEMAND.prices.get(gpu, quote.usd_per_hour)
+            tokens = 20_000 * 12.0 * (1024 + 256) / 1e6
+            assert (row["price"], row["usd"]) == (price, pytest.approx(price * row["gpus"]))
+            assert row["million"] == pytest.approx(row["usd"] / tokens)
+
+    def test_what_was_never_measured_wins_nothing(self, rivals: Path) -> None:
+        rows = compared(Opened(rivals, values=True))
+        for gpu, row in rows.items():
+            assert row["evidence"] == rk.estimate("llama-3.3-70b", gpu, tp=row["tp"], allow_oom=True).evidence
+        assert rows["mi300x"]["evidence"] == "fitted elsewhere"
+        assert rows["mi300x"]["rank"] == "not ranked"
+        measured = [row for row in rows.values() if row["evidence"] == "measured"]
+        assert [row["rank"] for row in measured].count("least") == 1
+        assert min(measured, key=lambda row: row["million"])["rank"] == "least"
+
+    @pytest.mark.skipif(SOFFICE is None, reason="LibreOffice (soffice) is not installed")
+    def test_it_is_live(self, rivals: Path, tmp_path: Path) -> None:
+        other = replace(DEMAND, users=50_000, osl=128)
+        opened = recalculated([rivals], [{"users": 50_000, "osl": 128}], tmp_path)[0]
+        for gpu, row in compared(opened).items():
+            wanted = sized(gpu, row["tp"], other)
+            assert (row["replicas"], row["gpus"]) == (wanted["replicas"], wanted["gpus"]), gpu
+            assert (row["ttft"], row["tpot"]) == ("n/a", "n/a"), "P95 was that of other inputs"
+
+
 class TestRefusals:
     def test_unknown_names_and_empty_lists(self, tmp_path: Path) -> None:
         with pytest.raises(UnknownNameError, match=r"llama-3\.1-8b"):
             write_workbook(tmp_path / "a.xlsx", Choices(models=("lama-3.1-8b",)), Planned())
         with pytest.raises(InputError, match="at least one of gpus"):
             write_workbook(tmp_path / "a.xlsx", Choices(gpus=()), Planned())
+        with pytest.raises(InputError, match=r"cached"):
+            write_workbook(tmp_path / "a.xlsx", Choices(("llama-3.1-8b",), ("h100-sxm",), (1,)), Planned(cached=1024))
         with pytest.raises(InputError, match=r"Headroom must be from 0 to 0.95"):
             write_workbook(tmp_path / "a.xlsx", Choices(("llama-3.1-8b",), ("h100-sxm",), (1,)), Planned(headroom=1.0))
         assert list(tmp_path.iterdir()) == []

@@ -313,6 +313,22 @@ def test_no_value_in_a_known_file_makes_a_traceback(tmp_path_factory, data, know
         assert plain_text(document_of(found))
 
 
+def test_an_overloaded_run_is_json_and_says_so(tmp_path):
+    """More requests than can be served: TTFT has no end, which JSON has no number for."""
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(VLLM | {"request_rate": 5000.0, "max_concurrency": None}), encoding="utf-8")
+    words = ["compare", str(path), "--gpu", "h100-sxm", "--tp", "1", "--format"]
+    ran = CliRunner().invoke(app, [*words, "json"])
+    assert ran.exit_code == 0, ran.stderr
+    (run,) = json.loads(ran.stdout, parse_constant=pytest.fail)["runs"]
+    assert run["overloaded"]
+    assert run["gap"] is None
+    first, later = (next(m for m in run["metrics"] if m["metric"] == name) for name in ("ttft_ms", "tpot_ms"))
+    assert (first["predicted"], first["error"]) == (None, None)
+    assert later["predicted"] > 0
+    assert "without end" in CliRunner().invoke(app, [*words, "table"]).stdout
+
+
 # --- the gap --------------------------------------------------------------------------------------------------------
 
 PARTS = {"step": 8.0, "interference": 1.0, "prefill": 40.0, "queue": 60.0}

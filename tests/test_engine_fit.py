@@ -18,8 +18,7 @@ from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.evidence.benchmark_runs import Given, LoadPoint, predict_load
 from rooflinekit.evidence.compare import compare
 from rooflinekit.evidence.engine_fit import fit_engine
-from rooflinekit.evidence.engine_fit.parameters import MOST, REACH, Parameter
-from rooflinekit.evidence.engine_fit.solve import Linear, Rows, solve
+from rooflinekit.evidence.engine_fit.posterior import MOST, REACH, Linear, Parameter, Rows, solve
 from rooflinekit.evidence.measured import Facts, is_benchmark
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import time_kernel

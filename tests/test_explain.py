@@ -149,6 +149,43 @@ def test_any_deployment_at_any_state(**drawn: Any) -> None:
         assert found.value == pytest.approx(said(case.answer, metric), rel=EXACT)
 
 
+@pytest.mark.parametrize(
+    ("model", "metric", "scenario", "symbol", "value"),
+    [
+        ("llama3-8b", "kv", {}, "block", 16.0),  # vLLM's
+        ("llama3-8b", "kv", {"block_size": 32}, "block", 32.0),
+        ("gpt-oss-20b", "kv", {"isl": 3000}, "cap", 128.0),
+        ("gpt-oss-20b", "decode", {"isl": 3000, "osl": 9}, "w", 128.0),
+        ("llama3-8b", "prefill.attention", {"kv_policy": "window:512"}, "w", 512.0),
+        ("llama-4-scout", "prefill.flops", {"tp": 8, "isl": 9000}, "u", 8192.0),
+        ("llama3-8b", "prefill.host", {"isl": 20_000, "allow_oom": True}, "budget", 8192.0),
+        ("mixtral-8x7b", "decode", {"tp": 2}, "missed", 0.75),
+    ],
+)
+def test_sizes_that_someone_chose_have_lines_of_their_own(
+    model: str, metric: str, scenario: dict[str, Any], symbol: str, value: float
+) -> None:
+    lines = [node for node in checked(make(model, scenario), metric).root.walk() if node.symbol == symbol]
+    assert value in {line.value for line in lines}
+    for line in (line for line in lines if line.value == value):
+        assert line.source is not None and not line.formula
+        assert line.source.text != "a constant here"
+
+
+def test_a_line_has_one_title_and_what_adds_nothing_has_none() -> None:
+    for model, scenario in DEPLOYMENTS:
+        case = make(model, scenario)
+        for metric in ("tpot", "prefill", "memory"):
+            root = derive(case, metric).root
+            titles = {node.title for node in root.walk()}
+            for title in titles:  # as "a decode step of all that run: mean time of an output token"
+                assert not [other for other in titles if other != title and f": {other}" in title], title
+            for node in root.walk():
+                added = node.formula.split(" + ") if "(" not in node.formula else []
+                zero = {child.symbol for child in node.children if not child.value}
+                assert len(added) == 1 or not zero & set(added), (node.formula, zero)
+
+
 @pytest.mark.parametrize("model", ["llama3-8b", "deepseek-v2-lite"])
 def test_kernels_that_a_deployment_slows_down(model: str) -> None:
     """Costs that come from a deployment's own benchmark files, and grouped heads that are read again."""

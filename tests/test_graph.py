@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.graph import BranchError, Graph, Pool, trace
+from rooflinekit.model.graph.javascript import Library, array, call
 from rooflinekit.model.graph.merge import Merge
 from rooflinekit.model.graph.python import compiled
 from rooflinekit.model.graph.table import Table
-from rooflinekit.model.graph.templates import Library, array, call
 from rooflinekit.model.graph.trace import flat
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop

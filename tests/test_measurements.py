@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
 from rooflinekit.evidence.accuracy import kernel_accuracy
-from rooflinekit.evidence.kernel_fit.fit import form_time
+from rooflinekit.evidence.kernel_fit.calibrate import form_time
 from rooflinekit.evidence.kernel_fit.tables import measured_rows
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.timing.forms import GemmTime, PlainTime

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
@@ -22,7 +22,7 @@ from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import Attention, DenseFFN, Layer, Mamba2, Model, WeightFormats
 from rooflinekit.model.types.units import MIB
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.specs.engines import load_engine
+from rooflinekit.specs.engines import load_engine, split_version
 
 GIB = 2**30
 
@@ -400,3 +400,66 @@ def test_pages_round_the_context_up():
     assert rk.kv_cache_bytes("llama-3-8b", 17, block=16) == 32 * 131_072
     assert rk.kv_cache_bytes("llama-3-8b", 32, block=16) == 32 * 131_072
     assert rk.kv_cache_bytes("llama-3-8b", 10, "fp8") == 10 * 65_536
+
+
+class TestSmallAccelerators:
+    @pytest.mark.parametrize(
+        ("gpu", "model"), [("t4", "opt-125m"), ("v100-pcie-16gb", "opt-125m"), ("tpu-v5e", "qwen3-0.6b")]
+    )
+    @pytest.mark.parametrize("tp", [1, 2, 4])
+    def test_a_small_model_fits_16_gb_with_the_defaults(self, gpu, model, tp):
+        assert memory_of(model, gpu=gpu, tp=tp).fits
+
+    def test_the_context_shrinks_with_the_cores_and_the_communicator_with_the_links(self):
+        found = {name: memory_of("opt-125m", gpu=name, tp=2).context_bytes / GIB for name in ("t4", "l4", "h100-sxm")}
+        one = {name: memory_of("opt-125m", gpu=name).context_bytes / GIB for name in found}
+        assert found["h100-sxm"] == pytest.approx(1.53)  # as measured there
+        assert one["h100-sxm"] == pytest.approx(0.51)
+        assert one["l4"] == pytest.approx(22.05 - 21.76, abs=0.01)  # free memory of an L4 before it joins others
+        assert found["l4"] - one["l4"] == pytest.approx(0.13)  # and behind
+        assert one["t4"] < one["l4"] < one["h100-sxm"]
+
+    def test_a_larger_accelerator_takes_what_was_measured(self):
+        assert memory_of("opt-125m", gpu="b200-sxm", tp=2).context_bytes == pytest.approx(1.53 * GIB)
+
+
+@pytest.mark.parametrize(("gpu", "fraction", "better"), [("l40s", 0.99, 0.98), ("h100-sxm", 0.2, 0.23)])
+def test_a_refusal_offers_the_nearest_memory_fraction_that_fits(gpu, fraction, better):
+    with pytest.raises(rk.DoesNotFitError, match=rf"would fit: --memory-fraction {better},? "):
+        rk.estimate("llama-3-8b", gpu, memory_fraction=fraction)
+    assert rk.estimate("llama-3-8b", gpu, memory_fraction=better).memory.fits
+
+
+_ENGINES = ("vllm", "sglang", "trtllm", "gpt-fast", "ideal", "vllm@0.6", "vllm@0.8.1", "trtllm@0.12")
+_CACHES = (
+    "llama-3-8b",
+    "gemma-3-27b",
+    "deepseek-v3",
+    "llama-4-scout",
+    "falcon-mamba-7b",
+    "gpt-oss-20b",
+    "jamba-v0.1",
+)
+
+
+@pytest.mark.parametrize("engine", _ENGINES)
+@given(st.data())
+def test_the_largest_batch_fits_and_one_more_does_not(engine, data):
+    choose = {"model": _CACHES, "gpu": ("h100-sxm", "a100-sxm-80gb", "b200-sxm", "l40s"), "tp": (1, 2, 4, 8),
+              "dp": (1, 2), "fraction": (None, 0.6, 0.95), "budget": (None, 512, 16_384),
+              "rows": (None, 16, 2000)}  # fmt: skip
+    at = {name: data.draw(st.sampled_from(values), label=name) for name, values in choose.items()}
+    told = EngineSettings(memory_fraction=at["fraction"], token_budget=at["budget"], max_num_seqs=at["rows"])
+    system = System.of(load_accelerator(at["gpu"]).value)
+    name, version = split_version(engine)
+    deployment = Deployment(tp=at["tp"], dp=at["dp"], engine=name, engine_version=version, settings=told)
+    try:
+        plan = make_plan(load_model(at["model"]).value, deployment, system, None, load_engine(engine))
+    except rk.InputError:
+        assume(False)
+    memory = make_memory_model(plan)
+    new = float(data.draw(st.integers(1, 40_000), label="prompt"))
+    context = new + data.draw(st.integers(1, 4_000), label="output")
+    most = float(memory.evaluate(1.0, context, new).max_batch)
+    assert most == 0 or memory.evaluate(most, context, new).fits
+    assert not memory.evaluate(most + 1.0, context, new).fits

@@ -242,7 +242,8 @@ def test_arrays_of_loads_are_the_loads_one_by_one():
 
 SPLITS = [("llama-3-8b", "h100-sxm", {}), ("llama-3-70b", "h100-sxm", {"tp": 4}), ("llama-3-8b", "l40s", {}),
           ("mixtral-8x7b", "mi300x", {}), ("gpt-oss-120b", "h100-sxm", {}),
-          ("llama-3-8b", "h100-sxm", {"engine": "sglang"}), ("deepseek-v3", "h200-sxm", {"dp": 8, "ep": 8})]  # fmt: skip
+          ("llama-3-8b", "h100-sxm", {"engine": "sglang"}),
+          ("deepseek-v3", "h200-sxm", {"dp": 8, "ep": 8})]  # fmt: skip
 PREDICTORS = [
     resolve(model, gpu, read_deployment(split), level).predictor
     for model, gpu, split in SPLITS
@@ -286,4 +287,5 @@ def test_loads_are_conserved_and_monotone(rows):
                     assert float(loaded.rate) * seconds <= predictor.plan.deployment.dp * 1.02
         for time in ("ttft", "tpot"):
             few, many = (float(getattr(loaded, time).expected) for loaded in (light, heavy))
-            assert few <= many * 1.01 or osl == 1.0  # kernels jump where one more token begins another tile
+            slack = 1.01 if time == "tpot" else 1.03  # kernels jump where one more token begins another tile
+            assert few <= many * slack or osl == 1.0

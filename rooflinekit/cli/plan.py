@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import command
+from rooflinekit.cli.guard import INTERRUPTED
 from rooflinekit.cli.output import Output
 from rooflinekit.cli.progress import counting
 from rooflinekit.estimation.options import part_of
@@ -38,14 +39,18 @@ def plan(
     model: str, *, to: Output, gpu: Sequence[str] = ("h100-sxm",), slo: Sequence[str] = (),
     subject_to: str | None = None, ttft: float | None = None, tpot: float | None = None, max: str | None = None,
     find: str | None = None, **asked: Any,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """From traffic, objectives and prices to the cheapest deployments; or the largest load of one deployment."""
     to.check()
     if max is None and find is None:
         _refuse(part_of(asked, _STATIC) | ({"subject_to": subject_to} if subject_to else {}), "needs --max or --find")
     static = max in ("batch", "context") or find == "bandwidth"
+    if "clean" in asked and "trace" not in asked:
+        raise InputError("--clean is about the rows of a trace; add --trace, or leave it out")
     objectives = _objectives(slo, subject_to, {"ttft": ttft, "tpot": tpot}, static)
-    to.show(_answered(model, list(gpu), objectives, (max, find), asked))
+    answer = _answered(model, list(gpu), objectives, (max, find), asked)
+    to.show(answer)
+    return INTERRUPTED if getattr(answer, "interrupted", False) else 0
 
 
 def _answered(

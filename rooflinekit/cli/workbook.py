@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import command
 from rooflinekit.cli.output import Output, emit
-from rooflinekit.decision.economics.price import price_among
+from rooflinekit.decision.economics.price import price_among, priced_names
 from rooflinekit.estimation.scenario import Layout, Prefix, Requests, Speculation, Workbook, Written
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs import load_accelerator
@@ -51,16 +51,21 @@ def workbook(*, to: Output, **said: Any) -> None:
     """Write a capacity workbook (.xlsx) whose formulas are live: results, sweeps, fleet and cost."""
     from rooflinekit.report.workbook import Choices, Planned, write_workbook
 
-    to.check()
     out = to.out or Path("workbook.xlsx")
+    to._replace(out=out).check()
     offered, starts = ({told[key]: said.pop(key) for key in told.keys() & said.keys()} for told in (_OFFERED, _STARTS))
     lists: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in offered.items()}
     choices = Choices(**lists, scenario=said)
+    if "rate" in starts and starts.keys() & {"users", "requests_per_hour"}:
+        raise InputError("--rate stands in place of --users and --requests; give one or the other")
     for key in ("isl", "osl"):
         if isinstance(tokens := starts.get(key), str):
             raise InputError(f"{key} of a workbook is a number of tokens, not {tokens!r}")
-    if isinstance(price := starts.get("price"), dict):
-        starts["price"] = price_among(price, [load_accelerator(gpu).value for gpu in choices.gpus])
+    if isinstance(price := starts.get("price"), (dict, str)):
+        names = {load_accelerator(gpu).value.name for gpu in choices.gpus}
+        starts["prices"] = priced_names(starts.pop("price"))
+        if not names & starts["prices"].keys():
+            price_among(price, [load_accelerator(gpu).value for gpu in choices.gpus])
     emit(_summary(out, write_workbook(out, choices, Planned(**starts))))
 
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from os import PathLike
 from typing import Any, Unpack
 
-from rooflinekit.estimation.notes import context_notes, format_notes, load_notes, memory_notes, misfit
+from rooflinekit.estimation.notes import format_notes, limit_remarks, load_remarks, memory_remarks, misfit, said
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
 from rooflinekit.estimation.results import Estimate, MemoryResult, SpeculationResult, StepResult, about
 from rooflinekit.estimation.scenario import (
@@ -30,7 +30,7 @@ from rooflinekit.model.timing.forms import parameters
 from rooflinekit.model.traffic.question import LoadQuestion, LoadResult, answer_load, read_load
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import ALL_REDUCE, ENGINES, Deployment
-from rooflinekit.model.types.dtype import Dtype, parse_dtype
+from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.engine import Engine, EngineSettings
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, UnknownNameError
 from rooflinekit.model.types.hardware import Accelerator, Provenance, System, capped
@@ -50,6 +50,7 @@ __all__ = [
     "answer",
     "ask",
     "estimate",
+    "inputs",
     "read_deployment",
     "read_workload",
     "refuse_static",
@@ -148,7 +149,7 @@ def answer(question: Question, allow_oom: bool = False) -> Estimate:
         return under_load(resolved, work, question.load)
     found = _answer(resolved, work)
     if not found.memory.fits and not allow_oom:
-        raise DoesNotFitError(misfit(resolved.predictor, work, found))
+        raise DoesNotFitError(misfit(resolved.predictor, work))
     return found
 
 
@@ -293,6 +294,7 @@ def under_load(resolved: Resolved, work: Workload, question: LoadQuestion) -> Es
         key: [float(t.low) * 1e3, float(t.high) * 1e3] for key, t in times.items() if load.stable or t is loaded.tpot
     }
     rate = min(load.rate, load.knee_rate) * float(work.osl)
+    unsteady = load_remarks(load.stable, load.rate, load.knee_rate, question.users, load.slots)
     return replace(
         static,
         ttft_ms=float(loaded.ttft.expected) * 1e3 if load.stable else None,
@@ -307,7 +309,7 @@ def under_load(resolved: Resolved, work: Workload, question: LoadQuestion) -> Es
         memory=MemoryResult.of(found.memory(predictor)),
         load=load,
         inputs=static.inputs | {"concurrency": question.users, "rate": question.rate},
-        warnings=(*load_notes(load, question), *resolved.warnings, *context_notes(plan, work)),
+        warnings=(*said(unsteady), *resolved.warnings, *said(limit_remarks(plan, work))),
     )
 
 
@@ -315,12 +317,12 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
     predictor, plan = resolved.predictor, resolved.plan
     point = predictor.evaluate(work)
     accelerator, calibration = plan.system.accelerator, plan.calibration
-    ttft, tpot = point.ttft, point.tpot
+    ttft, tpot, need, have = point.ttft, point.tpot, point.memory.needed_bytes, point.memory.available_bytes
     rate = float(point.output_rate(work.batch, work.osl))
     times = {"ttft_ms": ttft, "tpot_ms": tpot}
     return Estimate(
         **about(plan),
-        inputs=_inputs(plan, work),
+        inputs=inputs(plan, work),
         ttft_ms=float(ttft.expected) * 1e3,
         tpot_ms=float(tpot.expected) * 1e3,
         e2e_ms=float(point.e2e(work.osl)) * 1e3,
@@ -335,38 +337,32 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
         speculation=SpeculationResult.of(predictor, work),
         load=None,
         provenance=_provenance(plan),
-        warnings=(*resolved.warnings, *context_notes(plan, work), *memory_notes(point.memory)),
+        warnings=(*resolved.warnings, *said(limit_remarks(plan, work)), *said(memory_remarks(need, have))),
     )
 
 
-def _inputs(plan: Plan, work: Workload) -> dict[str, Any]:
+def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
     """Every input as it was understood: counts, degrees, and the formats after defaults."""
-    precision, deployment = plan.precision, plan.deployment
-    counts = {"batch": work.batch, "isl": work.isl, "osl": work.osl, "cached": work.cached}
-    blocks: Dtype = getattr(precision.formats, plan.model.matrices[-1])
+    precision, deployment, settings = plan.precision, plan.deployment, plan.deployment.settings
+
+    def asked(*keys: str) -> dict[str, Any]:
+        return {key: getattr(deployment, key) for key in keys}
+
     return {
-        **{key: int(float(value)) for key, value in counts.items()},
+        **{key: int(float(getattr(work, key))) for key in ("batch", "isl", "osl", "cached")},
         "context": float(work.decode_context) if work.context is None else int(float(work.context)),
-        "concurrency": None,
-        "rate": None,
-        **{key: getattr(deployment, key) for key in DEGREES},
-        "gpus": deployment.gpus,
-        "system": deployment.system,
-        "sequence_parallel": deployment.sequence_parallel,
-        "all_reduce": deployment.all_reduce,
+        **dict.fromkeys(("concurrency", "rate")),
+        **asked(*DEGREES, "gpus", "system", "sequence_parallel", "all_reduce"),
         "dispatch": None if deployment.dispatch is None else deployment.dispatch.value,
-        "redundant_experts": deployment.redundant_experts,
-        "skew": deployment.skew,
-        "power_cap": deployment.power_cap,
-        "weights": blocks.value,
+        **asked("redundant_experts", "skew", "power_cap"),
+        "weights": getattr(precision.formats, plan.model.matrices[-1]).value,
         "attention_weights": precision.formats.attention.value,
         "lm_head": precision.formats.lm_head.value,
         "activations": (precision.inputs or precision.stream).value,
         "kv": precision.kv.value,
         "kv_policy": str(deployment.kv_policy),
-        "engine": deployment.engine,
-        "engine_version": deployment.engine_version,
-        **{key: getattr(deployment.settings, key) for key in SETTING_KEYS},
+        **asked("engine", "engine_version"),
+        **{key: getattr(settings, key) for key in SETTING_KEYS},
     }
 
 

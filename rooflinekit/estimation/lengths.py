@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING
+
+from typing_extensions import override
 
 from rooflinekit.estimation.spelling import at_least, read_phrase
 from rooflinekit.model.types.errors import InputError, SpecError, WorkloadError
@@ -36,38 +39,62 @@ MOST_TOKENS = 10_000_000
 """No prompt or output is longer: the longest context that any known model claims is 10 million tokens."""
 
 _NORMAL = NormalDist()
-_NAMES = ("fixed", "uniform", "lognormal", "empirical")
+_NAMES: Mapping[str, Mapping[str, float | None]] = {
+    "lognormal": {"mean": None, "cv": None, "max": MOST_TOKENS}, "fixed": {}, "uniform": {}, "empirical": {},
+}  # fmt: skip
 _RANGE = re.compile(r"uniform:\s*(\d+)\s*-\s*(\d+)\s*", re.IGNORECASE)
 
 
+class Length:
+    """A distribution of whole tokens: two moments, quantiles and samples."""
+
+    def moment(self, order: int) -> float:
+        """E[X^order] of order 1 or 2."""
+        raise NotImplementedError
+
+    def quantile(self, share: float) -> float:
+        """Smallest length that `share` of the requests do not exceed [tokens]."""
+        raise NotImplementedError
+
+    def sample(self, rng: Generator, count: int) -> list[int]:
+        """Draw lengths."""
+        raise NotImplementedError
+
+    @cached_property
+    def mean(self) -> float:
+        """First moment [tokens]."""
+        return self.moment(1)
+
+    @cached_property
+    def second_moment(self) -> float:
+        """E[X²] [tokens²]."""
+        return self.moment(2)
+
+
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(Length):
     """Every length the same."""
 
     tokens: int
 
-    @property
-    def mean(self) -> float:
-        """First moment [tokens]."""
-        return float(self.tokens)
+    @override
+    def moment(self, order: int) -> float:
+        return float(self.tokens) ** order
 
-    @property
-    def second_moment(self) -> float:
-        """E[X²] [tokens²]."""
-        return float(self.tokens) ** 2
-
+    @override
     def quantile(self, share: float) -> float:
-        """The length that `share` of the requests do not exceed [tokens]."""
         return float(self.tokens)
 
+    @override
     def sample(self, rng: Generator, count: int) -> list[int]:
-        """Draw lengths."""
         return [self.tokens] * count
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Length):
     """Whole numbers from `low` to `high`, both included, all equally likely (the range option of benchmark clients).
+
+    The variance of n equally likely whole numbers in a row is (n² − 1)/12.
 
     >>> Uniform(1, 6).mean, Uniform(1, 6).second_moment  # a die: 91 / 6
     (3.5, 15.166666666666666)
@@ -76,34 +103,28 @@ class Uniform:
     low: int
     high: int
 
-    @property
-    def mean(self) -> float:
-        """(a + b) / 2 [tokens]."""
-        return (self.low + self.high) / 2
+    @override
+    def moment(self, order: int) -> float:
+        mean = (self.low + self.high) / 2
+        return mean if order == 1 else ((self.high - self.low + 1) ** 2 - 1) / 12 + mean**2
 
-    @property
-    def second_moment(self) -> float:
-        """Variance ((b − a + 1)² − 1) / 12, plus the squared mean [tokens²]."""
-        return ((self.high - self.low + 1) ** 2 - 1) / 12 + self.mean**2
-
+    @override
     def quantile(self, share: float) -> float:
-        """Smallest length with at least `share` of the requests at or below it [tokens]."""
-        count = self.high - self.low + 1
-        return float(self.low + max(math.ceil(share * count), 1) - 1)
+        return float(self.low + max(math.ceil(share * (self.high - self.low + 1)), 1) - 1)
 
+    @override
     def sample(self, rng: Generator, count: int) -> list[int]:
-        """Draw lengths."""
         drawn: list[int] = rng.integers(self.low, self.high + 1, count).tolist()
         return drawn
 
 
 @dataclass(frozen=True)
-class LogNormal:
+class LogNormal(Length):
     """Log-normal with this mean and coefficient of variation before it is cut off at `most`.
 
     The moments are those of the continuous law, its tail heaped on `most`; samples are rounded to whole tokens, at
     least one. With σ² = ln(1 + cv²), µ = ln(mean) − σ²/2, d = (ln most − µ)/σ (Aitchison and Brown 1957):
-    E[min(X, m)^k] = E[X^k]·Φ(d − kσ) + m^k·(1 − Φ(d)).
+    E[min(X, m)^k] = E[X^k]·Φ(d − kσ) + m^k·(1 − Φ(d)); the quantile is exp(µ + σ·z).
 
     >>> free = LogNormal(1000.0, 0.8)
     >>> round(free.mean), round(free.quantile(0.5)), round(free.quantile(0.99))  # median = mean / √(1 + cv²)
@@ -122,38 +143,29 @@ class LogNormal:
         mu = math.log(self.given_mean) - sigma**2 / 2
         return mu, sigma, (math.log(self.most) - mu) / sigma
 
-    def _moment(self, order: int) -> float:
+    @override
+    def moment(self, order: int) -> float:
         mu, sigma, cut = self._shape
         whole = math.exp(order * mu + (order * sigma) ** 2 / 2)
         return whole * _NORMAL.cdf(cut - order * sigma) + float(self.most) ** order * _NORMAL.cdf(-cut)
 
-    @property
-    def mean(self) -> float:
-        """First moment [tokens]."""
-        return self._moment(1)
-
-    @property
-    def second_moment(self) -> float:
-        """E[X²] [tokens²]."""
-        return self._moment(2)
-
+    @override
     def quantile(self, share: float) -> float:
-        """exp(µ + σ·z), at most `most` [tokens]."""
         mu, sigma, cut = self._shape
         if share <= 0.0:
             return 1.0
         z = cut if share >= 1.0 else min(_NORMAL.inv_cdf(share), cut)
         return max(math.exp(mu + sigma * z), 1.0)
 
+    @override
     def sample(self, rng: Generator, count: int) -> list[int]:
-        """Draw lengths."""
         mu, sigma, _ = self._shape
         drawn: list[int] = (rng.lognormal(mu, sigma, count) + 0.5).clip(1, self.most).astype(int).tolist()
         return drawn
 
 
 @dataclass(frozen=True)
-class Empirical:
+class Empirical(Length):
     """Lengths that were seen, each as likely as it was frequent.
 
     >>> seen = Empirical.of([5, 1, 5, 9])
@@ -170,41 +182,28 @@ class Empirical:
 
         Raises WorkloadError if there are none.
         """
-        counts: dict[int, int] = {}
-        for length in lengths:
-            counts[length] = counts.get(length, 0) + 1
+        counts = sorted(Counter(lengths).items())
         if not counts:
             raise WorkloadError("an empirical distribution needs at least one length")
-        tokens = tuple(sorted(counts))
-        return cls(tokens, tuple(accumulate(counts[length] for length in tokens)))
+        tokens, times = zip(*counts, strict=True)
+        return cls(tokens, tuple(accumulate(times)))
 
-    def _moment(self, order: int) -> float:
-        before = (0, *self.upto[:-1])
-        counts = (last - first for first, last in zip(before, self.upto, strict=True))
+    @override
+    def moment(self, order: int) -> float:
+        counts = (last - first for first, last in pairwise((0, *self.upto)))
         return sum(float(length) ** order * n for length, n in zip(self.tokens, counts, strict=True)) / self.upto[-1]
 
-    @cached_property
-    def mean(self) -> float:
-        """First moment [tokens]."""
-        return self._moment(1)
-
-    @cached_property
-    def second_moment(self) -> float:
-        """E[X²] [tokens²]."""
-        return self._moment(2)
-
+    @override
     def quantile(self, share: float) -> float:
-        """Smallest length with at least `share` of those seen at or below it [tokens]."""
-        rank = min(max(math.ceil(share * self.upto[-1]), 1), self.upto[-1])
-        return float(self.tokens[bisect_left(self.upto, rank)])
+        return float(self._ranked(min(max(math.ceil(share * self.upto[-1]), 1), self.upto[-1])))
 
+    @override
     def sample(self, rng: Generator, count: int) -> list[int]:
-        """Draw lengths, with replacement."""
         ranks: list[int] = rng.integers(1, self.upto[-1] + 1, count).tolist()
-        return [self.tokens[bisect_left(self.upto, rank)] for rank in ranks]
+        return list(map(self._ranked, ranks))
 
-
-Length = Fixed | Uniform | LogNormal | Empirical
+    def _ranked(self, rank: int) -> int:
+        return self.tokens[bisect_left(self.upto, rank)]
 
 
 def cv(length: Length) -> float:
@@ -237,11 +236,11 @@ def parse_length(text: str) -> Length:
         if low > high:
             raise WorkloadError(f"{text!r} runs backwards; write uniform:{high}-{low}")
         return Uniform(low, high)
-    phrase = read_phrase(word, "length", _NAMES)
-    if phrase.name != "lognormal":
+    if word.partition(":")[0].strip().lower() in _NAMES.keys() - {"lognormal"}:
         raise WorkloadError(f"{text!r} is not a length; write it like '1024' or 'uniform:100-200'")
-    mean, spread, most = phrase.number("mean"), phrase.positive("cv"), phrase.count("max", MOST_TOKENS)
-    phrase.done()
+    _, given = read_phrase(word, "length", _NAMES)
+    mean, spread = given["mean"], at_least(given["cv"], 0, "cv")
+    most = int(at_least(given["max"], 1, "max", whole=True))
     if not 1 <= mean <= most <= MOST_TOKENS:
         raise WorkloadError(f"{text!r}: needs 1 <= mean <= max <= {MOST_TOKENS:,} tokens")
     return LogNormal(mean, spread, most)

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any
 
-from rooflinekit.estimation.results import Estimate
-from rooflinekit.model.memory.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import time_step
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.timing.calibrated import Calibration
-from rooflinekit.model.traffic.question import LoadQuestion, LoadResult
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
+from rooflinekit.model.types.numeric import Numeric, where
 from rooflinekit.model.types.units import GB
 from rooflinekit.model.types.workload import Workload
 
-__all__ = ["context_notes", "format_notes", "load_notes", "memory_notes", "misfit", "unstable_note", "waiting_note"]
+__all__ = ["Remark", "format_notes", "limit_remarks", "load_remarks", "memory_remarks", "misfit", "said"]
 
 _BLOCK, _WHOLE_BLOCKS = 128, ("vllm", "sglang")  # rows and columns that share a scale; engines that do not cut them
 _SAMPLE, _KEYS = 64.0, 4096.0  # batch and context at which number formats are compared
@@ -55,7 +56,7 @@ def format_notes(plan: Plan) -> list[str]:
         f"no measured {family} kernels in {formats}: the efficiency of another format stands in, its interval widened"
         for family, formats in absent
     ]
-    return [*notes, *_slow_formats(plan), *_slow_caches(plan, plan.calibration)]
+    return [*notes, *_slow_formats(plan, plan.calibration)]
 
 
 def _arithmetic(kernel: Kernel) -> str:
@@ -86,115 +87,145 @@ def _cut_blocks(plan: Plan) -> Iterable[str]:
             )
 
 
-def _slow_formats(plan: Plan) -> Iterable[str]:
-    """Say where the measured kernels of a narrow format are slower than 16-bit ones would be: an untuned kernel."""
-    narrow = [k for k in plan.kernels(Batch.decode(_SAMPLE, 8.0)) if not k.dtype.is_wide]
-    for family, dtype in dict.fromkeys((kernel.family, kernel.dtype) for kernel in narrow):
-        own = [kernel for kernel in narrow if (kernel.family, kernel.dtype) == (family, dtype)]
-        stream = plan.precision.stream
-        wide = [replace(k, dtype=stream, weight_bytes=k.weight_bytes * stream.bytes / dtype.bytes) for k in own]
-        slow, fast = (time_step(kernels, plan.system, plan.calibration).expected for kernels in (own, wide))
-        if slow > _SLOW * fast:
+def _slow_formats(plan: Plan, calibration: Calibration) -> Iterator[str]:
+    """Say where the measured kernels of a narrow format are slower than 16-bit ones would be: an untuned kernel.
+
+    Of decode attention, where they are slower on a narrow cache than on a 16-bit one, which holds more bytes.
+    """
+    stream = plan.precision.stream
+
+    def slowdown(own: list[Kernel], **wide: Callable[[Kernel], Any]) -> float:
+        others = [replace(k, **{key: change(k) for key, change in wide.items()}) for k in own]
+        slow, fast = (time_step(kernels, plan.system, calibration).expected for kernels in (own, others))
+        return float(slow / fast)
+
+    kernels = [k for k in plan.kernels(Batch.decode(_SAMPLE, 8.0)) if not k.dtype.is_wide]
+    for family, dtype in dict.fromkeys((k.family, k.dtype) for k in kernels):
+        more = stream.bytes / dtype.bytes
+        own = [k for k in kernels if (k.family, k.dtype) == (family, dtype)]
+        times = slowdown(own, dtype=lambda _: stream, weight_bytes=partial(_more, "weight_bytes", more))
+        if times > _SLOW:
             yield (
                 f"the measured {dtype} {family} kernels of {plan.deployment.engine} are slower than {stream} ones "
-                f"({float(slow / fast):.1f}x at batch {_SAMPLE:.0f}): probably a kernel without tuned settings"
+                f"({times:.1f}x at batch {_SAMPLE:.0f}): probably a kernel without tuned settings"
             )
-
-
-def _slow_caches(plan: Plan, calibration: Calibration) -> Iterable[str]:
-    """Say where measured decode attention is slower on a narrow cache than on a 16-bit one, which holds more bytes."""
-    stream = plan.precision.stream
     kernels = [k for k in plan.kernels(Batch.decode(_SAMPLE, _KEYS)) if k.family in ("attention_decode", "mla_decode")]
     for family, cache in dict.fromkeys((k.family, k.variant) for k in kernels):
-        own = [kernel for kernel in kernels if (kernel.family, kernel.variant) == (family, cache)]
-        narrow = parse_dtype(cache)
-        if narrow.is_wide:
-            continue
-        more = stream.bytes / narrow.bytes
-        wide = [replace(k, variant=stream.value, kv_read_bytes=k.kv_read_bytes * more) for k in own]
-        slow, fast = (time_step(timed, plan.system, calibration).expected for timed in (own, wide))
-        if slow > _SLOW * fast:
+        more = stream.bytes / parse_dtype(cache).bytes
+        own = [k for k in kernels if (k.family, k.variant) == (family, cache)]
+        reads: Any = {"variant": lambda _: stream.value, "kv_read_bytes": partial(_more, "kv_read_bytes", more)}
+        times = 0.0 if parse_dtype(cache).is_wide else slowdown(own, **reads)
+        if times > _SLOW:
             yield (
-                f"{family} with a cache in {cache} takes {float(slow / fast):.1f}x as long as in {stream} (batch "
+                f"{family} with a cache in {cache} takes {times:.1f}x as long as in {stream} (batch "
                 f"{_SAMPLE:.0f}, {_KEYS:.0f} keys), as measured ({calibration.fit(own[0]).source}); a newer engine "
                 "may have a better kernel"
             )
 
 
-def load_notes(load: LoadResult, question: LoadQuestion) -> Iterable[str]:
-    """Say that the load cannot be sustained, or that users wait for a slot."""
-    if not load.stable:
-        yield unstable_note(load.rate, load.knee_rate)
-    if question.users is not None and question.users > load.slots:
-        yield waiting_note(load.slots, float(question.users))
+def _more(size: str, times: float, kernel: Kernel) -> Any:
+    return times * getattr(kernel, size)
 
 
-def unstable_note(rate: float, knee: float) -> str:
-    """More requests arrive than are served [1/s]."""
+@dataclass(frozen=True)
+class Remark:
+    """What is said of a workload where it holds, made of a few of its numbers; of rows at once, they are arrays."""
+
+    holds: Any
+    say: Callable[..., str]
+    facts: tuple[Any, ...] = ()
+
+
+def said(remarks: Iterable[Remark]) -> Iterator[str]:
+    """The remarks that hold of one workload, as sentences."""
+    return (remark.say(*map(float, remark.facts)) for remark in remarks if remark.holds)
+
+
+def load_remarks(
+    stable: Numeric, rate: Numeric, knee: Numeric, users: Numeric | None, slots: Numeric
+) -> Iterator[Remark]:
+    """That the load cannot be sustained, or that users wait for a slot."""
+    yield Remark(stable == 0.0, _unstable, (rate, knee))
+    if users is not None:
+        yield Remark(users > slots, _waiting, (slots, users))
+
+
+def _unstable(rate: float, knee: float) -> str:
     return (
         f"UNSTABLE: {rate:g} requests/s arrive and at most {knee:.3g} can be served; the queue "
         "grows without end, and TPOT is that of the full deployment"
     )
 
 
-def waiting_note(slots: float, users: float) -> str:
-    """More users than run at once."""
+def _waiting(slots: float, users: float) -> str:
     return f"{slots:.0f} of {users:.0f} requests run at a time; the others wait for a slot"
 
 
-def context_notes(plan: Plan, work: Workload) -> Iterable[str]:
-    """Say which limits the sequences exceed."""
-    model, settings, longest = plan.model, plan.deployment.settings, int(float(work.longest_context))
-    if model.max_context is not None and longest > model.max_context:
-        yield f"{longest} tokens exceed {model.name}'s maximum context of {model.max_context}"
-    if work.osl == 1:
-        yield "osl 1 has no second token: TPOT is the step that would follow"
-    if settings.max_model_len is not None and longest > settings.max_model_len:
-        yield f"{longest} tokens exceed max_model_len {settings.max_model_len}: the engine would refuse them"
-    if settings.max_num_seqs is not None and float(work.batch) > settings.max_num_seqs * plan.deployment.dp:
-        yield f"max_num_seqs {settings.max_num_seqs} would run a batch of {int(float(work.batch))} in turns"
+def limit_remarks(plan: Plan, work: Workload) -> Iterator[Remark]:
+    """Which limits the sequences exceed."""
+    model, settings, longest = plan.model, plan.deployment.settings, work.longest_context
+    if (limit := model.max_context) is not None:
+        words = f"tokens exceed {model.name}'s maximum context of {limit}"
+        yield Remark(longest > limit, lambda tokens: f"{int(tokens)} {words}", (longest,))
+    yield Remark(work.osl == 1.0, lambda: "osl 1 has no second token: TPOT is the step that would follow")
+    if (admitted := settings.max_model_len) is not None:
+        refused = f"tokens exceed max_model_len {admitted}: the engine would refuse them"
+        yield Remark(longest > admitted, lambda tokens: f"{int(tokens)} {refused}", (longest,))
+    if (most := settings.max_num_seqs) is not None:
+        turns = f"max_num_seqs {most} would run a batch of"
+        yield Remark(
+            work.batch > most * plan.deployment.dp, lambda batch: f"{turns} {int(batch)} in turns", (work.batch,)
+        )
 
 
-def memory_notes(memory: Memory) -> Iterable[str]:
-    """Say by how much it does not fit."""
-    if not memory.fits:
-        yield f"does not fit: {_over(memory)}"
+def memory_remarks(need: Numeric, have: Numeric) -> Iterator[Remark]:
+    """By how much it does not fit [B]."""
+    sizes = (_tenths(need / GB), _tenths(have / GB), _tenths((need - have) / GB))
+    yield Remark(need > have, lambda *sizes: f"does not fit: {_over(*sizes)}", sizes)
 
 
-def _over(memory: Memory) -> str:
-    need, have = float(memory.needed_bytes), float(memory.available_bytes)
-    return (
-        f"needs {need / GB:.1f} GB per accelerator and has {have / GB:.1f} GB, {(need - have) / GB:.1f} GB too little"
-    )
+def _tenths(value: Any) -> Any:
+    """One digit behind the point, so that like rows share a sentence; what is too large for one keeps them all."""
+    if isinstance(value, float):
+        return round(value, 1)
+    return where(value < 1e12, value.round(1), value)
 
 
-def misfit(predictor: Predictor, work: Workload, answer: Estimate) -> str:
+def _over(need: float, have: float, more: float) -> str:
+    return f"needs {need:.1f} GB per accelerator and has {have:.1f} GB, {more:.1f} GB too little"
+
+
+def misfit(predictor: Predictor, work: Workload) -> str:
     """The sentence that refuses a deployment, with what would make it fit."""
-    memory = predictor.evaluate(work).memory
-    remedies = list(_remedies(predictor, work, answer))
+    memory, plan = predictor.evaluate(work).memory, predictor.plan
+    reason = "".join(said(memory_remarks(memory.needed_bytes, memory.available_bytes)))
+    remedies = ", or ".join(_remedies(predictor, work, int(memory.max_batch)))
     advice = (
-        f"; would fit: {', or '.join(remedies)}" if remedies else "; no tp, smaller batch or 8-bit weights would fit"
+        f"would fit: {remedies}" if remedies else "no memory fraction, tp, smaller batch or 8-bit weights would fit"
     )
-    return (
-        f"{answer.model} on {answer.gpu} does not fit: {_over(memory)}{advice} (--allow-oom prints the numbers anyway)"
-    )
+    name = f"{plan.model.name} on {plan.system.accelerator.name}"
+    return f"{name} {reason}; {advice} (--allow-oom prints the numbers anyway)"
 
 
-def _remedies(predictor: Predictor, work: Workload, answer: Estimate) -> Iterable[str]:
-    """Changes of one thing that would make it fit, each checked."""
-    if answer.memory.max_batch >= 1:
-        yield f"--batch {answer.memory.max_batch}"
-    plan = predictor.plan
-    changes = [("tp", tp) for tp in range(plan.deployment.tp + 1, plan.system.domain_size + 1)]
-    fitting = [
-        f"--{key} {value}" for key, value in changes if _fits(predictor, replace(plan.deployment, tp=value), work)
-    ]
-    yield from fitting[:1]
-    if plan.precision.formats.ffn.is_wide:
-        for name in ("fp8", "int8", "int4"):
-            if _fits(predictor, replace(plan.deployment, weights=parse_dtype(name)), work):
-                yield f"--weights {name}"
-                return
+def _remedies(predictor: Predictor, work: Workload, batch: int) -> Iterator[str]:
+    """Changes of one thing that would make it fit, each checked: the least of each kind."""
+    plan, deployment, rule = predictor.plan, predictor.plan.deployment, predictor.memory
+    if batch >= 1:
+        yield f"--batch {batch}"
+    shares = sorted((percent / 100 for percent in range(5, 100)), key=lambda share: abs(share - rule.fraction))
+    for share in shares if rule.rule.budget != "none" else ():
+        shared = replace(rule, fraction=share)
+        if shared.evaluate(work.batch, work.longest_context, work.isl - work.cached).fits:
+            yield f"--memory-fraction {share:g}"
+            break
+    narrower = ("fp8", "int8", "int4") if plan.precision.formats.ffn.is_wide else ()
+    changes: dict[str, Iterable[Any]] = {
+        "tp": range(deployment.tp + 1, plan.system.domain_size + 1),
+        "weights": map(parse_dtype, narrower),
+    }
+    for key, values in changes.items():
+        fitting = (value for value in values if _fits(predictor, replace(deployment, **{key: value}), work))
+        yield from (f"--{key} {value}" for value in islice(fitting, 1))
 
 
 def _fits(predictor: Predictor, deployment: Deployment, work: Workload) -> bool:

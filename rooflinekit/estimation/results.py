@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from functools import reduce
 from typing import Any
 
@@ -45,20 +47,21 @@ class KernelResult:
     @classmethod
     def of(cls, timed: KernelTime) -> KernelResult:
         """Read the scalars of one timed kernel."""
-        kernel, n = timed.kernel, timed.kernel.count
-        traffic = float(kernel.bytes)
+        kernel, n, traffic = timed.kernel, timed.kernel.count, float(timed.kernel.bytes)
+        work = {key: n * float(getattr(kernel, key)) for key in _WORK}
+        intensity = float(kernel.flops) / traffic if traffic else None
         return cls(
-            kernel.name, kernel.family, n, kernel.dtype.value,
-            n * float(kernel.flops), n * float(kernel.weight_bytes), n * float(kernel.kv_read_bytes),
-            n * float(kernel.kv_write_bytes), n * float(kernel.activation_bytes), n * float(kernel.network_bytes),
-            float(kernel.flops) / traffic if traffic else None,
-            float(timed.expected) * 1e6, float(timed.bound) * 1e6, regime(timed),
+            kernel.name, kernel.family, n, kernel.dtype.value, **work, intensity=intensity,
+            time_us=float(timed.expected) * 1e6, bound_us=float(timed.bound) * 1e6, bound=regime(timed),
         )  # fmt: skip
 
     @property
     def bytes(self) -> float:
         """Memory traffic of all launches."""
         return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes + self.activation_bytes
+
+
+_WORK = ("flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes", "network_bytes")
 
 
 def time_by_cause(timed: KernelTime) -> dict[str, Numeric]:
@@ -155,15 +158,13 @@ class MemoryResult:
     @classmethod
     def of(cls, memory: Memory) -> MemoryResult:
         """Read the scalars."""
-        longest = float(memory.max_context)
-        return cls(
-            bool(memory.fits), float(memory.capacity_bytes), float(memory.weight_bytes), float(memory.kv_bytes),
-            float(memory.activation_bytes), float(memory.overhead_bytes), float(memory.total_bytes),
-            int(memory.max_batch), None if longest == float("inf") else int(longest), memory.kv_bytes_per_token,
-            memory.context_bytes, memory.non_torch_bytes, memory.graph_bytes,
-            float(memory.kv_pool_bytes), int(memory.kv_pool_tokens), int(memory.kv_blocks),
-            float(memory.max_concurrency), float(memory.needed_bytes), float(memory.available_bytes),
-        )  # fmt: skip
+        values = {each.name: _PLAIN[str(each.type)](getattr(memory, each.name)) for each in fields(cls)}
+        return cls(**values)
+
+
+_PLAIN: Mapping[str, Callable[[Any], Any]] = {
+    "bool": bool, "int": int, "float": float, "int | None": lambda size: None if math.isinf(size) else int(size),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,17 +240,13 @@ class Estimate(DeploymentAnswer):
             row |= {f"{time}_ms": getattr(self, f"{time}_ms"), f"{time}_low_ms": low, f"{time}_high_ms": high}
             row[f"{time}_bound_ms"] = self.bound[f"{time}_ms"]
         row |= {name: getattr(self, name) for name in ("e2e_ms", "output_tok_s", "output_tok_s_per_gpu")}
-        row |= {"output_tok_s_per_user": self.output_tok_s_per_user, **asdict(self.memory), **self._draft_columns()}
+        row |= {"output_tok_s_per_user": self.output_tok_s_per_user, **asdict(self.memory)}
+        row |= {key: getattr(self.speculation, key, None)
+                for key in ("draft", "draft_tokens", "acceptance", "tokens_per_pass")}  # fmt: skip
+        if self.speculation is not None:
+            row["acceptance"] = ",".join(f"{rate:g}" for rate in self.speculation.acceptance)
         made = {"calibration_hash": self.calibration["hash"] if self.calibration else "", "version": self.version}
         return row | {"level": self.level, "evidence": self.evidence, **made, "warnings": "; ".join(self.warnings)}
-
-    def _draft_columns(self) -> dict[str, Any]:
-        drafted = self.speculation
-        if drafted is None:
-            return dict.fromkeys(("draft", "draft_tokens", "acceptance", "tokens_per_pass"))
-        rates = ",".join(f"{rate:g}" for rate in drafted.acceptance)
-        row = {"draft": drafted.draft, "draft_tokens": drafted.draft_tokens, "acceptance": rates}
-        return row | {"tokens_per_pass": drafted.tokens_per_pass}
 
     def to_rows(self) -> list[dict[str, Any]]:
         """Every kernel of prefill and decode, one row each, with a `step` column."""

@@ -3,73 +3,50 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from rooflinekit.model.types.errors import WorkloadError, nearest
 
-__all__ = ["Phrase", "at_least", "read_phrase"]
+__all__ = ["at_least", "read_phrase"]
 
 
-class Phrase:
-    """A name and its numbers, taken one by one; `done` refuses what nobody took."""
+def read_phrase(text: str, kind: str, known: Mapping[str, Mapping[str, float | None]]) -> tuple[str, dict[str, float]]:
+    """Split `name:key=value,…`; `known` are the names, each with its keys and their defaults (None: must be given).
 
-    def __init__(self, text: str, name: str, values: Mapping[str, str]) -> None:
-        self.text, self.name = text, name
-        self._values = dict(values)
-        self._asked: list[str] = []
+    >>> read_phrase("gamma:rate=4", "arrival process", {"gamma": {"rate": None, "cv": 1.0}})
+    ('gamma', {'rate': 4.0, 'cv': 1.0})
 
-    def number(self, key: str, default: float | None = None) -> float:
-        """The number of a key.
-
-        Raises WorkloadError if it is absent (and has no default) or is no finite number.
-        """
-        self._asked.append(key)
-        if key not in self._values:
-            if default is None:
-                raise WorkloadError(f"{self.text!r} lacks {key}; write it like '{self.name}:{key}=…'")
-            return default
-        word = self._values.pop(key)
-        value = _float(word)
-        if value is None:
-            raise WorkloadError(f"{self.text!r}: {key} must be a number, not {word!r}")
-        return value
-
-    def positive(self, key: str) -> float:
-        """The number of a key, above 0."""
-        return at_least(self.number(key), 0, key)
-
-    def count(self, key: str, default: int | None = None) -> int:
-        """The whole number of a key: at least 1, or its default."""
-        value = self.number(key, default)
-        return int(value) if value == default else int(at_least(value, 1, key, whole=True))
-
-    def done(self) -> None:
-        """Refuse keys that mean nothing here."""
-        for key in self._values:
-            hint = ", ".join(nearest(key, self._asked) or self._asked)
-            raise WorkloadError(f"{self.text!r}: {self.name} takes no {key!r}; nearest: {hint}")
-
-
-def read_phrase(text: str, kind: str, names: Collection[str]) -> Phrase:
-    """Split `name:key=value,…`.
-
-    >>> phrase = read_phrase("gamma:rate=4,cv=2", "arrival process", ("poisson", "gamma"))
-    >>> phrase.name, phrase.number("rate"), phrase.number("cv")
-    ('gamma', 4.0, 2.0)
-
-    Raises WorkloadError for a name that is not in `names`, a part without '=', or a repeated key.
+    Raises WorkloadError for an unknown name or key, a missing or repeated one, and a value that is no finite number.
     """
     name, _, rest = text.strip().partition(":")
     name = name.strip().lower()
-    if name not in names:
-        raise WorkloadError(f"unknown {kind} {name!r}; nearest: {', '.join(nearest(name, names) or sorted(names))}")
-    values: dict[str, str] = {}
+    if name not in known:
+        raise WorkloadError(f"unknown {kind} {name!r}; nearest: {', '.join(nearest(name, known) or sorted(known))}")
+    words: dict[str, str] = {}
     for part in filter(None, map(str.strip, rest.split(","))):
-        key, sign, value = (word.strip() for word in part.partition("="))
-        if not sign or key in values:
+        key, sign, word = (each.strip() for each in part.partition("="))
+        if not sign or key in words:
             raise WorkloadError(f"{text!r}: {part!r} is not a new key=value")
-        values[key] = value
-    return Phrase(text, name, values)
+        words[key] = word
+    values = {}
+    for key, default in known[name].items():
+        if key not in words and default is None:
+            raise WorkloadError(f"{text!r} lacks {key}; write it like '{name}:{key}=…'")
+        values[key] = _number(f"{text!r}: {key}", words[key]) if key in words else float(default or 0.0)
+    for key in words.keys() - values.keys():
+        hint = ", ".join(nearest(key, values) or values)
+        raise WorkloadError(f"{text!r}: {name} takes no {key!r}; nearest: {hint}")
+    return name, values
+
+
+def _number(what: str, word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise WorkloadError(f"{what} must be a number, not {word!r}")
+    return value
 
 
 def at_least(value: float, least: float, name: str, whole: bool = False) -> float:
@@ -83,11 +60,3 @@ def at_least(value: float, least: float, name: str, whole: bool = False) -> floa
         bound = f"{number} at least {least:g}" if least else "a number above 0"
         raise WorkloadError(f"{name} must be {bound}, not {value:g}")
     return value
-
-
-def _float(word: str) -> float | None:
-    try:
-        value = float(word)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

@@ -99,17 +99,17 @@ class Metric:
     metric: str
     statistic: str
     measured: float
-    predicted: float
+    predicted: float | None  #: None where the load is more than can be served: the queue grows without end
 
     @property
-    def error(self) -> float:
+    def error(self) -> float | None:
         """Signed relative error of the prediction."""
-        return self.predicted / self.measured - 1.0
+        return None if self.predicted is None else self.predicted / self.measured - 1.0
 
 
 @dataclass(frozen=True)
 class Run:
-    """One measured run beside its prediction. `gap` is None where TTFT or TPOT was not measured."""
+    """One measured run beside its prediction. `gap` is None where TTFT or TPOT was not measured, or overloaded."""
 
     source: str
     tool: str
@@ -118,12 +118,14 @@ class Run:
     gap: Gap | None
     notes: tuple[str, ...]
     calibration: dict[str, str] | None = None
+    overloaded: bool = False  #: more requests arrive than the prediction can serve
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON of one run."""
         rows = [asdict(metric) | {"error": metric.error} for metric in self.metrics]
         data = {"source": self.source, "tool": self.tool, **asdict(self.facts), "metrics": rows}
         data |= {"gap": self.gap.to_dict() if self.gap else None, "notes": list(self.notes)}
+        data["overloaded"] = self.overloaded
         return data | {"calibration": self.calibration, "version": __version__}
 
 
@@ -181,7 +183,8 @@ def _run(run: Measurement, given: Given, room: int | None) -> Run:
     together = not resolved.plan.costs.mixes and load.rate is None and (load.users or 1) > 1
     if together and posed.facts.osl_cv is None:
         notes.append(_EQUAL)
-    gap = attribute(run, expected, load)
+    overloaded = math.isinf(expected.e2e_ms)
+    gap = None if overloaded else attribute(run, expected, load)
     pairs = (
         ("ttft_ms", *run.ttft.middle, expected.ttft_ms),
         ("tpot_ms", *run.tpot.middle, expected.tpot_ms),
@@ -192,10 +195,15 @@ def _run(run: Measurement, given: Given, room: int | None) -> Run:
         run.source,
         run.tool,
         replace(posed.facts, model=resolved.plan.model.name, gpu=resolved.plan.system.accelerator.name),
-        tuple(Metric(name, part, measured, predicted) for name, part, measured, predicted in pairs if measured),
+        tuple(
+            Metric(name, part, measured, predicted if math.isfinite(predicted) else None)
+            for name, part, measured, predicted in pairs
+            if measured
+        ),
         gap,
         tuple(notes + list(gap.notes if gap else ())),
         about(resolved.plan)["calibration"],
+        overloaded,
     )
 
 

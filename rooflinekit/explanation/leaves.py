@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -125,7 +126,11 @@ class Leaves:
     def operations(self, plan: Plan, counts: Mapping[Operation, int]) -> dict[Operation, Any]:
         """Operations with the sizes of the model as leaves, and how often each is launched."""
         launches = Quantity("n", "launches in the step", "", _PLACE)
-        return {self.told(op, lambda _: _config(plan)): self._fact(n, launches) for op, n in counts.items()}
+
+        def source(name: str) -> str:
+            return "the question" if name == "budget" else _config(plan)
+
+        return {self.told(op, source): self._fact(n, launches) for op, n in counts.items()}
 
     # --- memory ------------------------------------------------------------------------------------------------------
 
@@ -164,7 +169,8 @@ class Leaves:
             counted = self.cache_per_token(plan, layers, deployment.tp, deployment.kv_policy)
             same = len(stage.layout.law.slopes) == 1 and abs(float(counted) - slope) <= 1e-12 * slope
             laid = Quantity("kv", "bytes that a token adds here, as the engine lays them out in blocks", "B", _LAID)
-            slopes.append((cap, counted if same else self._fact(slope, laid)))
+            kept: Any = cap if cap == math.inf else self._fact(cap, Quantity("cap", _KEPT, "", _config(plan)))
+            slopes.append((kept, counted if same else self._fact(slope, laid)))
         law = replace(stage.layout.law, slopes=tuple(slopes))
         return replace(stage, weight_bytes=weights, layout=replace(stage.layout, law=law))
 
@@ -194,6 +200,7 @@ class Leaves:
         return named(law.bytes_per_token, "kv", "bytes that one token adds to the cache", "B")
 
 
+_KEPT = "tokens that layers with a window or chunks keep at most"
 _LAID = "rooflinekit.model.memory.cache.cache_layout; " + RULE
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.explanation.leaves import Leaves
@@ -34,17 +34,17 @@ __all__ = ["METRICS", "TIMELESS", "Case", "Found", "find_metric", "full_name", "
 
 _ASKED = "the question"
 _INPUTS = {
-    "batch": Quantity("batch", "sequences", "", _ASKED),
-    "isl": Quantity("isl", "tokens of a prompt", "", _ASKED),
-    "osl": Quantity("osl", "output tokens", "", _ASKED),
-    "cached": Quantity("cached", "tokens of a prompt that are in the cache", "", _ASKED),
-    "context": Quantity("context", "keys of the decode step", "", _ASKED),
-    "users": Quantity("users", "users of the closed loop", "", _ASKED),
-    "rate": Quantity("rate", "requests a second that arrive", "1/s", _ASKED),
-    "isl_cv": Quantity("isl_cv", "variation of the prompt lengths", "", _ASKED),
-    "osl_cv": Quantity("osl_cv", "variation of the output lengths", "", _ASKED),
-    "arrival_cv": Quantity("arrival_cv", "variation of the gaps between arrivals", "", _ASKED),
-    "requests": Quantity("requests", "requests that each user sends", "", _ASKED),
+    "batch": "sequences",
+    "isl": "tokens of a prompt",
+    "osl": "output tokens",
+    "cached": "tokens of a prompt that are in the cache",
+    "context": "keys of the decode step",
+    "users": "users of the closed loop",
+    "rate": "requests a second that arrive",
+    "isl_cv": "variation of the prompt lengths",
+    "osl_cv": "variation of the output lengths",
+    "arrival_cv": "variation of the gaps between arrivals",
+    "requests": "requests that each user sends",
 }
 
 
@@ -58,12 +58,13 @@ class Case:
     answer: Estimate
 
     @property
-    def held(self) -> tuple[float, float, float]:
+    def held(self) -> tuple[Any, Any, Any]:
         """Sequences, tokens of each and new tokens of a prompt, as the memory of the answer has them."""
-        work = self.work
-        if self.load is None:
-            return float(work.batch), float(work.longest_context), float(work.isl - work.cached)
-        return float(work.batch), float(work.isl) + float(work.osl) / 2.0, float(work.isl)
+        return _held(self.work, self.load)
+
+
+def _held(work: Workload, load: LoadQuestion | None) -> tuple[Any, Any, Any]:
+    return (work.batch, work.longest_context, work.isl - work.cached) if load is None else load.held(work.batch)
 
 
 class Traced:
@@ -71,25 +72,25 @@ class Traced:
 
     def __init__(self, case: Case) -> None:
         self.case = case
+        self.plan: Plan = case.predictor.plan
         self._pool = Pool()
         self.leaves = Leaves(self._pool)
 
-    def _input(self, name: str, value: Any) -> Any:
-        if value is None or value == 0.0 or math.isinf(value):
-            return value
-        self._pool.values[name] = float(value)
-        return self._pool.variable(name, _INPUTS[name])
+    def _inputs(self, of: Any, *names: str) -> dict[str, Any]:
+        """Numbers of the question, as variables."""
+        found = {name: getattr(of, name) for name in names}
+        for name, value in found.items():
+            if value is not None and value != 0.0 and not math.isinf(value):
+                self._pool.values[name] = float(value)
+                quantity = Quantity(name, _INPUTS[name], "1/s" if name == "rate" else "", _ASKED)
+                found[name] = self._pool.variable(name, quantity)
+        return found
 
     def line(self, output: Any, symbol: str, unit: str) -> Symbol:
         """What was traced; a 0 that nothing leads to is a line of its own."""
         if isinstance(output, Symbol):
             return output
         return self._pool.fact(float(output), Quantity(symbol, "nothing of this kind", unit, "no kernel, no number"))
-
-    @cached_property
-    def plan(self) -> Plan:
-        """The plan of the target model as it was resolved."""
-        return self.case.predictor.plan
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -99,18 +100,21 @@ class Traced:
     @cached_property
     def work(self) -> Workload:
         """The workload; under load, as many sequences as run."""
-        work, load = self.case.work, self.case.load
-        sizes = {name: self._input(name, getattr(work, name)) for name in ("isl", "osl", "cached", "context")}
-        running = Quantity("running", "sequences that run, as a whole number", "", FORM)
-        batch: Any = self._input("batch", work.batch)
-        if load is not None:
-            batch = self._pool.fact(float(work.batch), running)
-        return Workload(batch, **sizes)
+        work, running = self.case.work, Quantity("running", "sequences that run, as a whole number", "", FORM)
+        batch: Any = self._pool.fact(float(work.batch), running)
+        if self.case.load is None:
+            batch = self._inputs(work, "batch")["batch"]
+        return Workload(batch, **self._inputs(work, "isl", "osl", "cached", "context"))
 
     @cached_property
     def point(self) -> OperatingPoint:
         """The static batch."""
         return self.predictor.evaluate(self.work)
+
+    @property
+    def times(self) -> OperatingPoint | Loaded:
+        """What has TTFT and TPOT: the static batch, or the load."""
+        return self.point if self.case.load is None else self.loaded
 
     # --- memory ------------------------------------------------------------------------------------------------------
 
@@ -127,13 +131,11 @@ class Traced:
 
     @cached_property
     def memory(self) -> Memory:
-        """What the batch needs."""
-        work = self.work
-        if self.case.load is None:
-            sizes = work.batch, work.longest_context, work.isl - work.cached
-        else:
-            sizes = work.batch, work.isl + work.osl / 2.0, work.isl
-        return _named(self.memory_model.evaluate(*sizes))
+        """What the batch needs, every number under the name that its field declares."""
+        found = self.memory_model.evaluate(*_held(self.work, self.case.load and self.asked))
+        told = {each.name: each.metadata["quantity"] for each in fields(found) if each.metadata}
+        values = {name: named(getattr(found, name), q.symbol, q.meaning, q.unit) for name, q in told.items()}
+        return replace(found, **values)
 
     # --- load --------------------------------------------------------------------------------------------------------
 
@@ -143,12 +145,10 @@ class Traced:
         load = self.case.load
         if load is None:
             raise InputError("not a load; add --concurrency or --rate")
-        traffic = load.traffic
-        told = {name: self._input(name, getattr(traffic, name)) for name in ("isl_cv", "osl_cv", "requests")}
-        gaps = self._input("arrival_cv", traffic.arrival_cv) if load.rate is not None else traffic.arrival_cv
-        lengths = {"isl": self.work.isl, "osl": self.work.osl}
-        users, rate = self._input("users", load.users), self._input("rate", load.rate)
-        return replace(load, users=users, rate=rate, traffic=replace(traffic, arrival_cv=gaps, **told, **lengths))
+        gaps = () if load.rate is None else ("arrival_cv",)
+        told = self._inputs(load.traffic, "isl_cv", "osl_cv", "requests", *gaps)
+        traffic = replace(load.traffic, **told, isl=self.work.isl, osl=self.work.osl)
+        return replace(load, **self._inputs(load, "users", "rate"), traffic=traffic)
 
     @cached_property
     def loaded(self) -> Loaded:
@@ -170,8 +170,17 @@ class Traced:
         open_loop(self.case.predictor, told.rate, told.traffic, find=recorded)
         return open_loop(self.predictor, asked.rate or 0.0, asked.traffic, find=again)
 
-    def endless(self, what: str) -> None:
-        """Raise WorkloadError where the queue has no end."""
+    @property
+    def rate(self) -> Any:
+        """Requests a second: those that arrive, at most the knee; of a closed loop its own rate."""
+        rate, answered = self.asked.rate, self.case.answer.load
+        if rate is None:
+            return self.loaded.rate
+        served = rate if answered is not None and answered.stable else self.loaded.knee
+        return named(served, "served", "requests a second that are served", "1/s")
+
+    def within(self, what: str) -> Traced:
+        """Itself; raises WorkloadError where the queue has no end."""
         answered, load = self.case.answer.load, self.case.load
         if load is not None and answered is not None and not answered.stable:
             raise WorkloadError(
@@ -180,6 +189,7 @@ class Traced:
             )
         if answered is not None and (answered.queue_ms is None or math.isinf(answered.queue_ms)):
             raise WorkloadError(f"{what} has no limit")
+        return self
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
@@ -192,124 +202,112 @@ class Traced:
         return self.predictor.plan.time(self.predictor.prefill_batch(self.work))
 
 
-def _named(memory: Memory) -> Memory:
-    """Every number under the name that its field declares."""
-    told = {name: entry.metadata["quantity"] for name, entry in Memory.__dataclass_fields__.items() if entry.metadata}
-    changed = {name: named(getattr(memory, name), q.symbol, q.meaning, q.unit) for name, q in told.items()}
-    return replace(memory, **changed)
-
-
-@dataclass(frozen=True)
-class Found:
-    """A metric by its full name: unit shown, scale from SI, and the traced number."""
-
-    name: str
-    unit: str
-    scale: float
-    output: Any
-
-
-class _Metrics(Traced):
-    """A method for each metric that does not name a step."""
-
-    def ttft(self) -> Any:
-        self.endless("TTFT")
-        return (self.point if self.case.load is None else self.loaded).ttft.expected
-
-    def tpot(self) -> Any:
-        return (self.point if self.case.load is None else self.loaded).tpot.expected
-
-    def e2e(self) -> Any:
-        self.endless("E2E")
-        return self.point.e2e(self.work.osl) if self.case.load is None else self.loaded.e2e
-
-    def output_tok_s(self) -> Any:
-        if self.case.load is None:
-            rate = self.point.output_rate(self.work.batch, self.work.osl)
-            return named(rate, "output", "output tokens a second, prefill included", "token/s")
-        return named(self.rate() * self.work.osl, "output", "output tokens a second", "token/s")
-
-    def output_tok_s_per_gpu(self) -> Any:
-        gpus = fact(self.plan.deployment.gpus, "gpus", "accelerators", "", _ASKED)
-        return named(self.output_tok_s() / gpus, "per_gpu", "output tokens a second and accelerator", "token/s")
-
-    def output_tok_s_per_user(self) -> Any:
-        return named(1.0 / self.tpot(), "per_user", "output tokens a second of one user, while decoding", "token/s")
-
-    def queue(self) -> Any:
-        self.endless("a wait")
-        return self.loaded.queue
-
-    def knee_rate(self) -> Any:
-        return self.loaded.knee
-
-    def rate(self) -> Any:
-        """Requests a second: those that arrive, at most the knee; of a closed loop its own rate."""
-        rate, answered = self.asked.rate, self.case.answer.load
-        if rate is None:
-            return self.loaded.rate
-        served = rate if answered is not None and answered.stable else self.loaded.knee
-        return named(served, "served", "requests a second that are served", "1/s")
-
-    def percentile(self, time: str, share: float) -> Any:
-        if time != "tpot":
-            self.endless(time.upper())
-        times = spread(self.loaded, self.asked.traffic, self.asked.rate is None)
-        title = f"{100 * share:.0f} % of the requests have at most this {time.upper()}"
-        found = getattr(times, time)(share)
-        return named(found, f"{time}_p{100 * share:.0f}", title, "s", "docs/serving.md, percentiles")
-
-    def total(self) -> Any:
-        return named(self.memory.total_bytes, "total", "memory of the busiest accelerator", "B")
-
-    def max_context(self) -> Any:
-        longest = self.memory.max_context
-        if math.isinf(float(longest)):
-            raise InputError(f"nothing limits the context of {self.plan.model.name}: its cache does not grow")
-        return longest
-
-    def kv_per_token(self) -> Any:
-        return self.leaves.cache_per_token(self.plan, self.plan.model.layers)
-
-    def params(self) -> Any:
-        model = self.plan.model
-        counts = model_operations(model, Deployment(), Precision(model.dtype, model.dtype, model.formats))
-        total = sum(self.leaves.modules(self.plan, counts, lambda weights: weights.count, ""), 0.0)
-        return named(total, "P", f"parameters of {model.name}")
-
-    def params_active(self) -> Any:
-        idle = count_parameters(self.plan.model).inactive_experts
-        unvisited = fact(idle, "idle", "weights of routed experts that one token does not visit")
-        return named(self.params() - (unvisited if idle else 0.0), "P_active", "parameters that one token visits")
-
-    def ridge(self) -> Any:
-        dtype = layers_dtype(self.plan)
-        title = f"ridge point in {dtype.unit.value}: below it memory limits, above it arithmetic"
-        return named(self.leaves.system(self.plan.system).accelerator.ridge(dtype), "ridge", title, "FLOP/B")
-
-
 def layers_dtype(plan: Plan) -> Dtype:
     """Format in which most of the layers' matrices are multiplied."""
     return plan.precision.compute(getattr(plan.precision.formats, plan.model.matrices[-1]))
 
 
-_TIMES, _RATES = ("ttft", "tpot", "e2e"), ("output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user")
-_PERCENTILES = {f"{time}_p{100 * share:.0f}": (time, share) for time in _TIMES for share in QUANTILES}
-_MEMORY = {"weights": "weight_bytes", "kv": "kv_bytes", "activations": "activation_bytes",
-           "overhead": "overhead_bytes", "kv_pool": "kv_pool_bytes", "max_batch": "max_batch"}  # fmt: skip
-_LOADED = ("queue", "knee_rate", "rate", *_PERCENTILES)
+# --- metrics that do not name a step ---------------------------------------------------------------------------------
 
-METRICS: dict[str, tuple[str, float]] = {
-    **dict.fromkeys((*_TIMES, "queue", *_PERCENTILES), ("ms", 1e3)),
-    **dict.fromkeys(_RATES, ("token/s", 1.0)),
-    **dict.fromkeys(("knee_rate", "rate"), ("1/s", 1.0)),
-    **dict.fromkeys(("memory", "weights", "kv", "activations", "overhead", "kv_pool", "kv_per_token"), ("B", 1.0)),
-    "max_batch": ("sequences", 1.0),
-    "max_context": ("tokens", 1.0),
-    **dict.fromkeys(("params", "params_active"), ("", 1.0)),
-    "ridge": ("FLOP/B", 1.0),
+
+class Metric(NamedTuple):
+    """A number of an answer: unit shown, scale from SI, how it is traced, and whether it takes a load."""
+
+    unit: str
+    scale: float
+    of: Callable[[Traced], Any]
+    loaded: bool = False
+
+
+def _e2e(t: Traced) -> Any:
+    t.within("E2E")
+    return t.point.e2e(t.work.osl) if t.case.load is None else t.loaded.e2e
+
+
+def _output(t: Traced) -> Any:
+    if t.case.load is None:
+        rate, title = t.point.output_rate(t.work.batch, t.work.osl), "output tokens a second, prefill included"
+    else:
+        rate, title = t.rate * t.work.osl, "output tokens a second"
+    return named(rate, "output", title, "token/s")
+
+
+def _output_per_gpu(t: Traced) -> Any:
+    gpus = fact(t.plan.deployment.gpus, "gpus", "accelerators", "", _ASKED)
+    return named(_output(t) / gpus, "per_gpu", "output tokens a second and accelerator", "token/s")
+
+
+def _output_per_user(t: Traced) -> Any:
+    return named(
+        1.0 / t.times.tpot.expected, "per_user", "output tokens a second of one user, while decoding", "token/s"
+    )
+
+
+def _percentile(time: str, share: float, t: Traced) -> Any:
+    if time != "tpot":
+        t.within(time.upper())
+    found = getattr(spread(t.loaded, t.asked.traffic, t.asked.rate is None), time)(share)
+    title = f"{100 * share:.0f} % of the requests have at most this {time.upper()}"
+    return named(found, f"{time}_p{100 * share:.0f}", title, "s", "docs/serving.md, percentiles")
+
+
+def _max_context(t: Traced) -> Any:
+    longest = t.memory.max_context
+    if math.isinf(float(longest)):
+        raise InputError(f"nothing limits the context of {t.plan.model.name}: its cache does not grow")
+    return longest
+
+
+def _params(t: Traced) -> Any:
+    model = t.plan.model
+    counts = model_operations(model, Deployment(), Precision(model.dtype, model.dtype, model.formats))
+    total = sum(t.leaves.modules(t.plan, counts, lambda weights: weights.count, ""), 0.0)
+    return named(total, "P", f"parameters of {model.name}")
+
+
+def _params_active(t: Traced) -> Any:
+    idle = count_parameters(t.plan.model).inactive_experts
+    unvisited = fact(idle, "idle", "weights of routed experts that one token does not visit")
+    return named(_params(t) - (unvisited if idle else 0.0), "P_active", "parameters that one token visits")
+
+
+def _ridge(t: Traced) -> Any:
+    dtype = layers_dtype(t.plan)
+    title = f"ridge point in {dtype.unit.value}: below it memory limits, above it arithmetic"
+    return named(t.leaves.system(t.plan.system).accelerator.ridge(dtype), "ridge", title, "FLOP/B")
+
+
+METRICS: Mapping[str, Metric] = {
+    "ttft": Metric("ms", 1e3, lambda t: t.within("TTFT").times.ttft.expected),
+    "tpot": Metric("ms", 1e3, lambda t: t.times.tpot.expected),
+    "e2e": Metric("ms", 1e3, _e2e),
+    "queue": Metric("ms", 1e3, lambda t: t.within("a wait").loaded.queue, True),
+    **{
+        f"{time}_p{100 * share:.0f}": Metric("ms", 1e3, partial(_percentile, time, share), True)
+        for time in ("ttft", "tpot", "e2e")
+        for share in QUANTILES
+    },
+    "output_tok_s": Metric("token/s", 1.0, _output),
+    "output_tok_s_per_gpu": Metric("token/s", 1.0, _output_per_gpu),
+    "output_tok_s_per_user": Metric("token/s", 1.0, _output_per_user),
+    "knee_rate": Metric("1/s", 1.0, lambda t: t.loaded.knee, True),
+    "rate": Metric("1/s", 1.0, lambda t: t.rate, True),
+    "memory": Metric(
+        "B", 1.0, lambda t: named(t.memory.total_bytes, "total", "memory of the busiest accelerator", "B")
+    ),
+    "weights": Metric("B", 1.0, lambda t: t.memory.weight_bytes),
+    "kv": Metric("B", 1.0, lambda t: t.memory.kv_bytes),
+    "activations": Metric("B", 1.0, lambda t: t.memory.activation_bytes),
+    "overhead": Metric("B", 1.0, lambda t: t.memory.overhead_bytes),
+    "kv_pool": Metric("B", 1.0, lambda t: t.memory.kv_pool_bytes),
+    "kv_per_token": Metric("B", 1.0, lambda t: t.leaves.cache_per_token(t.plan, t.plan.model.layers)),
+    "max_batch": Metric("sequences", 1.0, lambda t: t.memory.max_batch),
+    "max_context": Metric("tokens", 1.0, _max_context),
+    "params": Metric("", 1.0, _params),
+    "params_active": Metric("", 1.0, _params_active),
+    "ridge": Metric("FLOP/B", 1.0, _ridge),
 }
-"""Metrics that do not name a step: unit shown, and its scale."""
+"""Metrics that do not name a step."""
 
 COUNTED = ("params", "params_active", "kv_per_token", "ridge")
 """Of a model or an accelerator, whatever is deployed."""
@@ -346,23 +344,26 @@ def full_name(name: str) -> str:
     return ALIASES.get(folded.removesuffix("_ms"), folded.removesuffix("_ms"))
 
 
+@dataclass(frozen=True)
+class Found:
+    """A metric by its full name: unit shown, scale from SI, and the traced number."""
+
+    name: str
+    unit: str
+    scale: float
+    output: Any
+
+
 def find_metric(case: Case, name: str) -> Found:
     """A metric, traced: a name of METRICS, or `decode`, `decode.flops`, `decode.attention.bytes` and the like.
 
     Raises UnknownNameError with the nearest names.
     """
-    folded, traced = full_name(name), _Metrics(case)
-    if folded in METRICS:
-        if folded in _LOADED and case.load is None:
+    folded, traced = full_name(name), Traced(case)
+    if metric := METRICS.get(folded):
+        if metric.loaded and case.load is None:
             raise InputError(f"{folded} is a metric under load; add --concurrency or --rate")
-        unit, scale = METRICS[folded]
-        if folded in _PERCENTILES:
-            output = traced.percentile(*_PERCENTILES[folded])
-        elif folded in _MEMORY:
-            output = getattr(traced.memory, _MEMORY[folded])
-        else:
-            output = getattr(traced, "total" if folded == "memory" else folded)()
-        return Found(folded, unit, scale, traced.line(output, folded, unit))
+        return Found(folded, metric.unit, metric.scale, traced.line(metric.of(traced), folded, metric.unit))
     found = _of_step(traced, folded)
     if found is None:
         known = [*METRICS, *ALIASES, *_names_of_steps(case)]

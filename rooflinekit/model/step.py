@@ -23,7 +23,7 @@ from rooflinekit.model.types.engine import IDEAL, Engine, StepCosts
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import AttentionShape, Kernel
 from rooflinekit.model.types.model import Model
-from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, where
+from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum
 from rooflinekit.model.types.time import SIGMAS, KernelTime
 
 
@@ -98,15 +98,25 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
     t = max(Σ kernels + gaps, launches·t_launch) + host: the gaps between kernels that are launched one by one are what
     the launches take beyond the kernels.
     """
-    dtype = kernels[0].kernel.dtype
-    entries = _loop_entries(costs, iteration, dtype)
+    dtype, entries = kernels[0].kernel.dtype, []
+    spread: dict[str, Any] = {name: costs.spread.get(name, 0.0) for name in _HOST}
+    (host, gap), doubts = host_times(costs, iteration), host_times(StepCosts(**spread), iteration)
+    works = bool(costs.step or costs.ranks or costs.sequence or costs.sequence_ranks)
+    for name, count, there, time, doubt in (
+        ("host", 1, works, host, doubts[0]),
+        ("layer_gaps", iteration.layers, bool(costs.layer), gap, doubts[1]),
+    ):
+        if there:
+            ends = maximum(time - SIGMAS * doubt, 0.0), time + SIGMAS * doubt
+            entries.append(_entry(name, dtype, count, time, ends))
     if iteration.eager and costs.launch:
         launches = sum(timed.kernel.count for timed in kernels)
         busy = named(sum((timed.expected for timed in kernels), 0.0), "busy", "time of all kernels", "s")
-        gaps = launch_gap(iteration.passes, launches, costs.launch, busy)
-        if not isinstance(gaps, float) or gaps > 0.0:
-            doubt = where(gaps > 0.0, costs.spread.get("launch", 0.0) * launches, 0.0)
-            entries.append(_entry("launch_gaps", dtype, launches, gaps, doubt))
+        doubt = SIGMAS * costs.spread.get("launch", 0.0)
+        each = costs.launch, costs.launch - doubt, costs.launch + doubt
+        gaps, low, high = (launch_gap(iteration.passes, launches, launch, busy) for launch in each)
+        if not isinstance(high, float) or high > 0.0:
+            entries.append(_entry("launch_gaps", dtype, launches, gaps, (low, high)))
     return entries
 
 
@@ -148,25 +158,12 @@ def host_times(costs: StepCosts, iteration: Iteration) -> tuple[Numeric, Numeric
     return host_work(iteration.passes, once, iteration.sequences, each), gaps
 
 
-def _loop_entries(costs: StepCosts, iteration: Iteration, dtype: Dtype) -> list[KernelTime]:
-    host, gaps = host_times(costs, iteration)
-    spread: dict[str, Any] = {name: costs.spread.get(name, 0.0) for name in _HOST}
-    doubts = host_times(StepCosts(**spread), iteration)
-    entries = []
-    if costs.step or costs.ranks or costs.sequence or costs.sequence_ranks:
-        entries.append(_entry("host", dtype, 1, host, doubts[0]))
-    if costs.layer:
-        entries.append(_entry("layer_gaps", dtype, iteration.layers, gaps, doubts[1]))
-    return entries
-
-
 _HOST = ("step", "ranks", "sequence", "sequence_ranks", "layer")
 
 
-def _entry(name: str, dtype: Dtype, count: int, time: Numeric, doubt: Numeric) -> KernelTime:
+def _entry(name: str, dtype: Dtype, count: int, time: Numeric, ends: tuple[Numeric, Numeric]) -> KernelTime:
     """Time in which no kernel runs; nothing of it is in the bound."""
-    kernel, doubt = Kernel(name, "host", count, dtype), SIGMAS * doubt
-    return KernelTime(time, 0.0 * time, maximum(time - doubt, 0.0), time + doubt, kernel, 0.0, 0.0, 0.0, time)
+    return KernelTime(time, 0.0 * time, *ends, Kernel(name, "host", count, dtype), 0.0, 0.0, 0.0, time)
 
 
 @dataclass(frozen=True)
@@ -272,7 +269,7 @@ class Plan:
         """What the engine's loop turns over in this step."""
         new = batch.prefilling.tokens if batch.prefilling else 0.0
         return Iteration(
-            passes=named(maximum(ceil_div(new, self.token_budget), 1.0), *_PASSES),
+            passes=named(maximum(ceil_div(new, fact(self.token_budget, *_BUDGET)), 1.0), *_PASSES),
             sequences=batch.sequences,
             layers=self.model.depth,
             gpus=self._together,
@@ -313,4 +310,5 @@ def _as_run(deployment: Deployment, system: System) -> Deployment:
 
 _PAIR = 2
 _PARALLEL = "docs/parallelism.md"
+_BUDGET = "budget", "tokens of a step at most", "", "the engine's token budget"
 _PASSES = "passes", "engine steps: prompts beyond the token budget take several"

@@ -48,7 +48,7 @@ def _run(run: Run) -> Iterator[Section]:
     yield Section(f"{run.source} ({run.tool})", [Words("; ".join(parts))])
     cells = [
         [_NAMES[metric.metric], metric.statistic, _value(metric, metric.measured), _value(metric, metric.predicted),
-         f"{metric.error:+.1%}"]
+         "" if metric.error is None else f"{metric.error:+.1%}"]
         for metric in run.metrics
     ]  # fmt: skip
     yield Section("", [Table(["", "", "measured", "predicted", "error"], cells, left=(0, 1))])
@@ -62,7 +62,9 @@ def _run(run: Run) -> Iterator[Section]:
     yield footer(f"calibration {used['name']} ({used['hash']})" if used else "", run.notes)
 
 
-def _value(metric: Metric, value: float) -> str:
+def _value(metric: Metric, value: float | None) -> str:
+    if value is None:
+        return "without end"
     if metric.metric.endswith("_ms"):
         return format_time(value / 1e3)
     return f"{value:,.0f} tok/s" if metric.metric == "output_tok_s" else format_bytes(value)

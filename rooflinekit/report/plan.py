@@ -55,9 +55,9 @@ def _candidates(answer: PlanAnswer) -> Table:
         mark, load = "*" if each.confirmed else "", 1.0 - min(fleet.headroom for fleet in each.fleets)
         hour, million = _dollars(each.cost.usd_per_hour), _small(each.cost.million_tokens_usd)
         plan = f"{each.name} {each.engine}" if several else each.name
-        row = [f"{rank}{mark}", each.gpu, plan, f"{each.gpus:,}", hour, each.evidence]
+        row = [f"{rank}{mark}", each.gpu, plan, f"{each.gpus:,}", hour, each.evidence.removeprefix("fitted ")]
         rows.append([*row, risk, holds, f"{load:.0%}", million])
-    return Table(head, rows, left=(0, 1, 2, 5, 6), gap=1, drop=(9, 8))
+    return Table(head, rows, left=(0, 1, 2, 5, 6), gap=1, drop=(9, 8, 5))
 
 
 def _latencies(best: Candidate) -> Table:
@@ -89,8 +89,10 @@ def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
     if cost.watts is not None and cost.joules_per_output_token is not None:
         yield "power", f"{cost.watts / 1e3:,.1f} kW, {cost.joules_per_output_token:.3g} J an output token"
     if best.interval:
-        spans = [f"{key[:4].upper()} {_time(low)} to {_time(high)}" for key, (low, high) in best.interval.items()]
-        yield "interval", f"90 % of the means: {', '.join(spans)}"
+        named = ((key.removesuffix("_ms").rpartition("_"), ends) for key, ends in best.interval.items())
+        spans = [f"{start or 'mean'} {metric.upper()} {_time(low)} to {_time(high)}"
+                 for (start, _, metric), (low, high) in named]  # fmt: skip
+        yield "interval", f"90 %: {', '.join(spans)}"
 
 
 def _fleet(fleet: Fleet) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,7 +33,14 @@ __all__ = [
 
 _CHUNK = 4096  # requests drawn at a time: fast, and memory stays flat
 _STREAMS = 4  # gaps, prompts, outputs, priorities: changing one leaves the others as they are
-_PROCESSES = ("closed", "poisson", "gamma", "constant", "burst")
+_PROCESSES: Mapping[str, Mapping[str, float | None]] = {
+    "closed": {"users": None, "prompts": math.inf, "warmup": 0.0},
+    "poisson": {"rate": None},
+    "gamma": {"rate": None, "cv": None},
+    "constant": {"rate": None},
+    "burst": {"size": None, "period": 0.0},
+}
+_COUNTED = ("users", "prompts", "warmup", "size")
 
 
 class Arrival(NamedTuple):
@@ -180,25 +187,22 @@ def parse_process(text: str) -> Process:
 
     Raises WorkloadError for a process that nobody knows, and for a rate, count or cv that makes no sense.
     """
-    phrase = read_phrase(text, "arrival process", _PROCESSES)
-
-    process: Process
-    match phrase.name:
+    name, given = read_phrase(text, "arrival process", _PROCESSES)
+    for key, value in given.items():
+        if value != _PROCESSES[name][key]:
+            at_least(value, int(key in _COUNTED), key, whole=key in _COUNTED)
+    match name:
         case "closed":
-            users = phrase.count("users")
-            process = ClosedLoop(users, phrase.count("prompts", 10 * users), phrase.count("warmup", 0))
+            users = int(given["users"])
+            prompts = 10 * users if math.isinf(given["prompts"]) else int(given["prompts"])
+            return ClosedLoop(users, prompts, int(given["warmup"]))
         case "poisson":
-            process = Poisson(phrase.positive("rate"))
+            return Poisson(given["rate"])
         case "gamma":
-            process = Gamma(phrase.positive("rate"), phrase.positive("cv"))
+            return Gamma(given["rate"], given["cv"])
         case "constant":
-            process = Constant(phrase.positive("rate"))
-        case _:
-            process = Burst(phrase.count("size"), phrase.number("period", 0.0))
-            if process.period_s:
-                at_least(process.period_s, 0, "period")
-    phrase.done()
-    return process
+            return Constant(given["rate"])
+    return Burst(int(given["size"]), given["period"])
 
 
 @dataclass(frozen=True)

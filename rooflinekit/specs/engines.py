@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from rooflinekit.model.types.engine import Budget, Engine, MemoryRule, Pair, StepCosts
+from rooflinekit.model.types.engine import Budget, Engine, LoadEnds, MemoryRule, Pair, StepCosts
 from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.model.types.hardware import Provenance
 from rooflinekit.specs.files import kept
@@ -27,7 +27,7 @@ _VERSION = r"(?i)[vb]?\d+(?:\.\d+)*(?:[.+-]?[a-z][\w.+-]*)?"
 _SPELLINGS = {"trtllm": "trt-?llm|tensorrt-?llm", "vllm": "vllm", "gpt-fast": "gpt-?fast"}
 _BYTES = {
     "large", "context", "non_torch", "graphs", "graphs_per_layer", "layer_base", "sampler_base", "state_base",
-    "loading", "slack",
+    "loading", "slack", "context_base", "communicator_pcie",
 }  # fmt: skip
 # the fields of a memory rule that are in bytes
 
@@ -35,6 +35,7 @@ _PARTS = {
     **dict.fromkeys(("context", "non_torch"), (".one", ".several")),
     **dict.fromkeys(("token_budget", "max_num_seqs"), (".small", ".large")),
     "mxfp4_multiple": (".inputs", ".outputs"),
+    "communicator_pcie": (".four", ".eight"),
 }  # what the two numbers of a pair are
 
 _MOST = {"hidden": 1.0, "grouped": 20.0, "memory": 10.0, "compute": 10.0, "interval": 100.0}
@@ -129,7 +130,8 @@ def _engine(path: Path, _: Path, name: str, version: str | None) -> Engine:
     if steps is None:
         return engine
     costs, origins = read_step_costs(steps.section("costs"))
-    return replace(engine, costs=costs, provenance=(*provenance, *origins))
+    loaded, tested = _load_ends(steps.section("loaded")) if steps.has("loaded") else (LoadEnds(), ())
+    return replace(engine, costs=costs, loaded=loaded, provenance=(*provenance, *origins, *tested))
 
 
 def engine_version_of(name: str, text: str) -> str | None:
@@ -177,7 +179,7 @@ def _read_ranges(path: Path) -> list[Section]:
     root.expect(("steps",), ("sources",))
     ranges = root.entries("steps")
     for part in ranges:
-        part.expect((), ("since", "released", "costs"))
+        part.expect((), ("since", "released", "costs", "loaded"))
     return ranges
 
 
@@ -217,7 +219,7 @@ def _memory_rule(section: Section) -> tuple[MemoryRule, tuple[Provenance, ...]]:
         values = fact.value if isinstance(fact.value, list) else [fact.value]
         if len(values) not in ((1, 2) if kind == Pair else (1,)):
             entry.refuse("value", f"{fact.value!r} has the wrong length")
-        unit = "B" if key in _BYTES else ""
+        unit = "B/s" if key == "communicator_links" else "B" if key in _BYTES else ""
         read = [entry.quantity_in("value", v, unit) if unit else entry.number_in("value", v) for v in values]
         for value, part in zip(read, _PARTS.get(key, ("",)) if len(read) > 1 else ("",), strict=True):
             provenance.append(_cited(entry, fact, f"memory.{key}{part}", value, unit))
@@ -242,6 +244,25 @@ def read_step_costs(section: Section) -> tuple[StepCosts, tuple[Provenance, ...]
         spread[key] = _cost(entry, key, "spread") if entry.has("spread") else 0.0
         provenance.append(_cited(entry, fact, key, chosen[key], "" if key in _MOST else "s"))
     return StepCosts(**chosen, spread=spread), tuple(provenance)
+
+
+def _load_ends(section: Section) -> tuple[LoadEnds, tuple[Provenance, ...]]:
+    """The factors of intervals under load; raises SpecError for anything but pairs above 0."""
+    section.expect((), tuple(described(LoadEnds)[1]))
+    pairs: dict[str, Pair] = {}
+    provenance = []
+    for key in section.data:
+        entry = section.section(key)
+        fact = entry.read(_Fact)
+        if not isinstance(fact.value, list) or len(fact.value) != 2:
+            entry.refuse("value", f"{fact.value!r} is not a pair of factors")
+        low, high = (entry.number_in("value", value) for value in fact.value)
+        if min(low, high) <= 0.0:
+            entry.refuse("value", f"{fact.value!r} has a factor that is not above 0")
+        pairs[key] = (low, high)
+        for value, end in zip(pairs[key], ("low", "high"), strict=True):
+            provenance.append(_cited(entry, fact, f"loaded.{key}.{end}", value, ""))
+    return LoadEnds(**pairs), tuple(provenance)
 
 
 def _cost(entry: Section, key: str, part: str) -> float:

@@ -186,9 +186,13 @@ class Section:
         return ids
 
     def titles(self, ids: Collection[str]) -> str:
-        """The documents with these ids, for people."""
+        """The documents with these ids, for people: what was read first, and then what it quotes."""
         cited = [self.sources[name] for name in ids]
-        return "; ".join(source.title + ("" if source.read else " (not read)") for source in cited)
+        read, quoted = ([source.title for source in cited if source.read is own] for own in (True, False))
+        if not read:
+            return "; ".join(f"{title} (not read)" for title in quoted)
+        by = "it" if len(read) == 1 else "them"
+        return "; ".join([*read, *([f"as quoted by {by}: {', '.join(quoted)}"] if quoted else [])])
 
     def choice(self, key: str, known: Collection[str]) -> str:
         """One of a few words."""

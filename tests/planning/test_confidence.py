@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.economics.price import quotes_of
+from rooflinekit.decision.planning import confirm
 from rooflinekit.decision.planning.confirm import play
 from rooflinekit.decision.planning.demand import read_demand
-from rooflinekit.decision.planning.fleet import Option, Part, ability, lay_out
+from rooflinekit.decision.planning.fleet import Option, Part, PrefillPool, ability, lay_out
 from rooflinekit.decision.planning.objective import Felt, Objective, chance, missed, parse_objectives
 from rooflinekit.decision.planning.plan import read_question
 from rooflinekit.model.traffic.percentiles import Spread
@@ -92,6 +93,14 @@ def test_the_probability_is_that_of_the_interval() -> None:
     assert not missed(plain.stretched, [Objective("tpot", None, 0.050)], 1.645)
 
 
+def test_a_queue_without_an_objective_of_its_own_is_stable_too_where_steps_take_longer() -> None:
+    demand = read_demand({"rate": 20.0, "isl": 1000, "osl": 150})
+    pool = PrefillPool.of(lay_out(MODEL, "h100-sxm", {"tp": 1, "engine": "vllm"}, demand, None), demand)
+    expected, sure = (ability(pool, demand, parse_objectives("p95 tpot<60ms"), z) for z in (0.0, 1.28))
+    assert (expected.binds, sure.binds) == (("knee",), ("knee",))
+    assert sure.load == pytest.approx(expected.load / pool.feel(demand, 1.0).factor("ttft", 1.28), rel=1e-3)
+
+
 def test_more_confidence_never_takes_fewer_and_is_kept() -> None:
     answers = [rk.plan(MODEL, "h100-sxm", SLO, **QUICK, rate=60, confirm=1, confidence=c) for c in (0.5, 0.9, 0.99)]
     assert [a.best.gpus for a in answers] == sorted(a.best.gpus for a in answers)
@@ -101,6 +110,10 @@ def test_more_confidence_never_takes_fewer_and_is_kept() -> None:
         for value in answer.best.probability.values():
             assert value is not None
             assert value >= answer.confidence - 5e-3
+        spans = answer.best.interval or {}
+        low, high = spans["p95_ttft_ms"]
+        assert (low or math.inf) < (answer.best.latency("p95 TTFT") or 0.0) < (high or math.inf)
+        assert set(spans) == {"ttft_ms", "tpot_ms", "p95_ttft_ms", "p95_tpot_ms"}
     assert answers[0].median is None
     median = answers[1].median
     assert median is not None
@@ -133,8 +146,8 @@ def test_what_is_not_measured_stands_apart_and_says_when_it_would_win(compared: 
 
 def test_the_objective_at_risk_and_the_evidence_stay_at_80_columns() -> None:
     done = CliRunner().invoke(app, [
-        "plan", MODEL, "--gpu", "h100-sxm,a100-sxm-80gb", "--rate", "40", "--isl", "1000", "--osl", "150", "--tp", "1",
-        "--confirm", "1", "--slo", "p95 ttft<1s", "--slo", "p95 tpot<30ms",
+        "plan", MODEL, "--gpu", "h100-sxm,a100-sxm-80gb,mi300x", "--rate", "400", "--isl", "1000", "--osl", "150",
+        "--tp", "1", "--confirm", "1", "--slo", "p95 ttft<1s", "--slo", "p95 tpot<30ms",
     ])  # fmt: skip
     (head,) = [line for line in done.stdout.splitlines() if "replicas" in line and "gpu" in line]
     assert all(f" {column}" in head for column in ("evidence", "at risk", "holds"))
@@ -201,3 +214,36 @@ def test_an_unused_price_is_a_note_and_a_file_prices_a_plan(tmp_path: Path) -> N
     assert "the price of b200-sxm is not used" in run.stdout
     other = CliRunner().invoke(app, ["cost", MODEL, "--price", "h200=2"])
     assert (other.exit_code, "the price of h200-sxm is not used" in other.stdout) == (0, True)
+
+
+def test_a_price_file_works_in_every_command_that_prices(tmp_path: Path) -> None:
+    path = tmp_path / "prices.csv"
+    path.write_text("name,term,low,high,source\nh100,1 year,2,4,Acme\n")
+    csv, bare = ["--price", str(path)], ["--price", "3"]
+    for words in (["sweep", MODEL, "--batch", "1,2", "--format", "csv"],
+                  ["levers", MODEL, "--gpus", "a10", "--format", "csv"]):  # fmt: skip
+        ends = [CliRunner().invoke(app, [*words, *price]).stdout.splitlines() for price in (csv, bare)]
+        assert [line.count(",") for line in ends[0]] == [line.count(",") for line in ends[1]]
+        assert "usd" in ends[0][0]
+        assert ends[0][1].split(",")[:12] == ends[1][1].split(",")[:12]
+    costs = [CliRunner().invoke(app, ["cost", MODEL, *price]) for price in (csv, bare)]
+    assert "3 USD an hour: 1 x 3 (Acme)" in costs[0].stdout
+    assert [each.exit_code for each in costs] == [0, 0]
+
+
+def test_an_interrupt_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*told: Any, **more: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(confirm, "play", interrupted)
+    done = CliRunner().invoke(app, ["plan", MODEL, "--rate", "5", "--tp", "1", "--isl", "1000"])
+    assert done.exit_code == 130
+    assert "interrupted: 0 candidates were simulated" in done.stdout
+    assert "It was not simulated" in done.stdout
+
+
+def test_a_trace_of_one_request_is_no_rate(tmp_path: Path) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text("time_s,isl,osl\n3,100,10\n")
+    with pytest.raises(InputError, match=r"one\.csv: all requests come at one moment"):
+        rk.plan(MODEL, "h100-sxm", SLO, trace=path)

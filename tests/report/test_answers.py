@@ -13,7 +13,7 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.decision.sensitivity.scaled import scaled
 from rooflinekit.estimation.estimator import Question, ask
-from rooflinekit.model.graph.templates import Instance
+from rooflinekit.model.graph.javascript import Instance
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load

@@ -266,3 +266,16 @@ def test_loading_one_accelerator_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_sources_name_first_what_was_read() -> None:
+    """A document that is known from quotations alone stands behind those that quote it, and never as the first."""
+    for name in SHIPPED:
+        file = load_accelerator(name).value
+        unread = [source.title for source in file.sources if not source.read]
+        read = [source.title for source in file.sources if source.read]
+        for entry in file.provenance:
+            if any(title in entry.source for title in read):
+                assert not entry.source.startswith(tuple(unread)), (name, entry.source)
+                assert "(not read)" not in entry.source
+                assert ("as quoted by" in entry.source) == any(title in entry.source for title in unread)

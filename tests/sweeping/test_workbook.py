@@ -17,8 +17,7 @@ from rooflinekit.cli.app import app
 from rooflinekit.decision.sweeping.answer import Job
 from rooflinekit.decision.sweeping.output import write_table
 from rooflinekit.decision.sweeping.sweep import Means, run
-from rooflinekit.decision.sweeping.workbook import read_sheet
-from rooflinekit.decision.sweeping.workbook_out import write_beside
+from rooflinekit.decision.sweeping.workbook import read_sheet, write_beside
 
 openpyxl = pytest.importorskip("openpyxl", reason="needs the extra: excel")
 
@@ -192,7 +191,7 @@ def test_a_front_cannot_be_written_into_a_sheet(plan):
 
 def test_a_sheet_of_another_writer():
     """Prefixed names and rows without numbers are XML that the standard allows."""
-    from rooflinekit.decision.sweeping.workbook_out import _OPEN, _end
+    from rooflinekit.decision.sweeping.workbook import _OPEN, _end
 
     text = b'<x:row r="3" spans="1:2"><x:c r="A3"/></x:row><x:row r="4"/>'
     first = _OPEN.search(text)

@@ -23,6 +23,7 @@ from rooflinekit.decision.planning.objective import Felt, Objective, chance, mis
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal, refused_fleet
 from rooflinekit.estimation.lengths import LogNormal, cv
 from rooflinekit.model.traffic.percentiles import Spread
+from rooflinekit.model.types.units import format_time
 from rooflinekit.simulation.arrivals import Arrival, Constant, Gamma, Poisson, Requests, generate
 from rooflinekit.simulation.ledger import Ledger, RequestObjective, Sketch
 from rooflinekit.simulation.replica import Replica as Served
@@ -35,7 +36,7 @@ _REQUESTS = (400, 2000)  # least and most that count, far below the knee
 _LONG, _NEAR = 4.0, 0.8  # times as many nearer to the knee than this
 _STEPS = 150_000  # of one replica, to which the requests are cut
 _WARM = 2.5  # requests' own times before anything counts
-_PAIRED = 4000  # requests that count on two pools, which are many replicas
+_PAIRED = 2500  # requests that count on two pools, which are many replicas
 _SLICE = 48  # replicas of two pools that are played at most
 _WINDOW, _WHOLE = 4000, 60_000  # requests of a window of a trace that are played, and of a trace that is played whole
 _ROUTER = "random"  # as the formula has it: what a replica sees are arrivals of its own
@@ -213,7 +214,7 @@ def _replays(option: Option, demand: Demand, seed: int, whole: bool) -> tuple[li
     runs = [run for window in windows for run in _replay(option, demand, seed, window.start, window.end)]
     places = [demand.requests(window) for window in windows]
     named = ", ".join(f"{first + 1:,} to {last:,}" for first, last in places)
-    text = f"the busiest {demand.span_s:,.3g} s by requests and by tokens (requests {named})"
+    text = f"the busiest {demand.span_s:,.0f} s by requests and by tokens (requests {named})"
     if short or (whole and len(trace) <= _WHOLE):
         all_of_it = _replay(option, demand, seed, 0.0, math.inf)
         counted = [replace(run, requests=len(trace)) for run in all_of_it]
@@ -299,15 +300,20 @@ def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
     while heap:
         level, _, _, option, formula = heapq.heappop(heap)
         done = option.names in agreed or tries[option.names] >= _TRIES
-        if not confirm or (done and (len(kept) >= confirm or tries.total() >= confirm + _RUNS)):
+        if found.interrupted or not confirm or (done and (len(kept) >= confirm or tries.total() >= confirm + _RUNS)):
             left.append(Ranked(option, EVIDENCE[level], None, formula))
             continue
         tries[option.names] += 1
         question.progress(f"simulate {option.gpus} {'+'.join(option.names)}", tries.total(), tries.total() + confirm)
-        played = play(option, question)
-        if played.agrees and not kept:  # the plan: with all of a trace, and at the end of its interval
-            played = play(option, question, whole=True) if question.demand.trace is not None else played
-            played = replace(played, strained=stressed(option, question, played))
+        try:
+            played = play(option, question)
+            if played.agrees and not kept:  # the plan: with all of a trace, and at the end of its interval
+                played = play(option, question, whole=True) if question.demand.trace is not None else played
+                played = replace(played, strained=stressed(option, question, played))
+        except KeyboardInterrupt:  # what is known by now is an answer
+            found.interrupted = True
+            left.append(Ranked(option, EVIDENCE[level], None, formula))
+            continue
         if played.agrees:
             kept.append(Ranked(option, EVIDENCE[level], played, formula))
             agreed.add(option.names)
@@ -331,6 +337,8 @@ def agreed(question: PlanQuestion, option: Option, most: Option) -> Option:
 def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[str]:
     """What a planner should hear beside the numbers."""
     notes = list(found.notes)
+    if found.interrupted:
+        notes.append(f"interrupted: {sum(each.played is not None for each in order)} candidates were simulated by then")
     unknown = [gpu for gpu, price in question.tariff.prices.items() if price is None]
     if unknown:
         notes.append(f"no price is known for {', '.join(unknown)}; give --price {unknown[0]}=USD to compare by cost")
@@ -346,7 +354,7 @@ def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[
             said, seen = each.value(felt), each.value(played.felt)
             if abs(seen / said - 1.0) > _APART:
                 words = f"{each.statistic} {each.metric.upper()}"
-                notes.append(f"{words}: the formula says {said * 1e3:.3g} ms, the simulation {seen * 1e3:.3g} ms")
+                notes.append(f"{words}: the formula says {format_time(said)}, the simulation {format_time(seen)}")
     scenarios = [part.replica.scenario for part in best.parts]
     told = {(key, each[key]): None for each in scenarios for key in ("weights", "kv", "activations") if key in each}
     notes += [f"{key} {value} as asked: what that does to the quality of answers is not weighed" for key, value in told]

@@ -166,7 +166,7 @@ class Demand:
     def __str__(self) -> str:
         load = f"{self.mean_load:,g} {self.unit}"
         if self.trace is not None:
-            load = f"{self.mean_load:.4g} requests/s, {self.peak_load:.4g} in the busiest {self.span_s:,.3g} s"
+            load = f"{self.mean_load:.4g} requests/s, {self.peak_load:.4g} in the busiest {self.span_s:,.0f} s"
         elif self.peak > 1.0:
             load += f", {self.peak_load:,g} in the busiest hour"
         lengths = [_length(self.isl), _length(self.osl)]
@@ -264,5 +264,5 @@ def _number(value: Any, name: str, least: float, most: float) -> float:
         number = math.nan
     if not least <= number <= most:
         floor = "above 0" if least == 1e-9 else f"at least {least:g}"
-        raise WorkloadError(f"{name} must be a number {floor} (at most {most:g}), not {value!r}")
+        raise WorkloadError(f"{name} must be a number {floor} (at most {most:,.12g}), not {value!r}")
     return number

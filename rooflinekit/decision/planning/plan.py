@@ -12,14 +12,21 @@ from rooflinekit.decision.planning.confirm import Ranked, agreed, ranked, warnin
 from rooflinekit.decision.planning.cost import FleetCost, Point, cold_start_s, cost_of, points, read_tariff
 from rooflinekit.decision.planning.demand import Demand, read_demand
 from rooflinekit.decision.planning.fleet import Option, Part, Replica, Reserve, ability, pool_of
-from rooflinekit.decision.planning.objective import chance, parse_objectives, refuse_undecoded, slowest_factor
-from rooflinekit.decision.planning.search import Found, Near, PlanQuestion, Progress, Refusal, Space, search
+from rooflinekit.decision.planning.objective import (
+    Objective,
+    chance,
+    parse_objectives,
+    refuse_undecoded,
+    slowest_factor,
+)
+from rooflinekit.decision.planning.search import Found, Near, PlanQuestion, Progress, Refusal, Space, search, silent
 from rooflinekit.estimation.options import keywords, read
 from rooflinekit.estimation.scenario import Plan
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, WorkloadError
+from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import EVIDENCE
 from rooflinekit.version import __version__
@@ -88,7 +95,8 @@ class Candidate:
     """One way to serve the traffic.
 
     evidence: what its times rest on; predicted, simulated: mean and percentiles of ttft_ms, tpot_ms and e2el_ms at the
-    peak with the spares down; probability: that each objective holds, None without a calibrated interval; played: which
+    peak with the spares down; interval: 90 % of means and limited percentiles [ms], None without a steady
+    state at its end; probability: that each objective holds, None without a calibrated interval; played: which
     requests were simulated; confirmed: whether the simulation agrees, None where there was none; formula_gpus: what the
     formula alone asked for, before the simulation; lost: why it is not the best.
     """
@@ -98,7 +106,7 @@ class Candidate:
     cost: FleetCost
     evidence: str
     predicted: dict[str, dict[str, float | None]]
-    interval: dict[str, list[float]] | None
+    interval: dict[str, list[float | None]] | None
     probability: dict[str, float | None]
     simulated: dict[str, dict[str, float | None]] | None
     simulated_requests: int
@@ -221,6 +229,7 @@ class PlanAnswer(Answer):
     refused: tuple[Refusal, ...]
     tried: int
     prices: dict[str, dict[str, Any] | None]
+    interrupted: bool
     warnings: tuple[str, ...]
 
     @property
@@ -419,7 +428,7 @@ def read_question(
         measured_only=given.get("measured_only", False),
         confirm=given.get("confirm", 3),
         seed=given.get("seed", 0),
-        progress=progress or (lambda what, number, of: None),
+        progress=progress or silent,
     )
 
 
@@ -502,7 +511,7 @@ def plan(
     candidates = [_candidate(question, entry) for entry in order]
     best = candidates[0]
     lost = [replace(each, lost=lost_in_words(each, best, question.demand)) for each in candidates[1:]]
-    median = _median(question, order[0])
+    median = None if found.interrupted else _median(question, order[0])
     return PlanAnswer(
         version=__version__,
         model=load_model(question.model).value.name,
@@ -518,6 +527,7 @@ def plan(
         refused=tuple(found.refused),
         tried=found.tried,
         prices={gpu: None if price is None else price.to_dict() for gpu, price in question.tariff.prices.items()},
+        interrupted=found.interrupted,
         warnings=tuple(dict.fromkeys(warnings(question, found, order))),
     )
 
@@ -553,15 +563,22 @@ def _candidate(question: PlanQuestion, entry: Ranked) -> Candidate:
     feels = option.feels(demand)
     felt = feels(1.0)
     chances = (played and played.chances) or {each: chance(feels, each) for each in question.slo}
-    spans = {f"{metric}_ms": [felt.means[metric] * end * 1e3 for end in felt.spans[metric]]
-             for metric in ("ttft", "tpot") if metric in felt.spans and felt.stable}  # fmt: skip
+    bias = {each: each.value(played.felt) / each.value(felt) if played and played.felt.stable else 1.0
+            for each in question.slo}  # fmt: skip
+    asked = {each: bias[each] for each in question.slo if each.share is not None}
+    means = {Objective(metric, None, math.inf): 1.0 for metric in ("ttft", "tpot")}
+    interval = {}
+    for each, factor in (means | asked).items():
+        if each.metric in felt.spans and felt.stable:
+            ends = [each.value(feels(felt.factor(each.metric, end))) * factor for end in (-SIGMAS, SIGMAS)]
+            interval[f"{each.statistic}_{each.metric}_ms".removeprefix("mean_")] = [*map(_ms, ends)]
     return Candidate(
         kind=option.kind,
         fleets=tuple(_fleet(question, part, option.parts[0].replica) for part in option.parts),
         cost=cost_of(option, demand, question.tariff),
         evidence=entry.evidence,
         predicted=felt.table(_SHARES),
-        interval=spans or None,
+        interval=interval or None,
         probability={str(each): value for each, value in chances.items()},
         simulated=None if played is None else played.felt.table(_SHARES),
         simulated_requests=0 if played is None else played.requests,
@@ -569,6 +586,10 @@ def _candidate(question: PlanQuestion, entry: Ranked) -> Candidate:
         confirmed=None if played is None else played.agrees,
         formula_gpus=entry.formula_gpus,
     )
+
+
+def _ms(seconds: float) -> float | None:
+    return seconds * 1e3 if math.isfinite(seconds) else None
 
 
 def _fleet(question: PlanQuestion, part: Part, first: Replica) -> Fleet:

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Any, cast
 
 from rooflinekit.estimation.estimator import resolve
-from rooflinekit.estimation.notes import memory_notes
+from rooflinekit.estimation.notes import memory_remarks, said
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.traffic.closed_form import Find, Traffic, closed_loop
@@ -87,7 +87,7 @@ class Question:
         memory = predictor.memory.evaluate(batch, self.work.longest_context, new)
         if self.users and float(slots(predictor, self.work.isl, self.work.osl)) >= 1.0:
             return ""
-        return next(iter(memory_notes(memory)), "")
+        return next(said(memory_remarks(memory.needed_bytes, memory.available_bytes)), "")
 
     def scaled(self, **changes: float) -> Question:
         """The same with other numbers in its workload."""

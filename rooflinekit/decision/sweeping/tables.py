@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,6 +14,7 @@ from rooflinekit.decision.sweeping.answer import Rows
 from rooflinekit.decision.sweeping.output import need_parquet
 from rooflinekit.estimation.frames import INPUT_COLUMNS, input_names
 from rooflinekit.model.types.errors import InputError
+from rooflinekit.specs.delimited import cells_checked, read_delimited
 
 __all__ = ["Headers", "ParquetTable", "TextTable", "as_inputs", "read_answers"]
 
@@ -121,20 +121,19 @@ class TextTable(_Table):
 
     def _lines(self, **how: Any) -> Iterator[pd.DataFrame]:
         with self._read(chunksize=_STEP, skip_blank_lines=False, **how) as reader:
-            try:
-                yield from reader
-            except (pd.errors.ParserError, UnicodeDecodeError) as error:
-                raise self._unreadable(error) from None
+            while (part := self._checked(lambda: next(reader, None))) is not None:
+                yield part
 
     def _read(self, **how: Any) -> Any:
-        source = sys.stdin if self.path == "-" else self.path
-        try:
-            return pd.read_csv(source, dtype="str", keep_default_na=False, na_values=[""], **how)
-        except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-            raise self._unreadable(error) from None
+        how |= {"dtype": "str", "keep_default_na": False, "na_values": [""]}
+        return self._checked(lambda: read_delimited(self.path, **how))
 
-    def _unreadable(self, error: Exception) -> InputError:
-        return InputError(f"{self.path}: no CSV table: {str(error).strip().splitlines()[0]}")
+    def _checked(self, read: Callable[[], Any]) -> Any:
+        try:
+            with cells_checked(self.path):
+                return read()
+        except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+            raise InputError(f"{self.path}: no CSV table: {str(error).strip().splitlines()[0]}") from None
 
 
 class ParquetTable(_Table):
@@ -182,7 +181,10 @@ def read_answers(name: str) -> pd.DataFrame:
             need_parquet("a Parquet file")
             return pd.read_parquet(path)
         if path.suffix.lower() == ".csv":
-            return pd.read_csv(path, low_memory=False)
+            table: pd.DataFrame = read_delimited(name, low_memory=False)
+            return table
+    except InputError:
+        raise
     except (OSError, ValueError) as error:  # pandas' parser errors are ValueErrors
         raise InputError(f"{name} cannot be read: {str(error).splitlines()[0]}") from None
     raise InputError(f"{name} is neither .csv nor .parquet")

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 import pandas as pd
 
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LOAD_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
+from rooflinekit.model.memory.capacity import Memory
 from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.numeric import Numeric
+from rooflinekit.model.types.time import Time
 
 __all__ = [
     "FIXED",
     "INPUT_COLUMNS",
     "LOAD_COLUMNS",
     "LOAD_NUMBERS",
-    "MEMORY",
     "NUMBERS",
     "RESULT_COLUMNS",
     "check_columns",
     "input_names",
     "is_loaded",
+    "numbers_of",
     "result_columns",
 ]
 
@@ -54,6 +57,17 @@ _SYNONYMS = {
     "requestrate": "rate",
 }  # fmt: skip
 _SLIP = 0.83  # likeness (difflib) of a name with one letter missing or too many
+
+
+def numbers_of(times: Mapping[str, Time], e2e: Numeric, rate: Numeric, memory: Memory, gpus: int) -> dict[str, Numeric]:
+    """Columns of rows: milliseconds, bytes and tokens a second; `times`, `e2e` in seconds, `rate` in output tokens."""
+    values: dict[str, Numeric] = {"gpus": float(gpus)}
+    for name, time in times.items():
+        parts = {"": time.expected, "_low": time.low, "_high": time.high, "_bound": time.bound}
+        values |= {f"{name}{part}_ms": seconds * 1e3 for part, seconds in parts.items()}
+    values |= {"e2e_ms": e2e * 1e3, "output_tok_s": rate, "output_tok_s_per_gpu": rate / gpus}
+    values["output_tok_s_per_user"] = 1.0 / times["tpot"].expected
+    return values | {name: getattr(memory, name) for name in (*MEMORY, "max_batch", "max_context")}
 
 
 def _folded(column: object) -> str:

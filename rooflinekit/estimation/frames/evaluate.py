@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from rooflinekit.estimation.estimator import Resolved
-from rooflinekit.estimation.frames.cells import Group, Resolutions, groups, read_workloads
-from rooflinekit.estimation.frames.columns import LOAD_NUMBERS, NUMBERS, check_columns, is_loaded
+from rooflinekit.estimation.frames.cells import Resolutions, groups, read_workloads
+from rooflinekit.estimation.frames.columns import LOAD_NUMBERS, NUMBERS, check_columns, is_loaded, numbers_of
 from rooflinekit.estimation.frames.loaded import answer_loads, read_loads
 from rooflinekit.estimation.frames.texts import Rows, Texts
-from rooflinekit.estimation.frames.values import Times, values_of
-from rooflinekit.estimation.frames.warn import warn
+from rooflinekit.estimation.notes import Remark, limit_remarks, memory_remarks
 from rooflinekit.estimation.results import about
 from rooflinekit.model.graph import trace
 from rooflinekit.model.graph.arrays import Vectorised
@@ -68,7 +68,7 @@ class _Table:
 
     def __init__(self, scenarios: pd.DataFrame, known: Resolutions) -> None:
         rows = len(scenarios)
-        self.scenarios, self.known = scenarios, known
+        self.scenarios, self.known, self.loads = scenarios, known, read_loads(scenarios)
         self.names = (*NUMBERS, *LOAD_NUMBERS, "stable") if is_loaded(scenarios) else NUMBERS
         self.numbers = np.full((len(self.names), rows), np.nan)
         self.results: dict[str, Array] = dict(zip(self.names, self.numbers, strict=True))
@@ -77,64 +77,60 @@ class _Table:
 
     def answered(self) -> pd.DataFrame:
         """All rows with their results."""
-        loads = read_loads(self.scenarios)
+        errors = self.texts["error"]
         for group in groups(self.scenarios):
             try:
                 resolved = self.known.of(group.fixed)
-                if group.loaded:
-                    self._fill_loaded(group, resolved, loads)
-                else:
-                    self._fill(self._told(group, loads), resolved)
+                (self._fill_loaded if group.loaded else self._fill)(group.rows, resolved)
             except RooflinekitError as error:
-                self.texts["error"].put(self.texts["error"].empty(group.rows), str(error))
+                errors.put(errors.empty(group.rows), str(error))
         return self._frame()
 
-    def _told(self, group: Group, loads: pd.DataFrame) -> Rows:
-        """Rows of a static batch that can be answered: they say nothing about traffic."""
-        for key in loads.columns:
-            said = group.rows[loads[key].notna().to_numpy()[group.rows]]
-            words = f"{key} describes traffic; add concurrency (a closed loop) or rate (requests/s)"
-            self.texts["error"].put(self.texts["error"].empty(said), words)
-        return self.texts["error"].empty(group.rows)
-
     def _fill(self, rows: Rows, resolved: Resolved) -> None:
+        """Rows of a static batch; one that says something about traffic is refused."""
+        errors = self.texts["error"]
+        for key, cells in self.loads.items():
+            words = f"{key} describes traffic; add concurrency (a closed loop) or rate (requests/s)"
+            errors.put(errors.empty(rows[cells.notna().to_numpy()[rows]]), words)
+        rows = errors.empty(rows)
         if len(rows):
             whole = rows[-1] - rows[0] + 1 == len(rows)
             place = slice(rows[0], rows[-1] + 1) if whole else rows
-            work = {key: column[place] for key, column in self.work.items()}
-            if whole:
-                _points(resolved, work, self.numbers[:_STATIC, place])
-            else:
-                self.numbers[:_STATIC, place] = _points(resolved, work, np.empty((_STATIC, len(rows))))
-        self._say(rows, resolved)
-        warn(self.texts["warnings"], rows, resolved, self.work, self.results)
+            out = self.numbers[:_STATIC, place] if whole else np.empty((_STATIC, len(rows)))
+            _points(resolved, _inputs(self.work, place), out)
+            if not whole:
+                self.numbers[:_STATIC, place] = out
+            need, have = (self.results[name][place] for name in ("needed_bytes", "available_bytes"))
+            self._say(rows, resolved, memory_remarks(need, have))
 
-    def _fill_loaded(self, group: Group, resolved: Resolved, loads: pd.DataFrame) -> None:
-        rows = self.texts["error"].empty(group.rows)
+    def _fill_loaded(self, rows: Rows, resolved: Resolved) -> None:
+        errors = self.texts["error"]
+        rows = errors.empty(rows)
         for start in range(0, len(rows), _CHUNK):
             part = rows[start : start + _CHUNK]
-            for answer in answer_loads(resolved, part, self.work, loads, self.texts):
-                for name, values in answer.values.items():
-                    self.results[name][answer.rows] = values
-        self._say(self.texts["error"].empty(rows), resolved)
+            for place, values in answer_loads(resolved, part, self.work, self.loads, self.texts):
+                for name, value in values.items():
+                    self.results[name][place] = value
+        self._say(errors.empty(rows), resolved)
 
-    def _say(self, rows: Rows, resolved: Resolved) -> None:
-        made = about(resolved.plan)
-        for name, text in made.items():
-            if name in self.texts:
-                self.texts[name].put(rows, text)
-        self.texts["calibration_hash"].put(rows, made["calibration"]["hash"] if made["calibration"] else "")
+    def _say(self, rows: Rows, resolved: Resolved, remarks: Iterable[Remark] = ()) -> None:
+        made, notes = about(resolved.plan), "; ".join(resolved.warnings)
+        made["calibration_hash"] = made["calibration"]["hash"] if made["calibration"] else ""
+        for name in ("level", "evidence", "calibration_hash"):
+            self.texts[name].put(rows, made[name])
+        told = [Remark(True, lambda: notes)] if notes else []
+        limits = limit_remarks(resolved.plan, Workload(**_inputs(self.work, rows)))
+        self.texts["warnings"].append(rows, (*told, *limits, *remarks))
 
     def _frame(self) -> pd.DataFrame:
-        index, given = self.scenarios.index, self.scenarios
-        fits = _truth(self.results["needed_bytes"] <= self.results["available_bytes"], self.results["total_bytes"])
-        texts: dict[str, Any] = {name: said.column() for name, said in self.texts.items()} | {"version": __version__}
-        if "stable" in self.names:
-            texts["stable"] = _truth(self.results["stable"] == 1.0, self.results["stable"])
+        index, results = self.scenarios.index, self.results
+        ends: dict[str, Any] = {"fits": _truth(results["needed_bytes"] <= results["available_bytes"], results["gpus"])}
+        ends |= {name: said.column() for name, said in self.texts.items()} | {"version": __version__}
+        if "stable" in results:
+            ends["stable"] = _truth(results["stable"] == 1.0, results["stable"])
         numbers = pd.DataFrame(self.numbers.T, index=index, columns=list(self.names), copy=False)
         numbers = numbers.drop(columns="stable", errors="ignore")
-        ends = pd.DataFrame({"fits": fits, **texts}, index=index, copy=False)
-        return pd.concat([given, numbers, ends], axis=1)
+        return pd.concat([self.scenarios, numbers, pd.DataFrame(ends, index=index, copy=False)], axis=1)
 
 
 def _truth(holds: Any, known: Array) -> Any:
@@ -142,26 +138,30 @@ def _truth(holds: Any, known: Array) -> Any:
     return pd.arrays.BooleanArray(holds, np.isnan(known))
 
 
-def _points(resolved: Resolved, work: dict[str, Array], out: Array) -> Array:
+def _inputs(work: Mapping[str, Array], place: Any) -> dict[str, Array]:
+    """The counts of rows; without a context where none is fixed."""
+    given = {name: column[place] for name, column in work.items()}
+    return {name: column for name, column in given.items() if name != "context" or not np.isnan(column).any()}
+
+
+def _points(resolved: Resolved, given: dict[str, Array], out: Array) -> None:
     """The numbers of NUMBERS, one row each; many rows through the graph of the deployment, with the same bits."""
     rows = out.shape[1]
-    given = {name: column for name, column in work.items() if name != "context" or not np.isnan(column).any()}
     if rows >= _MANY:
         names = [name for name, column in given.items() if name != "cached" or column.any()]
         point = Vectorised(trace(lambda **inputs: _values(resolved, inputs), names))
         point(out=out, **{name: given[name] for name in names})
-        return out
+        return
     for start in range(0, rows, _CHUNK):
         piece = slice(start, start + _CHUNK)
         found = _values(resolved, {name: column[piece] for name, column in given.items()})
         for number, name in enumerate(NUMBERS):
             out[number, piece] = found[name]
-    return out
 
 
 def _values(resolved: Resolved, inputs: dict[str, Any]) -> dict[str, Any]:
     work = Workload(**inputs)
-    point = resolved.predictor.evaluate(work)
-    times = Times(point.ttft, point.tpot, point.e2e(work.osl), point.output_rate(work.batch, work.osl))
-    found = values_of(times, point.memory, resolved.plan.deployment.gpus)
+    point, gpus = resolved.predictor.evaluate(work), resolved.plan.deployment.gpus
+    rate, times = point.output_rate(work.batch, work.osl), {"ttft": point.ttft, "tpot": point.tpot}
+    found = numbers_of(times, point.e2e(work.osl), rate, point.memory, gpus)
     return {name: found[name] for name in NUMBERS}

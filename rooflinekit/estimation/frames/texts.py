@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rooflinekit.model.types.numeric import Array
+from rooflinekit.estimation.notes import Remark
 
 __all__ = ["Rows", "Texts"]
 
@@ -24,9 +24,9 @@ class Texts:
 
     >>> said = Texts(3)
     >>> said.put(np.array([0, 2]), "slow")
-    >>> said.append(np.array([1, 2]), [np.array([7.0, 7.0])], lambda heat: "hot")
+    >>> said.append(np.array([1, 2]), [Remark(True, lambda heat: f"hot: {heat:.0f}", (7.0,))])
     >>> list(said.column())
-    ['slow', 'hot', 'slow; hot']
+    ['slow', 'hot: 7', 'slow; hot: 7']
     """
 
     def __init__(self, rows: int) -> None:
@@ -34,7 +34,7 @@ class Texts:
         self._texts = [""]
         self._known = {"": 0}
 
-    def put(self, rows: Rows, text: str) -> None:
+    def put(self, rows: Rows | int, text: str) -> None:
         """Say the same in some rows, in place of what they said."""
         self._codes[rows] = self._code(text)
 
@@ -43,10 +43,14 @@ class Texts:
         silent: Rows = rows[self._codes[rows] == 0]
         return silent
 
-    def append(self, rows: Rows, facts: Sequence[Array], say: Callable[..., str]) -> None:
-        """Say something more in some rows, from the facts of each; those with equal facts share a text."""
-        if not len(rows):
-            return
+    def append(self, rows: Rows, remarks: Iterable[Remark]) -> None:
+        """Say more in those of the rows of which a remark holds; rows with equal facts share a text."""
+        for remark in remarks:
+            holds = np.broadcast_to(remark.holds, len(rows))
+            if holds.any():
+                self._add(rows[holds], remark, [np.broadcast_to(fact, len(rows))[holds] for fact in remark.facts])
+
+    def _add(self, rows: Rows, remark: Remark, facts: list[Any]) -> None:
         key = self._codes[rows]
         for fact in facts:
             code, values = pd.factorize(fact)
@@ -58,8 +62,9 @@ class Texts:
         first[key[::-1]] = np.arange(len(key))[::-1]
         before = [self._texts[code] for code in self._codes[rows[first]].tolist()]
         told = zip(*(fact[first].tolist() for fact in facts), strict=True) if facts else [()] * len(first)
-        texts = [f"{old}; {say(*values)}" if old else say(*values) for old, values in zip(before, told, strict=True)]
-        self._codes[rows] = np.array([self._code(text) for text in texts])[key]
+        added = [remark.say(*values) for values in told]
+        codes = [self._code(f"{old}; {new}" if old else new) for old, new in zip(before, added, strict=True)]
+        self._codes[rows] = np.array(codes)[key]
 
     def column(self) -> Any:
         """All rows, as an array that pandas takes."""

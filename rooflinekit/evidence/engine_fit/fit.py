@@ -13,8 +13,18 @@ import pandas as pd
 
 from rooflinekit.evidence.benchmark_runs import Given
 from rooflinekit.evidence.engine_fit.cases import METRICS, Benchmarks, Case, read_benchmarks
-from rooflinekit.evidence.engine_fit.parameters import FACTORS, Parameter, costs_at, priors
-from rooflinekit.evidence.engine_fit.solve import STEPS, WAITS, Linear, Posterior, Rows, solve
+from rooflinekit.evidence.engine_fit.posterior import (
+    FACTORS,
+    STEPS,
+    WAITS,
+    Linear,
+    Parameter,
+    Posterior,
+    Rows,
+    costs_at,
+    priors,
+    solve,
+)
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.time import SIGMAS

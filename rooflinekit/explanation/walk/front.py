@@ -5,13 +5,14 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any, Unpack
 
-from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.estimation.estimator import inputs, read_deployment, resolve
 from rooflinekit.estimation.options import keywords, part_of, read
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, Shapes
 from rooflinekit.explanation.walk.build import walk_phase
 from rooflinekit.explanation.walk.prompts import Prompts, read_prompts
 from rooflinekit.explanation.walk.result import Walk
 from rooflinekit.model.step import Plan
+from rooflinekit.model.types.workload import Workload
 from rooflinekit.version import __version__
 
 __all__ = ["shapes", "walk"]
@@ -59,27 +60,15 @@ def walk(plan: Plan, prompts: Prompts, warnings: tuple[str, ...] = ()) -> Walk:
     )
 
 
+_INPUTS = ("tp", "pp", "ep", "dp", "cp", "sequence_parallel", "skew", "redundant_experts", "kv_policy", "weights",
+           "activations", "kv")  # fmt: skip
+
+
 def _inputs(plan: Plan, prompts: Prompts) -> dict[str, Any]:
     """As they were understood."""
-    precision = plan.precision
-    return {
-        "tokens": list(prompts.lengths),
-        "batch": prompts.sequences,
-        "cached": prompts.cached,
-        "padded_tokens": prompts.padded_tokens,
-        "tp": plan.deployment.tp,
-        "pp": plan.deployment.pp,
-        "ep": plan.deployment.ep,
-        "dp": plan.deployment.dp,
-        "cp": plan.deployment.cp,
-        "sequence_parallel": plan.deployment.sequence_parallel,
-        "skew": plan.deployment.skew,
-        "redundant_experts": plan.deployment.redundant_experts,
-        "kv_policy": str(plan.deployment.kv_policy),
-        "weights": getattr(precision.formats, plan.model.matrices[-1]).value,
-        "activations": (precision.inputs or precision.stream).value,
-        "kv": precision.kv.value,
-    }
+    sizes = {"tokens": list(prompts.lengths), "batch": prompts.sequences, "cached": prompts.cached}
+    asked = inputs(plan, Workload())
+    return sizes | {"padded_tokens": prompts.padded_tokens} | {key: asked[key] for key in _INPUTS}
 
 
 def _notes(plan: Plan, prompts: Prompts) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -207,33 +207,22 @@ class Page:
 
 
 class Block:
-    """A graph on a page: which nodes have rows of their own, from the row `first` on."""
+    """A graph on a sheet: which nodes have rows of their own, from the row `first` on, for all columns alike.
 
-    def __init__(self, outputs: Iterable[Any], first: int, page: Page) -> None:
-        self.page = page
+    parameters: variables that are cells of the page.
+    """
+
+    def __init__(self, outputs: Iterable[Any], first: int, parameters: Collection[Symbol]) -> None:
         self.heads: list[str] = []
         self.quantities: dict[Symbol, Quantity] = {}
         self.places: dict[Symbol, range] = {}
-        for node in self._apart([bare(output) for output in outputs if isinstance(output, Symbol)]):
+        found = [bare(output) for output in outputs if isinstance(output, Symbol)]
+        self.scopes = depends(reachable(found), lambda node: node not in parameters)
+        for node in self._apart(found):
             height = 2 * len(node.arguments) - 1 if node.op == "lattice" else 1
             self.places[node] = range(first, first + height)
             first += height
         self._orders: dict[Symbol, list[Symbol]] = {}
-        self._operands: dict[Symbol, list[Cell | Symbol]] = {}
-
-    def operands(self, node: Symbol) -> list[Cell | Symbol]:
-        """What a node is made of: cells where they are the same in every column, else nodes without their names."""
-        if node not in self._operands:
-            self._operands[node] = [self.fixed(argument) for argument in node.arguments]
-        return self._operands[node]
-
-    def fixed(self, given: Any) -> Cell | Symbol:
-        """A cell for what is the same in every column, else the node without its name."""
-        node = bare(given)
-        if isinstance(node, Symbol):
-            known = node.op in ("number", "fact")
-            return literal(node.arguments[0]) if known else self.page.parameters.get(node, node)
-        return literal(float(self.page.tables.place(node)) if isinstance(node, Table) else node)
 
     def order(self, output: Symbol) -> list[Symbol]:
         """The nodes with rows that one is made of, operands first."""
@@ -244,7 +233,6 @@ class Block:
     def _apart(self, outputs: Sequence[Symbol]) -> list[Symbol]:
         """What is used twice, what crosses a border, and what would make a formula too long."""
         nodes, apart = reachable(outputs), set(outputs)
-        self.scopes = depends(nodes, lambda node: node not in self.page.parameters)
         uses = Counter(bare(operand) for node in nodes if node.op != "named" for operand in node.operands)
         apart |= {node for node, count in uses.items() if count > 1}
         weights: dict[Symbol, int] = {}
@@ -268,11 +256,14 @@ _LEAVES = ("named", "var", "fact", "number", "loop")
 
 
 class Column:
-    """Cells of one set of inputs; what does not depend on them stands in the column `before`."""
+    """Cells of one set of inputs; what does not depend on them stands in the column `before`, the first on a page."""
 
-    def __init__(self, block: Block, head: str, inputs: Mapping[Any, Cell], before: Column | None = None) -> None:
-        self.block, self.inputs, self.before = block, inputs, before
-        self.known: frozenset[Any] = frozenset(inputs) | (before.known if before else frozenset())
+    def __init__(self, block: Block, head: str, inputs: Mapping[Any, Cell], before: Column | Page) -> None:
+        self.block, self.inputs = block, inputs
+        self.before = before if isinstance(before, Column) else None
+        self.page: Page = before.page if isinstance(before, Column) else before
+        self.operands: dict[Symbol, list[Cell | Symbol]] = before.operands if isinstance(before, Column) else {}
+        self.known: frozenset[Any] = frozenset(inputs) | (before.known if isinstance(before, Column) else frozenset())
         self.cells: dict[Symbol, Cell] = {}
         self.place = len(block.heads)
         block.heads.append(head)
@@ -283,7 +274,21 @@ class Column:
             for node in self.block.order(bare(output)):
                 if self.block.scopes[node] <= self.known:
                     self._at(node)
-        return self._at(self.block.fixed(output))
+        return self._at(self._fixed(output))
+
+    def _made_of(self, node: Symbol) -> list[Cell | Symbol]:
+        """What a node is made of: cells where they are the same in every column, else nodes without their names."""
+        if node not in self.operands:
+            self.operands[node] = [self._fixed(argument) for argument in node.arguments]
+        return self.operands[node]
+
+    def _fixed(self, given: Any) -> Cell | Symbol:
+        """A cell for what is the same in every column, else the node without its name."""
+        node = bare(given)
+        if isinstance(node, Symbol):
+            known = node.op in ("number", "fact")
+            return literal(node.arguments[0]) if known else self.page.parameters.get(node, node)
+        return literal(float(self.page.tables.place(node)) if isinstance(node, Table) else node)
 
     def _at(self, node: Cell | Symbol) -> Cell:
         if isinstance(node, Cell):
@@ -297,7 +302,7 @@ class Column:
         if node.op == "var":
             return self.inputs[node.arguments[0]]
         if node not in block.places:
-            return composed(node.op, *map(self._at, block.operands(node)))
+            return composed(node.op, *map(self._at, self._made_of(node)))
         if node.op == "result":
             self._looped(bare(node.arguments[0]))
         else:
@@ -305,16 +310,16 @@ class Column:
         return self.cells[node]
 
     def _formula(self, node: Symbol) -> Cell:
-        if node.op == "call" and self.block.page.call:
-            return self.block.page.call(node.arguments[0], self._at(self.block.fixed(node.arguments[1])))
-        operands = map(self._at, self.block.operands(node))
+        if node.op == "call" and self.page.call:
+            return self.page.call(node.arguments[0], self._at(self._fixed(node.arguments[1])))
+        operands = map(self._at, self._made_of(node))
         if node.op == "lattice":
             free = iter(self.block.places[node])
-            return self.block.page.tables.interpolated(lambda cell: self._put(next(free), cell), *operands)
+            return self.page.tables.interpolated(lambda cell: self._put(next(free), cell), *operands)
         return composed(node.op, *operands)
 
     def _put(self, row: int, cell: Cell) -> Cell:
-        return self.block.page.put(row, self.place, cell)
+        return self.page.put(row, self.place, cell)
 
     def _looped(self, loop: Symbol) -> None:
         """A column a round; a state that is done stays as it is."""

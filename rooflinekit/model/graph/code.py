@@ -35,7 +35,7 @@ class Loop:
 class Printer:
     """Prints the nodes of a graph as statements; a language says how an operator, a loop and a number are written.
 
-    Names: `x7` is node 7, `t0` the first table.
+    Names: `x1` is the first node that has one, `t0` the first table.
     """
 
     operators: ClassVar[Mapping[str, str]] = {}  #: templates over the operands
@@ -52,6 +52,7 @@ class Printer:
         self._uses, self._scopes = uses, depends(self._nodes, lambda node: node.op == "held")
         self._takers = {operand.index: taker for taker in self._nodes for operand in taker.operands}
         self._written: dict[int, str] = {}
+        self._names = 0
 
     def lines(self) -> list[str]:
         """Statements that give every node a name or a place in an expression; `value` then tells the outputs'."""
@@ -66,6 +67,10 @@ class Printer:
         if isinstance(output, bool):
             return self.boolean(output)
         return self.numbers.get(output) or (f"({output!r})" if output < 0.0 else repr(output))
+
+    def operand(self, node: Symbol, place: int) -> str:
+        """What stands for an argument of a node."""
+        return self.value(node.arguments[place])
 
     def boolean(self, value: bool) -> str:
         """True or false."""
@@ -89,10 +94,13 @@ class Printer:
                 self._written[place] = str(node.arguments[0])
                 return []
             case "fact" | "number":
-                self._written[place] = self.value(node.arguments[0])
+                self._written[place] = self.operand(node, 0)
                 return []
-            case "named" | "held":
-                self._written[place] = self._written[node.arguments[0].index] if node.op == "named" else f"x{place}"
+            case "named":
+                self._written[place] = self._written[node.arguments[0].index]
+                return []
+            case "held":
+                self._name(node)
                 return []
             case "result":
                 self._written[place] = self._written[node.arguments[0].arguments[1][node.arguments[1]].index]
@@ -102,11 +110,18 @@ class Printer:
                 return []
             case "loop":
                 return self._loop(node, scope)
-        written = [self.value(argument) for argument in node.arguments]
+        written = [self.operand(node, number) for number in range(len(node.arguments))]
         text = self.operators[node.op].format(*written, rest=", ".join(written[1:]))
         inline = self._uses[place] == 1 and node.op in _INFIX and not self._twice(node)
-        self._written[place] = f"({text})" if inline else f"x{place}"
-        return [] if inline else [self.assignment.format(name=f"x{place}", value=text)]
+        if inline:
+            self._written[place] = f"({text})"
+            return []
+        return [self.assignment.format(name=self._name(node), value=text)]
+
+    def _name(self, node: Symbol) -> str:
+        self._names += 1
+        self._written[node.index] = f"x{self._names}"
+        return f"x{self._names}"
 
     def _twice(self, node: Symbol) -> bool:
         """Whether the one node that takes it writes it twice, or stands in a loop of its own."""
@@ -114,10 +129,10 @@ class Printer:
         return taker is None or taker.op in (*self.repeated, "loop") or self._scopes[taker] != self._scopes[node]
 
     def _loop(self, node: Symbol, scope: frozenset[int]) -> list[str]:
-        rounds, held, body, ends, *first = node.arguments
+        rounds, held, body, ends, *_ = node.arguments
         inner = scope | {held[0].arguments[0]}
-        names = [f"x{entry.index}" for entry in held]
-        starts = [self.value(entry) for entry in first]
+        names = [self._name(entry) for entry in held]
+        starts = [self.operand(node, number) for number in range(4, len(node.arguments))]
         before = self._block(reachable([*held, ends]), inner)
         after = self._block(reachable(body), inner)
         following = [self.value(entry) for entry in body]

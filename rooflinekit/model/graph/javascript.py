@@ -1,15 +1,24 @@
-"""A graph as JavaScript: the same operators in the same order, so that a browser gets the same numbers."""
+"""Graphs as JavaScript: those that differ in their numbers alone share one function, and graphs call each other's.
+
+A library turns every graph that it is given into an instance: a template (the graph without its numbers) and the
+numbers. Numbers that all instances of a template share go back into the function when it is printed, so that only what
+tells instances apart is data.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
 
 from rooflinekit.model.graph.code import Loop, Printer
-from rooflinekit.model.graph.trace import Graph
+from rooflinekit.model.graph.symbol import Pool, Symbol
+from rooflinekit.model.graph.table import Table
+from rooflinekit.model.graph.trace import Graph, ordered
 
-__all__ = ["RUNTIME", "function"]
+__all__ = ["Instance", "Library", "Printed", "array", "call"]
+
 
 RUNTIME = """const lattice = (axes, values) => (...places) => {
   let base = 0, corners = [0];
@@ -70,17 +79,208 @@ class _JavaScript(Printer):
         ]
 
 
-def function(graph: Graph, name: str, parameters: str) -> str:
-    """A function of these parameters that returns the outputs in their order; RUNTIME stands before it.
+@dataclass(eq=False)
+class _Template:
+    """A graph, where its numbers stand, and the numbers of all that differ from it in these alone."""
 
-    >>> from rooflinekit.model.graph.trace import trace
-    >>> print(function(trace(lambda m, k: {"bytes": 2.0 * m * k}, ["m", "k"]), "answer", "m, k"))
-    function answer(m, k) {
-    const x3 = (2.0 * m) * k;
-    return [x3];
-    }
-    """
-    printer = _JavaScript(graph)
-    lines = printer.lines()
-    results = ", ".join(map(printer.value, graph.outputs.values()))
-    return "\n".join([f"function {name}({parameters}) {{", *lines, f"return [{results}];", "}"])
+    graph: Graph
+    slots: list[Slot]
+    instances: dict[tuple[Constant, ...], Instance] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """A template with its numbers: a function of the graph's inputs."""
+
+    template: _Template = field(repr=False)
+    constants: tuple[Constant, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What it is a function of."""
+        return self.template.graph.inputs
+
+
+Constant: TypeAlias = float | Table | Instance
+Slot: TypeAlias = tuple[Symbol | None, int]
+"""An argument of a node, or an output: where a constant stands."""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """JavaScript that defines `library(data)`, a list of functions; the data; and places in the list by instance."""
+
+    source: str
+    data: dict[str, Any]
+    places: dict[Instance, int]
+
+
+def call(instance: Instance, arguments: Sequence[Any], outputs: int) -> list[Symbol]:
+    """The outputs of an instance for these inputs, at least one of them a symbol."""
+    pool: Pool = next(argument for argument in arguments if isinstance(argument, Symbol)).pool
+    whole = pool.node("call", instance, *arguments)
+    return [pool.node("pick", whole, place) for place in range(outputs)]
+
+
+def array(values: Sequence[Any], pool: Pool) -> Symbol:
+    """Several values as one output; the first outputs of one call, in their order, are the call itself."""
+    picks = [value.arguments for value in values if isinstance(value, Symbol) and value.op == "pick"]
+    calls = {whole for whole, _ in picks}
+    if len(calls) == 1 and [place for _, place in picks] == list(range(len(values))):
+        return picks[0][0]  # type: ignore[no-any-return]
+    return pool.node("array", *values)
+
+
+class Library:
+    """Instances by what their graphs have in common."""
+
+    def __init__(self) -> None:
+        self._templates: dict[tuple[Any, ...], _Template] = {}
+        self._tables: dict[tuple[Any, ...], Table] = {}
+
+    def add(self, graph: Graph, trim: bool = False) -> Instance:
+        """The instance that this graph is; with `trim`, a function of no more inputs than it depends on.
+
+        >>> from rooflinekit.model.graph.trace import trace
+        >>> library = Library()
+        >>> first, second = (library.add(trace(lambda m, n=n: {"bytes": 2.0 * m * n}, ["m"])) for n in (3.0, 5.0))
+        >>> first.template is second.template, first.constants, second.constants
+        (True, (2.0, 3.0), (2.0, 5.0))
+        """
+        nodes = ordered(graph.outputs.values())
+        if trim:
+            used = {node.arguments[0] for node in nodes if node.op == "var"}
+            graph = Graph(tuple(name for name in graph.inputs if name in used), graph.outputs)
+        structure, constants, slots = self._lifted(graph, nodes)
+        template = self._templates.get(structure)
+        if template is None:
+            template = self._templates[structure] = _Template(graph, slots)
+        return template.instances.setdefault(constants, Instance(template, constants))
+
+    def printed(self) -> Printed:
+        """All templates as functions, and the numbers of their instances.
+
+        >>> from rooflinekit.model.graph.trace import trace
+        >>> library = Library()
+        >>> made = [library.add(trace(lambda m, n=n: {"bytes": 2.0 * m * n}, ["m"])) for n in (3.0, 5.0)]
+        >>> printed = library.printed()
+        >>> print(*printed.source.splitlines()[-9:-5], printed.data["numbers"])
+        function f0(k, m) { const x1 = (2.0 * m) * k[0]; return [x1]; } [[[3.0], [5.0]]]
+        """
+        templates = list(self._templates.values())
+        instances = [instance for template in templates for instance in template.instances.values()]
+        places = {instance: place for place, instance in enumerate(instances)}
+        layout = _Layout(places)
+        functions, numbers = [], []
+        for place, template in enumerate(templates):
+            source, rows = layout.function(f"f{place}", template)
+            functions.append(source)
+            numbers.append(rows)
+        names = ", ".join(f"f{place}" for place in range(len(templates)))
+        source = _LIBRARY.replace("FUNCTIONS", "\n".join(functions)).replace("NAMES", names)
+        tables = [[[layout.axes[axis] for axis in table.axes], table.values] for table in layout.tables]
+        return Printed(source, {"axes": list(layout.axes), "tables": tables, "numbers": numbers}, places)
+
+    def _lifted(
+        self, graph: Graph, nodes: Iterable[Symbol]
+    ) -> tuple[tuple[Any, ...], tuple[Constant, ...], list[Slot]]:
+        """What is the same for all graphs that differ in their constants alone; the constants, and where they stand."""
+        places: dict[Symbol, int] = {}
+        loops: dict[int, int] = {}
+        constants: list[Constant] = []
+        slots: list[Slot] = []
+
+        def lifted(argument: Any, node: Symbol | None, number: int) -> Any:
+            kind = type(argument)
+            if kind is Symbol:
+                return places[argument]
+            if kind is tuple:
+                return tuple([places[each] for each in argument])
+            if kind is not float and kind is not Instance and kind is not Table:
+                return kind, argument
+            shared = kind is Table and self._tables.setdefault((argument.axes, argument.values), argument)
+            constants.append(shared or argument)
+            slots.append((node, number))
+            return kind
+
+        structure: list[Any] = [graph.inputs]
+        for node in nodes:
+            op, arguments = node.op, node.arguments
+            if op == "named":
+                places[node] = places[arguments[0]]
+                continue
+            if op == "held":  # by the loop and the place in its state
+                entry: tuple[Any, ...] = (op, loops.setdefault(arguments[0], len(loops)), arguments[1])
+            else:
+                given = arguments[:1] if op in ("var", "fact") else arguments
+                entry = (op, *[lifted(each, node, number) for number, each in enumerate(given)])
+            places[node] = len(structure)
+            structure.append(entry)
+        structure.append(tuple(lifted(output, None, place) for place, output in enumerate(graph.outputs.values())))
+        return tuple(structure), tuple(constants), slots
+
+
+class _Function(_JavaScript):
+    """A template as a function of k, its numbers that differ, and of its inputs."""
+
+    def __init__(self, template: _Template, texts: Mapping[Slot, str]) -> None:
+        super().__init__(template.graph)
+        self._texts = texts
+
+    def operand(self, node: Symbol | None, place: int) -> str:
+        """A number as it is written, or what stands for an argument of a node or for an output."""
+        output = node is None and list(self.graph.outputs.values())[place]
+        return self._texts.get((node, place)) or self.value(output if node is None else node.arguments[place])
+
+    def source(self, name: str) -> str:
+        """The function with its name."""
+        lines = self.lines()
+        results = ", ".join(self.operand(None, place) for place in range(len(self.graph.outputs)))
+        parameters = ", ".join(("k", *self.graph.inputs))
+        return "\n".join([f"function {name}({parameters}) {{", *lines, f"return [{results}];", "}"])
+
+
+class _Layout:
+    """Numbers, tables and instances as they are written: in a function, or in the rows of what it is called with."""
+
+    def __init__(self, places: dict[Instance, int]) -> None:
+        self.places = places
+        self.axes: dict[tuple[float, ...], int] = {}
+        self.tables: dict[Table, int] = {}
+
+    def function(self, name: str, template: _Template) -> tuple[str, list[list[float | str]]]:
+        """A template as a function, and its instances as rows: k of the function is one of them."""
+        columns = list(zip(*template.instances, strict=True))
+        varying: dict[tuple[Constant, ...], int] = {}
+        for column in columns:
+            if column.count(column[0]) < len(column):
+                varying.setdefault(column, len(varying))
+        texts = {}
+        for slot, column in zip(template.slots, columns, strict=True):
+            place, kind = varying.get(column), {Table: "T", Instance: "I"}.get(type(column[0]))
+            if place is not None or kind is not None:
+                written = f"k[{place}]" if place is not None else str(self._number(column[0]))
+                texts[slot] = written if kind is None else f"{kind}[{written}]"
+        rows = [[self._number(entry) for entry in row] for row in zip(*varying, strict=True)]
+        return _Function(template, texts).source(name), rows or [[] for _ in template.instances]
+
+    def _number(self, entry: Constant) -> float | str:
+        """A number as JSON has it; a table or an instance by its place."""
+        if isinstance(entry, Instance):
+            return self.places[entry]
+        if isinstance(entry, Table):
+            for axis in entry.axes:
+                self.axes.setdefault(axis, len(self.axes))
+            return self.tables.setdefault(entry, len(self.tables))
+        return entry if abs(entry) < float("inf") else str(entry).replace("inf", "Infinity")
+
+
+_LIBRARY = f"""{RUNTIME}function library(data) {{
+const T = data.tables.map(([axes, values]) => lattice(axes.map((axis) => data.axes[axis]), values)), I = [];
+FUNCTIONS
+[NAMES].forEach((each, place) => {{
+  for (const row of data.numbers[place]) I.push(each.bind(null, row.map(Number)));
+}});
+return I;
+}}
+"""

@@ -90,6 +90,7 @@ class Node:
         }
 
 
+_CONSTANT = Reference("a constant here")
 _ABOVE = Reference("its formula stands above")
 
 
@@ -126,22 +127,15 @@ class _Lines:
             asked = set(_NAME.findall(text))  # what is multiplied by 0 is not
             children = tuple(child for child in formula.children.values() if child.symbol in asked)
             if len(children) == 1 and text == children[0].symbol:
-                return _merged(quantity, children[0])
+                source = given if quantity.source else children[0].source
+                same = replace(children[0], symbol=quantity.symbol, title=quantity.meaning, source=source)
+                return replace(same, unit=quantity.unit or same.unit)
             if children and formula.operators - text.count(" + ") <= _LONGEST:
                 source = given if quantity.source else None
                 return Node(quantity.symbol, quantity.meaning, value, quantity.unit, text, children, source)
         if text and not _NAME.search(text):
-            given = Reference("a constant here")
+            given = _CONSTANT
         return Node(quantity.symbol, quantity.meaning, value, quantity.unit, source=given)
-
-
-def _merged(quantity: Quantity, same: Node) -> Node:
-    """A name for what has one already: one line for both."""
-    title = quantity.meaning
-    if same.formula and title != same.title:
-        title = f"{title}: {same.title}"
-    source = _given(quantity) if quantity.source else same.source
-    return replace(same, symbol=quantity.symbol, title=title, unit=quantity.unit or same.unit, source=source)
 
 
 def _given(quantity: Quantity) -> Reference:
@@ -158,6 +152,10 @@ def _quantity(node: Symbol) -> Quantity:
 
 
 _TABLE = Quantity("table", "interpolated in a table")
+
+
+def _named(node: Any) -> bool:
+    return isinstance(node, Symbol) and node.op in ("fact", "named")
 
 
 def _opaque(node: Symbol) -> bool:
@@ -194,7 +192,12 @@ class _Formula:
         if node.op == "number":
             return _constant(float(node.arguments[0]))
         if node.op in ("var", "fact", "named") or _opaque(node):
-            return _Part(self._child(node).symbol)
+            line = self._lines.line(node)  # a 0 that nothing leads to says nothing
+            return _constant(0.0) if line.source is _CONSTANT and not line.value else _Part(self._child(node).symbol)
+        if node.op == "+":  # nor does a named number that adds nothing here
+            added = [each for each in node.arguments if not (_named(each) and each.value == 0.0)]
+            if len(added) == 1:
+                return self.part(added[0])
         if node.op == "where":
             return self.part(node.arguments[1 if node.arguments[0].value else 2])
         overlap = _overlap(node)

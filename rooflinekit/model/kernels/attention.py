@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from rooflinekit.model.graph.symbol import about, formula, named
+from rooflinekit.model.graph.symbol import about, formula, named, quantity
 from rooflinekit.model.kernels.collective import Tiers, collective_kernel
 from rooflinekit.model.kernels.elementwise import elementwise_flops
 from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_kernel, gemm_weight_bytes
@@ -180,8 +180,8 @@ class AttentionCore(Operation):
     kv_heads: int = field(metadata=about("K", "KV heads here"))
     qk_dim: int = field(metadata=about("d_qk", "width of a query and key"))
     v_dim: int = field(metadata=about("d_v", "width of a value"))
-    window: int | None = None
-    chunk: int | None = None
+    window: int | None = quantity("w", "window: keys that a token sees at most", default=None)
+    chunk: int | None = quantity("u", "chunk: tokens that see each other", default=None)
     sinks: int = 0  #: learned logits (gpt-oss)
     policy: KVPolicy = FULL
 

@@ -235,7 +235,8 @@ class Routing:
         """
         if self.skew == 0.0:
             experts = fact(self.experts, *_EXPERTS)
-            touched = experts * (1.0 - (1.0 - self.top_k / self.experts) ** tokens)
+            missed = fact(1.0 - self.top_k / self.experts, "missed", "share of the experts that a token does not visit")
+            touched = experts * (1.0 - missed**tokens)
             return named(touched, "act", "distinct experts that are touched")
         touched = sum((count * (1.0 - (1.0 - share) ** tokens) for share, count in _few_shares(self)), 0.0)
         return named(touched, "act", "distinct experts that are touched", source=f"{_HERE}.distinct")

@@ -21,6 +21,7 @@ from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.model.layers.shard import Shard
 from rooflinekit.model.types.model import (
     Attention,
+    GatedConvolution,
     GatedDeltaNet,
     Indexer,
     LatentAttention,
@@ -45,7 +46,12 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     if block.rotary:
         ops.append(Elementwise("rope", rotated, rotated, 3.0 * rotated))
     ops.append(KVAppend(kv_heads * (block.head_dim + block.v_head_dim)))
-    ops += _over_context(_core(block, heads, kv_heads, shard), shard)
+    name = "chunk_attention" if block.chunk else "window_attention" if block.window else "attention"
+    core = AttentionCore(
+        name, heads, kv_heads, block.head_dim, block.v_head_dim, block.window, block.chunk,
+        sinks=heads if block.sinks else 0, policy=shard.deployment.kv_policy,
+    )  # fmt: skip
+    ops += _over_context(core, shard)
     out = heads * block.v_head_dim
     if block.gated:
         ops.append(Elementwise("output_gate", 2 * out, out, 5.0 * out))
@@ -57,13 +63,6 @@ def _output(width: int, shard: Shard, bias: bool = False) -> Linear:
     linear = shard.linear("o_proj", width, (("o", shard.hidden),), bias=bias)
     own = shard.precision.formats.attention_output
     return linear if own is None else replace(linear, weight=own, compute=shard.precision.compute(own))
-
-
-def _core(block: Attention, heads: int, kv_heads: int, shard: Shard) -> AttentionCore:
-    name = "chunk_attention" if block.chunk else "window_attention" if block.window else "attention"
-    sinks = heads if block.sinks else 0
-    core = AttentionCore(name, heads, kv_heads, block.head_dim, block.v_head_dim, block.window, block.chunk, sinks)
-    return replace(core, policy=shard.deployment.kv_policy)
 
 
 def _over_context(core: AttentionCore | LatentCore, shard: Shard) -> list[Operation]:
@@ -165,20 +164,21 @@ def lightning_operations(block: LightningAttention, shard: Shard) -> list[Operat
 
 
 def mamba_operations(block: Mamba, shard: Shard) -> list[Operation]:
-    """Mamba (Jamba's, with norms on dt, B and C): h <- exp(dt A)·h + dt B x, y = C h + D x.
+    """Mamba (Jamba's has norms on dt, B and C): h <- exp(dt A)·h + dt B x, y = C h + D x.
 
     The channels are cut, so dt, B and C, which need all of them, are summed over the ranks (vLLM's MambaMixer: x_proj
     is row-parallel).
     """
     inner = block.inner // shard.tp
     projected = block.dt_rank + 2 * block.state
-    reduce = [shard.joined("ssm_reduce", "all_reduce", projected)] if shard.tp > 1 else []
+    joined: list[Operation] = [shard.joined("ssm_reduce", "all_reduce", projected)] if shard.tp > 1 else []
+    if block.norm:
+        joined.append(Elementwise("ssm_norm", projected, projected, 4.0 * projected, projected, shard.other))
     return [
         shard.linear("in_proj", shard.hidden, (("x", inner), ("z", inner)), bias=block.proj_bias),
         ShortConvolution(inner, block.conv_width, block.conv_bias, shard.other),
         shard.linear("x_proj", inner, (("dt", block.dt_rank), ("bc", 2 * block.state))),
-        *reduce,
-        Elementwise("ssm_norm", projected, projected, 4.0 * projected, projected, shard.other),
+        *joined,
         shard.linear("dt_proj", block.dt_rank, (("dt", inner),), bias=True),
         StateUpdate(
             "selective_scan",
@@ -203,6 +203,18 @@ def mamba2_operations(block: Mamba2, shard: Shard) -> list[Operation]:
         shard.linear("in_proj", shard.hidden, parts, bias=block.proj_bias),
         ShortConvolution(mixed, block.conv_width, block.conv_bias, shard.other),
         StateUpdate("ssd", inner * block.state, mixed + inner, 5.0, 3 * heads, shard.other),
-        Elementwise("gated_norm", 2 * inner, inner, 8.0 * inner, inner, shard.other),
+        Elementwise("gated_norm", 2 * inner, inner, 8.0 * inner, inner if block.norm else 0, shard.other),
         shard.linear("out_proj", inner, (("o", shard.hidden),), bias=block.proj_bias),
+    ]
+
+
+def gated_convolution_operations(block: GatedConvolution, shard: Shard) -> list[Operation]:
+    """LFM2: y = C · conv(B · x), with B, C and x projected at once."""
+    width, bias = block.channels // shard.tp, block.bias
+    return [
+        shard.linear("in_proj", shard.hidden, (("b", width), ("c", width), ("x", width)), bias=bias),
+        Elementwise("conv_gate", 2 * width, width, 1.0 * width),
+        ShortConvolution(width, block.conv_width, bias, shard.other),
+        Elementwise("conv_output_gate", 2 * width, width, 1.0 * width),
+        shard.linear("out_proj", width, (("o", shard.hidden),), bias=bias),
     ]

@@ -22,6 +22,7 @@ from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.model import (
     Attention,
+    GatedConvolution,
     GatedDeltaNet,
     LatentAttention,
     Layer,
@@ -72,7 +73,8 @@ class CacheLaw:
         >>> CacheLaw(((4096.0, 10.0), (math.inf, 1.0)), 5.0).bytes(5000.0)
         45965.0
         """
-        allocated = context if self.block == 1 else ceil_div(context, float(self.block)) * self.block
+        block = fact(self.block, "block", "tokens of one block of the cache", source="the engine's block size")
+        allocated = context if self.block == 1 else ceil_div(context, block) * block
         total: Numeric = self.state_bytes
         for cap, slope in self.slopes:
             total = total + slope * (allocated if cap == math.inf else minimum(allocated, cap))
@@ -100,7 +102,7 @@ class CacheLaw:
         reached = 0.0
         for index, (cap, _) in enumerate(self.slopes):
             slope = sum(later for _, later in self.slopes[index:])
-            step = minimum(maximum(left, 0.0) / slope, cap - reached)
+            step = minimum(maximum(left, 0.0) / slope, cap if cap == math.inf else cap - reached)
             context, left, reached = context + step, left - step * slope, cap
         whole = floor_div(context, float(self.block)) * self.block
         whole = where(self.bytes(whole + self.block) <= budget, whole + self.block, whole)  # lost to rounding
@@ -134,7 +136,7 @@ def layer_cache(mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8, poli
             return LayerCache(0, None, _state_bytes(mixer, tp))
 
 
-def _state_bytes(mixer: GatedDeltaNet | LightningAttention | Mamba | Mamba2, tp: int) -> float:
+def _state_bytes(mixer: GatedDeltaNet | LightningAttention | Mamba | Mamba2 | GatedConvolution, tp: int) -> float:
     """Recurrent state in fp32, and the last inputs of the short convolution in 16 bit, on one of `tp` ranks [B].
 
     Mamba-2's groups (its B and C) are replicated once there are more ranks than groups, as KV heads are.
@@ -146,6 +148,8 @@ def _state_bytes(mixer: GatedDeltaNet | LightningAttention | Mamba | Mamba2, tp:
             state, channels, taps = values * k * v / tp, (2 * keys * k + values * v) / tp, mixer.conv_width
         case LightningAttention(heads=heads, head_dim=dim):
             state, channels, taps = heads * dim * dim / tp, 0, 1
+        case GatedConvolution(channels=width):
+            state, channels, taps = 0.0, width / tp, mixer.conv_width
         case Mamba():
             state, channels, taps = mixer.inner * mixer.state / tp, mixer.inner / tp, mixer.conv_width
         case Mamba2():

@@ -12,6 +12,7 @@ from rooflinekit.model.memory.cache import Layout, cache_law, cache_layout
 from rooflinekit.model.memory.footprint import Peak, activation_peak, resident_bytes
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.engine import Budget, MemoryRule
+from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.numeric import Numeric, ceil_div, floor_div, maximum, minimum, where
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 _UNCHUNKED = 32_768  # tokens; vLLM V0 profiles in chunks where longer sequences are admitted (arg_utils, 0.4 to 0.8)
+_ENDLESS = 1e15  # sequences; more are not counted
 _ROUNDING = 1e-12  # of a sum that is the capacity by definition
 _LEAST_PROMPT = 2048  # tokens of the profiled prompt at the least (the same)
 
@@ -130,18 +132,34 @@ class MemoryModel:
         return _CHARGED[self.rule.budget](self.fraction)
 
     def max_batch(self, context: Numeric, new: Numeric) -> Numeric:
-        """Most sequences that fit: b · kv + activations(b) within the allowance, for both parts of the peak."""
-        most: Numeric = math.inf
-        charge = self.charge
+        """Most sequences that fit: one more than this does not, and this many do, as `evaluate` says."""
+        most: Numeric = _ENDLESS
+        held = self._held(context)
         for stage in self.stages:
-            each = named(stage.layout.law.bytes(self._held(context)), *_EACH)
+            each = named(stage.layout.law.bytes(held), *_EACH)
+            allowed, spared = self._allowance(stage), 1.0 - self.charge
             for base, token, row in self._peaks():
-                allowance = self._allowance(stage) - charge * base
-                fits = self._most(allowance, each, (charge * token, charge * row), new)
+                fits = self._most(allowed - self.charge * base, each, (self.charge * token, self.charge * row), new)
+                if self.rule.budget in ("static", "free"):  # the pool does not pay for all activations
+                    there = self.capacity_bytes * (1.0 + _ROUNDING) - stage.weight_bytes - self.outside.total
+                    left = there - self.rule.slack - spared * base - allowed
+                    fits = minimum(fits, self._most(left, 0.0, (spared * token, spared * row if row else 0.0), new))
                 most = minimum(most, named(fits, "fits", "sequences, of the pool and one part of the peak"))
             most = where(self._starts(stage, self._activations(0.0, new)), most, 0.0)
-        most = named(most, "room", "sequences that fit in one replica")
-        return maximum(floor_div(most + 1e-9, 1.0), 0.0) * fact(self.replicas, *REPLICAS)
+        whole = maximum(floor_div(named(most, "room", "sequences that fit in one replica"), 1.0), 0.0)
+        for rounding in (1.0, 0.0):  # up where one more fits, then down where these do not
+            more = whole + rounding
+            whole = where(self._holds(more, held, new), more, maximum(more - 1.0, 0.0))
+        return whole * fact(self.replicas, *REPLICAS)
+
+    def _holds(self, local: Numeric, held: Numeric, new: Numeric) -> bool | NDArray[np.bool_]:
+        """Whether every stage holds so many sequences in a replica."""
+        activations = self._activations(local, new)
+        all_hold: Numeric = 1.0
+        for stage in self.stages:
+            needed, available = self._need(stage, local * stage.layout.law.bytes(held), activations)
+            all_hold = where(needed <= available, all_hold, 0.0)
+        return all_hold > 0.0
 
     def max_context(self, local: Numeric, new: Numeric) -> Numeric:
         """Longest context at which `local` sequences a replica fit, at most the model's own maximum."""
@@ -164,29 +182,27 @@ class MemoryModel:
         token, row = peak
         if self.rule.profiled:
             left = allowance - token * self.tokens
-            return minimum((left - row * self.rows) / each, left / (each + row))
-        each = each + row
-        below = allowance / (each + new * token)
-        above = (allowance - self.tokens * token) / each
+            return minimum(_quotient(left - row * self.rows, each), _quotient(left, each + row))
+        below = _quotient(allowance, each + row + new * token)
+        above = _quotient(allowance - self.tokens * token, each + row)
         return where(above * new >= self.tokens, above, minimum(below, self.tokens / new))
 
     def _allowance(self, stage: Stage) -> Numeric:
         """The pool if there were no activations [B]."""
-        return named(self._allowed(stage), "allow", "the pool if there were no activations", "B", RULE)
-
-    def _allowed(self, stage: Stage) -> Numeric:
         capacity, out, rule = self.capacity_bytes, self.outside, self.rule
+        graphs, weights, u = rule.graphs_count * out.graphs, stage.weight_bytes, self.fraction
         match rule.budget:
             case "total":
-                charged = out.non_torch + rule.context_counts * out.context + rule.graphs_count * out.graphs
-                return self.fraction * capacity - stage.weight_bytes - charged
+                allowed = (
+                    self.fraction * capacity - weights - (out.non_torch + rule.context_counts * out.context + graphs)
+                )
             case "static":
-                return self.fraction * (capacity - out.context) - stage.weight_bytes - out.non_torch
+                allowed = u * (capacity - out.context) - weights - out.non_torch
             case "free":
-                taken = stage.weight_bytes + out.context + out.non_torch + rule.graphs_count * out.graphs
-                return self.fraction * (capacity - taken)
+                allowed = u * (capacity - (weights + out.context + out.non_torch + graphs))
             case _:
-                return capacity - stage.weight_bytes - out.total
+                allowed = capacity - weights - out.total
+        return named(allowed, "allow", "the pool if there were no activations", "B", RULE)
 
     def _activations(self, local: Numeric, new: Numeric) -> Numeric:
         if self.rule.profiled:
@@ -233,6 +249,13 @@ class MemoryModel:
         return (
             stage.weight_bytes, kv, room, layout.blocks(room), tokens, held, *self._need(stage, kv, activations),
         )  # fmt: skip
+
+
+def _quotient(left: Numeric, each: Numeric) -> Numeric:
+    """How often something fits; without end where it takes nothing."""
+    if isinstance(each, float) and each == 0.0:
+        return where(left >= 0.0, _ENDLESS, 0.0)
+    return left / each
 
 
 RULE = "docs/engines.md, memory"
@@ -287,9 +310,34 @@ def _step_tokens(plan: Plan) -> float:
 
 
 def _outside(plan: Plan) -> Outside:
-    rule, deployment = plan.engine.memory, plan.deployment
-    several = deployment.gpus > 1
-    reducing = deployment.gpus > deployment.pp and plan.system.accelerator.link_kind != "pcie"
-    graphs = rule.graphs + rule.graphs_per_layer * plan.model.depth / plan.deployment.pp
-    graphs = 0.0 if plan.deployment.settings.eager else graphs
-    return Outside(rule.context[several], rule.non_torch[reducing], graphs)
+    rule, deployment, gpu = plan.engine.memory, plan.deployment, plan.system.accelerator
+    reducing = deployment.gpus > deployment.pp and gpu.link_kind != "pcie"
+    graphs = (
+        0.0 if deployment.settings.eager else rule.graphs + rule.graphs_per_layer * plan.model.depth / deployment.pp
+    )
+    return Outside(context_bytes(rule, gpu, deployment.gpus), rule.non_torch[reducing], graphs)
+
+
+def context_bytes(rule: MemoryRule, gpu: Accelerator, ranks: int) -> float:
+    """CUDA context and first buffers of the communicator [B], scaled to accelerators smaller than the measured one.
+
+    A context has code, and local memory for each core: base + (one - base)·cores/measured. NCCL has buffers for each
+    channel, and fewer channels over fewer links: in proportion to them (an assumption). Over PCI Express it grows with
+    the ranks as measured, from 4 to 8 of them.
+
+    >>> from rooflinekit.specs import load_accelerator
+    >>> from rooflinekit.specs.engines import load_engine
+    >>> rule = load_engine("vllm").memory
+    >>> [context_bytes(rule, load_accelerator(name).value, ranks=4) / 2**30 for name in ("h100-sxm", "t4")]
+    [1.53, 0.37]
+    """
+    one, both = rule.context
+    if not rule.context_cores:
+        return both if ranks > 1 else one
+    alone = rule.context_base + (one - rule.context_base) * min(float(gpu.cores) / rule.context_cores, 1.0)
+    if ranks == 1:
+        return alone
+    if gpu.link_kind == "pcie":
+        few, many = rule.communicator_pcie
+        return alone + min(few + (many - few) * min(max((ranks - 4) / 4, 0.0), 1.0), both - one)
+    return alone + (both - one) * min(float(gpu.link_bandwidth) / rule.communicator_links, 1.0)

@@ -412,9 +412,7 @@ class _Flow:
             fullest = named(maximum(turning.together / turning.beside, 1.0), "fullest", "of them on one replica")
             lone = named(fullest - further * (fullest - 1.0), "lone", "what the first of them adds, for their mean")
             lone = turning.beside * lone
-            longer = where(
-                fullest > _MANY, maximum(own / fullest, 1.0), 1.0
-            )  # all of the step, where arithmetic limits
+            longer = 1.0 + _limited(fullest) * maximum(own / fullest - 1.0, 0.0)  # all of the step, where it does
             beside = times.step.scaled(turning.chunks * longer).plus(times.share, lone)
             first = first.plus(beside.plus(times.alone, -1.0), company)
         return first.named(*_FIRST)
@@ -450,8 +448,13 @@ def _further(turning: Rotation, times: Shared) -> Numeric:
     one = maximum(times.alone.expected - (times.step.expected if times.mixes else 0.0), 0.0)
     more = minimum(maximum((fullest * share - one) / maximum(fullest - 1.0, _FEW), 0.0), 2.0 * share)
     found = where(fullest > 1.0 + _FEW, more / maximum(share, _NOTHING), 1.0)
-    found = where(fullest > _MANY, maximum(found, 1.0), found)  # then arithmetic limits, and each adds as much
+    found = found + _limited(fullest) * maximum(1.0 - found, 0.0)  # where arithmetic limits, each adds as much
     return named(found, "further", "what another prompt adds to a step, for the mean of those in it")
+
+
+def _limited(prompts: Numeric) -> Numeric:
+    """From 0 for one prompt in a step to 1 for as many as make arithmetic its limit."""
+    return minimum(maximum((prompts - 1.0) / (_MANY - 1.0), 0.0), 1.0)
 
 
 def _behind(full: Numeric, each: Numeric, traffic: Traffic, gaps: Numeric = 1.0) -> Numeric:

@@ -38,6 +38,10 @@ class LoadQuestion:
         process = "Poisson" if cv == 1.0 else "evenly spaced" if cv == 0.0 else f"gamma, cv {cv:g}"
         return f"{self.rate:g} requests/s, {process}"
 
+    def held(self, sequences: Numeric) -> tuple[Numeric, Numeric, Numeric]:
+        """Sequences that run, their mean tokens and those of a prompt, as memory holds them."""
+        return sequences, self.traffic.isl + self.traffic.osl / 2.0, self.traffic.isl
+
 
 def read_load(given: dict[str, Any], isl: float, osl: float) -> LoadQuestion | None:
     """Read what a user says of traffic; None if no load is asked for.
@@ -85,8 +89,7 @@ class LoadAnswer:
 
     def memory(self, predictor: Predictor) -> Memory:
         """What the sequences that run hold, at their mean length."""
-        traffic = self.question.traffic
-        return predictor.memory.evaluate(self.sequences, traffic.isl + traffic.osl / 2.0, traffic.isl)
+        return predictor.memory.evaluate(*self.question.held(self.sequences))
 
     def values(self, predictor: Predictor) -> dict[str, Numeric | None]:
         """Plain numbers by name: times in ms, rates in requests a second; infinite waits where there is no limit."""

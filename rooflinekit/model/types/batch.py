@@ -54,11 +54,11 @@ def cumulative_keys(tokens: Numeric, window: int | None = None, chunk: int | Non
     (10.0, 7.0, 7.0)
     """
     if chunk is not None:
-        chunks = floor_div(tokens, float(chunk))
+        chunks = floor_div(tokens, 1.0 * chunk)
         rest = tokens - chunks * chunk
         return chunks * (chunk * (chunk + 1) / 2) + rest * (rest + 1) / 2
     if window is not None:
-        inside = minimum(tokens, float(window))
+        inside = minimum(tokens, 1.0 * window)
         return inside * (inside + 1) / 2 + maximum(tokens - window, 0.0) * window
     return tokens * (tokens + 1) / 2
 
@@ -117,6 +117,8 @@ class Sequences:
             seen = cumulative_keys(last, window, chunk) - cumulative_keys(first, window, chunk)
             return self.total(maximum(seen / self.span, 1.0))  # a query sees itself, whatever is lost to rounding
         upto = cumulative_keys(self.past + self.new, window, chunk)
+        if self._fresh:
+            return self.total(upto)
         return self.total(upto - cumulative_keys(self.past, window, chunk))
 
     @formula("keys", "cached tokens that are read", source="docs/method.md, query-key pairs")
@@ -128,12 +130,18 @@ class Sequences:
         """
         if self._averaged:  # one query: every key that it sees is read for it
             return self.pairs(window, chunk)
+        if self._fresh:
+            return self.total(self.new)
         seen = self.past
         if window is not None:
-            seen = minimum(seen, float(window - 1))
+            seen = minimum(seen, window - 1.0)
         if chunk is not None:
-            seen = seen - floor_div(seen, float(chunk)) * chunk
+            seen = seen - floor_div(seen, 1.0 * chunk) * chunk
         return self.total(seen + self.new)
+
+    @property
+    def _fresh(self) -> bool:
+        return isinstance(self.past, (int, float)) and not self.past
 
     @property
     def _averaged(self) -> bool:

@@ -47,6 +47,10 @@ class MemoryRule:
     chunked: bool = True  #: False: that step has a whole prompt of the longest length
     context: Pair = (0.0, 0.0)  #: CUDA context and first buffers of the communicator
     context_counts: bool = True  #: whether the budget pays for them
+    context_base: float = 0.0  #: of the context, what it takes whatever the cores
+    context_cores: float = 0.0  #: of the accelerator that `context` was measured on; 0: the same on every one
+    communicator_links: float = 0.0  #: bandwidth of its links [B/s]
+    communicator_pcie: Pair = (0.0, 0.0)  #: what its buffers take over PCI Express with 4 accelerators, and with 8
     non_torch: Pair = (0.0, 0.0)  #: growth outside the allocator while the model loads and runs
     loading: float = 0.0  #: what loading takes besides the tensors, in what the engine calls weights
     graphs: float = 0.0  #: CUDA graphs: a fixed part
@@ -107,6 +111,20 @@ class StepCosts:
 
 
 @dataclass(frozen=True)
+class LoadEnds:
+    """How far the 90 % interval of times under load reaches beyond that of the steps they are made of.
+
+    Pairs of factors: the low end is divided by the first, the high end multiplied by the second; below 1 an end comes
+    nearer. Quantiles of measured / end in published loads whose model the prediction had not seen
+    (benchmarks/fit_load_ends.py).
+    """
+
+    ttft: Pair = (1.0, 1.0)  #: with a place for every request
+    tpot: Pair = (1.0, 1.0)  #: the same
+    full: Pair = (1.0, 1.0)  #: of both where every request waits for a place, from the throughput of offline queues
+
+
+@dataclass(frozen=True)
 class ServedCosts:
     """Step costs of one deployment, from benchmark files; they hold for this accelerator and range of versions alone.
 
@@ -135,6 +153,7 @@ class Engine:
     until: str  #: first version that it no longer describes; "" if it describes the newest
     memory: MemoryRule
     costs: StepCosts = StepCosts()
+    loaded: LoadEnds = LoadEnds()
     provenance: tuple[Provenance, ...] = ()
 
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from rooflinekit.model.graph.symbol import quantity
 from rooflinekit.model.types.batch import Sequences
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.numeric import Numeric, minimum
@@ -36,7 +37,7 @@ class KVPolicy:
     """
 
     kind: Literal["full", "window", "sink", "topk", "evict"] = "full"
-    budget: int = 0
+    budget: int = quantity("w", "keys that the cache policy lets a token see or keeps", default=0)
     sinks: int = 0
     page: int = 0
 

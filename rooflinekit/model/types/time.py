@@ -62,6 +62,15 @@ class Time:
         low = maximum(minimum(self.low, self.expected / factor), self.bound)
         return Time(self.expected, self.bound, low, maximum(self.high, self.expected * factor))
 
+    def moved(self, low: Numeric, high: Numeric) -> Time:
+        """The same, its low end divided by `low` and its high end multiplied by `high`, each on its side of the time.
+
+        >>> Time(2.0, 0.5, 1.0, 3.0).moved(1.25, 0.5)
+        Time(expected=2.0, bound=0.5, low=0.8, high=2.0)
+        """
+        least = maximum(minimum(self.low / low, self.expected), self.bound)
+        return Time(self.expected, self.bound, least, maximum(self.high * high, self.expected))
+
     def later(self, wait: Numeric) -> Time:
         """After a wait that is made of the same times, and as uncertain; none of it is in the bound."""
         ratio = 1.0 + wait / self.expected

@@ -91,7 +91,7 @@ def lead(deployed: Deployed, pool: str = "", before: str = "") -> str:
     told = [*answer.warnings, *filled_notes(answer, int(work.batch), int(work.longest_context))]
     notes = [f"<li>{escape(note)}</li>" for note in told]
     if not answer.memory.fits:
-        advice = misfit(deployed.case.predictor, deployed.case.work, answer).partition(" (--allow-oom")[0]
+        advice = misfit(deployed.case.predictor, deployed.case.work).partition(" (--allow-oom")[0]
         bad = f"This deployment does not fit in memory; its times are what they would be. {advice}."
         notes.insert(0, f'<li class="bad">{escape(bad)}</li>')
     said = decode_sentence(answer) if pool else answer_sentence(answer)

@@ -14,7 +14,6 @@ from rooflinekit.report.page.deployment import Deployed, accountant, after, foot
 from rooflinekit.report.page.offers import make_offers
 from rooflinekit.report.page.plan import chosen_replica, plan_cards, plan_data, plan_lead
 from rooflinekit.report.page.render import LIMIT_BYTES, Page, heading, paragraphs, render
-from rooflinekit.report.page.rows import rows_card, rows_data, rows_lead
 from rooflinekit.report.page.simulation import simulation_card, simulation_data
 from rooflinekit.report.page.words import title
 from rooflinekit.specs.writing import check_target, write_whole
@@ -79,7 +78,7 @@ def write_report(
     content = render(page).encode()
     if len(content) > LIMIT_BYTES:
         raise InputError(f"the page would have {len(content) / 1e6:.1f} MB, more than 2.5; offer fewer models and GPUs")
-    return Report(write_whole(path, content), page.title, len(content))
+    return Report(write_whole(path, content, force), page.title, len(content))
 
 
 def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dict[str, Any]) -> Page:
@@ -144,6 +143,8 @@ def _plan_page(plan: Mapping[str, Any], offered: dict[str, Any]) -> Page:
 
 def _table_page(sweep: Any) -> Page:
     """Raises InputError where no column is an answer."""
+    from rooflinekit.report.page.rows import rows_card, rows_data, rows_lead  # noqa: PLC0415 - pandas takes longer than a page
+
     table, name = (sweep, "the table") if hasattr(sweep, "columns") else (_read(sweep), Path(sweep).name)
     data = rows_data(table)
     named = f"Sweep of {data['total']:,} {'row' if data['total'] == 1 else 'rows'}"

@@ -15,7 +15,7 @@ from rooflinekit.report.workbook.inputs import Inputs
 from rooflinekit.report.workbook.offers import Offers
 from rooflinekit.report.workbook.sheet import Book, Sheet
 
-__all__ = ["Calculation", "Found"]
+__all__ = ["Calculation", "Found", "blocks_of", "write_labels"]
 
 _HEAD, _FIRST = 3, 3  # row of the heads; first column of values
 _TRAFFIC = ("isl", "osl", "cached", "most", "isl_cv", "osl_cv", "burstiness")
@@ -33,74 +33,87 @@ class Found:
         return self.column.cell(self.outputs.get(self.before + name, 0.0))
 
 
+_SHEETS = {
+    "Points": ("Operating points", "A column each: static batches, all prompts at once."),
+    "Times": ("Times that requests share", "A column a number of sequences that run at once."),
+    "Load": ("Under load", "The open loop of `rooflinekit estimate --rate`: a column a round of its root."),
+}
+
+
+def blocks_of(book: Book, offers: Offers) -> dict[str, Block]:
+    """The sheets Points, Times and Load, with a row for each node of the graph."""
+    found = {}
+    for name, (title, note) in _SHEETS.items():
+        sheet = book.sheet(name, title, f"{note} SI units; rows of no kernel are parts of the next that has one.")
+        sheet.widths(12, 26, 14)
+        sheet.page.set_column(_FIRST, 400, 14)
+        sheet.page.freeze_panes(_HEAD + 1, _FIRST)
+        outputs = [node for key, node in offers.outputs.items() if _sheet_of(key) == name]
+        parameters = {entry.node for entry in offers.merge.parameters.values()}
+        found[name] = Block(outputs, _HEAD + 1, parameters)
+    return found
+
+
+def _sheet_of(output: str) -> str:
+    return "Times" if output.startswith("shared.") else "Load" if output.startswith(("load.", "slots")) else "Points"
+
+
+def write_labels(book: Book, offers: Offers, blocks: Mapping[str, Block]) -> None:
+    """Heads of columns and labels of rows."""
+    for name, block in blocks.items():
+        sheet = book.sheet(name)
+        sheet.heads(_HEAD, ("step", "kernel", "quantity", *block.heads))
+        _labels(sheet, block, offers)
+
+
 @dataclass
 class Calculation:
-    """Writes columns to the sheets Points, Times and Load."""
+    """Writes columns of one deployment to the sheets Points, Times and Load."""
 
     book: Book
     offers: Offers
     constants: Constants
     inputs: Inputs
+    blocks: Mapping[str, Block]
+    of: str = ""  #: whose columns these are, where it is not the chosen one
     _users: dict[str, Column] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        told = {
-            "Points": ("Operating points", "A column each: static batches, all prompts at once."),
-            "Times": ("Times that requests share", "A column a number of sequences that run at once."),
-            "Load": ("Under load", "The open loop of `rooflinekit estimate --rate`: a column a round of its root."),
-        }
-        for name, (title, note) in told.items():
-            sheet = self.book.sheet(
-                name, title, f"{note} SI units; rows of no kernel are parts of the next that has one."
-            )
-            sheet.widths(12, 26, 14)
-            sheet.page.set_column(_FIRST, 400, 14)
-            sheet.page.freeze_panes(_HEAD + 1, _FIRST)
-        named = self.offers.outputs
-        self._points = self._block(
-            "Points", [key for key in named if not key.startswith(("shared.", "load.", "slots"))]
-        )
-        self._times = self._block("Times", [key for key in named if key.startswith("shared.")])
-        self._load = self._block("Load", [key for key in named if key.startswith(("load.", "slots"))])
-        self._shared = Column(self._times, "any number", {name: self.inputs[name] for name in ("isl", "osl", "cached")})
-        self._any = Column(self._load, "any rate", {name: self._traffic(name) for name in _TRAFFIC})
-        self.room = self._any.cell(named["slots"])
-        self.knee = self._any.cell(named.get("load.knee", 0.0))
-        self._fixed = Column(self._points, "of the plan", {})
+        lengths = {name: self.inputs[name] for name in ("isl", "osl", "cached")}
+        self._shared = self._column("Times", "any number", lengths)
+        self._any = self._column("Load", "any rate", {name: self._traffic(name) for name in _TRAFFIC})
+        self._fixed = self._column("Points", "of the plan", {})
+        self.room = self._any.cell(self.offers.outputs["slots"])
+        self.knee = self._any.cell(self.offers.outputs.get("load.knee", 0.0))
+        self.gpus = self._fixed.cell(self.offers.outputs["gpus"])
 
     def point(self, head: str, batch: Cell, isl: Cell, osl: Cell) -> Found:
         """A static batch."""
         sizes = {"batch": batch, "isl": isl, "osl": osl, "cached": self.inputs["cached"]}
-        return Found(Column(self._points, head, sizes, self._fixed), self.offers.outputs)
+        return Found(self._column("Points", head, sizes, self._fixed), self.offers.outputs)
 
     def load(self, head: str, rate: Cell) -> Found:
         """One replica at a rate of requests."""
-        return Found(Column(self._load, head, {"rate": rate}, self._any), self.offers.outputs, "load.")
-
-    def finish(self) -> None:
-        """Write heads and labels."""
-        for name, block in (("Points", self._points), ("Times", self._times), ("Load", self._load)):
-            sheet = self.book.sheet(name)
-            sheet.heads(_HEAD, ("step", "kernel", "quantity", *block.heads))
-            _labels(sheet, block, self.offers)
+        return Found(self._column("Load", head, {"rate": rate}, self._any), self.offers.outputs, "load.")
 
     def _traffic(self, name: str) -> Cell:
         return self.inputs.most if name == "most" else self.inputs[name]
 
-    def _block(self, name: str, outputs: list[str]) -> Block:
-        sheet = self.book.sheet(name)
+    def _column(self, name: str, head: str, inputs: Mapping[str, Cell], before: Column | None = None) -> Column:
+        sheet, constants = self.book.sheet(name), self.constants
         page = Page(
-            self.constants.cells,
-            self.constants.tables,
+            constants.cells,
+            constants.tables,
             lambda row, column, cell: sheet.put(row, _FIRST + column, cell, "general"),
             self._called,
         )
-        return Block([self.offers.outputs[key] for key in outputs], _HEAD + 1, page)
+        return Column(self.blocks[name], f"{self.of} {head}".strip(), inputs, before or page)
 
     def _called(self, name: str, users: Cell) -> Cell:
         """A time that requests share, on the sheet Times."""
         if users.text not in self._users:
-            self._users[users.text] = Column(self._times, users.text.replace("$", ""), {"users": users}, self._shared)
+            head = users.text.replace("$", "")
+            self._users[users.text] = self._column("Times", head, {"users": users}, self._shared)
         return self._users[users.text].cell(self.offers.outputs[name])
 
 

@@ -10,10 +10,11 @@ from rooflinekit.model.graph.cells import Cell, Tables, composed, function, lite
 from rooflinekit.model.graph.symbol import Symbol
 from rooflinekit.model.graph.table import Table
 from rooflinekit.model.graph.trace import reachable
-from rooflinekit.report.workbook.offers import Offers
+from rooflinekit.report.workbook.inputs import Inputs
+from rooflinekit.report.workbook.offers import Offers, Rival
 from rooflinekit.report.workbook.sheet import Book, Sheet
 
-__all__ = ["Constants", "lists", "write_constants", "write_gpus", "write_models", "write_tables"]
+__all__ = ["Constants", "lists", "price_of", "write_constants", "write_gpus", "write_models", "write_tables"]
 
 _HEAD = 3  # row of the heads
 _FAR = 1e15  # a node beyond any size
@@ -27,6 +28,7 @@ class Constants:
     reason: Cell
     cells: Mapping[Symbol, Cell]
     tables: Tables
+    evidence: Cell
 
 
 def _filled(sheet: Sheet, columns: Sequence[str], rows: Sequence[Sequence[float | str]], style: str = "two") -> None:
@@ -46,61 +48,110 @@ def write_models(book: Book, offers: Offers) -> None:
     _filled(sheet, ("model", "longest context [tokens]"), rows, "whole")
 
 
+_GPUS = ("gpu", "memory [GB]", "bandwidth [GB/s]", "power [W]", "your price [USD/h]", "quote [USD/h]", "quote dated",
+         "source of the quote")  # fmt: skip
+
+
 def write_gpus(book: Book, offers: Offers) -> None:
     """What the drop-down of accelerators offers, with prices and where they are from."""
     note = "Datasheet numbers as shipped with rooflinekit; prices are dated quotes, and yours count more."
     sheet = book.sheet("GPUs", "Accelerators", note)
-    sheet.widths(22, 15, 15, 15, 15, 15, 70)
-    columns = ("gpu", "memory [GB]", "bandwidth [GB/s]", "power [W]", "price [USD/h]", "price dated", "price source")
+    sheet.widths(22, 15, 15, 15, 15, 15, 15, 70)
     rows = []
-    for gpu in offers.gpus:
-        price = gpu.price
+    for rival in offers.rivals:
+        gpu, price = rival.gpu, rival.gpu.price
         quote = (price.usd_per_hour, price.date, price.source) if price else (0.0, "", "none known: enter your own")
         sizes = (float(gpu.memory_bytes) / 1e9, float(gpu.memory_bandwidth) / 1e9)
-        rows.append((gpu.name, *sizes, float(gpu.tdp_w), *quote))
-    _filled(sheet, columns, rows)
+        rows.append((gpu.name, *sizes, float(gpu.tdp_w), 0.0, *quote))
+    _filled(sheet, _GPUS, rows)
+    for row, rival in enumerate(offers.rivals, _HEAD + 1):
+        if rival.usd is None:
+            sheet.blank(row, 4, "input_number")
+        else:
+            sheet.put(row, 4, rival.usd, "input_number")
+
+
+def price_of(offers: Offers, inputs: Inputs, row: Cell, rival: Rival) -> Cell:
+    """Price of an accelerator in a row of the sheet GPUs: yours for it, yours for all, or the quote; 0: not known."""
+    own = Cell(f"INDEX({lists(offers, 4)},{row.text})", "" if rival.usd is None else rival.usd)
+    quote = Cell(f"INDEX({lists(offers, 5)},{row.text})", rival.gpu.price.usd_per_hour if rival.gpu.price else 0.0)
+    return when(own > 0.0, own, when(inputs["price"].equals(""), quote, inputs["price"]))
 
 
 def lists(offers: Offers, place: int) -> str:
     """The range of a column of the sheet GPUs."""
-    return f"GPUs!${'ABCDEFG'[place]}${_HEAD + 2}:${'ABCDEFG'[place]}${_HEAD + 1 + len(offers.gpus)}"
+    return f"GPUs!${'ABCDEFGH'[place]}${_HEAD + 2}:${'ABCDEFGH'[place]}${_HEAD + 1 + len(offers.gpus)}"
 
 
-def write_constants(book: Book, offers: Offers, chosen: Sequence[Cell]) -> Constants:
-    """Every combination with its numbers, and those of the one that the cells `chosen` name."""
+def write_constants(book: Book, offers: Offers, chosen: Mapping[str, Sequence[Cell]]) -> dict[str, Constants]:
+    """Every combination with its numbers, and those of the ones that cells name, by the head of their column.
+
+    The first is what all sheets show.
+    """
     parameters, tables = list(offers.merge.parameters.values()), Tables()
     columns = [[_number(value, tables) for value in entry.values] for entry in parameters]
-    known, last = _write_deployments(book, offers, columns), _HEAD + len(offers.entries)
-
-    def below(column: int) -> str:
-        return known.area((_HEAD + 1, column), (last, column))
-
-    sheet = book.sheet("Constants", "The chosen deployment", "Looked up on sheet Deployments; SI units.")
-    sheet.widths(26, 48, 60)
-    for number, text in enumerate(
-        ("combination", "row (0: no such combination)", "why it cannot be run", "can be run")
-    ):
-        sheet.put(_HEAD + number, 0, text)
-    key = chosen[0]
-    for cell in chosen[1:]:
-        key = composed("joined", composed("joined", key, literal("|")), cell)
-    key = sheet.put(_HEAD, 1, key)
-    place = [entry.key for entry in offers.entries].index(key.value)
-    entry = offers.entries[place]
-    row = function(f"IFERROR(MATCH({{0}},{below(0)},0),0)", place + 1.0, key)
-    row = book.name("dep_row", sheet.put(_HEAD + 1, 1, row))
-    reason = Cell(f'INDEX({below(1)},MAX(dep_row,1))&""', entry.reason)
-    reason = sheet.put(_HEAD + 2, 1, when(row >= 1.0, reason, "choose from the drop-downs of Inputs"))
-    offered = sheet.put(_HEAD + 3, 1, (row >= 1.0) & reason.equals(""), "general")
-    cells, uses, place = {}, _uses(offers), offers.run.index(entry)
-    for number, (parameter, values) in enumerate(zip(parameters, columns, strict=True)):
-        at = _HEAD + 5 + number
-        sheet.put(at, 0, f"p{number + 1}")
+    known, uses = _write_deployments(book, offers, columns), _uses(offers)
+    sheet = book.sheet("Constants", "The chosen deployments", "Looked up on sheet Deployments; SI units.")
+    sheet.widths(26, 60, 48, *[24] * len(chosen))
+    heads = ("combination", "row (0: no such combination)", "why it cannot be run", "can be run", "evidence")
+    for number, text in enumerate(heads):
+        sheet.put(_HEAD + 1 + number, 0, text)
+    for number, parameter in enumerate(parameters):
+        sheet.put(_CONSTANTS + number, 0, f"p{number + 1}")
         meaning = parameter.quantity.meaning if parameter.quantity else ""
-        sheet.put(at, 2, ": ".join(filter(None, (uses.get(parameter.node), meaning))))
-        value = Cell(f"INDEX({below(2 + number)},MAX(dep_row,1))", values[place])
-        cells[parameter.node] = sheet.put(at, 1, value, "general")
-    return Constants(offered, reason, cells, tables)
+        sheet.put(_CONSTANTS + number, 1, ": ".join(filter(None, (uses.get(parameter.node), meaning))))
+    sheet.heads(_HEAD, ("", "", *chosen))
+    found = {}
+    for column, (name, cells) in enumerate(chosen.items(), 2):
+        lines = _Lookup(sheet, column, known, offers)
+        found[name] = lines.constants(
+            cells, [(entry.node, values) for entry, values in zip(parameters, columns, strict=True)], tables
+        )
+    return found
+
+
+_CONSTANTS = _HEAD + 7  # row of the first parameter
+
+
+@dataclass(frozen=True)
+class _Lookup:
+    """A column of the sheet Constants, looked up on the sheet Deployments."""
+
+    sheet: Sheet
+    column: int
+    known: Sheet
+    offers: Offers
+
+    def constants(
+        self, cells: Sequence[Cell], parameters: Sequence[tuple[Symbol, Sequence[float]]], tables: Tables
+    ) -> Constants:
+        """The combination that the cells name."""
+        offers, key = self.offers, cells[0]
+        for cell in cells[1:]:
+            key = composed("joined", composed("joined", key, literal("|")), cell)
+        key = self._put(1, key)
+        keys = [entry.key for entry in offers.entries]
+        entry = offers.entries[keys.index(key.value)] if key.value in keys else None
+        at = 0.0 if entry is None else keys.index(entry.key) + 1.0
+        row = self._put(2, function(f"IFERROR(MATCH({{0}},{self._below(0)},0),0)", at, key))
+        place = f"MAX({row.text},1)"
+        first = entry or offers.entries[0]
+        reason = Cell(f'INDEX({self._below(1)},{place})&""', first.reason)
+        reason = self._put(3, when(row >= 1.0, reason, "choose from the drop-downs of Inputs"))
+        offered = self._put(4, (row >= 1.0) & reason.equals(""), "general")
+        told = self._put(5, Cell(f'INDEX({self._below(2)},{place})&""', first.evidence))
+        run = offers.run.index(first) if first.traced is not None else 0
+        found = {}
+        for number, (node, values) in enumerate(parameters):
+            value = Cell(f"INDEX({self._below(3 + number)},{place})", values[run])
+            found[node] = self.sheet.put(_CONSTANTS + number, self.column, value, "general")
+        return Constants(offered, reason, found, tables, told)
+
+    def _put(self, row: int, cell: Cell, style: str = "text") -> Cell:
+        return self.sheet.put(_HEAD + row, self.column, cell, style)
+
+    def _below(self, column: int) -> str:
+        return self.known.area((_HEAD + 1, column), (_HEAD + len(self.offers.entries), column))
 
 
 def _number(value: Any, tables: Tables) -> float:
@@ -111,14 +162,15 @@ def _write_deployments(book: Book, offers: Offers, columns: Sequence[Sequence[fl
     """One row a combination; what cannot be run has the numbers of the first that can."""
     note = "One row a combination of the drop-downs: why it cannot be run, or its constants (sheet Constants)."
     sheet = book.sheet("Deployments", "Deployments", note)
-    sheet.widths(48, 40)
-    sheet.heads(_HEAD, ("key", "reason", *(f"p{number}" for number in range(1, len(columns) + 1))))
+    sheet.widths(48, 40, 18)
+    sheet.heads(_HEAD, ("key", "reason", "evidence", *(f"p{number}" for number in range(1, len(columns) + 1))))
     run = iter(range(len(offers.run)))
     for row, entry in enumerate(offers.entries, _HEAD + 1):
         sheet.put(row, 0, entry.key)
         sheet.put(row, 1, entry.reason)
+        sheet.put(row, 2, entry.evidence)
         place = next(run) if entry.traced is not None else 0
-        for column, values in enumerate(columns, 2):
+        for column, values in enumerate(columns, 3):
             sheet.put(row, column, values[place], "general")
     sheet.page.freeze_panes(_HEAD + 1, 1)
     return sheet
@@ -161,7 +213,3 @@ def write_tables(book: Book, tables: Tables) -> None:
         for column, value in enumerate((*line, *table.values)):
             sheet.put(row, column, value, "general")
     sheet.page.freeze_panes(_HEAD + 1, 0)
-
-
-def _joined(first: Cell, second: Cell | str) -> Cell:
-    return composed("joined", first, literal(second))

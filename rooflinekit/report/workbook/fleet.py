@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from rooflinekit.model.graph.cells import Cell, composed, function, literal, when
 from rooflinekit.report.workbook.calculation import Calculation
 from rooflinekit.report.workbook.charts import Area, bar_chart, line_chart
-from rooflinekit.report.workbook.data import lists
+from rooflinekit.report.workbook.data import lists, price_of
 from rooflinekit.report.workbook.inputs import OWNED, RENTED, Inputs
 from rooflinekit.report.workbook.offers import Offers
 from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, shown, status_colours
 from rooflinekit.report.workbook.views import status_of
 
-__all__ = ["Served", "write_fleet", "write_tco"]
+__all__ = ["Replica", "Served", "known", "write_fleet", "write_tco"]
 
 _HOURS = 8760.0
 _YEARS = 6
@@ -29,12 +29,12 @@ class Served:
     rate: Cell
 
 
-def write_fleet(book: Book, calculation: Calculation, gpus: Cell, headrooms: Sequence[float]) -> Served:
+def write_fleet(book: Book, calculation: Calculation, headrooms: Sequence[float]) -> Served:
     """Replicas for the peak, how busy they are, what users meet; and the same for other headrooms."""
     note = "The open loop of `rooflinekit estimate --rate`: means over Poisson or bursty arrivals; docs/serving.md."
     sheet = book.sheet("Fleet", "Fleet: replicas for the peak", note)
     sheet.widths(34, 24, 14, 14, *[14] * 6)
-    inputs, lines = calculation.inputs, Lines(book, sheet)
+    inputs, lines, gpus = calculation.inputs, Lines(book, sheet), calculation.gpus
     fits = calculation.room >= 1.0
     runs = calculation.constants.offered & fits
     lines.section("Demand")
@@ -47,7 +47,7 @@ def write_fleet(book: Book, calculation: Calculation, gpus: Cell, headrooms: Seq
     lines.add("slots", "Sequences at once", shown(runs, calculation.room), "", "whole", "room in the cache")
     knee = lines.add("knee", "Knee: largest rate", shown(runs, calculation.knee), "1/s", "three", "with all slots busy")
     lines.section("Fleet")
-    replica = _Replica(peak, knee, runs, gpus)
+    replica = Replica(peak, knee, runs, gpus)
     replicas = lines.add("replicas", "Replicas", replica.number(inputs["headroom"]), "", "whole")
     all_gpus = lines.add("gpus", "GPUs", shown(runs, replicas * gpus), "", "whole")
     words = [all_gpus, literal(" = "), replicas, literal(" replicas x "), gpus, literal(" GPUs")]
@@ -77,7 +77,7 @@ def write_fleet(book: Book, calculation: Calculation, gpus: Cell, headrooms: Seq
 
 
 @dataclass(frozen=True)
-class _Replica:
+class Replica:
     """What sizes a fleet: requests at the peak, the knee of one replica, whether it runs, its accelerators."""
 
     peak: Cell
@@ -96,7 +96,7 @@ def _verdict(time: Cell, objective: Cell) -> Cell:
                 when(time <= objective, "MEETS", "MISSES"), "n/a")  # fmt: skip
 
 
-def _by_headroom(lines: Lines, calculation: Calculation, replica: _Replica, headrooms: Sequence[float]) -> None:
+def _by_headroom(lines: Lines, calculation: Calculation, replica: Replica, headrooms: Sequence[float]) -> None:
     """The same for other headrooms, each a root of the open loop of its own."""
     book, sheet, row = lines.book, lines.sheet, lines.row
     inputs, runs = calculation.inputs, replica.runs
@@ -134,34 +134,32 @@ def write_tco(book: Book, inputs: Inputs, offers: Offers, served: Served) -> Non
     power, rented = _running(lines, inputs, offers, served)
     capital = shown(served.runs, gpus * inputs["capex"] / (inputs["years"] * _HOURS))
     capital = lines.add("capital_usd_h", "Owned: capital", capital, "USD/h", "two", "straight-line")
-    energy = shown(_known(power), power * inputs["kwh"])
+    energy = shown(known(power), power * inputs["kwh"])
     energy = lines.add("power_usd_h", "Owned: power", energy, "USD/h", "two")
     lines.section("Cost of the fleet as chosen on Inputs")
-    owned = shown(_known(energy), capital + energy)
+    owned = shown(known(energy), capital + energy)
     hour = lines.add("usd_h", "An hour", when(inputs["purchase"].equals(OWNED), owned, rented), "USD/h", "two")
     _unit_costs(lines, inputs, (hour, power), served.rate)
     _by_year(book, sheet, lines.row + 1, inputs, (rented, energy, gpus * inputs["capex"]))
 
 
-def _known(value: Cell) -> Cell:
+def known(value: Cell) -> Cell:
+    """Whether it is a number."""
     return function("ISNUMBER({0})", not isinstance(value.value, str), value)
 
 
 def _running(lines: Lines, inputs: Inputs, offers: Offers, served: Served) -> tuple[Cell, Cell]:
     """Power at the meter, and rent; "n/a" where a price or a power is not known."""
-    names = [gpu.name for gpu in offers.gpus]
-    gpu = offers.gpus[names.index(inputs["gpu"].value)]
-
-    def looked(own: str, column: int, value: float) -> Cell:
-        place = f"IFERROR(MATCH(in_gpu,{lists(offers, 0)},0),1)"
-        return when(inputs[own].equals(""), Cell(f"INDEX({lists(offers, column)},{place})", value), inputs[own])
-
-    unknown, quoted = "0: not known, enter yours on Inputs", gpu.price.usd_per_hour if gpu.price else 0.0
-    price = lines.add("price", "Rent", looked("price", 4, quoted), "USD/GPU/h", "two", unknown)
-    watts = lines.add("watts", "Power of a GPU", looked("watts", 3, float(gpu.tdp_w)), "W", "whole", unknown)
+    at = [gpu.name for gpu in offers.gpus].index(inputs["gpu"].value)
+    rival, unknown = offers.rivals[at], "0: not known, enter yours on sheet GPUs or Inputs"
+    row = Cell(f"IFERROR(MATCH(in_gpu,{lists(offers, 0)},0),1)", at + 1.0)
+    price = lines.add("price", "Rent", price_of(offers, inputs, row, rival), "USD/GPU/h", "two", unknown)
+    rated = Cell(f"INDEX({lists(offers, 3)},{row.text})", float(rival.gpu.tdp_w))
+    watts = when(inputs["watts"].equals(""), rated, inputs["watts"])
+    watts = lines.add("watts", "Power of a GPU", watts, "W", "whole", unknown)
     power = shown(served.runs & (watts > 0.0), served.gpus * watts * inputs["pue"] / 1000.0)
     power = lines.add("kilowatts", "Power at the meter", power, "kW", "one", "all GPUs at that power, with PUE")
-    lines.add("kwh_per_year", "Energy", shown(_known(power), power * _HOURS), "kWh/a", "whole")
+    lines.add("kwh_per_year", "Energy", shown(known(power), power * _HOURS), "kWh/a", "whole")
     rent = shown(served.runs & (price > 0.0), served.gpus * price)
     return power, lines.add("rent_usd_h", "Rented", rent, "USD/h", "two")
 
@@ -169,8 +167,8 @@ def _running(lines: Lines, inputs: Inputs, offers: Offers, served: Served) -> tu
 def _unit_costs(lines: Lines, inputs: Inputs, costs: tuple[Cell, Cell], rate: Cell) -> None:
     """Cost of a year, of tokens and of requests."""
     hour, power = costs
-    lines.add("usd_year", "A year", shown(_known(hour), hour * _HOURS), "USD/a", "whole")
-    asked, note = _known(hour) & (rate > 0.0), "at the average rate of requests"
+    lines.add("usd_year", "A year", shown(known(hour), hour * _HOURS), "USD/a", "whole")
+    asked, note = known(hour) & (rate > 0.0), "at the average rate of requests"
     millions = rate * 3600.0 / 1e6
     for name, label, count in (
         ("million_output", "A million output tokens", millions * inputs["osl"]),
@@ -178,7 +176,7 @@ def _unit_costs(lines: Lines, inputs: Inputs, costs: tuple[Cell, Cell], rate: Ce
         ("thousand_requests", "A thousand requests", millions * 1000.0),
     ):
         lines.add(f"usd_{name}", label, shown(asked, hour / count), "USD", "three", note)
-    joules = shown(_known(power) & (rate > 0.0), power * 1000.0 / (rate * inputs["osl"]))
+    joules = shown(known(power) & (rate > 0.0), power * 1000.0 / (rate * inputs["osl"]))
     lines.add("joule_token", "Energy of an output token", joules, "J", "one", note)
 
 
@@ -191,8 +189,8 @@ def _by_year(book: Book, sheet: Sheet, row: int, inputs: Inputs, costs: Sequence
     for number in range(_YEARS):
         year = float(number)
         sheet.put(first + number, 0, year, "whole")
-        sheet.put(first + number, 1, shown(_known(rented), rented * _HOURS * year), "whole")
+        sheet.put(first + number, 1, shown(known(rented), rented * _HOURS * year), "whole")
         bought = capital * composed("max", composed("ceil", literal(year) / inputs["years"]), literal(1.0))
-        sheet.put(first + number, 2, shown(_known(energy), bought + energy * _HOURS * year), "whole")
+        sheet.put(first + number, 2, shown(known(energy), bought + energy * _HOURS * year), "whole")
     told = ("Spent on the fleet, rented and owned [USD]", "years", "USD")
     line_chart(book, Area(sheet, row + 1, first + _YEARS - 1, (1, 2)), told, (first + _YEARS + 1, 0))

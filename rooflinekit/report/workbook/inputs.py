@@ -130,7 +130,13 @@ def _money(planned: Planned) -> list[_Field]:
     yours = "an assumption: enter your own"
     return [
         _Field("purchase", "GPUs are", "", RENTED, "rent: price an hour; own: capital, power and years", "input"),
-        _Field("price", "Rent", "USD/GPU/h", planned.price, "Leave empty to take the dated quote on sheet GPUs"),
+        _Field(
+            "price",
+            "Rent",
+            "USD/GPU/h",
+            planned.price,
+            "Of GPUs without a price of their own on sheet GPUs; empty: the quote",
+        ),
         _Field("capex", "Capital", "USD/GPU", planned.capex, f"With its share of server, network, building; {yours}"),
         _Field("years", "Years of use", "a", planned.years, f"Straight-line; {yours}", least=0.1, most=100),
         _Field("kwh", "Power price", "USD/kWh", planned.kwh_price, yours),

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
 from rooflinekit.estimation.estimator import Resolved, ask
 from rooflinekit.model.graph.merge import Merge
 from rooflinekit.model.timing.calibrated import Calibration
+from rooflinekit.model.traffic.closed_form import Traffic
+from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import parse_dtype
-from rooflinekit.model.types.errors import InputError, RooflinekitError
+from rooflinekit.model.types.errors import DoesNotFitError, InputError, RooflinekitError
 from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.workbook.tracing import Tracing
 from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs.calibration.evidence import evidence
 
-__all__ = ["DEGREES", "OWN", "Choices", "Offer", "Offers", "Planned", "make_offers"]
+__all__ = ["DEGREES", "OWN", "Choices", "Offer", "Offers", "Planned", "Rival", "make_offers"]
 
 OWN = "own"
 """In a drop-down of formats: what the checkpoint stores, and the cache format that goes with it."""
@@ -68,6 +73,7 @@ class Planned:
     ttft_ms: float = 1000.0
     tpot_ms: float = 50.0
     price: float | None = None
+    prices: Mapping[str, float] = field(default_factory=dict)  #: an hour, by accelerator
     capex: float = 35_000.0
     years: float = 4.0
     kwh_price: float = 0.10
@@ -77,6 +83,18 @@ class Planned:
     isl_cv: float = 0.0
     osl_cv: float = 0.0
 
+    @property
+    def peak_rate(self) -> float:
+        """Requests a second in the busiest hour."""
+        own = self.users * self.requests_per_hour / 3600.0
+        return (own if self.rate is None else self.rate) * self.peak
+
+    @property
+    def traffic(self) -> Traffic:
+        """What arrives."""
+        return Traffic(float(self.isl), float(self.osl), self.isl_cv, self.osl_cv, self.burstiness,
+                       cached=float(self.cached))  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Offer:
@@ -85,6 +103,17 @@ class Offer:
     key: str
     traced: Mapping[str, Any] | None
     reason: str = ""
+    evidence: str = ""
+
+
+@dataclass(frozen=True)
+class Rival:
+    """How an accelerator starts in the comparison: its least dear split, and P95 of TTFT and TPOT there [s]."""
+
+    gpu: Accelerator
+    tp: int
+    usd: float | None  #: of an accelerator and hour, where the planner gave it
+    p95: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -97,13 +126,40 @@ class Offers:
 
     lists: Mapping[str, tuple[str | int, ...]]
     start: tuple[str | int, ...]
-    gpus: tuple[Accelerator, ...]
+    rivals: tuple[Rival, ...]
     entries: tuple[Offer, ...]
     outputs: Mapping[str, Any]
     merge: Merge
     contexts: Mapping[str, int | None]  #: longest by model
     calibrations: Mapping[str, str]  #: name and hash by accelerator
     notes: tuple[str, ...]
+    runs: Mapping[tuple[str | int, ...], Resolved]
+
+    def compared(self, planned: Planned) -> Offers:
+        """The same, each accelerator on the split that serves the peak on the fewest.
+
+        Raises WorkloadError where more of a prompt is cached than there is.
+        """
+        Workload.checked(planned.batch, planned.isl, planned.osl, planned.cached)
+        return replace(self, rivals=tuple(self._rival(rival, planned) for rival in self.rivals))
+
+    def _rival(self, rival: Rival, planned: Planned) -> Rival:
+        """All but the split is as at the start."""
+        own, tp, best = 1, 2, (math.inf, rival)
+        for key, found in self.runs.items():
+            if key != tuple({own: rival.gpu.name, tp: key[tp]}.get(at, word) for at, word in enumerate(self.start)):
+                continue
+            try:
+                gpus, p95 = _sized(found, planned)
+            except DoesNotFitError:
+                continue
+            best = min(best, (gpus, replace(rival, tp=int(key[tp]), p95=p95)), key=lambda each: each[0])
+        return best[1]
+
+    @property
+    def gpus(self) -> tuple[Accelerator, ...]:
+        """The accelerators."""
+        return tuple(rival.gpu for rival in self.rivals)
 
     @property
     def run(self) -> list[Offer]:
@@ -111,8 +167,8 @@ class Offers:
         return [entry for entry in self.entries if entry.traced is not None]
 
 
-def make_offers(choices: Choices) -> Offers:
-    """Trace every combination, and make one graph of all.
+def make_offers(choices: Choices, planned: Planned) -> Offers:
+    """Trace every combination, and make one graph of all; it starts with one that holds what is planned.
 
     Raises InputError where a list is empty, a name or a format is unknown, or no combination can be run at all.
     """
@@ -136,7 +192,7 @@ def make_offers(choices: Choices) -> Offers:
         try:
             asked = {name: value for name, value in named.items() if value != OWN}
             resolved = ask(model, gpu, {**common, **asked}).resolved
-            entries.append(Offer(key, tracing.outputs(resolved.predictor)))
+            entries.append(Offer(key, tracing.outputs(resolved.predictor), evidence=evidence(resolved.plan)))
         except RooflinekitError as error:
             entries.append(Offer(key, None, str(error)))
             continue
@@ -147,10 +203,12 @@ def make_offers(choices: Choices) -> Offers:
     merge = Merge(tracing.pool, tracing.labels)
     graphs = [entry.traced for entry in entries if entry.traced is not None]
     calibrations = {found.plan.system.accelerator.name: _named(found.plan.calibration) for found in runs.values()}
+    start = _start(runs, planned)
     return Offers(
         lists=lists,
-        start=_start(runs),
-        gpus=tuple(found for _, found in gpus.values()),
+        start=start,
+        rivals=tuple(Rival(found, int(start[2]), planned.prices.get(name)) for name, (_, found) in gpus.items()),
+        runs=runs,
         entries=tuple(entries),
         outputs=_merged(merge, graphs),
         merge=merge,
@@ -166,12 +224,24 @@ def _merged(merge: Merge, graphs: Iterable[Mapping[str, Any]]) -> dict[str, Any]
     return {name: merge.merged(tuple(graph.get(name, absent[name]) for graph in graphs)) for name in names}
 
 
-def _start(runs: Mapping[tuple[str | int, ...], Resolved]) -> tuple[str | int, ...]:
-    """The first combination that holds one short request; else the first."""
-    for combination, found in runs.items():
-        if float(found.predictor.memory.max_batch(2048.0, 1024.0)) >= 1.0:
-            return combination
-    return next(iter(runs))
+def _start(runs: Mapping[tuple[str | int, ...], Resolved], planned: Planned) -> tuple[str | int, ...]:
+    """The first combination that holds the batch; else that which holds the most."""
+    longest, prompt = float(planned.isl + planned.osl), float(planned.isl - planned.cached)
+    room = {key: float(found.predictor.memory.max_batch(longest, prompt)) for key, found in runs.items()}
+    return next((key for key, most in room.items() if most >= planned.batch), max(room, key=lambda key: room[key]))
+
+
+def _sized(found: Resolved, planned: Planned) -> tuple[float, tuple[float, float] | None]:
+    """Accelerators for the peak, and P95 of TTFT and TPOT there [s]; none where a replica runs at its knee."""
+    question = LoadQuestion(None, 0.0, planned.traffic, None, None)
+    knee = float(answer_load(found.predictor, question).loaded.knee)
+    replicas = max(math.ceil(planned.peak_rate / ((1.0 - planned.headroom) * knee)), 1)
+    at_peak = answer_load(found.predictor, replace(question, rate=planned.peak_rate / replicas))
+    p95 = float(at_peak.times.ttft(_P95)), float(at_peak.times.tpot(_P95))
+    return replicas * float(found.plan.deployment.gpus), p95 if at_peak.loaded.stable else None
+
+
+_P95 = 0.95
 
 
 def _named(calibration: Calibration | None) -> str:

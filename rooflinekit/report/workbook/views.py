@@ -42,6 +42,7 @@ def write_results(book: Book, calculation: Calculation, point: Found) -> None:
     status = status_of(calculation, point["memory.fits"] >= 1.0)
     lines.add("status", "Memory", status, "", "status", "OOM: out of memory; times are printed anyway")
     lines.add("reason", "Why not", calculation.constants.reason, "", "text")
+    lines.add("evidence", "What times rest on", calculation.constants.evidence, "", "text")
     for name, title, kind in (
         ("ttft", "Time to first token (TTFT)", "prefill of all prompts and the first sample"),
         ("tpot", "Time per output token (TPOT)", "mean over output tokens 2..n"),

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rooflinekit.model.graph.cells import Cell
-from rooflinekit.report.workbook.calculation import Calculation, Found
+from rooflinekit.report.workbook.calculation import Calculation, Found, blocks_of, write_labels
+from rooflinekit.report.workbook.compare import compare_inputs, write_comparison
 from rooflinekit.report.workbook.data import write_constants, write_gpus, write_models, write_tables
 from rooflinekit.report.workbook.fleet import write_fleet, write_tco
 from rooflinekit.report.workbook.inputs import write_inputs
@@ -15,14 +16,16 @@ from rooflinekit.report.workbook.notes import write_notes
 from rooflinekit.report.workbook.offers import Choices, Offers, Planned, make_offers
 from rooflinekit.report.workbook.sheet import Book
 from rooflinekit.report.workbook.views import sweep_inputs, write_kernels, write_results, write_sweep
-from rooflinekit.specs.writing import whole
+from rooflinekit.specs.writing import open_workbook, whole
 from rooflinekit.version import __version__
 
 __all__ = ["Built", "write_workbook"]
 
-_READ = ("Inputs", "Results", "Batch sweep", "Context sweep", "Fleet", "TCO", "Kernels", "Notes", "Models", "GPUs")
+_READ = ("Inputs", "Compare", "Results", "Batch sweep", "Context sweep", "Fleet", "TCO", "Kernels", "Notes", "Models",
+         "GPUs")  # fmt: skip
 _BEHIND = ("Lists", "Constants", "Points", "Load", "Times", "Deployments", "Surfaces")
-_COLOURS = {"Inputs": "#FFC000", **dict.fromkeys(_READ[1:7], "#1F3864"), "Notes": "#7F7F7F"}
+_CHOSEN = "as on Inputs"
+_COLOURS = {"Inputs": "#FFC000", **dict.fromkeys(_READ[1:8], "#1F3864"), "Notes": "#7F7F7F"}
 
 
 @dataclass(frozen=True)
@@ -45,16 +48,12 @@ def write_workbook(path: Path, choices: Choices, planned: Planned) -> Built:
     Raises:
         InputError: a name is unknown, or nothing of what is offered can be run.
     """
-    from xlsxwriter import Workbook  # noqa: PLC0415 - takes a while
-
     from rooflinekit.report.workbook.plain import PlainWorksheet  # noqa: PLC0415
 
-    offers = make_offers(choices)
-    with whole(path) as partial:
-        file = Workbook(str(partial))
+    offers = make_offers(choices, planned)
+    with whole(path) as partial, open_workbook(partial) as file:
         file.set_properties({"title": "Capacity of an LLM deployment", "author": f"rooflinekit {__version__}"})
         _fill(Book.of(file, PlainWorksheet), offers, choices, planned)
-        file.close()
     refused = tuple((entry.key, entry.reason) for entry in offers.entries if entry.traced is None)
     return Built(len(offers.entries) - len(refused), refused, path.stat().st_size)
 
@@ -66,10 +65,15 @@ def _fill(book: Book, offers: Offers, choices: Choices, planned: Planned) -> Non
         sheet.page.hide_gridlines(2)
         sheet.page.set_landscape()
         sheet.page.fit_to_pages(1, 1 if name in _READ else 0)
+        if name in _BEHIND:
+            sheet.page.hide()
     write_models(book, offers)
-    write_gpus(book, offers)
     inputs = write_inputs(book, offers, planned)
-    calculation = Calculation(book, offers, write_constants(book, offers, inputs.chosen), inputs)
+    offers = offers.compared(planned)
+    write_gpus(book, offers)
+    rivals, blocks = compare_inputs(book, inputs, offers), blocks_of(book, offers)
+    constants = write_constants(book, offers, {_CHOSEN: inputs.chosen, **rivals})
+    calculation = Calculation(book, offers, constants.pop(_CHOSEN), inputs, blocks)
     main = calculation.point("Inputs", inputs["batch"], inputs["isl"], inputs["osl"])
     write_results(book, calculation, main)
     write_kernels(book, calculation, main)
@@ -81,8 +85,10 @@ def _fill(book: Book, offers: Offers, choices: Choices, planned: Planned) -> Non
             points.append((batch, osl, calculation.point(f"{name.lower()} {len(points) + 1}", batch, isl, osl)))
         if points:
             write_sweep(book, calculation, name, points)
-    write_tco(book, inputs, offers, write_fleet(book, calculation, main["gpus"], choices.headrooms))
-    calculation.finish()
+    write_tco(book, inputs, offers, write_fleet(book, calculation, choices.headrooms))
+    compared = {name: Calculation(book, offers, found, inputs, blocks, name) for name, found in constants.items()}
+    write_comparison(book, inputs, offers, compared, planned)
+    write_labels(book, offers, blocks)
     write_tables(book, calculation.constants.tables)
     asked = {"choices": asdict(choices), "planned": asdict(planned)}
     write_notes(book, offers, json.dumps(asked, sort_keys=True, default=str), choices.engine)

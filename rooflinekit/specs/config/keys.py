@@ -29,10 +29,20 @@ NAMES: dict[str, tuple[str, ...]] = {
     "expert_width": ("moe_intermediate_size", "expert_intermediate_size"),
     "shared_experts": ("n_shared_experts", "num_shared_experts"),
     "shared_width": ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"),
+    "ssm_expand": ("mamba_expand", "expand"),
+    "dt_rank": ("mamba_dt_rank", "time_step_rank"),
+    "ssm_heads": ("mamba_num_heads", "mamba_n_heads"),
+    "ssm_head_dim": ("mamba_head_dim", "mamba_d_head"),
+    "ssm_groups": ("n_groups", "mamba_n_groups"),
+    "ssm_state": ("mamba_d_state", "ssm_state_size"),
+    "ssm_conv": ("conv_kernel", "mamba_d_conv"),
     "mtp": ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"),
 }
 
 _LIMITS = {"depth": 10_000, "context": 10**10, "top_k": 100_000, "experts": 100_000}
+_BY_LAYER = ("width", "expert_width", "shared_experts", "top_k", "experts")
+"""Sizes that some configs list layer by layer; they are read where all layers have the same."""
+
 _KEY = 60  # characters; no key of a config is longer
 _ALIKE = 0.8  # of a misspelt key and the right one: one or two letters of a word
 _LARGEST = 10**7  # no width, vocabulary or head count comes near
@@ -113,7 +123,11 @@ class Keys:
         for name in self.names.get(concept, (concept,)):
             inner, key = self._inside(name)
             if inner.has(key):
-                hits.append((name, value := inner.config[key]))
+                value = inner.config[key]
+                if concept in _BY_LAYER and isinstance(value, list):
+                    same = value[:1] * (self.maybe("depth") or 0)
+                    value = same[0] if same and value == same else value
+                hits.append((name, value))
                 inner.note(key, f"{concept} = {shown(value)}")
                 if concept != "context" and not _same(value, hits[0][1]):
                     inner.refuse(key, f"contradicts {hits[0][0]} = {shown(hits[0][1])}")
@@ -154,61 +168,48 @@ class Keys:
             raise SpecError(f"{self.at(key)} = {shown(value)} lies outside {least} .. {most}")
         return int(value)  # type: ignore[call-overload, no-any-return]
 
-    def flag(self, key: str, default: bool) -> bool:
+    def flag(self, name: str, default: bool) -> bool:
         """True or false (0 and 1 are accepted); the default when the key is absent."""
-        inner, last = self._inside(key)
-        if inner is not self:
-            return inner.flag(last, default)
-        if not self.has(key):
+        keys, key = self._inside(name)
+        if not keys.has(key):
             return default
-        value = self.config[key]
+        value = keys.config[key]
         if not isinstance(value, bool | int) or value not in (0, 1):
-            self.refuse(key, "is neither true nor false")
-        self.note(key, str(bool(value)).lower())
+            keys.refuse(key, "is neither true nor false")
+        keys.note(key, str(bool(value)).lower())
         return bool(value)
 
-    def word(self, key: str, default: str = "", choices: tuple[str, ...] = ()) -> str:
+    def word(self, name: str, default: str = "", choices: tuple[str, ...] = ()) -> str:
         """A string, one of the choices if there are any; the default when absent."""
-        inner, last = self._inside(key)
-        if inner is not self:
-            return inner.word(last, default, choices)
-        if not self.has(key):
+        keys, key = self._inside(name)
+        if not keys.has(key):
             return default
-        value = self.config[key]
+        value = keys.config[key]
         if not isinstance(value, str):
-            self.refuse(key, "is not a string")
+            keys.refuse(key, "is not a string")
         if choices and value not in choices:
-            self.refuse(key, f"is not understood; known: {', '.join(choices)}")
-        self.note(key, value)
+            keys.refuse(key, f"is not understood; known: {', '.join(choices)}")
+        keys.note(key, value)
         return value
 
-    def series(self, key: str, length: int | None = None) -> list[Any] | None:
-        """A list, of one entry a layer when `length` is given; None when absent or empty."""
-        if not self.has(key):
-            return None
-        value = self.config[key]
+    def entries(
+        self, key: str, length: int | None = None, allowed: tuple[Any, ...] = (), *, required: bool = False
+    ) -> list[Any]:
+        """A list, of one entry a layer when `length` is given, each one of `allowed`, if any are; empty when absent."""
+        value = self.config[key] if self.has(key) else []
         if not isinstance(value, list | tuple):
             self.refuse(key, "is not a list")
-        self.note(key, f"{len(value)} entries")
+        if self.has(key):
+            self.note(key, f"{len(value)} entries")
+        if required and not value:
+            raise SpecError(f"{self.at(key)} is missing")
         if length is not None and value and len(value) != length:
             raise SpecError(f"{self.at(key)} has {len(value)} entries for {length} layers")
-        return list(value) or None
-
-    def choices(self, key: str, length: int | None, allowed: tuple[Any, ...]) -> list[Any] | None:
-        """As `series`, each entry one of `allowed`, if any are named."""
-        values = self.series(key, length)
-        for index, value in enumerate(values or ()):
-            if allowed and (isinstance(value, bool | list | dict) or value not in allowed):
-                known = ", ".join(str(choice) for choice in allowed)
-                raise SpecError(f"{self.at(key)}[{index}] = {shown(value)} is not understood; known: {known}")
-        return values
-
-    def listed(self, key: str, length: int, allowed: tuple[Any, ...] = ()) -> list[Any]:
-        """As `choices`, but the list must be there."""
-        values = self.choices(key, length, allowed)
-        if values is None:
-            raise SpecError(f"{self.at(key)} is missing")
-        return values
+        for index, entry in enumerate(value):
+            if allowed and (isinstance(entry, bool | list | dict) or entry not in allowed):
+                known = ", ".join(map(str, allowed))
+                raise SpecError(f"{self.at(key)}[{index}] = {shown(entry)} is not understood; known: {known}")
+        return list(value)
 
     def child(self, key: str) -> Keys:
         """The object under a key, as Keys of its own (empty when absent)."""

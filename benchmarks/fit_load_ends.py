@@ -1,0 +1,209 @@
+"""Fit how far the 90 % interval of times under load reaches beyond that of the steps, and test it on what is left out.
+
+    python benchmarks/fit_load_ends.py TABLE... [--write rooflinekit/specs/profiles/steps] [--out intervals.csv]
+
+TABLE is a serving table (docs/accuracy.md). Waits err more than steps do, so the ends of intervals under load are moved
+by factors: conformalised quantiles (Romano, Patterson and Candès 2019, arXiv:1905.03222) of measured / end, for TTFT
+and TPOT in closed loops and for the throughput of an offline queue. Predictions are those of engine costs without the
+row's model, or without its source (benchmarks/fit_engines.py). A group (source, model, accelerator, engine) weighs
+1/√n a row, and rows of other engines 0.3 of the engine's own. The level of the quantiles is the least at which models
+that the factors have not seen are covered 90 % of the time.
+
+Tested twice: factors, level and costs without the model, and without the source, whose rows are then counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import fit_engines
+import numpy as np
+import pandas as pd
+from serving_errors import unseen_rows
+
+KINDS = {"ttft": "closed loop, TTFT", "tpot": "closed loop, TPOT", "full": "saturated"}
+LEVEL = 0.9
+_LEVELS = np.arange(0.86, 0.985, 0.01)
+_OTHERS = 0.3  # weight of another engine's rows: chosen among 0.1, 0.3 and 1 with models left out
+_DRAWS = 100
+_GROUP = ["source_key", "model", "gpu", "engine"]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How far rows lie beyond the ends of their intervals, as logarithms: below the low one, above the high one."""
+
+    table: pd.DataFrame
+    low: np.ndarray
+    high: np.ndarray
+    weight: np.ndarray
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame, way: str) -> Scores:
+        """Of predictions with a model (`model_out`) or source left out; a rate is the inverse of a time."""
+        value, low, high = (rows[name].to_numpy(dtype=float) for name in ("value", f"{way}_low", f"{way}_high"))
+        rate = rows["metric"].str.contains("tok_s").to_numpy()
+        below, above = np.log(low / value), np.log(value / high)
+        weight = 1.0 / np.sqrt(rows.groupby(_GROUP)["value"].transform("size").to_numpy(dtype=float))
+        return cls(rows, np.where(rate, above, below), np.where(rate, below, above), weight)
+
+    def where(self, keep: np.ndarray) -> Scores:
+        return Scores(self.table[keep], self.low[keep], self.high[keep], self.weight[keep])
+
+    def ends(self, engine: str, level: float) -> tuple[float, float]:
+        """Logarithms of the factors for an engine."""
+        weight = self.weight * np.where(self.table["engine"] == engine, 1.0, _OTHERS)
+        share = (1.0 + level) / 2.0
+        return _quantile(self.low, weight, share), _quantile(self.high, weight, share)
+
+    def inside(self, engine: str, ends: tuple[float, float]) -> pd.Series:
+        """Whether each row of an engine is covered."""
+        own = (self.table["engine"] == engine).to_numpy()
+        good = (self.low[own] <= ends[0] + 1e-12) & (self.high[own] <= ends[1] + 1e-12)
+        return pd.Series(good, self.table.index[own])
+
+
+def _quantile(values: np.ndarray, weight: np.ndarray, share: float) -> float:
+    order = np.argsort(values)
+    total = np.cumsum(weight[order])
+    return float(values[order][min(np.searchsorted(total, share * total[-1]), len(values) - 1)])
+
+
+def left_out(scores: Scores, key: str, level: float) -> pd.Series:
+    """Whether rows are covered by factors from all others than their model's or source's."""
+    names, found = scores.table[key].to_numpy(), []
+    for name in np.unique(names):
+        rest, own = scores.where(names != name), scores.where(names == name)
+        if len(rest.low):
+            found += [own.inside(engine, rest.ends(engine, level)) for engine in own.table["engine"].unique()]
+    return pd.concat(found) if found else pd.Series(dtype=bool)
+
+
+def level_of(scores: Scores) -> float:
+    """The least level at which models left out are covered 90 % of the time."""
+    good = [level for level in _LEVELS if left_out(scores, "model", level).mean() >= LEVEL]
+    return float(min(good, default=_LEVELS[-1]))
+
+
+def tested(scores: Scores, key: str) -> pd.Series:
+    """The same with the level, too, chosen without the model or source."""
+    names, found = scores.table[key].to_numpy(), []
+    for name in np.unique(names):
+        rest, own = scores.where(names != name), scores.where(names == name)
+        if len(rest.low):
+            level = level_of(rest)
+            found += [own.inside(engine, rest.ends(engine, level)) for engine in own.table["engine"].unique()]
+    return pd.concat(found) if found else pd.Series(dtype=bool)
+
+
+def kind_rows(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
+    return rows[(rows["kind"] == KINDS[kind]) & rows["model_out_low"].notna()]
+
+
+def covered(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with what covers them: `steps` (intervals without factors), `model_out`, `source_out` (NaN: no test).
+
+    Of rows that no factor is for, steps' intervals count.
+    """
+    value = rows["value"]
+    ways = {"steps": "model_out", "model_out": "model_out", "source_out": "source_out"}
+    found = {
+        f"{name}_inside": ((value >= rows[f"{way}_low"]) & (value <= rows[f"{way}_high"])).astype(float)
+        for name, way in ways.items()
+    }
+    for kind in KINDS:
+        own = kind_rows(rows, kind)
+        for way, key in (("model_out", "model"), ("source_out", "source_key")):
+            inside = tested(Scores.of(own, way), key).astype(float)
+            found[f"{way}_inside"].loc[own.index] = inside.reindex(own.index)
+    return rows.assign(**{name: column.where(rows["model_out"].notna()) for name, column in found.items()})
+
+
+def reliability(rows: pd.DataFrame) -> pd.DataFrame:
+    """Share of rows inside their intervals, by kind of load and engine."""
+    known = rows[rows["kind"].isin(KINDS.values())]
+    both = pd.concat([known.assign(engine="all"), known])
+    parts = [f"{name}_inside" for name in ("steps", "model_out", "source_out")]
+    return (
+        both.groupby(["kind", "engine"])[parts]
+        .mean()
+        .assign(rows=both.groupby(["kind", "engine"]).size())
+        .reset_index()
+    )
+
+
+def fitted(rows: pd.DataFrame, engines: Sequence[str]) -> dict[str, dict[str, tuple[tuple[float, float], ...]]]:
+    """By engine and kind: the factors of the low and the high end, and one standard error of the logarithm of each."""
+    found: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {engine: {} for engine in engines}
+    rng = np.random.default_rng(0)
+    for kind, name in KINDS.items():
+        scores = Scores.of(kind_rows(rows, kind), "model_out")
+        level = level_of(scores)
+        label, place = np.unique(scores.table[_GROUP].agg("|".join, axis=1), return_inverse=True)
+        drawn = [np.bincount(rng.integers(len(label), size=len(label)), minlength=len(label)) for _ in range(_DRAWS)]
+        for engine in engines:
+            ends = scores.ends(engine, level)
+            again = [Scores(scores.table, scores.low, scores.high, scores.weight * draw[place]).ends(engine, level)
+                     for draw in drawn]  # fmt: skip
+            found[engine][kind] = (tuple(np.exp(ends)), tuple(np.std(again, axis=0)))
+        print(f"{name}: level {level:.2f}")
+    return found
+
+
+def block(ends: dict[str, tuple[tuple[float, float], ...]]) -> str:
+    """The lines of a profile."""
+    lines = ["    loaded:"]
+    for kind, (factors, spread) in ends.items():
+        pairs = (", ".join(f"{value:.3g}" for value in pair) for pair in (factors, spread))
+        value, doubt = pairs
+        lines.append(f"      {kind}: {{value: [{value}], spread: [{doubt}], source: [ends]}}")
+    return "\n".join(lines) + "\n"
+
+
+_SOURCE = """  ends:
+    title: "benchmarks/fit_load_ends.py on published loads ({rows} rows of all engines)"
+    url: "reports/accuracy-serving.md"
+    read: true
+"""
+
+
+def write(folder: Path, rows: pd.DataFrame) -> None:
+    """Put the factors into the step files of every engine, in place of those that were there."""
+    engines = [path.stem for path in sorted(folder.glob("*.yaml"))]
+    count = sum(len(kind_rows(rows, kind)) for kind in KINDS)
+    for engine, ends in fitted(rows, engines).items():
+        path = folder / f"{engine}.yaml"
+        text = re.sub(r"(?m)^    loaded:\n(?:      .*\n)+", "", path.read_text(encoding="utf-8"))
+        text = re.sub(r"(?m)^  ends:\n(?:    .*\n)+", "", text)
+        text = text.replace("\nsteps:\n", "\n" + _SOURCE.format(rows=count) + "steps:\n")
+        text = re.sub(r"(?m)(^    costs:\n(?:      .*\n)+)", rf"\g<1>{block(ends)}", text)
+        path.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="+", type=Path)
+    parser.add_argument("--write", type=Path, help="the folder of step costs")
+    parser.add_argument("--out", type=Path, help="the table of reliability, as CSV")
+    parser.add_argument("--cache", type=Path, help="keep the predicted rows in this pickle, and use it if it is there")
+    arguments = parser.parse_args()
+    if arguments.cache and arguments.cache.exists():
+        rows = pd.read_pickle(arguments.cache)
+    else:
+        rows, _ = unseen_rows(arguments.tables, fit_engines.read(arguments.tables))
+        if arguments.cache:
+            pd.to_pickle(rows, arguments.cache)
+    found = reliability(covered(rows))
+    print(found.round(3).to_string(index=False))
+    if arguments.out:
+        found.to_csv(arguments.out, index=False, float_format="%.3f")
+    if arguments.write:
+        write(arguments.write, rows)
+
+
+if __name__ == "__main__":
+    main()
