@@ -399,7 +399,7 @@ def test_tpot_is_the_step_and_a_share_of_every_other_prefill(loaded, predictor):
     prefill = predictor.evaluate(Workload(1.0, 1024.0, 256.0)).ttft.expected * 1e3
     # beside decodes a prompt costs less than by itself, and more than nothing
     assert step < found.tpot_ms < step + 31 * prefill / 256
-    assert found.parts["step"] == pytest.approx(step)
+    assert found.parts["step"] == pytest.approx(step, rel=5e-3)  # one in 256 steps of each is that of its prompt
     assert sum(found.parts[name] for name in ("step", "interference")) == pytest.approx(found.tpot_ms)
     assert sum(found.parts[name] for name in ("prefill", "queue")) == pytest.approx(found.ttft_ms)
     assert found.e2e_ms == pytest.approx(found.ttft_ms + 255 * found.tpot_ms)
@@ -407,7 +407,7 @@ def test_tpot_is_the_step_and_a_share_of_every_other_prefill(loaded, predictor):
 
 def test_one_user_meets_neither_queue_nor_interference(loaded):
     found = loaded(LoadPoint(1024, 256, users=1))
-    assert (found.parts["queue"], found.parts["interference"]) == (0.0, 0.0)
+    assert (found.parts["queue"], found.parts["interference"]) == pytest.approx((0.0, 0.0), abs=1e-6)
     assert found.output_tok_s == pytest.approx(256e3 / found.e2e_ms)
 
 

@@ -1,6 +1,7 @@
 """Latency under load in closed form: limits, identities and directions."""
 
 import math
+import random
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, largest_rate, open_loop
-from rooflinekit.model.traffic.mixing import InFlight, lone_prompt, mixed_step, prefill_share, shared_times, slots
+from rooflinekit.model.traffic.mixing import InFlight, lone_prompt, mixed_step, prefill_share, rotation, slots
 from rooflinekit.model.traffic.percentiles import spread
 from rooflinekit.model.traffic.root import root
 from rooflinekit.model.traffic.side_by_side import side_by_side
@@ -19,6 +20,11 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, WorkloadError
 
 PREDICTOR = resolve("llama-3-8b", "h100-sxm", read_deployment({}), None).predictor
+BOUND = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
+LEVELS = {
+    engine: resolve("llama-3-8b", "h100-sxm", read_deployment({"engine": engine}), None).predictor
+    for engine in ("vllm", "sglang")
+}
 TRAFFIC = Traffic(1024.0, 256.0)
 
 
@@ -29,18 +35,36 @@ def test_one_user_feels_the_bare_steps():
 
 
 def test_conservation_of_time_in_a_closed_loop():
-    """A turn of C users is their decode steps plus what each prompt adds to the steps of the C − 1 others."""
+    """A turn of C users is their decode steps and what each prompt adds: nothing is idle, nothing is done twice."""
     users = 64.0
-    loaded = closed_loop(PREDICTOR, users, TRAFFIC)
-    times = shared_times(PREDICTOR, InFlight(users, 1024.0, 256.0))
-    by_hand = float(times.step.expected) + (users - 1) / 256.0 * float(times.share.expected)
-    assert float(loaded.tpot.expected) == pytest.approx(by_hand)
+    loaded = closed_loop(BOUND, users, TRAFFIC)
+    times = loaded.shared
+    turn = 256.0 * float(times.step.expected) + users * float(times.share.expected)
+    assert float(loaded.e2e) == pytest.approx(turn, rel=1e-3)
+    assert float(loaded.rate) * float(loaded.e2e) == pytest.approx(users)
 
 
-def test_little_law_holds_in_an_open_loop():
-    loaded = open_loop(PREDICTOR, 12.0, TRAFFIC)
-    in_decode = 12.0 * (256.0 - 1.0) * float(loaded.tpot.expected)
-    assert float(loaded.running) == pytest.approx(1.0 + in_decode, rel=1e-4)  # what is there on average, and itself
+@settings(deadline=None, max_examples=60)
+@given(st.floats(0.02, 0.99), st.integers(16, 8000), st.integers(1, 2000), st.sampled_from(["vllm", "sglang"]))
+def test_little_law_holds(share, isl, osl, engine):
+    """Requests in the engine are the rate times their stay: what is left of E2E without front end and slot."""
+    predictor, traffic = LEVELS[engine], Traffic(float(isl), float(osl))
+    room = float(slots(predictor, traffic.isl, traffic.osl))
+    knee = float(largest_rate(predictor, traffic, room))
+    opened = open_loop(predictor, share * knee, traffic)
+    closed = closed_loop(predictor, 1.0 + share * 400.0, traffic)
+    request = predictor.plan.costs.request
+    decode = (osl - 1.0) * float(opened.tpot.expected)
+    stay = float(opened.late) + float(opened.ahead) + float(opened.first.expected) + decode
+    assert float(opened.running) == pytest.approx(share * knee * stay, rel=1e-9)
+    assert float(opened.running) <= room * (1 + 1e-6)
+    users = 1.0 + share * 400.0
+    assert float(closed.rate) * float(closed.e2e) == pytest.approx(users, rel=1e-9)
+    assert float(closed.running) <= min(users, room) * (1 + 1e-9)
+    assert float(closed.e2e) == pytest.approx(
+        float(closed.ttft.expected) + (osl - 1.0) * float(closed.tpot.expected), rel=1e-9
+    )
+    assert float(closed.running) + float(closed.rate) * request <= users * (1 + 1e-9)
 
 
 def test_a_prompt_beside_decodes_adds_less_than_a_prompt_alone():
@@ -70,10 +94,12 @@ def test_above_the_knee_nothing_is_steady():
 
 def test_users_beyond_the_slots_wait_a_turn_each():
     room = float(slots(PREDICTOR, 1024.0, 256.0))
-    full, double = closed_loop(PREDICTOR, room, TRAFFIC), closed_loop(PREDICTOR, 2.0 * room, TRAFFIC)
-    assert float(double.tpot.expected) == pytest.approx(float(full.tpot.expected))
-    assert float(double.rate) == pytest.approx(float(full.rate))  # the deployment cannot do more
-    assert float(double.e2e) == pytest.approx(2.0 * float(full.e2e))
+    double, more = closed_loop(PREDICTOR, 2.0 * room, TRAFFIC), closed_loop(PREDICTOR, 4.0 * room, TRAFFIC)
+    assert float(double.tpot.expected) == pytest.approx(float(more.tpot.expected))
+    assert float(double.rate) == pytest.approx(float(more.rate))  # the deployment cannot do more
+    assert float(double.running) == pytest.approx(room)
+    assert float(more.e2e) == pytest.approx(2.0 * float(double.e2e))
+    assert float(double.rate) == pytest.approx(float(largest_rate(PREDICTOR, TRAFFIC, room)))  # the knee
 
 
 def test_the_first_burst_waits_longest():
@@ -167,14 +193,15 @@ def test_experts_see_the_tokens_that_there_are():
     assert float(plan.time(lone).expected) < float(plan.time(Batch.prefill(1.0, 1000.0)).expected)
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_the_mean_step_of_attention_replicas_holds_each_sequence_once(engine):
-    found = resolve("deepseek-v3", "h200-sxm", read_deployment({"dp": 8, "ep": 8, "engine": engine}), None).predictor
+def test_the_mean_step_of_attention_replicas_holds_each_sequence_once():
+    found = resolve("deepseek-v3", "h200-sxm", read_deployment({"dp": 8, "ep": 8}), None).predictor
     load = InFlight(256.0, 1000.0, 100.0)
-    _, beside, step = mixed_step(found, load)
-    assert step.decoding.count == 256 / 8
+    together, step = mixed_step(found, load)
+    own = float(step.decoding.count)
+    assert own == -(-(1 + 2.55 * 99) // 8)
     tokens = 8 * float(step.filled) * float(step.tokens)  # of all replicas
-    assert tokens == pytest.approx(256 + float(beside) * float(step.prefilling.new))
+    assert tokens == pytest.approx(8 * own + float(together) * 1000.0)
+    assert together == pytest.approx(rotation(found, load, 1.0).together)
 
 
 @given(
@@ -197,9 +224,9 @@ def test_a_root_is_found_where_the_sign_changes(at, power, jump):
     assert len(asked) <= 2 * 30
 
 
-def test_without_a_change_of_sign_the_nearer_end_is_taken():
-    assert root(lambda x: x - 5.0, 6.0, 9.0, 1e-6) == 6.0
-    assert root(lambda x: x - 5.0, 1.0, 4.0, 1e-6) == 4.0
+def test_a_falling_function_without_a_root_says_which_end():
+    assert root(lambda x: 5.0 - x, 6.0, 9.0, 1e-6) == 6.0
+    assert root(lambda x: 5.0 - x, 1.0, 4.0, 1e-6) == 4.0
 
 
 def test_arrays_of_loads_are_the_loads_one_by_one():
@@ -209,3 +236,56 @@ def test_arrays_of_loads_are_the_loads_one_by_one():
         alone = open_loop(PREDICTOR, rate, TRAFFIC)
         for part in ("e2e", "running", "queue"):
             assert float(getattr(together, part)[at]) == pytest.approx(float(getattr(alone, part)), rel=1e-12)
+
+
+# --- what no answer may break ---------------------------------------------------------------------------------------
+
+SPLITS = [("llama-3-8b", "h100-sxm", {}), ("llama-3-70b", "h100-sxm", {"tp": 4}), ("llama-3-8b", "l40s", {}),
+          ("mixtral-8x7b", "mi300x", {}), ("gpt-oss-120b", "h100-sxm", {}),
+          ("llama-3-8b", "h100-sxm", {"engine": "sglang"}),
+          ("deepseek-v3", "h200-sxm", {"dp": 8, "ep": 8})]  # fmt: skip
+PREDICTORS = [
+    resolve(model, gpu, read_deployment(split), level).predictor
+    for model, gpu, split in SPLITS
+    for level in (None, "none")
+]
+
+
+def peak_seconds(predictor, isl, osl):
+    """Seconds of an attention replica that arithmetic and the links of one request take at the peaks."""
+    plan = predictor.plan
+    steps = ((plan.time(Batch.prefill(1.0, isl)), 1.0), (plan.time(Batch.decode(1.0, isl + osl / 2.0)), osl - 1.0))
+    return [sum(n * sum(float(k.compute) for k in step.kernels) for step, n in steps)]
+
+
+@pytest.mark.parametrize("rows", [120, pytest.param(10_000, marks=pytest.mark.long)])
+def test_loads_are_conserved_and_monotone(rows):
+    """Arithmetic fits into the time, Little's law holds, and heavier loads wait longer, for any load."""
+    draw = random.Random(rows)
+    for _ in range(rows):
+        predictor = draw.choice(PREDICTORS)
+        isl, osl = float(int(2 ** draw.uniform(4, 13))), float(int(2 ** draw.uniform(0, 10)))
+        traffic = Traffic(isl, osl, isl_cv=draw.choice([0.0, 0.5, 1.0]), osl_cv=draw.choice([0.0, 0.5]))
+        room = float(slots(predictor, isl, osl))
+        if room < 1.0:
+            continue
+        knee = float(largest_rate(predictor, traffic, room))
+        users = float(int(2 ** draw.uniform(0, 11)))
+        closed = closed_loop(predictor, users, traffic)
+        light, heavy = (
+            open_loop(predictor, share * knee, traffic) for share in sorted((draw.random(), 0.98 * draw.random()))
+        )
+        assert float(closed.rate) * float(closed.e2e) == pytest.approx(users, rel=1e-9)
+        assert float(closed.running) <= min(users, room) * (1 + 1e-6)
+        for loaded in (closed, light, heavy):
+            assert float(loaded.running) == pytest.approx(
+                float(loaded.rate) * (float(loaded.late) + float(loaded.ahead) + float(loaded.first.expected)
+                                      + (osl - 1.0) * float(loaded.tpot.expected)), rel=1e-9)  # fmt: skip
+            assert float(loaded.running) <= room * 1.1  # next to the knee both estimates of a stay meet
+            if predictor.plan.calibration is None:
+                for seconds in peak_seconds(predictor, isl, osl):
+                    assert float(loaded.rate) * seconds <= predictor.plan.deployment.dp * 1.02
+        for time in ("ttft", "tpot"):
+            few, many = (float(getattr(loaded, time).expected) for loaded in (light, heavy))
+            slack = 1.01 if time == "tpot" else 1.03  # kernels jump where one more token begins another tile
+            assert few <= many * slack or osl == 1.0

@@ -88,11 +88,10 @@ def predict_load(predictor: Predictor, point: LoadPoint) -> LoadPrediction:
     else:
         loaded = open_loop(predictor, point.rate, traffic)
     times = loaded.shared
-    step, own = float(times.step.expected), float(times.first.expected) + times.request
+    step, own = float(times.step.expected), float(loaded.first.expected) + times.request
     tpot, ttft = float(loaded.tpot.expected), float(loaded.ttft.expected)
     parts = {"step": step, "interference": tpot - step, "prefill": own, "queue": ttft - own}
     rate = min(float(loaded.rate), float(loaded.knee))
-    running = float(loaded.running) if point.rate is None or not loaded.stable else rate * float(loaded.e2e)
     note = ""
     if not loaded.stable:
         note = f"unstable: {point.rate:g} requests/s exceed the {float(loaded.knee):.3g} that can be sustained"
@@ -104,7 +103,7 @@ def predict_load(predictor: Predictor, point: LoadPoint) -> LoadPrediction:
         e2e_ms=1e3 * float(loaded.e2e),
         output_tok_s=rate * point.osl,
         parts={name: 1e3 * value for name, value in parts.items()},
-        running=running,
+        running=float(loaded.running),
         note=note,
     )
 

@@ -18,10 +18,10 @@ from rooflinekit.model.operating_point import OperatingPoint, Predictor
 from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.roofline import StepTime, peak_time, stream_time
 from rooflinekit.model.step import Plan
-from rooflinekit.model.traffic.closed_form import FORM, LITTLE, Loaded, closed_loop, largest_rate, steady
-from rooflinekit.model.traffic.mixing import InFlight, shared_times, slots
+from rooflinekit.model.traffic.closed_form import FORM, SHARING, Loaded, closed_loop, open_loop
 from rooflinekit.model.traffic.percentiles import QUANTILES, spread
 from rooflinekit.model.traffic.question import LoadQuestion
+from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
@@ -152,29 +152,23 @@ class Traced:
 
     @cached_property
     def loaded(self) -> Loaded:
-        """The closed form; of an open loop with the sequences that the answer found to run."""
-        asked, predictor, answered = self.asked, self.predictor, self.case.answer.load
-        if asked.rate is None:
-            return closed_loop(predictor, asked.users or 0.0, asked.traffic)
-        if answered is None or not answered.stable:
-            return replace(closed_loop(predictor, self.room, asked.traffic), knee=self.knee)
-        running: Any = self._pool.fact(answered.running, Quantity(*LITTLE, source=FORM))
-        return steady(self._shared, running, asked.rate, asked.traffic, self.room, self.knee)
+        """The closed form, with the roots that the numbers have."""
+        found: list[Any] = []
 
-    def _shared(self, running: Any) -> Any:
-        traffic = self.asked.traffic
-        return shared_times(self.predictor, InFlight(running, traffic.isl, traffic.osl, traffic.cached))
+        def recorded(*what: Any) -> Any:
+            found.append(root(*what))
+            return found[-1]
 
-    @cached_property
-    def room(self) -> Any:
-        """Sequences that can run at once."""
-        traffic = self.asked.traffic
-        return slots(self.predictor, traffic.isl, traffic.osl, traffic.most)
+        def again(*what: Any) -> Any:
+            return self._pool.fact(float(found.pop(0)), Quantity(*SHARING, source=FORM))
 
-    @cached_property
-    def knee(self) -> Any:
-        """The largest rate."""
-        return largest_rate(self.predictor, self.asked.traffic, self.room, self._shared)
+        asked, told = self.asked, self.case.load
+        assert told is not None
+        if told.rate is None:
+            closed_loop(self.case.predictor, told.users or 0.0, told.traffic, find=recorded)
+            return closed_loop(self.predictor, asked.users or 0.0, asked.traffic, find=again)
+        open_loop(self.case.predictor, told.rate, told.traffic, find=recorded)
+        return open_loop(self.predictor, asked.rate or 0.0, asked.traffic, find=again)
 
     @property
     def rate(self) -> Any:
@@ -182,7 +176,7 @@ class Traced:
         rate, answered = self.asked.rate, self.case.answer.load
         if rate is None:
             return self.loaded.rate
-        served = rate if answered is not None and answered.stable else self.knee
+        served = rate if answered is not None and answered.stable else self.loaded.knee
         return named(served, "served", "requests a second that are served", "1/s")
 
     def within(self, what: str) -> Traced:
@@ -296,7 +290,7 @@ METRICS: Mapping[str, Metric] = {
     "output_tok_s": Metric("token/s", 1.0, _output),
     "output_tok_s_per_gpu": Metric("token/s", 1.0, _output_per_gpu),
     "output_tok_s_per_user": Metric("token/s", 1.0, _output_per_user),
-    "knee_rate": Metric("1/s", 1.0, lambda t: t.loaded.rate if t.asked.rate is None else t.knee, True),
+    "knee_rate": Metric("1/s", 1.0, lambda t: t.loaded.knee, True),
     "rate": Metric("1/s", 1.0, lambda t: t.rate, True),
     "memory": Metric(
         "B", 1.0, lambda t: named(t.memory.total_bytes, "total", "memory of the busiest accelerator", "B")

@@ -186,7 +186,7 @@ def _clock(predictor: Predictor, load: Load, setup: Setup, width: int) -> Clock:
     """Step times of a deployment whose steps verify `width` tokens of each sequence."""
     limits, scheduler = _limits(predictor, setup.scheduler), setup.scheduler
     longest = min(load.longest, limits.max_model_len or _LONGEST, _LONGEST)
-    clock = build_table(predictor.plan, limits.max_num_seqs // limits.engines, longest, width)
+    clock = build_table(predictor.plan, limits.max_num_seqs // limits.engines, longest, width, limits.token_budget)
     if scheduler.draft_ms and width > 1:
         return _Drafting(clock, scheduler.draft_tokens * scheduler.draft_ms / 1e3, width)
     return clock

@@ -207,15 +207,17 @@ def _cached(model: str, gpu: str, deployment: Deployment, calibration: str | Non
     return build_table(resolve(model, gpu, deployment, calibration).plan, *size)
 
 
-def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1) -> StepTable:
+def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, budget: int = 0) -> StepTable:
     """Tabulate a plan for up to `max_batch` decoding sequences of `width` tokens and contexts up to `max_context`.
+
+    `budget`: tokens of a step of one attention replica, where they are more than the engine's usual ones.
 
     Raises WorkloadError for sizes below 1.
     """
     if min(max_batch, max_context, width) < 1:
         raise WorkloadError(f"a step table needs sizes of at least 1, not {max_batch}, {max_context} and {width}")
     parts = _Parts(plan, width)
-    tokens = max_batch * width + max_context
+    tokens = max_batch * width + max(max_context, budget, int(plan.token_budget))
     sampled = parts.sampled(2 * max_batch * width)
     grid = [0.0, *_grid(float(max_context + width))]
     chunks = parts.prefill(grid)

@@ -260,9 +260,11 @@ class PrefillPool:
         wait += (1.0 - 1.0 / self.lanes) * min(rate * self.together, 1.0) * self.together / 2.0  # the pass under way
         own = float(alone.expected) + busy * (self.together - float(alone.expected))
         ttft = own + request + wait
-        shared = Shared(NOTHING, alone, alone, request, mixes=False)
-        first = replace(alone, expected=ttft)
-        loaded = Loaded(first, NOTHING, ttft, 1.0, rate, self.knee(demand), wait, busy, 1.0, 0.0, shared)
+        loaded = Loaded(
+            ttft=replace(alone, expected=ttft), tpot=NOTHING, e2e=ttft, running=rate * (ttft - request), sharing=1.0,
+            rate=rate, knee=self.knee(demand), queue=wait, ahead=wait, late=0.0, first=alone, busy=busy, stable=1.0,
+            together=0.0, shared=Shared(NOTHING, alone, alone, request, mixes=False),
+        )  # fmt: skip
         means = {"ttft": ttft, "tpot": 0.0, "e2el": ttft}
         return Felt(means, spread(loaded, traffic, closed=False), spans=spans)
 

@@ -17,6 +17,7 @@ from rooflinekit.decision.sensitivity.scaled import RESOURCES, scaled
 from rooflinekit.model.graph.slope import slopes
 from rooflinekit.model.graph.symbol import Pool
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.traffic.root import Roots
 
 __all__ = ["PARAMETERS", "Elasticity", "elasticities"]
 
@@ -59,10 +60,11 @@ def elasticities(predictor: Predictor, question: Question) -> tuple[Elasticity, 
 
 def _resources(predictor: Predictor, question: Question) -> Iterator[Elasticity]:
     """All from one answer, whose resources are symbols of value 1."""
-    pool = Pool(dict.fromkeys(RESOURCES, 1.0))
+    pool, roots = Pool(dict.fromkeys(RESOURCES, 1.0)), Roots()
+    question.ask(predictor, roots.record)
     for name in RESOURCES:
         predictor = scaled(predictor, name, pool.variable(name))
-    traced = question.ask(predictor).metrics()
+    traced = question.ask(predictor, roots.again).metrics()
     found = {key: (slopes(value), float(value)) for key, value in traced.items()}
     for name in RESOURCES:
         factor = pool.variable(name)

@@ -11,8 +11,9 @@ from rooflinekit.estimation.estimator import resolve
 from rooflinekit.estimation.notes import memory_remarks, said
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import make_plan
-from rooflinekit.model.traffic.closed_form import Traffic, closed_loop
+from rooflinekit.model.traffic.closed_form import Find, Traffic, closed_loop
 from rooflinekit.model.traffic.mixing import slots
+from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.model import Attention, LatentAttention, Layer, Model
 from rooflinekit.model.types.numeric import Numeric
@@ -68,15 +69,15 @@ class Question:
         """Sequences of the batch, or users."""
         return float(self.work.batch)
 
-    def ask(self, predictor: Predictor) -> Answer:
-        """Evaluate the static batch or the closed loop."""
+    def ask(self, predictor: Predictor, find: Find = root) -> Answer:
+        """Evaluate the static batch or the closed loop, whose roots `find` searches."""
         gpus = predictor.plan.deployment.gpus
         if not self.users:
             point = predictor.evaluate(self.work)
             rate = point.output_rate(self.work.batch, self.work.osl) / gpus
             return _answer(point.ttft, point.tpot, rate, self.work.batch)
         traffic = Traffic(self.work.isl, self.work.osl, cached=self.work.cached)
-        loaded = closed_loop(predictor, self.work.batch, traffic)
+        loaded = closed_loop(predictor, self.work.batch, traffic, find=find)
         return _answer(loaded.ttft, loaded.tpot, loaded.rate * self.work.osl / gpus, loaded.running)
 
     def misfit(self, predictor: Predictor) -> str:

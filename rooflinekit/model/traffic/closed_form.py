@@ -1,20 +1,25 @@
-"""Latency under load in closed form: continuous batching as conservation of the accelerator's time.
+"""Latency under load in closed form: continuous batching as conservation of steps, of time and of requests.
 
-Symbols: C sequences running, S and N mean tokens in and out, t_d(C) a decode step, s what one prompt adds to the steps
-of the others (`prefill_share`), λ prompts a second.
+Symbols: S and N mean tokens in and out, λ requests a second, q prompts of others that begin in a step, t_d(D) a decode
+step of the D that decode, s what one prompt adds to a step, beside the others that it holds.
 
-    TPOT  = t_d(C) + (C − 1)·s/N                   closed loop: in the time of N tokens, each other prefills once
-          = (t_d(C) + Q·s/(N − 1))/(1 − λ·s)       open loop: a share λ·s of the time goes to prompts, and Q
-                                                   prompts stand behind a request when its decode begins
-    first = chunks·t_d(C) + s                      the steps that hold the own prompt
-    TTFT  = request + TPOT/2 + wait + first        front end, the step under way, prompts ahead, the own prompt
-    wait  = ρ/(1 − ρ)·(c_a² + c_s²)/2·s,  ρ = λ·s  Kingman's formula (doi:10.1017/S0305004100036094); c: variation
+    D     = 1 + q·(N − 1)                          each of the others is in decode for N − 1 steps; who waits is not
+    TPOT  = t_d(D) + q·s                           every step holds q prompts of others in the mean
+    first = t(own prompt, those that came in the same step, and decodes)
+    q     = λ·(first + (N − 2)·TPOT)/(N − 1)       prompts that come from the begin of the own one delay its tokens
+    TTFT  = request + late + ahead + first         front end, the step under way, behind other prompts
+    ahead = v·w·ρ^(√(2/w + 2) − 1)/(1 − ρ)·t_full  Sakasegawa: a full step serves 1/w prompts at once; v: mean squared
+                                                   variation of gaps and prompts
+    E     = λ·(late + ahead + first + (N − 1)·TPOT)    requests in the engine (Little's law)
 
-In a closed loop a request meets each other prompt once a turn, in its decode steps or before: the wait is at most (C
-− 1)·s/N. A closed loop that starts with all users at once makes each of them wait for (C − 1)/2 prompts on average,
-once in the `requests` that each sends: beside decoding sequences the prompts end one by one, and so do the answers.
-Users beyond the room for sequences wait for a slot: a full turn each. In an open loop C = 1 + λ·(N − 1)·TPOT by
-Little's law, and the wait for a slot from Sakasegawa's approximation of the M/M/c queue (doi:10.1007/BF02480951).
+One unknown, q, and one equation for it: an open loop gives λ; in a closed loop of C users, each of whom is as often in
+the front end as in the engine for its time there, λ = C/(request + residence), and where all of them are in the engine
+(no front end, or more users than places) each other brings one prompt in the steps of a stay: q·steps = C − 1. Beside
+a root nothing is searched. TPOT and λ grow with q. Places are filled at E: the knee is the rate of a full engine.
+
+A closed loop that starts with all users at once makes each of them wait for (C − 1)/2 prompts on average, once in the
+`requests` that each sends. Users beyond the room for sequences wait for a slot: a full turn each. In an open loop the
+wait for a slot is Sakasegawa's approximation of the M/M/c queue (doi:10.1007/BF02480951).
 """
 
 from __future__ import annotations
@@ -22,21 +27,51 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rooflinekit.model.graph import named
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.mixing import InFlight, Shared, shared_times, slots
+from rooflinekit.model.traffic.mixing import InFlight, Rotation, Shared, rotation, shared_times, slots
 from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.errors import DoesNotFitError
-from rooflinekit.model.types.numeric import Numeric, choose, fails, largest, maximum, minimum, sqrt, where
+from rooflinekit.model.types.numeric import Numeric, choose, exp, fails, largest, maximum, minimum, sqrt, where
 from rooflinekit.model.types.time import Time
 
-__all__ = ["Loaded", "Times", "Traffic", "closed_loop", "largest_rate", "no_room", "open_loop"]
+__all__ = [
+    "FORM",
+    "SHARING",
+    "Find",
+    "Loaded",
+    "Times",
+    "Traffic",
+    "closed_loop",
+    "largest_rate",
+    "no_room",
+    "open_loop",
+]
 
 Times = Callable[[Numeric], Shared]
-"""The shared times of a number of sequences in flight, where they are known already (a table of them)."""
+"""The shared times of a number of requests that share steps, where they are known already (a table of them)."""
 
-_SETTLED = 1e-6  # relative: neighbours of the fixed point agree
+Find = Callable[[Callable[[Numeric], Numeric], Numeric, Numeric, float], Numeric]
+"""Finds the root of a function between two numbers, to a relative difference, as `root` does."""
+
+FORM = "docs/serving.md"
+SHARING = "n", "requests that share the steps of one, itself included: 1 + q·N"
+_FIRST = "first", "the steps that hold the own prompt"
+_TPOT = "TPOT", "mean time of an output token, prompts of others included", FORM
+_TTFT = "TTFT", "time to the first token under load", FORM
+_STAY = "stay", "a request's time in the engine", "s"
+_E2E = "E2E", "a request from end to end", "s"
+_QUEUE = "queue", "waiting for prompts ahead and for a slot", "s"
+_RHO = "rho", "share of the time that goes to prompts"
+_RUNNING = "E", "requests in the engine: rate x stay (Little's law)"
+
+_SETTLED, _PRECISE = 1e-9, 1e-13  # relative: neighbours of the root agree, of a dear function and of a cheap one
+_FULL = 1.0 - 1e-6  # of the room for prompts
+_FEW = 1e-4  # prompts more or less in a step
+_NOTHING = 1e-12
+_MANY = 3.0  # prompts in a step
 
 
 @dataclass(frozen=True)
@@ -67,66 +102,384 @@ class Traffic:
 class Loaded:
     """What users feel, as means [s], and what the deployment does.
 
-    running: sequences that a decoding request finds in its steps, itself included; rate: requests a second; knee:
-    the rate that cannot be exceeded; queue: seconds of TTFT spent waiting; busy: share of the time that goes to
-    prompts; stable: 1 where the rate can be sustained; together: share of the requests whose prompts come all at
-    once.
+    running: requests in the engine, waiting prompts included, rate x stay (Little's law); sharing: those that share the
+    steps of one, itself included; rate: requests a second; knee: the rate that cannot be exceeded; queue: seconds of
+    TTFT spent waiting, of which `ahead` behind other prompts; late: until the step under way has ended; first: the
+    steps that hold the own prompt; busy: share of the time that goes to prompts; stable: 1 where the rate can be
+    sustained; together: share of the requests whose prompts come all at once.
     """
 
     ttft: Time
     tpot: Time
     e2e: Numeric
     running: Numeric
+    sharing: Numeric
     rate: Numeric
     knee: Numeric
     queue: Numeric
+    ahead: Numeric
+    late: Numeric
+    first: Time
     busy: Numeric
     stable: Numeric
     together: Numeric
     shared: Shared  #: the times it is made of
 
 
-def closed_loop(predictor: Predictor, users: Numeric, traffic: Traffic, known: Times | None = None) -> Loaded:
+@dataclass(frozen=True)
+class _Stay:
+    """A request from the moment when it may be admitted to its end, without waiting for a place.
+
+    late: until a step begins that may hold its prompt; ahead: behind prompts that came before; first: the steps that
+    hold its prompt; exposed: from their start, as long as prompts that come delay its tokens; time: all of it [s].
+    """
+
+    turning: Rotation
+    times: Shared
+    tpot: Time
+    first: Time
+    late: Numeric
+    ahead: Numeric
+    exposed: Numeric
+    time: Numeric
+
+
+def closed_loop(
+    predictor: Predictor, users: Numeric, traffic: Traffic, known: Times | None = None, find: Find = root
+) -> Loaded:
     """`users` requests in flight at any time; each that ends is followed by the next. Scalars or arrays.
 
-    `known`: times that are tabulated; by default each is worked out. Where the memory model has no room for one
-    sequence, all are taken to run: what was measured did.
+    `known`: times that are tabulated, else worked out; `find` searches the roots. Where the memory model has no room
+    for one sequence, all are taken to run: what was measured did.
     """
     room = slots(predictor, traffic.isl, traffic.osl, traffic.most)
-    running = named(minimum(users, where(room >= 1.0, room, users)), "C", "sequences running")
-    times = (known or _worked_out(predictor, traffic))(running)
-    others = 1.0 - 1.0 / running
-    tpot = times.step.plus(times.share, (running - 1.0) / traffic.osl).named(*_TPOT)
-    first = times.first.plus(tpot, 0.5 * others)
-    decode = (traffic.osl - 1.0) * tpot.expected
-    together = 1.0 / traffic.requests if times.mixes else _together(traffic, running * times.share.expected, decode)
-    together = named(together, "together", "share of the requests whose prompts come all at once", source=FORM)
-    burst = together * ((running - 1.0) / 2.0 * times.share.expected)
-    burst = named(burst, "burst", "behind the prompts of all users at once", "s")
-    rate = named(running / (first.expected + burst + decode), "rate_1", "requests a second, without other waits", "1/s")
-    rho = named(minimum(others * rate * times.share.expected, _FULL), *_RHO, source=FORM)
-    ahead = minimum(
-        _kingman(rho, times.share.expected, 1.0, traffic), (running - 1.0) / traffic.osl * times.share.expected
+    room = where(room >= 1.0, room, maximum(users, 1.0))
+    flow = _Flow.of(predictor, traffic, known, find, in_step=predictor.plan.costs.request == 0.0)
+    most = flow.full(minimum(users, room))
+    return choose(
+        flow.always(most, users, room),
+        lambda: flow.closed(most, users, room),
+        lambda: flow.away(flow.sharing(most, users=users), most, users, room),
     )
-    ahead = named(ahead, "ahead", "behind other prompts, at most all of them in a turn", "s")
-    wait = burst + ahead + others * held_back(traffic, running / traffic.osl) * tpot.expected
-    request = named(times.request + first.expected + wait + decode, *_HELD)
-    slot = maximum(users / running - 1.0, 0.0) * request * (1.0 - 0.5 / traffic.requests)
-    slot = named(slot, "slot", "for a slot: a turn of those that run", "s")
-    queue = named(wait + slot, *_QUEUE)
-    ttft = first.later(times.request + queue).named(*_TTFT)
-    rate = named(running / request, "rate", "requests a second that are served", "1/s")
-    e2e = named(request + slot, *_E2E)
-    return Loaded(ttft, tpot, e2e, running, rate, rate, queue, rho, 1.0 + 0.0 * rate, together, times)
 
 
-FORM = "docs/serving.md"
-_TPOT = "TPOT", "mean time of an output token, prompts of others included", FORM
-_TTFT = "TTFT", "time to the first token under load", FORM
-_HELD = "held", "a request's time without waiting for a slot", "s"
-_E2E = "E2E", "a request from end to end", "s"
-_QUEUE = "queue", "waiting for prompts ahead and for a slot", "s"
-_RHO = "rho", "share of the time that goes to the prompts of others"
+def open_loop(
+    predictor: Predictor, rate: Numeric, traffic: Traffic, known: Times | None = None, find: Find = root
+) -> Loaded:
+    """`rate` requests a second arrive, whether or not others have ended. Scalars or arrays.
+
+    Above the knee there is no steady state: `stable` is 0, and times are those of the full deployment, to which the
+    ever-growing queue comes on top (infinite). `known` and `find` as in `closed_loop`.
+
+    Raises DoesNotFitError if not one such request fits.
+    """
+    room = slots(predictor, traffic.isl, traffic.osl, traffic.most)
+    if fails(room >= 1.0):
+        raise no_room(predictor, traffic)
+    flow = _Flow.of(predictor, traffic, known, find)
+    most = flow.full(room)
+    knee = flow.knee(most, room)
+    return choose(
+        rate < knee,
+        lambda: flow.steady(flow.sharing(most, rate=rate), rate, room, knee),
+        lambda: _endless(flow.closed(most, room, room), rate, knee),
+    )
+
+
+def largest_rate(predictor: Predictor, traffic: Traffic, room: Numeric, known: Times | None = None) -> Numeric:
+    """Requests a second of a full engine, the knee [1/s]."""
+    flow = _Flow.of(predictor, traffic, known, root)
+    return flow.knee(flow.full(room), room)
+
+
+def _endless(full: Loaded, rate: Numeric, knee: Numeric) -> Loaded:
+    """Above the knee: the full deployment, and a queue that grows for ever."""
+    never = math.inf + 0.0 * rate
+    return replace(
+        full, ttft=full.ttft.later(math.inf), e2e=never, rate=rate, knee=knee, queue=never, stable=0.0 * rate
+    )
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """Traffic through a deployment, whose operating points follow from one number: the requests that share steps."""
+
+    predictor: Predictor
+    traffic: Traffic
+    times: Times
+    known: Times | None
+    find: Find
+    in_step: bool = False
+
+    @classmethod
+    def of(
+        cls, predictor: Predictor, traffic: Traffic, known: Times | None, find: Find, in_step: bool = False
+    ) -> _Flow:  # fmt: skip
+        """Work the shared times out where they are not known; in_step: each request comes when a step has ended."""
+
+        def worked_out(sharing: Numeric) -> Shared:
+            return shared_times(predictor, InFlight(sharing, traffic.isl, traffic.osl, traffic.cached, in_step))
+
+        return cls(predictor, traffic, known or worked_out, known, find, in_step)
+
+    @property
+    def _mixes(self) -> bool:
+        return self.predictor.plan.costs.mixes
+
+    @property
+    def _after(self) -> Numeric:
+        """Tokens after the first."""
+        return self.traffic.osl - 1.0
+
+    # --- the root ----------------------------------------------------------------------------------------------------
+
+    def full(self, crowd: Numeric) -> Numeric:
+        """Of `crowd` requests that are always in the engine, those that share steps: q·steps = crowd − 1."""
+        plan, traffic, others = self.predictor.plan, self.traffic, crowd - 1.0
+
+        def excess(sharing: Numeric) -> Numeric:
+            turning = (self.known(sharing).turning if self.known else None) or self._turning(sharing, 1.0)
+            return others - turning.arriving * self._steps(turning)
+
+        most = others
+        if self._mixes:
+            fitting = plan.deployment.dp * plan.token_budget / (traffic.isl - traffic.cached + self._after)
+            most = minimum(others, traffic.osl * fitting)
+        return named(self.find(excess, 1.0 + 0.0 * others, 1.0 + most, _PRECISE), *SHARING, source=FORM)
+
+    def sharing(self, most: Numeric, users: Numeric = 0.0, rate: Numeric | None = None) -> Numeric:
+        """Requests that share steps, at most `most`: of `users` who are away between their requests, or at a rate."""
+        crowd = math.inf if rate is not None else users
+
+        def excess(sharing: Numeric) -> Numeric:
+            stay = self.stay(sharing, crowd, False, rate)
+            others = rate if rate is not None else (users - 1.0) / (stay.times.request + stay.time)
+            return others * stay.exposed - stay.turning.arriving * maximum(self._after, 1.0)
+
+        return named(self.find(excess, 1.0 + 0.0 * most, most, _SETTLED), *SHARING, source=FORM)
+
+    # --- operating points --------------------------------------------------------------------------------------------
+
+    def knee(self, most: Numeric, room: Numeric) -> Numeric:
+        """The rate of an engine in which every place is taken [1/s]."""
+        stay = self.stay(most, room, True)
+        if not self._mixes:  # prompts come while others are computed
+            stay = self._waiting(self.stay(most, room, False), math.inf, stay.time)
+        rate = room / stay.time
+        return named(rate, "knee", "largest rate that can be sustained: a full engine", "1/s", FORM)
+
+    def always(self, most: Numeric, users: Numeric, room: Numeric) -> Any:
+        """Whether as many users as there are places are in the engine at any time, or all of them."""
+        if self.in_step:
+            return True
+        request = self.predictor.plan.costs.request
+        time = self.stay(most, minimum(users, room), True).time
+        return users * time >= room * (time + request)
+
+    def closed(self, most: Numeric, users: Numeric, room: Numeric) -> Loaded:
+        """A closed loop whose users take all places, or are never away."""
+        stay = self.stay(most, minimum(users, room), True)
+        if not (self._mixes or self.in_step):  # prompts come back while others are computed
+            stay = self._waiting(self.stay(most, users, False), math.inf, stay.time)
+        return self._closed(stay, most, users, room)
+
+    def away(self, sharing: Numeric, most: Numeric, users: Numeric, room: Numeric) -> Loaded:
+        """A closed loop whose users are in the front end some of the time: their prompts come at any time.
+
+        No stay is longer than one beside users who are never away.
+        """
+        longest = self.stay(most, minimum(users, room), True).time
+        stay = self.stay(sharing, users, False)
+        turn = stay.exposed / (stay.turning.arriving * maximum(self._after, 1.0))
+        behind = maximum((users - 1.0) * turn - stay.times.request - stay.time, 0.0)
+        behind = named(behind, "behind", "the queue that a closed loop has where prompts fill the steps", "s")
+        return self._closed(self._waiting(stay, stay.ahead + behind, longest), sharing, users, room)
+
+    def _waiting(self, stay: _Stay, ahead: Numeric, longest: Numeric) -> _Stay:
+        """The stay with another wait behind prompts, and not longer than `longest`."""
+        others = stay.time - stay.ahead
+        ahead = named(minimum(ahead, maximum(longest - others, 0.0)), "ahead", "behind prompts that came before", "s")
+        return replace(stay, ahead=ahead, time=named(others + ahead, *_STAY))
+
+    def _closed(self, stay: _Stay, sharing: Numeric, users: Numeric, room: Numeric) -> Loaded:
+        times, traffic, crowd = stay.times, self.traffic, minimum(users, room)
+        share, others = times.share.expected, 1.0 - 1.0 / maximum(users, 1.0)
+        together = 1.0 / traffic.requests
+        if not times.mixes:
+            together = _together(traffic, crowd * share, self._after * stay.tpot.expected)
+        together = named(together, "together", "share of the requests whose prompts come all at once", source=FORM)
+        burst = together * maximum((crowd - 1.0) / 2.0 * share - stay.ahead, 0.0)
+        burst = named(burst, "burst", "behind the prompts of all users at once", "s")
+        held = others * held_back(traffic, stay.turning.arriving) * stay.tpot.expected
+        time = named(
+            stay.time + burst + held, "held", "a request's time in the engine, all waits for steps included", "s"
+        )
+        cycle = named(times.request + time, "cycle", "from one request of a user to the next, without a slot", "s")
+        slot = maximum(users / room * time - cycle, 0.0)
+        rate = named(users / (cycle + slot), "rate", "requests a second that are served", "1/s")
+        slot = named(slot * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
+        return self._loaded(stay, sharing, rate, rate, time, slot, burst + held, together)
+
+    def steady(self, sharing: Numeric, rate: Numeric, room: Numeric, knee: Numeric) -> Loaded:
+        """An open loop below its knee."""
+        stay = self.stay(sharing, math.inf, False, rate)
+        stay = self._waiting(stay, stay.ahead, room / rate)
+        slot = _slot_wait(rate / knee, room, stay.time, self.traffic)
+        slot = named(slot, "slot", "for a slot (Sakasegawa 1977)", "s")
+        return self._loaded(stay, sharing, rate, knee, stay.time, slot, 0.0, 0.0 * rate)
+
+    def _loaded(  # noqa: PLR0913, PLR0917 - what both loops have
+        self, stay: _Stay, sharing: Numeric, rate: Numeric, knee: Numeric, time: Numeric, slot: Numeric,
+        held: Numeric, together: Numeric,
+    ) -> Loaded:  # fmt: skip
+        queue = named(stay.ahead + held + slot, *_QUEUE)
+        request = stay.times.request
+        return Loaded(
+            ttft=stay.first.later(request + stay.late + queue).named(*_TTFT),
+            tpot=stay.tpot,
+            e2e=named(request + time + slot, *_E2E),
+            running=named(rate * time, *_RUNNING),
+            sharing=sharing,
+            rate=rate,
+            knee=knee,
+            queue=queue,
+            ahead=stay.ahead,
+            late=stay.late,
+            first=stay.first,
+            busy=named(minimum(rate * stay.times.share.expected, 1.0), *_RHO),
+            stable=1.0 + 0.0 * rate,
+            together=together,
+            shared=stay.times,
+        )
+
+    # --- a stay ------------------------------------------------------------------------------------------------------
+
+    def stay(self, sharing: Numeric, crowd: Numeric, in_step: bool, rate: Numeric | None = None) -> _Stay:
+        """What a request finds where `sharing` of them share steps.
+
+        crowd: requests that there are at most; in_step: each comes when a step has just ended; rate: of the others,
+        where it is known.
+        """
+        times, after, mixes = self.times(sharing), self._after, self._mixes
+        gaps = 1.0 if rate is None else self.traffic.arrival_cv
+        turning = times.turning
+        if turning is None:
+            turning = self._turning(sharing, 0.0 if self.in_step else times.alone.expected / times.step.expected)
+        arriving, step, share = turning.arriving, times.step.expected, times.share.expected
+        tpot = times.step.plus(times.share, arriving).named("mean", "a step in the mean, prompts of others included")
+        if rate is None:
+            once = minimum(turning.chunks * step + share, times.alone.expected) if mixes else times.alone.expected
+            once = named(once + share * arriving, "once", "about the steps that hold the own prompt", "s")
+            rate = arriving * maximum(after, 1.0) / self._exposed(once, tpot.expected, step)
+            rate = named(rate, "others", "prompts of others in a second", "1/s")
+        late = named(self._late(turning, times, rate), "under_way", "what is left of the step under way", "s")
+        met, others = (arriving, arriving) if in_step else (2.0 * rate * late, rate * tpot.expected)
+        first = self._first(turning, times, met, others * after, crowd)
+        exposed = self._exposed(first.expected, tpot.expected, step)
+        ahead = self._ahead(turning, times, rate, in_step, gaps)
+        if in_step and not mixes:  # prompts that come together: some before the own one, some behind it
+            tpot = times.step.plus(times.share, arriving - self._behind_once(arriving - ahead / share))
+        late = named(0.0 if in_step else late, "late", "until the step under way has ended", "s")
+        tpot = tpot.named(*_TPOT)
+        time = named(late + ahead + first.expected + after * tpot.expected, *_STAY)
+        return _Stay(turning, times, tpot, first, late, ahead, exposed, time)
+
+    def _behind_once(self, prompts: Numeric) -> Numeric:
+        """For each token after the first: prompts that delay the first of them less than the others."""
+        return where(self._after > 0.0, prompts / maximum(self._after, 1.0), 0.0)
+
+    def _turning(self, sharing: Numeric, ratio: Numeric) -> Rotation:
+        traffic = self.traffic
+        return rotation(self.predictor, InFlight(sharing, traffic.isl, traffic.osl, traffic.cached), ratio)
+
+    def _late(self, turning: Rotation, times: Shared, rate: Numeric) -> Numeric:
+        """What is left of the step under way: half the mean square of steps, over the time (a long one is met more)."""
+        step = times.step.expected
+        long = turning.together * times.share.expected + (step if times.mixes else 0.0)
+        long = named(long, "long", "a step that holds prompts", "s")
+        holding = named(minimum(rate / turning.together * long, 1.0), "prompts", "share of the time in such steps")
+        plain = minimum(1.0 - holding, rate * self._after * step)
+        return (holding * long + plain * step) / 2.0
+
+    def _first(self, turning: Rotation, times: Shared, met: Numeric, others: Numeric, crowd: Numeric) -> Time:
+        """The steps that hold the own prompt, `met` of those that came in the same step, and `others` that decode."""
+        own = maximum((1.0 + met) / turning.beside_own, 1.0)
+        own = named(minimum(own, turning.fitting), "met", "prompts in the steps of the own one, on its replica")
+        further = _further(turning, times)
+        first = times.alone.plus(times.share, turning.beside * further * (own - 1.0))
+        if times.mixes:
+            company = named(_company(others, crowd), "company", "chance that others decode beside the prompt")
+            fullest = named(maximum(turning.together / turning.beside, 1.0), "fullest", "of them on one replica")
+            lone = named(fullest - further * (fullest - 1.0), "lone", "what the first of them adds, for their mean")
+            lone = turning.beside * lone
+            longer = 1.0 + _limited(fullest) * maximum(own / fullest - 1.0, 0.0)  # all of the step, where it does
+            beside = times.step.scaled(turning.chunks * longer).plus(times.share, lone)
+            first = first.plus(beside.plus(times.alone, -1.0), company)
+        return first.named(*_FIRST)
+
+    def _exposed(self, first: Numeric, tpot: Numeric, step: Numeric) -> Numeric:
+        """How long prompts that come delay the tokens: to the begin of the last step that they can still join."""
+        if self._mixes:
+            time = first + maximum(self._after - 1.0, 0.0) * tpot
+        else:
+            time = first + where(self._after > 0.0, self._after * tpot - step, 0.0)
+        return named(time, "exposed", "time in which prompts that come delay the tokens", "s")
+
+    def _ahead(self, turning: Rotation, times: Shared, rate: Numeric, in_step: bool, gaps: Numeric) -> Numeric:
+        """Waiting behind prompts that came before [s]."""
+        step, share, each = times.step.expected, times.share.expected, turning.each
+        crowded = share * turning.even + (each * step if times.mixes else 0.0)
+        crowded = named(crowded, "crowded", "time of a prompt where full steps follow each other", "s")
+        ahead = _behind(turning.full if in_step else rate * crowded, each, self.traffic, gaps) * crowded / each
+        if in_step and not times.mixes:
+            steps = maximum((1.0 + turning.arriving) / turning.fitting - 1.0, 0.0) / 2.0
+            ahead = where(self._after > 0.0, steps * turning.together * share, ahead)
+        return named(ahead, "ahead", "behind prompts that came before", "s")
+
+    def _steps(self, turning: Rotation) -> Numeric:
+        """Steps of a stay in which each of the others brings one prompt; decode steps, where prompts have their own."""
+        steps = self._after + turning.chunks + _behind(turning.full, turning.each, self.traffic)
+        return steps if self._mixes else where(self._after > 0.0, self._after, steps)
+
+
+def _further(turning: Rotation, times: Shared) -> Numeric:
+    """What another prompt adds to a step that holds one, for what each adds in the mean step that holds some."""
+    fullest, share = turning.together / turning.beside, times.share.expected * turning.beside
+    one = maximum(times.alone.expected - (times.step.expected if times.mixes else 0.0), 0.0)
+    more = minimum(maximum((fullest * share - one) / maximum(fullest - 1.0, _FEW), 0.0), 2.0 * share)
+    found = where(fullest > 1.0 + _FEW, more / maximum(share, _NOTHING), 1.0)
+    found = found + _limited(fullest) * maximum(1.0 - found, 0.0)  # where arithmetic limits, each adds as much
+    return named(found, "further", "what another prompt adds to a step, for the mean of those in it")
+
+
+def _limited(prompts: Numeric) -> Numeric:
+    """From 0 for one prompt in a step to 1 for as many as make arithmetic its limit."""
+    return minimum(maximum((prompts - 1.0) / (_MANY - 1.0), 0.0), 1.0)
+
+
+def _behind(full: Numeric, each: Numeric, traffic: Traffic, gaps: Numeric = 1.0) -> Numeric:
+    """Full steps that a prompt waits behind others (Sakasegawa); each takes the share `each` of a step.
+
+    gaps: variation of those between prompts, which answers of any length make as random as Poisson's.
+    """
+    full = named(minimum(full, _FULL), "full", "share of the room for prompts that is used")
+    variation = named((gaps**2 + traffic.isl_cv**2) / 2.0, "v", "mean squared variation")
+    return variation * each * full ** (sqrt(2.0 * (maximum(1.0 / each, 1.0) + 1.0)) - 1.0) / (1.0 - full)
+
+
+def _company(others: Numeric, crowd: Numeric) -> Numeric:
+    """Chance that any of the others is there: by Poisson's law, or by the binomial one of a crowd."""
+    if isinstance(crowd, float) and math.isinf(crowd):
+        return 1.0 - exp(-others)
+    most = maximum(crowd - 1.0, _NOTHING)
+    return 1.0 - (1.0 - minimum(others / most, 1.0)) ** most
+
+
+def _slot_wait(load: Numeric, room: Numeric, held: Numeric, traffic: Traffic) -> Numeric:
+    """Wait for one of `room` slots, each held for `held` seconds (Sakasegawa 1977)."""
+    load = named(minimum(load, _FULL), "load", "rate over the knee")
+    variation = named((traffic.arrival_cv**2 + traffic.osl_cv**2) / 2.0, "v_o", "mean squared variation of the answers")
+    return variation * held / room * load ** (sqrt(2.0 * (room + 1.0)) - 1.0) / (1.0 - load)
 
 
 def held_back(traffic: Traffic, prompts: Numeric) -> Numeric:
@@ -163,115 +516,9 @@ def _together(traffic: Traffic, prompts: Numeric, turn: Numeric) -> Numeric:
 
 
 _TURNS = 64  # after which users that drift at all have drifted apart, or the average has settled
-_FULL = 0.98  # of the time that prompts may take before Kingman's formula loses its meaning in a finite loop
-
-
-def _worked_out(predictor: Predictor, traffic: Traffic) -> Times:
-    return lambda running: shared_times(predictor, InFlight(running, traffic.isl, traffic.osl, traffic.cached))
-
-
-def open_loop(predictor: Predictor, rate: Numeric, traffic: Traffic, known: Times | None = None) -> Loaded:
-    """`rate` requests a second arrive, whether or not others have ended. Scalars or arrays.
-
-    Above the knee there is no steady state: `stable` is 0, and times are those of the full deployment, to which the
-    ever-growing queue comes on top (infinite). `known`: times that are tabulated; by default each is worked out.
-
-    Raises DoesNotFitError if not one such request fits.
-    """
-    room = slots(predictor, traffic.isl, traffic.osl, traffic.most)
-    if fails(room >= 1.0):
-        raise no_room(predictor, traffic)
-    times = known or _worked_out(predictor, traffic)
-    knee = largest_rate(predictor, traffic, room, times)
-    return choose(
-        rate < knee,
-        lambda: _steady(times, rate, traffic, room, knee),
-        lambda: _endless(closed_loop(predictor, room, traffic, times), rate, knee),
-    )
-
-
-def _endless(full: Loaded, rate: Numeric, knee: Numeric) -> Loaded:
-    """Above the knee: the full deployment, and a queue that grows for ever."""
-    never = math.inf + 0.0 * rate
-    return replace(
-        full, ttft=full.ttft.later(math.inf), e2e=never, rate=rate, knee=knee, queue=never, stable=0.0 * rate
-    )
-
-
-def largest_rate(predictor: Predictor, traffic: Traffic, room: Numeric, known: Times | None = None) -> Numeric:
-    """Requests a second of a full batch: C/(N·t_d(C) + C·s), the knee [1/s].
-
-    It grows with C, so the full batch gives the largest.
-    """
-    times = (known or _worked_out(predictor, traffic))(room)
-    rate = room / (traffic.osl * times.step.expected + room * times.share.expected)
-    return named(rate, "knee", "largest rate that can be sustained: a full batch", "1/s", FORM)
 
 
 def no_room(predictor: Predictor, traffic: Traffic) -> DoesNotFitError:
     """The memory holds not one request; of arrays the longest is named."""
     tokens = float(largest(traffic.isl + traffic.osl))
     return DoesNotFitError(f"{predictor.plan.model.name}: not one request of {tokens:.0f} tokens fits in memory")
-
-
-def _steady(known: Times, rate: Numeric, traffic: Traffic, room: Numeric, knee: Numeric) -> Loaded:
-    """The fixed point of C = 1 + λ·(N − 1)·TPOT(C)."""
-    running = root(lambda count: _demand(known(count), rate, traffic) - count, 1.0 + 0.0 * room, room, _SETTLED)
-    return steady(known, named(running, *LITTLE, source=FORM), rate, traffic, room, knee)
-
-
-LITTLE = "C", "sequences running, C = 1 + rate·(osl − 1)·TPOT (Little's law), where both sides agree"
-
-
-def steady(  # noqa: PLR0913, PLR0917 - the sequences that run, and what keeps them running
-    known: Times, running: Numeric, rate: Numeric, traffic: Traffic, room: Numeric, knee: Numeric
-) -> Loaded:
-    """An open loop in which so many sequences run."""
-    times = known(running)
-    busy = named(minimum(rate * times.share.expected, _FULL), *_RHO)
-    behind = named(_behind(busy, traffic), *_BEHIND)
-    tpot = times.step.plus(times.share, behind).scaled(1.0 / (1.0 - busy)).named(*_TPOT)
-    decode = (traffic.osl - 1.0) * tpot.expected
-    prompts = _kingman(busy, times.share.expected, traffic.arrival_cv, traffic)
-    prompts = named(prompts, "prompts", "behind prompts that came before (Kingman)", "s")
-    first = times.first.plus(tpot, 0.5)
-    held = times.request + first.expected + prompts + decode
-    held = named(held, *_HELD)
-    slot = named(_slot_wait(rate / knee, room, held, traffic), "slot", "for a slot (Sakasegawa 1977)", "s")
-    queue = named(prompts + slot, *_QUEUE)
-    ttft = first.later(times.request + queue).named(*_TTFT)
-    certain = 1.0 + 0.0 * rate
-    e2e = named(held + slot, *_E2E)
-    return Loaded(ttft, tpot, e2e, running, rate, knee, queue, busy, certain, 0.0 * rate, times)
-
-
-_BEHIND = "Q", "prompts behind a request when its decode begins, for each step (M/G/1)"
-
-
-def _demand(times: Shared, rate: Numeric, traffic: Traffic) -> Numeric:
-    """Sequences that a decoding request finds in its steps, itself included (Poisson arrivals see time averages)."""
-    busy = minimum(rate * times.share.expected, _FULL)
-    step = times.step.expected + _behind(busy, traffic) * times.share.expected
-    return 1.0 + rate * (traffic.osl - 1.0) * step / (1.0 - busy)
-
-
-def _behind(busy: Numeric, traffic: Traffic) -> Numeric:
-    """Prompts that stand behind a request when its decode begins, for each of its steps: they are computed beside it.
-
-    In an M/G/1 queue as many as are there on average: ρ + ρ²·(c_a² + c_s²)/2/(1 − ρ) (Pollaczek and Khinchine).
-    """
-    variation = (traffic.arrival_cv**2 + traffic.isl_cv**2) / 2.0
-    standing = busy + busy**2 * variation / (1.0 - busy)
-    return standing / maximum(traffic.osl - 1.0, 1.0)
-
-
-def _kingman(rho: Numeric, service: Numeric, arrival_cv: Numeric, traffic: Traffic) -> Numeric:
-    variation = named((arrival_cv**2 + traffic.isl_cv**2) / 2.0, "v", "mean squared variation")
-    return rho / (1.0 - rho) * variation * service
-
-
-def _slot_wait(load: Numeric, room: Numeric, held: Numeric, traffic: Traffic) -> Numeric:
-    """Wait for one of `room` slots, each held for `held` seconds (Sakasegawa 1977)."""
-    load = named(minimum(load, _FULL), "load", "rate over the knee, at most 0.98")
-    variation = named((traffic.arrival_cv**2 + traffic.osl_cv**2) / 2.0, "v_o", "mean squared variation of the answers")
-    return variation * held / room * load ** (sqrt(2.0 * (room + 1.0)) - 1.0) / (1.0 - load)

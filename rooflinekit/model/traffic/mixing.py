@@ -7,19 +7,22 @@ from dataclasses import dataclass, replace
 
 from rooflinekit.model.graph import fact, named
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.side_by_side import side_by_side
 from rooflinekit.model.types.batch import Batch, Sequences
-from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, minimum, where
+from rooflinekit.model.types.numeric import Numeric, ceil_div, exp, floor_div, log, maximum, minimum, where
 from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload
 
 __all__ = [
     "InFlight",
+    "Rotation",
     "Shared",
     "StaticRun",
     "lone_prompt",
     "mixed_step",
     "prefill_share",
+    "rotation",
     "shared_times",
     "slots",
     "static_run",
@@ -30,13 +33,14 @@ __all__ = [
 class InFlight:
     """Requests in flight: `users` of them, each of `isl` tokens in and `osl` out (means; scalars or arrays).
 
-    cached: of each prompt, already in the cache and not computed again.
+    cached: of each prompt, already in the cache and not computed again; in_step: each comes when a step has ended.
     """
 
     users: Numeric
     isl: Numeric
     osl: Numeric
     cached: Numeric = 0.0
+    in_step: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,19 +66,48 @@ def static_run(predictor: Predictor, load: InFlight) -> StaticRun:
 
 
 @dataclass(frozen=True)
+class Rotation:
+    """How the requests in flight go through the steps of the engine, counted in steps.
+
+    arriving: prompts of others that begin in a step; decoding: sequences that decode on the fullest attention replica;
+    chunks: steps that a prompt takes; full: share of the room for prompts that is used; holding: steps that hold
+    prompts, for each step (each decode step, where prompts have steps of their own); beside: prompts that attention
+    replicas compute side by side, and beside_own with the own one; fitting: prompts that the steps of one have room
+    for; each: share of a step of all replicas that a prompt takes; even: how evenly replicas share prompts, at most 1.
+    """
+
+    arriving: Numeric
+    decoding: Numeric
+    chunks: Numeric
+    full: Numeric
+    holding: Numeric
+    beside: Numeric
+    beside_own: Numeric
+    fitting: Numeric
+    each: Numeric
+    even: Numeric
+
+    @property
+    def together(self) -> Numeric:
+        """Prompts, or what chunks are of one, in a step that holds some."""
+        return named(self.arriving / self.holding, "together", "prompts in a step that holds some")
+
+
+@dataclass(frozen=True)
 class Shared:
     """Times that requests in flight share [s].
 
-    step: a decode step of all of them; share: what one prompt adds to the steps of the others; first: the steps that
-    hold the own prompt, by itself or beside the others; request: front end of one request (HTTP, tokeniser); mixes:
-    prompts and decodes share steps.
+    step: a decode step of those that decode; share: what one prompt adds to the steps of the others; alone: a prompt by
+    itself in a step; request: front end of one request (HTTP, tokeniser); mixes: prompts and decodes share steps;
+    turning: how requests go through these steps, None where nobody worked it out.
     """
 
     step: Time
     share: Time
-    first: Time
+    alone: Time
     request: float
     mixes: bool
+    turning: Rotation | None = None
 
 
 def slots(predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math.inf) -> Numeric:
@@ -90,21 +123,89 @@ def slots(predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math
     return named(found, "slots", "sequences that the cache and the engine's limit allow at once")
 
 
-def shared_times(predictor: Predictor, load: InFlight) -> Shared:
-    """The times of `load.users` requests in flight."""
-    step = predictor.tpot(Workload(load.users, load.isl, load.osl)).named("step", "a decode step of all that run")
+def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
+    """Of n requests that share steps each of the others begins a prompt once in its N steps: q = (n − 1)/N a step.
+
+    As many come by Poisson's law, so that 1 − exp(−q) of the steps hold prompts: several in one step, up to the token
+    budget. Where the engine computes prompts in steps of their own, only decode steps count, N − 1 of them.
+    """
     costs, replicas = predictor.plan.costs, predictor.plan.deployment.dp
-    added, beside = _added(predictor, load)
-    share = added.times(1.0 / beside, 1.0 / beside).named("s", "what one prompt adds to the steps of the others")
-    alone = predictor.plan.time(lone_prompt(load, 1.0 / replicas)).total.named("alone", "the prompt by itself")
-    if not costs.mixes:
-        return Shared(step, share, alone.named(*_FIRST), costs.request, False)
-    mixed = added.plus(step, _chunks(predictor, load))
-    first = alone.plus(mixed.plus(alone, -1.0), 1.0 - 1.0 / load.users)
-    return Shared(step, share, first.named(*_FIRST), costs.request, True)
+    budget = predictor.plan.token_budget
+    budget = fact(budget, "budget", "tokens of a step at most", source="the engine's token budget")
+    new = load.isl - load.cached
+    arriving = others_arriving(predictor.plan, load)
+    decoding = 1.0 + arriving * (load.osl - 1.0)
+    if replicas > 1:
+        decoding = ceil_div(decoding, fact(replicas, "dp", "attention replicas", source="the question"))
+    decoding = named(decoding, "own", "sequences that decode on the fullest attention replica")
+    if costs.mixes:
+        room = maximum(budget - decoding, 1.0)
+        sizes = new / room
+        chunks = named(ceil_div(new, room), "chunks", "steps that a prompt takes")
+        fitting = chunks / sizes
+    else:
+        chunks = 1.0
+        fitting = maximum(floor_div(budget, new), 1.0)
+        sizes = 1.0 / fitting
+    full = named(minimum(arriving * sizes / replicas, 1.0), "rho", "share of the room for prompts that is used")
+    beside = side_by_side(arriving * chunks, replicas)
+    if replicas > 1:  # where prompts queue, every replica has its own
+        beside = 1.0 / ((1.0 - full * full) / beside + full * full / replicas)
+    pieces = arriving * chunks
+    some = 1.0 - exp(-pieces) if costs.mixes else _steps_of_prompts(arriving, ratio)
+    some = where(load.osl > 1.0, some, pieces / (1.0 + pieces))  # without a decode step each step holds the own prompt
+    holding = maximum(some, full if costs.mixes else arriving * sizes / replicas)
+    holding = named(holding, "holding", "steps that hold prompts, for each step")
+    own = side_by_side(1.0 + arriving, replicas)
+    each = chunks / (fitting * replicas)
+    return Rotation(arriving, decoding, chunks, full, holding, beside, own, fitting, each, beside / replicas)
 
 
-_FIRST = "first", "the steps that hold the own prompt"
+def _steps_of_prompts(arriving: Numeric, ratio: Numeric) -> Numeric:
+    """Steps of prompts for each decode step: one follows each step of either kind in which a prompt has come.
+
+    x prompts come in a decode step and r·x in a step of prompts, which is `ratio` times as long, so that there are
+    n = (1 − exp(−x))·exp(r·x) such steps, and x·(1 + r·n) = q prompts come in all: by Newton's method on logarithms.
+    """
+    at = minimum(arriving, log(1.0 + arriving * maximum(ratio, 1.0)) / maximum(ratio, _FEW))
+    for _ in range(_NEWTON):
+        some, more = 1.0 - exp(-at), exp(minimum(ratio * at, _STEEP))
+        steps = some * more
+        value = at * (1.0 + ratio * steps)
+        slope = 1.0 + ratio * steps + at * ratio * ((1.0 - some) * more + ratio * steps)
+        at = at * exp(minimum(maximum((log(arriving) - log(value)) * value / (at * slope), -2.0), 2.0))
+    return (1.0 - exp(-at)) * exp(minimum(ratio * at, _STEEP))
+
+
+_NEWTON, _STEEP = 4, 50.0
+_FEW = 1e-9  # prompts of others in a step, below which there are none
+
+
+def others_arriving(plan: Plan, load: InFlight) -> Numeric:
+    """Prompts of others that begin in a step, of the decode steps where prompts have steps of their own."""
+    turn = load.osl if plan.costs.mixes else maximum(load.osl - 1.0, 1.0)
+    return named(maximum((load.users - 1.0) / turn, _FEW), "q", "prompts of others that begin in a step")
+
+
+def shared_times(predictor: Predictor, load: InFlight) -> Shared:
+    """The times of `load.users` requests that share steps."""
+    plan = predictor.plan
+    decoding = 1.0 + others_arriving(plan, load) * (load.osl - 1.0)
+    step = predictor.tpot(Workload(decoding, load.isl, load.osl)).named("step", "a decode step of all that decode")
+    alone = plan.time(lone_prompt(load, 1.0 / plan.deployment.dp)).total.named("alone", "the prompt by itself")
+    ratio: Numeric = 0.0 if load.in_step else alone.expected / step.expected
+    share = prefill_share(predictor, load, ratio).named("s", "what one prompt adds to the steps of the others")
+    turning = rotation(predictor, load, ratio)
+    return Shared(step, share, alone, plan.costs.request, plan.costs.mixes, turning)
+
+
+def _apart(predictor: Predictor, load: InFlight, together: Numeric, beside: Numeric) -> Time:
+    """Time for each of the prompts that are computed together in a step of their own [s]."""
+    replicas = predictor.plan.deployment.dp
+    each = maximum(together / beside, 1.0)
+    prompts = Batch.prefill(each, load.isl, load.cached)
+    time = predictor.plan.time(replace(prompts, filled=minimum(together / (each * replicas), 1.0))).total
+    return time.times(1.0 / (each * beside), 1.0 / (each * beside))
 
 
 def lone_prompt(load: InFlight, filled: Numeric) -> Batch:
@@ -112,56 +213,35 @@ def lone_prompt(load: InFlight, filled: Numeric) -> Batch:
     return replace(Batch.prefill(1.0, load.isl, load.cached), filled=filled)
 
 
-def _chunks(predictor: Predictor, load: InFlight) -> Numeric:
-    """Steps that a prompt takes beside the decoding sequences of its attention replica."""
-    budget = predictor.plan.token_budget
-    budget = fact(budget, "budget", "tokens of a step at most", source="the engine's token budget")
-    count = ceil_div(load.isl - load.cached, maximum(budget - _own(predictor, load), budget / 2.0))
-    return named(count, "chunks", "steps that a prompt takes")
-
-
-def _own(predictor: Predictor, load: InFlight) -> Numeric:
-    """Decoding sequences of the fullest attention replica."""
-    replicas = predictor.plan.deployment.dp
-    if replicas == 1:
-        return load.users
-    count = ceil_div(load.users, fact(replicas, "dp", "attention replicas", source="the question"))
-    return named(count, "own", "decoding sequences of the fullest attention replica")
-
-
-def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric, Batch]:
-    """Chunks of one prompt; how many stand beside each other; and the mean step that holds them and the decodes.
-
-    Of C sequences that run C/N are replaced in every step, so C/N·chunks stand in it on average.
-    """
-    chunks, own, replicas = _chunks(predictor, load), _own(predictor, load), predictor.plan.deployment.dp
-    new = named((load.isl - load.cached) / chunks, "new", "tokens of a chunk")
-    beside = side_by_side(load.users / load.osl * chunks, replicas)
-    filled = 1.0 if replicas == 1 else (own + beside / replicas * new) / (own + new)
+def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Batch]:
+    """Prompts in a step that holds some, and the mean such step of the fullest attention replica."""
+    turning, replicas = rotation(predictor, load, 1.0), predictor.plan.deployment.dp
+    own = turning.decoding
+    together = turning.together
+    fullest = named(maximum(together / turning.beside, 1.0 / turning.chunks), "fullest", "of them on one replica")
+    pieces = maximum(fullest, 1.0)
+    new = named((load.isl - load.cached) * fullest / pieces, "new", "tokens of a piece")
+    filled: Numeric = 1.0
+    if replicas > 1:
+        filled = minimum((own + together / (replicas * fullest) * new * pieces) / (own + new * pieces), 1.0)
     decoding = Sequences(own, 1.0, load.isl + load.osl / 2)
-    prompt = Sequences(1.0, new, (load.cached + load.isl - new) / 2, 1.0 / chunks)
-    return chunks, beside, Batch(prompt, decoding, filled)
+    prompt = Sequences(pieces, new, (load.cached + load.isl - new) / 2, fullest / pieces)
+    return fullest * turning.beside, Batch(prompt, decoding, filled)
 
 
-def prefill_share(predictor: Predictor, load: InFlight) -> Time:
+def prefill_share(predictor: Predictor, load: InFlight, ratio: Numeric = 1.0) -> Time:
     """What one prompt adds to the steps of the sequences that decode meanwhile [s].
 
-    Chunked prefill puts at most the token budget into one step, beside the decoding sequences: the added time is
-    Σ over chunks of t(chunk and decodes) − t(decodes), less than a prefill by itself, because weights are read and
-    kernels launched for both. An engine that does not mix phases runs the prefill alone. Attention replicas (dp)
-    compute a prompt each, where there are as many (`side_by_side`): the step waits once for all of them.
+    (t(prompts and decodes) − t(decodes))/prompts in the mean step that holds some: less than a prefill by itself,
+    because weights are read and kernels launched for all of them. An engine that does not mix phases computes prompts
+    in steps of their own. Attention replicas (dp) compute a prompt each, where there are as many (`side_by_side`): the
+    step waits once for all of them.
     """
-    added, beside = _added(predictor, load)
-    return added.times(1.0 / beside, 1.0 / beside)
-
-
-def _added(predictor: Predictor, load: InFlight) -> tuple[Time, Numeric]:
-    """What the chunks of a prompt, and those that stand beside them, add to their steps [s]; and how many those are."""
     plan = predictor.plan
     if not plan.costs.mixes:
-        beside = side_by_side(load.users / load.osl, plan.deployment.dp)
-        return plan.time(lone_prompt(load, beside / plan.deployment.dp)).total, beside
-    chunks, beside, mixed = mixed_step(predictor, load)
-    both = plan.time(mixed).total.named("both", "a step with a chunk of a prompt")
-    one = plan.time(Batch(None, mixed.decoding)).total.named("one", "the same step without it")
-    return Time(*(chunks * maximum(getattr(both, end) - getattr(one, end), 0.0) for end in ENDS)), beside
+        turning = rotation(predictor, load, ratio)
+        return _apart(predictor, load, turning.together, turning.beside)
+    together, mixed = mixed_step(predictor, load)
+    both = plan.time(mixed).total.named("both", "a step with prompts")
+    one = plan.time(Batch(None, mixed.decoding)).total.named("one", "the same step without them")
+    return Time(*(maximum(getattr(both, end) - getattr(one, end), 0.0) / together for end in ENDS))

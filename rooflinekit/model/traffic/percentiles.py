@@ -19,12 +19,12 @@ from functools import cache
 
 from rooflinekit.model.graph.symbol import named
 from rooflinekit.model.traffic.closed_form import Loaded, Traffic
-from rooflinekit.model.types.numeric import Numeric, absolute, exp, log, maximum, sqrt, where
+from rooflinekit.model.types.numeric import Numeric, absolute, exp, log, maximum, minimum, sqrt, where
 
 __all__ = ["QUANTILES", "Spread", "goodput", "spread"]
 
 QUANTILES = (0.5, 0.9, 0.99)
-_TINY = 1e-300
+_TINY = 1e-12
 _GRID = tuple((i + 0.5) / 400 for i in range(400))
 
 
@@ -40,17 +40,16 @@ class Spread:
 def spread(loaded: Loaded, traffic: Traffic, closed: bool) -> Spread:
     """The quantiles of an operating point; `closed`: all users start at once and send `traffic.requests` each."""
     ttft_mean, tpot_mean, osl = loaded.ttft.expected, loaded.tpot.expected, traffic.osl
-    ahead, share, busy = loaded.running - 1.0, loaded.shared.share.expected, loaded.busy
+    ahead, share = loaded.sharing - 1.0, loaded.shared.share.expected
     prompts = share * sqrt(1.0 + traffic.isl_cv**2) / osl
-    beside = ahead if closed else where(share > 0.0, busy * osl * tpot_mean / maximum(share, _TINY), 0.0)
-    slow = named(sqrt(maximum(beside, 0.0)) * prompts, "slow", "deviation by prompts that are computed beside", "s")
+    slow = named(sqrt(maximum(ahead, 0.0)) * prompts, "slow", "deviation by prompts that are computed beside", "s")
 
     def late(q: float) -> Numeric:
         """Of a first token, from the mean; none comes before it was asked for."""
         parts = {
-            "step under way": (q - 0.5) * tpot_mean,
-            "prompts ahead": _exponential(q, busy, share, traffic),
-            "own prompt": _lognormal(q, traffic.isl_cv) * loaded.shared.first.expected,
+            "step under way": (2.0 * q - 1.0) * loaded.late,
+            "prompts ahead": _exponential(q, loaded.busy, _waited(loaded, closed)),
+            "own prompt": _lognormal(q, traffic.isl_cv) * loaded.first.expected,
         }
         if closed:
             parts["first burst"] = _burst(q, ahead * share, loaded.together)
@@ -95,10 +94,14 @@ def _combined(parts: dict[str, Numeric]) -> Numeric:
     return where(square < 0.0, -root, root)
 
 
-def _exponential(q: float, busy: Numeric, share: Numeric, traffic: Traffic) -> Numeric:
+def _waited(loaded: Loaded, closed: bool) -> Numeric:
+    """Mean wait behind prompts of those that wait; of a queue that a closed loop always has, what it varies by."""
+    behind = loaded.ahead / maximum(loaded.busy, _TINY)
+    return minimum(behind, sqrt(loaded.running) * loaded.shared.share.expected) if closed else behind
+
+
+def _exponential(q: float, busy: Numeric, behind: Numeric) -> Numeric:
     """Wait behind prompts, from its mean."""
-    variation = (traffic.arrival_cv**2 + traffic.isl_cv**2) / 2.0
-    behind = variation * share / (1.0 - busy)
     late = behind * log(maximum(busy, 1.0 - q) / (1.0 - q))
     return where(busy > 1.0 - q, late, 0.0) - busy * behind
 

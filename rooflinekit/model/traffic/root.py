@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rooflinekit.model.types.numeric import Numeric, absolute, maximum, minimum, repeat, where
 
-__all__ = ["root"]
+__all__ = ["Roots", "root"]
 
 _ROUNDS = 200
 
@@ -23,18 +23,20 @@ class _Point:
 
 
 def root(excess: Callable[[Numeric], Numeric], low: Numeric, high: Numeric, settled: float) -> Numeric:
-    """Where `excess`, of opposite signs at the ends, crosses 0: by inverse quadratic interpolation or halving.
+    """Where `excess`, above 0 at the low end and below at the high one, crosses 0: by interpolation or halving.
 
     T. R. Chandrupatla, Advances in Engineering Software 28 (1997) 145: interpolation where the last three points allow
     it, else halving, so that a jump takes no longer than bisection. Ends where neighbours around the root differ by
-    less than the share `settled`; of an interval without a change of sign the end nearer to 0 is the answer. Every
+    less than the share `settled`; where it is below 0 at both ends the low one is the answer, else the high one. Every
     element of an array goes its own way, as if alone.
 
     >>> round(root(lambda x: 2.0 - x * x, 0.0, 2.0, 1e-9), 6)
     1.414214
     """
     start = (low, excess(low)), (high, excess(high))
-    done = start[0][1] * start[1][1] >= 0.0
+    outside = start[0][1] * start[1][1] >= 0.0
+    end = where(start[0][1] <= 0.0, low, high)
+    done = outside
     state = (*start[0], *start[1], 0.5 + 0.0 * low, where(done, 1.0, 0.0))
 
     def halved(*state: Numeric) -> Sequence[Numeric]:
@@ -51,7 +53,7 @@ def root(excess: Callable[[Numeric], Numeric], low: Numeric, high: Numeric, sett
         return new.at, new.value, old.at, old.value, step, ended
 
     at, value, last, there, *_ = repeat(_ROUNDS, state, halved, lambda *held: held[-1] > 0.0)
-    return where(absolute(value) < absolute(there), at, last)
+    return where(outside, end, where(absolute(value) < absolute(there), at, last))
 
 
 def _interpolated(a: _Point, b: _Point, c: _Point) -> Numeric:
@@ -66,3 +68,28 @@ def _interpolated(a: _Point, b: _Point, c: _Point) -> Numeric:
 def _not_0(value: Numeric) -> Numeric:
     """A divisor; where it is 0 the quotient is not used."""
     return where(value == 0.0, 1.0, value)
+
+
+_NEAR = 1e-6  # relative: distance at which a slope is taken
+
+
+class Roots:
+    """The roots that one calculation finds, for the same in symbols, which move with what they are made of."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[float, float, float, float]] = []
+
+    def record(self, excess: Callable[[Numeric], Numeric], low: Numeric, high: Numeric, settled: float) -> Numeric:
+        """Search, and keep the root with its interval and the slope there."""
+        at = float(root(excess, low, high, settled))
+        run = _NEAR * at
+        slope = 0.0 if at in (low, high) else (float(excess(at + run)) - float(excess(at - run))) / (2.0 * run)
+        self._found.append((at, slope, float(low), float(high)))
+        return at
+
+    def again(self, excess: Callable[[Numeric], Numeric], low: Numeric, high: Numeric, settled: float) -> Numeric:
+        """The next of them: n − f(n)/f', a step of Newton's method from where f is 0; an end of the interval stays."""
+        at, slope, first, _ = self._found.pop(0)
+        if slope == 0.0:
+            return low if at == first else high
+        return at - excess(at) / slope

@@ -35,7 +35,7 @@ _TIMES = (*ENDS, "compute", "memory", "network", "overhead")
 _WORK = ("flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes")
 _WIDTH = len(_TIMES) + len(_WORK)
 _LENGTHS = ("isl", "osl", "speed")
-_SHARED = ("step", "share", "first")
+_SHARED = ("step", "share", "alone")
 MEMORY = ("capacity_bytes", "weight_bytes", "kv_bytes", "activation_bytes", "overhead_bytes", "total_bytes",
            "kv_pool_bytes", "needed_bytes", "available_bytes", "max_batch", "fits")  # fmt: skip
 LOADED = ("e2e", "running", "rate", "knee", "stable", "busy", "queue")
@@ -98,8 +98,8 @@ class Program:
         def loaded(load: Any, isl: Any, osl: Any, speed: Any) -> list[Any]:
             def known(running: Any) -> Shared:
                 ends: Any = iter(call(times, [running, isl, osl, speed], len(_SHARED) * len(ENDS)))
-                step, share, first = (Time(*islice(ends, len(ENDS))) for _ in _SHARED)
-                return replace(mixing[0], step=step, share=share, first=first)
+                step, share, alone = (Time(*islice(ends, len(ENDS))) for _ in _SHARED)
+                return replace(mixing[0], step=step, share=share, alone=alone, turning=None)
 
             traffic = replace(question.traffic, isl=isl, osl=osl)
             asked = {"rate": load} if question.users is None else {"users": load}

@@ -13,7 +13,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.closed_form import Traffic, open_loop
-from rooflinekit.model.traffic.mixing import InFlight, Shared, shared_times, slots
+from rooflinekit.model.traffic.mixing import InFlight, Rotation, Shared, shared_times, slots
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.numeric import Numeric, maximum
 from rooflinekit.model.types.time import ENDS, KernelTime, Time
@@ -21,7 +21,7 @@ from rooflinekit.model.types.workload import Workload
 
 __all__ = ["Tracing"]
 
-_CALLED = ("step", "share", "first")  # times of `Shared` that depend on how many requests run
+_CALLED = ("step", "share", "alone")  # times of `Shared` that depend on how many requests run
 
 
 def _labelling(labels: dict[Symbol, tuple[str, ...]]) -> type[Plan]:
@@ -90,7 +90,9 @@ class Tracing:
             times: dict[str, Any] = {
                 name: Time(*(self._called(f"shared.{name}.{part}", users) for part in ENDS)) for name in _CALLED
             }
-            return replace(shared, **times)
+            names = (entry.name for entry in fields(Rotation))
+            turning = Rotation(*(self._called(f"shared.turning.{name}", users) for name in names))
+            return replace(shared, **times, turning=turning)
 
         room: Any = slots(predictor, traffic.isl, traffic.osl, traffic.most)
         if not isinstance(room, Symbol) and room < 1.0:
