@@ -12,7 +12,7 @@ METHOD = (
     "Kernel times come from the shipped calibrations, which no row here was used for. What an engine adds to its "
     "kernels (host time of a step, waits of collectives, …) is fitted to static and saturated rows and to the "
     "latencies of closed loops, and here every row is predicted from a fit without its model, its GPU, or its source. "
-    "\\*As shipped is the fit to all of them, in sample, under an earlier closed form, which a new fit would not better "
+    "\\*As shipped is the fit to all of them, in sample, under an earlier closed form; a new fit is no better "
     "(medians within 0.4 points); simulated uses the same costs, request by request. Tier A "
     "rows have a fixed batch and fixed lengths and say how they were timed; tier B rows were driven by concurrency or "
     "saturation, or leave one setting open."
