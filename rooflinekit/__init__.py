@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from rooflinekit.version import __version__ as __version__
 
+TYPE_CHECKING = False  # that of `typing`, which takes longer to load than all the rest of this file
 if TYPE_CHECKING:
     from rooflinekit.decision.economics.cost import cost
     from rooflinekit.decision.launching.launch import Launch, launch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -11,7 +12,7 @@ import rooflinekit as rk
 from rooflinekit.model.timing.forms import FORMS, parameters
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError
-from rooflinekit.model.types.kernel import FAMILIES, Kernel
+from rooflinekit.model.types.kernel import FAMILIES, AttentionShape, CollectiveShape, ExpertsShape, GemmShape, Kernel
 from rooflinekit.specs import load_accelerator, spec_dir
 from rooflinekit.specs.calibration import calibration_names, choose_calibration, load_calibration
 from rooflinekit.specs.calibration.load import read_calibration
@@ -211,3 +212,67 @@ def test_a_narrow_cache_that_is_read_slowly_is_said(engine, kv, slow):
     notes = [warning for warning in found.warnings if "as long as in bf16" in warning]
     assert len(notes) == slow
     assert all("mla_decode with a cache in fp8" in note and "rows of h200-sxm with sglang" in note for note in notes)
+
+
+def fits_of(calibration):
+    for fit in calibration.families.values():
+        yield fit
+        if fit.beyond is not None:
+            yield fit.beyond.fit
+
+
+SIZED = {  # a kernel of each family whose size on the axis of its interval is this
+    "m": lambda size: Kernel("w", "gemm", 1, Dtype.BF16, shape=GemmShape(size, 4096.0, 4096.0)),
+    "cached": lambda size: Kernel(
+        "a", "attention_decode", 1, Dtype.BF16, shape=AttentionShape(1.0, 1.0, size, size, size, 8.0, 1.0, 128.0)
+    ),
+    "queries": lambda size: Kernel(
+        "a", "attention_prefill", 1, Dtype.BF16, shape=AttentionShape(1.0, size, size, size, size, 1.0, 1.0, 128.0)
+    ),
+    "tokens": lambda size: Kernel(
+        "e", "moe", 1, Dtype.BF16, shape=ExpertsShape(size, size, size, 8.0, 8.0, 1.0, 4096.0, 1024.0)
+    ),
+    "bytes": lambda size: Kernel("c", "collective", 1, Dtype.BF16, shape=CollectiveShape(size)),
+    "traffic": lambda size: Kernel("p", "elementwise", 1, Dtype.BF16, activation_bytes=size),
+}
+
+
+@pytest.mark.parametrize("name", calibration_names())
+def test_no_interval_has_a_step_where_a_regime_begins(name):
+    checked = 0
+    for fit in fits_of(load_calibration(name)):
+        for edge in fit.regimes.edges:
+            below, above = (SIZED[fit.regimes.axis](edge * share) for share in (1.0 - 1e-9, 1.0 + 1e-9))
+            for power in (1.0, 2.0):
+                near = zip(fit.regimes.factors(below, power), fit.regimes.factors(above, power), strict=True)
+                assert all(before == pytest.approx(after, rel=1e-6) for before, after in near), (fit.source, edge)
+                checked += 1
+    assert checked
+
+
+NEIGHBOURS = {
+    "batch": [*range(1, 131), 255, 256, 257, 511, 512, 513],
+    "isl": sorted(2**power + step for power in range(7, 15) for step in (-1, 0, 1)),
+    "context": sorted(2**power + step for power in range(7, 16) for step in (-1, 0, 1)),
+}
+
+
+@pytest.mark.parametrize(("model", "gpu", "given"), [
+    ("llama-3-8b", "h100-sxm", {}),
+    ("llama-3-70b", "b200-sxm", {"tp": 2, "weights": "fp8"}),  # 103 ms at batch 16 and 58 at 17, once
+    ("deepseek-v3", "h200-sxm", {"tp": 8}),
+    ("gpt-oss-20b", "h100-sxm", {}),
+    ("mixtral-8x7b", "h100-sxm", {"tp": 2}),
+    ("llama-3-8b", "mi300x", {}),
+    ("llama-3-8b", "l40s", {}),
+])  # fmt: skip
+@pytest.mark.parametrize("axis", NEIGHBOURS)
+def test_ends_of_intervals_never_fall_with_batch_context_or_length(axis, model, gpu, given):
+    fixed = {"batch": {"isl": 1024, "osl": 256}, "isl": {"batch": 4, "osl": 64}, "context": {"batch": 8, "osl": 2}}
+    asked = {"model": model, "gpu": gpu, "allow_oom": True, **given, **fixed[axis]}
+    answers = rk.estimate_frame(pd.DataFrame([{**asked, axis: at} for at in NEIGHBOURS[axis]]))
+    neighbours = answers[axis].diff().to_numpy() == 1
+    for figure in ("ttft", "tpot"):
+        for end in ("low_ms", "high_ms"):
+            ratio = (answers[f"{figure}_{end}"] / answers[f"{figure}_{end}"].shift()).to_numpy()[neighbours]
+            assert ratio.min() > 1.0 - 3e-4, (figure, end)  # corrections of the expected time move by as much

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from patience import PATIENCE
@@ -484,3 +485,94 @@ def test_a_folder_without_a_name_is_not_the_current_one(words, tmp_path, monkeyp
     assert result.exit_code == 2
     assert "the name is empty" in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+def process(*words, stdout=subprocess.PIPE, **more):
+    """A command as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "rooflinekit", *words], stdout=stdout, stderr=subprocess.PIPE, text=True, check=False,
+        timeout=PATIENCE, **more,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_is_full_is_an_error(unbuffered):
+    with Path("/dev/full").open("w") as full:
+        ended = process("estimate", "gpt2", "--format", "json", stdout=full,
+                        env=os.environ | {"PYTHONUNBUFFERED": unbuffered})  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (2, "rooflinekit: the standard output: No space left on device\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on files")
+def test_an_unbuffered_output_is_whole_or_an_error(tmp_path):
+    """A disk that takes a part of the answer: the kernel writes less than it was given, and says how much."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))"
+    code = f"import signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); {limit}\n"
+    code += "sys.argv = ['rooflinekit', 'estimate', 'gpt2', '--format', 'json']\n"
+    code += "from rooflinekit.cli import main; main()"
+    with (tmp_path / "out.json").open("w") as file:
+        ended = subprocess.run([sys.executable, "-u", "-c", code], stdout=file, stderr=subprocess.PIPE, text=True,
+                               check=False, timeout=PATIENCE)  # fmt: skip
+    assert ended.returncode == 2
+    assert "the standard output: File too large" in ended.stderr
+
+
+def test_a_closed_output_is_an_error():
+    code = "import os, sys; os.close(1); "
+    code += "os.execv(sys.executable, [sys.executable, '-m', 'rooflinekit', 'estimate', 'gpt2'])"
+    ended = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, check=False,
+                           timeout=PATIENCE)  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (2, "rooflinekit: the standard output is closed; give --out FILE\n")
+
+
+EARLY = """
+import builtins, sys
+found = builtins.__import__
+def interrupted(name, *rest, **more):
+    if name.startswith("rooflinekit.cli.run"):
+        raise KeyboardInterrupt
+    return found(name, *rest, **more)
+from rooflinekit.cli import main
+builtins.__import__ = interrupted
+main()
+"""
+
+
+def test_an_interrupt_while_modules_are_loaded_is_one_line():
+    ended = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert (ended.returncode, ended.stderr) == (130, "rooflinekit: interrupted\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGTERM")
+def test_a_terminated_command_ends_as_an_interrupted_one():
+    code = INTERRUPTED.replace(
+        "    raise KeyboardInterrupt", "    import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "rooflinekit: interrupted\n")
+
+
+def test_names_cannot_steer_the_terminal(tmp_path):
+    """Escape sequences of a path are shown, in the answer and in messages; JSON stays JSON."""
+    folder = tmp_path / "a\x1b[2Jb\u202e\x9b"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({
+        "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000, "torch_dtype": "bfloat16",
+        "max_position_embeddings": 2048, "architectures": ["LlamaForCausalLM"],
+    }))  # fmt: skip
+    steering = ("\x1b", "\u202e", "\x9b")
+    for style in ("table", "md", "json"):
+        result = run("estimate", str(folder), "--isl", "16", "--format", style)
+        assert result.exit_code == 0
+        assert not any(letter in result.stdout for letter in steering)
+        assert "[2Jb" in result.stdout
+    assert json.loads(result.stdout)["model"].startswith("a\x1b[2Jb")
+    assert not any(letter in run("estimate", "x\x1b[2J", "--batch", "\x9b1").stderr for letter in steering)
+
+
+def test_a_very_long_value_does_not_fill_the_screen():
+    line = refused(run("estimate", "x" * 100_000))
+    assert len(line) < 300
+    assert line.startswith("rooflinekit: unknown model 'xxx")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
 import pytest
 
 import rooflinekit as rk
@@ -350,3 +351,27 @@ def test_causal_prefill_with_a_cached_prefix(plan_of):
     done = kernels(plan_of("llama-3-8b"), Batch.prefill(1.0, 1000.0, cached=700.0))["attention"]
     assert done.flops == 4 * 32 * 128 * (300 * 700 + 300 * 301 / 2)
     assert done.kv_read_bytes == 1000 * 2 * 8 * 128 * 2
+
+
+class TestChunkedAttention:
+    """Llama-4's local layers see their own chunk of 8,192 tokens and nothing before it.
+
+    So the first token of a chunk reads one key where the last one reads 8,192: a decode step at 8,193 tokens is shorter
+    than one at 8,192, and this is how the model was trained (chunked causal mask of its reference code).
+    """
+
+    def test_the_first_token_of_a_chunk_reads_one_key(self, plan_of):
+        plan = plan_of("llama-4-scout", "h100-sxm", tp=8)
+        for context, keys in ((8192.0, 8192.0), (8193.0, 1.0), (16_384.0, 8192.0), (16_385.0, 1.0)):
+            local = next(k for k in plan.kernels(Batch.decode(1.0, context)) if k.name == "chunk_attention")
+            assert local.kv_read_bytes == keys * 2 * 128 * 2  # one KV head here, keys and values in 16 bit
+
+    def test_the_mean_over_an_output_goes_over_the_end_of_a_chunk_without_a_step(self):
+        rows = [{"model": "llama-4-scout", "gpu": "h100-sxm", "tp": 8, "batch": 32, "isl": isl, "osl": 257}
+                for isl in range(7900, 8230)]  # fmt: skip
+        steps = rk.estimate_frame(pd.DataFrame(rows))["tpot_ms"].diff().dropna()
+        one, other = (
+            rk.estimate("llama-4-scout", "h100-sxm", tp=8, batch=32, context=at).tpot_ms for at in (8192, 8193)
+        )
+        assert one > 1.1 * other
+        assert steps.abs().max() < 3.0 * (one - other) / 256  # one of 256 steps changes sides with each token of prompt

@@ -18,7 +18,6 @@ from docs.generate.why_decode import pictures
 from rooflinekit.cli.app import app
 from rooflinekit.report.palette import SERIES
 from rooflinekit.report.plots import PICTURES
-from rooflinekit.report.plots.kinds import KINDS
 from rooflinekit.report.plots.roofline import Roofs
 from rooflinekit.report.plots.steps import bytes_by_class
 from rooflinekit.report.plots.sweeps import kinds_of, left_out
@@ -282,7 +281,7 @@ class TestFiles:
 
     def test_everything_lies_in_the_folder(self, estimate, table, tmp_path):
         files = rk.write_plots([estimate, table], tmp_path / "new")
-        names = {f"{name}.{suffix}" for name in (*PICTURES["estimate"], "batch", "pareto") for suffix in ("svg", "png")}
+        names = {f"{name}.{suffix}" for name in (*PICTURES["Estimate"], "batch", "pareto") for suffix in ("svg", "png")}
         assert {path.name for path in files} == names
         assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(files)
         assert all(path.read_bytes()[:4] in (b"\x89PNG", b"<?xm") for path in files)
@@ -329,9 +328,6 @@ class TestFiles:
 
 
 class TestRefusals:
-    def test_kinds_are_listed_as_they_are_drawn(self):
-        assert [tuple(kinds) for kinds in KINDS.values()] == list(PICTURES.values())
-
     def test_unknown_names(self, estimate):
         with pytest.raises(rk.UnknownNameError, match="unknown picture 'rooflin'; nearest: roofline"):
             rk.plot(estimate, "rooflin")
@@ -378,20 +374,20 @@ class TestExtremes:
     )
     def test_every_picture_of_an_estimate_is_drawn(self, scenario):
         e = rk.estimate("llama3-8b", **scenario)
-        assert all(len(rk.plot(e, kind).svg()) > 1000 for kind in PICTURES["estimate"])
+        assert all(len(rk.plot(e, kind).svg()) > 1000 for kind in PICTURES["Estimate"])
 
     def test_a_name_is_not_markup(self, tmp_path):
         wicked = tmp_path / "<img src=x onerror=alert(1)>$\\frac{a}{b}$.json"
         wicked.write_text(CONFIG, encoding="utf-8")
         e = rk.estimate(str(wicked), batch=2, isl=16)
-        for kind in PICTURES["estimate"]:
+        for kind in PICTURES["Estimate"]:
             root = ET.fromstring(rk.plot(e, kind).svg())
             assert not [each for each in root.iter() if each.tag.endswith(("}img", "}script"))]
         assert "<img" not in e._repr_html_()
 
     def test_an_outcome_of_nothing(self):
         nothing = rk.simulate("llama3-8b", rate=1.0, requests=1, isl=8, osl=1)
-        assert all(len(rk.plot(nothing, kind).svg()) > 1000 for kind in PICTURES["simulation"])
+        assert all(len(rk.plot(nothing, kind).svg()) > 1000 for kind in PICTURES["Outcome"])
 
 
 CONFIG = """{"model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,
@@ -403,10 +399,10 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("words", "names"),
         [
-            (["estimate", "llama3-8b"], PICTURES["estimate"]),
+            (["estimate", "llama3-8b"], PICTURES["Estimate"]),
             (["sweep", "llama3-8b", "--batch", "1,8"], ("batch", "pareto")),
-            (["simulate", "llama3-8b", "--rate", "5", "--requests", "20", "--osl", "8"], PICTURES["simulation"]),
-            (["levers", "llama3-8b", "--gpus", "h200-sxm"], PICTURES["levers"]),
+            (["simulate", "llama3-8b", "--rate", "5", "--requests", "20", "--osl", "8"], PICTURES["Outcome"]),
+            (["levers", "llama3-8b", "--gpus", "h200-sxm"], PICTURES["Levers"]),
         ],
     )
     def test_plots(self, words, names, tmp_path):

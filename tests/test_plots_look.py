@@ -15,7 +15,7 @@ from matplotlib.transforms import Bbox
 
 import rooflinekit as rk
 from rooflinekit.report.palette import CAUSES, CLASSES, PALETTES, SERIES
-from rooflinekit.report.plots.kinds import drawable
+from rooflinekit.report.plots.front import drawable
 from rooflinekit.report.plots.labels import _apart
 from rooflinekit.report.plots.style import THEMES
 

@@ -156,8 +156,12 @@ def test_a_price_that_makes_no_sense_is_one_line(words):
 def test_help_has_groups_and_two_examples(name):
     shown = run(name, "--help").stdout
     command = find(name)
-    titles = [title for title in GROUPS if f"─ {title} ─" in shown]
-    assert sorted(titles, key=lambda title: shown.index(f"─ {title} ─")) == titles
+    titles = [title for title in GROUPS if f"\n{title}:\n" in shown]
+    assert sorted(titles, key=lambda title: shown.index(f"\n{title}:\n")) == titles
+    assert max(map(len, shown.splitlines())) <= 110
+    assert len(shown.splitlines()) <= 1.9 * len(command.options) + 20
+    assert all(f" --{name.replace('_', '-')}" in shown and option.help.split()[0] in shown
+               for name, option in command.options.items())  # fmt: skip
     assert {option.group for option in command.options.values()} == set(titles)
     assert len(command.examples) == 2
     assert all(example.split()[:2] == ["rooflinekit", name] for example in command.examples)

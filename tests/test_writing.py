@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.specs.writing import check_target, write_whole
+from rooflinekit.specs.writing import check_target, whole, write_whole
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -38,14 +38,15 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
     assert (target.read_text(), link.read_text(), link.is_symlink()) == ("kept", "page", False)
 
 
-def test_a_trap_in_the_folder_is_not_followed(tmp_path: Path) -> None:
-    """Somebody else made a link of the name under which half a file is written."""
-    victim = tmp_path / "victim"
+def test_a_trap_in_the_folder_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else made a link of the name under which half a file is written, just before it is opened."""
+    victim, trap = tmp_path / "victim", tmp_path / "trap"
     victim.write_text("kept")
-    (tmp_path / ".a.html.partial").symlink_to(victim)
-    write_whole(tmp_path / "a.html", b"page")
+    trap.symlink_to(victim)
+    monkeypatch.setattr("rooflinekit.specs.writing.partial_path", lambda path: trap)
+    with pytest.raises(OSError, match="File exists"):
+        write_whole(tmp_path / "a.html", b"page")
     assert victim.read_text() == "kept"
-    assert {path.name for path in tmp_path.iterdir()} == {"a.html", "victim"}
 
 
 def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,3 +63,55 @@ def test_a_device_is_no_place_for_a_file() -> None:
     """Moving a finished file there would take the device away."""
     with pytest.raises(rk.InputError, match="no ordinary file"):
         check_target(Path("/dev/null"), True)
+
+
+def test_two_writers_of_one_file_keep_both_answers(tmp_path: Path) -> None:
+    """Neither writes into the other's half file, and the one that ends later does not take the first one's place."""
+    out = tmp_path / "a.csv"
+    with (
+        pytest.raises(
+            rk.InputError, match=r"a\.csv was written by another process meanwhile; this answer is kept in .*a\.2\.csv"
+        ),
+        whole(out, force=False) as mine,
+    ):
+        mine.write_text("mine")
+        with whole(out, force=False) as other:
+            assert other != mine
+            other.write_text("other")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a.csv": "other", "a.2.csv": "mine"}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # XlsxWriter leaves files open
+@pytest.mark.parametrize("table", ["sweep", "workbook"])
+def test_a_full_disk_under_a_workbook_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str) -> None:
+    """XlsxWriter has an error of its own for it; the line names the file that was asked for."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr("xlsxwriter.workbook.ZipFile", full)
+    out = tmp_path / "out.xlsx"
+    asked = ["sweep", "gpt2", "--batch", "1,2"] if table == "sweep" else ["workbook", "--model", "gpt2", "--tp", "1"]
+    result = CliRunner().invoke(app, [*asked, "--out", str(out)])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.strip().splitlines() == [f"rooflinekit: {out}: No space left on device"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(rk.InputError, match="cannot be written to"):
+        check_target(Path("out.xlsx"), False)
+
+
+@pytest.mark.parametrize(("words", "name"), [
+    (["workbook", "--model", "gpt2", "--tp", "1"], "workbook.xlsx"), (["report", "gpt2"], "report.html"),
+])  # fmt: skip
+def test_the_usual_file_is_not_overwritten_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text("mine")
+    result = CliRunner().invoke(app, words)
+    assert (result.exit_code, (tmp_path / name).read_text()) == (2, "mine")
+    assert f"{name} exists; add --force" in result.stderr

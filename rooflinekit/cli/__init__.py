@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 __all__ = ["main"]
 
 
 def main() -> None:
-    """Entry point of `rooflinekit`."""
-    from rooflinekit.cli.run import main as run
+    """Entry point of `rooflinekit`. SIGTERM ends a command as SIGINT does: what is finished is kept and named."""
+    try:
+        import signal  # inside, as all that follows: an interrupt at any moment is told in one line
 
-    run()
+        before = signal.signal(signal.SIGTERM, _stop)
+        try:
+            from rooflinekit.cli.run import main as run
+
+            run()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    except KeyboardInterrupt:
+        os.write(2, b"rooflinekit: interrupted\n")
+        sys.exit(130)
+
+
+def _stop(number: int, frame: object) -> None:
+    raise KeyboardInterrupt

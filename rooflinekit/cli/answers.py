@@ -60,7 +60,7 @@ def estimate(model: str, *, to: Output, **scenario: Any) -> None:
     """Predict TTFT, TPOT, throughput and memory of a static batch, or under load, kernel by kernel."""
     from rooflinekit.estimation.estimator import estimate as predict
 
-    to.check("estimate")
+    to.check("Estimate")
     answer = predict(model, **scenario)
     to.draw(answer)
     to.show(answer)
@@ -101,7 +101,7 @@ def simulate(
     for path in (timeline, chrome_trace):
         if path is not None:
             check_target(path, to.force)
-    to.check("simulation")
+    to.check("Outcome")
     events = ChromeTrace() if chrome_trace else None
     with _progress(scenario.get("requests")) as progress:
         outcome = run(model, watch=both(progress, events), **scenario)
@@ -166,7 +166,7 @@ def levers(model: str, *, to: Output, **scenario: Any) -> None:
     """Say what would help a deployment most: elasticities, weights or cache, and moves ranked by gain."""
     from rooflinekit.decision.sensitivity.levers import levers as found_levers
 
-    to.check("levers")
+    to.check("Levers")
     found = found_levers(model, **scenario)
     to.draw(found)
     to.show(found)
@@ -205,6 +205,7 @@ def launch(model: str | None, *, to: Output, **scenario: Any) -> None:
     made, out = export(model, **scenario), to.out
     if out is not None and (out.is_dir() or str(out).endswith("/") or not (out.exists() or out.suffix)):
         return _write(made, out, to)
+    to.check()
     return to.emit(launch_script(made)) if to.format == "table" else to.show(made)
 
 
@@ -328,6 +329,7 @@ def gpus(*, to: Output) -> None:
 def _list(rows: list[dict[str, Any]], to: Output) -> None:
     from rooflinekit.report.catalogue import listed
 
+    to.check()
     to.write(lambda: rows, lambda: rows, lambda: listed(rows, everything=to.format == "md"))
 
 
@@ -345,6 +347,7 @@ def show(name: str | None, *, to: Output, template: str | None = None) -> None:
     from rooflinekit.specs import accelerator_template, load_accelerator, load_model
     from rooflinekit.specs.locate import kind_of_file, unknown_name
 
+    to.check()
     if template is not None:
         if template not in ("gpu", "accelerator"):
             raise InputError(f"no template for {template!r}; nearest: gpu")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import Parameter, Signature
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rooflinekit.cli.command import COMMANDS, Argument, find, grouped
+from rooflinekit.cli.command import COMMANDS, Argument, Command, find, grouped
 from rooflinekit.cli.guard import guarded
 from rooflinekit.estimation.options import Option
 from rooflinekit.estimation.scenario import GROUPS, complete
@@ -18,6 +20,7 @@ from rooflinekit.version import __version__
 
 __all__ = ["app"]
 
+_NAMES, _WIDEST = 27, 110  # columns of the names in a help, and of all of it
 _EXPLAINED = "Names complete in your shell after rooflinekit --install-completion."
 
 
@@ -70,17 +73,44 @@ class AccuracyGroup(CommandGroup):
 
 
 class OptionCommand(TyperCommand):
-    """A command whose options also have old names, which are not shown."""
+    """A command of the table; its options also have old names, which are not shown."""
 
-    aliases: Mapping[str, str] = {}
+    asked: Command
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Arguments and options in two columns, below the headings of the table of options; and examples."""
+        free = (name.upper() if row.required else f"[{name.upper()}]" for name, row in self.asked.arguments.items())
+        lines = [f"Usage: {ctx.command_path} [OPTIONS] {' '.join(free)}", ""]
+        lines += [*(line for part in self.asked.help.splitlines() for line in wrap(part, _width()) or [""]), ""]
+        lines += [line for name, row in self.asked.arguments.items() for line in _columns(name.upper(), row.help)]
+        for title, rows in grouped(self.asked.options, tuple(GROUPS)):
+            lines += ["", f"{title or 'Options'}:"]
+            for name, row in rows.items():
+                word = "" if row.kind == "flag" else f" {row.metavar or row.word}"
+                usual = row.usual if row.default is None or row.default is False else str(row.default)
+                told = f"{row.help} [{usual}]" if usual else row.help
+                lines += _columns(f"--{name.replace('_', '-')}{word}", told)
+        examples = ["", "Examples:", *(f"  {example}" for example in self.asked.examples)]
+        formatter.write("\n".join([*lines, *(examples if self.asked.examples else ())]) + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words, old names of options as their present ones."""
         present = []
         for word in args:
             flag, sign, text = word.partition("=")
-            present.append(f"{self.aliases.get(flag, flag)}{sign}{text}")
+            present.append(f"{self.asked.aliases.get(flag, flag)}{sign}{text}")
         return super().parse_args(ctx, present)
+
+
+def _width() -> int:
+    return min(get_terminal_size().columns, _WIDEST)
+
+
+def _columns(name: str, told: str) -> list[str]:
+    """What something is called, and beside it what it is."""
+    first, *rest = wrap(told, _width() - _NAMES) or [""]
+    lines = [f"  {name:<{_NAMES - 3}} {first}"] if len(name) <= _NAMES - 3 else [f"  {name}", f"{'':{_NAMES}}{first}"]
+    return [*lines, *(f"{'':{_NAMES}}{line}" for line in rest)]
 
 
 def _version(wanted: bool) -> None:
@@ -127,10 +157,9 @@ def _made(words: str) -> Any:
     rows += [_option(name, each) for _, some in grouped(found.options, tuple(GROUPS)) for name, each in some.items()]
     call.__signature__ = Signature(rows)  # type: ignore[attr-defined]
     call.__annotations__ = {row.name: row.annotation for row in rows} | {"return": int}
-    examples = "\n\n".join(("Examples:", *found.examples)) if found.examples else None
-    one.command(words.rsplit(maxsplit=1)[-1], cls=OptionCommand, help=found.help, epilog=examples)(call)
+    one.command(words.rsplit(maxsplit=1)[-1], cls=OptionCommand, help=found.help)(call)
     made: Any = typer.main.get_command(one)
-    made.aliases = found.aliases
+    made.asked = found
     return made
 
 
@@ -146,14 +175,8 @@ def _argument(name: str, row: Argument) -> Parameter:
 
 
 def _option(name: str, row: Option) -> Parameter:
-    usual = row.usual if row.default is None or row.default is False else str(row.default)
     shown = typer.Option(
-        f"--{name.replace('_', '-')}",
-        help=f"{row.help} \\[{usual}]" if usual else row.help,
-        metavar=None if row.kind == "flag" else row.metavar or row.word,
-        rich_help_panel=row.group or "Options",
-        show_default=False,
-        autocompletion=_completion(row.complete),
+        f"--{name.replace('_', '-')}", help=row.help, show_default=False, autocompletion=_completion(row.complete)
     )
     kind: Any = bool if row.kind == "flag" else list[str] | None if row.many else str | None
     return Parameter(

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from rooflinekit.cli.output import note
 from rooflinekit.model.types.errors import RooflinekitError, nearest
 
 __all__ = ["INTERRUPTED", "guarded"]
 
 INTERRUPTED = 130
+_LONG = re.compile(r"\S{200,}")
+_MOST = 2000  # characters of a message
 
 
 def guarded(run: Callable[[], Any], commands: Iterable[str] = ()) -> tuple[Any, int]:
@@ -52,5 +56,7 @@ def _other(error: Exception, commands: Iterable[str]) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    print(f"rooflinekit: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - this is the edge
+    """Say it in one line; of a very long name or value the two ends."""
+    line = " ".join(_LONG.sub(lambda hit: f"{hit[0][:120]}…{hit[0][-60:]}", word) for word in message.split())
+    note(line if len(line) <= _MOST else f"{line[:_MOST]}…")
     return code

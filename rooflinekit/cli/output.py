@@ -5,20 +5,24 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs.writing import check_target, write_whole
 
 if TYPE_CHECKING:
     from rooflinekit.report.document import Document
 
-__all__ = ["Output", "emit", "note", "to_csv", "to_json"]
+__all__ = ["Output", "emit", "note", "to_csv", "to_json", "visible"]
 
 Row = Mapping[str, Any]
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # all but tab and new line
 
 
 class Output(NamedTuple):
@@ -36,7 +40,7 @@ class Output(NamedTuple):
         if self.plots is not None and pictures:
             from rooflinekit.report.plots import PICTURES, check_plots
 
-            check_plots(self.plots, PICTURES[pictures], self.force)
+            check_plots(self.plots, list(PICTURES[pictures]), self.force)
 
     def draw(self, result: Any) -> None:
         """Write pictures if they are asked for, and say on the standard error which there are."""
@@ -65,9 +69,9 @@ class Output(NamedTuple):
             case "csv":
                 self.emit(to_csv(rows()))
             case "md":
-                self.emit(markdown_text(document()))
+                self.emit(visible(markdown_text(document())))
             case _:
-                self.emit(plain_text(document()))
+                self.emit(visible(plain_text(document())))
 
     def emit(self, text: str) -> None:
         """Print a text, or write it."""
@@ -75,37 +79,75 @@ class Output(NamedTuple):
 
 
 def emit(text: str, out: Path | None = None, force: bool = False) -> None:
-    """Print the text, or write it to `out`.
+    """Print the text, or write it to `out`, which has been checked: what is there now is another's, and both stay.
 
-    Raises InputError if `out` exists and may not be overwritten, or its folder does not exist.
+    Raises InputError then, and OSError.
     """
+    text = text.rstrip("\n") + "\n"
     if out is None:
-        try:
-            sys.stdout.write(text.rstrip("\n") + "\n")
-            sys.stdout.flush()
-        except BrokenPipeError:  # the reader has gone, as `head` does; nothing is wrong
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return
-    check_target(out, force)
-    write_whole(out, (text.rstrip("\n") + "\n").encode())
+        _print(text)
+    else:
+        write_whole(out, text.encode(), force)
+
+
+def _print(text: str) -> None:
+    """Write all of a text to the standard output: an unbuffered one may take a part of it, and say nothing."""
+    stream = sys.stdout
+    if stream is None:
+        raise InputError("the standard output is closed; give --out FILE")
+    try:
+        raw = getattr(getattr(stream, "buffer", None), "raw", None) or getattr(stream, "buffer", None)
+        if raw is None:  # no file, such as a text in memory
+            stream.write(text)
+        else:
+            stream.flush()
+            data = memoryview(text.encode(stream.encoding, stream.errors or "strict"))
+            while data:
+                data = data[raw.write(data) :]
+        stream.flush()
+    except BrokenPipeError:  # the reader has gone, as `head` does; nothing is wrong
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "the standard output") from None
 
 
 def note(text: str) -> None:
     """Say something beside the answer, on the standard error."""
-    print(f"rooflinekit: {text}", file=sys.stderr)  # noqa: T201 - this is the edge
+    print(f"rooflinekit: {visible(text)}", file=sys.stderr)  # noqa: T201 - this is the edge
+
+
+def visible(text: str) -> str:
+    r"""What a name may hold that would steer a terminal, as people can read it.
+
+    >>> visible("a\x1b[2J b")
+    'a\\x1b[2J b'
+    """
+    return _STEERING.sub(lambda hit: ascii(hit[0])[1:-1], text)
 
 
 def to_json(data: object) -> str:
-    """Strict JSON (no NaN), two spaces deep."""
-    return json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False)
+    """Strict JSON, two spaces deep: what is no finite number is null, and nothing in it steers a terminal."""
+    try:
+        text = json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False)
+    except ValueError:
+        text = json.dumps(_finite(data), indent=2, allow_nan=False, ensure_ascii=False)
+    return _STEERING.sub(lambda hit: f"\\u{ord(hit[0]):04x}", text)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """Rows that share their keys as CSV with a header; nothing for no rows."""
+    """Rows that share their keys as CSV with a header, empty where a number is not finite; nothing for no rows."""
     if not rows:
         return ""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(_finite(rows))
     return text.getvalue()

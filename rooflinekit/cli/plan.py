@@ -45,6 +45,8 @@ def plan(
     if max is None and find is None:
         _refuse(part_of(asked, _STATIC) | ({"subject_to": subject_to} if subject_to else {}), "needs --max or --find")
     static = max in ("batch", "context") or find == "bandwidth"
+    if "clean" in asked and "trace" not in asked:
+        raise InputError("--clean is about the rows of a trace; add --trace, or leave it out")
     objectives = _objectives(slo, subject_to, {"ttft": ttft, "tpot": tpot}, static)
     answer = _answered(model, list(gpu), objectives, (max, find), asked)
     to.show(answer)

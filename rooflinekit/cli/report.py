@@ -35,18 +35,20 @@ def report(
 
     if model is None and plan is None and sweep is None:
         raise InputError("say what the report is on: MODEL, --plan FILE or --sweep FILE")
-    to.check("estimate")
+    out = to.out or Path("report.html")
+    to = to._replace(out=out)
+    to.check("Estimate")
     if simulate is not None:
-        to.check("simulation")
+        to.check("Outcome")
     told: dict[str, Any] = {"models": models, "gpus": gpus}
     if model is None or plan is not None or sweep is not None:
         said = {"model": model, "against": against, "simulate": simulate, "plots": to.plots, **scenario}
         _alone([key for key, value in said.items() if value is not None])
-        made = write_report(to.out or Path("report.html"), plan=plan, sweep=sweep, force=to.force, **told)
+        made = write_report(out, plan=plan, sweep=sweep, force=to.force, **told)
     else:
         outcome = _simulated(model, simulate, scenario)
         made = write_report(
-            to.out or Path("report.html"),
+            out,
             model,
             against=against,
             simulation=outcome,

@@ -54,7 +54,7 @@ def sweep(
     from rooflinekit.decision.sweeping.sweep import Means, Shard, front_of, run
     from rooflinekit.model.types.batch import whole_number
 
-    to.check("table")
+    to.check("DataFrame")
     job = Job(simulate, check_price(price))
     source, asked = _source(model, {key: axes[key] for key in _ORDER if key in axes}, set, sheet, job)
     goals = () if pareto is None else parse_goals(pareto)
@@ -146,13 +146,13 @@ def _deliver(
     if out is not None and isinstance(source, Sheet) and out.suffix.lower() in WORKBOOKS:
         if filtered or out.suffix.lower() != source.path.suffix.lower():
             raise InputError(f"a workbook keeps all its rows and its kind; write {out.stem}.csv, or leave --pareto out")
-        return write_table(answers, out, kept, partial(write_beside, source))
+        return write_table(answers, out, kept, partial(write_beside, source), to.force)
     headers = getattr(source, "headers", None)
     if out is not None and (format == "table" or out.suffix.lower() in SUFFIXES):
         if format in ("json", "md"):
             raise InputError(f"{out} and --format {format} say different things; name the file .{format}")
         check_suffix(out, source.rows)
-        return write_table(map(headers.restored, answers) if headers else answers, out, kept)
+        return write_table(map(headers.restored, answers) if headers else answers, out, kept, force=to.force)
     return _print(answers, source, to)
 
 

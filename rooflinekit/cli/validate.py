@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -112,7 +109,7 @@ def _measure(place: Device, suite: str, model: str, minutes: float, target: Targ
     again = {"resume": target.resume, "force": target.force, "retry_failed": target.retry_failed}
     with Recorder(target.folder, head, **again) as recorder:
         try:
-            with _interruptible(), counting("measuring") as progress:
+            with counting("measuring") as progress:
                 work = Supervisor(place, suite, model, recorder, time.monotonic() + 60.0 * minutes, progress)
                 for line in work.check() if place.is_cuda and suite in ("quick", "full", "kernels") else ():
                     emit(f"note: {line}")
@@ -126,20 +123,6 @@ def _measure(place: Device, suite: str, model: str, minutes: float, target: Targ
         recorder.end(ending)
     emit("\n".join(_said(place, recorder, ending, minutes, gpu)))
     return 4 if recorder.counts["failed"] else 0
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM ends a run as SIGINT does, with everything kept."""
-
-    def stop(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before: Any = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _said(place: Device, recorder: Recorder, ending: str, minutes: float, gpu: str | None) -> list[str]:

@@ -51,11 +51,13 @@ def workbook(*, to: Output, **said: Any) -> None:
     """Write a capacity workbook (.xlsx) whose formulas are live: results, sweeps, fleet and cost."""
     from rooflinekit.report.workbook import Choices, Planned, write_workbook
 
-    to.check()
     out = to.out or Path("workbook.xlsx")
+    to._replace(out=out).check()
     offered, starts = ({told[key]: said.pop(key) for key in told.keys() & said.keys()} for told in (_OFFERED, _STARTS))
     lists: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in offered.items()}
     choices = Choices(**lists, scenario=said)
+    if "rate" in starts and starts.keys() & {"users", "requests_per_hour"}:
+        raise InputError("--rate stands in place of --users and --requests; give one or the other")
     for key in ("isl", "osl"):
         if isinstance(tokens := starts.get(key), str):
             raise InputError(f"{key} of a workbook is a number of tokens, not {tokens!r}")

@@ -195,7 +195,7 @@ class Option:
             case "count":
                 count = whole_number(value, name, 1 if self.least is None else int(self.least))
                 if count > self.most and self.most < _MOST:
-                    raise WorkloadError(f"{name} must be at most {self.most:g}, not {count}")
+                    raise WorkloadError(f"{name} must be at most {self.most:,.12g}, not {count:,}")
                 return count
             case "number":
                 return self._number(name, value)
@@ -207,17 +207,19 @@ class Option:
                 return value
 
     def _number(self, name: str, value: Any) -> float:
-        least = 0.0 if self.least is None else self.least
+        least, hint = 0.0 if self.least is None else self.least, ""
         words = f"above {least:g}" if self.above else f"at least {least:g}"
         if self.most < _MOST:
-            words = f"{words} and at most {self.most:g}" if self.above else f"from {least:g} to {self.most:g}"
+            most = f"{self.most:,.12g}"
+            words = f"{words} and at most {most}" if self.above else f"from {least:g} to {most}"
+            hint = f" ({self.help.rstrip('.')})"
         if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(float(value)):
             raise WorkloadError(f"{name} must be {words if words[0] == 'f' else f'a number {words}'}, not {value!r}")
         number = float(value)
         if math.isinf(number) and not math.isinf(self.most):
             raise WorkloadError(f"{name} must be a finite number, not {value!r}")
         if not least <= number <= self.most or (self.above and number == least):
-            raise WorkloadError(f"{name} must be {words}, not {value!r}")
+            raise WorkloadError(f"{name} must be {words}, not {value!r}{hint}")
         return number
 
     @property

@@ -131,7 +131,7 @@ class Shapes(Prefix, Hardware, Parallelism, Formats, Engine, total=False):
     """A walk through the tensors of a step."""
     tokens: Annotated[int | str | Sequence[int] | None, Option("Prompt length, or several to pack without padding: 6,3,9.", kind="text", group="Workload")]
     prompt: Annotated[str | None, Option("A text whose words and marks stand in for tokens.", group="Workload")]
-    batch: Annotated[int, Option("Prompts of that length, side by side.", 1, group="Workload")]
+    batch: Annotated[int, Option("Prompts of that length, side by side.", 1, most=100_000, group="Workload")]
 
 class Arrivals(TypedDict, total=False):
     """What is sent to a simulated deployment."""
@@ -161,9 +161,9 @@ class Scheduling(TypedDict, total=False):
 
 class Fleet(TypedDict, total=False):
     """Replicas, and how requests reach them."""
-    replicas: Annotated[int, Option("Replicas of the deployment; those that decode, if others prefill.", 1)]
+    replicas: Annotated[int, Option("Replicas of the deployment; those that decode, if others prefill.", 1, most=10_000)]
     router: Annotated[str, Option("round-robin, random, least-loaded, prefix-affinity or shared (one queue in front of all).", "round-robin", complete=("round-robin", "random", "least-loaded", "prefix-affinity", "shared"))]
-    prefill_replicas: Annotated[int, Option("Replicas that only compute prompts: disaggregation.", 0, least=0)]
+    prefill_replicas: Annotated[int, Option("Replicas that only compute prompts: disaggregation.", 0, least=0, most=10_000)]
     link_gb_s: Annotated[float | None, Option("From a prefill to a decode replica, in GB/s.", unit="GB/s", above=True, usual="the NICs")]
     link_ms: Annotated[float, Option("Latency of a transfer.", 0.0, unit="ms")]
     staging: Annotated[int, Option("Prompts that a prefill replica computes or holds for transfer at most.", 64)]

@@ -74,8 +74,8 @@ def time_kernel(kernel: Kernel, system: System, calibration: Calibration | None,
     fit = calibration.fit(kernel)
     parts = fit.time(kernel, system, warm)
     least = 0.0 * bound if warm else bound
-    time, factor = maximum(n * parts.total, least), calibration.factor(kernel, fit)
-    ends = time, bound, maximum(time / factor, least), time * factor
+    time, (upper, lower) = maximum(n * parts.total, least), calibration.factors(kernel, fit)
+    ends = time, bound, maximum(time / lower, least), time * upper
     return KernelTime(*ends, kernel, n * parts.compute, n * parts.memory, n * parts.network, n * parts.launch)
 
 

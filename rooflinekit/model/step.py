@@ -23,7 +23,7 @@ from rooflinekit.model.types.engine import IDEAL, Engine, StepCosts
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import AttentionShape, Kernel
 from rooflinekit.model.types.model import Model
-from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, where
+from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum
 from rooflinekit.model.types.time import SIGMAS, KernelTime
 
 
@@ -103,10 +103,11 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
     if iteration.eager and costs.launch:
         launches = sum(timed.kernel.count for timed in kernels)
         busy = named(sum((timed.expected for timed in kernels), 0.0), "busy", "time of all kernels", "s")
-        gaps = launch_gap(iteration.passes, launches, costs.launch, busy)
-        if not isinstance(gaps, float) or gaps > 0.0:
-            doubt = where(gaps > 0.0, costs.spread.get("launch", 0.0) * launches, 0.0)
-            entries.append(_entry("launch_gaps", dtype, launches, gaps, doubt))
+        doubt = SIGMAS * costs.spread.get("launch", 0.0)
+        each = costs.launch, costs.launch - doubt, costs.launch + doubt
+        gaps, low, high = (launch_gap(iteration.passes, launches, launch, busy) for launch in each)
+        if not isinstance(high, float) or high > 0.0:
+            entries.append(_entry("launch_gaps", dtype, launches, gaps, (low, high)))
     return entries
 
 
@@ -149,24 +150,24 @@ def host_times(costs: StepCosts, iteration: Iteration) -> tuple[Numeric, Numeric
 
 
 def _loop_entries(costs: StepCosts, iteration: Iteration, dtype: Dtype) -> list[KernelTime]:
-    host, gaps = host_times(costs, iteration)
     spread: dict[str, Any] = {name: costs.spread.get(name, 0.0) for name in _HOST}
-    doubts = host_times(StepCosts(**spread), iteration)
+    host, gaps = host_times(costs, iteration)
+    doubts = [SIGMAS * doubt for doubt in host_times(StepCosts(**spread), iteration)]
     entries = []
     if costs.step or costs.ranks or costs.sequence or costs.sequence_ranks:
-        entries.append(_entry("host", dtype, 1, host, doubts[0]))
+        entries.append(_entry("host", dtype, 1, host, (maximum(host - doubts[0], 0.0), host + doubts[0])))
     if costs.layer:
-        entries.append(_entry("layer_gaps", dtype, iteration.layers, gaps, doubts[1]))
+        ends = maximum(gaps - doubts[1], 0.0), gaps + doubts[1]
+        entries.append(_entry("layer_gaps", dtype, iteration.layers, gaps, ends))
     return entries
 
 
 _HOST = ("step", "ranks", "sequence", "sequence_ranks", "layer")
 
 
-def _entry(name: str, dtype: Dtype, count: int, time: Numeric, doubt: Numeric) -> KernelTime:
+def _entry(name: str, dtype: Dtype, count: int, time: Numeric, ends: tuple[Numeric, Numeric]) -> KernelTime:
     """Time in which no kernel runs; nothing of it is in the bound."""
-    kernel, doubt = Kernel(name, "host", count, dtype), SIGMAS * doubt
-    return KernelTime(time, 0.0 * time, maximum(time - doubt, 0.0), time + doubt, kernel, 0.0, 0.0, 0.0, time)
+    return KernelTime(time, 0.0 * time, *ends, Kernel(name, "host", count, dtype), 0.0, 0.0, 0.0, time)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from os import PathLike
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.lengths import parse_length, spread_length
-from rooflinekit.estimation.options import keywords, number_of, part_of, read
+from rooflinekit.estimation.options import keywords, number_of, options_of, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Simulation as SimulationOptions
@@ -47,6 +47,7 @@ __all__ = ["Load", "Question", "Scheduler", "Setup", "make_load", "serve", "simu
 _LONGEST = 1 << 20  # tokens up to which step times are tabulated; beyond, the last slope goes on
 
 _REQUESTS = 1000  # of an open loop, unless told
+_AT_ONCE = 1_000_000  # requests that one machine holds in its memory
 _PER_USER = 10  # requests of a closed loop for each user, as benchmark clients send
 _IN_STEP = (
     "answers of one length keep the users of a closed loop in step, so that their prompts come all at once; "
@@ -374,6 +375,9 @@ def make_load(question: Question, seed: int = 0) -> tuple[Load, int, tuple[str, 
             users, warmup, count = process.users, process.warmup, process.prompts + process.warmup
         elif isinstance(process, Burst) and not process.period_s:
             count = min(question.requests or process.size, process.size)
+        at_once = min(process.size if isinstance(process, Burst) else users or 1, count)
+        if at_once > _AT_ONCE:
+            raise WorkloadError(f"{at_once:,} requests at once are too many to simulate; at most {_AT_ONCE:,}")
         arrivals = generate(process, Requests(isl, osl, question.classes), count, seed)
         typical, longest = isl.mean + osl.mean, int(isl.quantile(1.0) + osl.quantile(1.0))
         notes = (_IN_STEP,) if (users or 0) > 1 and osl.quantile(0.0) == osl.quantile(1.0) else ()
@@ -443,7 +447,24 @@ def simulate(
     chosen = {"hash_tokens": hash_tokens} | part_of(given, _SETUP)
     resolved = resolve(model, gpu, deployment, given.get("calibration"))
     outcome = serve(resolved, load, Setup(scheduler, **chosen), watch)
+    notes = (*notes, *_idle(given))
     return replace(outcome, inputs=_asked(question) | outcome.inputs, warnings=(*notes, *outcome.warnings))
+
+
+_WITH = {"clean": "trace", "speed": "trace", "prefix_groups": "shared_prefix", "acceptance": "draft_tokens",
+         "draft_ms": "draft_tokens", "link_gb_s": "prefill_replicas", "link_ms": "prefill_replicas",
+         "staging": "prefill_replicas"}  # fmt: skip
+_WITHOUT = {"isl": "trace", "osl": "trace", "isl_cv": "trace", "osl_cv": "trace", "burstiness": "concurrency"}
+
+
+def _idle(given: Mapping[str, Any]) -> Iterator[str]:
+    """What was asked for and says nothing here: it goes with another option, or is told by one."""
+    known = options_of(SimulationOptions)
+    for name in (name for name, value in given.items() if value != known[name].default):
+        if name in _WITH and not given.get(_WITH[name]):
+            yield f"{name} has no part here: it goes with {_WITH[name]}, which was not given"
+        if name in _WITHOUT and given.get(_WITHOUT[name]):
+            yield f"{name} has no part here: {_WITHOUT[name]} decides it"
 
 
 def _ordered(given: dict[str, Any]) -> dict[str, Any]:

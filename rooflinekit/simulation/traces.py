@@ -26,10 +26,12 @@ from rooflinekit.estimation.lengths import MOST_TOKENS, Empirical
 from rooflinekit.estimation.spelling import at_least
 from rooflinekit.model.types.errors import MissingExtraError, SpecError
 from rooflinekit.simulation.arrivals import Arrival
+from rooflinekit.specs.delimited import check_columns, delimiter_of
 
 __all__ = ["LengthSummary", "Trace", "TraceSummary", "load_trace", "summarise"]
 
 _LONGEST_S = 10 * 365 * 86400.0  # ten years: beyond that a relative time is a clock, or in another unit
+_EPOCH = (1e9, 4e9)  # but seconds since 1970, from 2001 to 2096, are a clock
 _MOST_ID = 2**63 - 1
 _SHORT = 7  # fewer digits are below any limit
 _SURPLUS = "\0"  # key of cells beyond the header: no column is called so
@@ -150,7 +152,7 @@ def read_row(layout: TraceFormat, cells: Mapping[str, Any]) -> Row:
     time = layout.clock(_cell(cells, layout.time))
     if time < 0:
         raise FlawError("negative", f"{layout.time} is {time:g}")
-    if time > _LONGEST_S and layout.clock is not _date:
+    if time > _LONGEST_S and layout.clock is not _date and not _EPOCH[0] <= time <= _EPOCH[1]:
         raise FlawError("huge", f"{layout.time} is {time:g} s, more than ten years")
     return Row(
         time,
@@ -237,16 +239,19 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         text = io.TextIOWrapper(binary, encoding="utf-8-sig", newline="")  # type: ignore[arg-type,type-var,unused-ignore]
         head = text.readline()
         text.seek(0)
-        yield from _json_rows(path, text) if head.lstrip().startswith("{") else _csv_rows(text)
+        yield from _json_rows(path, text) if head.lstrip().startswith("{") else _csv_rows(path, text)
 
 
-def _csv_rows(text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    reader = csv.reader(text)
+def _csv_rows(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    first = text.readline()
+    check_columns(path.name, first.lower())
+    text.seek(0)
+    reader = csv.reader(text, delimiter=delimiter_of(first))
     header = [name.strip().lower() for name in next(reader, [])]
     for cells in reader:
         if cells:
-            row = dict(zip(header, cells, strict=False))
-            yield reader.line_num, row if len(cells) <= len(header) else row | {_SURPLUS: cells[-1]}
+            row, surplus = dict(zip(header, cells, strict=False)), "".join(cells[len(header) :])
+            yield reader.line_num, row | {_SURPLUS: surplus} if surplus else row
 
 
 def _json_rows(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -381,6 +386,8 @@ class _Columns:
             if mark in self._seen:
                 raise FlawError(_DUPLICATE, "repeats an earlier row")
             self._seen.add(mark)
+        if row.time > self._latest + _LONGEST_S > 0.0 and self.layout.clock is not _date:
+            raise FlawError("huge", f"the request came more than ten years after the one above ({row.time:g} s)")
         if row.time < self._latest:
             raise FlawError(_UNSORTED, f"the request came before the one above ({self._latest - row.time:g} s)")
         self._latest = row.time

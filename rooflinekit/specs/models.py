@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.types.errors import InputError, MissingExtraError, SpecError, UnknownNameError, nearest
-from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts, Model
+from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts, Model, WeightFormats
 from rooflinekit.specs.config.importer import model_from_config
 from rooflinekit.specs.config.keys import NAMES
 from rooflinekit.specs.files import kept, read_json, read_yaml
@@ -23,6 +24,9 @@ from rooflinekit.specs.section import Layout, Section
 __all__ = ["cached_config", "claimed_name", "fetch_config", "load_model"]
 
 _COMPANION = "hf_quant_config.json"
+_INDEX = "model.safetensors.index.json"
+_HEAVIER = 1.25  # than its files: towers and heads that are not counted make a checkpoint heavier, never lighter
+_FORMAT_IN_NAME = r"(?i)(?<![a-z])(fp8|nvfp4|mxfp4|fp4|awq|gptq|int4|int8|w\da\d+|bnb)(?![a-z])"
 _TOLD = 3  # differences that one warning names
 _ID = r"[\w.-]+/[\w.-]+"
 _CACHED = r"models--([\w.-]+?)--([\w.-]+)"
@@ -91,15 +95,34 @@ def load_model(name: str | os.PathLike[str]) -> Loaded[Model]:
 
 
 def _from_config(path: Path, name: str) -> Loaded[Model]:
-    loaded, claim = kept(_read_config, path, path.with_name(_COMPANION), also=(name,))
+    loaded, claim = kept(_read_config, path, path.with_name(_COMPANION), path.with_name(_INDEX), also=(name,))
     return Loaded(loaded.value, (*loaded.warnings, *_contradicted(loaded.value, claim)))
 
 
-def _read_config(path: Path, companion: Path, name: str) -> tuple[Loaded[Model], str | None]:
+def _read_config(path: Path, companion: Path, index: Path, name: str) -> tuple[Loaded[Model], str | None]:
     quant_config = read_json(companion) if companion.is_file() else None
     config = read_json(path)
     loaded = model_from_config(config, name=name, origin=str(path), quant_config=quant_config)
-    return loaded, claimed_name(config, path)
+    in_vain = _unquantised(loaded.value, read_json(index) if index.is_file() else {})
+    return Loaded(loaded.value, (*loaded.warnings, *in_vain)), claimed_name(config, path)
+
+
+def _unquantised(model: Model, index: Mapping[str, Any]) -> Iterator[str]:
+    """Warnings that a checkpoint is costed wider than its name says, or heavier than its files are."""
+    stated = re.search(_FORMAT_IN_NAME, model.name)
+    if stated and model.formats == WeightFormats.uniform(model.dtype):
+        yield f"{model.name} says {stated[1]}, but its config quantises nothing: it is costed in {model.dtype}"
+    metadata = index.get("metadata")
+    size = metadata.get("total_size") if isinstance(metadata, Mapping) else None
+    if not isinstance(size, int | float) or isinstance(size, bool) or size <= 0:
+        return
+    weights, formats = count_parameters(model), model.formats
+    held = weights.other * formats.other.bytes + sum(
+        getattr(weights, kind) * getattr(formats, kind).bytes
+        for kind in ("embedding", "attention", "ffn", "experts", "shared_experts", "lm_head")
+    )
+    if held > _HEAVIER * size:
+        yield f"costed with {held / 1e9:.1f} GB of weights, but {_INDEX} says {size / 1e9:.1f} GB: is it quantised?"
 
 
 def _from_library(path: Path) -> Loaded[Model]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 from rooflinekit.model.types.errors import InputError
 
-__all__ = ["check_target", "partial_path", "whole", "write_whole"]
+__all__ = ["check_target", "open_workbook", "partial_path", "put", "whole", "write_whole"]
+
+_MADE = count()  # files of this process
 
 
 def check_target(path: Path, force: bool, how: str = "add --force") -> None:
@@ -25,18 +29,43 @@ def check_target(path: Path, force: bool, how: str = "add --force") -> None:
         raise InputError(f"{path} exists; {how} to overwrite it")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent} is not a folder; make it first")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{path.parent} cannot be written to; name a file in another folder")
 
 
 def partial_path(path: Path) -> Path:
-    """Where a file is made before it is moved to its place, with nothing there that a writer could follow."""
-    partial = path.with_name(f".{path.name}.partial")
+    """Where this process makes a file before it is moved to its place; nothing is there that a writer could follow."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{next(_MADE)}.partial")
     partial.unlink(missing_ok=True)
     return partial
 
 
+def put(partial: Path, path: Path, force: bool) -> None:
+    """Move a file that is complete to its place. A link there is replaced.
+
+    Raises InputError, unless `force`, if somebody else has written there meanwhile: both files are kept, and named.
+    """
+    if force:
+        partial.replace(path)
+        return
+    try:
+        os.link(partial, path)  # which fails where something is, unlike a move
+    except FileExistsError:
+        names = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in count(2))
+        other = next(name for name in names if not os.path.lexists(name))
+        partial.replace(other)
+        raise InputError(f"{path} was written by another process meanwhile; this answer is kept in {other}") from None
+    except OSError:  # a file system without links
+        partial.replace(path)
+    else:
+        partial.unlink()
+
+
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A path beside the place to write to, moved there at the end, so that nobody sees half a file. A link is replaced.
+def whole(path: Path, force: bool = True) -> Iterator[Path]:
+    """A path beside the place to write to, moved there at the end, so that nobody sees half a file.
+
+    Raises OSError that names the place, and InputError as `put` does.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder, whole(Path(folder) / "a.txt") as partial:
@@ -45,13 +74,39 @@ def whole(path: Path) -> Iterator[Path]:
     partial = partial_path(path)
     try:
         yield partial
-        partial.replace(path)
+        put(partial, path, force)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     finally:
         partial.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, data: bytes) -> Path:
-    """Write a file at once; returns its path."""
-    with whole(path) as partial, partial.open("xb") as file:  # x: what somebody put there meanwhile is not followed
+def write_whole(path: Path, data: bytes, force: bool = True) -> Path:
+    """Write a file at once; returns its path. Raises as `whole` does."""
+    with whole(path, force) as partial, partial.open("xb") as file:  # x: what somebody put there is not followed
         file.write(data)
     return path
+
+
+@contextmanager
+def open_workbook(path: Path, **options: Any) -> Iterator[Any]:
+    """A workbook of XlsxWriter, written at the end or when interrupted. Raises OSError, as for any other file."""
+    from xlsxwriter import Workbook  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
+    from xlsxwriter.exceptions import (  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
+        FileCreateError,
+    )
+
+    file = Workbook(str(path), options)
+    try:
+        yield file
+    except KeyboardInterrupt:
+        file.close()
+        raise
+    except BaseException:
+        file.fileclosed = True  # else it would be written when it is collected
+        raise
+    try:
+        file.close()
+    except FileCreateError as error:
+        cause = error.args[0]
+        raise cause if isinstance(cause, OSError) else OSError(str(cause)) from None

@@ -82,7 +82,7 @@ def test_requests_drawn_at_random_come_ever_more_like_poisson(cv: float, replica
         ({"rate": 0}, "above 0"),
         ({"rate": "5"}, "above 0"),
         ({"rate": math.nan}, "above 0"),
-        ({"rate": 1e9}, "at most 1e"),
+        ({"rate": 1e9}, "at most 10,000,000"),
         ({"users": 2.5}, "users"),
         ({"rate": 1, "peak": 0.5}, "at least 1"),
         ({"rate": 1, "isl": "uniform:9-1"}, "backwards"),

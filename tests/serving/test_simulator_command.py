@@ -217,3 +217,35 @@ def test_each_attention_replica_has_its_own_budget_and_sequences():
 def test_answers_of_one_length_are_said_to_keep_users_in_step(osl: str, users: str, told: bool) -> None:
     result = run("llama-3-8b", "--concurrency", users, "--requests", "12", "--isl", "64", "--osl", osl)
     assert ("keep the users of a closed loop in step" in " ".join(result.stdout.split())) is told
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ("--rate 5 --clean", "clean has no part here: it goes with trace"),
+    ("--rate 5 --speed 2", "speed has no part here: it goes with trace"),
+    ("--rate 5 --prefix-groups 4", "prefix_groups has no part here: it goes with shared_prefix"),
+    ("--rate 5 --link-gb-s 50", "link_gb_s has no part here: it goes with prefill_replicas"),
+    ("--rate 5 --acceptance 0.5", "acceptance has no part here: it goes with draft_tokens"),
+    ("--concurrency 2 --cv 3", "burstiness has no part here: concurrency decides it"),
+])  # fmt: skip
+def test_options_without_effect_are_noted(words, said):
+    result = run("gpt2", "--requests", "3", "--isl", "20", "--osl", "uniform:2-4", *words.split())
+    assert result.exit_code == 0
+    assert said in " ".join(result.stdout.split())
+
+
+def test_lengths_beside_a_trace_are_noted_and_fitting_options_are_not(tmp_path):
+    trace = tmp_path / "t.csv"
+    trace.write_text("time_s,isl,osl\n0,20,3\n1,20,3\n")
+    assert "isl has no part here: trace decides it" in run("gpt2", "--trace", str(trace), "--isl", "9").stdout
+    assert "has no part here" not in run("gpt2", "--trace", str(trace), "--speed", "2", "--clean").stdout
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ("--concurrency 100000000", "at most 1,000,000"),
+    ("--arrivals burst:size=100000000 --requests 100000000", "at most 1,000,000"),
+    ("--rate 1 --replicas 100000000", "replicas must be at most 10,000, not 100,000,000"),
+])  # fmt: skip
+def test_limits_name_themselves(words, said):
+    result = run("gpt2", *words.split())
+    assert result.exit_code == 2
+    assert said in result.stderr

@@ -269,3 +269,21 @@ def test_the_azure_traces_of_2023(name, requests, burstiness):
     summary = summarise(load_trace(SHARED / f"azure_2023_{name}.csv"))
     assert summary.requests == requests
     assert summary.gap_cv == pytest.approx(burstiness, rel=0.02)
+
+
+@pytest.mark.parametrize("text", [
+    "time_s;isl;osl\n0;100;10\n1.5;100;9\n", "time_s\tisl\tosl\n0\t100\t10\n1.5\t100\t9\n",
+    "time_s,isl,osl\n0,100,10,\n1.5,100,9,\n", "time_s,isl,osl\n1700000000,100,10\n1700000001.5,100,9\n",
+])  # fmt: skip
+def test_tables_as_spreadsheets_write_them_and_clocks_since_1970(tmp_path, text):
+    trace = load_trace(written(tmp_path, text))
+    assert (list(trace.time), list(trace.isl), list(trace.osl)) == ([0.0, 1.5], [100, 100], [10, 9])
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("time_s,isl,isl,osl\n0,100,10,1\n", "has the column 'isl' twice"),
+    ("time_s,isl,osl\n5,100,10\n1700000001,100,10\n", "more than ten years after the one above"),
+])  # fmt: skip
+def test_columns_and_clocks_that_contradict_themselves(tmp_path, text, said):
+    with pytest.raises(InputError, match=said):
+        load_trace(written(tmp_path, text))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rooflinekit.model.types.model import (
     Attention,
     DenseFFN,
+    GatedConvolution,
     GatedDeltaNet,
     LatentAttention,
     LightningAttention,
@@ -49,13 +50,17 @@ def mixer_weights(mixer, D):
             E, N, R = mixer.inner, mixer.state, mixer.dt_rank
             conv = E * mixer.conv_width + mixer.conv_bias * E
             bias = mixer.proj_bias * (2 * E + D)
-            return D * 2 * E + conv + E * (R + 2 * N) + R * E + E + E * N + E + E * D + R + 2 * N + bias
+            norm = mixer.norm * (R + 2 * N)
+            return D * 2 * E + conv + E * (R + 2 * N) + R * E + E + E * N + E + E * D + norm + bias
         case Mamba2():
             E, N, G, h = mixer.heads * mixer.head_dim, mixer.state, mixer.groups, mixer.heads
             channels = E + 2 * G * N
             conv = channels * (mixer.conv_width + mixer.conv_bias)
             bias = mixer.proj_bias * (E + channels + h + D)
-            return D * (E + channels + h) + conv + 3 * h + E + E * D + bias
+            return D * (E + channels + h) + conv + 3 * h + mixer.norm * E + E * D + bias
+        case GatedConvolution():
+            C = mixer.channels
+            return 4 * D * C + C * (mixer.conv_width + 4 * mixer.bias) + mixer.bias * D
         case None:
             return 0
 
@@ -64,7 +69,7 @@ def ffn_weights(ffn, D, active=False):
     match ffn:
         case DenseFFN():
             F = ffn.width
-            return (2 + ffn.gated) * D * F + ffn.bias * ((1 + ffn.gated) * F + D)
+            return (2 + ffn.gated) * D * F + ffn.bias * ((1 + ffn.gated) * F + D) + ffn.activation
         case MixtureOfExperts():
             E, F, S = ffn.experts, ffn.width, ffn.shared_width
             wide = ffn.latent or D

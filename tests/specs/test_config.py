@@ -256,6 +256,23 @@ def test_deepseek_latent_ignores_its_key_value_heads():
     assert model(DEEPSEEK, num_nextn_predict_layers=1).mtp_layers == 1
 
 
+def test_deepseek_vl2_keeps_its_decoder_under_language_config_and_may_have_no_latent():
+    inner = without(DEEPSEEK, "model_type", "torch_dtype") | {
+        "model_type": "deepseek_v2",
+        "lm_head": True,
+        "rm_head": False,
+    }
+    outer = {"model_type": "deepseek_vl_v2", "vision_config": {"model_type": "vision"}, "torch_dtype": "bfloat16"}
+    assert isinstance(model(outer | {"language_config": inner}).layers[0].mixer, LatentAttention)
+    tiny = inner | {
+        "use_mla": False, "q_lora_rank": None, "kv_lora_rank": None, "qk_nope_head_dim": 0, "qk_rope_head_dim": 0,
+        "v_head_dim": 0,
+    }  # fmt: skip
+    mixer = model(outer | {"language_config": tiny}).layers[0].mixer
+    assert isinstance(mixer, Attention)
+    assert (mixer.heads, mixer.kv_heads, mixer.head_dim, mixer.v_head_dim) == (8, 8, 32, 32)
+
+
 def test_shared_indexers_have_no_keys_of_their_own():
     sparse = DEEPSEEK | {"model_type": "glm_moe_dsa", "index_topk": 16, "index_n_heads": 4, "index_head_dim": 32}
     assert kv_elements_per_token(model(sparse)) == 4 * (64 + 16 + 32)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
 import os
 import time
 from pathlib import Path
@@ -171,6 +172,23 @@ def test_a_folder_a_file_and_the_companion(tmp_path):
         model = load_model(path).value
         assert (model.name, model.formats.attention, model.kv_dtype) == ("my-model", Dtype.FP8, Dtype.FP8)
         assert model.origin.endswith("config.json")
+
+
+def test_a_checkpoint_that_is_costed_wider_than_its_name_or_files_say_is_told(tmp_path):
+    config = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config |= {"intermediate_size": 512, "vocab_size": 1000, "torch_dtype": "bfloat16"}
+    folder = tmp_path / "Small-1B-NVFP4"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors.index.json").write_text('{"metadata": {"total_size": 1000000}, "weight_map": {}}')
+    warnings = load_model(folder).warnings
+    assert "Small-1B-NVFP4 says NVFP4, but its config quantises nothing: it is costed in bf16" in warnings
+    weights = 2 * 1000 * 256 + 2 * (4 * 256**2 + 3 * 256 * 512 + 2 * 256) + 256
+    said = f"costed with {2 * weights / 1e9:.1f} GB of weights, but model.safetensors.index.json says 0.0 GB"
+    assert any(line.startswith(said) for line in warnings)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 2 * weights}}))
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "fp8"}}))
+    assert load_model(folder).warnings == ()
 
 
 def test_the_local_hub_cache_by_id(tmp_path, monkeypatch):

@@ -40,12 +40,40 @@ BEYOND = {kind: PLAIN | {"model_type": kind} for kind in ("ernie4_5", "glm", "gl
     "granitemoe": PLAIN | {"model_type": "granitemoe", "num_local_experts": 4, "num_experts_per_tok": 2},
     "olmoe": PLAIN | {"model_type": "olmoe", "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 256},
 }
+STATE_SPACE = {"mamba_n_heads": 128, "mamba_d_head": 64, "mamba_d_state": 32, "mamba_n_groups": 2, "mamba_d_conv": 4}
+ROUTED = {"num_experts_per_tok": 2, "moe_intermediate_size": 128}
+CONVOLUTIONS = {"layer_types": ["conv", "full_attention"]}
+BEYOND |= {
+    kind: PLAIN | {"model_type": kind} | more
+    for kind, more in {
+        "apertus": {"hidden_act": "xielu"},
+        "arcee": {"mlp_bias": True},
+        "bamba": STATE_SPACE | {"attn_layer_indices": [1]},
+        "dots1": ROUTED | {"n_routed_experts": 4, "n_shared_experts": 2},
+        "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 128, "moe_layer_end_index": 1},
+        "exaone4": {"sliding_window": 64, "sliding_window_pattern": 2},
+        "exaone_moe": ROUTED | {"num_experts": 4, "num_shared_experts": 1, "sliding_window": 64},
+        "falcon_h1": STATE_SPACE | {"mamba_d_ssm": 8192, "mamba_rms_norm": True},
+        "falcon_mamba": {"state_size": 16, "time_step_rank": "auto"},
+        "granitemoehybrid": STATE_SPACE
+        | {"num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 256}
+        | {"layer_types": ["mamba", "attention"]},
+        "granitemoeshared": {"num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 256},
+        "hunyuan_v1_dense": {},
+        "hunyuan_v1_moe": {"num_experts": 4, "moe_topk": [2, 2]},
+        "lfm2": CONVOLUTIONS,
+        "lfm2_moe": CONVOLUTIONS | ROUTED | {"num_experts": 4, "num_dense_layers": 1},
+        "mamba": {"state_size": 16, "intermediate_size": 8192, "time_step_rank": 256},
+        "mamba2": {"num_heads": 128, "state_size": 32, "conv_kernel": 4, "n_groups": 2},
+    }.items()
+}
 NESTED = ("text_config", "llm_config", "language_config")
 OUTSIDE = ("visual", "vision", "audio", "projector")
 #: Classes that are another one under a name of their own; Kimi-K2's config says so in its `auto_map`.
 SAME = {"kimi_k2": "deepseek_v3"}
 #: Weights of a checkpoint that are no `parameters()` of the class, with the reason.
 BUFFERS = {
+    "expert_bias": "LFM2's balance correction, as DeepSeek's",
     "e_score_correction_bias": "DeepSeek's balance correction, one number an expert, moves by a rule without gradients",
 }
 #: Keys whose absence the class reads in another way than the importer, with the reason.

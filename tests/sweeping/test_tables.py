@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -209,3 +210,51 @@ def test_ctrl_c_without_resume_keeps_the_rows(tmp_path):
     assert caught.value.exit_code == 130
     assert [path.name for path in tmp_path.iterdir()] == ["out.interrupted.csv"]
     assert len(pd.read_csv(tmp_path / "out.interrupted.csv")) == 4
+
+
+@pytest.mark.parametrize("text", [
+    "model,batch,isl\ngpt2,1,99,\ngpt2,2,99,\n", "model;batch;isl\ngpt2;1;99\ngpt2;2;99\n",
+    "model\tbatch\tisl\ngpt2\t1\t99\ngpt2\t2\t99\n",
+])  # fmt: skip
+@pytest.mark.parametrize("source", ["in.csv", "-"])
+def test_tables_as_spreadsheets_write_them(folder, text, source):
+    """A comma behind each row, semicolons where the comma is for decimals, tabs."""
+    (folder / "in.csv").write_text(text)
+    result = CliRunner().invoke(app, ["sweep", source, "--out", "out.csv"], input=text)
+    assert (result.exit_code, result.stderr) == (0, "")
+    answers = pd.read_csv("out.csv")
+    assert answers[["model", "batch", "isl"]].to_numpy().tolist() == [["gpt2", 1, 99], ["gpt2", 2, 99]]
+    assert answers["tpot_ms"].notna().all()
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("model,batch,batch\ngpt2,1,2\n", "has the column 'batch' twice"),
+    ("model,batch\ngpt2,1,7\n", "a row has more cells than the header"),
+])  # fmt: skip
+def test_a_table_that_does_not_say_what_is_meant(folder, text, said):
+    (folder / "in.csv").write_text(text)
+    result = CliRunner().invoke(app, ["sweep", "in.csv"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_piece_that_was_cut_is_answered_again(tmp_path):
+    pytest.importorskip("pyarrow")
+    kept, job = Kept.beside(tmp_path / "out.csv", "q"), Job()
+    whole = list(run(GRID, job, Means(kept=kept)))
+    for path in kept.folder.glob("*.parquet"):
+        path.write_bytes(path.read_bytes()[:200])
+    again = list(run(GRID, job, Means(kept=Kept.beside(tmp_path / "out.csv", "q"))))
+    pd.testing.assert_frame_equal(pd.concat(whole), pd.concat(again))
+
+
+def test_a_scheduler_that_nobody_answers_is_said_without_asking_again(monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr(distributed, "Client", lambda *_, **__: pytest.fail("dask would wait"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    result = CliRunner().invoke(app, ["sweep", "gpt2", "--batch", "1,2", "--scheduler", place])
+    assert result.exit_code == 2
+    assert f"no dask scheduler answers at {place}" in result.stderr

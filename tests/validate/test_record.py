@@ -14,7 +14,6 @@ from patience import PATIENCE, interruptible
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make test` installs it")
 
-from rooflinekit.cli.validate import _interruptible  # noqa: E402
 from rooflinekit.evidence.kernel_fit.groups import kernel_tables, read_measurements  # noqa: E402
 from rooflinekit.model.types.errors import InputError, SpecError  # noqa: E402
 from rooflinekit.validate import record  # noqa: E402
@@ -213,12 +212,3 @@ def test_a_run_that_is_stopped_leaves_a_readable_file_and_goes_on(tmp_path):
     assert f"interrupted; {len(rows)} rows are kept in {tmp_path / FILE}, and --resume goes on" in errors
     assert len(rows) > len(found.rows)
     assert len({row["key"] for row in rows}) == len(rows)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
-def test_a_terminated_run_ends_as_an_interrupted_one():
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), _interruptible():
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(1.0)
-    assert signal.getsignal(signal.SIGTERM) is before

@@ -264,5 +264,5 @@ def _number(value: Any, name: str, least: float, most: float) -> float:
         number = math.nan
     if not least <= number <= most:
         floor = "above 0" if least == 1e-9 else f"at least {least:g}"
-        raise WorkloadError(f"{name} must be a number {floor} (at most {most:g}), not {value!r}")
+        raise WorkloadError(f"{name} must be a number {floor} (at most {most:,.12g}), not {value!r}")
     return number

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from importlib.util import find_spec
 from multiprocessing import get_context
 from typing import Any
 
@@ -21,6 +23,7 @@ __all__ = ["execute"]
 _AHEAD = 2  # pieces under way for each worker: one is answered, one waits
 _DEATHS = 3  # workers that may die one after the other without an answer in between
 _ADDRESS = re.compile(r"[a-z]+://\S+|\S+:\d+")  # of a scheduler: dask tries anything else for long
+_ANSWERS = 2.0  # s: for a machine to answer at all
 _PATIENCE = "10s"  # for a scheduler to answer
 
 Answers = Iterator[pd.DataFrame]
@@ -124,13 +127,17 @@ def _over_dask(job: Job, pieces: Iterable[Piece], address: str) -> Answers:
 
 
 def _client(address: str) -> Any:
-    try:
-        from distributed import Client  # noqa: PLC0415 - optional
-    except ImportError:
-        raise MissingExtraError("a dask scheduler", "cluster") from None
+    if find_spec("distributed") is None:
+        raise MissingExtraError("a dask scheduler", "cluster")
     if not _ADDRESS.fullmatch(address):
         raise InputError(f"--scheduler {address!r} is no address; write it like tcp://10.0.0.1:8786")
+    scheme, _, place = address.rpartition("://")
     try:
+        if scheme in ("", "tcp", "tls"):  # dask itself goes on asking for longer than people wait
+            host, _, port = place.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), _ANSWERS).close()
+        from distributed import Client  # noqa: PLC0415 - optional
+
         return Client(address, timeout=_PATIENCE, set_as_default=False)  # type: ignore[no-untyped-call,unused-ignore]
-    except (OSError, ValueError, TimeoutError) as error:
+    except (OSError, ValueError, TimeoutError, MemoryError) as error:  # the last of what answers, and is no scheduler
         raise InputError(f"no dask scheduler answers at {address}: {str(error).splitlines()[0]}") from None

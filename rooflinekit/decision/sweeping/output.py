@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from rooflinekit.model.types.errors import InputError, InterruptedRunError, MissingExtraError
-from rooflinekit.specs.writing import partial_path
+from rooflinekit.specs.writing import open_workbook, whole
 from rooflinekit.version import __version__
 
 __all__ = ["SUFFIXES", "Kept", "check_suffix", "need_parquet", "write_table"]
@@ -48,8 +48,16 @@ class Kept:
         return kept
 
     def __contains__(self, number: int) -> bool:
-        """Whether a piece is finished."""
-        return self._path(number).exists()
+        """Whether a piece is finished; one that was cut short is removed, to be answered again."""
+        import pyarrow as pa  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415 - optional
+        import pyarrow.parquet as pq  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
+
+        try:
+            pq.read_metadata(self._path(number))
+        except (OSError, pa.ArrowInvalid):
+            self._path(number).unlink(missing_ok=True)
+            return False
+        return True
 
     @property
     def count(self) -> int:
@@ -60,10 +68,9 @@ class Kept:
         """All pieces in order: those on disk, and the others as they are answered, kept from then on."""
         for number in range(pieces):
             path = self._path(number)
-            if not path.exists():
-                partial = path.with_suffix(".partial")
-                next(fresh).to_parquet(partial)
-                partial.replace(path)
+            if number not in self:
+                with whole(path) as partial:
+                    next(fresh).to_parquet(partial)
             yield pd.read_parquet(path)
 
     def drop(self) -> None:
@@ -102,21 +109,19 @@ def check_suffix(out: Path, rows: int) -> None:
 
 
 def write_table(
-    answers: Iterable[pd.DataFrame], out: Path, kept: Kept | None = None, write: Writer | None = None
-) -> None:
+    answers: Iterable[pd.DataFrame], out: Path, kept: Kept | None = None, write: Writer | None = None,
+    force: bool = True,
+) -> None:  # fmt: skip
     """Write answers as they come; the file is complete, or not there.
 
-    Raises InterruptedRunError on Ctrl-C: what was answered is kept beside it, and named.
+    Raises InterruptedRunError on Ctrl-C: what was answered is kept beside it, and named. InputError where another
+    process has written there meanwhile, unless `force`: both files are kept.
     """
-    partial = partial_path(out)
-    try:
-        (write or _WRITERS[out.suffix.lower()])(answers, partial)
-    except KeyboardInterrupt:
-        raise InterruptedRunError(_kept(partial, out, kept)) from None
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    partial.replace(out)
+    with whole(out, force) as partial:
+        try:
+            (write or _WRITERS[out.suffix.lower()])(answers, partial)
+        except KeyboardInterrupt:
+            raise InterruptedRunError(_kept(partial, out, kept)) from None
     if kept is not None:
         kept.drop()
 
@@ -155,9 +160,7 @@ def _write_parquet(answers: Iterable[pd.DataFrame], path: Path) -> None:
 
 
 def _write_workbook(answers: Iterable[pd.DataFrame], path: Path) -> None:
-    from xlsxwriter import Workbook  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
-
-    with Workbook(path, {"constant_memory": True}) as book:
+    with open_workbook(path, constant_memory=True) as book:
         sheet, row = book.add_worksheet("results"), 0
         bold = book.add_format({"bold": True})
         for part in answers:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,6 +17,7 @@ from rooflinekit.decision.sweeping.answer import Rows
 from rooflinekit.decision.sweeping.output import need_parquet
 from rooflinekit.estimation.frames import INPUT_COLUMNS, input_names
 from rooflinekit.model.types.errors import InputError
+from rooflinekit.specs.delimited import check_columns, delimiter_of
 
 __all__ = ["Headers", "ParquetTable", "TextTable", "as_inputs", "read_answers"]
 
@@ -121,20 +124,29 @@ class TextTable(_Table):
 
     def _lines(self, **how: Any) -> Iterator[pd.DataFrame]:
         with self._read(chunksize=_STEP, skip_blank_lines=False, **how) as reader:
-            try:
-                yield from reader
-            except (pd.errors.ParserError, UnicodeDecodeError) as error:
-                raise self._unreadable(error) from None
+            while (part := self._checked(lambda: next(reader, None))) is not None:
+                yield part
 
     def _read(self, **how: Any) -> Any:
-        source = sys.stdin if self.path == "-" else self.path
-        try:
-            return pd.read_csv(source, dtype="str", keep_default_na=False, na_values=[""], **how)
-        except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-            raise self._unreadable(error) from None
+        """An empty cell behind the last comma of a row is none; any other beyond the header is an error."""
+        source: Any = io.StringIO(sys.stdin.read()) if self.path == "-" else self.path
+        with source if self.path == "-" else Path(self.path).open(encoding="utf-8-sig", errors="replace") as file:
+            header = file.readline()
+            check_columns(self.path, header)
+            if self.path == "-":
+                source = io.StringIO(header + file.read())
+        how |= {"sep": delimiter_of(header), "index_col": False, "dtype": "str"}
+        return self._checked(lambda: pd.read_csv(source, keep_default_na=False, na_values=[""], **how))
 
-    def _unreadable(self, error: Exception) -> InputError:
-        return InputError(f"{self.path}: no CSV table: {str(error).strip().splitlines()[0]}")
+    def _checked(self, read: Callable[[], Any]) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pd.errors.ParserWarning)
+                return read()
+        except pd.errors.ParserWarning:
+            raise InputError(f"{self.path}: no CSV table: a row has more cells than the header") from None
+        except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+            raise InputError(f"{self.path}: no CSV table: {str(error).strip().splitlines()[0]}") from None
 
 
 class ParquetTable(_Table):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from rooflinekit.model.timing.forms import FORMS, TimeForm, parameters
 from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.errors import MissingExtraError, RooflinekitError, SpecError, UnknownNameError
 from rooflinekit.model.types.hardware import Accelerator, System
-from rooflinekit.model.types.kernel import Family
-from rooflinekit.model.types.numeric import Array
+from rooflinekit.model.types.kernel import Family, Kernel
+from rooflinekit.model.types.numeric import Array, Numeric
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.choose import choose_calibration, reach_of
 from rooflinekit.specs.calibration.write import Heading, render
@@ -230,15 +231,19 @@ def _quantile(errors: Array) -> float:
 
 def coverage(rows: Measured, ratio: Array, fold: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Whether each row lies in the interval that the other folds give (cross-conformal)."""
-    errors, regime = np.abs(np.log(ratio)), regime_of(rows)
     inside = np.zeros(len(ratio), bool)
     for number in np.unique(fold):
         held = fold == number
         if held.all():
             continue
-        widths = np.log(_widths(errors[~held], regime[~held], len(REGIMES[rows.family][1]) + 1))
-        inside[held] = errors[held] <= widths[regime[held]]
+        regimes, unseen = fit_regimes(rows.subset(~held), ratio[~held]), rows.subset(held)
+        upper, lower = (unseen.each(partial(_end, regimes, number)) for number in (0, 1))
+        inside[held] = (ratio[held] <= upper) & (ratio[held] >= 1.0 / lower)
     return inside
+
+
+def _end(regimes: Regimes, number: int, kernel: Kernel) -> Numeric:
+    return regimes.factors(kernel)[number]
 
 
 @dataclass(frozen=True)

@@ -121,8 +121,9 @@ def layer_parts(layer: Layer, shard: Shard) -> Iterator[Part]:
     behind = _normed_behind(layer)
     for number, block in enumerate(blocks):
         rest = len(norms) if number == len(blocks) - 1 else (number + 1) * (1 + behind)
-        first, *others = norms[number * (1 + behind) : rest]
-        yield Addition.NONE if behind else Addition.BEFORE, [first]
+        own = norms[number * (1 + behind) : rest]
+        others = own[1:]
+        yield Addition.NONE if behind else Addition.BEFORE, own[:1]  # none: it reads what another layer normalised
         yield Addition.NONE, before
         yield block, _alone(layer, block, shard, len(collectives))
         yield Addition.NONE, [*joins, *others[:-1]]

@@ -70,6 +70,8 @@ _ROWS: Mapping[str, Row] = {
     "qk_norm": Row("norm of Q and K", does="normalised"),
     "latent_norm": Row("norm of latents", does="normalised"),
     "rope": Row("rotary positions", does="each pair of elements turned"),
+    "conv_gate": Row("input gate", does="B·x"),
+    "conv_output_gate": Row("output gate", does="C·x"),
     "output_gate": Row("output gate", does="x·sigmoid(gate)"),
     "o_proj": Row("output projection"),
     "linear_qkvz_proj": Row("QKV, gate projection", "qkvz"),

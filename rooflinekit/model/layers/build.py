@@ -14,6 +14,7 @@ from rooflinekit.model.layers.feedforward import dense_operations, expert_operat
 from rooflinekit.model.layers.mixers import (
     attention_operations,
     delta_net_operations,
+    gated_convolution_operations,
     latent_operations,
     lightning_operations,
     mamba2_operations,
@@ -25,6 +26,7 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.model import (
     Attention,
     DenseFFN,
+    GatedConvolution,
     GatedDeltaNet,
     LatentAttention,
     Layer,
@@ -43,6 +45,7 @@ _BUILDERS: dict[type, Callable[[Any, Shard], list[Operation]]] = {
     LightningAttention: lightning_operations,
     Mamba: mamba_operations,
     Mamba2: mamba2_operations,
+    GatedConvolution: gated_convolution_operations,
     DenseFFN: dense_operations,
     MixtureOfExperts: expert_operations,
 }

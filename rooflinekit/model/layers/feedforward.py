@@ -17,7 +17,8 @@ from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
 
 def dense_operations(block: DenseFFN, shard: Shard) -> list[Operation]:
     """Up (and gate) projection, activation, down projection."""
-    return _ffn(replace(block, width=block.width // shard.tp), shard, "ffn")
+    learned = [Parameters("ffn", block.activation, shard.other)] if block.activation else []
+    return [*_ffn(replace(block, width=block.width // shard.tp), shard, "ffn"), *learned]
 
 
 def _ffn(block: DenseFFN, shard: Shard, module: str, prefix: str = "") -> list[Operation]:

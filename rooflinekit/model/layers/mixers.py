@@ -21,6 +21,7 @@ from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.model.layers.shard import Shard
 from rooflinekit.model.types.model import (
     Attention,
+    GatedConvolution,
     GatedDeltaNet,
     Indexer,
     LatentAttention,
@@ -165,20 +166,21 @@ def lightning_operations(block: LightningAttention, shard: Shard) -> list[Operat
 
 
 def mamba_operations(block: Mamba, shard: Shard) -> list[Operation]:
-    """Mamba (Jamba's, with norms on dt, B and C): h <- exp(dt A)·h + dt B x, y = C h + D x.
+    """Mamba (Jamba's has norms on dt, B and C): h <- exp(dt A)·h + dt B x, y = C h + D x.
 
     The channels are cut, so dt, B and C, which need all of them, are summed over the ranks (vLLM's MambaMixer: x_proj
     is row-parallel).
     """
     inner = block.inner // shard.tp
     projected = block.dt_rank + 2 * block.state
-    reduce = [shard.joined("ssm_reduce", "all_reduce", projected)] if shard.tp > 1 else []
+    joined: list[Operation] = [shard.joined("ssm_reduce", "all_reduce", projected)] if shard.tp > 1 else []
+    if block.norm:
+        joined.append(Elementwise("ssm_norm", projected, projected, 4.0 * projected, projected, shard.other))
     return [
         shard.linear("in_proj", shard.hidden, (("x", inner), ("z", inner)), bias=block.proj_bias),
         ShortConvolution(inner, block.conv_width, block.conv_bias, shard.other),
         shard.linear("x_proj", inner, (("dt", block.dt_rank), ("bc", 2 * block.state))),
-        *reduce,
-        Elementwise("ssm_norm", projected, projected, 4.0 * projected, projected, shard.other),
+        *joined,
         shard.linear("dt_proj", block.dt_rank, (("dt", inner),), bias=True),
         StateUpdate(
             "selective_scan",
@@ -203,6 +205,18 @@ def mamba2_operations(block: Mamba2, shard: Shard) -> list[Operation]:
         shard.linear("in_proj", shard.hidden, parts, bias=block.proj_bias),
         ShortConvolution(mixed, block.conv_width, block.conv_bias, shard.other),
         StateUpdate("ssd", inner * block.state, mixed + inner, 5.0, 3 * heads, shard.other),
-        Elementwise("gated_norm", 2 * inner, inner, 8.0 * inner, inner, shard.other),
+        Elementwise("gated_norm", 2 * inner, inner, 8.0 * inner, inner if block.norm else 0, shard.other),
         shard.linear("out_proj", inner, (("o", shard.hidden),), bias=block.proj_bias),
+    ]
+
+
+def gated_convolution_operations(block: GatedConvolution, shard: Shard) -> list[Operation]:
+    """LFM2: y = C · conv(B · x), with B, C and x projected at once."""
+    width, bias = block.channels // shard.tp, block.bias
+    return [
+        shard.linear("in_proj", shard.hidden, (("b", width), ("c", width), ("x", width)), bias=bias),
+        Elementwise("conv_gate", 2 * width, width, 1.0 * width),
+        ShortConvolution(width, block.conv_width, bias, shard.other),
+        Elementwise("conv_output_gate", 2 * width, width, 1.0 * width),
+        shard.linear("out_proj", width, (("o", shard.hidden),), bias=bias),
     ]

@@ -10,6 +10,7 @@ from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import (
     Attention,
     DenseFFN,
+    GatedConvolution,
     GatedDeltaNet,
     LatentAttention,
     LightningAttention,
@@ -111,6 +112,8 @@ def _divided_by_tp(model: Model) -> Iterator[tuple[str, int]]:
                 yield "linear-attention heads", heads
             case Mamba2(heads=heads):
                 yield "state-space heads", heads
+            case GatedConvolution(channels=channels):
+                yield "convolution channels", channels
             case Mamba(inner=inner):
                 yield "state-space channels", inner
             case None:

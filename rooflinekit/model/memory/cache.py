@@ -22,6 +22,7 @@ from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.model import (
     Attention,
+    GatedConvolution,
     GatedDeltaNet,
     LatentAttention,
     Layer,
@@ -135,7 +136,7 @@ def layer_cache(mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8, poli
             return LayerCache(0, None, _state_bytes(mixer, tp))
 
 
-def _state_bytes(mixer: GatedDeltaNet | LightningAttention | Mamba | Mamba2, tp: int) -> float:
+def _state_bytes(mixer: GatedDeltaNet | LightningAttention | Mamba | Mamba2 | GatedConvolution, tp: int) -> float:
     """Recurrent state in fp32, and the last inputs of the short convolution in 16 bit, on one of `tp` ranks [B].
 
     Mamba-2's groups (its B and C) are replicated once there are more ranks than groups, as KV heads are.
@@ -147,6 +148,8 @@ def _state_bytes(mixer: GatedDeltaNet | LightningAttention | Mamba | Mamba2, tp:
             state, channels, taps = values * k * v / tp, (2 * keys * k + values * v) / tp, mixer.conv_width
         case LightningAttention(heads=heads, head_dim=dim):
             state, channels, taps = heads * dim * dim / tp, 0, 1
+        case GatedConvolution(channels=width):
+            state, channels, taps = 0.0, width / tp, mixer.conv_width
         case Mamba():
             state, channels, taps = mixer.inner * mixer.state / tp, mixer.inner / tp, mixer.conv_width
         case Mamba2():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from itertools import product
+from functools import cache, cached_property
+from itertools import pairwise, product
 
 from rooflinekit.model.graph.symbol import UNKNOWN, Symbol, named
 from rooflinekit.model.graph.table import Table
@@ -14,7 +14,7 @@ from rooflinekit.model.timing.forms import Duration, TimeForm
 from rooflinekit.model.types.engine import ServedCosts
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import AttentionShape, CollectiveShape, ExpertsShape, GemmShape, Kernel, S
-from rooflinekit.model.types.numeric import Numeric, lattice, log2, minimum, where
+from rooflinekit.model.types.numeric import Numeric, lattice, log2, maximum, where
 
 
 @dataclass(frozen=True)
@@ -124,32 +124,66 @@ BORROWED = "borrowed, interval widened: "
 """How the source of a fit starts that is not of the accelerator and engine that it serves."""
 
 
+_STREAMED = (6.0, 0.0), (9.0, 0.15), (math.inf, 0.6)
+"""Doublings of the rows up to which the time of a matrix product grows at the least with this power of them: it streams
+its weights up to some hundred rows, and takes the same time for all of them. An assumption for the ends alone."""
+
+
 @dataclass(frozen=True)
 class Regimes:
-    """90 % interval of measured / predicted by size: factor `width[i]` either way below `edges[i]` of the shape `axis`.
+    """90 % interval of measured / predicted by size: factor `width[i]` either way in the middle of a regime of `axis`.
 
     Quantiles of |log(measured / predicted)| in shape groups that the fit had not seen (split conformal; Lei et al.
-    2018, arXiv:1604.04173), one for each regime, because a pooled one covers the middle sizes badly.
+    2018, arXiv:1604.04173), one for each regime, because a pooled one covers the middle sizes badly. `edges` are where
+    regimes end. Between their middles the factor is interpolated over the logarithm of the size, so that an end has no
+    step; where the time does not grow with the size, no end may fall with it.
     """
 
     axis: str
     edges: tuple[float, ...]
     width: tuple[float, ...]
 
-    def factor(self, kernel: Kernel) -> Numeric:
-        """Upper end over prediction, and prediction over lower end.
+    def factors(self, kernel: Kernel, power: float = 1.0) -> tuple[Numeric, Numeric]:
+        """Upper end over prediction, and prediction over lower end; `power` widens both.
 
         >>> from rooflinekit.model.types.dtype import Dtype
-        >>> from rooflinekit.model.types.kernel import GemmShape
-        >>> wide = Kernel("w", "gemm", 1, Dtype.BF16, shape=GemmShape(128.0, 1.0, 1.0))
-        >>> Regimes("m", (64.0,), (1.2, 1.1)).factor(wide)
-        1.1
+        >>> regimes = Regimes("traffic", (2.0**17, 2.0**23), (1.4, 1.2, 1.1))
+        >>> kernels = [Kernel("w", "elementwise", 1, Dtype.BF16, activation_bytes=2.0**power) for power in (10, 17, 20)]
+        >>> [regimes.factors(kernel)[0] for kernel in kernels]  # small, at the first edge, in the middle
+        [1.4, 1.3, 1.2]
         """
-        size = AXES[self.axis](kernel) if self.axis else 0.0
-        factor: Numeric = self.width[-1]
-        for edge, width in zip(reversed(self.edges), reversed(self.width[:-1]), strict=True):
-            factor = where(size <= edge, width, factor)
-        return factor
+        if not self.edges:
+            factor = min(self.width[0] ** power, WIDEST)
+            return factor, factor
+        size = kernel.shaped(GemmShape).m if self.axis == "m" else AXES[self.axis](kernel)
+        upper, lower = _ends(self, power)
+        place = [log2(maximum(size, 1.0))]
+        above = lattice(upper, place)
+        return above, above if lower is upper else lattice(lower, place)
+
+
+@cache
+def _ends(regimes: Regimes, power: float) -> tuple[Table, Table]:
+    """The factors of upper and of lower ends at the middles of the regimes."""
+    ends = [math.log2(edge) for edge in regimes.edges]
+    steps = [later - end for end, later in pairwise(ends)] or [_ALONE]
+    bounds = [ends[0] - steps[0], *ends, ends[-1] + steps[-1]]
+    middles = tuple((low + high) / 2.0 for low, high in pairwise(bounds))
+    width = [min(each**power, WIDEST) for each in regimes.width]
+    if regimes.axis != "m":
+        table = Table((middles,), tuple(width))
+        return table, table
+    upper, lower = list(width), list(width)
+    powers = [next(grows for end, grows in _STREAMED if middle <= end) for middle in middles[1:]]
+    grown = [2.0 ** (grows * (high - low)) for grows, (low, high) in zip(powers, pairwise(middles), strict=True)]
+    for place, growth in enumerate(grown):
+        upper[place + 1] = max(width[place + 1], upper[place] / growth)
+    for place, growth in reversed(list(enumerate(grown))):
+        lower[place] = max(width[place], lower[place + 1] / growth)
+    return Table((middles,), tuple(upper)), Table((middles,), tuple(lower))
+
+
+_ALONE = 3.0  # doublings on either side of a single edge
 
 
 @dataclass(frozen=True)
@@ -233,12 +267,10 @@ class Calibration:
     untuned: Mapping[str, str] = field(default_factory=dict)
     """Fits by "family/dtype" that another format's stand in for, because the measured kernels ran without tuning."""
 
-    def factor(self, kernel: Kernel, fit: FamilyFit) -> Numeric:
+    def factors(self, kernel: Kernel, fit: FamilyFit) -> tuple[Numeric, Numeric]:
         """Upper end of the 90 % interval over the prediction, and the prediction over its lower end."""
-        factor, power = fit.regimes.factor(kernel), self.widening.get(kernel.family, 1.0)
-        if not self.measured(kernel):
-            power *= UNMEASURED
-        return minimum(factor if power == 1.0 else factor**power, WIDEST)
+        power = self.widening.get(kernel.family, 1.0) * (1.0 if self.measured(kernel) else UNMEASURED)
+        return fit.regimes.factors(kernel, power)
 
     def measured(self, kernel: Kernel) -> bool:
         """Whether the kernel has a fit of its own, and not that of another number format."""

@@ -111,7 +111,7 @@ class LightningAttention:
 
 @dataclass(frozen=True, slots=True)
 class Mamba:
-    """Selective state space, first version (arXiv:2312.00752), with Jamba's norms on dt, B and C."""
+    """Selective state space, first version (arXiv:2312.00752)."""
 
     inner: int = quantity("I", "channels")
     state: int = quantity("Ds", "state of a channel")
@@ -119,6 +119,7 @@ class Mamba:
     dt_rank: int = quantity("Rt", "rank of the time steps")
     conv_bias: bool = True
     proj_bias: bool = False
+    norm: bool = True  #: weighted norms on dt, B and C (Jamba)
 
     kind = "mamba"
 
@@ -134,6 +135,7 @@ class Mamba2:
     conv_width: int = quantity("t", "taps of the short convolution")
     conv_bias: bool = True
     proj_bias: bool = False
+    norm: bool = True  #: a weighted norm on the gated result; most of Falcon-H1 have none
 
     kind = "mamba2"
 
@@ -143,7 +145,18 @@ class Mamba2:
         return self.heads * self.head_dim
 
 
-Mixer: TypeAlias = Attention | LatentAttention | GatedDeltaNet | LightningAttention | Mamba | Mamba2
+@dataclass(frozen=True, slots=True)
+class GatedConvolution:
+    """A short convolution between two elementwise gates (LFM2, arXiv:2511.23404): no state but its last inputs."""
+
+    channels: int = quantity("I", "channels")
+    conv_width: int = quantity("t", "taps of the short convolution")
+    bias: bool = False  #: of the convolution and both projections
+
+    kind = "gated_convolution"
+
+
+Mixer: TypeAlias = Attention | LatentAttention | GatedDeltaNet | LightningAttention | Mamba | Mamba2 | GatedConvolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +166,7 @@ class DenseFFN:
     width: int = quantity("F", "inner width of the feed-forward block")
     gated: bool = True
     bias: bool = False
+    activation: int = 0  #: weights of a learned activation (Apertus' xIELU)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def write_report(
     content = render(page).encode()
     if len(content) > LIMIT_BYTES:
         raise InputError(f"the page would have {len(content) / 1e6:.1f} MB, more than 2.5; offer fewer models and GPUs")
-    return Report(write_whole(path, content), page.title, len(content))
+    return Report(write_whole(path, content, force), page.title, len(content))
 
 
 def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dict[str, Any]) -> Page:

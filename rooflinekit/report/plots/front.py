@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
     from rooflinekit.report.plots.picture import Picture
 
-__all__ = ["FORMATS", "PICTURES", "check_plots", "plot", "write_plots"]
+__all__ = ["FORMATS", "PICTURES", "check_plots", "drawable", "plot", "write_plots"]
 
 FORMATS = ("svg", "png")
-PICTURES = {
-    "estimate": ("roofline", "time", "bytes", "memory"),
-    "table": ("batch", "context", "load", "pareto"),
-    "simulation": ("percentiles", "timeline"),
-    "levers": ("elasticities", "moves"),
-    "estimates": ("intensity",),
-}
-"""Names of the pictures, and of their files, by what they are of."""
+PICTURES: Mapping[str, Mapping[str, str]] = {
+    "Estimate": {"roofline": "roofline.roofline", "time": "steps.time_spent", "bytes": "steps.bytes_read",
+                 "memory": "steps.memory"},
+    "DataFrame": {"batch": "sweeps.batch_sweep", "context": "sweeps.context_sweep", "load": "loads.load_sweep",
+                  "pareto": "sweeps.pareto"},
+    "Outcome": {"percentiles": "served.percentiles", "timeline": "served.timeline"},
+    "Levers": {"elasticities": "sensitivities.elasticities", "moves": "sensitivities.moves"},
+    "tuple": {"intensity": "intensity.intensity"},
+}  # fmt: skip
+"""By type of result, a tuple being several estimates: the pictures, which are named as their files, and who draws."""
 
 
 def plot(result: Any, kind: str | None = None, theme: str = "light") -> Picture:
@@ -46,9 +49,46 @@ def plot(result: Any, kind: str | None = None, theme: str = "light") -> Picture:
     >>> picture.description.split(": ")[1].split(".")[0]
     'the ridge is at 295 FLOP per byte'
     """
-    from rooflinekit.report.plots.kinds import draw  # noqa: PLC0415 - matplotlib takes a while
+    from rooflinekit.report.plots.style import THEMES, styled  # noqa: PLC0415 - matplotlib takes a while
 
-    return draw(tuple(result) if isinstance(result, list) else result, kind, theme)
+    result = tuple(result) if isinstance(result, list) else result
+    kinds = _kinds_of(result)
+    chosen = drawable(result)[0] if kind is None else kind
+    if chosen not in kinds:
+        raise UnknownNameError("picture", str(chosen), kinds)
+    if theme not in THEMES:
+        raise UnknownNameError("theme", str(theme), THEMES)
+    module, _, function = kinds[chosen].partition(".")
+    with styled(THEMES[theme]):
+        draw = getattr(import_module(f"rooflinekit.report.plots.{module}"), function)
+        picture: Picture = draw(result, THEMES[theme])
+        return picture
+
+
+def drawable(result: Any) -> list[str]:
+    """The pictures that a result has.
+
+    Raises InputError for what is no result, or a table without anything to draw.
+    """
+    kinds = _kinds_of(result)
+    if type(result).__name__ != "DataFrame":
+        return list(kinds)
+    from rooflinekit.report.plots.sweeps import kinds_of  # noqa: PLC0415 - as above
+
+    found = kinds_of(result)
+    if not found:
+        raise InputError("nothing to draw: the table needs answered rows that differ in batch, isl, context or load")
+    return found
+
+
+def _kinds_of(result: Any) -> Mapping[str, str]:
+    """Raises InputError for what is no result."""
+    name = type(result).__name__
+    several = name == "tuple" and not (result and all(type(each).__name__ == "Estimate" for each in result))
+    if several or name not in PICTURES:
+        known = "an Estimate or several, a table of them, an Outcome of simulate, or Levers"
+        raise InputError(f"cannot draw {'these' if several else f'a {name}'}; give {known}")
+    return PICTURES[name]
 
 
 def write_plots(results: Any, folder: str | Path, force: bool = False, theme: str = "light") -> list[Path]:
@@ -66,8 +106,6 @@ def write_plots(results: Any, folder: str | Path, force: bool = False, theme: st
     Raises:
         InputError: what cannot be drawn, two results of one type, a folder that cannot be made, a file that is there;
     """
-    from rooflinekit.report.plots.kinds import drawable  # noqa: PLC0415 - as above
-
     folder, every = Path(folder), results if isinstance(results, list) else [results]
     pairs = [(result, kind) for result in every for kind in drawable(result)]
     names = [kind for _, kind in pairs]

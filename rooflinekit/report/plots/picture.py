@@ -64,7 +64,7 @@ class Picture:
         if path.suffix not in (".svg", ".png"):
             raise InputError(f"{path}: a picture is written as .svg or .png")
         check_target(path, force, "save with force=True")
-        return write_whole(path, self.png() if path.suffix == ".png" else self.svg().encode())
+        return write_whole(path, self.png() if path.suffix == ".png" else self.svg().encode(), force)
 
     def _repr_svg_(self) -> str:
         return self.svg()

@@ -16,7 +16,7 @@ from rooflinekit.report.workbook.notes import write_notes
 from rooflinekit.report.workbook.offers import Choices, Offers, Planned, make_offers
 from rooflinekit.report.workbook.sheet import Book
 from rooflinekit.report.workbook.views import sweep_inputs, write_kernels, write_results, write_sweep
-from rooflinekit.specs.writing import whole
+from rooflinekit.specs.writing import open_workbook, whole
 from rooflinekit.version import __version__
 
 __all__ = ["Built", "write_workbook"]
@@ -48,16 +48,12 @@ def write_workbook(path: Path, choices: Choices, planned: Planned) -> Built:
     Raises:
         InputError: a name is unknown, or nothing of what is offered can be run.
     """
-    from xlsxwriter import Workbook  # noqa: PLC0415 - takes a while
-
     from rooflinekit.report.workbook.plain import PlainWorksheet  # noqa: PLC0415
 
     offers = make_offers(choices, planned)
-    with whole(path) as partial:
-        file = Workbook(str(partial))
+    with whole(path) as partial, open_workbook(partial) as file:
         file.set_properties({"title": "Capacity of an LLM deployment", "author": f"rooflinekit {__version__}"})
         _fill(Book.of(file, PlainWorksheet), offers, choices, planned)
-        file.close()
     refused = tuple((entry.key, entry.reason) for entry in offers.entries if entry.traced is None)
     return Built(len(offers.entries) - len(refused), refused, path.stat().st_size)
 

@@ -26,7 +26,12 @@ _PATTERN = "hybrid_override_pattern"
 class Family:
     """A model class: how its layers are built, and what its config leaves unsaid. classes.yaml explains the columns."""
 
-    mixers: str = "softmax"
+    mixers: Any = "softmax"
+    recurrence: str = ""
+    attends: str = ""
+    conv_bias: Any = "mamba_conv_bias=true"
+    proj_bias: Any = "mamba_proj_bias"
+    state_norm: Any = True
     ffns: str = ""
     expansion: Any = 0
     experts: Any = None
@@ -40,6 +45,7 @@ class Family:
     qkv_bias: Any = False
     o_bias: Any = False
     mlp_bias: Any = False
+    activation: int = 0
     qk_norm: Any = ""
     kv_heads: Any = "kv_heads=heads"
     positions: Any = None
@@ -49,8 +55,10 @@ class Family:
     embedding: Any = "hidden"
     embedding_norm: bool = False
     sinks: bool = False
+    modules: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     defaults: Mapping[str, int] = field(default_factory=dict)
+    nested: Mapping[str, int] = field(default_factory=dict)
     needs: Mapping[str, list[Any]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
 
@@ -79,7 +87,9 @@ def _row(name: str) -> dict[str, Any] | None:
     row: dict[str, Any] = parse_yaml(found[0])[name]
     if "attention_bias" in row:
         row = {"qkv_bias": row["attention_bias"], "o_bias": row.pop("attention_bias")} | row
-    return (_row(row.pop("like")) or {}) | row if "like" in row else row
+    base = _row(row.pop("like")) or {} if "like" in row else {}
+    base.pop("nested", None)  # of a class itself, not of those like it
+    return base | row
 
 
 class Reading:
@@ -88,8 +98,11 @@ class Reading:
     def __init__(self, keys: Keys, family: Family, warnings: list[str]) -> None:
         self.keys, self.family, self.warnings = keys, family, warnings
         self.hidden = keys.size("hidden")
-        self.blocks = self._blocks() if family.mixers == "nemotron" else ()
+        self.blocks: Sequence[str] = self._blocks() if family.attends == "blocks" else ()
+        if family.attends == "both":  # side by side in a layer: here one after the other, the second with the block
+            self.blocks = ("mamba", "attention") * keys.size("depth")
         self.depth = len(self.blocks) or keys.size("depth")
+        self.stated_depth = self.depth // 2 if family.attends == "both" else self.depth
         self.norm: Norm = self.value(family.norm)
 
     def _blocks(self) -> Sequence[str]:
@@ -138,6 +151,11 @@ class Reading:
         concept, _, default = stated.partition("=")
         instead = int(default) if default.isdigit() else self.keys.size(default) if default else None
         return self.keys.size(concept, instead, least)
+
+    def places(self, key: str) -> set[int]:
+        """The layers that a key lists; none if it is absent."""
+        listed = self.keys.series(key) or []
+        return {self.keys.whole(f"{key}[{n}]", layer, 0, self.depth - 1) for n, layer in enumerate(listed)}
 
     def check_multiple(self, many: int, what: str, few: int, of: str = "") -> None:
         """Refuse heads that do not divide evenly."""

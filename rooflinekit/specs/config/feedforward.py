@@ -23,6 +23,9 @@ def feed_forwards(r: Reading) -> tuple[FeedForward | None, ...]:
     if r.family.ffns:
         return _BUILDERS[r.family.ffns](r)
     columns = r.value(r.family.experts)
+    if columns and columns.get("optional") and not r.keys.maybe("experts", least=0):
+        r.keys.find("top_k"), r.keys.find("width")
+        return (_dense(r, math.prod(r.number(factor) for factor in columns["shared"])),) * r.depth
     if columns is None:
         times = r.family.expansion and r.number(r.family.expansion) * r.hidden
         return (_dense(r, r.keys.size("width", times or None)),) * r.depth
@@ -37,7 +40,7 @@ def feed_forwards(r: Reading) -> tuple[FeedForward | None, ...]:
 
 
 def _dense(r: Reading, width: int) -> DenseFFN:
-    return DenseFFN(width, r.is_set(r.family.gated), r.is_set(r.family.mlp_bias))
+    return DenseFFN(width, r.is_set(r.family.gated), r.is_set(r.family.mlp_bias), r.family.activation)
 
 
 def _experts(r: Reading, columns: Mapping[str, Any]) -> MixtureOfExperts:
@@ -59,19 +62,14 @@ def _experts(r: Reading, columns: Mapping[str, Any]) -> MixtureOfExperts:
 
 def _step(r: Reading) -> list[bool]:
     """Qwen: every `decoder_sparse_step`-th layer but those in `mlp_only_layers`."""
-    step, dense = r.keys.size("decoder_sparse_step", 1), _places(r, "mlp_only_layers")
+    step, dense = r.keys.size("decoder_sparse_step", 1), r.places("mlp_only_layers")
     return [layer not in dense and (layer + 1) % step == 0 for layer in range(r.depth)]
 
 
 def _interleaved(r: Reading) -> list[bool]:
     """Llama-4: those in `moe_layers`, else every `interleave_moe_layer_step`-th."""
-    step, listed = r.keys.size("interleave_moe_layer_step", 1), _places(r, "moe_layers")
+    step, listed = r.keys.size("interleave_moe_layer_step", 1), r.places("moe_layers")
     return [layer in listed if listed else (layer + 1) % step == 0 for layer in range(r.depth)]
-
-
-def _places(r: Reading, key: str) -> set[int]:
-    listed = r.keys.series(key) or []
-    return {r.keys.whole(f"{key}[{n}]", layer, 0, r.depth - 1) for n, layer in enumerate(listed)}
 
 
 def _after_dense(r: Reading) -> list[bool]:
@@ -90,12 +88,21 @@ def _period(r: Reading) -> list[bool]:
     return [layer % period == offset for layer in range(r.depth)]
 
 
+def _interval(r: Reading) -> list[bool]:
+    """Ernie: every `moe_layer_interval`-th layer from a first to a last one."""
+    first, every = r.keys.size("moe_layer_start_index", 0, least=0), r.keys.size("moe_layer_interval", 1)
+    last = r.keys.maybe("moe_layer_end_index", least=-1)
+    last = r.depth - 1 if last in (None, -1) else last
+    return [(layer + 1) % every == 0 and first <= layer <= last for layer in range(r.depth)]
+
+
 _SPARSE: Mapping[str, Callable[[Reading], list[bool]]] = {
     "all": lambda r: [True] * r.depth,
     "step": _step,
     "interleaved": _interleaved,
     "after_dense": _after_dense,
     "period": _period,
+    "interval": _interval,
 }
 
 
@@ -122,4 +129,22 @@ def _nas(r: Reading) -> tuple[FeedForward | None, ...]:
     return tuple(ffns)
 
 
-_BUILDERS: Mapping[str, Callable[[Reading], tuple[FeedForward | None, ...]]] = {"nemotron": _nemotron, "nas": _nas}
+def _lfm2(r: Reading) -> tuple[FeedForward, ...]:
+    """LFM2 states a width of which two thirds, rounded up to a multiple, are there."""
+    width = r.keys.size("width")
+    if r.keys.flag("block_auto_adjust_ff_dim", True):
+        factor, multiple = r.keys.config.get("block_ffn_dim_multiplier", 1.0), r.keys.size("block_multiple_of", 256)
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < 1000:
+            r.keys.refuse("block_ffn_dim_multiplier", "is not a positive number")
+        r.keys.note("block_ffn_dim_multiplier", f"factor {factor} of the width")
+        width = multiple * math.ceil(int(factor * int(2 * width / 3)) / multiple)
+    return (_dense(r, width),) * r.depth
+
+
+_BUILDERS: Mapping[str, Callable[[Reading], tuple[FeedForward | None, ...]]] = {
+    "nemotron": _nemotron,
+    "nas": _nas,
+    "lfm2": _lfm2,
+    "paired": lambda r: (None, _dense(r, r.keys.size("width"))) * (r.depth // 2),
+    "none": lambda r: (None,) * r.depth,
+}

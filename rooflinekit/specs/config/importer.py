@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
@@ -22,7 +22,7 @@ __all__ = ["model_from_config"]
 _WIDE = ", ".join(dtype.value for dtype in Dtype if dtype.is_wide)
 _TOWER = r"vision|visual|audio|speech|image|vit"
 #: `architectures` of configs that have no `model_type`.
-_ARCHITECTURES = {"Grok1ModelForCausalLM": "grok-1"}
+_ARCHITECTURES = {"Grok1ModelForCausalLM": "grok-1", "Grok1ForCausalLM": "grok-2"}
 #: Where a multimodal config keeps its text decoder.
 _NESTED = ("text_config", "llm_config", "language_config")
 _INHERITED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
@@ -46,7 +46,8 @@ def model_from_config(
     for part in (outer, config):
         refuse_other_networks(part, origin, whole=config is outer)
     model_type, family = _identify(config, origin)
-    keys = Keys(_with_defaults(config, family, warnings), origin, {**NAMES, **family.names})
+    defaults = {**family.defaults, **({} if config is outer else family.nested)}
+    keys = Keys(_with_defaults(config, family.names, defaults, warnings), origin, {**NAMES, **family.names})
     keys.note("model_type" if "model_type" in config else "architectures", model_type)
     model = _assemble(Reading(keys, family, warnings), name, quant_config)
     refuse_unknown_keys(keys.unread(), family.ignored, origin, model_type)
@@ -79,9 +80,9 @@ def _text_decoder(config: Mapping[str, Any], origin: str) -> tuple[Mapping[str, 
 
 
 def _identify(config: Mapping[str, Any], origin: str) -> tuple[str, Family]:
-    """The family, by `model_type`, or by `architectures` when there is none."""
+    """The family, by `model_type`, or by `architectures` when there is none, or one that is another network's."""
     model_type = config.get("model_type")
-    if model_type is None:
+    if model_type in (None, "git"):
         listed = config.get("architectures")
         for architecture in listed if isinstance(listed, list) else ():
             if isinstance(architecture, str) and architecture in _ARCHITECTURES:
@@ -92,11 +93,13 @@ def _identify(config: Mapping[str, Any], origin: str) -> tuple[str, Family]:
     return model_type, family
 
 
-def _with_defaults(config: Mapping[str, Any], family: Family, warnings: list[str]) -> dict[str, Any]:
+def _with_defaults(
+    config: Mapping[str, Any], own: Mapping[str, Sequence[str]], defaults: Mapping[str, int], warnings: list[str]
+) -> dict[str, Any]:
     """The config with what its class takes for keys that are absent; a null is there, and means the usual."""
     filled = dict(config)
-    for concept, value in family.defaults.items():
-        names = {**NAMES, **family.names}.get(concept, (concept,))
+    for concept, value in defaults.items():
+        names = {**NAMES, **own}.get(concept, (concept,))
         if not any(name in config for name in names):
             filled[names[0]] = value
             warnings.append(f"{names[0]} is absent: the class default of {value} is taken")
@@ -106,8 +109,13 @@ def _with_defaults(config: Mapping[str, Any], family: Family, warnings: list[str
 def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> Model:
     keys, family = r.keys, r.family
     for key, known in family.needs.items():
-        value = keys.flag(key, known[0]) if isinstance(known[0], bool) else keys.word(key, known[0])
-        if value not in known:
+        if not keys.has(key):
+            continue
+        value = keys.config[key]
+        keys.note(key, shown(value))
+        if isinstance(value, list):
+            keys.choices(key, None, tuple(known))
+        elif (keys.flag(key, known[0]) if isinstance(known[0], bool) else value) not in known:
             keys.refuse(key, f"is not understood; known: {', '.join(map(shown, known))}", ArchitectureError)
     layers = _layers(r)
     dtype, extra, final = _dtype(r), r.value(family.positions), r.value(family.final_norm)
@@ -144,7 +152,7 @@ def _layers(r: Reading) -> tuple[Layer, ...]:
     pairs = list(zip(mixers(r), feed_forwards(r), strict=True))
     kinds: dict[tuple[Mixer | None, FeedForward | None], Layer] = {}
     for mixer, ffn in dict.fromkeys(pairs):
-        count = (mixer is not None) + (ffn is not None) if norms is None else norms
+        count = (mixer is not None) + (ffn is not None) if norms is None else norms * (ffn is not None)
         kinds[mixer, ffn] = Layer(mixer, ffn, norm=r.norm, norms=count, parallel=parallel)
     return tuple(kinds[pair] for pair in pairs)
 

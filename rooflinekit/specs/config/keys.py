@@ -29,10 +29,20 @@ NAMES: dict[str, tuple[str, ...]] = {
     "expert_width": ("moe_intermediate_size", "expert_intermediate_size"),
     "shared_experts": ("n_shared_experts", "num_shared_experts"),
     "shared_width": ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"),
+    "ssm_expand": ("mamba_expand", "expand"),
+    "dt_rank": ("mamba_dt_rank", "time_step_rank"),
+    "ssm_heads": ("mamba_num_heads", "mamba_n_heads"),
+    "ssm_head_dim": ("mamba_head_dim", "mamba_d_head"),
+    "ssm_groups": ("n_groups", "mamba_n_groups"),
+    "ssm_state": ("mamba_d_state", "ssm_state_size"),
+    "ssm_conv": ("conv_kernel", "mamba_d_conv"),
     "mtp": ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"),
 }
 
 _LIMITS = {"depth": 10_000, "context": 10**10, "top_k": 100_000, "experts": 100_000}
+_BY_LAYER = ("width", "expert_width", "shared_experts", "top_k", "experts")
+"""Sizes that some configs list layer by layer; they are read where all layers have the same."""
+
 _KEY = 60  # characters; no key of a config is longer
 _ALIKE = 0.8  # of a misspelt key and the right one: one or two letters of a word
 _LARGEST = 10**7  # no width, vocabulary or head count comes near
@@ -127,6 +137,9 @@ class Keys:
     def maybe(self, concept: str, least: int = 1) -> int | None:
         """A whole number between `least` and the sane limit of the concept, or None when it is absent."""
         hit = self.find(concept)
+        if hit and concept in _BY_LAYER and isinstance(hit[1], list):
+            same = hit[1][:1] * (self.maybe("depth") or 0)
+            hit = (hit[0], same[0]) if same and hit[1] == same else hit
         return None if hit is None else self.whole(hit[0], hit[1], least, _LIMITS.get(concept, _LARGEST))
 
     def size(self, concept: str, default: int | None = None, least: int = 1) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from rooflinekit.model.types.errors import ArchitectureError, SpecError
 from rooflinekit.model.types.model import (
     Attention,
+    GatedConvolution,
     GatedDeltaNet,
     Indexer,
     LatentAttention,
@@ -27,7 +28,7 @@ _SLIDING = ("full_attention", "sliding_attention")
 
 def mixers(r: Reading) -> tuple[Mixer | None, ...]:
     """What mixes the tokens of each layer, None where nothing does; equal layers are one object."""
-    return _BUILDERS[r.family.mixers](r)
+    return _BUILDERS[r.value(r.family.mixers)](r)
 
 
 def _base_attention(r: Reading) -> Attention:
@@ -48,7 +49,7 @@ def _base_attention(r: Reading) -> Attention:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        v_head_dim=keys.size("v_head_dim", head_dim),
+        v_head_dim=keys.maybe("v_head_dim", least=0) or head_dim,
         qkv_bias=r.is_set(family.qkv_bias),
         o_bias=r.is_set(family.o_bias),
         q_norm={"head": head_dim, "full": heads * head_dim}.get(norm, 0),
@@ -75,11 +76,13 @@ def _windowed(r: Reading, base: Attention, rule: Mapping[str, Any]) -> list[Atte
     A window that reaches as far as the context is off.
     """
     keys, which, context = r.keys, rule["layers"], r.keys.maybe("context")
-    types = keys.choices("layer_types", r.depth, _SLIDING)
+    types, pattern = keys.choices("layer_types", r.depth, _SLIDING), keys.find("pattern")
     stated = any(name in keys.config for name in keys.names["window"])
+    if pattern and isinstance(pattern[1], str) and set(pattern[1]) <= {"L", "G"}:  # EXAONE-4: local, global
+        types = types or [_SLIDING[pattern[1][n % len(pattern[1])] == "L"] for n in range(r.depth)]
     if isinstance(which, int):
-        which = which if types and keys.find("pattern") else keys.size("pattern", which)
-        if not stated:
+        which = which if types and pattern else keys.size("pattern", which)
+        if not stated and not rule.get("optional"):
             keys.size("window")  # absent, not null: refuse
     window = keys.maybe("window", least=0)
     if "default" in rule and not stated:
@@ -98,7 +101,7 @@ def _windowed(r: Reading, base: Attention, rule: Mapping[str, Any]) -> list[Atte
     elif not types:
         slides = [which == "all" or (layer + 1) % which != 0 for layer in range(r.depth)]
     local = replace(base, window=window or None)
-    other = replace(base, rotary=base.rotary and rule.get("rotary", True))
+    other = replace(base, rotary=base.rotary and (not window or rule.get("rotary", True)))
     return [local if slide else other for slide in slides]
 
 
@@ -146,8 +149,49 @@ def _latent(r: Reading) -> tuple[Mixer, ...]:
     return tuple(shared if kind == "shared" else own for kind in types or ["full"] * r.depth)
 
 
-def _delta(r: Reading) -> tuple[Mixer, ...]:
-    """Qwen3-Next and 3.5: gated delta net, with gated softmax attention in every `full_attention_interval`-th layer."""
+def _hybrid(r: Reading) -> tuple[Mixer | None, ...]:
+    """Softmax attention in some layers, a recurrence in the others; by blocks where the config lists those."""
+    recurrence = _RECURRENCES[r.family.recurrence](r)
+    if r.family.attends == "never":
+        return (recurrence,) * r.depth
+    attention = _base_attention(r)
+    if r.blocks:
+        blocks: dict[str, Mixer] = {"mamba": recurrence, "attention": attention}
+        return tuple(blocks.get(block) for block in r.blocks)
+    return tuple(attention if attends else recurrence for attends in _ATTENDS[r.family.attends](r))
+
+
+def _by_type(r: Reading) -> list[bool]:
+    """As `layer_types` says, else (Qwen3-Next) every `full_attention_interval`-th layer."""
+    known = ("linear_attention", "full_attention", "mamba", "attention", "conv")
+    types = r.keys.choices("layer_types", r.depth, known)
+    every = r.keys.size("full_attention_interval", 4 if not types else 1)
+    return [kind in ("full_attention", "attention") for kind in types or ()] or [
+        (layer + 1) % every == 0 for layer in range(r.depth)
+    ]
+
+
+def _by_period(r: Reading) -> list[bool]:
+    """Jamba: layers `attn_layer_offset` modulo `attn_layer_period`."""
+    period, offset = r.keys.size("attn_layer_period", 8), r.keys.size("attn_layer_offset", 4, least=0)
+    return [layer % period == offset for layer in range(r.depth)]
+
+
+def _by_place(r: Reading) -> list[bool]:
+    """Bamba, LFM2: the layers that are listed."""
+    listed = r.places("attn_layer_indices") | r.places("full_attn_idxs")
+    return [layer in listed for layer in range(r.depth)]
+
+
+_ATTENDS: Mapping[str, Callable[[Reading], list[Any]]] = {
+    "types": _by_type,
+    "period": _by_period,
+    "places": lambda r: _by_type(r) if r.keys.has("layer_types") else _by_place(r),
+    "listed": lambda r: r.keys.listed("attn_type_list", r.depth, (0, 1)),  # MiniMax: 1 for softmax attention
+}
+
+
+def _delta(r: Reading) -> GatedDeltaNet:
     keys = r.keys
     linear = GatedDeltaNet(
         key_heads=keys.size("linear_num_key_heads"),
@@ -157,57 +201,62 @@ def _delta(r: Reading) -> tuple[Mixer, ...]:
         conv_width=keys.size("linear_conv_kernel_dim"),
     )
     r.check_multiple(linear.value_heads, "linear value heads", linear.key_heads, "key heads")
+    return linear
+
+
+def _lightning(r: Reading) -> LightningAttention:
     attention = _base_attention(r)
-    types = keys.choices("layer_types", r.depth, ("linear_attention", "full_attention"))
-    every = keys.size("full_attention_interval", 4 if not types else 1)
-    softmax = [kind == "full_attention" for kind in types] if types else [(i + 1) % every == 0 for i in range(r.depth)]
-    return tuple(attention if full else linear for full in softmax)
+    return LightningAttention(attention.heads, attention.head_dim)
 
 
-def _lightning(r: Reading) -> tuple[Mixer, ...]:
-    """MiniMax-01 and M1: `attn_type_list` has 1 for softmax attention, 0 for lightning attention."""
-    attention = _base_attention(r)
-    kinds = r.keys.listed("attn_type_list", r.depth, (0, 1))
-    lightning = LightningAttention(attention.heads, attention.head_dim)
-    return tuple(attention if kind else lightning for kind in kinds)
-
-
-def _jamba(r: Reading) -> tuple[Mixer, ...]:
-    """Jamba: attention in layers `attn_layer_offset` modulo `attn_layer_period`, Mamba elsewhere."""
+def _mamba(r: Reading) -> Mamba:
     keys = r.keys
-    if not keys.flag("mamba_inner_layernorms", True):
-        raise SpecError(f"{keys.at('mamba_inner_layernorms')} = false is not understood")
-    rank = keys.config.get("mamba_dt_rank")
-    if rank == "auto":
-        keys.note("mamba_dt_rank", "a sixteenth of the hidden size, rounded up")
-    mamba = Mamba(
-        inner=keys.size("mamba_expand", 2) * r.hidden,
-        state=keys.size("mamba_d_state", 16),
-        conv_width=keys.size("mamba_d_conv", 4),
-        dt_rank=keys.size("mamba_dt_rank") if rank not in (None, "auto") else -(-r.hidden // 16),
-        conv_bias=keys.flag("mamba_conv_bias", True),
-        proj_bias=keys.flag("mamba_proj_bias", False),
+    rank = keys.find("dt_rank")
+    if rank and rank[1] == "auto":
+        keys.note(rank[0], "a sixteenth of the hidden size, rounded up")
+    sixteenth = -(-r.hidden // 16)
+    return Mamba(
+        inner=keys.maybe("ssm_inner") or keys.size("ssm_expand", 2) * r.hidden,
+        state=keys.size("ssm_state", 16),
+        conv_width=keys.size("ssm_conv", 4),
+        dt_rank=sixteenth if rank and rank[1] == "auto" else keys.size("dt_rank", sixteenth),
+        conv_bias=r.is_set(r.family.conv_bias),
+        proj_bias=r.is_set(r.family.proj_bias),
+        norm=r.is_set(r.family.state_norm),
     )
-    period, offset = keys.size("attn_layer_period", 8), keys.size("attn_layer_offset", 4, least=0)
-    attention = _base_attention(r)
-    return tuple(attention if layer % period == offset else mamba for layer in range(r.depth))
 
 
-def _nemotron(r: Reading) -> tuple[Mixer | None, ...]:
-    """Mamba-2, attention or nothing, block by block."""
+def _mamba2(r: Reading) -> Mamba2:
     keys = r.keys
+    heads, width, stated = keys.size("ssm_heads"), keys.find("ssm_head_dim"), keys.find("ssm_expand")
+    inner = keys.maybe("mamba_d_ssm") or (keys.size("ssm_expand") if stated else 2) * r.hidden
+    if automatic := width is not None and width[1] == "auto":
+        r.check_multiple(inner, "channels", heads, "Mamba heads")
     mamba = Mamba2(
-        heads=keys.size("mamba_num_heads"),
-        head_dim=keys.size("mamba_head_dim"),
-        groups=keys.size("mamba_groups"),
-        state=keys.size("ssm_state_size"),
-        conv_width=keys.size("mamba_conv"),
-        conv_bias=keys.flag("use_conv_bias", True),
-        proj_bias=keys.flag("mamba_proj_bias", False),
+        heads=heads,
+        head_dim=inner // heads if automatic else keys.size("ssm_head_dim"),
+        groups=keys.size("ssm_groups"),
+        state=keys.size("ssm_state"),
+        conv_width=keys.size("ssm_conv"),
+        conv_bias=r.is_set(r.family.conv_bias),
+        proj_bias=r.is_set(r.family.proj_bias),
+        norm=r.is_set(r.family.state_norm),
     )
     r.check_multiple(mamba.heads, "Mamba heads", mamba.groups, "groups")
-    mixers: dict[str, Mixer] = {"mamba": mamba, "attention": _base_attention(r)}
-    return tuple(mixers.get(block) for block in r.blocks)
+    return mamba
+
+
+def _convolution(r: Reading) -> GatedConvolution:
+    return GatedConvolution(r.hidden, r.keys.size("conv_L_cache", 3), r.keys.flag("conv_bias", False))
+
+
+_RECURRENCES: Mapping[str, Callable[[Reading], Mixer]] = {
+    "delta": _delta,
+    "lightning": _lightning,
+    "mamba": _mamba,
+    "mamba2": _mamba2,
+    "convolution": _convolution,
+}
 
 
 def _gemma4(r: Reading) -> tuple[Mixer, ...]:
@@ -247,6 +296,16 @@ def _mimo(r: Reading) -> tuple[Mixer, ...]:
     return tuple(sliding if kind else full for kind in pattern)
 
 
+def _mllama(r: Reading) -> tuple[Mixer, ...]:
+    """Llama-3.2-Vision: layers that attend to an image have norms on queries and keys; costed over the text."""
+    attention, across = _base_attention(r), r.places("cross_attention_layers")
+    crossing = replace(attention, q_norm=attention.head_dim, k_norm=attention.head_dim, rotary=False)
+    r.warnings.append(
+        f"{len(across)} layers attend to an image, whose length is not known: they are costed as attention to the text"
+    )
+    return tuple(crossing if layer in across else attention for layer in range(r.depth))
+
+
 def _nas(r: Reading) -> tuple[Mixer | None, ...]:
     """Nemotron-NAS: each block's `attention` says how many heads share a key, or that there is none."""
     attention = _base_attention(r)
@@ -263,36 +322,28 @@ def _nas(r: Reading) -> tuple[Mixer | None, ...]:
     return tuple(mixers)
 
 
-def nas_blocks(r: Reading, part: str, key: str) -> list[tuple[Keys, Any]]:
+def nas_blocks(r: Reading, part: str, key: str) -> Iterator[tuple[Keys, Any]]:
     """One part of each block with the value that shapes it, None for a no-op; anything else that is on is refused."""
-    return [
-        _nas_block(r, index, block, part, key) for index, block in enumerate(r.keys.listed("block_configs", r.depth))
-    ]
-
-
-def _nas_block(r: Reading, index: int, block: Any, part: str, key: str) -> tuple[Keys, Any]:
-    inner = block.get(part) if isinstance(block, Mapping) else None
-    if not isinstance(inner, Mapping):
-        raise SpecError(f"{r.keys.at(f'block_configs[{index}]')} has no {part}")
-    keys = Keys(inner, r.keys.origin, {}, f"block_configs[{index}].{part}.")
-    for name, value in inner.items():
-        if name not in ("no_op", "n_heads_in_group", "ffn_mult") and not is_off(value):
-            keys.refuse(name, "is not understood", kind=ArchitectureError)
-    if keys.flag("no_op", False):
-        return keys, None
-    if not keys.has(key):
-        raise SpecError(f"{keys.at(key)} is missing")
-    return keys, inner[key]
+    for index, block in enumerate(r.keys.listed("block_configs", r.depth)):
+        inner = block.get(part) if isinstance(block, Mapping) else None
+        if not isinstance(inner, Mapping):
+            raise SpecError(f"{r.keys.at(f'block_configs[{index}]')} has no {part}")
+        keys = Keys(inner, r.keys.origin, {}, f"block_configs[{index}].{part}.")
+        for name, value in inner.items():
+            if name not in ("no_op", "n_heads_in_group", "ffn_mult") and not is_off(value):
+                keys.refuse(name, "is not understood", kind=ArchitectureError)
+        skipped = keys.flag("no_op", False)
+        if not skipped and not keys.has(key):
+            raise SpecError(f"{keys.at(key)} is missing")
+        yield keys, None if skipped else inner[key]
 
 
 _BUILDERS: Mapping[str, Callable[[Reading], tuple[Mixer | None, ...]]] = {
     "softmax": _softmax,
     "latent": _latent,
-    "delta": _delta,
-    "lightning": _lightning,
-    "jamba": _jamba,
-    "nemotron": _nemotron,
+    "hybrid": _hybrid,
     "gemma4": _gemma4,
     "mimo": _mimo,
+    "mllama": _mllama,
     "nas": _nas,
 }

@@ -26,11 +26,12 @@ _MODELOPT = {
     "FP8_PB_WO": Dtype.FP8_BLOCK,
     "NVFP4": Dtype.NVFP4,
     "NVFP4_AWQ": Dtype.NVFP4,
+    "W4A16_NVFP4": Dtype.NVFP4,
     "W4A16_AWQ": Dtype.INT4,
     "W8A8_SQ_PER_CHANNEL": Dtype.INT8,
     "W8A16": Dtype.INT8,
 }
-_MODELOPT_WIDE = ("FP8_PB_WO", "W4A16_AWQ", "W8A16")  # activations stay in 16 bit
+_MODELOPT_WIDE = ("FP8_PB_WO", "W4A16_AWQ", "W4A16_NVFP4", "W8A16")  # activations stay in 16 bit
 _GROUPS = {None: Dtype.INT4, 128: Dtype.INT4, 64: Dtype.INT4_G64, 32: Dtype.INT4_G32}
 _CACHES = (Dtype.FP8, Dtype.INT8, Dtype.INT4, Dtype.NVFP4)
 _SKIP_LISTS = ("modules_to_not_convert", "ignore", "exclude_modules", "llm_int8_skip_modules", "ignored_layers")
@@ -40,27 +41,32 @@ _NUMBERED = r"^(\d+)\.?([^*]*)\*?$"
 _LONGEST, _REPEATS = 300, 6  # characters and repetitions of a pattern, so that none can take for ever
 _NESTED = r"[*+}][^()]*\)[*+{]"
 _UP_DOWN = ("gate_proj", "up_proj", "down_proj")
-_SOFTMAX_IN = (
-    ("self_attn.q_proj", "self_attn.qkv_proj", "self_attention.query_key_value", "attn.c_attn", "mixer.q_proj"),
-    ("self_attn.k_proj", "self_attn.qkv_proj", "self_attention.query_key_value", "attn.c_attn", "mixer.k_proj"),
-    ("self_attn.v_proj", "self_attn.qkv_proj", "self_attention.query_key_value", "attn.c_attn", "mixer.v_proj"),
-)
-_LATENT_IN = (
-    ("self_attn.q_a_proj", "self_attn.q_proj"),
-    ("self_attn.q_b_proj", "self_attn.q_proj"),
-    ("self_attn.kv_a_proj_with_mqa",),
-    ("self_attn.kv_b_proj",),
-)
-_STATE_IN = (("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "mixer.in_proj", "mamba.in_proj"),)
-_SOFTMAX_OUT = (("self_attn.o_proj", "self_attention.dense", "attn.c_proj", "mixer.o_proj"),)
-_STATE_OUT = (("linear_attn.out_proj", "mixer.out_proj", "mamba.out_proj"),)
 _BLOCKS = ("mlp", "feed_forward", "block_sparse_moe", "mixer")
-_FFN = tuple(tuple(f"{block}.{part}" for block in _BLOCKS) for part in _UP_DOWN)
-_EXPERTS = tuple(tuple(f"{block}.experts.0.{part}" for block in _BLOCKS) for part in _UP_DOWN)
-_SHARED = tuple(
-    tuple(f"{block}.{word}.{part}" for block in _BLOCKS for word in ("shared_experts", "shared_expert"))
-    for part in _UP_DOWN
-)
+_FUSED = ("self_attn.qkv_proj", "self_attention.query_key_value", "attn.c_attn")
+_SOFTMAX_OUT = ("self_attn.o_proj", "self_attention.dense", "attn.c_proj", "mixer.o_proj")
+_STATE_IN = ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "mixer.in_proj", "mamba.in_proj", "conv.in_proj")
+_STATE_OUT = ("linear_attn.out_proj", "mixer.out_proj", "mamba.out_proj", "conv.out_proj")
+
+
+def _matrices(*inside: str) -> list[tuple[str, ...]]:
+    """Every name of the three matrices of a feed-forward block, or of one inside it."""
+    return [tuple(f"{block}.{word}{part}" for block in _BLOCKS for word in inside) for part in _UP_DOWN]
+
+
+_MODULES: dict[str, list[tuple[str, ...]]] = {
+    "softmax": [(f"self_attn.{part}_proj", *_FUSED, f"mixer.{part}_proj") for part in "qkv"],
+    "latent": [
+        ("self_attn.q_a_proj", "self_attn.q_proj"),
+        ("self_attn.q_b_proj", "self_attn.q_proj"),
+        ("self_attn.kv_a_proj_with_mqa",),
+        ("self_attn.kv_b_proj",),
+    ],
+    "state": [_STATE_IN],
+    "ffn": _matrices(""),
+    "experts": _matrices("experts.0."),
+    "shared_experts": _matrices("shared_experts.", "shared_expert."),
+}
+"""The linear layers of a block, each with the names that it may go by inside its layer."""
 
 
 class Patterns:
@@ -86,7 +92,16 @@ class Patterns:
                 expressions.append(r".*?" + ".*".join(re.escape(part) for part in inside.split("*")))
             else:
                 self.parts.add(inside.rstrip("."))
-        self.expression = _compiled(expressions, origin)
+        for one in expressions:
+            if len(one) > _LONGEST or len(re.findall(r"[*+{]", one)) > _REPEATS or re.search(_NESTED, one):
+                raise SpecError(
+                    f"{origin}: quantisation pattern {shown(one)} has more than {_LONGEST} characters, more than "
+                    f"{_REPEATS} repetitions, or one inside another"
+                )
+        try:
+            self.expression = re.compile("|".join(f"(?:{one})" for one in expressions)) if expressions else None
+        except (re.error, OverflowError, RecursionError) as error:
+            raise SpecError(f"{origin}: quantisation pattern is no regular expression: {error}") from None
         self._general: dict[str, bool] = {}
 
     def hit(self, module: str, layer: int = 0) -> bool:
@@ -102,21 +117,6 @@ class Patterns:
             matched = self.expression is not None and self.expression.match(full) is not None
             self._general[module] = matched or any(".".join(span) in self.parts for span in spans)
         return self._general[module]
-
-
-def _compiled(expressions: list[str], origin: str) -> re.Pattern[str] | None:
-    if not expressions:
-        return None
-    for one in expressions:
-        if len(one) > _LONGEST or len(re.findall(r"[*+{]", one)) > _REPEATS or re.search(_NESTED, one):
-            raise SpecError(
-                f"{origin}: quantisation pattern {shown(one)} has more than {_LONGEST} characters, more than "
-                f"{_REPEATS} repetitions, or one inside another"
-            )
-    try:
-        return re.compile("|".join(f"(?:{one})" for one in expressions))
-    except (re.error, OverflowError, RecursionError) as error:
-        raise SpecError(f"{origin}: quantisation pattern is no regular expression: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,13 @@ def read_formats(r: Reading, dtype: Dtype, layers: Sequence[Layer], quant_config
     scheme = _METHODS[method](keys, r.warnings)
     if scheme is None:
         return Formats(WeightFormats.uniform(dtype), _cache_format(keys))
-    return Formats(_weight_formats(scheme, layers, dtype, r.warnings), _cache_format(keys), scheme.weight_only)
+    formats = _weight_formats(scheme, layers, dtype, r)
+    if formats is None:
+        raise SpecError(
+            f"{keys.at('quant_method')} = {method} quantises no module of this model: its lists name none of them, or "
+            "all as left out; mend them, or leave the section out to cost the checkpoint as it was before"
+        )
+    return Formats(formats, _cache_format(keys), scheme.weight_only)
 
 
 def _quantization_keys(keys: Keys, quant_config: Mapping[str, Any] | None) -> Keys | None:
@@ -191,20 +197,23 @@ def _skipped(keys: Keys) -> Patterns:
 
 def _cache_format(keys: Keys) -> Dtype | None:
     """The format of the KV cache: `kv_cache_scheme` (bits and type) or `kv_cache_quant_algo` (a name)."""
-    if keys.has("kv_cache_scheme"):
-        scheme = keys.child("kv_cache_scheme")
+    scheme_key, algo_key = "kv_cache_scheme", "kv_cache_quant_algo"
+    if isinstance(keys.config.get(scheme_key), str):  # modelopt writes a name there too
+        algo_key = scheme_key
+    elif keys.has(scheme_key):
+        scheme = keys.child(scheme_key)
         stated = _number_format(scheme, [])
         if stated not in _CACHES and stated.unit not in _CACHES:
             raise DtypeError(
                 f"{scheme.at('num_bits')}: {stated} is no cache format; known: {', '.join(map(str, _CACHES))}"
             )
         return stated.unit
-    algo = keys.word("kv_cache_quant_algo")
+    algo = keys.word(algo_key)
     if not algo:
         return None
     known = {"FP8": Dtype.FP8, "NVFP4": Dtype.NVFP4, "INT8": Dtype.INT8}
     if algo not in known:
-        raise DtypeError(f"{keys.at('kv_cache_quant_algo')} = {shown(algo)} is not known; known: {', '.join(known)}")
+        raise DtypeError(f"{keys.at(algo_key)} = {shown(algo)} is not known; known: {', '.join(known)}")
     return known[algo]
 
 
@@ -255,6 +264,9 @@ def _bitsandbytes(keys: Keys, warnings: list[str]) -> _Scheme:
 
 def _compressed_tensors(keys: Keys, warnings: list[str]) -> _Scheme | None:
     """One or more groups, each with its target modules and bits; a group that names modules comes before all linear."""
+    sparsity, packing = keys.child("sparsity_config").word("sparsity_structure", "0:0"), keys.word("format")
+    if sparsity not in ("", "0:0", "unstructured") or packing == "marlin-24":
+        raise DtypeError(f"{keys.origin}: weights that are {sparsity or '2:4'} sparse ({packing}) are not costed")
     groups: list[tuple[Patterns | None, Dtype]] = []
     wide: dict[bool, list[Dtype]] = {True: [], False: []}  # by whether the activations stay as they are
     section = keys.child("config_groups")
@@ -266,15 +278,21 @@ def _compressed_tensors(keys: Keys, warnings: list[str]) -> _Scheme | None:
             modules = [str(target) for target in listed if "." in str(target) or str(target).startswith("re:")]
             groups.append((Patterns(modules, group.origin) if len(modules) == len(listed) else None, dtype))
             wide[not group.has("input_activations")].append(dtype)
+            if dtype.weight_only and group.has("input_activations"):
+                warnings.append(f"{dtype} weights with quantised activations are costed in 16-bit arithmetic")
     groups.sort(key=lambda group: group[0] is None)
     weight_only = bool(wide[True]) and not wide[False]
-    dequantised = [dtype for dtype in wide[True] if not dtype.weight_only]
-    if dequantised and not weight_only:
-        warnings.append(
-            f"the checkpoint quantises the activations of some groups only: {', '.join(map(str, dequantised))} without "
-            "quantised activations is costed as computing in its own format"
-        )
+    if not weight_only:
+        _warn_of_mixture([dtype for dtype in wide[True] if not dtype.weight_only], warnings)
     return _Scheme(groups, _skipped(keys), lm_head=True, weight_only=weight_only) if groups else None
+
+
+def _warn_of_mixture(dequantised: Iterable[Dtype], warnings: list[str]) -> None:
+    if told := ", ".join(map(str, dict.fromkeys(dequantised))):
+        warnings.append(
+            f"the checkpoint quantises the activations of some groups only: {told} without quantised activations is "
+            "costed as computing in its own format"
+        )
 
 
 def _number_format(keys: Keys, warnings: list[str]) -> Dtype:
@@ -302,13 +320,13 @@ def _modelopt(keys: Keys, warnings: list[str]) -> _Scheme | None:
     if not algo or algo == "NO_QUANT":
         return None
     if algo == "MIXED_PRECISION":
-        return _module_by_module(keys)
+        return _module_by_module(keys, warnings)
     if algo not in _MODELOPT:
         raise DtypeError(f"{keys.at('quant_algo')} = {shown(algo)} is not known; known: {', '.join(_MODELOPT)}")
     return _Scheme([(None, _MODELOPT[algo])], _skipped(keys), lm_head=True, weight_only=algo in _MODELOPT_WIDE)
 
 
-def _module_by_module(keys: Keys) -> _Scheme:
+def _module_by_module(keys: Keys, warnings: list[str]) -> _Scheme:
     by_algo: dict[str, list[str]] = {}
     section = keys.child("quantized_layers")
     for module in section.config:
@@ -316,44 +334,53 @@ def _module_by_module(keys: Keys) -> _Scheme:
     by_algo.pop("", None)
     groups = [(Patterns(modules, keys.origin), _MODELOPT[algo]) for algo, modules in by_algo.items()]
     weight_only = bool(by_algo) and all(algo in _MODELOPT_WIDE for algo in by_algo)
+    if not weight_only:
+        _warn_of_mixture((_MODELOPT[algo] for algo in by_algo if algo in _MODELOPT_WIDE), warnings)
     return _Scheme(groups, _skipped(keys), lm_head=True, weight_only=weight_only)
 
 
-def _weight_formats(scheme: _Scheme, layers: Sequence[Layer], wide: Dtype, warnings: list[str]) -> WeightFormats:
-    """The format of each kind of module; a kind whose layers differ takes that of most, with a warning."""
+def _weight_formats(scheme: _Scheme, layers: Sequence[Layer], wide: Dtype, r: Reading) -> WeightFormats | None:
+    """The format of each kind of module, None if none is quantised; a kind whose layers differ takes that of most."""
     votes: dict[str, Counter[Dtype]] = {}
     for number, layer in enumerate(layers):
-        for kind, spellings in _modules(layer):
+        for kind, spellings in _modules(layer, r.family.modules):
             untouched = scheme.experts_only and kind != "experts"
-            dtype = None if untouched else scheme.format_of(spellings, number)
+            dtype = None if untouched else scheme.format_of(spellings, number // (len(layers) // r.stated_depth))
             votes.setdefault(kind, Counter())[dtype or wide] += 1
     chosen = {kind: counter.most_common(1)[0][0] for kind, counter in votes.items()}
     for kind, counter in votes.items():
         if len(counter) > 1:
             told = ", ".join(f"{count} {dtype}" for dtype, count in counter.most_common())
-            warnings.append(f"the checkpoint mixes formats in {kind} ({told} modules): all are taken as {chosen[kind]}")
+            r.warnings.append(
+                f"the checkpoint mixes formats in {kind} ({told} modules): all are taken as {chosen[kind]}"
+            )
     head = scheme.format_of(("lm_head",)) if scheme.lm_head else None
+    if head is None and all(counter.keys() <= {wide} for counter in votes.values()):
+        return None
+    heaviest = "experts" if "experts" in votes else "ffn"
+    if chosen.get(heaviest) is wide:
+        r.warnings.append(f"the checkpoint leaves its {heaviest}, most of its weights, in {wide}")
     formats = replace(WeightFormats.uniform(wide), lm_head=head or wide)
     output = chosen.pop("attention_output", wide)
     formats = replace(formats, **chosen)
     return replace(formats, attention_output=output) if output != formats.attention else formats
 
 
-def _modules(layer: Layer) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The linear layers of a block: the kind of each, and the names it may go by."""
+def _modules(layer: Layer, own: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The linear layers of a block: the kind of each, and the names it may go by; `own`: where the class keeps some."""
     mixer, ffn = layer.mixer, layer.ffn
     if mixer is not None:
-        softmax = mixer.kind in ("mha", "gqa", "mqa", "lightning")
-        inputs = _LATENT_IN if isinstance(mixer, LatentAttention) else _SOFTMAX_IN if softmax else _STATE_IN
-        yield from (("attention", names) for names in inputs)
-        outputs = _SOFTMAX_OUT if softmax or isinstance(mixer, LatentAttention) else _STATE_OUT
-        yield from (("attention_output", names) for names in outputs)
-    if isinstance(ffn, DenseFFN):
-        yield from (("ffn", names) for names in _FFN)
+        latent = isinstance(mixer, LatentAttention)
+        softmax = latent or mixer.kind in ("mha", "gqa", "mqa", "lightning")
+        names = _MODULES["latent" if latent else "softmax" if softmax else "state"]
+        yield from (("attention", spellings) for spellings in names)
+        yield "attention_output", _SOFTMAX_OUT if softmax else _STATE_OUT
+    kinds = ["ffn"] if isinstance(ffn, DenseFFN) else []
     if isinstance(ffn, MixtureOfExperts):
-        yield from (("experts", names) for names in _EXPERTS)
-        if ffn.shared_width:
-            yield from (("shared_experts", names) for names in _SHARED)
+        kinds = ["experts", "shared_experts"] if ffn.shared_width else ["experts"]
+    for kind in kinds:
+        parts = [(f"{own[kind]}.{part}",) for part in _UP_DOWN] if kind in own else _MODULES[kind]
+        yield from ((kind, spellings) for spellings in (parts if ffn is not None and ffn.gated else parts[1:]))
 
 
 _METHODS: dict[str, Callable[[Keys, list[str]], _Scheme | None]] = {

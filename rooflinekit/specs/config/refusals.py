@@ -40,11 +40,11 @@ _USUAL = frozenset(name for names in NAMES.values() for name in names)
 
 
 @cache
-def lists() -> tuple[dict[str, str], frozenset[str]]:
-    """The kind of network of each `model_type` that is no decoder, and the keys that cost nothing (refusals.yaml)."""
+def lists() -> tuple[dict[str, str], frozenset[str], dict[str, str]]:
+    """What refusals.yaml lists: the kind of network of a `model_type`, harmless keys, decoders that are not costed."""
     read = read_yaml(Path(__file__).with_name("refusals.yaml"))
     kinds = {name: kind for kind, names in read["kinds"].items() for name in names.split()}
-    return kinds, frozenset(read["harmless"].split())
+    return kinds, frozenset(read["harmless"].split()), read["uncosted"]
 
 
 def refuse_other_networks(config: Mapping[str, Any], origin: str, *, whole: bool) -> None:
@@ -85,6 +85,8 @@ def unidentified(config: Mapping[str, Any], origin: str, known: Iterable[str]) -
         why = "looks like a native inference config" if native else "has neither model_type nor architectures"
         return ArchitectureError(f"{origin}: not a Hugging Face config: it {why}; keys seen: {seen}")
     what = model_type if model_type is not None else architectures
+    if isinstance(what, str) and what in lists()[2]:
+        return ArchitectureError(f"{origin}: {what} is a decoder that is not costed: {lists()[2][what]}")
     near = nearest(what, known) if isinstance(what, str) and len(what) <= 60 else []
     hint = f"; nearest known model_type: {', '.join(near)}" if near else ""
     structural = [key for key, value in config.items() if key not in _USUAL and _structural(key, value)]

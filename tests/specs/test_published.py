@@ -1,0 +1,278 @@
+"""Published config.json files of classes, keys and formats that a reader once refused or misread (published.json).
+
+Totals are those of the class of transformers on its meta device; bytes of the cache are by hand, in 16 bit unless the
+checkpoint says otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from oracle import kv_elements_per_token, parameters
+
+from rooflinekit.model.memory.cache import layer_cache
+from rooflinekit.model.parameter_count import count_parameters
+from rooflinekit.model.types.errors import ArchitectureError, InputError, SpecError
+from rooflinekit.specs import spec_dir
+from rooflinekit.specs.config import class_names, model_from_config
+from rooflinekit.specs.config.family import family_of
+from rooflinekit.specs.config.refusals import lists
+from rooflinekit.specs.files import read_yaml
+
+PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
+WIDE = {"attention": "bf16", "lm_head": "bf16"}
+#: Weights of the text decoder, elements of the cache a token (in all layers), bytes of the state a sequence (fp32, and
+#: the last inputs of convolutions in 16 bit), formats.
+EXPECTED = {
+    "Qwen/Qwen3-Coder-480B-A35B-Instruct": (480_154_875_392, 62 * 2 * 8 * 128, 0, WIDE),
+    "MiniMaxAI/MiniMax-M2.7": (
+        228_689_764_864,
+        62 * 2 * 8 * 128,
+        0,
+        {"attention": "fp8_block", "experts": "fp8_block", "lm_head": "bf16", "kv": None},
+    ),
+    "Qwen/Qwen3-32B-FP8-Static-PerTensor": (
+        32_762_123_264,
+        64 * 2 * 8 * 128,
+        0,
+        {"attention": "fp8", "ffn": "fp8", "lm_head": "bf16", "kv": "fp8"},
+    ),
+    "nvidia/GLM-5.2-NVFP4": (
+        743_377_019_904,
+        78 * (512 + 64) + 21 * 128,
+        0,
+        {"attention": "bf16", "experts": "nvfp4", "shared_experts": "bf16", "kv": "fp8"},
+    ),
+    "nvidia/Gemma-4-26B-A4B-NVFP4": (
+        25_233_141_760,
+        25 * 2 * 8 * 256 + 5 * 2 * 2 * 512,
+        0,
+        {"attention": "bf16", "experts": "nvfp4", "shared_experts": "bf16", "kv": "fp8"},
+    ),
+    "nvidia/Qwen3.6-27B-NVFP4": (
+        26_895_998_464,
+        16 * 2 * 4 * 256,
+        48 * (48 * 128 * 128 * 4 + (2 * 16 * 128 + 48 * 128) * 3 * 2),
+        {"attention": "fp8", "ffn": "nvfp4", "lm_head": "nvfp4", "kv": "fp8"},
+    ),
+    "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4": (
+        31_577_940_288,
+        6 * 2 * 2 * 128,
+        23 * (64 * 64 * 128 * 4 + (64 * 64 + 2 * 8 * 128) * 3 * 2),
+        {"attention": "fp8", "experts": "nvfp4", "shared_experts": "nvfp4", "lm_head": "nvfp4", "kv": "fp8"},
+    ),
+    "LGAI-EXAONE/EXAONE-4.0-32B": (32_003_216_384, 64 * 2 * 8 * 128, 0, WIDE),
+    # less 8 embedding rows of image tokens and 2 gates a crossing layer, which belong to the image
+    "meta-llama/Llama-3.2-90B-Vision-Instruct": (87_666_865_192 - 8 * 8192 - 2 * 20, 100 * 2 * 8 * 128, 0, WIDE),
+    "ibm-granite/granite-4.0-h-tiny": (
+        6_939_037_248,
+        4 * 2 * 4 * 128,
+        36 * (48 * 64 * 128 * 4 + (48 * 64 + 2 * 128) * 3 * 2),
+        WIDE,
+    ),
+    "ibm-granite/granite-4.0-h-1b": (
+        1_461_538_368,
+        4 * 2 * 4 * 128,
+        36 * (48 * 64 * 128 * 4 + (48 * 64 + 2 * 128) * 3 * 2),
+        WIDE,
+    ),
+    "LiquidAI/LFM2-2.6B": (2_569_272_320, 8 * 2 * 8 * 64, 22 * 2048 * 2 * 2, WIDE),
+    "tiiuae/Falcon-H1-7B-Instruct": (
+        7_585_513_568,
+        44 * 2 * 2 * 128,
+        44 * (24 * 128 * 256 * 4 + (24 * 128 + 2 * 256) * 3 * 2),
+        WIDE,
+    ),
+    "mistralai/Mamba-Codestral-7B-v0.1": (
+        7_285_403_648,
+        0,
+        64 * (128 * 64 * 128 * 4 + (128 * 64 + 2 * 8 * 128) * 3 * 2),
+        WIDE,
+    ),
+    "tiiuae/falcon-mamba-7b": (7_272_665_088, 0, 64 * (8192 * 16 * 4 + 8192 * 3 * 2), WIDE),
+    "tencent/Hunyuan-7B-Instruct": (7_504_568_320, 32 * 2 * 8 * 128, 0, WIDE),
+}
+
+
+def load(name, **changes):
+    entry = PUBLISHED[name]
+    config = {**entry["config"], **changes}
+    return model_from_config(config, name=name, origin="config.json", quant_config=entry.get("companion"))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_published_config_has_its_weights_cache_and_formats(name):
+    total, kv, state, formats = EXPECTED[name]
+    model = load(name).value
+    assert count_parameters(model).total == parameters(model) == total
+    assert kv_elements_per_token(model) == kv
+    caches = [layer_cache(layer.mixer) for layer in model.layers]
+    assert sum(cache.elements for cache in caches) == kv - 128 * 21 * name.startswith("nvidia/GLM-5.2")  # index keys
+    assert sum(cache.state_bytes for cache in caches) == state
+    for kind, dtype in formats.items():
+        read = model.kv_dtype if kind == "kv" else getattr(model.formats, kind)
+        assert (read and read.value) == dtype, kind
+
+
+def test_command_r7b_states_its_blocks_by_name():
+    """Sizes as the checkpoint prints its modules; the names of its blocks as exllamav3 reads them."""
+    config = {
+        "model_type": "cohere2", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 14336, "vocab_size": 256000,
+        "max_position_embeddings": 8192, "sliding_window": 4096, "layer_switch": 4, "rotary_pct": 1.0,
+        "order_of_interleaved_layers": "local_attn_first", "position_embedding_type": "rope_gptj",
+        "use_parallel_block": True, "use_gated_activation": True, "use_embedding_sharing": True,
+        "use_parallel_embedding": False, "use_qk_norm": False, "logit_scale": 0.25, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    model = model_from_config(config, name="r7b", origin="config.json").value
+    layer = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 4096
+    assert count_parameters(model).total == 256_000 * 4096 + 32 * layer + 4096
+    assert [layer.mixer.window for layer in model.layers[:4]] == [4096, 4096, 4096, None]
+    assert [layer.mixer.rotary for layer in model.layers[:4]] == [True, True, True, False]
+    with pytest.raises(ArchitectureError, match="order_of_interleaved_layers = 'global_attn_first' is not understood"):
+        model_from_config(
+            config | {"order_of_interleaved_layers": "global_attn_first"}, name="r7b", origin="config.json"
+        )
+
+
+#: Text parts that leave out whatever their class has as its default, and their weights.
+NESTED = {
+    "llama": (
+        {"vocab_size": 32064, "max_position_embeddings": 4096, "torch_dtype": "float16"},
+        6_738_939_904,
+    ),  # LLaVA-1.5
+    "mistral": ({}, 7_241_732_096),
+    "qwen2": (
+        {"vocab_size": 156032},
+        32 * (4 * 4096**2 + 3 * 4096 + 3 * 4096 * 22016 + 2 * 4096) + (2 * 156032 + 1) * 4096,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_the_text_part_of_a_multimodal_config_may_leave_out_the_sizes_of_its_class(kind):
+    stated, total = NESTED[kind]
+    text = {"model_type": kind, "architectures": None, **stated}
+    loaded = model_from_config({"model_type": "llava", "text_config": text}, name="m", origin="config.json")
+    assert count_parameters(loaded.value).total == total
+    assert any("hidden_size is absent: the class default of 4096 is taken" in line for line in loaded.warnings)
+    with pytest.raises(SpecError, match=r"hidden_size .* is missing"):
+        model_from_config(text, name="m", origin="config.json")
+
+
+def bases():
+    """A config of each class that has one: published, of the library, or of the classes' own tests."""
+    found = {}
+    for entry in PUBLISHED.values():
+        config = entry["config"].get("text_config") or entry["config"]
+        found.setdefault(config["model_type"], config)
+    for path in sorted(spec_dir("model").glob("*.yaml")):
+        config = read_yaml(path)["config"]
+        found.setdefault(config["model_type"], config)
+    return found
+
+
+def ignored():
+    found = bases()
+    return [(kind, key) for kind in class_names() if kind in found for key in family_of(kind).ignored]
+
+
+@pytest.mark.parametrize(("kind", "key"), ignored())
+def test_a_key_that_its_class_ignores_changes_nothing_and_stops_other_classes(kind, key):
+    config = json.loads(json.dumps(bases()[kind]))
+    outer, _, inner = key.rpartition(".")
+    section = config.setdefault(outer, {}) if outer else config
+    section.pop(inner, None)
+    without = model_from_config(config, name="m", origin="config.json").value
+    section[inner] = 3
+    assert model_from_config(config, name="m", origin="config.json").value == without
+    other = {
+        "model_type": "gptj", "n_embd": 64, "n_layer": 1, "n_head": 2, "vocab_size": 9, "n_positions": 9, inner: [3, 4],
+    }  # fmt: skip
+    if inner not in lists()[1]:
+        with pytest.raises(InputError, match=inner):
+            model_from_config(other, name="m", origin="config.json")
+
+
+LLAMA = bases()["llama"]
+
+
+def compressed(weights, ignore=("lm_head",), **more):
+    group = {"targets": ["Linear"], "weights": weights, **more.pop("group", {})}
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, "ignore": list(ignore), **more}
+
+
+FP8 = {"num_bits": 8, "type": "float", "strategy": "channel"}
+
+
+@pytest.mark.parametrize(("section", "said"), [
+    (compressed(FP8, ignore=["re:.*self_attn.*", "re:.*mlp.*", "lm_head"]), "quantises no module of this model"),
+    ({"quant_method": "mxfp4"}, "quantises no module of this model"),
+    (compressed(FP8, sparsity_config={"sparsity_structure": "2:4", "format": "sparse-24-bitmask"}), "2:4 sparse"),
+    (compressed({"num_bits": 4, "type": "int", "group_size": 128}, format="marlin-24"), "marlin-24"),
+    ({"quant_method": "bitnet"}, "quant_method = 'bitnet' is not known"),
+])  # fmt: skip
+def test_a_quantisation_in_vain_or_of_a_kind_that_is_not_costed_is_refused(section, said):
+    with pytest.raises(InputError, match=said):
+        model_from_config(LLAMA | {"quantization_config": section}, name="m", origin="config.json")
+
+
+def test_a_checkpoint_that_leaves_its_heaviest_weights_wide_is_told():
+    section = compressed(FP8, ignore=["re:.*mlp.*", "lm_head"])
+    loaded = model_from_config(LLAMA | {"quantization_config": section}, name="m", origin="config.json")
+    assert "the checkpoint leaves its ffn, most of its weights, in bf16" in loaded.warnings
+
+
+def test_four_bits_with_quantised_activations_are_told():
+    section = compressed({"num_bits": 4, "type": "int", "group_size": 128}, group={"input_activations": FP8})
+    loaded = model_from_config(LLAMA | {"quantization_config": section}, name="m", origin="config.json")
+    assert "int4 weights with quantised activations are costed in 16-bit arithmetic" in loaded.warnings
+
+
+def test_grok_2_has_a_dense_block_beside_its_experts():
+    """The reduced config of the checkpoint's class in sgl-jax (test_grok.py): its `model_type` is a vision model's."""
+    config = {
+        "architectures": ["Grok1ForCausalLM"], "embedding_multiplier_scale": 90.5, "output_multiplier_scale": 0.5,
+        "vocab_size": 131072, "hidden_size": 8192, "intermediate_size": 1024, "moe_intermediate_size": 2048,
+        "max_position_embeddings": 131072, "num_experts_per_tok": 2, "num_local_experts": 8, "residual_moe": True,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "num_hidden_layers": 2, "head_dim": 128,
+        "attn_temperature_len": 1024, "sliding_window_size": -1, "global_attn_every_n": 1, "model_type": "git",
+        "torch_dtype": "bfloat16", "rope_type": "original", "original_max_position_embeddings": 8192,
+        "scaling_factor": 16.0, "extrapolation_factor": 1.0, "attn_factor": 1.0, "beta_fast": 8, "beta_slow": 1,
+    }  # fmt: skip
+    attention = 2 * 8192 * 64 * 128 + 2 * 8192 * 8 * 128
+    blocks = 8 * 3 * 8192 * 2048 + 8192 * 8 + 3 * 8192 * 1024
+    model = model_from_config(config, name="grok-2", origin="config.json").value
+    assert count_parameters(model).total == 2 * 131072 * 8192 + 2 * (attention + blocks + 4 * 8192) + 8192
+    with pytest.raises(ArchitectureError, match=r"global_attn_every_n = 2 is not understood; known: 1"):
+        model_from_config(config | {"global_attn_every_n": 2}, name="grok-2", origin="config.json")
+
+
+def test_arctic_has_a_dense_block_as_wide_as_the_stream():
+    """Keys as ArcticConfig names them."""
+    config = {
+        "model_type": "arctic", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 1000, "num_local_experts": 4,
+        "num_experts_per_tok": 2, "moe_layer_frequency": 1, "parallel_attn_mlp_res": True, "use_residual": True,
+        "moe_eval_capacity_factor": 1, "moe_min_capacity": 0, "moe_token_dropping": False,
+    }  # fmt: skip
+    attention = 2 * 256 * 256 + 2 * 256 * 2 * 32
+    blocks = 4 * 3 * 256 * 128 + 256 * 4 + 3 * 256 * 256
+    model = model_from_config(config, name="arctic", origin="config.json").value
+    assert count_parameters(model).total == 2 * 1000 * 256 + 2 * (attention + blocks + 3 * 256) + 256
+
+
+@pytest.mark.parametrize(("kind", "said"), [
+    ("gemma3n", "alternates streams"), ("zamba2", "serve many layers"), ("rwkv7", "time mixing"),
+    ("t5", "an encoder-decoder"), ("whisper", "a speech model"),
+])  # fmt: skip
+def test_a_decoder_that_is_not_costed_is_refused_with_its_reason(kind, said):
+    with pytest.raises(ArchitectureError, match=said):
+        model_from_config({"model_type": kind, "hidden_size": 64}, name="m", origin="config.json")
+
+
+def test_every_published_config_is_expected_and_says_where_it_was_read():
+    assert PUBLISHED.keys() == EXPECTED.keys()
+    assert all(entry["read"] for entry in PUBLISHED.values())
