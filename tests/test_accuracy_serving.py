@@ -272,3 +272,13 @@ def test_the_readme_says_what_the_report_measured():
         own = errors[(errors["kind"] == kind) & (errors["tier"] == tier)]
         ways = own[["model_out", "source_out", "bound", "textbook", "derated"]].median()
         assert cells == [f"{own['n'].sum():,}", *(f"{100 * way:.1f} %" for way in ways)]
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_a_mark_behind_each_row_shifts_no_column(tmp_path, mark):
+    """As some spreadsheets write them: rows that end in the mark, whose header does not."""
+    plain = write(tmp_path / "plain.csv", [STATIC | {"metric": "tpot_ms", "value": 9.0}])
+    header, row = plain.read_text().splitlines()
+    other = tmp_path / "other.csv"
+    other.write_text(f"{header}\n{row},\n".replace(",", mark))
+    assert predicted(other).tolist() == predicted(plain).tolist()

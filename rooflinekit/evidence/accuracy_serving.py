@@ -27,7 +27,7 @@ from rooflinekit.model.types.errors import RooflinekitError, SpecError, UnknownN
 from rooflinekit.model.types.numeric import Array, Numeric
 from rooflinekit.model.types.time import Time
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.specs.clients import Client, Conditions, client_of
+from rooflinekit.specs.clients import USUAL, Client, Conditions, client_of
 from rooflinekit.specs.engines import engine_names, engine_version_of
 
 __all__ = [
@@ -303,7 +303,7 @@ def _loaded(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
 
 def _saturated(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
     """An offline queue is a closed loop with more users than fit."""
-    return _closed_loop(group, rows, np.full(len(rows), _QUEUE), Client(requests=math.inf))
+    return _closed_loop(group, rows, np.full(len(rows), _QUEUE), replace(USUAL, requests=math.inf))
 
 
 def _closed_loop(group: ServedGroup, rows: NDArray[np.intp], users: Array, client: Client) -> Ends:

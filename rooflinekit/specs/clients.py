@@ -11,7 +11,7 @@ from typing import Any
 
 from rooflinekit.specs.section import Cites, Count, Layout, Section
 
-__all__ = ["Client", "Conditions", "Server", "client_of", "read_clients"]
+__all__ = ["USUAL", "Client", "Conditions", "Server", "client_of", "read_clients"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Conditions:
     users_from: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Server:
     """What a server was told besides its deployment.
 
@@ -36,42 +36,6 @@ class Server:
     requests; batch_wait: decode steps for which prompts are held back, so that several are computed together.
     """
 
-    when: Conditions = Conditions()
-    kv: str = ""
-    receive_interval: float = 1.0
-    batch_wait: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """How a load generator works; as it stands, what is assumed of a source that does not say.
-
-    source_key: how the source's name begins; mean_length: over the nominal one; cv: variation of the lengths; requests:
-    that each user sends, all users at once at first. The usual benchmark sends 10 of equal length; a variation of 5 %
-    is how far apart their ends are taken to drift.
-    """
-
-    source_key: str = ""
-    mean_length: float = 1.0
-    cv: float = 0.05
-    requests: float = 10.0
-    servers: tuple[Server, ...] = ()
-
-    @classmethod
-    def even(
-        cls, source_key: str, lengths: tuple[float, float], requests: float, servers: tuple[Server, ...]
-    ) -> Client:
-        """A client that draws lengths evenly between two shares of the nominal one.
-
-        >>> client = Client.even("infx", (0.8, 1.0), 10, ())
-        >>> client.mean_length, round(client.cv, 3)
-        (0.9, 0.064)
-        """
-        mean = sum(lengths) / 2.0
-        return cls(source_key, mean, (lengths[1] - lengths[0]) / math.sqrt(12.0) / mean, requests, servers)
-
-
-class _Server(Layout):
     when: Conditions
     source: Cites
     kv: str = ""
@@ -79,26 +43,55 @@ class _Server(Layout):
     batch_wait: Count = 0
 
 
-class _Client(Layout):
+@dataclass(frozen=True)
+class Client:
+    """How a load generator works.
+
+    source_key: how the source's name begins; lengths: the shares of the nominal one between which lengths are drawn
+    evenly; requests: that each user sends, all users at once at first.
+    """
+
     source_key: str
-    lengths: Any
-    requests: Count
+    lengths: tuple[float, ...]
+    requests: float | Count
     source: Cites
-    servers: tuple[_Server, ...] = ()
+    servers: tuple[Server, ...] = ()
+
+    @property
+    def mean_length(self) -> float:
+        """The mean length over the nominal one.
+
+        >>> Client("infx", (0.8, 1.0), 10, ()).mean_length
+        0.9
+        """
+        return sum(self.lengths) / 2.0
+
+    @property
+    def cv(self) -> float:
+        """The variation of the lengths: that of an even draw.
+
+        >>> round(Client("infx", (0.8, 1.0), 10, ()).cv, 3)
+        0.064
+        """
+        return (self.lengths[1] - self.lengths[0]) / math.sqrt(12.0) / self.mean_length
+
+
+USUAL = Client("", (1.0 - 0.05 * math.sqrt(3.0), 1.0 + 0.05 * math.sqrt(3.0)), 10, ())
+"""What is assumed of a source that does not say: lengths that vary by 5 %, as far as their ends are taken to drift."""
 
 
 class _File(Layout):
     sources: Mapping[str, Any]
-    clients: tuple[_Client, ...]
+    clients: tuple[Client, ...]
 
 
 def client_of(source_key: str) -> Client:
     """The client of a source; the usual one where nothing is known of it.
 
     >>> client_of("infx870").requests, client_of("a-blog").servers
-    (10.0, ())
+    (10, ())
     """
-    return next((client for client in _shipped() if source_key.startswith(client.source_key)), Client())
+    return next((client for client in _shipped() if source_key.startswith(client.source_key)), USUAL)
 
 
 @lru_cache(maxsize=1)
@@ -114,14 +107,8 @@ def read_clients(path: Path) -> tuple[Client, ...]:
     Raises SpecError for anything that is unknown, missing or not cited.
     """
     root = Section.open(path)
-    file = root.read(_File)
-    return tuple(map(_client, file.clients, root.entries("clients")))
-
-
-def _client(client: _Client, section: Section) -> Client:
-    given = client.lengths
-    numbers = isinstance(given, list) and len(given) == 2 and all(isinstance(share, (int, float)) for share in given)
-    if not numbers or not 0 < given[0] <= given[1]:
-        section.refuse("lengths", f"value {given!r} is not a pair of shares such as [0.8, 1.0]")
-    servers = tuple(Server(s.when, s.kv, float(s.receive_interval), float(s.batch_wait)) for s in client.servers)
-    return Client.even(client.source_key, (float(given[0]), float(given[1])), float(client.requests), servers)
+    clients = root.read(_File).clients
+    for client, section in zip(clients, root.entries("clients"), strict=True):
+        if len(client.lengths) != 2 or not 0 < client.lengths[0] <= client.lengths[1]:
+            section.refuse("lengths", f"value {[*client.lengths]} is not a pair of shares such as [0.8, 1.0]")
+    return clients

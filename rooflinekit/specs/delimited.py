@@ -1,12 +1,19 @@
-"""What stands between the cells of a text table, and which columns it has."""
+"""Text tables as spreadsheets write them: commas, semicolons or tabs, perhaps another one behind each row."""
 
 from __future__ import annotations
 
 import csv
+import io
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
 
 from rooflinekit.model.types.errors import InputError
 
-__all__ = ["check_columns", "delimiter_of"]
+__all__ = ["cells_checked", "check_columns", "delimiter_of", "read_delimited"]
 
 
 def delimiter_of(header: str) -> str:
@@ -27,3 +34,34 @@ def check_columns(name: str, header: str) -> None:
     twice = next((each for each in names if names.count(each) > 1), None)
     if twice is not None:
         raise InputError(f"{name}: has the column {twice!r} twice; name each once")
+
+
+def read_delimited(name: str, **how: Any) -> Any:
+    """What pandas reads of a file, or of standard input for "-": a table, or parts of it with `chunksize`.
+
+    An empty cell behind the last mark of a row is none. Raises InputError for a column that is there twice and for any
+    other cell beyond the header, and what pandas raises.
+    """
+    import pandas as pd  # noqa: PLC0415 - takes a while
+
+    source: Any = name
+    with nullcontext(sys.stdin) if name == "-" else Path(name).open(encoding="utf-8-sig", errors="replace") as file:
+        header = file.readline()
+        if name == "-":
+            source = io.StringIO(header + file.read())
+    check_columns(name, header)
+    with cells_checked(name):
+        return pd.read_csv(source, sep=delimiter_of(header), index_col=False, **how)
+
+
+@contextmanager
+def cells_checked(name: str) -> Iterator[None]:
+    """While rows are read: raises InputError for one that has more cells than the header."""
+    import pandas as pd  # noqa: PLC0415 - takes a while
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            yield
+    except pd.errors.ParserWarning:
+        raise InputError(f"{name}: a row has more cells than the header") from None

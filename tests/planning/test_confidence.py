@@ -16,7 +16,7 @@ from rooflinekit.decision.economics.price import quotes_of
 from rooflinekit.decision.planning import confirm
 from rooflinekit.decision.planning.confirm import play
 from rooflinekit.decision.planning.demand import read_demand
-from rooflinekit.decision.planning.fleet import Option, Part, ability, lay_out
+from rooflinekit.decision.planning.fleet import Option, Part, PrefillPool, ability, lay_out
 from rooflinekit.decision.planning.objective import Felt, Objective, chance, missed, parse_objectives
 from rooflinekit.decision.planning.plan import read_question
 from rooflinekit.model.traffic.percentiles import Spread
@@ -91,6 +91,14 @@ def test_the_probability_is_that_of_the_interval() -> None:
     assert chance(Felt({"tpot": 0.04}, Spread(float, float, float)).stretched, Objective("tpot", None, 1.0)) is None
     assert missed(plain.stretched, [Objective("tpot", None, 0.045)], 1.0)
     assert not missed(plain.stretched, [Objective("tpot", None, 0.050)], 1.645)
+
+
+def test_a_queue_without_an_objective_of_its_own_is_stable_too_where_steps_take_longer() -> None:
+    demand = read_demand({"rate": 20.0, "isl": 1000, "osl": 150})
+    pool = PrefillPool.of(lay_out(MODEL, "h100-sxm", {"tp": 1, "engine": "vllm"}, demand, None), demand)
+    expected, sure = (ability(pool, demand, parse_objectives("p95 tpot<60ms"), z) for z in (0.0, 1.28))
+    assert (expected.binds, sure.binds) == (("knee",), ("knee",))
+    assert sure.load == pytest.approx(expected.load / pool.feel(demand, 1.0).factor("ttft", 1.28), rel=1e-3)
 
 
 def test_more_confidence_never_takes_fewer_and_is_kept() -> None:

@@ -99,7 +99,7 @@ def test_a_file_of_ones_own(tmp_path):
         ("requests: 4", "request: 4", "nearest: requests"),
         ("requests: 4", "requests: 0", "not a whole number above 0"),
         ("[0.5, 1.5]", "[1.5, 0.5]", "not a pair of shares"),
-        ("[0.5, 1.5]", "[a, b]", "not a pair of shares"),
+        ("[0.5, 1.5]", "[a, b]", "'a' is not a number"),
         ("{engine: vllm}", "{engines: vllm}", "nearest: engine"),
         ("kv: fp8, source: [scripts]", "kv: fp8, source: [nobody]", "'nobody' is not under `sources`"),
         ("clients:\n  - ", "clients:\n  a: ", "not"),

@@ -15,6 +15,7 @@ from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import ArchitectureError, DtypeError, InputError, SpecError
 from rooflinekit.model.types.model import Attention, DenseFFN, GatedDeltaNet, LatentAttention, Mamba2, MixtureOfExperts
+from rooflinekit.specs import spec_dir
 from rooflinekit.specs.config import class_names, model_from_config, refusals
 from rooflinekit.specs.files import read_yaml
 
@@ -367,15 +368,31 @@ def test_nan_is_no_size_under_one_name_or_two():
     assert "n_embd = nan contradicts hidden_size = 256" in refused(LLAMA, n_embd=nan)
 
 
-@pytest.mark.parametrize("name", [
-    "MistralModel", "LlamaModel", "Qwen3Model", "Qwen2Model", "NVEmbedModel", "LlamaBidirectionalModel",
-])  # fmt: skip
-def test_a_trunk_without_a_head_is_refused_by_name(name):
-    assert f"{name} has no LM head" in refused(LLAMA, ArchitectureError, architectures=[name])
+@pytest.mark.parametrize("name", ["MistralModel", "LlamaModel", "Qwen3Model", "Qwen2Model"])
+def test_a_trunk_without_a_head_embeds_text_and_says_so(name):
+    loaded, whole = load(LLAMA, architectures=[name]), parameters(model(LLAMA))
+    assert loaded.value.outputs == 0
+    assert count_parameters(loaded.value).total == whole - 256 * 1000
+    assert any(f"{name} embeds text and generates none" in line for line in loaded.warnings)
+
+
+def test_e5_mistral_has_the_weights_of_mistral_without_its_head():
+    """The decoder of Mistral-7B, whose published total is 7,241,732,096, less a table of 32,000 x 4,096."""
+    mistral = read_yaml(spec_dir("model") / "mistral-7b.yaml")["config"]
+    e5 = model(mistral, architectures=["MistralModel"])
+    assert count_parameters(e5).total == 7_241_732_096 - 32_000 * 4096 == 7_110_660_096
+
+
+def test_a_classifier_has_a_score_for_each_label():
+    name = "LlamaForSequenceClassification"
+    loaded = load(LLAMA, architectures=[name], id2label={"0": "good", "1": "bad", "2": "neither"})
+    assert count_parameters(loaded.value).total == parameters(model(LLAMA)) - 256 * 1000 + 3 * 256
+    assert any(f"{name} scores text and generates none" in line for line in loaded.warnings)
+    assert model(LLAMA, architectures=[name]).outputs == 2, "the class default"
 
 
 @pytest.mark.parametrize("name", [
-    "LlamaForSequenceClassification", "Qwen3ForTokenClassification", "Qwen2ForRewardModel", "LlamaRewardModel",
+    "NVEmbedModel", "LlamaBidirectionalModel", "Qwen3ForTokenClassification", "Qwen2ForRewardModel", "LlamaRewardModel",
     "LlamaForRewardModelWithGating", "MistralForQuestionAnswering", "Qwen2ForProcessRewardModel",
 ])  # fmt: skip
 def test_a_trunk_with_another_head_is_refused_by_name(name):
@@ -393,7 +410,8 @@ def test_the_text_part_of_a_multimodal_model_may_be_a_trunk():
     outer = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"]}
     text = LLAMA | {"architectures": ["LlamaModel"]}
     assert model(outer, text_config=text, vision_config={"a": 1}).depth == 4
-    assert "classifies" in refused(outer | {"architectures": ["LlavaForSequenceClassification"]}, text_config=text)
+    assert model(outer, text_config=text, vision_config={"a": 1}).outputs is None
+    assert model(outer, architectures=["LlavaForSequenceClassification"], text_config=text).outputs == 2
 
 
 @pytest.mark.parametrize("key", ["beta_layers", "alphabet_layers", "alpha_heads", "expert_beta_blocks"])
@@ -431,7 +449,7 @@ def test_whole_floats_are_sizes():
     ({"model_type": "siglip"}, "siglip is a vision model"),
     ({"_class_name": "UNet2DConditionModel"}, "'UNet2DConditionModel' is a diffusion model"),
     ({"model_type": "odd", "is_encoder_decoder": True}, "'odd' is an encoder-decoder"),
-    (LLAMA | {"architectures": ["LlamaForSequenceClassification"]}, "classifies or scores"),
+    (LLAMA | {"architectures": ["LlamaForTokenClassification"]}, "classifies or scores"),
 ])  # fmt: skip
 def test_other_networks_are_refused_by_name(config, said):
     message = refused(config, ArchitectureError)

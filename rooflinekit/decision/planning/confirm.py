@@ -214,7 +214,7 @@ def _replays(option: Option, demand: Demand, seed: int, whole: bool) -> tuple[li
     runs = [run for window in windows for run in _replay(option, demand, seed, window.start, window.end)]
     places = [demand.requests(window) for window in windows]
     named = ", ".join(f"{first + 1:,} to {last:,}" for first, last in places)
-    text = f"the busiest {demand.span_s:,.3g} s by requests and by tokens (requests {named})"
+    text = f"the busiest {demand.span_s:,.0f} s by requests and by tokens (requests {named})"
     if short or (whole and len(trace) <= _WHOLE):
         all_of_it = _replay(option, demand, seed, 0.0, math.inf)
         counted = [replace(run, requests=len(trace)) for run in all_of_it]

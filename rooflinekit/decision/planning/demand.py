@@ -166,7 +166,7 @@ class Demand:
     def __str__(self) -> str:
         load = f"{self.mean_load:,g} {self.unit}"
         if self.trace is not None:
-            load = f"{self.mean_load:.4g} requests/s, {self.peak_load:.4g} in the busiest {self.span_s:,.3g} s"
+            load = f"{self.mean_load:.4g} requests/s, {self.peak_load:.4g} in the busiest {self.span_s:,.0f} s"
         elif self.peak > 1.0:
             load += f", {self.peak_load:,g} in the busiest hour"
         lengths = [_length(self.isl), _length(self.osl)]

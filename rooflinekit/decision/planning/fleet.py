@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,7 @@ def _span(time: Time) -> tuple[float, float]:
 def loaded_feels(bearer: Replica | PrefillPool | DecodePool, demand: Demand, load: float) -> Feels:
     """What is felt at this load where steps take a factor times as long."""
 
+    @cache
     def feels(factor: float) -> Felt:
         return bearer.feel(demand, load if demand.closed else load * factor).stretched(factor)
 
@@ -194,20 +196,25 @@ def ability(
         demand = demand.thinned(demand.peak_load // knee)  # no fewer replicas than that
         grid = [knee * (1.0 - _CLOSE) * max(step / _GRID, _LIGHT) for step in range(_GRID + 1)]
 
-    def fails(load: float) -> tuple[Objective, ...]:
-        return missed(loaded_feels(bearer, demand, load), slo, deviations)
+    def fails(load: float) -> tuple[str, ...]:
+        feels = loaded_feels(bearer, demand, load)
+        plain = feels(1.0)
+        metric = "ttft" if isinstance(bearer, PrefillPool) else "tpot"
+        if not feels(plain.factor(metric, deviations)).stable:
+            return ("knee",)
+        return tuple(map(str, missed(feels, slo, deviations)))
 
     at = next((place for place, load in enumerate(grid) if fails(load)), None)
     if at is None:
         return Ability(grid[-1], ("users",) if demand.closed else ("knee",))
     if at == 0:
-        return Ability(0.0, tuple(map(str, fails(grid[0]))))
+        return Ability(0.0, fails(grid[0]))
     low, high = grid[at - 1], grid[at]
     while high - low > (1.0 if demand.closed else _CLOSE * high):
         middle = float((low + high) // 2.0) if demand.closed else (low + high) / 2.0
         low, high = (low, middle) if fails(middle) else (middle, high)
-    further = not demand.closed and not all(map(fails, grid[at + 1 :])) if not deviations else False
-    return Ability(low, tuple(map(str, fails(high))), further)
+    further = not demand.closed and not deviations and not all(map(fails, grid[at + 1 :]))
+    return Ability(low, fails(high), further)
 
 
 def holds(replica: Replica, load: float, demand: Demand, slo: Sequence[Objective], deviations: float) -> bool:

@@ -13,7 +13,7 @@ from rooflinekit.decision.planning.cost import FleetCost, Point, cold_start_s, c
 from rooflinekit.decision.planning.demand import Demand, read_demand
 from rooflinekit.decision.planning.fleet import Option, Part, Replica, Reserve, ability, pool_of
 from rooflinekit.decision.planning.objective import chance, parse_objectives, refuse_undecoded, slowest_factor
-from rooflinekit.decision.planning.search import Found, Near, PlanQuestion, Progress, Refusal, Space, search
+from rooflinekit.decision.planning.search import Found, Near, PlanQuestion, Progress, Refusal, Space, search, silent
 from rooflinekit.estimation.options import keywords, read
 from rooflinekit.estimation.scenario import Plan
 from rooflinekit.model.types.answer import Answer
@@ -420,7 +420,7 @@ def read_question(
         measured_only=given.get("measured_only", False),
         confirm=given.get("confirm", 3),
         seed=given.get("seed", 0),
-        progress=progress or (lambda what, number, of: None),
+        progress=progress or silent,
     )
 
 

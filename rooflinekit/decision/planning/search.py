@@ -51,6 +51,11 @@ Split = dict[str, int]
 Progress = Callable[[str, int, int], None]
 """Told what is worked at, which piece it is, and of how many."""
 
+
+def silent(what: str, number: int, of: int) -> None:
+    """Tell nobody."""
+
+
 _TRIES = 64  # replicas that are added where an objective of the whole request fails though those of its parts hold
 _ANSWER = 2.0  # tokens from which there is something to decode
 _BETTER = 1.0 + 1e-3  # a setting has to bear this much more than one that was tried before
@@ -142,7 +147,7 @@ class PlanQuestion:
     measured_only: bool = False
     confirm: int = 0
     seed: int = 0
-    progress: Progress = field(default=lambda what, number, of: None, repr=False)
+    progress: Progress = field(default=silent, repr=False)
 
     @property
     def deviations(self) -> float:

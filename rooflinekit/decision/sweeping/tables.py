@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -17,7 +14,7 @@ from rooflinekit.decision.sweeping.answer import Rows
 from rooflinekit.decision.sweeping.output import need_parquet
 from rooflinekit.estimation.frames import INPUT_COLUMNS, input_names
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.specs.delimited import check_columns, delimiter_of
+from rooflinekit.specs.delimited import cells_checked, read_delimited
 
 __all__ = ["Headers", "ParquetTable", "TextTable", "as_inputs", "read_answers"]
 
@@ -128,23 +125,13 @@ class TextTable(_Table):
                 yield part
 
     def _read(self, **how: Any) -> Any:
-        """An empty cell behind the last comma of a row is none; any other beyond the header is an error."""
-        source: Any = io.StringIO(sys.stdin.read()) if self.path == "-" else self.path
-        with source if self.path == "-" else Path(self.path).open(encoding="utf-8-sig", errors="replace") as file:
-            header = file.readline()
-            check_columns(self.path, header)
-            if self.path == "-":
-                source = io.StringIO(header + file.read())
-        how |= {"sep": delimiter_of(header), "index_col": False, "dtype": "str"}
-        return self._checked(lambda: pd.read_csv(source, keep_default_na=False, na_values=[""], **how))
+        how |= {"dtype": "str", "keep_default_na": False, "na_values": [""]}
+        return self._checked(lambda: read_delimited(self.path, **how))
 
     def _checked(self, read: Callable[[], Any]) -> Any:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", pd.errors.ParserWarning)
+            with cells_checked(self.path):
                 return read()
-        except pd.errors.ParserWarning:
-            raise InputError(f"{self.path}: no CSV table: a row has more cells than the header") from None
         except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
             raise InputError(f"{self.path}: no CSV table: {str(error).strip().splitlines()[0]}") from None
 
@@ -194,7 +181,10 @@ def read_answers(name: str) -> pd.DataFrame:
             need_parquet("a Parquet file")
             return pd.read_parquet(path)
         if path.suffix.lower() == ".csv":
-            return pd.read_csv(path, low_memory=False)
+            table: pd.DataFrame = read_delimited(name, low_memory=False)
+            return table
+    except InputError:
+        raise
     except (OSError, ValueError) as error:  # pandas' parser errors are ValueErrors
         raise InputError(f"{name} cannot be read: {str(error).splitlines()[0]}") from None
     raise InputError(f"{name} is neither .csv nor .parquet")

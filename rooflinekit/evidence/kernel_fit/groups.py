@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, VARIANT, Measured, measured_rows
 from rooflinekit.model.types.dtype import parse_dtype
-from rooflinekit.model.types.errors import MissingExtraError, SpecError
+from rooflinekit.model.types.errors import InputError, MissingExtraError, SpecError
 from rooflinekit.model.types.kernel import Family
+from rooflinekit.specs.delimited import read_delimited
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -288,10 +289,14 @@ def read_table(path: Path, text: bool = False) -> pd.DataFrame:
         raise SpecError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
     try:
         if path.suffix != ".parquet":
-            return pd.read_csv(path, dtype=str, keep_default_na=False) if text else pd.read_csv(path)
+            how: dict[str, Any] = {"dtype": str, "keep_default_na": False} if text else {}
+            found: pd.DataFrame = read_delimited(str(path), **how)
+            return found
         table = pd.read_parquet(path)
     except ImportError:
         raise MissingExtraError("reading Parquet", "accuracy") from None
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
         raise SpecError(f"{path}: cannot be read: {' '.join(str(error).split())[:120]}") from None
     return table.astype(object).where(table.notna(), "").astype(str) if text else table

@@ -85,14 +85,6 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
 }
 """What each operator does to scalars, as the physics does it."""
 
-_UFUNCS = {
-    "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "true_divide": "/", "power": "**",
-    "floor_divide": "//", "maximum": "max", "minimum": "min", "ceil": "ceil", "floor": "floor", "sqrt": "sqrt",
-    "log2": "log2", "log": "log", "exp": "exp", "negative": "neg", "absolute": "abs", "less_equal": "<=", "less": "<",
-    "greater": ">", "greater_equal": ">=", "equal": "==", "not_equal": "!=", "bitwise_and": "&", "logical_and": "&",
-    "bitwise_or": "|", "logical_or": "|", "invert": "~", "logical_not": "~",
-}  # fmt: skip
-
 UNKNOWN = object()
 """The value of a symbol that has none yet."""
 
@@ -213,12 +205,13 @@ def _neutral(op: str, first: Any, second: Any) -> Any:
 
 
 class Symbol:
-    """One node of a graph. Operators and NumPy's functions on it make further nodes.
+    """One node of a graph. Operators on it make further nodes.
 
     op: an entry of OPERATORS, or one of var, fact, number, held, loop, result; value: where it is known.
     """
 
     __slots__ = ("arguments", "index", "op", "pool", "value")
+    __array_ufunc__ = None  # so that NumPy's numbers leave operators to it
     ndim = 0
     shape = ()
 
@@ -250,16 +243,6 @@ class Symbol:
 
     def __repr__(self) -> str:
         return f"<symbol {self.index}: {self.op}>"
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *given: Any, **options: Any) -> Any:
-        if method != "__call__" or options or ufunc.__name__ not in _UFUNCS:
-            raise BranchError(f"{ufunc.__name__} of a symbol")
-        return self.pool.apply(_UFUNCS[ufunc.__name__], *given)
-
-    def __array_function__(self, function: Any, types: Any, given: Any, options: Any) -> Any:
-        if function.__name__ == "where" and len(given) == 3:
-            return self.pool.apply("where", *given)
-        raise BranchError(f"{function.__name__} of a symbol")
 
     def __eq__(self, other: object) -> Any:
         return True if other is self else self.pool.apply("==", self, other)

@@ -145,15 +145,19 @@ def entry_operations(model: Model, shard: Shard) -> list[Operation]:
 
 
 def exit_operations(model: Model, shard: Shard) -> list[Operation]:
-    """Final norm, LM head on the sampled rows, sampling."""
+    """Final norm, LM head on the sampled rows, sampling; of a model that scores or embeds, its head or nothing."""
     formats, width, columns = shard.precision.formats, model.embedding_dim or model.hidden, -(-model.vocab // shard.tp)
     ops: list[Operation] = [_norm("final_norm", model.final_norm, shard)]
     if shard.deployment.sequence_parallel:
         ops.append(shard.joined("sequence_gather", "all_gather", shard.hidden))
+    compute = shard.precision.compute(formats.lm_head)
+    if model.outputs is not None:
+        parts, stored = (("scores", model.outputs),), formats.lm_head
+        head = Linear("score", model.hidden, parts, stored, compute, "lm_head", rows="sampled")
+        return [*ops, head] if model.outputs else ops
     if width != model.hidden:
         parts, stream = (("hidden", width),), shard.precision.stream
         ops.append(Linear("head_proj", model.hidden, parts, formats.lm_head, stream, "lm_head", rows="sampled"))
-    compute = shard.precision.compute(formats.lm_head)
     resident = not model.tied or shard.deployment.pp > 1
     bias = columns if model.lm_head_bias else 0
     ops.append(

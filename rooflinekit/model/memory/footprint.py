@@ -156,7 +156,8 @@ def activation_peak(plan: Plan, token_budget: float) -> Peak:
     scratch = plan.system.accelerator.cores if rule.sampler_scratch else 0
     encoded = token_budget * hidden if model.tower else 0.0  # a full budget of image embeddings waits for the decoder
     blocks = [_block_elements(plan, layer.ffn, token_budget) for layer in model.layer_counts]
-    logits = model.vocab * 4.0
+    columns = model.vocab if model.outputs is None else model.outputs
+    logits = columns * 4.0
     kept = token_budget * _workspace_elements(plan, token_budget) * stream if rule.expert_workspace else 0.0
     state = (
         rule.state_base if any(layer.mixer and layer.mixer.kind == "gated_delta_net" for layer in model.layers) else 0.0
@@ -166,7 +167,7 @@ def activation_peak(plan: Plan, token_budget: float) -> Peak:
         layer_token=2.0 * hidden + max(blocks, default=0.0) * stream + between,
         layer_base=rule.layer_base + state + encoded,
         sampler_token=hidden + between,
-        sampler_row=hidden + model.vocab * stream + rule.sampler_copies * logits,
+        sampler_row=hidden + columns * stream + rule.sampler_copies * logits,
         sampler_base=rule.sampler_base + scratch * logits + kept + encoded,
     )
 

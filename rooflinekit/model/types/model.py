@@ -240,6 +240,7 @@ class Model:
     embedding_norm: bool = False  #: a norm right after the embedding (BLOOM)
     final_norm: Norm = "rmsnorm"
     lm_head_bias: bool = False
+    outputs: int | None = None  #: scores in place of logits; 0: an embedding, without a head; None: a language model
     kv_dtype: Dtype | None = None  #: cache format that the checkpoint asks for (kv_cache_scheme)
     weight_only: bool = False  #: quantised weights are dequantised: matrix inputs stay in the stream's format
     rotary_tables: int = 1  #: of cosines and sines an engine keeps, each of `max_context` positions

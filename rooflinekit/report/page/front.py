@@ -14,7 +14,6 @@ from rooflinekit.report.page.deployment import Deployed, accountant, after, foot
 from rooflinekit.report.page.offers import make_offers
 from rooflinekit.report.page.plan import chosen_replica, plan_cards, plan_data, plan_lead
 from rooflinekit.report.page.render import LIMIT_BYTES, Page, heading, paragraphs, render
-from rooflinekit.report.page.rows import rows_card, rows_data, rows_lead
 from rooflinekit.report.page.simulation import simulation_card, simulation_data
 from rooflinekit.report.page.words import title
 from rooflinekit.specs.writing import check_target, write_whole
@@ -144,6 +143,8 @@ def _plan_page(plan: Mapping[str, Any], offered: dict[str, Any]) -> Page:
 
 def _table_page(sweep: Any) -> Page:
     """Raises InputError where no column is an answer."""
+    from rooflinekit.report.page.rows import rows_card, rows_data, rows_lead  # noqa: PLC0415 - pandas takes longer than a page
+
     table, name = (sweep, "the table") if hasattr(sweep, "columns") else (_read(sweep), Path(sweep).name)
     data = rows_data(table)
     named = f"Sweep of {data['total']:,} {'row' if data['total'] == 1 else 'rows'}"

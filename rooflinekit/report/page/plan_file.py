@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import or_
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, NotRequired, get_args
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, FiniteFloat, Tag, ValidationError, model_validator
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, FiniteFloat, Tag, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # typing's own cannot be read back before Python 3.12
 
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs.files import read_json
@@ -15,85 +18,50 @@ from rooflinekit.specs.files import read_json
 __all__ = ["read_plan"]
 
 
-_NotNegative = Annotated[FiniteFloat, Field(ge=0)]
-_Positive = Annotated[FiniteFloat, Field(gt=0)]
-
-
-class _Part(BaseModel):
+def _object(**entries: Any) -> Any:
     """A part of a plan; keys that no page reads may be there too."""
-
-    model_config = ConfigDict(strict=True, defer_build=True)
-
-
-class _Traffic(_Part):
-    rate: _Positive | None
-    users: _Positive | None
-    isl_mean: _Positive
-    osl_mean: _Positive
-    isl_cv: _NotNegative = 0.0
-    osl_cv: _NotNegative = 0.0
-    arrival_cv: _NotNegative = 1.0
-    peak: _Positive = 1.0
-
-    @model_validator(mode="after")
-    def _one_load(self) -> Self:
-        if (self.rate is None) == (self.users is None):
-            raise ValueError("must have a rate or users, one of the two")
-        return self
+    made: Any = TypedDict
+    found = made("part", entries)
+    found.__pydantic_config__ = ConfigDict(strict=True)
+    return found
 
 
-class _Scenario(_Part):
-    gpu: str
+def _one_load(traffic: dict[str, Any]) -> dict[str, Any]:
+    if (traffic["rate"] is None) == (traffic["users"] is None):
+        raise ValueError("must have a rate or users, one of the two")
+    return traffic
 
 
-class _Fleet(_Part):
-    role: str = ""
-    scenario: _Scenario
-    replicas: Annotated[int, Field(gt=0)]
-    spare: Annotated[int, Field(ge=0)] = 0
-    share: _Positive = 1.0
-    load: _Positive
-
-
-class _Million(_Part):
-    all: _NotNegative | None
-
-
-class _Spread(_Part):
-    mean: _NotNegative
-    p50: _NotNegative | None
-    p90: _NotNegative | None
-    p95: _NotNegative | None
-    p99: _NotNegative | None
-
-
-class _Latencies(_Part):
-    ttft_ms: _Spread
-    tpot_ms: _Spread
-    e2el_ms: _Spread
-
-
-class _Candidate(_Part):
-    gpus: Annotated[int, Field(gt=0)]
-    usd_per_hour: _NotNegative | None
-    usd_per_million_tokens: _Million
-    predicted: _Latencies
-    simulated: _Latencies | None
-    confirmed: bool | None
-    lost: str | None
-
-
-class _Aggregated(_Candidate, _Fleet):
-    """All replicas alike."""
-
-
-class _Mixed(_Candidate):
-    fleet: Annotated[list[_Fleet], Field(min_length=1)]
-
-
-class _Disaggregated(_Candidate):
-    prefill: _Fleet
-    decode: _Fleet
+def _checks() -> TypeAdapter[Any]:
+    """What a plan consists of."""
+    size, positive = Annotated[FiniteFloat, Field(ge=0)], Annotated[FiniteFloat, Field(gt=0)]
+    count, natural = Annotated[int, Field(gt=0)], Annotated[int, Field(ge=0)]
+    spreads = dict.fromkeys(("isl_cv", "osl_cv", "arrival_cv"), NotRequired[size])
+    traffic = _object(rate=positive | None, users=positive | None, isl_mean=positive, osl_mean=positive,
+                      peak=NotRequired[positive], **spreads)  # fmt: skip
+    scenario = _object(gpu=str)
+    fleet = {"role": NotRequired[str], "scenario": scenario, "replicas": count, "spare": NotRequired[natural],
+             "share": NotRequired[positive], "load": positive}  # fmt: skip
+    time = _object(mean=size, **dict.fromkeys(("p50", "p90", "p95", "p99"), size | None))
+    times = _object(ttft_ms=time, tpot_ms=time, e2el_ms=time)
+    candidate = {"gpus": count, "usd_per_hour": size | None, "usd_per_million_tokens": _object(all=size | None),
+                 "predicted": times, "simulated": times | None, "confirmed": bool | None,
+                 "lost": str | None}  # fmt: skip
+    kinds = {
+        "aggregated": _object(**candidate, **fleet),
+        "disaggregated": _object(**candidate, prefill=_object(**fleet), decode=_object(**fleet)),
+        "mixed": _object(**candidate, fleet=Annotated[list[_object(**fleet)], Field(min_length=1)]),  # type: ignore[misc]
+    }
+    tagged: Any = reduce(or_, (Annotated[kind, Tag(name)] for name, kind in kinds.items()))
+    one: Any = Annotated[tagged, Discriminator(_kind)]
+    point = _object(scenario=scenario, tok_s_per_user=positive, tok_s_per_gpu=positive, e2el_ms=positive,
+                    usd_per_million_tokens=size | None, on=list[str])  # fmt: skip
+    return TypeAdapter(_object(
+        version=str, model=str, traffic=Annotated[traffic, AfterValidator(_one_load)], slo=list[str], answer=str,
+        candidates=Annotated[list[one], Field(min_length=1)], pareto=list[point],  # type: ignore[valid-type]
+        refused=NotRequired[list[_object(what=str, why=str)]],  # type: ignore[misc]
+        tried=NotRequired[natural], warnings=list[str],
+    ))  # fmt: skip
 
 
 _Kind = Literal["aggregated", "disaggregated", "mixed"]
@@ -101,43 +69,6 @@ _Kind = Literal["aggregated", "disaggregated", "mixed"]
 
 def _kind(candidate: object) -> object:
     return candidate.get("kind") if isinstance(candidate, Mapping) else None
-
-
-class _Point(_Part):
-    scenario: _Scenario
-    tok_s_per_user: _Positive
-    tok_s_per_gpu: _Positive
-    e2el_ms: _Positive
-    usd_per_million_tokens: _NotNegative | None
-    on: list[str]
-
-
-class _Refusal(_Part):
-    what: str
-    why: str
-
-
-class _Plan(_Part):
-    version: str
-    model: str
-    traffic: _Traffic
-    slo: list[str]
-    answer: str
-    candidates: Annotated[
-        list[
-            Annotated[
-                Annotated[_Aggregated, Tag("aggregated")]
-                | Annotated[_Disaggregated, Tag("disaggregated")]
-                | Annotated[_Mixed, Tag("mixed")],
-                Discriminator(_kind),
-            ]
-        ],
-        Field(min_length=1),
-    ]
-    pareto: list[_Point]
-    refused: list[_Refusal] = []
-    tried: Annotated[int, Field(ge=0)] = 0
-    warnings: list[str]
 
 
 def read_plan(plan: object) -> dict[str, Any]:
@@ -156,7 +87,7 @@ def read_plan(plan: object) -> dict[str, Any]:
             "this answers plan --max: one deployment, no candidates; report on it by its MODEL and options"
         )
     try:
-        _Plan.model_validate(found)
+        _checks().validate_python(found)
     except ValidationError as error:
         raise InputError(f"{named} is no plan of `rooflinekit plan --format json`: {_first(error)}") from None
     return dict(found)

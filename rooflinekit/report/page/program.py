@@ -12,6 +12,7 @@ from rooflinekit.estimation.results import time_by_cause
 from rooflinekit.model.graph import Pool, Symbol, trace
 from rooflinekit.model.graph.javascript import Instance, Library, Printed, array, call
 from rooflinekit.model.kernels.operation import Operation
+from rooflinekit.model.memory.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
@@ -69,21 +70,18 @@ class Program:
         """Trace a deployment; its second function answers `question`, and `fixed` says that the context is given."""
         steps: list[tuple[KernelTime, ...]] = []
 
-        def static(batch: Any, isl: Any, osl: Any, speed: Any, **more: Any) -> dict[str, Any]:
+        def static(batch: Any, isl: Any, osl: Any, speed: Any, **more: Any) -> list[Any]:
             outlined = self._outlined(predictor, speed)
             work = Workload(batch, isl, osl, more["cached"], more["context"] if fixed else None)
             point = outlined.evaluate(work)
             steps[:] = point.prefill.kernels, point.decode.kernels
-            pool, memory = speed.pool, [getattr(point.memory, name) for name in MEMORY]
-            return {
-                "ttft": _ends(point.ttft, pool), "tpot": _ends(point.tpot, pool), "memory": array(memory, pool),
-                "e2e": point.e2e(osl), "rates": _rates(point.output_rate(batch, osl), predictor, point.tpot, pool),
-                "prefill": _rows(steps[0], pool), "decode": _rows(steps[1], pool),
-            }  # fmt: skip
+            rates = _rates(point.output_rate(batch, osl), predictor, point.tpot)
+            rows = [list(map(_row, step)) for step in steps]
+            return [_ends(point.ttft), _ends(point.tpot), _memory(point.memory), point.e2e(osl), rates, *rows]
 
         instance = self._added(static, INPUTS)
         under = None if question is None else self._loaded(predictor, question)
-        kinds = [self.steps.setdefault(self._kinds(predictor.plan, step), len(self.steps)) for step in steps]
+        kinds = [self.steps.setdefault(_kinds(predictor.plan, step), len(self.steps)) for step in steps]
         return Written(instance, under, predictor.plan.deployment.gpus, *kinds)
 
     def _loaded(self, predictor: Predictor, question: LoadQuestion) -> Instance:
@@ -97,7 +95,7 @@ class Program:
 
         times = self._added(shared, ("users", *_LENGTHS))
 
-        def loaded(load: Any, isl: Any, osl: Any, speed: Any) -> dict[str, Any]:
+        def loaded(load: Any, isl: Any, osl: Any, speed: Any) -> list[Any]:
             def known(running: Any) -> Shared:
                 ends: Any = iter(call(times, [running, isl, osl, speed], len(_SHARED) * len(ENDS)))
                 step, share, first = (Time(*islice(ends, len(ENDS))) for _ in _SHARED)
@@ -106,44 +104,37 @@ class Program:
             traffic = replace(question.traffic, isl=isl, osl=osl)
             asked = {"rate": load} if question.users is None else {"users": load}
             answer = answer_load(predictor, replace(question, traffic=traffic, **asked), known)
-            found, held, pool = answer.loaded, answer.memory(predictor), speed.pool
-            room = slots(predictor, isl, osl)
-            return {
-                "ttft": _ends(found.ttft, pool), "tpot": _ends(found.tpot, pool),
-                "loaded": array([*(getattr(found, name) for name in LOADED), room], pool),
-                "memory": array([getattr(held, name) for name in MEMORY], pool),
-                "rates": _rates(minimum(found.rate, found.knee) * osl, predictor, found.tpot, pool),
-            }  # fmt: skip
+            found = answer.loaded
+            felt = [*(getattr(found, name) for name in LOADED), slots(predictor, isl, osl)]
+            rates = _rates(minimum(found.rate, found.knee) * osl, predictor, found.tpot)
+            return [_ends(found.ttft), _ends(found.tpot), felt, _memory(answer.memory(predictor)), rates]
 
         return self._added(loaded, ("load", *_LENGTHS))
 
-    def _added(self, function: Callable[..., Any], inputs: Sequence[str]) -> Instance:
-        return self.library.add(trace(function, inputs, pool=self.pool))
+    def _added(self, function: Callable[..., list[Any]], inputs: Sequence[str]) -> Instance:
+        """A function whose outputs are numbers, and lists of them."""
+
+        def nested(value: Any) -> Any:
+            return array(list(map(nested, value)), self.pool) if isinstance(value, list) else value
+
+        return self.library.add(trace(lambda **at: list(map(nested, function(**at))), inputs, pool=self.pool))
 
     def printed(self) -> Printed:
         """All of it as JavaScript."""
         return self.library.printed()
 
-    def _kinds(self, plan: Plan, step: Sequence[KernelTime]) -> tuple[tuple[Any, ...], ...]:
-        """Name, family, launches and peak of each kernel of a step."""
-        gpu = plan.system.accelerator
-        peaks = (0.0 if timed.kernel.family == "host" else gpu.peak(timed.kernel.dtype) for timed in step)
-        return tuple(
-            (timed.kernel.name, timed.kernel.family, timed.kernel.count, peak)
-            for timed, peak in zip(step, peaks, strict=True)
-        )
-
     def _outlined(self, predictor: P, speed: Symbol) -> P:
-        plan = self._plan(predictor.plan, speed)
+        """The same, its kernels calls."""
+
+        def outlined(plan: Plan) -> Plan:
+            own = {entry.name: getattr(plan, entry.name) for entry in fields(Plan)}
+            return _Outlined(**own, program=self, speed=speed)
+
+        plan = outlined(predictor.plan)
         if not isinstance(predictor, SpeculativePredictor):
             return replace(predictor, plan=plan)
-        draft = predictor.draft
-        first, later = (None if part is None else self._plan(part, speed) for part in (draft.first, draft.later))
-        return replace(predictor, plan=plan, draft=replace(draft, first=first, later=later))
-
-    def _plan(self, plan: Plan, speed: Symbol) -> Plan:
-        own = {entry.name: getattr(plan, entry.name) for entry in fields(Plan)}
-        return _Outlined(**own, program=self, speed=speed)
+        first, later = (part and outlined(part) for part in (predictor.draft.first, predictor.draft.later))
+        return replace(predictor, plan=plan, draft=replace(predictor.draft, first=first, later=later))
 
     def kernels(
         self, plan: _Outlined, operation: tuple[int, tuple[Operation, int]], batch: Batch, costs: StepCosts | None
@@ -281,6 +272,12 @@ def _mapped(batch: Any, change: Callable[[str, Any], Any]) -> Any:
     return type(batch)(**found)
 
 
+def _kinds(plan: Plan, step: Sequence[KernelTime]) -> tuple[tuple[Any, ...], ...]:
+    """Name, family, launches and peak of each kernel of a step."""
+    gpu, kernels = plan.system.accelerator, [timed.kernel for timed in step]
+    return tuple((k.name, k.family, k.count, 0.0 if k.family == "host" else gpu.peak(k.dtype)) for k in kernels)
+
+
 def values(timed: KernelTime) -> list[Any]:
     """What the page is told of a kernel: its times, the expected one by cause [s], and its work."""
     split: dict[str, Any] = time_by_cause(timed)
@@ -292,14 +289,14 @@ def _row(timed: KernelTime) -> list[Any]:
     return [*(getattr(timed, name) for name in _TIMES), *(getattr(timed.kernel, name) for name in _WORK)]
 
 
-def _ends(time: Time, pool: Pool) -> Symbol:
-    return array([getattr(time, end) for end in ENDS], pool)
+def _ends(time: Time) -> list[Any]:
+    return [getattr(time, end) for end in ENDS]
 
 
-def _rates(rate: Any, predictor: Predictor, tpot: Time, pool: Pool) -> Symbol:
+def _memory(memory: Memory) -> list[Any]:
+    return [getattr(memory, name) for name in MEMORY]
+
+
+def _rates(rate: Any, predictor: Predictor, tpot: Time) -> list[Any]:
     """Output tokens a second: of all, of one accelerator, of one user."""
-    return array([rate, rate / predictor.plan.deployment.gpus, 1.0 / tpot.expected], pool)
-
-
-def _rows(step: Sequence[KernelTime], pool: Pool) -> Symbol:
-    return array([array(_row(timed), pool) for timed in step], pool)
+    return [rate, rate / predictor.plan.deployment.gpus, 1.0 / tpot.expected]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
+
+from rooflinekit.decision.sweeping.answer import COST_COLUMNS, SIMULATED_COLUMNS
+from rooflinekit.decision.sweeping.pareto import why_not
+from rooflinekit.estimation.frames.columns import LOAD_COLUMNS, RESULT_COLUMNS
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.markup import script_json
 from rooflinekit.report.page.render import card, paragraphs
 from rooflinekit.report.titles import titles_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["MOST_BYTES", "rows_card", "rows_data", "rows_lead"]
 
@@ -42,61 +43,41 @@ def rows_data(table: pd.DataFrame) -> dict[str, Any]:
 
     Raises InputError where no column is an answer of `sweep` or `estimate_frame`.
     """
-    table = _numbers(table)
+    table = table.set_axis([str(name) for name in table.columns], axis=1)
+    table = table.loc[:, ~table.columns.duplicated()]
     answers = [name for name in _ANSWERS if name in table.columns]
     if not answers:
         raise InputError(f"no column is an answer of a sweep ({', '.join(_ANSWERS)}); the table has: "
                          f"{', '.join(map(str, table.columns[:12])) or 'none'}")  # fmt: skip
-    answered = table[table[answers].notna().any(axis=1)]
+    numbers = {name: pd.to_numeric(table[name], errors="coerce").astype(float) for name in answers}
+    answered = table.assign(**numbers)[pd.DataFrame(numbers).notna().any(axis=1)]
     if answered.empty:
         raise InputError("no row has an answer: there is nothing to report")
-    barred = _barred(answered)
-    told = {name: column for name in _ordered(answered) if (column := _telling(answered[name], name)) is not None}
+    barred = pd.Series(why_not(answered), index=answered.index)
+    names = sorted(map(str, answered), key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+    told = {name: column for name in names if (column := _telling(answered[name], name)) is not None}
     first = sum(name in _FIRST for name in told)
     kept = list(told)[: min(max(first, _MOST_CELLS // len(answered)), _MOST_COLUMNS)]
-    places, columns = _fitting(answered, {name: told[name] for name in kept})
+    most, columns = min(_MOST_ROWS, MOST_BYTES // (2 * len(kept))), dict[str, Any]()  # a cell takes two bytes at least
+    while not columns:
+        places = _thinned(answered, barred, most)
+        columns = {name: _column(told[name].iloc[places]) for name in kept}
+        size = len(script_json(columns).encode())
+        if size > MOST_BYTES and most > 1:
+            most, columns = min(most, len(places)) * MOST_BYTES // size * 9 // 10, {}
+    better = {name: 1 if name.startswith(_MORE) else -1 for name in kept if name.startswith((*_MORE, *_LESS))}
+    results = {*RESULT_COLUMNS, *LOAD_COLUMNS, *SIMULATED_COLUMNS, *COST_COLUMNS}
     return {
-        "columns": columns,
-        "better": {name: side for name in kept if (side := _better(name))},
-        "titles": titles_of(kept), "given": _given(kept), "barred": _column(barred.iloc[places]),
+        "columns": columns, "better": better, "titles": titles_of(kept),
+        "given": [name for name in kept if name not in results], "barred": _column(barred.iloc[places]),
         "reasons": {str(word): int(count) for word, count in barred.value_counts().items() if word},
         "rows": len(places), "total": len(table), "unanswered": len(table) - len(answered),
         "left": [name for name in told if name not in kept],
     }  # fmt: skip
 
 
-def _fitting(answered: pd.DataFrame, told: dict[str, pd.Series[Any]]) -> tuple[list[int], dict[str, Any]]:
-    """As many rows as a page has room for: their places, and their columns."""
-    most = min(_MOST_ROWS, MOST_BYTES // (2 * len(told)))  # a cell takes two bytes at least
-    while True:
-        places = _thinned(answered, most)
-        columns = {name: _column(column.iloc[places]) for name, column in told.items()}
-        size = len(script_json(columns).encode())
-        if size <= MOST_BYTES or most <= 1:
-            return places, columns
-        most = min(most, len(places)) * MOST_BYTES // size * 9 // 10
-
-
-def _numbers(table: pd.DataFrame) -> pd.DataFrame:
-    """Headers as texts, each once; answers as numbers, whatever they were written as."""
-    import pandas as pd  # noqa: PLC0415 - only where a table is at hand
-
-    table = table.set_axis([str(name) for name in table.columns], axis=1)
-    table = table.loc[:, ~table.columns.duplicated()]
-    texts = {name: pd.to_numeric(table[name], errors="coerce").astype(float) for name in _ANSWERS if name in table}
-    return table.assign(**texts)
-
-
-def _ordered(table: pd.DataFrame) -> Iterator[str]:
-    """Known columns first."""
-    yield from (name for name in _FIRST if name in table.columns)
-    yield from (name for name in table.columns if name not in _FIRST)
-
-
 def _telling(column: pd.Series[Any], name: str) -> pd.Series[Any] | None:
     """The column as numbers or texts; None if it says the same everywhere, or something else in each row."""
-    import pandas as pd  # noqa: PLC0415 - only where a table is at hand
-
     if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
         numbers = column.astype(float)
         return numbers if name in _ANSWERS or numbers.nunique(dropna=False) > 1 else None
@@ -106,55 +87,26 @@ def _telling(column: pd.Series[Any], name: str) -> pd.Series[Any] | None:
     return words if name == "gpu" or 1 < words.nunique() <= _WORDS else None
 
 
-def _given(names: list[str]) -> list[str]:
-    """Columns that are no results."""
-    from rooflinekit.decision.sweeping.answer import COST_COLUMNS, SIMULATED_COLUMNS  # noqa: PLC0415
-    from rooflinekit.estimation.frames.columns import LOAD_COLUMNS, RESULT_COLUMNS  # noqa: PLC0415 - pages without a table do
-
-    results = {*RESULT_COLUMNS, *LOAD_COLUMNS, *SIMULATED_COLUMNS, *COST_COLUMNS}
-    return [name for name in names if name not in results]
-
-
-def _barred(table: pd.DataFrame) -> pd.Series[Any]:
-    """What keeps each row off fronts, in words."""
-    import pandas as pd  # noqa: PLC0415 - only where a table is at hand
-
-    from rooflinekit.decision.sweeping.pareto import why_not  # noqa: PLC0415 - as above
-
-    return pd.Series(why_not(table), index=table.index)
-
-
-def _better(name: str) -> int:
-    return 1 if name.startswith(_MORE) else -1 if name.startswith(_LESS) else 0
-
-
-def _thinned(table: pd.DataFrame, most: int) -> list[int]:
+def _thinned(table: pd.DataFrame, barred: pd.Series[Any], most: int) -> list[int]:
     """Places of every n-th row, and of the whole front."""
     if len(table) <= most:
         return list(range(len(table)))
     keep = set(range(0, len(table), -(-len(table) // max(most, 1))))
     if _USER in table and _GPU in table:
         order = table[[_USER, _GPU]].reset_index(drop=True)
-        order = order[(_barred(table) == "").to_numpy()].sort_values([_USER, _GPU], ascending=False)
+        order = order[(barred == "").to_numpy()].sort_values([_USER, _GPU], ascending=False)
         best = order[_GPU].cummax().shift(fill_value=-1.0)
         keep |= set(order.index[order[_GPU] > best])
     return sorted(keep)
 
 
 def _column(column: pd.Series[Any]) -> dict[str, Any]:
-    import pandas as pd  # noqa: PLC0415 - only where a table is at hand
-
-    if pd.api.types.is_numeric_dtype(column):
-        return {"values": [_short(value) for value in column.tolist()]}
-    codes, words = pd.factorize(column)
-    return {"words": [str(word) for word in words], "codes": codes.tolist()}
-
-
-def _short(value: float) -> float | int | None:
-    if not math.isfinite(value):
-        return None
-    short = float(f"{value:.{_DIGITS}g}")
-    return int(short) if short.is_integer() and abs(short) < 1e15 else short
+    """Numbers of six digits, or words by number."""
+    if not pd.api.types.is_numeric_dtype(column):
+        codes, words = pd.factorize(column)
+        return {"words": [str(word) for word in words], "codes": codes.tolist()}
+    short = [float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None for value in column.tolist()]
+    return {"values": [int(n) if n is not None and n.is_integer() and abs(n) < 1e15 else n for n in short]}
 
 
 def rows_lead(data: dict[str, Any], name: str) -> str:

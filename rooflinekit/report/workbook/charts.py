@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,25 +36,28 @@ class Area:
         }
 
 
-def _labelled(chart: Chart, title: str, x: str, y: str) -> None:
+def _drawn(book: Book, kind: dict[str, str], area: Area, looks: Iterable[dict[str, Any]]) -> Chart:
+    chart = book.file.add_chart(kind)
+    for column, look in zip(area.columns, looks, strict=True):
+        chart.add_series(area.series(column) | look)
+    return chart
+
+
+def _placed(chart: Chart, area: Area, title: tuple[str, str, str], place: tuple[int, int], **x: Any) -> None:
     """Title, names of both axes, a light grid from 0 on."""
-    chart.set_title({"name": title, "name_font": {"size": 12}})
-    chart.set_x_axis({"name": x})
-    chart.set_y_axis({"name": y, "num_format": "#,##0", "min": 0, "major_gridlines": _GRID})
-    chart.set_legend({"position": "bottom"})
+    chart.set_title({"name": title[0], "name_font": {"size": 12}})
+    chart.set_x_axis({"name": title[1], **x})
+    chart.set_y_axis({"name": title[2], "num_format": "#,##0", "min": 0, "major_gridlines": _GRID})
+    chart.set_legend({"position": "bottom"} if len(area.columns) > 1 or x.get("log_base") else {"none": True})
     chart.set_size({"width": 620, "height": 340})
+    area.sheet.page.insert_chart(*place, chart)
 
 
 def sweep_chart(book: Book, area: Area, title: tuple[str, str, str], place: tuple[int, int]) -> None:
     """Columns of a sweep over its logarithm: bounds and capacities in red, ends of intervals pale."""
-    text, x, y = title
-    chart = book.file.add_chart({"type": "scatter", "subtype": "straight_with_markers"})
-    for column in area.columns:
-        head = area.sheet.heads_at[area.head, column]
-        chart.add_series(area.series(column) | _look(head))
-    _labelled(chart, text, x, y)
-    chart.set_x_axis({"name": x, "log_base": 10, "num_format": "#,##0", "major_gridlines": _GRID})
-    area.sheet.page.insert_chart(*place, chart)
+    looks = (_look(area.sheet.heads_at[area.head, column]) for column in area.columns)
+    chart = _drawn(book, {"type": "scatter", "subtype": "straight_with_markers"}, area, looks)
+    _placed(chart, area, title, place, log_base=10, num_format="#,##0", major_gridlines=_GRID)
 
 
 def _look(head: str) -> dict[str, Any]:
@@ -67,22 +71,14 @@ def _look(head: str) -> dict[str, Any]:
 
 def bar_chart(book: Book, area: Area, title: tuple[str, str, str], place: tuple[int, int]) -> None:
     """One column as bars with their values, over shares."""
-    chart = book.file.add_chart({"type": "column"})
-    for column in area.columns:
-        chart.add_series(area.series(column) | {"fill": {"color": _BLUE}, "gap": 60, "data_labels": {"value": True}})
-    _labelled(chart, *title)
-    chart.set_x_axis({"name": title[1], "num_format": "0 %"})
-    chart.set_legend({"none": True})
-    area.sheet.page.insert_chart(*place, chart)
+    bars = {"fill": {"color": _BLUE}, "gap": 60, "data_labels": {"value": True}}
+    _placed(_drawn(book, {"type": "column"}, area, [bars]), area, title, place, num_format="0 %")
 
 
 def line_chart(book: Book, area: Area, title: tuple[str, str, str], place: tuple[int, int]) -> None:
-    """Columns as lines."""
-    chart = book.file.add_chart({"type": "line"})
-    for column, colour in zip(area.columns, (_RED, _BLUE), strict=True):
-        chart.add_series(area.series(column) | {"line": {"color": colour, "width": 2}})
-    _labelled(chart, *title)
-    area.sheet.page.insert_chart(*place, chart)
+    """Two columns as lines."""
+    looks = [{"line": {"color": colour, "width": 2}} for colour in (_RED, _BLUE)]
+    _placed(_drawn(book, {"type": "line"}, area, looks), area, title, place)
 
 
 def memory_chart(book: Book, sheet: Sheet, first: int, place: tuple[int, int]) -> None:

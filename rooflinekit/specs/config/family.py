@@ -108,7 +108,7 @@ class Reading:
     def _blocks(self) -> Sequence[str]:
         """Nemotron-H's list of blocks, from its pattern string or from its list of words."""
         keys, depth = self.keys, self.keys.maybe("depth")
-        words, pattern = keys.choices("layers_block_type", None, tuple(BLOCKS.values())), keys.word(_PATTERN)
+        words, pattern = keys.entries("layers_block_type", None, tuple(BLOCKS.values())), keys.word(_PATTERN)
         if not words and not pattern:
             raise SpecError(f"{keys.at(_PATTERN)} (or layers_block_type) is missing")
         if unknown := sorted(set(pattern) - set(BLOCKS)):
@@ -154,8 +154,8 @@ class Reading:
 
     def places(self, key: str) -> set[int]:
         """The layers that a key lists; none if it is absent."""
-        listed = self.keys.series(key) or []
-        return {self.keys.whole(f"{key}[{n}]", layer, 0, self.depth - 1) for n, layer in enumerate(listed)}
+        listed = enumerate(self.keys.entries(key))
+        return {self.keys.whole(f"{key}[{n}]", layer, 0, self.depth - 1) for n, layer in listed}
 
     def check_multiple(self, many: int, what: str, few: int, of: str = "") -> None:
         """Refuse heads that do not divide evenly."""

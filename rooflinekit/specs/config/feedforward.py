@@ -75,11 +75,11 @@ def _interleaved(r: Reading) -> list[bool]:
 def _after_dense(r: Reading) -> list[bool]:
     """DeepSeek, GLM: `first_k_dense_replace` dense layers, then experts in every `moe_layer_freq`-th layer."""
     first = r.keys.size("first_k_dense_replace", 0, least=0)
-    types = r.keys.choices("mlp_layer_types", r.depth, ("dense", "sparse"))
+    types = r.keys.entries("mlp_layer_types", r.depth, ("dense", "sparse"))
     if isinstance(r.keys.config.get("moe_layer_freq"), list):
-        return [bool(flag) for flag in r.keys.choices("moe_layer_freq", r.depth, (0, 1)) or []]
+        return [bool(flag) for flag in r.keys.entries("moe_layer_freq", r.depth, (0, 1))]
     every = r.keys.size("moe_layer_freq", 1)
-    return [kind == "sparse" for kind in types or ()] or [n >= first and n % every == 0 for n in range(r.depth)]
+    return [kind == "sparse" for kind in types] or [n >= first and n % every == 0 for n in range(r.depth)]
 
 
 def _period(r: Reading) -> list[bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
@@ -25,6 +26,8 @@ _TOWER = r"vision|visual|audio|speech|image|vit"
 _ARCHITECTURES = {"Grok1ModelForCausalLM": "grok-1", "Grok1ForCausalLM": "grok-2"}
 #: Where a multimodal config keeps its text decoder.
 _NESTED = ("text_config", "llm_config", "language_config")
+#: Classes without any head; some that generate are called `...Model` as well.
+_TRUNK = r"(?<!LMHead)(?<!Chat)(?<!ChatGLM)Model$"
 _INHERITED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
 
 
@@ -44,14 +47,34 @@ def model_from_config(
     outer = config
     config, warnings = _text_decoder(config, origin)
     for part in (outer, config):
-        refuse_other_networks(part, origin, whole=config is outer)
+        refuse_other_networks(part, origin)
     model_type, family = _identify(config, origin)
     defaults = {**family.defaults, **({} if config is outer else family.nested)}
     keys = Keys(_with_defaults(config, family.names, defaults, warnings), origin, {**NAMES, **family.names})
     keys.note("model_type" if "model_type" in config else "architectures", model_type)
     model = _assemble(Reading(keys, family, warnings), name, quant_config)
+    outputs = _outputs(outer, config is outer, warnings)
+    model = model if outputs is None else replace(model, outputs=outputs, tied=False, lm_head_bias=False)
     refuse_unknown_keys(keys.unread(), family.ignored, origin, model_type)
     return Loaded(model, tuple(warnings))
+
+
+def _outputs(config: Mapping[str, Any], whole: bool, warnings: list[str]) -> int | None:
+    """How many scores a classifier gives, 0 for a body that embeds; the text part of a larger model may be a body."""
+    listed = config.get("architectures")
+    classes = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    scores = next((name for name in classes if name.endswith("ForSequenceClassification")), None)
+    bare = whole and classes and all(re.search(_TRUNK, name) for name in classes)
+    if not scores and not bare:
+        return None
+    warnings.append(
+        f"{named(scores or classes[0])} {'scores' if scores else 'embeds'} text and generates none: its prefill holds, "
+        "its decoding means nothing (--osl 1)"
+    )
+    labels = config.get("id2label")
+    stated = config.get("num_labels", len(labels) if isinstance(labels, Mapping) and labels else 2)
+    whole_number = isinstance(stated, int) and not isinstance(stated, bool) and 0 < stated < 10**7
+    return (stated if whole_number else 2) if scores else 0
 
 
 def _only_text_keys(config: Mapping[str, Any], origin: str) -> None:
@@ -114,7 +137,7 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
         value = keys.config[key]
         keys.note(key, shown(value))
         if isinstance(value, list):
-            keys.choices(key, None, tuple(known))
+            keys.entries(key, None, tuple(known))
         elif (keys.flag(key, known[0]) if isinstance(known[0], bool) else value) not in known:
             keys.refuse(key, f"is not understood; known: {', '.join(map(shown, known))}", ArchitectureError)
     layers = _layers(r)

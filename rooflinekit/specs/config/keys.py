@@ -167,61 +167,48 @@ class Keys:
             raise SpecError(f"{self.at(key)} = {shown(value)} lies outside {least} .. {most}")
         return int(value)  # type: ignore[call-overload, no-any-return]
 
-    def flag(self, key: str, default: bool) -> bool:
+    def flag(self, name: str, default: bool) -> bool:
         """True or false (0 and 1 are accepted); the default when the key is absent."""
-        inner, last = self._inside(key)
-        if inner is not self:
-            return inner.flag(last, default)
-        if not self.has(key):
+        keys, key = self._inside(name)
+        if not keys.has(key):
             return default
-        value = self.config[key]
+        value = keys.config[key]
         if not isinstance(value, bool | int) or value not in (0, 1):
-            self.refuse(key, "is neither true nor false")
-        self.note(key, str(bool(value)).lower())
+            keys.refuse(key, "is neither true nor false")
+        keys.note(key, str(bool(value)).lower())
         return bool(value)
 
-    def word(self, key: str, default: str = "", choices: tuple[str, ...] = ()) -> str:
+    def word(self, name: str, default: str = "", choices: tuple[str, ...] = ()) -> str:
         """A string, one of the choices if there are any; the default when absent."""
-        inner, last = self._inside(key)
-        if inner is not self:
-            return inner.word(last, default, choices)
-        if not self.has(key):
+        keys, key = self._inside(name)
+        if not keys.has(key):
             return default
-        value = self.config[key]
+        value = keys.config[key]
         if not isinstance(value, str):
-            self.refuse(key, "is not a string")
+            keys.refuse(key, "is not a string")
         if choices and value not in choices:
-            self.refuse(key, f"is not understood; known: {', '.join(choices)}")
-        self.note(key, value)
+            keys.refuse(key, f"is not understood; known: {', '.join(choices)}")
+        keys.note(key, value)
         return value
 
-    def series(self, key: str, length: int | None = None) -> list[Any] | None:
-        """A list, of one entry a layer when `length` is given; None when absent or empty."""
-        if not self.has(key):
-            return None
-        value = self.config[key]
+    def entries(
+        self, key: str, length: int | None = None, allowed: tuple[Any, ...] = (), *, required: bool = False
+    ) -> list[Any]:
+        """A list, of one entry a layer when `length` is given, each one of `allowed`, if any are; empty when absent."""
+        value = self.config[key] if self.has(key) else []
         if not isinstance(value, list | tuple):
             self.refuse(key, "is not a list")
-        self.note(key, f"{len(value)} entries")
+        if self.has(key):
+            self.note(key, f"{len(value)} entries")
+        if required and not value:
+            raise SpecError(f"{self.at(key)} is missing")
         if length is not None and value and len(value) != length:
             raise SpecError(f"{self.at(key)} has {len(value)} entries for {length} layers")
-        return list(value) or None
-
-    def choices(self, key: str, length: int | None, allowed: tuple[Any, ...]) -> list[Any] | None:
-        """As `series`, each entry one of `allowed`, if any are named."""
-        values = self.series(key, length)
-        for index, value in enumerate(values or ()):
-            if allowed and (isinstance(value, bool | list | dict) or value not in allowed):
-                known = ", ".join(str(choice) for choice in allowed)
-                raise SpecError(f"{self.at(key)}[{index}] = {shown(value)} is not understood; known: {known}")
-        return values
-
-    def listed(self, key: str, length: int, allowed: tuple[Any, ...] = ()) -> list[Any]:
-        """As `choices`, but the list must be there."""
-        values = self.choices(key, length, allowed)
-        if values is None:
-            raise SpecError(f"{self.at(key)} is missing")
-        return values
+        for index, entry in enumerate(value):
+            if allowed and (isinstance(entry, bool | list | dict) or entry not in allowed):
+                known = ", ".join(map(str, allowed))
+                raise SpecError(f"{self.at(key)}[{index}] = {shown(entry)} is not understood; known: {known}")
+        return list(value)
 
     def child(self, key: str) -> Keys:
         """The object under a key, as Keys of its own (empty when absent)."""

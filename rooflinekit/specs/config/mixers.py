@@ -76,7 +76,7 @@ def _windowed(r: Reading, base: Attention, rule: Mapping[str, Any]) -> list[Atte
     A window that reaches as far as the context is off.
     """
     keys, which, context = r.keys, rule["layers"], r.keys.maybe("context")
-    types, pattern = keys.choices("layer_types", r.depth, _SLIDING), keys.find("pattern")
+    types, pattern = keys.entries("layer_types", r.depth, _SLIDING), keys.find("pattern")
     stated = any(name in keys.config for name in keys.names["window"])
     if pattern and isinstance(pattern[1], str) and set(pattern[1]) <= {"L", "G"}:  # EXAONE-4: local, global
         types = types or [_SLIDING[pattern[1][n % len(pattern[1])] == "L"] for n in range(r.depth)]
@@ -92,7 +92,7 @@ def _windowed(r: Reading, base: Attention, rule: Mapping[str, Any]) -> list[Atte
         raise SpecError(f"{keys.origin}: layer_types has sliding_attention but sliding_window is missing")
     elif context is not None and window and window >= context:
         window = None
-    slides = [kind == "sliding_attention" for kind in types or ()]
+    slides = [kind == "sliding_attention" for kind in types]
     if which == "requested":  # Qwen
         wanted, first = keys.flag("use_sliding_window", False), keys.maybe("max_window_layers", least=0)
         if not types and wanted and window and first is None:
@@ -109,8 +109,8 @@ def _chunked(r: Reading, base: Attention) -> list[Attention]:
     """Llama-4: rotary layers attend inside their chunk, every fourth layer has no positions and sees everything."""
     chunk = r.keys.maybe("attention_chunk_size")
     every = r.keys.size("no_rope_layer_interval", 4)
-    rotary = r.keys.choices("no_rope_layers", r.depth, (0, 1)) or [int((i + 1) % every != 0) for i in range(r.depth)]
-    types = r.keys.choices("layer_types", r.depth, ("full_attention", "chunked_attention"))
+    rotary = r.keys.entries("no_rope_layers", r.depth, (0, 1)) or [int((i + 1) % every != 0) for i in range(r.depth)]
+    types = r.keys.entries("layer_types", r.depth, ("full_attention", "chunked_attention"))
     local = [kind == "chunked_attention" for kind in types] if types else [bool(flag) for flag in rotary]
     return [
         replace(base, chunk=chunk if inside else None, rotary=base.rotary and bool(flag))
@@ -141,8 +141,8 @@ def _latent(r: Reading) -> tuple[Mixer, ...]:
     indexer = Indexer(heads=keys.size("index_n_heads"), head_dim=keys.size("index_head_dim"), top_k=top_k)
     own, shared = replace(mixer, indexer=indexer), replace(mixer, indexer=replace(indexer, shared=True))
     # which layers choose their own keys, and which share the choice of the layer before (GLM-5.2)
-    types = keys.choices("indexer_types", r.depth, ("full", "shared"))
-    if types is None and keys.maybe("index_topk_freq") not in (None, 1):
+    types = keys.entries("indexer_types", r.depth, ("full", "shared"))
+    if not types and keys.maybe("index_topk_freq") not in (None, 1):
         raise SpecError(f"{keys.at('indexer_types')} is missing, and index_topk_freq says that layers share indexers")
     if types and types[0] == "shared":
         raise SpecError(f"{keys.at('indexer_types')}[0] = 'shared', but no layer comes before the first")
@@ -164,9 +164,9 @@ def _hybrid(r: Reading) -> tuple[Mixer | None, ...]:
 def _by_type(r: Reading) -> list[bool]:
     """As `layer_types` says, else (Qwen3-Next) every `full_attention_interval`-th layer."""
     known = ("linear_attention", "full_attention", "mamba", "attention", "conv")
-    types = r.keys.choices("layer_types", r.depth, known)
+    types = r.keys.entries("layer_types", r.depth, known)
     every = r.keys.size("full_attention_interval", 4 if not types else 1)
-    return [kind in ("full_attention", "attention") for kind in types or ()] or [
+    return [kind in ("full_attention", "attention") for kind in types] or [
         (layer + 1) % every == 0 for layer in range(r.depth)
     ]
 
@@ -187,7 +187,7 @@ _ATTENDS: Mapping[str, Callable[[Reading], list[Any]]] = {
     "types": _by_type,
     "period": _by_period,
     "places": lambda r: _by_type(r) if r.keys.has("layer_types") else _by_place(r),
-    "listed": lambda r: r.keys.listed("attn_type_list", r.depth, (0, 1)),  # MiniMax: 1 for softmax attention
+    "listed": lambda r: r.keys.entries("attn_type_list", r.depth, (0, 1), required=True),  # MiniMax: 1 for softmax
 }
 
 
@@ -262,7 +262,7 @@ _RECURRENCES: Mapping[str, Callable[[Reading], Mixer]] = {
 def _gemma4(r: Reading) -> tuple[Mixer, ...]:
     """Gemma-4: local layers slide; global ones have fewer, wider heads, and may project keys and values at once."""
     keys = r.keys
-    types = keys.listed("layer_types", r.depth, _SLIDING)
+    types = keys.entries("layer_types", r.depth, _SLIDING, required=True)
     local = replace(_base_attention(r), window=keys.size("window"))
     merged = keys.flag("attention_k_eq_v", False)
     kv_heads = keys.maybe("num_global_key_value_heads")
@@ -279,7 +279,7 @@ def _gemma4(r: Reading) -> tuple[Mixer, ...]:
 def _mimo(r: Reading) -> tuple[Mixer, ...]:
     """MiMo-V2: `hybrid_layer_pattern` has 1 for sliding layers, whose sizes and sinks are stated apart (`swa_*`)."""
     keys = r.keys
-    pattern = keys.listed("hybrid_layer_pattern", r.depth, (0, 1))
+    pattern = keys.entries("hybrid_layer_pattern", r.depth, (0, 1), required=True)
     full = replace(_base_attention(r), sinks=keys.flag("add_full_attention_sink_bias", False))
     heads = keys.size("swa_num_attention_heads", full.heads)
     kv_heads = keys.size("swa_num_key_value_heads", full.kv_heads)
@@ -324,7 +324,7 @@ def _nas(r: Reading) -> tuple[Mixer | None, ...]:
 
 def nas_blocks(r: Reading, part: str, key: str) -> Iterator[tuple[Keys, Any]]:
     """One part of each block with the value that shapes it, None for a no-op; anything else that is on is refused."""
-    for index, block in enumerate(r.keys.listed("block_configs", r.depth)):
+    for index, block in enumerate(r.keys.entries("block_configs", r.depth, required=True)):
         inner = block.get(part) if isinstance(block, Mapping) else None
         if not isinstance(inner, Mapping):
             raise SpecError(f"{r.keys.at(f'block_configs[{index}]')} has no {part}")

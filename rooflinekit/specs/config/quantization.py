@@ -188,7 +188,7 @@ def _quantization_keys(keys: Keys, quant_config: Mapping[str, Any] | None) -> Ke
 def _skipped(keys: Keys) -> Patterns:
     listed: list[str] = []
     for name in _SKIP_LISTS:
-        for entry in keys.series(name) or ():
+        for entry in keys.entries(name):
             if not isinstance(entry, str):
                 raise SpecError(f"{keys.at(name)} holds {shown(entry)}, not a module name")
             listed.append(entry)
@@ -218,10 +218,10 @@ def _cache_format(keys: Keys) -> Dtype | None:
 
 
 def _fp8(keys: Keys, warnings: list[str]) -> _Scheme:
-    block = keys.series("weight_block_size")
-    if block is not None:
+    block = keys.entries("weight_block_size")
+    if block:
         _check_block(keys, "weight_block_size", block, warnings)
-    dtype = Dtype.FP8 if block is None else Dtype.FP8_BLOCK
+    dtype = Dtype.FP8_BLOCK if block else Dtype.FP8
     return _Scheme([(None, dtype)], _skipped(keys))
 
 
@@ -274,7 +274,7 @@ def _compressed_tensors(keys: Keys, warnings: list[str]) -> _Scheme | None:
         group = section.child(name)
         dtype = _number_format(group.child("weights"), warnings) if group.has("weights") else None
         if dtype is not None:
-            listed = group.series("targets") or ["Linear"]
+            listed = group.entries("targets") or ["Linear"]
             modules = [str(target) for target in listed if "." in str(target) or str(target).startswith("re:")]
             groups.append((Patterns(modules, group.origin) if len(modules) == len(listed) else None, dtype))
             wide[not group.has("input_activations")].append(dtype)
@@ -303,8 +303,7 @@ def _number_format(keys: Keys, warnings: list[str]) -> Dtype:
     bits, kind = keys.size("num_bits"), keys.word("type", "int", ("int", "float"))
     strategy, group = keys.word("strategy"), keys.maybe("group_size", least=-1)
     if (kind, bits) == ("float", 8) and strategy == "block":
-        block = keys.series("block_structure")
-        _check_block(keys, "block_structure", block or (), warnings)
+        _check_block(keys, "block_structure", keys.entries("block_structure"), warnings)
         return Dtype.FP8_BLOCK
     if (kind, bits) == ("float", 4) and group in (16, 32):
         return Dtype.NVFP4 if group == 16 else Dtype.MXFP4

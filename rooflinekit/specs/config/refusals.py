@@ -18,11 +18,9 @@ __all__ = ["lists", "refuse_other_networks", "refuse_unknown_keys", "unidentifie
 # Patterns stay texts, which `re` compiles when it first needs them: most models need none.
 #: Classes with a decoder's body and another head than a language model's.
 _OTHER_HEAD = (
-    r"For(?:SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice|MaskedLM|Score|Embedding)$|"
-    r"RewardModel|EmbeddingModel$"
+    r"For(?:TokenClassification|QuestionAnswering|MultipleChoice|MaskedLM|Score|Embedding)$|RewardModel|EmbeddingModel$|"
+    r"Bidirectional|NVEmbed"
 )
-#: Classes without any head; some that generate are called `...Model` as well.
-_TRUNK = r"(?<!LMHead)(?<!Chat)(?<!ChatGLM)Model$"
 
 #: A key that looks like it changes the shape of the network.
 _STRUCTURAL = (
@@ -47,10 +45,8 @@ def lists() -> tuple[dict[str, str], frozenset[str], dict[str, str]]:
     return kinds, frozenset(read["harmless"].split()), read["uncosted"]
 
 
-def refuse_other_networks(config: Mapping[str, Any], origin: str, *, whole: bool) -> None:
-    """Refuse encoders, encoder-decoders, speech, vision and diffusion models, and decoders' bodies without an LM head.
-
-    The text part of a multimodal model (`whole` False) may be a bare trunk: the head is outside it.
+def refuse_other_networks(config: Mapping[str, Any], origin: str) -> None:
+    """Refuse encoders, encoder-decoders, speech, vision and diffusion models, and decoders' bodies with another head.
 
     Raises ArchitectureError naming the class.
     """
@@ -66,8 +62,6 @@ def refuse_other_networks(config: Mapping[str, Any], origin: str, *, whole: bool
     other = next((name for name in classes if re.search(_OTHER_HEAD, name)), None)
     if not problem and other:
         problem = f"{named(other)} classifies or scores and generates no text"
-    if not problem and whole and classes and all(re.search(_TRUNK, name) for name in classes):
-        problem = f"{named(classes[0])} has no LM head: it embeds text and generates none"
     if problem:
         raise ArchitectureError(f"{origin}: {problem}; rooflinekit costs decoder-only models")
 
