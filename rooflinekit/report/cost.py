@@ -30,7 +30,7 @@ def document(found: Cost) -> Document:
         Section("a long context", [_contexts(found)]),
         Section("", [Words(*_displaced(found), indent="")]),
         Section("memory and recomputing", [Items(*_facts(found))]),
-        footer(f"{origin(found.calibration)}; {found.evidence}", found.warnings, found.version),
+        footer(origin(found.calibration, found.evidence), found.warnings, found.version),
     ]
 
 

@@ -54,7 +54,7 @@ def document(found: Levers) -> Document:
                 [Table(_MOVE, [_row(move) for move in strong])]),
         Section("on weaker evidence than now, apart" if weak else "", [Table(_MOVE, [_row(move) for move in weak])]),
         Section("", [Items(*refused, *same, *_notes(found, possible))]),
-        footer(f"{origin(found.calibration)}; {found.evidence}", found.warnings, found.version),
+        footer(origin(found.calibration, found.evidence), found.warnings, found.version),
     ]  # fmt: skip
 
 
