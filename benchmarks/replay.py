@@ -181,7 +181,7 @@ def report(plans: list[Replayed], unmet: list[str]) -> str:
         lines.append(f"| {confidence:g} | {len(pairs)} | {stated:.2f} | {held:.2f} |")
     missed = [each for each in plans if each.missed]
     lines += ["", f"At the expected times and five times as many requests {len(missed)} of {len(plans)} plans miss an "
-              "objective" + (":" if missed else "."), ""]  # fmt: skip
+              "objective" + (":" if missed else "."), *([""] if missed else [])]  # fmt: skip
     lines += [f"- {each.name} (confidence {each.confidence:g}): {', '.join(each.missed)}" for each in missed]
     lines += [
         "",

@@ -61,7 +61,7 @@ def workbook(*, to: Output, **said: Any) -> None:
     for key in ("isl", "osl"):
         if isinstance(tokens := starts.get(key), str):
             raise InputError(f"{key} of a workbook is a number of tokens, not {tokens!r}")
-    if isinstance(price := starts.get("price"), dict):
+    if isinstance(price := starts.get("price"), (dict, str)):
         names = {load_accelerator(gpu).value.name for gpu in choices.gpus}
         starts["prices"] = priced_names(starts.pop("price"))
         if not names & starts["prices"].keys():

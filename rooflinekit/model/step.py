@@ -98,8 +98,17 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
     t = max(Σ kernels + gaps, launches·t_launch) + host: the gaps between kernels that are launched one by one are what
     the launches take beyond the kernels.
     """
-    dtype = kernels[0].kernel.dtype
-    entries = _loop_entries(costs, iteration, dtype)
+    dtype, entries = kernels[0].kernel.dtype, []
+    spread: dict[str, Any] = {name: costs.spread.get(name, 0.0) for name in _HOST}
+    (host, gap), doubts = host_times(costs, iteration), host_times(StepCosts(**spread), iteration)
+    works = bool(costs.step or costs.ranks or costs.sequence or costs.sequence_ranks)
+    for name, count, there, time, doubt in (
+        ("host", 1, works, host, doubts[0]),
+        ("layer_gaps", iteration.layers, bool(costs.layer), gap, doubts[1]),
+    ):
+        if there:
+            ends = maximum(time - SIGMAS * doubt, 0.0), time + SIGMAS * doubt
+            entries.append(_entry(name, dtype, count, time, ends))
     if iteration.eager and costs.launch:
         launches = sum(timed.kernel.count for timed in kernels)
         busy = named(sum((timed.expected for timed in kernels), 0.0), "busy", "time of all kernels", "s")
@@ -147,19 +156,6 @@ def host_times(costs: StepCosts, iteration: Iteration) -> tuple[Numeric, Numeric
         once, each = once + costs.ranks, each + costs.sequence_ranks
     gaps = gap_time(iteration.passes, iteration.layers, costs.layer)
     return host_work(iteration.passes, once, iteration.sequences, each), gaps
-
-
-def _loop_entries(costs: StepCosts, iteration: Iteration, dtype: Dtype) -> list[KernelTime]:
-    spread: dict[str, Any] = {name: costs.spread.get(name, 0.0) for name in _HOST}
-    host, gaps = host_times(costs, iteration)
-    doubts = [SIGMAS * doubt for doubt in host_times(StepCosts(**spread), iteration)]
-    entries = []
-    if costs.step or costs.ranks or costs.sequence or costs.sequence_ranks:
-        entries.append(_entry("host", dtype, 1, host, (maximum(host - doubts[0], 0.0), host + doubts[0])))
-    if costs.layer:
-        ends = maximum(gaps - doubts[1], 0.0), gaps + doubts[1]
-        entries.append(_entry("layer_gaps", dtype, iteration.layers, gaps, ends))
-    return entries
 
 
 _HOST = ("step", "ranks", "sequence", "sequence_ranks", "layer")

@@ -89,8 +89,10 @@ def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
     if cost.watts is not None and cost.joules_per_output_token is not None:
         yield "power", f"{cost.watts / 1e3:,.1f} kW, {cost.joules_per_output_token:.3g} J an output token"
     if best.interval:
-        spans = [f"{key[:4].upper()} {_time(low)} to {_time(high)}" for key, (low, high) in best.interval.items()]
-        yield "interval", f"90 % of the means: {', '.join(spans)}"
+        named = ((key.removesuffix("_ms").rpartition("_"), ends) for key, ends in best.interval.items())
+        spans = [f"{start or 'mean'} {metric.upper()} {_time(low)} to {_time(high)}"
+                 for (start, _, metric), (low, high) in named]  # fmt: skip
+        yield "interval", f"90 %: {', '.join(spans)}"
 
 
 def _fleet(fleet: Fleet) -> Iterator[tuple[str, str]]:

@@ -110,6 +110,10 @@ def test_more_confidence_never_takes_fewer_and_is_kept() -> None:
         for value in answer.best.probability.values():
             assert value is not None
             assert value >= answer.confidence - 5e-3
+        spans = answer.best.interval or {}
+        low, high = spans["p95_ttft_ms"]
+        assert (low or math.inf) < (answer.best.latency("p95 TTFT") or 0.0) < (high or math.inf)
+        assert set(spans) == {"ttft_ms", "tpot_ms", "p95_ttft_ms", "p95_tpot_ms"}
     assert answers[0].median is None
     median = answers[1].median
     assert median is not None
@@ -210,6 +214,21 @@ def test_an_unused_price_is_a_note_and_a_file_prices_a_plan(tmp_path: Path) -> N
     assert "the price of b200-sxm is not used" in run.stdout
     other = CliRunner().invoke(app, ["cost", MODEL, "--price", "h200=2"])
     assert (other.exit_code, "the price of h200-sxm is not used" in other.stdout) == (0, True)
+
+
+def test_a_price_file_works_in_every_command_that_prices(tmp_path: Path) -> None:
+    path = tmp_path / "prices.csv"
+    path.write_text("name,term,low,high,source\nh100,1 year,2,4,Acme\n")
+    csv, bare = ["--price", str(path)], ["--price", "3"]
+    for words in (["sweep", MODEL, "--batch", "1,2", "--format", "csv"],
+                  ["levers", MODEL, "--gpus", "a10", "--format", "csv"]):  # fmt: skip
+        ends = [CliRunner().invoke(app, [*words, *price]).stdout.splitlines() for price in (csv, bare)]
+        assert [line.count(",") for line in ends[0]] == [line.count(",") for line in ends[1]]
+        assert "usd" in ends[0][0]
+        assert ends[0][1].split(",")[:12] == ends[1][1].split(",")[:12]
+    costs = [CliRunner().invoke(app, ["cost", MODEL, *price]) for price in (csv, bare)]
+    assert "3 USD an hour: 1 x 3 (Acme)" in costs[0].stdout
+    assert [each.exit_code for each in costs] == [0, 0]
 
 
 def test_an_interrupt_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,13 @@ from rooflinekit.decision.planning.confirm import Ranked, agreed, ranked, warnin
 from rooflinekit.decision.planning.cost import FleetCost, Point, cold_start_s, cost_of, points, read_tariff
 from rooflinekit.decision.planning.demand import Demand, read_demand
 from rooflinekit.decision.planning.fleet import Option, Part, Replica, Reserve, ability, pool_of
-from rooflinekit.decision.planning.objective import chance, parse_objectives, refuse_undecoded, slowest_factor
+from rooflinekit.decision.planning.objective import (
+    Objective,
+    chance,
+    parse_objectives,
+    refuse_undecoded,
+    slowest_factor,
+)
 from rooflinekit.decision.planning.search import Found, Near, PlanQuestion, Progress, Refusal, Space, search, silent
 from rooflinekit.estimation.options import keywords, read
 from rooflinekit.estimation.scenario import Plan
@@ -20,6 +26,7 @@ from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, WorkloadError
+from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import EVIDENCE
 from rooflinekit.version import __version__
@@ -88,7 +95,8 @@ class Candidate:
     """One way to serve the traffic.
 
     evidence: what its times rest on; predicted, simulated: mean and percentiles of ttft_ms, tpot_ms and e2el_ms at the
-    peak with the spares down; probability: that each objective holds, None without a calibrated interval; played: which
+    peak with the spares down; interval: 90 % of means and limited percentiles [ms], None without a steady
+    state at its end; probability: that each objective holds, None without a calibrated interval; played: which
     requests were simulated; confirmed: whether the simulation agrees, None where there was none; formula_gpus: what the
     formula alone asked for, before the simulation; lost: why it is not the best.
     """
@@ -98,7 +106,7 @@ class Candidate:
     cost: FleetCost
     evidence: str
     predicted: dict[str, dict[str, float | None]]
-    interval: dict[str, list[float]] | None
+    interval: dict[str, list[float | None]] | None
     probability: dict[str, float | None]
     simulated: dict[str, dict[str, float | None]] | None
     simulated_requests: int
@@ -555,15 +563,22 @@ def _candidate(question: PlanQuestion, entry: Ranked) -> Candidate:
     feels = option.feels(demand)
     felt = feels(1.0)
     chances = (played and played.chances) or {each: chance(feels, each) for each in question.slo}
-    spans = {f"{metric}_ms": [felt.means[metric] * end * 1e3 for end in felt.spans[metric]]
-             for metric in ("ttft", "tpot") if metric in felt.spans and felt.stable}  # fmt: skip
+    bias = {each: each.value(played.felt) / each.value(felt) if played and played.felt.stable else 1.0
+            for each in question.slo}  # fmt: skip
+    asked = {each: bias[each] for each in question.slo if each.share is not None}
+    means = {Objective(metric, None, math.inf): 1.0 for metric in ("ttft", "tpot")}
+    interval = {}
+    for each, factor in (means | asked).items():
+        if each.metric in felt.spans and felt.stable:
+            ends = [each.value(feels(felt.factor(each.metric, end))) * factor for end in (-SIGMAS, SIGMAS)]
+            interval[f"{each.statistic}_{each.metric}_ms".removeprefix("mean_")] = [*map(_ms, ends)]
     return Candidate(
         kind=option.kind,
         fleets=tuple(_fleet(question, part, option.parts[0].replica) for part in option.parts),
         cost=cost_of(option, demand, question.tariff),
         evidence=entry.evidence,
         predicted=felt.table(_SHARES),
-        interval=spans or None,
+        interval=interval or None,
         probability={str(each): value for each, value in chances.items()},
         simulated=None if played is None else played.felt.table(_SHARES),
         simulated_requests=0 if played is None else played.requests,
@@ -571,6 +586,10 @@ def _candidate(question: PlanQuestion, entry: Ranked) -> Candidate:
         confirmed=None if played is None else played.agrees,
         formula_gpus=entry.formula_gpus,
     )
+
+
+def _ms(seconds: float) -> float | None:
+    return seconds * 1e3 if math.isfinite(seconds) else None
 
 
 def _fleet(question: PlanQuestion, part: Part, first: Replica) -> Fleet:

@@ -6,7 +6,6 @@ the one that is chosen. All graphs are traced in one pool, so that what they sha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -19,9 +18,6 @@ __all__ = ["Merge", "Parameter"]
 
 Members: TypeAlias = tuple[Any, ...]
 """What stands at one place in each of the deployments: a node, a number, a table, or None where it does not matter."""
-
-
-_NEUTRAL = {"*": 1.0, "/": 1.0, "max": -math.inf, "min": math.inf}
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,6 @@ class Merge:
     named: dict[Symbol, Any] = field(default_factory=dict)  #: labels of merged nodes
     _known: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     _held: dict[Symbol, Symbol] = field(default_factory=dict)
-    _labels_in: dict[Symbol, frozenset[Hashable]] = field(default_factory=dict)
 
     def merged(self, members: Members) -> Any:
         """The one node, or number, for all of them."""
@@ -82,10 +77,6 @@ class Merge:
             return self._alike(next(iter(kinds)), members)
         if "named" in kinds:
             return self.merged(tuple(map(bare, members)))
-        for op, neutral in _NEUTRAL.items():
-            alike = self._alike_operand(op, kinds, members) if op in kinds else None
-            if alike is not None:
-                return self._operated(op, alike, neutral, members, set(kinds[op]))
         if "+" in kinds:
             return self._sum(members)
         choice: list[Any] = [None] * len(members)
@@ -99,41 +90,6 @@ class Merge:
         for number in range(len(variants) - 2, -1, -1):
             result = self.pool.apply("where", self.pool.apply("==", chosen, float(number)), variants[number], result)
         return result
-
-    def _alike_operand(self, op: str, kinds: Mapping[Hashable, list[int]], members: Members) -> int | None:
-        """Which operand of those made by `op` is like the others: made of the same labelled terms, or of their kind."""
-        others = [members[number] for kind, numbers in kinds.items() if kind != op for number in numbers]
-        wanted = frozenset[Hashable]().union(*map(self._parts, others))
-        scores = []
-        for place in (0,) if op == "/" else (0, 1):
-            operands = [members[number].arguments[place] for number in kinds[op]]
-            parts = frozenset[Hashable]().union(*map(self._parts, operands))
-            same = not wanted and "number" not in kinds and bool({*map(self._kind, operands)} & (kinds.keys() - {op}))
-            scores.append(len(parts & wanted) + same)
-        return scores.index(max(scores)) if any(scores) else None
-
-    def _parts(self, member: Any) -> frozenset[Hashable]:
-        """Labels of the first labelled nodes that it is made of."""
-        if not isinstance(member, Symbol):
-            return frozenset()
-        if member not in self._labels_in:
-            label = self.labels.get(member)
-            inner = () if label is not None else map(self._parts, member.operands)
-            self._labels_in[member] = frozenset({label} if label is not None else ()).union(*inner)
-        return self._labels_in[member]
-
-    def _operated(self, op: str, place: int, neutral: float, members: Members, made: set[int]) -> Any:
-        """Those that are `made` by an operator, and the operand of the others with what changes nothing."""
-        operands: list[Any] = [None, None]
-        for at, absent in ((place, None), (1 - place, neutral)):
-            operands[at] = self.merged(
-                tuple(
-                    None if member is None else member.arguments[at] if number in made else member if absent is None
-                    else absent
-                    for number, member in enumerate(members)
-                )
-            )  # fmt: skip
-        return self.pool.apply(op, *operands)
 
     def _subset(self, members: Members, places: Sequence[int]) -> Any:
         inside = set(places)

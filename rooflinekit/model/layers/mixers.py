@@ -46,7 +46,12 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     if block.rotary:
         ops.append(Elementwise("rope", rotated, rotated, 3.0 * rotated))
     ops.append(KVAppend(kv_heads * (block.head_dim + block.v_head_dim)))
-    ops += _over_context(_core(block, heads, kv_heads, shard), shard)
+    name = "chunk_attention" if block.chunk else "window_attention" if block.window else "attention"
+    core = AttentionCore(
+        name, heads, kv_heads, block.head_dim, block.v_head_dim, block.window, block.chunk,
+        sinks=heads if block.sinks else 0, policy=shard.deployment.kv_policy,
+    )  # fmt: skip
+    ops += _over_context(core, shard)
     out = heads * block.v_head_dim
     if block.gated:
         ops.append(Elementwise("output_gate", 2 * out, out, 5.0 * out))
@@ -58,13 +63,6 @@ def _output(width: int, shard: Shard, bias: bool = False) -> Linear:
     linear = shard.linear("o_proj", width, (("o", shard.hidden),), bias=bias)
     own = shard.precision.formats.attention_output
     return linear if own is None else replace(linear, weight=own, compute=shard.precision.compute(own))
-
-
-def _core(block: Attention, heads: int, kv_heads: int, shard: Shard) -> AttentionCore:
-    name = "chunk_attention" if block.chunk else "window_attention" if block.window else "attention"
-    sinks = heads if block.sinks else 0
-    core = AttentionCore(name, heads, kv_heads, block.head_dim, block.v_head_dim, block.window, block.chunk, sinks)
-    return replace(core, policy=shard.deployment.kv_policy)
 
 
 def _over_context(core: AttentionCore | LatentCore, shard: Shard) -> list[Operation]:

@@ -141,7 +141,8 @@ class MemoryModel:
             for base, token, row in self._peaks():
                 fits = self._most(allowed - self.charge * base, each, (self.charge * token, self.charge * row), new)
                 if self.rule.budget in ("static", "free"):  # the pool does not pay for all activations
-                    left = self._spare(stage) - spared * base - allowed
+                    there = self.capacity_bytes * (1.0 + _ROUNDING) - stage.weight_bytes - self.outside.total
+                    left = there - self.rule.slack - spared * base - allowed
                     fits = minimum(fits, self._most(left, 0.0, (spared * token, spared * row if row else 0.0), new))
                 most = minimum(most, named(fits, "fits", "sequences, of the pool and one part of the peak"))
             most = where(self._starts(stage, self._activations(0.0, new)), most, 0.0)
@@ -188,26 +189,20 @@ class MemoryModel:
 
     def _allowance(self, stage: Stage) -> Numeric:
         """The pool if there were no activations [B]."""
-        return named(self._allowed(stage), "allow", "the pool if there were no activations", "B", RULE)
-
-    def _allowed(self, stage: Stage) -> Numeric:
         capacity, out, rule = self.capacity_bytes, self.outside, self.rule
+        graphs, weights, u = rule.graphs_count * out.graphs, stage.weight_bytes, self.fraction
         match rule.budget:
             case "total":
-                charged = out.non_torch + rule.context_counts * out.context + rule.graphs_count * out.graphs
-                return self.fraction * capacity - stage.weight_bytes - charged
+                allowed = (
+                    self.fraction * capacity - weights - (out.non_torch + rule.context_counts * out.context + graphs)
+                )
             case "static":
-                return self.fraction * (capacity - out.context) - stage.weight_bytes - out.non_torch
+                allowed = u * (capacity - out.context) - weights - out.non_torch
             case "free":
-                taken = stage.weight_bytes + out.context + out.non_torch + rule.graphs_count * out.graphs
-                return self.fraction * (capacity - taken)
+                allowed = u * (capacity - (weights + out.context + out.non_torch + graphs))
             case _:
-                return capacity - stage.weight_bytes - out.total
-
-    def _spare(self, stage: Stage) -> Numeric:
-        """What pool and activations may take together [B]."""
-        whole = self.capacity_bytes * (1.0 + _ROUNDING)
-        return whole - stage.weight_bytes - self.outside.total - self.rule.slack
+                allowed = capacity - weights - out.total
+        return named(allowed, "allow", "the pool if there were no activations", "B", RULE)
 
     def _activations(self, local: Numeric, new: Numeric) -> Numeric:
         if self.rule.profiled:

@@ -106,7 +106,10 @@ class Speculation:
             return None
         name = str(given["draft"]).strip()
         name = name.lower() if name.lower() in METHODS else name
-        tokens = _tokens(name, given.get("draft_tokens", 1 if name == "mtp" else None))
+        if (told := given.get("draft_tokens", 1 if name == "mtp" else None)) is None:
+            raise InputError(f"draft {name!r} needs draft_tokens: how many tokens are drafted in a row, such as 3")
+        if (tokens := whole_number(told, "draft_tokens")) > _MOST:
+            raise InputError(f"draft_tokens must be at most {_MOST}, not {tokens}")
         tree, tp = (whole_number(given[key], key) if key in given else None for key in ("draft_tree", "draft_tp"))
         if tree is not None and tree < tokens:
             raise InputError(f"draft_tree={tree} has fewer tokens than draft_tokens={tokens}; use at least {tokens}")
@@ -114,15 +117,6 @@ class Speculation:
             raise InputError(f"draft_tp is for a draft model; {name} is split as the target is")
         rates = _acceptance(given.get("acceptance"), name, tokens)
         return cls(name, tokens, rates, tree, tp, "acceptance" not in given)
-
-
-def _tokens(draft: str, given: object) -> int:
-    if given is None:
-        raise InputError(f"draft {draft!r} needs draft_tokens: how many tokens are drafted in a row, such as 3")
-    tokens = whole_number(given, "draft_tokens")
-    if tokens > _MOST:
-        raise InputError(f"draft_tokens must be at most {_MOST}, not {tokens}")
-    return tokens
 
 
 def _acceptance(given: object, draft: str, tokens: int) -> tuple[float, ...]:
