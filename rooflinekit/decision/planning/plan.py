@@ -562,7 +562,7 @@ def _nothing(question: PlanQuestion, found: Found) -> DoesNotFitError | Infeasib
         near_one = f"the nearest is {nearest[0].name}: {words}"
         return InfeasibleError(f"no deployment meets {slo}{sure} at any price; {near_one}; at best {reached}")
     if found.able:
-        what = found.refused[-1]
+        what = next((each for each in found.refused if each.why.startswith("takes")), found.refused[-1])
         limits = ", ".join(f"{most} {gpu}" for gpu, most in question.reserve.limits)
         carry = f"{limits} do not carry {question.demand}" if limits else f"nothing carries {question.demand}"
         return InfeasibleError(f"{carry}; {what.what} {what.why}")
