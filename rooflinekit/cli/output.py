@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import os
 import re
 import sys
@@ -127,27 +126,23 @@ def visible(text: str) -> str:
 
 def to_json(data: object) -> str:
     """Strict JSON, two spaces deep: what is no finite number is null, and nothing in it steers a terminal."""
+    from rooflinekit.report.markup import finite
+
     try:
         text = json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False)
     except ValueError:
-        text = json.dumps(_finite(data), indent=2, allow_nan=False, ensure_ascii=False)
+        text = json.dumps(finite(data), indent=2, allow_nan=False, ensure_ascii=False)
     return _STEERING.sub(lambda hit: f"\\u{ord(hit[0]):04x}", text)
-
-
-def _finite(data: Any) -> Any:
-    if isinstance(data, Mapping):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def to_csv(rows: Sequence[Row]) -> str:
     """Rows that share their keys as CSV with a header, empty where a number is not finite; nothing for no rows."""
     if not rows:
         return ""
+    from rooflinekit.report.markup import finite
+
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_finite(rows))
+    writer.writerows(finite(rows))
     return text.getvalue()

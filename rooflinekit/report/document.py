@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, NamedTuple, Protocol
@@ -17,10 +17,11 @@ from rooflinekit.version import __version__
 
 __all__ = [
     "Block", "Document", "Facts", "Fixed", "Items", "Section", "Table", "Words", "footer", "html_text", "machine",
-    "markdown_text", "origin", "plain_text",
+    "markdown_text", "notes", "origin", "plain_text", "three",
 ]  # fmt: skip
 
 _LABEL = 10  # columns of a label
+_LARGEST = 1e9  # larger rates have an exponent
 _SIDE = "text-align:{};padding:.1em .6em;font-variant-numeric:tabular-nums"
 _MARKED = re.compile(r"(`[^`]+`|\*\*[^*]+\*\*)")
 
@@ -222,14 +223,29 @@ def machine(gpu: str, gpus: int, inputs: dict[str, Any]) -> str:
     return f"{gpus} x {gpu} ({split})" if gpus > 1 else gpu
 
 
-def origin(calibration: dict[str, str] | None, evidence: str = "") -> str:
+def origin(calibration: dict[str, str] | None, evidence: str) -> str:
     """What the times of an answer rest on."""
     if calibration:
-        return f"calibration {calibration['name']} ({calibration['hash']})" + (f", {evidence}" if evidence else "")
+        return f"calibration {calibration['name']} ({calibration['hash']}), {evidence}"
     return "level bound: datasheet roofline, nothing can be faster"
 
 
 def footer(start: str, warnings: Sequence[str], version: str = __version__) -> Section:
     """What an answer rests on, and its notes."""
-    lines = ["; ".join(filter(None, (start, f"rooflinekit {version}"))), *(f"note: {warning}" for warning in warnings)]
-    return Section("", [Items(*lines, indent="      ")])
+    return Section(
+        "", [Items("; ".join(filter(None, (start, f"rooflinekit {version}"))), indent="      "), notes(warnings)]
+    )
+
+
+def notes(warnings: Iterable[str]) -> Items:
+    """What else there is to know about an answer."""
+    return Items(*(f"note: {warning}" for warning in warnings), indent="      ")
+
+
+def three(value: float | None) -> str:
+    """A rate in three digits, or in whole ones of any number.
+
+    >>> three(2.5), three(12345.6), three(None)
+    ('2.5', '12,346', '-')
+    """
+    return "-" if value is None else f"{value:,.0f}" if 100 <= value <= _LARGEST else f"{value:.3g}"

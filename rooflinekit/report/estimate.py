@@ -8,7 +8,7 @@ from typing import Any
 from rooflinekit.estimation.results import Estimate, KernelResult, SpeculationResult, StepResult
 from rooflinekit.model.traffic.question import LoadResult
 from rooflinekit.model.types.units import format_bytes, format_count, format_time
-from rooflinekit.report.document import Document, Facts, Section, Table, Words, footer, machine, origin
+from rooflinekit.report.document import Document, Facts, Section, Table, Words, footer, machine, origin, three
 
 __all__ = ["document", "rows"]
 
@@ -22,9 +22,9 @@ def document(estimate: Estimate) -> Document:
     header = ["", "expected", "90 % interval", "datasheet bound"] if e.interval else ["", "datasheet bound"]
     whole = "of all requests" if e.load else "of the whole batch, its prefill included"
     speeds = [
-        ["output", f"{_three(e.output_tok_s)} tok/s", whole],
-        ["per GPU", f"{_three(e.output_tok_s_per_gpu)} tok/s", ""],
-        ["per user", f"{_three(e.output_tok_s_per_user)} tok/s", "while decoding (1 / TPOT)"],
+        ["output", f"{three(e.output_tok_s)} tok/s", whole],
+        ["per GPU", f"{three(e.output_tok_s_per_gpu)} tok/s", ""],
+        ["per user", f"{three(e.output_tok_s_per_user)} tok/s", "while decoding (1 / TPOT)"],
         ["request", _ms(e.e2e_ms), f"end to end, {e.inputs['osl']} token{'s' if e.inputs['osl'] > 1 else ''}"],
     ]
     causes = ["time goes to", "", *e.decode.shares, "FLOP/B", "MFU", "MBU"]
@@ -40,7 +40,7 @@ def document(estimate: Estimate) -> Document:
             Section(f"{title}: {_ms(step.time_ms)}", [Table(_KERNEL_HEADER, [_row(k, step) for k in step.kernels])])
             for title, step in _steps(e)
         ),
-        footer(origin(e.calibration), e.warnings, e.version),
+        footer(origin(e.calibration, e.evidence), e.warnings, e.version),
     ]
 
 
@@ -71,15 +71,15 @@ def _load(estimate: Estimate, load: LoadResult) -> Iterator[Section]:
         [name, *(_ms(value) for value in load.percentiles[key].values())]
         for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("request", "e2e_ms"))
     ]
-    knee = f"knee {_three(load.knee_rate)}" if estimate.inputs["rate"] else "closed loop"
+    knee = f"knee {three(load.knee_rate)}" if estimate.inputs["rate"] else "closed loop"
     waits = "the queue has no end" if load.queue_ms is None else f"a request waits {_ms(load.queue_ms)}"
     facts = [
-        ("load", f"{_three(load.rate)} requests/s ({knee}), {_three(load.running)} of {load.slots} slots running"),
+        ("load", f"{three(load.rate)} requests/s ({knee}), {three(load.running)} of {load.slots} slots running"),
         ("", f"prompts take {load.prompt_share:.0%} of the time; {waits}"),
     ]
     if load.goodput is not None:
         goals = " and ".join(f"{key[:4].upper()} {value:g} ms" for key, value in load.slo.items() if value)
-        facts.append(("", f"{_three(load.goodput)} requests/s meet {goals}"))
+        facts.append(("", f"{three(load.goodput)} requests/s meet {goals}"))
     yield Section("", [Facts(*facts)])
     yield Section("", [Table(["percentile", "P50", "P90", "P99"], rows)])
 
@@ -98,7 +98,7 @@ def _memory(estimate: Estimate) -> list[tuple[str, str]]:
         ("", f"weights {format_bytes(memory.weight_bytes)} + KV {format_bytes(memory.kv_bytes)} + "
              f"activations {format_bytes(memory.activation_bytes)} + engine {format_bytes(memory.overhead_bytes)}"),
         ("", f"KV pool {format_bytes(memory.kv_pool_bytes)}: {memory.kv_pool_tokens} tokens in {memory.kv_blocks} "
-             f"blocks, {_three(memory.max_concurrency)} sequences of the {length} length"),
+             f"blocks, {three(memory.max_concurrency)} sequences of the {length} length"),
         ("", f"room for batch {memory.max_batch} at {here}, or {longest} at this batch"),
     ]  # fmt: skip
 
@@ -150,7 +150,7 @@ def _row(kernel: KernelResult, step: StepResult) -> list[str]:
 
 def _percent(share: float) -> str:
     if share > _MOST:
-        return f"{_three(share)} x"
+        return f"{three(share)} x"
     return "<1%" if 0 < share < 0.01 else f"{share:.0%}"
 
 
@@ -162,10 +162,6 @@ def _intensity(value: float | None) -> str:
 
 def _ms(value: float | None) -> str:
     return "no limit" if value is None else format_time(value / 1e3)
-
-
-def _three(value: float) -> str:
-    return f"{value:,.0f}" if 100 <= value <= _LARGEST else f"{value:.3g}"
 
 
 def rows(estimate: Estimate) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rooflinekit.decision.planning.inverse import BreakEven, Solution
-from rooflinekit.report.document import Document, Items, Section, Table, Words
+from rooflinekit.report.document import Document, Section, Table, Words, notes
 
 __all__ = ["document", "rows"]
 
@@ -11,8 +11,7 @@ __all__ = ["document", "rows"]
 def document(found: Solution | BreakEven) -> Document:
     """The whole answer."""
     if isinstance(found, Solution):
-        notes = (f"note: {note}" for note in found.warnings)
-        return [Section("", [Words(f"{found.model} on {found.gpu}: {found.answer}"), Items(*notes, indent="      ")])]
+        return [Section("", [Words(f"{found.model} on {found.gpu}: {found.answer}"), notes(found.warnings)])]
     head = ["gpu", "GPUs", "$/GPU-hour", "$/hour", "break-even $/GPU-hour"]
     keys = ("usd_per_gpu_hour", "usd_per_hour", "break_even_usd")
     cells = [[row["gpu"], _number(row["gpus"], 0), *(_number(row.get(key), 2) for key in keys)] for row in found.rows]
@@ -20,7 +19,7 @@ def document(found: Solution | BreakEven) -> Document:
     return [
         Section("", [Words(f"{found.model}: {found.answer}")]),
         Section("", [Table(head, cells)]),
-        Section("", [Items(*(f"note: {note}" for note in (*failed, *found.warnings)), indent="      ")]),
+        Section("", [notes((*failed, *found.warnings))]),
     ]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["filled", "script_hashes", "script_json"]
+__all__ = ["filled", "finite", "script_hashes", "script_json"]
 
 
 def filled(template: Path, parts: Mapping[str, str]) -> str:
@@ -33,13 +33,18 @@ def script_hashes(page: str) -> str:
 
 def script_json(data: object) -> str:
     """JSON that cannot end the script element it stands in; what is no number is null."""
-    text = json.dumps(_finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _finite(data: Any) -> Any:
+def finite(data: Any) -> Any:
+    """The same with None for what is no finite number, which JSON and CSV do not know.
+
+    >>> finite({"knee": [1.0, float("inf")]})
+    {'knee': [1.0, None]}
+    """
     if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
+        return {key: finite(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return [_finite(value) for value in data]
+        return [finite(value) for value in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -9,7 +9,7 @@ from rooflinekit.decision.economics.price import HourlyPrice
 from rooflinekit.decision.planning.cost import Point
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
 from rooflinekit.model.types.units import format_time
-from rooflinekit.report.document import Document, Facts, Items, Section, Table, Words
+from rooflinekit.report.document import Document, Facts, Items, Section, Table, Words, notes
 
 __all__ = ["document"]
 
@@ -35,7 +35,7 @@ def document(answer: PlanAnswer) -> Document:
         Section("", [Facts(*_facts(answer.best))]),
         Section("why the others lost" if lost else "", [Items(*lost, indent="   ", most=_EXPLAINED)]),
         Section("", [_front(answer.pareto)]),
-        Section("", [Items(*(f"note: {note}" for note in _notes(answer)), indent="      ")]),
+        Section("", [notes(_notes(answer))]),
     ]
 
 

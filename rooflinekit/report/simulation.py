@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooflinekit.model.types.units import format_time
-from rooflinekit.report.document import Document, Section, Table, Words, footer, machine, origin
+from rooflinekit.report.document import Document, Section, Table, Words, footer, machine, origin, three
 from rooflinekit.simulation.outcome import Outcome, Spread
 
 __all__ = ["document", "rows"]
@@ -29,11 +29,11 @@ def document(outcome: Outcome) -> Document:
     )
     latencies = [_latency(name, getattr(o, f"{key}_ms")) for name, key in _LATENCIES.items()]
     rates = [
-        ["output", f"{_three(o.output_tok_s)} tok/s", f"{_three(o.output_tok_s_per_gpu)} tok/s a GPU"],
-        ["requests", f"{_three(o.request_rate)} /s", ""],
+        ["output", f"{three(o.output_tok_s)} tok/s", f"{three(o.output_tok_s_per_gpu)} tok/s a GPU"],
+        ["requests", f"{three(o.request_rate)} /s", ""],
     ]
     if o.goodput is not None:
-        rates.append(["goodput", f"{_three(o.goodput_rate)} /s", f"{o.goodput:.1%} meet the objective"])
+        rates.append(["goodput", f"{three(o.goodput_rate)} /s", f"{o.goodput:.1%} meet the objective"])
     use = [
         [str(number), use.role, f"{use.steps:,}", f"{use.utilisation:.0%}", f"{use.mean_batch:.1f}",
          f"{use.kv_use:.0%}", "-" if use.prefix_hit_rate is None else f"{use.prefix_hit_rate:.1%}"]
@@ -45,7 +45,7 @@ def document(outcome: Outcome) -> Document:
         Section("", [Table(["", "mean", "p50", "p90", "p99", "max"], latencies, gap=4)]),
         Section("", [Table((), rates, left=(0, 2))]),
         Section("", [Table(_USE, use, left=(0, 1))]),
-        footer(f"{origin(o.calibration)}{stopped}", o.warnings, o.version),
+        footer(f"{origin(o.calibration, o.evidence)}{stopped}", o.warnings, o.version),
     ]
 
 
@@ -68,12 +68,6 @@ def _load(asked: dict[str, Any]) -> str:
 def _latency(name: str, spread: Spread) -> list[str]:
     values = (spread.mean, spread.p50, spread.p90, spread.p99, spread.max)
     return [name, *("-" if value is None else format_time(value / 1e3) if value > 0 else "0" for value in values)]
-
-
-def _three(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def rows(outcome: Outcome) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ from rooflinekit.specs.hardware import accelerator_template, load_accelerator, l
 from rooflinekit.specs.locate import (
     Kind,
     Loaded,
-    Resolved,
     aliases,
     names,
     resolve,
@@ -19,7 +18,6 @@ from rooflinekit.specs.models import load_model
 __all__ = [
     "Kind",
     "Loaded",
-    "Resolved",
     "accelerator_template",
     "aliases",
     "load_accelerator",

@@ -142,7 +142,7 @@ def load_accelerator(name: str | os.PathLike[str]) -> Loaded[Accelerator]:
     Raises UnknownNameError for an unknown name and SpecError for a file that cannot be trusted.
     """
     found = resolve("accelerator", name)
-    accelerator, findings = kept(_checked, found.path)
+    accelerator, findings = kept(_checked, found.value)
     return Loaded(accelerator, (*found.warnings, *findings))
 
 
@@ -228,15 +228,15 @@ def load_system(name: str | os.PathLike[str], accelerator: Accelerator) -> Loade
     system is built of another accelerator.
     """
     found = resolve("system", name)
-    file, provenance = kept(_read_system, found.path)
+    file, provenance = kept(_read_system, found.value)
     if accelerator.name not in file.accelerators:
-        built = {other: kept(_read_system, resolve("system", other).path)[0].accelerators for other in names("system")}
+        built = {other: kept(_read_system, resolve("system", other).value)[0].accelerators for other in names("system")}
         others = " or ".join(other for other, chips in built.items() if accelerator.name in chips)
         raise DeploymentError(
-            f"{found.path.stem} is built of {' or '.join(file.accelerators)}, not {accelerator.name}; "
+            f"{found.value.stem} is built of {' or '.join(file.accelerators)}, not {accelerator.name}; "
             f"use --gpu {file.accelerators[0]}" + (f", or --system {others}" if others else "")
         )
-    return Loaded(_system(file, provenance, found.path.stem, accelerator), found.warnings)
+    return Loaded(_system(file, provenance, found.value.stem, accelerator), found.warnings)
 
 
 @once

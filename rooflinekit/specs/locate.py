@@ -20,7 +20,7 @@ from rooflinekit.model.types.errors import SpecError, UnknownNameError
 from rooflinekit.specs.files import kept, once, read_yaml
 
 __all__ = [
-    "Kind", "Loaded", "Resolved", "aliases", "kind_of_file", "names", "resolve", "scanned_aliases", "spec_dir",
+    "Kind", "Loaded", "aliases", "kind_of_file", "names", "resolve", "scanned_aliases", "spec_dir",
     "tokens", "unknown_name", "user_dir",
 ]  # fmt: skip
 
@@ -42,17 +42,9 @@ _ITEM = re.compile(r"\"([^\"]*)\"|'([^']*)'|([^,\s][^,]*)")
 
 @dataclass(frozen=True)
 class Loaded(Generic[T]):
-    """What a file held, and what its reader should tell the user."""
+    """What a file held, or which file a name means, and what the user should be told."""
 
     value: T
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """The file (or, for a model, folder) that a name means."""
-
-    path: Path
     warnings: tuple[str, ...] = ()
 
 
@@ -116,7 +108,7 @@ def scanned_aliases(path: Path) -> tuple[str, ...]:
     return _aliases_of(path).exact
 
 
-def resolve(kind: Kind, name: str | os.PathLike[str]) -> Resolved:
+def resolve(kind: Kind, name: str | os.PathLike[str]) -> Loaded[Path]:
     """The spec that a name, an alias or a path means; the user's own specs win over the library's, with a warning.
 
     Raises UnknownNameError with the nearest names, and SpecError for a path that does not exist.
@@ -125,16 +117,16 @@ def resolve(kind: Kind, name: str | os.PathLike[str]) -> Resolved:
     if isinstance(name, os.PathLike) or _looks_like_path(text):
         path = Path(text).expanduser()
         if _usable(kind, path):
-            return Resolved(path)
+            return Loaded(path)
         lacks = " without a config.json" if kind == "model" else ", not a file"
         raise SpecError(f"{path}: is a folder{lacks}" if path.is_dir() else f"{path}: no such file")
     if "/" in text and kind == "model" and _usable(kind, Path(text, "config.json")):
-        return Resolved(Path(text))
+        return Loaded(Path(text))
     found = _by_stem(kind, text) or _by_alias(text, scanned := _scan(kind))
     if found is not None:
         return found
     if _usable(kind, Path(text)):
-        return Resolved(Path(text))
+        return Loaded(Path(text))
     raise unknown_name(kind, text, _suggestions(text, scanned))
 
 
@@ -248,33 +240,33 @@ def _listing(folder: Path) -> dict[tuple[str, ...], list[Path]]:
     return found
 
 
-def _by_stem(kind: Kind, name: str) -> Resolved | None:
+def _by_stem(kind: Kind, name: str) -> Loaded[Path] | None:
     wanted, (mine, library) = tokens(name), _folders(kind)
     own, shipped = (kept(_listing, folder).get(wanted, []) if wanted else [] for folder in (mine, library))
     if not own:
-        return Resolved(shipped[0]) if shipped else None
-    return Resolved(own[0], tuple(f"{own[0]} is used instead of the library's own {path.stem!r}" for path in shipped))
+        return Loaded(shipped[0]) if shipped else None
+    return Loaded(own[0], tuple(f"{own[0]} is used instead of the library's own {path.stem!r}" for path in shipped))
 
 
 @once
-def _by_alias(name: str, scanned: list[_Aliases]) -> Resolved | None:
+def _by_alias(name: str, scanned: list[_Aliases]) -> Loaded[Path] | None:
     """A whole alias; else an ambiguous one; else the part after `org/`, if exactly one spec answers to it."""
     wanted = tokens(name)
     for entry in scanned:
         if any(tokens(alias) == wanted for alias in entry.exact):
-            return Resolved(entry.path)
+            return Loaded(entry.path)
     for entry in scanned:
         if any(tokens(alias) == wanted for alias in entry.ambiguous):
             like = [other.path.stem for other in scanned if any(_within(wanted, tokens(t)) for t in other.known)]
             others = ", ".join(stem for stem in dict.fromkeys(like) if stem != entry.path.stem)
             also = f" (others: {others})" if others else ""
-            return Resolved(entry.path, (f"{name!r} is ambiguous; took {entry.path.stem}{also}",))
+            return Loaded(entry.path, (f"{name!r} is ambiguous; took {entry.path.stem}{also}",))
     tail = tokens(name.rpartition("/")[2])
     hits = [entry.path for entry in scanned if tail and tail in {tokens(t.rpartition("/")[2]) for t in entry.known}]
     if len(hits) != 1:
         return None
     said = f"{name!r} is not a known id; took {hits[0].stem} by its last part"
-    return Resolved(hits[0], (said,) if "/" in name else ())
+    return Loaded(hits[0], (said,) if "/" in name else ())
 
 
 def _within(few: tuple[str, ...], many: tuple[str, ...]) -> bool:

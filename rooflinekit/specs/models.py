@@ -84,7 +84,7 @@ def load_model(name: str | os.PathLike[str]) -> Loaded[Model]:
         return _from_config(cached, text)
     if cached is not None and resolved.warnings:  # only its last part is known: the very id lies in the cache
         return _from_config(cached, text)
-    path = resolved.path
+    path = resolved.value
     if path.is_dir():
         loaded = _from_config(path / "config.json", path.resolve().name)
     elif path.suffix.lower() in (".yaml", ".yml"):
@@ -172,9 +172,9 @@ def _contradicted(model: Model, claim: str | None) -> list[str]:
         found = resolve("model", claim)
     except InputError:
         return []
-    if found.warnings or found.path.parent != spec_dir("model"):  # a guess, or not the library's
+    if found.warnings or found.value.parent != spec_dir("model"):  # a guess, or not the library's
         return []
-    known = kept(_from_library, found.path).value
+    known = kept(_from_library, found.value).value
     told = _differences(model, known)
     if not told:
         return []

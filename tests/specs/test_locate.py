@@ -80,7 +80,7 @@ def test_alias_lines_are_found_by_the_text_scan(kind):
 @pytest.mark.parametrize("name", ["h100-sxm", "H100-SXM", "h100 sxm5", "H100_SXM_80GB", "NVIDIA H100 80GB HBM3"])
 def test_names_and_aliases_ignore_case_and_separators(name):
     found = resolve("accelerator", name)
-    assert (found.path.stem, found.warnings) == ("h100-sxm", ())
+    assert (found.value.stem, found.warnings) == ("h100-sxm", ())
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_names_and_aliases_ignore_case_and_separators(name):
 )
 def test_an_ambiguous_alias_takes_the_commonest_and_says_so(name, taken, others):
     found = resolve("accelerator", name)
-    assert found.path.stem == taken
+    assert found.value.stem == taken
     assert found.warnings == (f"{name!r} is ambiguous; took {taken} (others: {others})",)
 
 
@@ -148,7 +148,7 @@ def test_suggestions_begin_with_what_was_typed_and_are_never_far_off(kind, name,
 ])  # fmt: skip
 def test_a_family_name_takes_the_commonest_model_and_says_so(name, taken, others):
     found = resolve("model", name)
-    assert (found.path.stem, found.warnings) == (taken, (f"{name!r} is ambiguous; took {taken}{others}",))
+    assert (found.value.stem, found.warnings) == (taken, (f"{name!r} is ambiguous; took {taken}{others}",))
 
 
 def test_a_users_folder_that_is_not_there_is_refused(monkeypatch, tmp_path):
@@ -156,7 +156,7 @@ def test_a_users_folder_that_is_not_there_is_refused(monkeypatch, tmp_path):
     with pytest.raises(SpecError, match=r"^ROOFLINEKIT_SPECS = .*nowhere: no such folder; create it"):
         resolve("model", "llama-3-8b")
     chip = write(tmp_path, "chip.yaml", "title: x\n")
-    assert resolve("accelerator", chip).path == chip, "a path does not need it"
+    assert resolve("accelerator", chip).value == chip, "a path does not need it"
     monkeypatch.setenv("ROOFLINEKIT_SPECS", "")
     assert resolve("model", "llama-3-8b").warnings == ()
 
@@ -189,7 +189,7 @@ def test_a_name_that_cannot_be_one_is_refused(name):
 def test_every_shipped_name_resolves_to_itself():
     for kind in KINDS:
         for name in names(kind):
-            assert resolve(kind, name).path == spec_dir(kind) / f"{name}.yaml"
+            assert resolve(kind, name).value == spec_dir(kind) / f"{name}.yaml"
 
 
 @pytest.mark.parametrize(
@@ -206,12 +206,12 @@ def test_every_shipped_name_resolves_to_itself():
     ],
 )
 def test_models_resolve_by_tokens(library, name, stem):
-    assert resolve("model", name) == locate.Resolved(library / f"{stem}.yaml")
+    assert resolve("model", name) == locate.Loaded(library / f"{stem}.yaml")
 
 
 def test_another_organisation_is_taken_by_the_last_part_and_said(library):
     found = resolve("model", "someone/Meta-Llama-3-8B")
-    assert found.path.stem == "llama-3-8b"
+    assert found.value.stem == "llama-3-8b"
     assert found.warnings == ("'someone/Meta-Llama-3-8B' is not a known id; took llama-3-8b by its last part",)
 
 
@@ -230,15 +230,15 @@ def test_stems_are_matched_without_opening_a_file(library, monkeypatch):
 def test_the_users_spec_wins_and_says_so(library, user_folder):
     mine = write(user_folder / "model_specs", "Llama3_8B.yaml", "title: mine\n")
     found = resolve("model", "llama-3-8b")
-    assert found.path == mine
+    assert found.value == mine
     assert found.warnings == (f"{mine} is used instead of the library's own 'llama-3-8b'",)
     assert "Llama3_8B" in names("model")
 
 
 def test_a_users_own_name_needs_no_warning(user_folder):
     mine = write(user_folder / "hardware_specs", "my-chip.yaml", "aliases: [x1]\n")
-    assert resolve("accelerator", "MyChip") == locate.Resolved(mine)
-    assert resolve("accelerator", "x1") == locate.Resolved(mine)
+    assert resolve("accelerator", "MyChip") == locate.Loaded(mine)
+    assert resolve("accelerator", "x1") == locate.Loaded(mine)
 
 
 @pytest.mark.parametrize(
@@ -260,18 +260,18 @@ def test_a_path_is_taken_as_it_is(tmp_path, monkeypatch):
     folder = tmp_path / "org" / "checkpoint"
     write(folder, "config.json", "{}")
     monkeypatch.chdir(tmp_path)
-    assert resolve("accelerator", path).path == path
-    assert resolve("accelerator", "./chip.yaml").path == Path("chip.yaml")
-    assert resolve("accelerator", "chip.yaml").path == Path("chip.yaml")
-    assert resolve("model", str(folder)).path == folder
-    assert resolve("model", "org/checkpoint").path == Path("org/checkpoint")
-    assert resolve("model", folder / "config.json").path == folder / "config.json"
+    assert resolve("accelerator", path).value == path
+    assert resolve("accelerator", "./chip.yaml").value == Path("chip.yaml")
+    assert resolve("accelerator", "chip.yaml").value == Path("chip.yaml")
+    assert resolve("model", str(folder)).value == folder
+    assert resolve("model", "org/checkpoint").value == Path("org/checkpoint")
+    assert resolve("model", folder / "config.json").value == folder / "config.json"
 
 
 def test_a_file_that_happens_to_bear_a_known_name_does_not_hide_it(tmp_path, monkeypatch):
     write(tmp_path, "l4", "title: x\n")
     monkeypatch.chdir(tmp_path)
-    assert resolve("accelerator", "l4").path == spec_dir("accelerator") / "l4.yaml"
+    assert resolve("accelerator", "l4").value == spec_dir("accelerator") / "l4.yaml"
 
 
 @pytest.mark.parametrize("name", ["./none.yaml", "/nowhere/config.json", "chips/none.yml", "none.json"])

@@ -116,6 +116,12 @@ def test_a_published_config_has_its_weights_cache_and_formats(name):
         assert (read and read.value) == dtype, kind
 
 
+def test_mixers_side_by_side_are_listed_as_two_layers_and_this_is_told():
+    loaded = load("tiiuae/Falcon-H1-7B-Instruct")
+    assert loaded.value.depth == 88
+    assert "44 layers, each a state space beside attention, are listed as 88" in loaded.warnings
+
+
 def test_command_r7b_states_its_blocks_by_name():
     """Sizes as the checkpoint prints its modules; the names of its blocks as exllamav3 reads them."""
     config = {

@@ -100,7 +100,8 @@ class Reading:
         self.hidden = keys.size("hidden")
         self.blocks: Sequence[str] = self._blocks() if family.attends == "blocks" else ()
         if family.attends == "both":  # side by side in a layer: here one after the other, the second with the block
-            self.blocks = ("mamba", "attention") * keys.size("depth")
+            self.blocks = ("mamba", "attention") * (depth := keys.size("depth"))
+            warnings.append(f"{depth} layers, each a state space beside attention, are listed as {2 * depth}")
         self.depth = len(self.blocks) or keys.size("depth")
         self.stated_depth = self.depth // 2 if family.attends == "both" else self.depth
         self.norm: Norm = self.value(family.norm)

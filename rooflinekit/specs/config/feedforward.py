@@ -24,7 +24,8 @@ def feed_forwards(r: Reading) -> tuple[FeedForward | None, ...]:
         return _BUILDERS[r.family.ffns](r)
     columns = r.value(r.family.experts)
     if columns and columns.get("optional") and not r.keys.maybe("experts", least=0):
-        r.keys.find("top_k"), r.keys.find("width")
+        for concept in ("top_k", "width"):  # stated all the same, used by none of the layers
+            r.keys.find(concept)
         return (_dense(r, math.prod(r.number(factor) for factor in columns["shared"])),) * r.depth
     if columns is None:
         times = r.family.expansion and r.number(r.family.expansion) * r.hidden
