@@ -174,7 +174,16 @@ def test_the_nearest_stands_in_with_a_sentence_and_a_wider_interval():
         assert other.name == donor
         assert f"no calibration for {gpu} with vllm" in note
         assert said in note
-        assert all(power >= 1 for power in other.widening.values())
+        assert all(factor >= 1 for factor in other.widening.values())
+        assert "of the kernels of accelerators left out" in note
+
+
+def test_the_nearer_a_stand_in_is_the_narrower_its_interval():
+    """Measured: one chip with another memory, another chip of its architecture, a chip of another kind."""
+    gemm = [choose_calibration(load_accelerator(gpu).value, "vllm")[0].widening["gemm"]
+            for gpu in ("gh200-96gb", "h20", "mi300x")]  # fmt: skip
+    assert gemm == sorted(gemm)
+    assert gemm[0] < gemm[2]
 
 
 def test_a_file_of_the_users_does_not_inherit_a_name(tmp_path):

@@ -131,9 +131,9 @@ def test_the_interval_is_wider_on_other_hardware_and_never_crosses_the_bound():
     kernel = gemm(flops=1e12, weight_bytes=8e9)
     home, away = (time_kernel(kernel, SYSTEM, calibration(widening=w)) for w in ({}, {"gemm": 2.0}))
     assert home.expected == away.expected
-    # the factor 1.5 to the power of 2
-    assert away.low == pytest.approx(max(away.expected / 2.25, away.bound))
-    assert away.high == pytest.approx(2.25 * away.expected)
+    # the factor 1.5 at home, twice as wide
+    assert away.low == pytest.approx(max(away.expected / 3.0, away.bound))
+    assert away.high == pytest.approx(3.0 * away.expected)
     low = time_kernel(kernel, SYSTEM, calibration(gemm=fit(width=100.0))).low
     assert low == time_kernel(kernel, SYSTEM, None).bound
 

@@ -274,6 +274,26 @@ def test_deepseek_vl2_keeps_its_decoder_under_language_config_and_may_have_no_la
     assert (mixer.heads, mixer.kv_heads, mixer.head_dim, mixer.v_head_dim) == (8, 8, 32, 32)
 
 
+def test_a_size_that_is_listed_layer_by_layer_is_read_where_all_layers_have_the_same():
+    """As Hunyuan-A13B writes its experts."""
+    hunyuan = LLAMA | {
+        "model_type": "hunyuan_v1_moe", "num_experts": 8, "moe_topk": [2] * 4, "moe_intermediate_size": [64] * 4,
+        "num_shared_expert": [1] * 4, "intermediate_size": 64, "use_mixed_mlp_moe": True, "use_cla": False,
+    }  # fmt: skip
+    assert first(hunyuan).ffn == MixtureOfExperts(experts=8, top_k=2, width=64, shared_width=64)
+    assert "moe_topk = [1, 2, 2, 2] is not a whole number" in refused(hunyuan, SpecError, moe_topk=[1, 2, 2, 2])
+    assert "moe_topk = [2, 2, 2] is not a whole number" in refused(hunyuan, SpecError, moe_topk=[2] * 3)
+    assert "use_cla = True is not understood; known: False" in refused(hunyuan, ArchitectureError, use_cla=True)
+
+
+def test_exaone_spells_its_windows_in_letters():
+    exaone = without(LLAMA, "tie_word_embeddings") | {"model_type": "exaone4", "sliding_window": 64}
+    assert [layer.mixer.window for layer in model(exaone, sliding_window_pattern="LG").layers] == [64, None, 64, None]
+    assert [layer.mixer.rotary for layer in model(exaone, sliding_window_pattern="LLLG").layers] == [True] * 3 + [False]
+    plain = model(exaone, sliding_window=None, sliding_window_pattern=None)
+    assert {(layer.mixer.window, layer.mixer.rotary) for layer in plain.layers} == {(None, True)}
+
+
 def test_shared_indexers_have_no_keys_of_their_own():
     sparse = DEEPSEEK | {"model_type": "glm_moe_dsa", "index_topk": 16, "index_n_heads": 4, "index_head_dim": 32}
     assert kv_elements_per_token(model(sparse)) == 4 * (64 + 16 + 32)

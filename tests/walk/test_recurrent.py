@@ -20,7 +20,7 @@ from rooflinekit.explanation.walk.result import Section
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.model import GatedDeltaNet, LightningAttention, Mamba, Mamba2
+from rooflinekit.model.types.model import GatedConvolution, GatedDeltaNet, LightningAttention, Mamba, Mamba2
 from rooflinekit.specs import load_accelerator
 from rooflinekit.validate.checks_decoder import tiny
 
@@ -30,6 +30,7 @@ DELTA = GatedDeltaNet(key_heads=2, value_heads=4, key_dim=16, value_dim=24, conv
 LIGHTNING = LightningAttention(heads=4, head_dim=24)
 MAMBA = Mamba(inner=96, state=8, conv_width=4, dt_rank=5)
 MAMBA2 = Mamba2(heads=6, head_dim=20, groups=2, state=12, conv_width=4)
+CONVOLUTION = GatedConvolution(channels=48, conv_width=3)
 
 
 class Mixer(nn.Module):
@@ -59,13 +60,13 @@ class Mixer(nn.Module):
             self.held[step] = [torch.rand(shape) for shape in shapes]
         return self.held[step]
 
-    def convolve(self, x: Tensor, taps: int, bias: bool) -> Tensor:
+    def convolve(self, x: Tensor, taps: int, bias: bool, activation: Callable[[Tensor], Tensor] = F.silu) -> Tensor:
         """Depthwise and causal; the last taps - 1 inputs stay."""
         step, channels = "short convolution", x.shape[-1]
         weight, *shift = self.parameter(step, (channels, taps), *([(channels,)] if bias else []))
         before = self.state.get(step, torch.zeros(B, channels, taps - 1))
         whole = torch.cat([before, x.mT], dim=-1)
-        out = F.silu(F.conv1d(whole, weight[:, None], *shift, groups=channels)).mT
+        out = activation(F.conv1d(whole, weight[:, None], *shift, groups=channels)).mT
         self.state[step] = whole[..., 1 - taps :]
         self.note(step, x=out, state=self.state[step])
         return out
@@ -190,9 +191,20 @@ class Duality(Mixer):
         return self.linear("output projection", "x", out, D)
 
 
+class Gated(Mixer):
+    """The short convolution of LFM2 (arXiv:2511.23404), as transformers' Lfm2ShortConv writes it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, c, u = self.linear("input projection", "B, C, x", x, 3 * CONVOLUTION.channels).chunk(3, dim=-1)
+        self.note("input gate", x=b * u)
+        out = c * self.convolve(b * u, CONVOLUTION.conv_width, False, lambda mixed: mixed)
+        self.note("output gate", x=out)
+        return self.linear("output projection", "x", out, D)
+
+
 KINDS: dict[str, tuple[Any, type[Mixer]]] = {
     "delta net": (DELTA, Delta), "lightning": (LIGHTNING, Lightning), "mamba": (MAMBA, Selective),
-    "mamba-2": (MAMBA2, Duality),
+    "mamba-2": (MAMBA2, Duality), "gated convolution": (CONVOLUTION, Gated),
 }  # fmt: skip
 
 

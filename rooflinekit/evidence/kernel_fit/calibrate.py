@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rooflinekit.evidence.kernel_fit.correction import LATTICES, fit_surface
 from rooflinekit.evidence.kernel_fit.groups import Group, fit_key, kernel_groups, read_kernel_tables
 from rooflinekit.evidence.kernel_fit.tables import Measured
-from rooflinekit.model.timing.calibrated import AXES, BORROWED, Beyond, Calibration, FamilyFit, Regimes
+from rooflinekit.model.timing.calibrated import AXES, BORROWED, WIDEST, Beyond, Calibration, FamilyFit, Regimes
 from rooflinekit.model.timing.forms import FORMS, TimeForm, parameters
 from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.errors import MissingExtraError, RooflinekitError, SpecError, UnknownNameError
@@ -403,8 +403,8 @@ def _is(name: str, accelerator: Accelerator) -> bool:
 
 def _borrowed(key: str, fit: FamilyFit, donor: Calibration) -> FamilyFit:
     """A donor's fit as it may be used here: its interval wider where it is not at home."""
-    power = donor.widening.get(key.split("/", 1)[0], 1.0)
-    if power == 1.0:
+    wider = donor.widening.get(key.split("/", 1)[0], 1.0)
+    if wider == 1.0:
         return fit
-    widths = tuple(width**power for width in fit.regimes.width)
+    widths = tuple(min(width * wider, WIDEST) for width in fit.regimes.width)
     return replace(fit, regimes=replace(fit.regimes, width=widths), source=f"{BORROWED}{fit.source}")

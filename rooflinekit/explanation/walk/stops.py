@@ -31,7 +31,14 @@ from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.kernels.recurrent import STATE_DTYPE, ShortConvolution, StateUpdate
 from rooflinekit.model.layers.feedforward import expert_operations
-from rooflinekit.model.types.model import Attention, GatedDeltaNet, LatentAttention, LightningAttention, Mamba2
+from rooflinekit.model.types.model import (
+    Attention,
+    GatedConvolution,
+    GatedDeltaNet,
+    LatentAttention,
+    LightningAttention,
+    Mamba2,
+)
 
 __all__ = ["Addition", "stops"]
 
@@ -128,6 +135,8 @@ def stops(on: Scene, block: Any, op: Operation) -> Stops:
 def _row(on: Scene, block: Any, op: Any) -> Row:
     """The row of an operation, with what depends on its model."""
     row = _ROWS.get(op.name, Row(op.name.replace("_", " ")))
+    if isinstance(block, GatedConvolution) and op.name == "in_proj":
+        return row._replace(out="B, C, x")
     if isinstance(block, Mamba2) and op.name in ("in_proj", "gated_norm"):
         return row._replace(out="zxbcdt") if op.name == "in_proj" else row._replace(does="norm(x·act(gate))")
     if op.name == "lm_head" and on.plan.model.tied:

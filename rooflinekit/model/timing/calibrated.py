@@ -143,8 +143,8 @@ class Regimes:
     edges: tuple[float, ...]
     width: tuple[float, ...]
 
-    def factors(self, kernel: Kernel, power: float = 1.0) -> tuple[Numeric, Numeric]:
-        """Upper end over prediction, and prediction over lower end; `power` widens both.
+    def factors(self, kernel: Kernel, power: float = 1.0, wider: float = 1.0) -> tuple[Numeric, Numeric]:
+        """Upper end over prediction, and prediction over lower end; a power, and then a factor, widen both.
 
         >>> from rooflinekit.model.types.dtype import Dtype
         >>> regimes = Regimes("traffic", (2.0**17, 2.0**23), (1.4, 1.2, 1.1))
@@ -153,23 +153,23 @@ class Regimes:
         [1.4, 1.3, 1.2]
         """
         if not self.edges:
-            factor = min(self.width[0] ** power, WIDEST)
+            factor = min(self.width[0] ** power * wider, WIDEST)
             return factor, factor
         size = kernel.shaped(GemmShape).m if self.axis == "m" else AXES[self.axis](kernel)
-        upper, lower = _ends(self, power)
+        upper, lower = _ends(self, power, wider)
         place = [log2(maximum(size, 1.0))]
         above = lattice(upper, place)
         return above, above if lower is upper else lattice(lower, place)
 
 
 @cache
-def _ends(regimes: Regimes, power: float) -> tuple[Table, Table]:
+def _ends(regimes: Regimes, power: float, wider: float) -> tuple[Table, Table]:
     """The factors of upper and of lower ends at the middles of the regimes."""
     ends = [math.log2(edge) for edge in regimes.edges]
     steps = [later - end for end, later in pairwise(ends)] or [_ALONE]
     bounds = [ends[0] - steps[0], *ends, ends[-1] + steps[-1]]
     middles = tuple((low + high) / 2.0 for low, high in pairwise(bounds))
-    width = [min(each**power, WIDEST) for each in regimes.width]
+    width = [min(each**power * wider, WIDEST) for each in regimes.width]
     if regimes.axis != "m":
         table = Table((middles,), tuple(width))
         return table, table
@@ -259,7 +259,7 @@ class Calibration:
     date: str = ""
     defaults: Collection[str] = ()  #: families whose entry without a number format is that of another
     widening: Mapping[str, float] = field(default_factory=dict)
-    """Power of the interval's factor by family, where the calibration stands in for another accelerator or engine."""
+    """How much wider the interval is by family, a factor, where it stands in for another accelerator or engine."""
 
     served: ServedCosts | None = None
     """What benchmark files of one deployment added: the engine's costs there."""
@@ -269,8 +269,8 @@ class Calibration:
 
     def factors(self, kernel: Kernel, fit: FamilyFit) -> tuple[Numeric, Numeric]:
         """Upper end of the 90 % interval over the prediction, and the prediction over its lower end."""
-        power = self.widening.get(kernel.family, 1.0) * (1.0 if self.measured(kernel) else UNMEASURED)
-        return fit.regimes.factors(kernel, power)
+        power = 1.0 if self.measured(kernel) else UNMEASURED
+        return fit.regimes.factors(kernel, power, self.widening.get(kernel.family, 1.0))
 
     def measured(self, kernel: Kernel) -> bool:
         """Whether the kernel has a fit of its own, and not that of another number format."""

@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.timing.calibrated import Calibration
+from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.specs.calibration.load import calibration_names, load_calibration
 from rooflinekit.specs.files import kept, once, read_yaml
+from rooflinekit.specs.hardware import load_accelerator
 from rooflinekit.specs.locate import spec_dir
 
-__all__ = ["choose_calibration", "reach_of", "stand_in"]
+__all__ = ["REACH", "choose_calibration", "donors", "reach_of", "stand_in"]
 
-_REACH = {
+_ALIKE = 0.15  # of the larger peak
+REACH = {
     "engine": "another engine on the same accelerator",
+    "sibling": "the same architecture at the same peak",
     "architecture": "the same architecture",
     "generation": "the nearest generation",
     "generic": "an accelerator of another kind",
@@ -29,11 +33,11 @@ def choose_calibration(accelerator: Accelerator, engine: str) -> tuple[Calibrati
     Same accelerator with another engine first, then the same architecture, the nearest generation, the generic one;
     the interval is widened by what a transfer of that reach was measured to cost (calibrations/transfer.yaml).
     """
-    known, rule = calibration_names(), _rule()
+    known = calibration_names()
     own = f"{accelerator.name}--{engine}"
     if own in known and _is_shipped(accelerator):
         return load_calibration(own), None
-    donor = next(name for name, _ in _donors(accelerator, engine, rule) if name in known)
+    donor = next(name for name, _ in donors(accelerator, engine) if name in known)
     return stand_in(load_calibration(donor), accelerator, engine, home=_is_shipped(accelerator))
 
 
@@ -64,16 +68,17 @@ def stand_in(
         return calibration, None
     rule, reach = _rule(), reach_of(calibration, accelerator, engine)
     note = (
-        f"no calibration for {accelerator.name} with {engine} in use: {name} stands in ({_REACH[reach]}), "
-        f"its intervals widened by the measured error of such transfers"
+        f"no calibration for {accelerator.name} with {engine} in use: {name} stands in ({REACH[reach]}), "
+        f"its intervals widened by the measured error of such transfers, which held {rule['tested'][reach]} of the "
+        "kernels of accelerators left out"
     )
-    return replace(calibration, widening={key: float(power) for key, power in rule["widening"][reach].items()}), note
+    return replace(calibration, widening={key: float(each) for key, each in rule["widening"][reach].items()}), note
 
 
 def reach_of(calibration: Calibration, accelerator: Accelerator, engine: str) -> str:
-    """What a calibration reaches across to serve here: "engine", "architecture", "generation" or "generic"."""
+    """What a calibration reaches across to serve here: one of `REACH`."""
     name = f"{calibration.accelerator}--{calibration.engine.split()[0]}"
-    return next((reach for donor, reach in _donors(accelerator, engine, _rule()) if donor == name), "generic")
+    return next((reach for donor, reach in donors(accelerator, engine) if donor == name), "generic")
 
 
 def _is_shipped(accelerator: Accelerator) -> bool:
@@ -81,16 +86,25 @@ def _is_shipped(accelerator: Accelerator) -> bool:
     return Path(accelerator.origin).parent == spec_dir("accelerator")
 
 
+def _alike(accelerator: Accelerator, name: str) -> bool:
+    """Whether the peaks in 16 bit are alike: one chip with another memory, link or power."""
+    peaks = [max((each.peak(dtype) for dtype in (Dtype.BF16, Dtype.FP16) if each.supports(dtype)), default=0.0)
+             for each in (accelerator, load_accelerator(name).value)]  # fmt: skip
+    return min(peaks) > (1.0 - _ALIKE) * max(peaks)
+
+
 def _rule() -> dict[str, Any]:
     return kept(read_yaml, spec_dir("accelerator") / "calibrations" / "transfer.yaml")
 
 
-def _donors(accelerator: Accelerator, engine: str, rule: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Candidates by growing distance, each with what it reaches across."""
+def donors(accelerator: Accelerator, engine: str) -> Iterator[tuple[str, str]]:
+    """Names of calibrations by growing distance, there or not, each with what it reaches across."""
+    rule = _rule()
     engines = [engine, *(each for each in rule["engines"] if each != engine)]
     family = accelerator.architecture.split()[0] if accelerator.architecture else ""
     places = [(accelerator.name, "engine")] if _is_shipped(accelerator) else []
-    places += [(name, "architecture") for name in rule["architecture"].get(family, [])]
+    places += [(name, "sibling" if _alike(accelerator, name) else "architecture")
+               for name in rule["architecture"].get(family, [])]  # fmt: skip
     places += [(name, "generation") for name in rule["generation"].get(family, [])]
     places.append((rule["generic"], "generic"))
     for name, reach in places:

@@ -123,7 +123,11 @@ class Keys:
         for name in self.names.get(concept, (concept,)):
             inner, key = self._inside(name)
             if inner.has(key):
-                hits.append((name, value := inner.config[key]))
+                value = inner.config[key]
+                if concept in _BY_LAYER and isinstance(value, list):
+                    same = value[:1] * (self.maybe("depth") or 0)
+                    value = same[0] if same and value == same else value
+                hits.append((name, value))
                 inner.note(key, f"{concept} = {shown(value)}")
                 if concept != "context" and not _same(value, hits[0][1]):
                     inner.refuse(key, f"contradicts {hits[0][0]} = {shown(hits[0][1])}")
@@ -137,9 +141,6 @@ class Keys:
     def maybe(self, concept: str, least: int = 1) -> int | None:
         """A whole number between `least` and the sane limit of the concept, or None when it is absent."""
         hit = self.find(concept)
-        if hit and concept in _BY_LAYER and isinstance(hit[1], list):
-            same = hit[1][:1] * (self.maybe("depth") or 0)
-            hit = (hit[0], same[0]) if same and hit[1] == same else hit
         return None if hit is None else self.whole(hit[0], hit[1], least, _LIMITS.get(concept, _LARGEST))
 
     def size(self, concept: str, default: int | None = None, least: int = 1) -> int:

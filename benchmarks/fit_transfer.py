@@ -1,0 +1,144 @@
+"""Fit how much wider the 90 % interval of a stand-in is than at home, and test it with the accelerator left out.
+
+    python benchmarks/fit_transfer.py TABLE... [--write hardware_specs/calibrations/transfer.yaml] [--out transfer.csv]
+
+TABLE is a kernel table (docs/accuracy.md), also of accelerators without a calibration. Each group of rows is predicted
+by the nearest calibration that is not of its accelerator, and by that of another engine on it. The factor of a family
+is the quantile of |log(measured / predicted)| beyond the interval at home, accelerators weighing alike; its level is
+the least at which accelerators left out are covered 90 % of the time on average. Families of one accelerator take the
+factor of all families together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from rooflinekit.evidence.kernel_fit.calibrate import predict
+from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_kernel_tables
+from rooflinekit.model.timing.calibrated import Calibration
+from rooflinekit.model.types.deployment import ENGINES
+from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.model.types.hardware import System
+from rooflinekit.specs import load_accelerator
+from rooflinekit.specs.calibration.choose import REACH, donors
+from rooflinekit.specs.calibration.load import calibration_names, load_calibration
+
+LEVEL = 0.9
+_LEVELS = np.arange(0.85, 0.985, 0.01)
+_MOST_ROWS = 300  # of a group
+_HOME = {"nccl": "vllm"}
+_BESIDE = (("l40s", "a100-sxm-80gb"), ("a100-sxm-80gb", "l40s"))  # the nearest generation of each other
+
+
+def transfers(group: Group) -> Iterator[tuple[str, str, Calibration]]:
+    """Accelerator, reach and calibration of every stand-in that a group tries."""
+    accelerator, known = load_accelerator(group.gpu).value, calibration_names()
+    engine = _HOME.get(group.engine, group.engine)
+    engine = engine if engine in ENGINES else "vllm"
+    places = [(name, reach) for name, reach in donors(accelerator, engine) if name in known]
+    away = [place for place in places if not place[0].startswith(f"{accelerator.name}--")][:1]
+    other = [place for place in places if place[1] == "engine" and place[0] != f"{accelerator.name}--{engine}"][:1]
+    beside = [(f"{near}--{engine}", "generation") for name, near in _BESIDE if name == accelerator.name]
+    for name, reach in (*away, *other, *beside):
+        if name in known and (reach != "engine" or f"{accelerator.name}--{engine}" in known):
+            yield accelerator.name, reach, load_calibration(name)
+
+
+def scores(paths: list[Path]) -> pd.DataFrame:
+    """Rows with their log error under each stand-in, and half the width of its interval at home."""
+    found, unanswered = [], Counter[str]()
+    rng = np.random.default_rng(0)
+    for path in paths:
+        for operation, table in read_kernel_tables(path, unanswered):
+            for group in kernel_groups(operation, table):
+                try:
+                    system = System.of(load_accelerator(group.gpu).value)
+                    size = len(group.table)
+                    chosen = rng.choice(size, min(size, _MOST_ROWS), replace=False)
+                    rows = replace(group, table=group.table.iloc[chosen].reset_index(drop=True)).rows()
+                    for accelerator, reach, calibration in transfers(group):
+                        fit = calibration.fit(rows.kernels[0])
+                        error = np.abs(np.log(rows.time / predict(fit, rows, system)))
+                        width = np.log(rows.each(lambda kernel, fit=fit, own=calibration: own.factors(kernel, fit)[0]))
+                        found.append(pd.DataFrame({"error": error, "width": width}).assign(
+                            reach=reach, family=group.family, accelerator=accelerator))  # fmt: skip
+                except RooflinekitError as error:
+                    unanswered[str(error)] += len(group.table)
+        print(path, flush=True)
+    print(dict(unanswered.most_common(5)))
+    return pd.concat(found, ignore_index=True)
+
+
+def factor(rows: pd.DataFrame, family: str, level: float) -> float:
+    """The logarithm of a family's factor at one reach."""
+    own = rows[rows["family"] == family]
+    own = own if own["accelerator"].nunique() > 1 else rows
+    beyond = (own["error"] - own["width"]).to_numpy()
+    weight = 1.0 / own.groupby("accelerator")["error"].transform("size").to_numpy()
+    order = np.argsort(beyond)
+    total = np.cumsum(weight[order])
+    return max(float(beyond[order][min(np.searchsorted(total, level * total[-1]), len(order) - 1)]), 0.0)
+
+
+def left_out(rows: pd.DataFrame, level: float) -> pd.DataFrame:
+    """Share of each accelerator's rows that factors from the others cover, by family."""
+    found = []
+    for name in rows["accelerator"].unique():
+        rest, own = rows[rows["accelerator"] != name], rows[rows["accelerator"] == name]
+        for family, part in own.groupby("family"):
+            inside = part["error"] <= part["width"] + factor(rest, str(family), level)
+            found.append({"accelerator": name, "family": family, "rows": len(part), "cover": inside.mean()})
+    return pd.DataFrame(found)
+
+
+def mean_cover(found: pd.DataFrame) -> pd.Series:
+    """By accelerator."""
+    inside = (found["cover"] * found["rows"]).groupby(found["accelerator"]).sum()
+    return inside / found.groupby("accelerator")["rows"].sum()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="+", type=Path)
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--cache", type=Path, help="keep the scored rows in this pickle, and use it if it is there")
+    arguments = parser.parse_args()
+    if arguments.cache and arguments.cache.exists():
+        rows = pd.read_pickle(arguments.cache)
+    else:
+        rows = scores(arguments.tables)
+        if arguments.cache:
+            pd.to_pickle(rows, arguments.cache)
+    lines, tested, tables = [], [], []
+    for reach in REACH:
+        own = rows[rows["reach"] == reach]
+        tried = {level: mean_cover(left_out(own, level)).mean() for level in _LEVELS}
+        level = min((level for level, cover in tried.items() if cover >= LEVEL), default=_LEVELS[-1])
+        factors = {family: np.exp(factor(own, family, level)) for family in sorted(rows["family"].unique())}
+        lines.append(f"  {reach}: {{{', '.join(f'{family}: {each:.2f}' for family, each in factors.items())}}}")
+        found = left_out(own, level)
+        tables.append(found.assign(reach=reach, level=level))
+        cover = 100.0 * mean_cover(found)
+        tested.append(f'  {reach}: "{cover.mean():.0f} % ({cover.min():.0f} to {cover.max():.0f} %)"')
+        print(f"{reach}: level {level:.2f}, accelerators left out {tried[level]:.1%}")
+        print(mean_cover(found).round(3).to_dict(), "\n", lines[-1])
+    if arguments.out:
+        pd.concat(tables).to_csv(arguments.out, index=False, float_format="%.3f")
+    if arguments.write:
+        text = arguments.write.read_text(encoding="utf-8")
+        kept = re.sub(r"(?m)^(?:widening|tested):\n(?:  .*\n)+", "", text)
+        lines = ["widening:", *lines, "tested:", *tested, ""]
+        arguments.write.write_text(kept + "\n".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
