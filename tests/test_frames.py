@@ -38,7 +38,7 @@ def is_number(value):
 
 
 def test_every_row_is_what_estimate_says():
-    frame = rk.estimate_frame(pd.DataFrame(SCENARIOS).sample(frac=1, random_state=1))
+    frame = rk.estimate_frame(pd.DataFrame(SCENARIOS).assign(allow_oom=True).sample(frac=1, random_state=1))
     for index, scenario in enumerate(SCENARIOS):
         got, expected = frame.loc[index], rk.estimate(**scenario, allow_oom=True).to_row()
         assert got["error"] == ""
@@ -109,7 +109,9 @@ def test_missing_cells_take_the_default():
 
 
 def test_a_row_with_a_fixed_context_beside_one_without():
-    got = rk.estimate_frame(pd.DataFrame({"model": "llama-3-8b", "batch": 64, "context": [8000, np.nan]}))
+    got = rk.estimate_frame(
+        pd.DataFrame({"model": "llama-3-8b", "batch": 64, "context": [8000, np.nan], "allow_oom": True})
+    )
     assert got["tpot_ms"][0] == rk.estimate("llama-3-8b", batch=64, context=8000, allow_oom=True).tpot_ms
     assert got["tpot_ms"][1] == rk.estimate("llama-3-8b", batch=64).tpot_ms
 
@@ -223,11 +225,28 @@ def test_a_cached_prefix_as_long_as_the_prompt_is_an_error_in_its_row():
 
 @pytest.mark.parametrize("batch", [10**9, 10**15, 10**18])
 def test_huge_counts_are_answered_and_do_not_fit(batch):
-    got = one(batch=batch)
+    got = one(batch=batch, allow_oom=True)
     assert got["error"] == ""
     assert not got["fits"]
     assert math.isfinite(got["tpot_ms"])
     assert got["tpot_ms"] == pytest.approx(rk.estimate("llama-3-8b", batch=batch, allow_oom=True).tpot_ms)
+
+
+def test_a_row_that_does_not_fit_has_sizes_and_no_times():
+    rows = [{"model": "llama-3-8b", "batch": 100_000}, {"model": "llama-3-8b", "batch": 4}]
+    rows += [{**rows[0], "allow_oom": True}, {**rows[0], "allow_oom": "no"}, {**rows[0], "allow_oom": "maybe"}]
+    got, shown = rk.estimate_frame(pd.DataFrame(rows)), rk.estimate(**rows[0], allow_oom=True)
+    assert got["fits"].tolist()[:4] == [False, True, False, False]
+    timed = [name for name in RESULT_COLUMNS if name.endswith("_ms") or name.startswith("output_tok_s")]
+    assert len(timed) == 12
+    assert got[timed].notna().all(axis=1).tolist() == [False, True, True, False, False]
+    assert got[timed].isna().all(axis=1).tolist() == [True, False, False, True, True]
+    for place in (0, 2, 3):
+        assert got["total_bytes"][place] == shown.memory.total_bytes
+        assert got["max_batch"][place] == shown.memory.max_batch
+        assert "does not fit: needs" in got["warnings"][place]
+    assert got["tpot_ms"][2] == shown.tpot_ms
+    assert got["error"].tolist() == [""] * 4 + ["allow_oom must be True or False, not 'maybe'"]
 
 
 @pytest.mark.parametrize("column", ["batch", "tp"])

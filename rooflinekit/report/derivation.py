@@ -60,7 +60,7 @@ def document(found: Derivation, depth: int | None = None) -> Document:
     some = f"{found.formulas} formulas give the numbers beside them"
     checked = f"{some if found.formulas > 1 else 'the formula gives the number beside it'} to "
     rests = [f"{checked}{max(found.largest_gap, 1e-16):.0e}"]
-    rests = rests if found.metric in TIMELESS else [origin(e.calibration), *rests]
+    rests = rests if found.metric in TIMELESS else [origin(e.calibration, e.evidence), *rests]
     return [
         Section(f"{found.metric} of {e.model} on {machine(e.gpu, i['gpus'], i)}, {e.engine}", [Words(*facts)]),
         Section("", [tree]),

@@ -223,10 +223,10 @@ def machine(gpu: str, gpus: int, inputs: dict[str, Any]) -> str:
     return f"{gpus} x {gpu} ({split})" if gpus > 1 else gpu
 
 
-def origin(calibration: dict[str, str] | None, evidence: str = "") -> str:
+def origin(calibration: dict[str, str] | None, evidence: str) -> str:
     """What the times of an answer rest on."""
     if calibration:
-        return f"calibration {calibration['name']} ({calibration['hash']})" + (f", {evidence}" if evidence else "")
+        return f"calibration {calibration['name']} ({calibration['hash']}), {evidence}"
     return "level bound: datasheet roofline, nothing can be faster"
 
 

@@ -40,7 +40,7 @@ def document(estimate: Estimate) -> Document:
             Section(f"{title}: {_ms(step.time_ms)}", [Table(_KERNEL_HEADER, [_row(k, step) for k in step.kernels])])
             for title, step in _steps(e)
         ),
-        footer(origin(e.calibration), e.warnings, e.version),
+        footer(origin(e.calibration, e.evidence), e.warnings, e.version),
     ]
 
 

@@ -45,7 +45,7 @@ def document(outcome: Outcome) -> Document:
         Section("", [Table(["", "mean", "p50", "p90", "p99", "max"], latencies, gap=4)]),
         Section("", [Table((), rates, left=(0, 2))]),
         Section("", [Table(_USE, use, left=(0, 1))]),
-        footer(f"{origin(o.calibration)}{stopped}", o.warnings, o.version),
+        footer(f"{origin(o.calibration, o.evidence)}{stopped}", o.warnings, o.version),
     ]
 
 

@@ -15,9 +15,9 @@ __all__ = ["MOST", "document", "sweep_records"]
 MOST = 60  # rows that a terminal shows
 _WIDEST = 28  # letters of a cell
 _SHOWN = {
-    "fits": "fits", "stable": "stable", "ttft_ms": "TTFT ms", "ttft_p99_ms": "TTFT p99", "tpot_ms": "TPOT ms",
-    "tpot_p99_ms": "TPOT p99", "output_tok_s_per_user": "tok/s/user", "output_tok_s_per_gpu": "tok/s/GPU",
-    "knee_rate": "knee req/s", "request_rate": "req/s", "goodput": "goodput",
+    "evidence": "evidence", "fits": "fits", "stable": "stable", "ttft_ms": "TTFT ms", "ttft_p99_ms": "TTFT p99",
+    "tpot_ms": "TPOT ms", "tpot_p99_ms": "TPOT p99", "output_tok_s_per_user": "tok/s/user",
+    "output_tok_s_per_gpu": "tok/s/GPU", "knee_rate": "knee req/s", "request_rate": "req/s", "goodput": "goodput",
     "usd_per_million_output_tokens": "USD/M out", "gpus": "GPUs",
 }  # fmt: skip
 
@@ -34,6 +34,8 @@ def document(table: pd.DataFrame, inputs: Sequence[str], most: int | None) -> Do
         return [Section("", [Words("no rows")])]
     varying = [name for name in inputs if table[name].nunique(dropna=False) > 1]
     same = [f"{name} {_cell(table[name].iloc[0])}" for name in inputs if name not in varying]
+    levels = set(table["evidence"].dropna()) - {""} if "evidence" in table else set()
+    same += [f"evidence {level}" for level in levels if len(levels) == 1]
     results = [name for name in _SHOWN if name in table and table[name].notna().any() and _tells(table, name)]
     names, shown = [*varying, *results], table.head(most or len(table))
     cells = [[_cell(value) for value in row] for row in shown[names].astype(object).to_numpy()]
@@ -53,7 +55,7 @@ def _tells(table: pd.DataFrame, name: str) -> bool:
     """Whether a column says something: that all rows fit is no news."""
     if name in ("fits", "stable"):
         return not bool(table[name].dropna().all())
-    return name != "gpus" or table[name].nunique() > 1
+    return name not in ("gpus", "evidence") or table[name][table[name] != ""].nunique() > 1
 
 
 def _cell(value: Any) -> str:

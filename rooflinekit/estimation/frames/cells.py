@@ -15,7 +15,7 @@ import pandas as pd
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.frames.columns import FIXED, is_loaded
 from rooflinekit.estimation.frames.texts import Rows, Texts
-from rooflinekit.estimation.options import options_of, part_of
+from rooflinekit.estimation.options import options_of, part_of, read
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS, Scenario
 from rooflinekit.model.types.batch import MOST, whole_number
 from rooflinekit.model.types.errors import InputError, RooflinekitError
@@ -37,6 +37,13 @@ class Group:
     fixed: dict[str, Any]
     rows: Rows
     loaded: bool
+
+    @property
+    def allow_oom(self) -> bool:
+        """Whether rows that do not fit are timed; raises WorkloadError for a cell that is neither True nor False."""
+        return bool(
+            read(Scenario, {"allow_oom": _OPTIONS["allow_oom"].of_cell(self.fixed.get("allow_oom"))}).get("allow_oom")
+        )
 
 
 def read_workloads(scenarios: pd.DataFrame, errors: Texts) -> dict[str, Array]:

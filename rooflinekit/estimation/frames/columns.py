@@ -20,6 +20,7 @@ __all__ = [
     "LOAD_NUMBERS",
     "NUMBERS",
     "RESULT_COLUMNS",
+    "TIMED",
     "check_columns",
     "input_names",
     "is_loaded",
@@ -27,7 +28,7 @@ __all__ = [
     "result_columns",
 ]
 
-FIXED = ("model", "gpu", *DEPLOYMENT_KEYS, *SPECULATION_KEYS, "calibration")
+FIXED = ("model", "gpu", *DEPLOYMENT_KEYS, *SPECULATION_KEYS, "calibration", "allow_oom")
 """Columns that rows of one deployment share."""
 
 INPUT_COLUMNS = (*FIXED, *WORKLOAD_KEYS, *LOAD_KEYS)
@@ -41,6 +42,9 @@ NUMBERS = (
     "e2e_ms", "output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user",
     *MEMORY, "max_batch", "max_context", "gpus",
 )  # fmt: skip
+TIMED = NUMBERS[: NUMBERS.index("capacity_bytes")]
+"""Times and rates, which a row that does not fit lacks."""
+
 LOAD_NUMBERS = (
     "running", "slots", "request_rate", "knee_rate", "prompt_share", "queue_ms",
     *(f"{time}_{part}_ms" for time in (*_TIMES, "e2e") for part in ("p50", "p90", "p99")), "goodput",

@@ -10,7 +10,7 @@ import pandas as pd
 
 from rooflinekit.estimation.estimator import Resolved
 from rooflinekit.estimation.frames.cells import Resolutions, groups, read_workloads
-from rooflinekit.estimation.frames.columns import LOAD_NUMBERS, NUMBERS, check_columns, is_loaded, numbers_of
+from rooflinekit.estimation.frames.columns import LOAD_NUMBERS, NUMBERS, TIMED, check_columns, is_loaded, numbers_of
 from rooflinekit.estimation.frames.loaded import answer_loads, read_loads
 from rooflinekit.estimation.frames.texts import Rows, Texts
 from rooflinekit.estimation.notes import Remark, limit_remarks, memory_remarks
@@ -42,8 +42,9 @@ def estimate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         A new frame with the same index: times in ms, sizes in bytes, `fits`, and `error` (empty where the row was
-        answered). A row that does not fit in memory has its numbers and `fits` False; `warnings` says what `estimate`
-        would. With a column concurrency or rate, also `LOAD_COLUMNS`, empty in rows without a load.
+        answered). A row that does not fit in memory has sizes and `fits` False, and no times unless its `allow_oom` is
+        True; `warnings` says by how much. With a column concurrency or rate, also `LOAD_COLUMNS`, empty in rows
+        without a load.
 
     Raises:
         InputError: not a DataFrame, no `model` column, a column that looks like a misspelt one, or one named like a
@@ -81,13 +82,16 @@ class _Table:
         for group in groups(self.scenarios):
             try:
                 resolved = self.known.of(group.fixed)
-                (self._fill_loaded if group.loaded else self._fill)(group.rows, resolved)
+                if group.loaded:
+                    self._fill_loaded(group.rows, resolved)
+                else:
+                    self._fill(group.rows, resolved, group.allow_oom)
             except RooflinekitError as error:
                 errors.put(errors.empty(group.rows), str(error))
         return self._frame()
 
-    def _fill(self, rows: Rows, resolved: Resolved) -> None:
-        """Rows of a static batch; one that says something about traffic is refused."""
+    def _fill(self, rows: Rows, resolved: Resolved, allow_oom: bool) -> None:
+        """Rows of a static batch; one that says something about traffic is refused, one that does not fit untimed."""
         errors = self.texts["error"]
         for key, cells in self.loads.items():
             words = f"{key} describes traffic; add concurrency (a closed loop) or rate (requests/s)"
@@ -98,9 +102,11 @@ class _Table:
             place = slice(rows[0], rows[-1] + 1) if whole else rows
             out = self.numbers[:_STATIC, place] if whole else np.empty((_STATIC, len(rows)))
             _points(resolved, _inputs(self.work, place), out)
+            need, have = (out[NUMBERS.index(name)] for name in ("needed_bytes", "available_bytes"))
+            if not allow_oom and (misfit := need > have).any():
+                out[: len(TIMED), misfit] = np.nan
             if not whole:
                 self.numbers[:_STATIC, place] = out
-            need, have = (self.results[name][place] for name in ("needed_bytes", "available_bytes"))
             self._say(rows, resolved, memory_remarks(need, have))
 
     def _fill_loaded(self, rows: Rows, resolved: Resolved) -> None:
