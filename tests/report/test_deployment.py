@@ -56,6 +56,7 @@ def test_each_deployment_of_a_page_has_the_notes_of_estimate(tmp_path: Path) -> 
         told = rk.estimate(model, gpu, batch=16, tp=int(tp), **keys)
         notes = [offers["notes"][place] for place in plan["notes"]]
         assert notes == list(told.warnings), label
+        assert plan["evidence"] == told.evidence, label
         assert plan["formats"] == [told.inputs[name] for name in ("weights", "activations", "kv")]
         several.update(notes)
     assert any("stand in" in note or "stands in" in note for note in several)

@@ -212,8 +212,8 @@ class Library:
             if op == "held":  # by the loop and the place in its state
                 entry: tuple[Any, ...] = (op, loops.setdefault(arguments[0], len(loops)), arguments[1])
             else:
-                given = arguments[:1] if op in ("var", "fact") else arguments
-                entry = (op, *[lifted(each, node, number) for number, each in enumerate(given)])
+                given = enumerate(arguments[:1] if op in ("var", "fact") else arguments)
+                entry = (op, *[places[a] if type(a) is Symbol else lifted(a, node, n) for n, a in given])
             places[node] = len(structure)
             structure.append(entry)
         structure.append(tuple(lifted(output, None, place) for place, output in enumerate(graph.outputs.values())))

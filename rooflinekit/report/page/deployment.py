@@ -88,7 +88,8 @@ class Deployed:
 def lead(deployed: Deployed, pool: str = "", before: str = "") -> str:
     """Heading, answer, facts and notes; `pool`: how a replica that computes no prompts comes to its batch."""
     answer, work = deployed.answer, deployed.work
-    told = [*answer.warnings, *filled_notes(answer, int(work.batch), int(work.longest_context))]
+    told = [note for note in answer.warnings if not note.startswith("does not fit")]  # the line in red says it
+    told += [*filled_notes(answer, int(work.batch), int(work.longest_context))]
     notes = [f"<li>{escape(note)}</li>" for note in told]
     if not answer.memory.fits:
         advice = misfit(deployed.case.predictor, deployed.case.work).partition(" (--allow-oom")[0]
@@ -115,7 +116,7 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
             "gpus": written.gpus, "prefill": written.prefill, "decode": written.decode,
         }  # fmt: skip
 
-    plans = {label: placed(found.written) | {"formats": found.formats, "notes": found.notes}
+    plans = {label: placed(found.written) | {"formats": found.formats, "notes": found.notes, "evidence": found.evidence}
              for label, found in offers.plans.items()}  # fmt: skip
     process = deployed.asked.load.arrivals.partition(",") if deployed.asked.load else ("", "", "")
 

@@ -20,6 +20,7 @@ from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.page.program import Program, Written
 from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs.calibration.evidence import evidence
 from rooflinekit.specs.calibration.last_cache import last_cache
 
 __all__ = ["APART", "OTHER_GPUS", "OTHER_MODELS", "OWN", "Asked", "Offers", "make_offers", "own_formats", "roofs"]
@@ -85,6 +86,7 @@ class Offer:
     written: Written
     formats: tuple[str, ...]
     notes: tuple[int, ...]
+    evidence: str
 
 
 @dataclass
@@ -156,7 +158,7 @@ def _offer(offers: Offers, asked: Asked, names: tuple[str, str], chosen: dict[st
     else:
         activations = (plan.precision.inputs or plan.precision.stream).value
         notes = tuple(offers.notes.setdefault(note, len(offers.notes)) for note in resolved.warnings)
-        offers.plans[label] = Offer(written, (formats["weights"], activations, formats["kv"]), notes)
+        offers.plans[label] = Offer(written, (formats["weights"], activations, formats["kv"]), notes, evidence(plan))
 
 
 def _resolved(asked: Asked, names: tuple[str, str], chosen: dict[str, Any]) -> Resolved:

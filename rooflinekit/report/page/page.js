@@ -52,7 +52,7 @@ function moves(view) {
     const plan = planOf({ ...state, ...parts });
     if (!plan || (state.weights === "fp8" && parts.weights) || (state.kv === "fp8" && parts.kv)) continue;
     const other = answer(settled({ ...state, ...parts })), [there, here] = [other, view].map(felt);
-    rows.push([title, there.tpot.time / here.tpot.time - 1, there.ttft.time / here.ttft.time - 1, there.rateEach / here.rateEach - 1, other.memory.fits && Boolean(other.load) === Boolean(view.load)]);
+    rows.push([title, there.tpot.time / here.tpot.time - 1, there.ttft.time / here.ttft.time - 1, there.rateEach / here.rateEach - 1, other.memory.fits && Boolean(other.load) === Boolean(view.load), plan.evidence === view.rows.plan.evidence ? "" : plan.evidence]);
   }
   return rows.sort((a, b) => b[4] - a[4] || a[1] - b[1]);
 }
@@ -60,7 +60,7 @@ const signed = (ratio) => (!Number.isFinite(ratio) ? "–" : `${ratio > 0 ? "+" 
 function showMoves(view) {
   const rows = moves(view), box = byId("moves");
   box.parentElement.hidden = !rows.length;
-  const table = asTable([["change", "TPOT", "TTFT", "tokens/s each GPU", ""], ...rows.map(([title, tpot, ttft, rate, fits]) => [title, signed(tpot), signed(ttft), signed(rate), fits ? "" : "does not fit"])], "What would change it");
+  const table = asTable([["change", "TPOT", "TTFT", "tokens/s each GPU", ""], ...rows.map(([title, tpot, ttft, rate, fits, evidence]) => [title, signed(tpot), signed(ttft), signed(rate), fits ? evidence : "does not fit"])], "What would change it");
   for (const cell of table.querySelectorAll("td")) if (cell.textContent === "does not fit") cell.className = "bad";
   box.replaceChildren(table);
 }
@@ -95,7 +95,7 @@ function answerOf(view) {
 function factsOf(view) {
   const { at, memory } = view, times = felt(view), [weights, activations, kv] = view.rows.plan.formats;
   const asked = "rate" in at ? `${three(at.rate)} requests/s${DATA.process}` : "users" in at ? `closed loop of ${at.users} ${counted("user", at.users)}${DATA.process}` : `batch ${at.batch}`;
-  const level = times.tpot.low === times.tpot.high ? say("bound") : say("expected", { ttft: asTime(times.ttft.bound), tpot: asTime(times.tpot.bound) });
+  const level = times.tpot.low === times.tpot.high ? say("bound") : say("expected", { evidence: view.rows.plan.evidence, ttft: asTime(times.ttft.bound), tpot: asTime(times.tpot.bound) });
   return [
     say("asked", { load: asked, isl: at.isl, osl: at.osl, cached: at.cached ? say("cached", at) : "", weights, activations, kv }),
     say("memory", { total: asBytes(memory.total), capacity: asBytes(memory.capacity), share: Math.round(100 * memory.total / memory.capacity), room: say(view.load ? "slots" : "room", { most: GROUPED.format(memory.room) }), level }),
@@ -113,7 +113,7 @@ function notesOf(view) {
 function retell(view) {
   const box = byId("lead"), own = isAsked(state), named = titleAt(state);
   for (const note of document.querySelectorAll(".stays")) note.hidden = own;
-  if (!DATA.heading) document.title = own ? NAMED : named;
+  if (!DATA.heading) document.title = own ? NAMED : `${named}${DATA.reference ? `, against ${DATA.reference.title}` : ""}`;
   if (own) return box.replaceChildren(...LEAD);
   const notes = view ? notesOf(view) : [[`${whyNot(state)}; ${wouldFit(state)}`, "bad"]], list = make("ul", "", { class: "notes" }, ...notes.map(([text, kind]) => make("li", text, kind ? { class: kind } : {})));
   const told = view ? [make("p", answerOf(view), { class: "answer" }), ...factsOf(view).map((line) => make("p", line, { class: "facts" }))] : [];
@@ -225,7 +225,7 @@ function later(view) {
       if (model !== state.model) continue;
       for (const batch of BATCHES) {
         const found = new View(OFFERS.plans[label], { ...view.at, batch, speed: gpu === state.gpu ? state.speed : 1 });
-        const said = `${gpu} × ${optionTitle("tp", tp)}, batch ${batch}\nweights ${optionTitle("weights", weights)}, KV ${optionTitle("kv", kv)}\n${three(found.rateUser)} tok/s each user, ${three(found.rateEach)} each GPU${found.memory.fits ? "" : "\ndoes not fit in memory"}`;
+        const said = `${gpu} × ${optionTitle("tp", tp)}, batch ${batch}\nweights ${optionTitle("weights", weights)}, KV ${optionTitle("kv", kv)}\n${three(found.rateUser)} tok/s each user, ${three(found.rateEach)} each GPU\n${OFFERS.plans[label].evidence}${found.memory.fits ? "" : "\ndoes not fit in memory"}`;
         points.push({ value: [found.rateUser, found.rateEach], group: gpu, fits: found.memory.fits, said });
       }
     }

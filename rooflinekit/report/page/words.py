@@ -20,7 +20,8 @@ SENTENCES = {
     "room": "room for a batch of {most}",
     "slots": "room for {most} sequences at their mean length under load",
     "bound": "These are datasheet bounds: nothing can be faster, and no real system is as fast.",
-    "expected": "Times are expected values with 90 % intervals; the datasheet bound is TTFT {ttft}; TPOT {tpot}.",
+    "expected": "Times are expected values with 90 % intervals ({evidence}); the datasheet bound is TTFT {ttft}; TPOT "
+    "{tpot}.",
     "static": "Kernels, bytes and memory below are those of a static batch {which}.",
     "one": "of one sequence",
     "many": "of the {batch} sequences that this load keeps running",
@@ -83,7 +84,7 @@ def facts(answer: Estimate) -> list[str]:
     load = answer.load.arrivals if answer.load else f"batch {inputs['batch']}"
     share = f"{100.0 * memory.total_bytes / memory.capacity_bytes:.0f}"
     ends = {name: format_time(answer.bound[f"{name}_ms"] / 1e3) for name in ("ttft", "tpot")}
-    level = _said("bound" if answer.calibration is None else "expected", **ends)
+    level = _said("bound" if answer.calibration is None else "expected", evidence=answer.evidence, **ends)
     total, capacity = format_bytes(memory.total_bytes), format_bytes(memory.capacity_bytes)
     room = _said("slots" if answer.load else "room", most=memory.max_batch)
     return [
