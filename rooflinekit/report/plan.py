@@ -93,6 +93,9 @@ def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
         spans = [f"{start or 'mean'} {metric.upper()} {_time(low)} to {_time(high)}"
                  for (start, _, metric), (low, high) in named]  # fmt: skip
         yield "interval", f"90 %: {', '.join(spans)}"
+    if best.simulated_error:
+        errors = (f"{name.partition(' <= ')[0]} ± {_time(value)}" for name, value in best.simulated_error.items())
+        yield "simulated", f"standard errors: {', '.join(errors)}"
 
 
 def _fleet(fleet: Fleet) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rooflinekit.simulation.arrivals import Job
@@ -53,6 +53,24 @@ class Sketch:
         for piece in range(pieces):
             start, end = steps * piece // pieces, steps * (piece + 1) // pieces
             self.add(first + slope * (start + end - 1) / 2, (end - start) * count)
+
+    @classmethod
+    def joined(cls, parts: Iterable[Sketch]) -> Sketch:
+        """All durations of several.
+
+        >>> one, other = Sketch(), Sketch()
+        >>> one.add(1.0), other.add(3.0)
+        (None, None)
+        >>> Sketch.joined([one, other]).mean
+        2.0
+        """
+        whole = cls()
+        for part in parts:
+            whole._count, whole._total = whole._count + part.count, whole._total + part.total
+            whole._largest = max(whole._largest, part.largest)
+            for key, number in part._bins.items():
+                whole._bins[key] = whole._bins.get(key, 0) + number
+        return whole
 
     @property
     def count(self) -> int:

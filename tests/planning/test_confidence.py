@@ -114,6 +114,10 @@ def test_more_confidence_never_takes_fewer_and_is_kept() -> None:
         low, high = spans["p95_ttft_ms"]
         assert (low or math.inf) < (answer.best.latency("p95 TTFT") or 0.0) < (high or math.inf)
         assert set(spans) == {"ttft_ms", "tpot_ms", "p95_ttft_ms", "p95_tpot_ms"}
+        errors = answer.best.simulated_error
+        assert set(errors) == set(answer.slo)
+        for name, error in errors.items():
+            assert 0.0 < error < 0.25 * (answer.best.latency(name) or 0.0)
     assert answers[0].median is None
     median = answers[1].median
     assert median is not None
@@ -139,6 +143,8 @@ def test_what_is_not_measured_stands_apart_and_says_when_it_would_win(compared: 
     alone = rk.plan(MODEL, list(PRICES), SLO, **QUICK, rate=40, prices=PRICES, confirm=0, measured_only=True)
     assert {each.gpu for each in alone.candidates} == {"h100-sxm"}
     assert any("kernels are not measured" in each.why for each in alone.refused)
+    with pytest.raises(InfeasibleError, match="measured_only leaves no deployment of llama-3-8b; mi300x"):
+        rk.plan(MODEL, "mi300x", SLO, **QUICK, rate=40, confirm=0, measured_only=True)
     frame = compared.to_frame()
     assert list(frame["evidence"]) == levels
     assert {"probability", "probability p95 TTFT <= 1 s", "binding"} <= set(frame.columns)
@@ -165,6 +171,8 @@ def test_objectives_add_up_and_one_thing_has_one_limit() -> None:
 def test_an_absurd_fleet_is_refused() -> None:
     with pytest.raises(InfeasibleError, match=r"takes [\d,]+ h100-sxm: more than 10,000"):
         rk.plan(MODEL, "h100-sxm", SLO, **QUICK, rate=500_000, confirm=0)
+    with pytest.raises(InfeasibleError, match=r"takes [\d,]+ h100-sxm: more than 10,000"):
+        rk.plan(MODEL, "h100-sxm", SLO, rate=500_000, isl=1000, osl=150, tp=[1], confirm=0)
     vast = rk.plan(MODEL, "h100-sxm", SLO, **QUICK, rate=500_000, confirm=0, limits={"h100-sxm": 100_000})
     assert vast.best.gpus > 10_000
 

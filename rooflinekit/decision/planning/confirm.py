@@ -12,14 +12,15 @@ import heapq
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
+from statistics import stdev
 
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import Option, Part
-from rooflinekit.decision.planning.objective import Felt, Objective, chance, missed, slowest
+from rooflinekit.decision.planning.objective import METRICS, Felt, Objective, chance, missed, slowest
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal, refused_fleet
 from rooflinekit.estimation.lengths import LogNormal, cv
 from rooflinekit.model.traffic.percentiles import Spread
@@ -57,7 +58,8 @@ class Played:
 
     felt: latencies; requests: that count; played: which they are; failed: objectives that do not hold with the
     confidence asked for; chances: probability of each (None without a calibration); diverges: fewer leave than come;
-    strained: what is most at risk fails in a run whose steps are as long as the confidence asks for.
+    strained: what is most at risk fails in a run whose steps are as long as the confidence asks for; errors: standard
+    errors of what the objectives are about, by batches of time [s].
     """
 
     felt: Felt
@@ -67,6 +69,7 @@ class Played:
     chances: Mapping[Objective, float | None] | None = None
     diverges: bool = False
     strained: bool = False
+    errors: Mapping[Objective, float] = field(default_factory=dict)
 
     @property
     def agrees(self) -> bool:
@@ -76,11 +79,17 @@ class Played:
 
 @dataclass(frozen=True)
 class Run:
-    """Latencies of one simulation, how many requests count, and whether it diverges."""
+    """Latencies of one simulation, how many requests count, whether it diverges, and the same by batches of time."""
 
     felt: Felt
     requests: int
     diverges: bool = False
+    batches: tuple[Felt, ...] = ()
+
+    def error(self, objective: Objective) -> float | None:
+        """Standard error of what an objective is about, from the means of batches [s]; None without batches."""
+        values = [objective.value(batch) for batch in self.batches]
+        return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def play(option: Option, question: PlanQuestion, whole: bool = False) -> Played:
@@ -100,8 +109,10 @@ def play(option: Option, question: PlanQuestion, whole: bool = False) -> Played:
     bias = {each: _ratio(each.value(felt), each.value(said)) for each in slo}
     chances = {each: chance(feels, each, bias[each]) for each in slo}
     failed = missed(feels, slo, question.deviations, bias)
+    errors = {each: [error for run in runs if (error := run.error(each)) is not None] for each in slo}
     requests = runs[-1].requests if whole else sum(run.requests for run in runs)
-    return Played(felt, requests, failed, played, chances, diverges)
+    known = {each: max(values) for each, values in errors.items() if values}
+    return Played(felt, requests, failed, played, chances, diverges, errors=known)
 
 
 def _ratio(seen: float, said: float) -> float:
@@ -132,12 +143,13 @@ def simulated(option: Option, demand: Demand, seed: int, whole: bool, longer: fl
 
 
 class _Window:
-    """Watches a run: forgets the latencies of what came before `start` [s], and marks who is in the system."""
+    """Watches a run: forgets the latencies of what came before `start` [s], and keeps the others by batches of time."""
 
     def __init__(self, start: float, end: float) -> None:
         self.start, self.step = start, (end - start) / _BATCHES
         self.ledger = Ledger(RequestObjective())
-        self.marks: list[tuple[float, float, int, int]] = []  # time, ∫N dt, requests that came, that left
+        self.marks: list[tuple[float, float, int]] = []  # time, ∫N dt, requests that came
+        self.batches: list[tuple[Sketch, Sketch, Sketch]] = []
         self._next = -1.0
 
     def __call__(self, index: int, replica: Served, now: float) -> None:
@@ -148,17 +160,19 @@ class _Window:
         if now < self.start:
             self._next = self.start
             return
-        if not self.marks:
-            ledger.ttft, ledger.tpot, ledger.e2el = Sketch(), Sketch(), Sketch()
-        self.marks.append((ledger.clock, ledger.area, ledger.arrived, ledger.finished + ledger.rejected))
-        self._next = self.start + self.step * len(self.marks) if self.step > 0.0 else math.inf
+        if self.marks:
+            self.batches.append((ledger.ttft, ledger.tpot, ledger.e2el))
+        ledger.ttft, ledger.tpot, ledger.e2el = Sketch(), Sketch(), Sketch()
+        self.marks.append((ledger.clock, ledger.area, ledger.arrived))
+        self._next = self.start + self.step * len(self.marks)
 
     def run(self) -> Run:
         """What was seen."""
-        ledger = self.ledger
-        means = {"ttft": ledger.ttft.mean, "tpot": ledger.tpot.mean, "e2el": ledger.e2el.mean}
-        felt = Felt(means, Spread(ledger.ttft.quantile, ledger.tpot.quantile, ledger.e2el.quantile))
-        return Run(felt, ledger.ttft.count, self.diverges())
+        batches = [*self.batches, (self.ledger.ttft, self.ledger.tpot, self.ledger.e2el)]
+        whole = [Sketch.joined(each) for each in zip(*batches, strict=True)]
+        few = whole[0].count / (2 * _BATCHES)  # what comes after the last mark is none
+        felts = [_felt(each) for each in batches if each[0].count > few and each[2].count]
+        return Run(_felt(whole), whole[0].count, self.diverges(), tuple(felts))
 
     def diverges(self) -> bool:
         """Whether requests pile up: their number grows by more than noise, and by a share of those that come."""
@@ -166,7 +180,7 @@ class _Window:
 
         if not 0.0 < self.step < math.inf or len(self.marks) < _BATCHES:
             return False
-        time, area, came, _ = (np.array(column, float) for column in zip(*self.marks, strict=True))
+        time, area, came = (np.array(column, float) for column in zip(*self.marks, strict=True))
         present, at = np.diff(area) / np.diff(time), (time[1:] + time[:-1]) / 2.0
         at -= at.mean()
         slope = float(at @ present / (at @ at))
@@ -174,6 +188,12 @@ class _Window:
         error = math.sqrt(float(left @ left) / (len(at) - 2) / float(at @ at))
         grown = slope * (time[-1] - time[0])
         return bool(grown > _LOST * (came[-1] - came[0]) and slope > _SURE * error)
+
+
+def _felt(sketches: Sequence[Sketch]) -> Felt:
+    """Latencies of TTFT, TPOT and the whole request."""
+    means = dict(zip(METRICS, (each.mean for each in sketches), strict=True))
+    return Felt(means, Spread(*(each.quantile for each in sketches)))
 
 
 def _alike(part: Part, demand: Demand, seed: int, longer: float) -> Run:

@@ -138,19 +138,25 @@ def feel(answer: LoadAnswer) -> Felt:
     means = {"ttft": float(loaded.ttft.expected), "tpot": float(loaded.tpot.expected), "e2el": float(loaded.e2e)}
     tpot = _span(loaded.tpot)
     ttft = _span(loaded.ttft) if loaded.stable else tpot
-    first = means["ttft"] / means["e2el"] if loaded.stable else 0.0
-    whole = (first * ttft[0] + (1.0 - first) * tpot[0], first * ttft[1] + (1.0 - first) * tpot[1])
-    spans = {"ttft": ttft, "tpot": tpot, "e2el": whole} if tpot != _NONE or ttft != _NONE else {}
-    return Felt(means, answer.times, bool(loaded.stable), spans)
+    spans = _spans(ttft, tpot, means["ttft"] / means["e2el"] if loaded.stable else 0.0)
+    return Felt(means, answer.times, bool(loaded.stable), spans if tpot != _NONE or ttft != _NONE else {})
 
 
-_NONE = (1.0, 1.0)
+Span = tuple[float, float]
+"""Ends of a 90 % interval over what is expected."""
+
+_NONE: Span = (1.0, 1.0)
 
 
-def _span(time: Time) -> tuple[float, float]:
-    """Ends of the 90 % interval over the expected time."""
+def _span(time: Time) -> Span:
     expected = float(time.expected)
     return (float(time.low) / expected, float(time.high) / expected) if expected else _NONE
+
+
+def _spans(ttft: Span, tpot: Span, first: float) -> dict[str, Span]:
+    """By metric; `first`: the share of a request's time up to its first token."""
+    low, high = (first * a + (1.0 - first) * b for a, b in zip(ttft, tpot, strict=True))
+    return {"ttft": ttft, "tpot": tpot, "e2el": (low, high)}
 
 
 def loaded_feels(bearer: Replica | PrefillPool | DecodePool, demand: Demand, load: float) -> Feels:
@@ -269,7 +275,7 @@ class PrefillPool:
         return Felt(means, spread(loaded, traffic, closed=False), spans=spans)
 
 
-def _endless(spans: dict[str, tuple[float, float]]) -> Felt:
+def _endless(spans: dict[str, Span]) -> Felt:
     return Felt({}, Spread(_never, _never, _never), stable=False, spans=spans)
 
 
@@ -325,14 +331,12 @@ def link_seconds(prefill: Replica, demand: Demand) -> float:
 
 def joined(first: Felt, after: Felt) -> Felt:
     """Both parts of a request together; deviations of the end-to-end time add as squares."""
-    spans = {"ttft": first.spans["ttft"], "tpot": after.spans["tpot"]} if first.spans and after.spans else {}
-    if not (first.stable and after.stable):
-        return _endless(spans | ({"e2el": spans["tpot"]} if spans else {}))
-    mean = first.means["ttft"] + after.means["e2el"]
-    if spans:
-        share = first.means["ttft"] / mean
-        low, high = (share * a + (1.0 - share) * b for a, b in zip(spans["ttft"], spans["tpot"], strict=True))
-        spans["e2el"] = (low, high)
+    stable = first.stable and after.stable
+    mean = first.means["ttft"] + after.means["e2el"] if stable else math.inf
+    share = first.means["ttft"] / mean if stable else 0.0
+    spans = _spans(first.spans["ttft"], after.spans["tpot"], share) if first.spans and after.spans else {}
+    if not stable:
+        return _endless(spans)
 
     def whole(share: float) -> float:
         parts = (first.times.ttft(share) - first.means["ttft"], after.times.e2e(share) - after.means["e2el"])

@@ -19,7 +19,17 @@ from rooflinekit.decision.planning.objective import (
     refuse_undecoded,
     slowest_factor,
 )
-from rooflinekit.decision.planning.search import Found, Near, PlanQuestion, Progress, Refusal, Space, search, silent
+from rooflinekit.decision.planning.search import (
+    NOT_MEASURED,
+    Found,
+    Near,
+    PlanQuestion,
+    Progress,
+    Refusal,
+    Space,
+    search,
+    silent,
+)
 from rooflinekit.estimation.options import keywords, read
 from rooflinekit.estimation.scenario import Plan
 from rooflinekit.model.types.answer import Answer
@@ -96,7 +106,8 @@ class Candidate:
 
     evidence: what its times rest on; predicted, simulated: mean and percentiles of ttft_ms, tpot_ms and e2el_ms at the
     peak with the spares down; interval: 90 % of means and limited percentiles [ms], None without a steady
-    state at its end; probability: that each objective holds, None without a calibrated interval; played: which
+    state at its end; probability: that each objective holds, None without a calibrated interval; simulated_error:
+    standard error of what each objective is about, by batches of time [ms]; played: which
     requests were simulated; confirmed: whether the simulation agrees, None where there was none; formula_gpus: what the
     formula alone asked for, before the simulation; lost: why it is not the best.
     """
@@ -109,6 +120,7 @@ class Candidate:
     interval: dict[str, list[float | None]] | None
     probability: dict[str, float | None]
     simulated: dict[str, dict[str, float | None]] | None
+    simulated_error: dict[str, float]
     simulated_requests: int
     played: str
     confirmed: bool | None
@@ -550,11 +562,13 @@ def _nothing(question: PlanQuestion, found: Found) -> DoesNotFitError | Infeasib
         near_one = f"the nearest is {nearest[0].name}: {words}"
         return InfeasibleError(f"no deployment meets {slo}{sure} at any price; {near_one}; at best {reached}")
     if found.able:
-        what = found.refused[-1]
+        what = next((each for each in found.refused if each.why.startswith("takes")), found.refused[-1])
         limits = ", ".join(f"{most} {gpu}" for gpu, most in question.reserve.limits)
         carry = f"{limits} do not carry {question.demand}" if limits else f"nothing carries {question.demand}"
         return InfeasibleError(f"{carry}; {what.what} {what.why}")
     tried = "; ".join(f"{each.what}: {each.why}" for each in found.refused[:3])
+    if question.measured_only and any(each.why.endswith(NOT_MEASURED) for each in found.refused):
+        return InfeasibleError(f"measured_only leaves no deployment of {question.model}; {tried}")
     return DoesNotFitError(f"no deployment holds {question.model}; {tried or 'nothing was left to try'}")
 
 
@@ -581,6 +595,7 @@ def _candidate(question: PlanQuestion, entry: Ranked) -> Candidate:
         interval=interval or None,
         probability={str(each): value for each, value in chances.items()},
         simulated=None if played is None else played.felt.table(_SHARES),
+        simulated_error={} if played is None else {str(each): error * 1e3 for each, error in played.errors.items()},
         simulated_requests=0 if played is None else played.requests,
         played="" if played is None else played.played,
         confirmed=None if played is None else played.agrees,

@@ -38,7 +38,10 @@ from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import evidence
 
-__all__ = ["Able", "Found", "Near", "PlanQuestion", "Progress", "Refusal", "Space", "refused_fleet", "search", "splits"]
+__all__ = [
+    "NOT_MEASURED", "Able", "Found", "Near", "PlanQuestion", "Progress", "Refusal", "Space", "refused_fleet", "search",
+    "silent", "splits",
+]  # fmt: skip
 
 BUDGETS = (2048, 4096, 8192, 16384)
 """Token budgets of a step that are tried beside the engine's default."""
@@ -56,6 +59,7 @@ def silent(what: str, number: int, of: int) -> None:
     """Tell nobody."""
 
 
+NOT_MEASURED = "its kernels are not measured"
 _TRIES = 64  # replicas that are added where an objective of the whole request fails though those of its parts hold
 _ANSWER = 2.0  # tokens from which there is something to decode
 _BETTER = 1.0 + 1e-3  # a setting has to bear this much more than one that was tried before
@@ -262,7 +266,7 @@ def _laid_out(
             found.refused.append(Refusal(_name(gpu, scenario), str(error)))
             continue
         if question.measured_only and (level := evidence(replica.resolved.plan)) != "measured":
-            found.refused.append(Refusal(_name(gpu, scenario), f"{level}: its kernels are not measured"))
+            found.refused.append(Refusal(_name(gpu, scenario), f"{level}: {NOT_MEASURED}"))
         else:
             yield replica
 

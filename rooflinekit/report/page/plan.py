@@ -76,7 +76,8 @@ def plan_lead(plan: Mapping[str, Any]) -> str:
     ]
     first, rest = _first_sentence(str(plan["answer"]))
     body = paragraphs([first], "answer") + paragraphs([rest] if rest else []) + paragraphs(told)
-    notes = "".join(f"<li>{escape(str(warning))}</li>" for warning in plan["warnings"])
+    said = (*plan.get("stand_ins", ()), *plan["warnings"])
+    notes = "".join(f"<li>{escape(str(warning))}</li>" for warning in said)
     return body + (f'<ul class="notes">{notes}</ul>' if notes else "")
 
 
@@ -89,9 +90,13 @@ def _first_sentence(text: str) -> tuple[str, str]:
 def plan_cards(plan: Mapping[str, Any]) -> str:
     """Places for charts, and why the others lost."""
     rows = [
-        (row["title"], row["gpus"], row["usd"], _money(row["million"]), row["verdict"]) for row in _candidates(plan)
-    ]
-    head = ("candidate", "GPUs", "USD/h", "USD a million tokens", "verdict")
+        (
+            row["title"], row["gpus"], row["usd"], _money(row["million"]), candidate.get("evidence"),
+            _least(candidate.get("probability") or {}), row["verdict"],
+        )
+        for row, candidate in zip(_candidates(plan), plan["candidates"], strict=True)
+    ]  # fmt: skip
+    head = ("candidate", "GPUs", "USD/h", "USD a million tokens", "evidence", "all objectives hold", "verdict")
     losses = table(("not a candidate", "why"), [(entry["what"], entry["why"]) for entry in plan.get("refused", ())])
     refused = f"<details><summary>What cannot serve the traffic</summary>{losses}</details>"
     costs = card("Candidates", '<div class="chart" id="plan-cost"></div>' + table(head, rows) + refused, "plan")
@@ -102,6 +107,12 @@ def plan_cards(plan: Mapping[str, Any]) -> str:
     )
     fronts = card("What cannot be improved in one respect alone", f'<div class="two">{boxes}</div>')
     return f'<div class="wrap">{costs}{latency}{fronts}</div>'
+
+
+def _least(probability: Mapping[str, float | None]) -> str | None:
+    """The probability of the objective that is most at risk: errors go together, so all hold as often as that one."""
+    known = [value for value in probability.values() if value is not None]
+    return f"{min(min(known) * 100, 99.9):.3g} %" if known else None
 
 
 def _money(value: float | None) -> float | None:
@@ -135,7 +146,7 @@ def _candidates(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _candidate(row: Mapping[str, Any], place: int) -> dict[str, Any]:
-    confirmed = {True: "confirmed by simulation", False: "refuted by simulation", None: "by formula"}[
+    confirmed = {True: "the simulation agrees", False: "the simulation does not agree", None: "by formula"}[
         row.get("confirmed")
     ]
     title = " + ".join(
