@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import reduce
 from typing import Any
@@ -45,14 +45,14 @@ class KernelResult:
     bound: str  #: what the time is spent on: compute, memory, network or overhead
 
     @classmethod
-    def of(cls, timed: KernelTime) -> KernelResult:
-        """Read the scalars of one timed kernel."""
+    def of(cls, timed: KernelTime, split: Mapping[str, Any] | None = None) -> KernelResult:
+        """Read the scalars of one timed kernel; `split` is its time by cause, where that is known."""
         kernel, n, traffic = timed.kernel, timed.kernel.count, float(timed.kernel.bytes)
         work = {key: n * float(getattr(kernel, key)) for key in _WORK}
         intensity = float(kernel.flops) / traffic if traffic else None
         return cls(
             kernel.name, kernel.family, n, kernel.dtype.value, **work, intensity=intensity,
-            time_us=float(timed.expected) * 1e6, bound_us=float(timed.bound) * 1e6, bound=regime(timed),
+            time_us=float(timed.expected) * 1e6, bound_us=float(timed.bound) * 1e6, bound=regime(timed, split),
         )  # fmt: skip
 
     @property
@@ -80,15 +80,15 @@ def time_by_cause(timed: KernelTime) -> dict[str, Numeric]:
     return {cause: split[cause] for cause in (*needs, "overhead")}
 
 
-def regime(timed: KernelTime) -> str:
+def regime(timed: KernelTime, split: Mapping[str, Any] | None = None) -> str:
     """What most of the time is spent on."""
-    split = time_by_cause(timed)
-    return max(split, key=lambda cause: float(split[cause]))
+    split = split or time_by_cause(timed)
+    return max(split, key=split.__getitem__)
 
 
-def shares_by_cause(step: StepTime) -> dict[str, float]:
-    """Share of the step's time by cause."""
-    splits = [time_by_cause(timed) for timed in step.kernels]
+def shares_by_cause(step: StepTime, splits: Sequence[Mapping[str, Any]] | None = None) -> dict[str, float]:
+    """Share of the step's time by cause; `splits` of its kernels, where they are known."""
+    splits = [time_by_cause(timed) for timed in step.kernels] if splits is None else splits
     causes = ("compute", "memory", "network", "overhead")
     return {cause: float(sum(split[cause] for split in splits)) / float(step.expected) for cause in causes}
 
@@ -114,8 +114,9 @@ class StepResult:
     @classmethod
     def of(cls, step: StepTime, accelerator: Accelerator) -> StepResult:
         """Sum the kernels; the regime is the cause that takes most of the time."""
-        kernels = tuple(KernelResult.of(timed) for timed in step.kernels)
-        time, shares = float(step.expected), shares_by_cause(step)
+        splits = [time_by_cause(timed) for timed in step.kernels]
+        kernels = tuple(map(KernelResult.of, step.kernels, splits))
+        time, shares = float(step.expected), shares_by_cause(step, splits)
         flops = sum(kernel.flops for kernel in kernels)
         traffic = sum(kernel.bytes for kernel in kernels)
         mfu, mbu = (sum(float(ideal(timed.kernel, accelerator)) for timed in step.kernels) / time

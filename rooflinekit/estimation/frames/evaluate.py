@@ -101,13 +101,14 @@ class _Table:
             whole = rows[-1] - rows[0] + 1 == len(rows)
             place = slice(rows[0], rows[-1] + 1) if whole else rows
             out = self.numbers[:_STATIC, place] if whole else np.empty((_STATIC, len(rows)))
-            _points(resolved, _inputs(self.work, place), out)
+            inputs = _inputs(self.work, place)
+            _points(resolved, inputs, out)
             need, have = (out[NUMBERS.index(name)] for name in ("needed_bytes", "available_bytes"))
             if not allow_oom and (misfit := need > have).any():
                 out[: len(TIMED), misfit] = np.nan
             if not whole:
                 self.numbers[:_STATIC, place] = out
-            self._say(rows, resolved, memory_remarks(need, have))
+            self._say(rows, resolved, inputs, memory_remarks(need, have))
 
     def _fill_loaded(self, rows: Rows, resolved: Resolved) -> None:
         errors = self.texts["error"]
@@ -117,15 +118,16 @@ class _Table:
             for place, values in answer_loads(resolved, part, self.work, self.loads, self.texts):
                 for name, value in values.items():
                     self.results[name][place] = value
-        self._say(errors.empty(rows), resolved)
+        rows = errors.empty(rows)
+        self._say(rows, resolved, _inputs(self.work, rows))
 
-    def _say(self, rows: Rows, resolved: Resolved, remarks: Iterable[Remark] = ()) -> None:
+    def _say(self, rows: Rows, resolved: Resolved, inputs: dict[str, Array], remarks: Iterable[Remark] = ()) -> None:
         made, notes = about(resolved.plan), "; ".join(resolved.warnings)
         made["calibration_hash"] = made["calibration"]["hash"] if made["calibration"] else ""
         for name in ("level", "evidence", "calibration_hash"):
             self.texts[name].put(rows, made[name])
         told = [Remark(True, lambda: notes)] if notes else []
-        limits = limit_remarks(resolved.plan, Workload(**_inputs(self.work, rows)))
+        limits = limit_remarks(resolved.plan, Workload(**inputs))
         self.texts["warnings"].append(rows, (*told, *limits, *remarks))
 
     def _frame(self) -> pd.DataFrame:

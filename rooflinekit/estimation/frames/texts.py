@@ -47,7 +47,10 @@ class Texts:
         """Say more in those of the rows of which a remark holds; rows with equal facts share a text."""
         for remark in remarks:
             holds = np.broadcast_to(remark.holds, len(rows))
-            if holds.any():
+            code = self._codes[rows[0]] if len(rows) and not remark.facts else -1
+            if remark.holds is True and (self._codes[rows] == code).all():
+                self.put(rows, "; ".join(filter(None, (self._texts[code], remark.say()))))
+            elif holds.any():
                 self._add(rows[holds], remark, [np.broadcast_to(fact, len(rows))[holds] for fact in remark.facts])
 
     def _add(self, rows: Rows, remark: Remark, facts: list[Any]) -> None:

@@ -323,7 +323,7 @@ class _Flow:
     def steady(self, sharing: Numeric, rate: Numeric, room: Numeric, knee: Numeric) -> Loaded:
         """An open loop below its knee."""
         stay = self.stay(sharing, math.inf, False, rate)
-        stay = self._waiting(stay, stay.ahead, room / rate)
+        stay = self._waiting(stay, stay.ahead, room / maximum(rate, _NOTHING))
         slot = _slot_wait(rate / knee, room, stay.time, self.traffic)
         slot = named(slot, "slot", "for a slot (Sakasegawa 1977)", "s")
         return self._loaded(stay, sharing, rate, knee, stay.time, slot, 0.0, 0.0 * rate)
