@@ -40,6 +40,7 @@ COSTS = {
 }
 _PLAIN = ("hidden", "grouped")  # shares and factors; the others are times
 _FEW_GROUPS = 3
+_FRONT_END = 0.02  # seconds, at which slopes are taken
 _FEW = 30  # rows below which an engine takes what all engines have
 _REQUEST = list(COSTS).index("request")
 _SCALE = np.array([prior for _, prior, _ in COSTS.values()])
@@ -87,7 +88,8 @@ def read(paths: list[Path]) -> Rows:
 def _probe(group: ServedGroup) -> Rows:
     plan = group.resolved.plan
     own = plan.engine.costs
-    base = StepCosts(graphs=own.graphs, mixes=own.mixes, launch=own.launch)
+    # with a front end: without one, users of a closed loop come back in the step in which they left
+    base = StepCosts(graphs=own.graphs, mixes=own.mixes, launch=own.launch, request=_FRONT_END)
     table = group.table.assign(profile=engine_range(group))
     rate = table["metric"].str.contains("tok_s").to_numpy()
 
@@ -98,7 +100,11 @@ def _probe(group: ServedGroup) -> Rows:
         return np.where(rate, 1.0 / value, value)
 
     bare = times(base)
-    slopes = [(times(replace(base, **{cost: step})) - bare) / step for cost, (step, _, _) in COSTS.items()]
+    slopes = [
+        (times(replace(base, **{cost: getattr(base, cost) + step})) - bare) / step
+        for cost, (step, _, _) in COSTS.items()
+    ]
+    bare = bare - _FRONT_END * slopes[_REQUEST]
     if table["profile"].iloc[0] in _NO_OVERLAP:
         slopes[list(COSTS).index("hidden")][:] = 0.0
     measured = table["value"].to_numpy(dtype=float)

@@ -12,7 +12,8 @@ METHOD = (
     "Kernel times come from the shipped calibrations, which no row here was used for. What an engine adds to its "
     "kernels (host time of a step, waits of collectives, …) is fitted to static and saturated rows and to the "
     "latencies of closed loops, and here every row is predicted from a fit without its model, its GPU, or its source. "
-    "\\*As shipped is the fit to all of them, in sample; simulated uses the same costs, request by request. Tier A "
+    "\\*As shipped is the fit to all of them, in sample, under an earlier closed form; a new fit is no better "
+    "(medians within 0.4 points); simulated uses the same costs, request by request. Tier A "
     "rows have a fixed batch and fixed lengths and say how they were timed; tier B rows were driven by concurrency or "
     "saturation, or leave one setting open."
 )
@@ -28,9 +29,10 @@ INTERVALS = (
     "Share of rows inside the 90 % interval. Waits err more than steps do, so the ends of intervals under load are "
     "moved by factors for each engine: of TTFT and TPOT in closed loops, and of both where every request waits for a "
     "place (benchmarks/fit_load_ends.py; the factors stand in the engines' profiles). They are conformal quantiles of "
-    "rows whose model the engine costs had not seen. Tested: costs, factors and the level of the quantiles without the "
-    "row's model, or without its source. Nothing but closed loops and offline queues was measured: open loops take the "
-    "factors of closed ones."
+    "rows whose model the engine costs had not seen, at one level that was chosen with models left out. Tested: costs "
+    "and factors without the row's model, or without its source. Nothing but closed loops and offline queues was "
+    "measured: open loops take the factors of closed ones. Without its largest source, vLLM's costs come from 21 rows "
+    "of an 8B model on one GPU, and miss what several GPUs cost."
 )
 
 RULES = (

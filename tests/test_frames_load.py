@@ -49,7 +49,7 @@ def test_every_row_is_what_estimate_says():
 def test_rows_with_and_without_a_load_stand_together():
     got = loaded(batch=[64, np.nan], concurrency=[np.nan, 8])
     assert got["error"].tolist() == ["", ""]
-    alone = [rk.estimate("llama-3-8b", batch=64).tpot_ms, rk.estimate("llama-3-8b", concurrency=8).tpot_ms]
+    alone = [rk.estimate("llama-3-8b", **load).tpot_ms for load in ({"batch": 64}, {"concurrency": 8})]
     assert got["tpot_ms"].tolist() == pytest.approx(alone, rel=1e-12)
     assert got["stable"].isna().tolist() == [True, False]
     assert got["knee_rate"].isna().tolist() == [True, False]

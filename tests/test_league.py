@@ -13,6 +13,7 @@ import pytest
 from rooflinekit.evidence.accuracy_serving import METRICS, predict_group, read_serving_table, served_groups
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+from fit_load_ends import Scores, left_out
 from serving_errors import WAYS, errors
 from textbook import BANDWIDTH, MBU, MFU, PEAK, derated, textbook
 
@@ -58,7 +59,7 @@ def test_hand_derates_lie_between_the_constants(tmp_path):
 def rows_of(model, count, error, source="one"):
     way = dict.fromkeys(WAYS, 1.0 + error)
     row = {"kind": "static", "tier": "A", "source_key": source, "model": model, "gpu": "h100", "metric": "tpot_ms"}
-    return [row | way | {"value": 1.0, "low": 0.9, "high": 1.1} for _ in range(count)]
+    return [row | way | {"value": 1.0, "model_out_inside": 1.0} for _ in range(count)]
 
 
 def test_small_groups_of_a_source_and_accelerator_are_merged():
@@ -73,8 +74,24 @@ def test_small_groups_of_a_source_and_accelerator_are_merged():
 
 def test_rows_without_an_answer_count_and_err_nothing():
     rows = pd.DataFrame(rows_of("a", 6, 0.1))
-    rows.loc[0, list(WAYS)] = np.nan
+    rows.loc[0, [*WAYS, "model_out_inside"]] = np.nan
     (group,) = errors(rows).to_dict("records")
     assert (group["n"], group["answered"]) == (6, 5)
     assert group["model_out"] == pytest.approx(0.1)
     assert group["inside"] == 1.0
+
+
+def test_factors_of_loads_cover_what_they_have_not_seen():
+    """Errors of eight models that are drawn alike; intervals of the steps are far too narrow."""
+    rng, rows = np.random.default_rng(0), 400
+    error = rng.normal(0.2, 0.5, rows)
+    table = pd.DataFrame({"model": [f"m{number % 8}" for number in range(rows)], "metric": "ttft_ms", "engine": "vllm",
+                          "source_key": "one", "gpu": "h100", "value": 100.0 * np.exp(error), "model_out": 100.0,
+                          "model_out_low": 95.0, "model_out_high": 105.0})  # fmt: skip
+    scores = Scores.of(table, "model_out")
+    assert left_out(scores, "model").mean() == pytest.approx(0.94, abs=0.03)
+    low, high = scores.ends("vllm")
+    assert high > low > 0  # measured times are longer than predicted
+    rate = table.assign(metric="output_tok_s_total", value=1e4 / table["value"])
+    ends = rate.assign(model_out_low=1e4 / 105.0, model_out_high=1e4 / 95.0)
+    assert Scores.of(ends, "model_out").ends("vllm") == pytest.approx((low, high))

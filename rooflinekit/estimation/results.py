@@ -214,6 +214,7 @@ class Estimate(DeploymentAnswer):
     output_tok_s_per_gpu: float
     output_tok_s_per_user: float
     interval: dict[str, list[float] | None] | None
+    interval_tested: str | None  #: how much of what the fits had not seen lay inside such intervals
     bound: dict[str, float]
     memory: MemoryResult
     prefill: StepResult

@@ -19,7 +19,7 @@ from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.engine import IDEAL, Engine, StepCosts
+from rooflinekit.model.types.engine import IDEAL, Engine, LoadEnds, StepCosts
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import AttentionShape, Kernel
 from rooflinekit.model.types.model import Model
@@ -202,6 +202,16 @@ class Plan:
             return StepCosts(graphs=own.graphs, mixes=own.mixes)
         cpu = self.system.accelerator.is_cpu
         return StepCosts(graphs=own.graphs, mixes=own.mixes, interval=own.interval) if cpu else own
+
+    @property
+    def load_ends(self) -> LoadEnds:
+        """How far intervals under load reach beyond the steps'; fitted on GPUs, and nothing at level bound."""
+        fitted = self.calibration is not None and not self.system.accelerator.is_cpu
+        return self.engine.loaded if fitted else LoadEnds()
+
+    def tested(self, kind: str) -> str | None:
+        """How much of what was not seen lay inside 90 % intervals of `static` batches, or under `load`."""
+        return self.engine.tested.get(kind) if self.calibration is not None else None
 
     def seen(self, batch: Batch) -> Step:
         """A step as one accelerator of the fullest attention replica sees it."""

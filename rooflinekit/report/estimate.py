@@ -82,6 +82,8 @@ def _load(estimate: Estimate, load: LoadResult) -> Iterator[Section]:
         facts.append(("", f"{three(load.goodput)} requests/s meet {goals}"))
     yield Section("", [Facts(*facts)])
     yield Section("", [Table(["percentile", "P50", "P90", "P99"], rows)])
+    if estimate.interval_tested:
+        yield Section("", [Words(f"90 % intervals: {estimate.interval_tested}")])
 
 
 def _memory(estimate: Estimate) -> list[tuple[str, str]]:

@@ -150,6 +150,7 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
         **_About,
         "inputs": _Asked,
         "interval": _object("Interval", ttft_ms=_Ends | None, tpot_ms=_Ends) | None,
+        "interval_tested": str | None,
         "bound": _object("Bound", ttft_ms=_Size, tpot_ms=_Size),
     },
     Outcome: {**_About, "inputs": _Inputs, "timeline": None},

@@ -130,8 +130,12 @@ def _engine(path: Path, _: Path, name: str, version: str | None) -> Engine:
     if steps is None:
         return engine
     costs, origins = read_step_costs(steps.section("costs"))
-    loaded, tested = _load_ends(steps.section("loaded")) if steps.has("loaded") else (LoadEnds(), ())
-    return replace(engine, costs=costs, loaded=loaded, provenance=(*provenance, *origins, *tested))
+    loaded, factors = _load_ends(steps.section("loaded")) if steps.has("loaded") else (LoadEnds(), ())
+    levels = steps.section("tested") if steps.has("tested") else None
+    words = {key: levels.text(key) for key in ("static", "load")} if levels else {}
+    return replace(
+        engine, costs=costs, loaded=loaded, tested=words, provenance=(*provenance, *origins, *factors)
+    )  # fmt: skip
 
 
 def engine_version_of(name: str, text: str) -> str | None:
@@ -179,7 +183,7 @@ def _read_ranges(path: Path) -> list[Section]:
     root.expect(("steps",), ("sources",))
     ranges = root.entries("steps")
     for part in ranges:
-        part.expect((), ("since", "released", "costs", "loaded"))
+        part.expect((), ("since", "released", "costs", "loaded", "tested"))
     return ranges
 
 

@@ -75,12 +75,13 @@ def test_brute_force_finds_nothing_cheaper(quick: PlanAnswer) -> None:
 
 
 def test_what_a_replica_bears_is_the_largest_load_within_the_objectives(quick: PlanAnswer) -> None:
+    """Within the 2 % that straight lines of the table lose where a prompt begins to take one more chunk."""
     slo = parse_objectives(SLO)
     for candidate in quick.candidates:
         (fleet,) = candidate.fleets
         scenario = {key: value for key, value in fleet.scenario.items() if key not in ("model", "gpu")}
-        assert _feasible(scenario, fleet.scenario["gpu"], 0.999 * fleet.capacity, slo)
-        assert not _feasible(scenario, fleet.scenario["gpu"], 1.001 * fleet.capacity, slo)
+        assert _feasible(scenario, fleet.scenario["gpu"], 0.98 * fleet.capacity, slo)
+        assert not _feasible(scenario, fleet.scenario["gpu"], 1.02 * fleet.capacity, slo)
 
 
 def test_every_scenario_is_one_of_estimate_with_the_predicted_latencies(quick: PlanAnswer) -> None:
@@ -88,11 +89,11 @@ def test_every_scenario_is_one_of_estimate_with_the_predicted_latencies(quick: P
         (fleet,) = candidate.fleets
         estimate = rk.estimate(**fleet.scenario, isl=1000, osl=150, rate=fleet.load)
         assert estimate.load is not None
-        assert estimate.tpot_ms == pytest.approx(candidate.predicted["tpot_ms"]["mean"], rel=1e-3)
+        assert estimate.tpot_ms == pytest.approx(candidate.predicted["tpot_ms"]["mean"], rel=0.02)
         assert estimate.load.percentiles["ttft_ms"]["p99"] == pytest.approx(
-            candidate.predicted["ttft_ms"]["p99"], rel=2e-3
+            candidate.predicted["ttft_ms"]["p99"], rel=0.02
         )
-        assert fleet.knee == pytest.approx(estimate.load.knee_rate, rel=1e-3)
+        assert fleet.knee == pytest.approx(estimate.load.knee_rate, rel=0.02)
 
 
 def _check_arithmetic(answer: PlanAnswer, rate: float) -> None:
@@ -278,7 +279,7 @@ def test_the_table_of_shared_times_is_the_closed_form_s(quick: PlanAnswer) -> No
     curve = tabulate(predictor, 1000.0, 150.0, room)
     for running in (1.0, 1.5, 17.25, 64.0, room):
         known, worked = curve(running), shared_times(predictor, InFlight(running, 1000.0, 150.0))
-        for kind in ("step", "share", "first"):
+        for kind in ("step", "share", "alone"):
             for part in ("expected", "bound", "low", "high"):
                 values = [float(getattr(getattr(times, kind), part)) for times in (known, worked)]
                 assert values[0] == pytest.approx(values[1], rel=5e-3)

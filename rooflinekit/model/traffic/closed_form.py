@@ -333,11 +333,13 @@ class _Flow:
         held: Numeric, together: Numeric,
     ) -> Loaded:  # fmt: skip
         queue = named(stay.ahead + held + slot, *_QUEUE)
-        request = stay.times.request
+        request, ends = stay.times.request, self.predictor.plan.load_ends
+        e2e = named(request + time + slot, *_E2E)
+        ttft = stay.first.later(request + stay.late + queue).named(*_TTFT)
         return Loaded(
-            ttft=stay.first.later(request + stay.late + queue).named(*_TTFT),
-            tpot=stay.tpot,
-            e2e=named(request + time + slot, *_E2E),
+            ttft=ends.moved(ttft, ends.ttft, slot / e2e),
+            tpot=ends.moved(stay.tpot, ends.tpot, slot / e2e),
+            e2e=e2e,
             running=named(rate * time, *_RUNNING),
             sharing=sharing,
             rate=rate,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from rooflinekit.model.graph.symbol import quantity
 from rooflinekit.model.types.hardware import Accelerator, Provenance
+from rooflinekit.model.types.numeric import Numeric, exp
+from rooflinekit.model.types.time import Time
 
 Budget = Literal["total", "static", "free", "none"]
 """What the memory fraction is a share of: all memory (vLLM), what is free before the weights (SGLang), what is free
@@ -123,6 +126,18 @@ class LoadEnds:
     tpot: Pair = (1.0, 1.0)  #: the same
     full: Pair = (1.0, 1.0)  #: of both where every request waits for a place, from the throughput of offline queues
 
+    def moved(self, time: Time, placed: Pair, waiting: Numeric) -> Time:
+        """The time with its ends moved; in between where requests wait for a place a share of their time.
+
+        >>> LoadEnds(full=(2.0, 2.0)).moved(Time(4.0, 1.0, 4.0, 4.0), (1.0, 1.0), 0.5)
+        Time(expected=4.0, bound=1.0, low=2.828, high=5.657)
+        """
+        if placed == self.full == (1.0, 1.0):
+            return time
+        low, high = (exp(math.log(one) + waiting * math.log(other / one))
+                     for one, other in zip(placed, self.full, strict=True))  # fmt: skip
+        return time.moved(low, high)
+
 
 @dataclass(frozen=True)
 class ServedCosts:
@@ -154,6 +169,9 @@ class Engine:
     memory: MemoryRule
     costs: StepCosts = StepCosts()
     loaded: LoadEnds = LoadEnds()
+    tested: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """How much of what was not seen lay inside 90 % intervals, in words: of `static` batches, and under `load`."""
+
     provenance: tuple[Provenance, ...] = ()
 
 
