@@ -226,7 +226,7 @@ def quotes_of(accelerators: Iterable[Accelerator], price: object = None) -> Quot
     >>> from rooflinekit.specs import load_accelerator
     >>> found = quotes_of([load_accelerator("h100-sxm").value], {"h100": 2.5, "h200": 3.5})
     >>> found.hourly["h100-sxm"].usd_per_gpu_hour, found.notes
-    (2.5, ('the price of h200 is not used',))
+    (2.5, ('the price of h200-sxm is not used',))
     """
     loaded = {each.name: each for each in accelerators}
     if isinstance(price, (str, Path)) and str(price).endswith(".csv"):

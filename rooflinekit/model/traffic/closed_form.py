@@ -67,7 +67,7 @@ _QUEUE = "queue", "waiting for prompts ahead and for a slot", "s"
 _RHO = "rho", "share of the time that goes to prompts"
 _RUNNING = "E", "requests in the engine: rate x stay (Little's law)"
 
-_SETTLED, _PRECISE = 1e-9, 1e-13  # relative: neighbours of the root agree, of a dear function and of a cheap one
+_SETTLED = 1e-13  # relative: neighbours of the root agree
 _FULL = 1.0 - 1e-6  # of the room for prompts
 _FEW = 1e-4  # prompts more or less in a step
 _NOTHING = 1e-12
@@ -245,7 +245,7 @@ class _Flow:
         if self._mixes:
             fitting = plan.deployment.dp * plan.token_budget / (traffic.isl - traffic.cached + self._after)
             most = minimum(others, traffic.osl * fitting)
-        return named(self.find(excess, 1.0 + 0.0 * others, 1.0 + most, _PRECISE), *SHARING, source=FORM)
+        return named(self.find(excess, 1.0 + 0.0 * others, 1.0 + most, _SETTLED), *SHARING, source=FORM)
 
     def sharing(self, most: Numeric, users: Numeric = 0.0, rate: Numeric | None = None) -> Numeric:
         """Requests that share steps, at most `most`: of `users` who are away between their requests, or at a rate."""
@@ -449,7 +449,9 @@ def _further(turning: Rotation, times: Shared) -> Numeric:
     fullest, share = turning.together / turning.beside, times.share.expected * turning.beside
     one = maximum(times.alone.expected - (times.step.expected if times.mixes else 0.0), 0.0)
     more = minimum(maximum((fullest * share - one) / maximum(fullest - 1.0, _FEW), 0.0), 2.0 * share)
+    more = named(more, "more", "what another prompt adds to a step", "s")
     found = where(fullest > 1.0 + _FEW, more / maximum(share, _NOTHING), 1.0)
+    found = named(found, "chord", "the same for the mean of those in it")
     found = found + _limited(fullest) * maximum(1.0 - found, 0.0)  # where arithmetic limits, each adds as much
     return named(found, "further", "what another prompt adds to a step, for the mean of those in it")
 

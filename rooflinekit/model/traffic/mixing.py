@@ -152,13 +152,22 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     if replicas > 1:  # where prompts queue, every replica has its own
         beside = 1.0 / ((1.0 - full * full) / beside + full * full / replicas)
     pieces = arriving * chunks
-    some = 1.0 - exp(-pieces) if costs.mixes else _steps_of_prompts(arriving, ratio)
+    some = _any(pieces) if costs.mixes else _steps_of_prompts(arriving, ratio)
     some = where(load.osl > 1.0, some, pieces / (1.0 + pieces))  # without a decode step each step holds the own prompt
     holding = maximum(some, full if costs.mixes else arriving * sizes / replicas)
     holding = named(holding, "holding", "steps that hold prompts, for each step")
     own = side_by_side(1.0 + arriving, replicas)
     each = chunks / (fitting * replicas)
     return Rotation(arriving, decoding, chunks, full, holding, beside, own, fitting, each, beside / replicas)
+
+
+def _any(count: Numeric) -> Numeric:
+    """1 − exp(−x), the chance of any where x come on average; for few by its series, which loses no digits."""
+    few = count * (1.0 - count / 2.0 * (1.0 - count / 3.0))
+    return where(count < _RARE, few, 1.0 - exp(-count))
+
+
+_RARE = 1e-3
 
 
 def _steps_of_prompts(arriving: Numeric, ratio: Numeric) -> Numeric:
@@ -169,12 +178,12 @@ def _steps_of_prompts(arriving: Numeric, ratio: Numeric) -> Numeric:
     """
     at = minimum(arriving, log(1.0 + arriving * maximum(ratio, 1.0)) / maximum(ratio, _FEW))
     for _ in range(_NEWTON):
-        some, more = 1.0 - exp(-at), exp(minimum(ratio * at, _STEEP))
+        some, more = _any(at), exp(minimum(ratio * at, _STEEP))
         steps = some * more
         value = at * (1.0 + ratio * steps)
         slope = 1.0 + ratio * steps + at * ratio * ((1.0 - some) * more + ratio * steps)
         at = at * exp(minimum(maximum((log(arriving) - log(value)) * value / (at * slope), -2.0), 2.0))
-    return (1.0 - exp(-at)) * exp(minimum(ratio * at, _STEEP))
+    return _any(at) * exp(minimum(ratio * at, _STEEP))
 
 
 _NEWTON, _STEEP = 4, 50.0
