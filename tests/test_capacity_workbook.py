@@ -346,7 +346,7 @@ class TestComparison:
         rows = compared(Opened(rivals, values=True))
         for gpu, row in rows.items():
             assert row["evidence"] == rk.estimate("llama-3.3-70b", gpu, tp=row["tp"], allow_oom=True).evidence
-        assert rows["mi300x"]["evidence"] == "fitted elsewhere"
+        assert rows["mi300x"]["evidence"] == "stand-in"
         assert rows["mi300x"]["rank"] == "not ranked"
         measured = [row for row in rows.values() if row["evidence"] == "measured"]
         assert [row["rank"] for row in measured].count("least") == 1

@@ -325,9 +325,9 @@ def test_what_does_not_fit_ends_with_3_and_says_what_would():
 def test_what_times_rest_on_is_said_beside_them():
     own, other = (run("estimate", "llama3-8b", "--gpu", gpu).stdout for gpu in ("h100", "mi300x"))
     assert "), measured;" in own
-    assert "), fitted elsewhere;" in other
+    assert "), stand-in;" in other
     table = run("sweep", "llama3-8b", "--gpu", "h100,mi300x,v100x", "--batch", "8").stdout
-    assert [line.split("  ")[0] for line in table.splitlines() if "fitted elsewhere" in line] == ["mi300x"]
+    assert [line.split("  ")[0] for line in table.splitlines() if "stand-in" in line] == ["mi300x"]
     assert sum("measured" in line for line in table.splitlines()) == 1
     assert "evidence measured" in run("sweep", "llama3-8b", "--batch", "1,8").stdout
 

@@ -146,11 +146,11 @@ def test_levels_and_intervals(answer):
         ("measured", {"model": "llama-3-8b"}),
         ("measured", {"model": "llama-3-8b", "gpu": "b200-sxm", "engine": "trtllm", "weights": "nvfp4"}),
         ("measured", {"model": "llama-3-70b", "gpu": "h100-sxm", "tp": 4, "pp": 2}),  # transfers between stages: < 1 %
-        ("fitted elsewhere", {"model": "llama-3-8b", "gpu": "mi300x"}),  # kernels of an H100
-        ("fitted elsewhere", {"model": "llama-3-8b", "gpu": "h100-sxm", "engine": "gpt-fast"}),
-        ("fitted elsewhere", {"model": "llama-3-8b", "gpu": "h100-sxm", "calibration": "h200-sxm--vllm"}),
-        ("fitted elsewhere", {"model": "deepseek-v2-lite", "gpu": "a100-sxm-80gb"}),  # latent attention of an H100
-        ("fitted elsewhere", {"model": "nemotron-h-56b", "gpu": "h100-sxm", "tp": 4}),  # nobody measured its states
+        ("stand-in", {"model": "llama-3-8b", "gpu": "mi300x"}),  # kernels of an H100
+        ("stand-in", {"model": "llama-3-8b", "gpu": "h100-sxm", "engine": "gpt-fast"}),
+        ("stand-in", {"model": "llama-3-8b", "gpu": "h100-sxm", "calibration": "h200-sxm--vllm"}),
+        ("stand-in", {"model": "deepseek-v2-lite", "gpu": "a100-sxm-80gb"}),  # latent attention of an H100
+        ("stand-in", {"model": "nemotron-h-56b", "gpu": "h100-sxm", "tp": 4}),  # nobody measured its states
         ("datasheet", {"model": "llama-3-8b", "calibration": "none"}),
         ("datasheet", {"model": "llama-3-8b", "engine": "ideal"}),
     ],

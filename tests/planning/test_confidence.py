@@ -136,10 +136,10 @@ def compared() -> rk.PlanAnswer:
 
 def test_what_is_not_measured_stands_apart_and_says_when_it_would_win(compared: rk.PlanAnswer) -> None:
     levels = [each.evidence for each in compared.candidates]
-    assert levels == sorted(levels, key=("measured", "fitted elsewhere", "datasheet").index)
-    assert (levels[0], levels[-1]) == ("measured", "fitted elsewhere")
+    assert levels == sorted(levels, key=("measured", "stand-in", "datasheet").index)
+    assert (levels[0], levels[-1]) == ("measured", "stand-in")
     (sentence,) = compared.stand_ins
-    assert "mi300x (fitted elsewhere) wins with" in sentence
+    assert "mi300x (stand-in) wins with" in sentence
     alone = rk.plan(MODEL, list(PRICES), SLO, **QUICK, rate=40, prices=PRICES, confirm=0, measured_only=True)
     assert {each.gpu for each in alone.candidates} == {"h100-sxm"}
     assert any("kernels are not measured" in each.why for each in alone.refused)

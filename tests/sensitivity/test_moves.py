@@ -87,8 +87,8 @@ class TestMoves:
         found = rk.levers("llama-3-8b", gpus={"mi300x": 0.1, "h200-sxm": 3.5}, **BATCH)
         levels = [move.evidence for move in found.moves if move.possible and not move.reason]
         assert found.evidence == "measured"
-        assert one(found, "gpu mi300x").evidence == "fitted elsewhere"
-        assert levels == sorted(levels, key=("measured", "fitted elsewhere").index)
+        assert one(found, "gpu mi300x").evidence == "stand-in"
+        assert levels == sorted(levels, key=("measured", "stand-in").index)
 
     def test_prices_are_those_given_for_every_accelerator(self) -> None:
         """A bare number is that of the present one; the others stay with the catalogue, which is said."""

@@ -224,7 +224,8 @@ class PlanAnswer(Answer):
     """A plan: the answer in words, the best candidate, all others by cost, the fronts, and what was refused.
 
     confidence: probability that every objective holds; median: the fleet at one half, None without intervals;
-    stand_ins: what would have to be true for accelerators without measured kernels to win.
+    simulated: which requests the best was played with, "" for none; stand_ins: what would have to be true for
+    accelerators without measured kernels to win.
     """
 
     version: str
@@ -235,6 +236,7 @@ class PlanAnswer(Answer):
     confidence: float
     answer: str
     median: Median | None
+    simulated: str
     stand_ins: tuple[str, ...]
     candidates: tuple[Candidate, ...]
     pareto: tuple[Point, ...]
@@ -533,6 +535,7 @@ def plan(
         confidence=question.confidence,
         answer=answer_in_words(best, question, median),
         median=median,
+        simulated=best.played,
         stand_ins=tuple(_stand_ins(question, order)),
         candidates=(best, *lost),
         pareto=tuple(points([able.replica for able in found.able], question.demand, question.tariff)),

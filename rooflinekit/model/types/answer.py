@@ -25,7 +25,7 @@ class DeploymentAnswer(Answer):
     """An answer about one deployment, and what it rests on.
 
     level: `expected` with a calibration (its name and hash), `bound` without; evidence: what its times rest on,
-    `measured`, `fitted elsewhere` or `datasheet`; inputs: all as they were understood.
+    `measured`, `stand-in` or `datasheet`; inputs: all as they were understood.
     """
 
     version: str

@@ -10,7 +10,7 @@ from rooflinekit.specs.files import once
 
 __all__ = ["EVIDENCE", "evidence"]
 
-EVIDENCE = ("measured", "fitted elsewhere", "datasheet")
+EVIDENCE = ("measured", "stand-in", "datasheet")
 """Levels of evidence, the strongest first."""
 
 _STEPS = (Batch.prefill(1.0, 1024.0), Batch.decode(64.0, 4096.0))  # at which kernels are weighed by their time
@@ -23,14 +23,14 @@ def evidence(plan: Plan) -> str:
     """What the times of a plan rest on, one of `EVIDENCE`.
 
     `measured`: kernels of nine tenths of the time were measured on this accelerator, with this engine and in their
-    number formats; `fitted elsewhere`: fits of another accelerator, engine or format stand in; `datasheet`: there is no
+    number formats; `stand-in`: fits of another accelerator, engine or format stand in; `datasheet`: there is no
     calibration. Norms, activations, cache writes and samplers do not count, since no calibration measures them.
     """
     calibration = plan.calibration
     if calibration is None:
         return "datasheet"
     whole = not calibration.widening and all(_share(plan, calibration, batch) >= _MOST for batch in _STEPS)
-    return "measured" if whole else "fitted elsewhere"
+    return "measured" if whole else "stand-in"
 
 
 def _share(plan: Plan, calibration: Calibration, batch: Batch) -> float:
