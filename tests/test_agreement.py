@@ -95,6 +95,6 @@ def test_plans_predict_what_estimate_says_under_their_load(name):
     )  # fmt: skip
     fleet = answer.best.fleets[0]
     one = rk.estimate(**fleet.scenario, **LENGTHS, rate=fleet.load)
-    assert answer.best.predicted["ttft_ms"]["mean"] == pytest.approx(one.ttft_ms, rel=1e-3)  # from a table
-    assert answer.best.predicted["tpot_ms"]["mean"] == pytest.approx(one.tpot_ms, rel=1e-3)
+    assert answer.best.predicted["ttft_ms"]["mean"] == pytest.approx(one.ttft_ms, rel=2e-2)  # from a table
+    assert answer.best.predicted["tpot_ms"]["mean"] == pytest.approx(one.tpot_ms, rel=2e-2)
     assert fleet.knee == pytest.approx(one.load.knee_rate, rel=3e-2)  # kernels jump between whole sequences

@@ -210,7 +210,7 @@ def test_functions_show_their_keywords(function, table):
 
 
 def test_tables_have_the_columns_of_the_scenario():
-    assert set(INPUT_COLUMNS) == {"model", "gpu", *options_of(Scenario)} - {"allow_oom"}
+    assert set(INPUT_COLUMNS) == {"model", "gpu", *options_of(Scenario)}
 
 
 def test_every_default_passes_its_own_check():

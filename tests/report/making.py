@@ -61,4 +61,6 @@ def run(*arguments: str) -> Any:
 
 
 def table() -> pd.DataFrame:
-    return rk.sweep(model="llama-3-8b", gpu=["h100-sxm", "l40s"], batch=[1, 64, 1024], isl=[512], osl=[64])
+    return rk.sweep(
+        model="llama-3-8b", gpu=["h100-sxm", "l40s"], batch=[1, 64, 1024], isl=[512], osl=[64], allow_oom=True
+    )

@@ -75,7 +75,7 @@ def token_times(predictor: Predictor, load: InFlight) -> TokenTimes:
     >>> round(times.step.expected * 1e3, 2), round(times.output * 1e6, 1)  # 15.0 + 9.7 GB at 3.35 TB/s, 64 tokens
     (7.37, 115.1)
     >>> round(times.asymmetry, 1)  # the same FLOP, but 64 sequences share the weights and none shares its cache
-    9.9
+    9.6
     """
     step = predictor.tpot(Workload(load.users, load.isl, load.osl))
     prompt = prefill_share(predictor, load)

@@ -69,6 +69,7 @@ _RUNNING = "E", "requests in the engine: rate x stay (Little's law)"
 
 _SETTLED = 1e-13  # relative: neighbours of the root agree
 _FULL = 1.0 - 1e-6  # of the room for prompts
+_NOTHING = 1e-30  # seconds: no prompt is shorter, but a decode pool has none
 _FEW = 1e-4  # prompts more or less in a step
 _NOTHING = 1e-12
 _MANY = 3.0  # prompts in a step
@@ -380,7 +381,8 @@ class _Flow:
         exposed = self._exposed(first.expected, tpot.expected, step)
         ahead = self._ahead(turning, times, rate, in_step, gaps)
         if in_step and not mixes:  # prompts that come together: some before the own one, some behind it
-            tpot = times.step.plus(times.share, arriving - self._behind_once(arriving - ahead / share))
+            before = ahead / maximum(share, _NOTHING)
+            tpot = times.step.plus(times.share, arriving - self._behind_once(arriving - before))
         late = named(0.0 if in_step else late, "late", "until the step under way has ended", "s")
         tpot = tpot.named(*_TPOT)
         time = named(late + ahead + first.expected + after * tpot.expected, *_STAY)

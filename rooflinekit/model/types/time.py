@@ -19,6 +19,10 @@ SIGMAS = 1.645
 """Standard errors of a normal distribution within which 90 % lie."""
 
 
+_NOTHING = 1e-30
+"""Seconds that stand for none where a time is divided by: a pool that only decodes has no prompts."""
+
+
 @dataclass(frozen=True)
 class Time:
     """A time with its datasheet bound and its 90 % interval [s]; at level "bound" all four are the same.
@@ -72,8 +76,12 @@ class Time:
         return Time(self.expected, self.bound, least, maximum(self.high * high, self.expected))
 
     def later(self, wait: Numeric) -> Time:
-        """After a wait that is made of the same times, and as uncertain; none of it is in the bound."""
-        ratio = 1.0 + wait / self.expected
+        """After a wait that is made of the same times, and as uncertain; none of it is in the bound.
+
+        >>> Time(2.0, 1.0, 1.5, 3.0).later(2.0)
+        Time(expected=4.0, bound=1.0, low=3.0, high=6.0)
+        """
+        ratio = 1.0 + wait / maximum(self.expected, _NOTHING)
         return Time(self.expected + wait, self.bound, self.low * ratio, self.high * ratio)
 
     def named(self, symbol: str, meaning: str, source: str = "") -> Time:
