@@ -80,8 +80,9 @@ def test_every_latency_grows_with_the_rate_up_to_the_knee(rate, isl, osl):
     knee = largest_rate(PREDICTOR, traffic, float(slots(PREDICTOR, traffic.isl, traffic.osl)))
     light, heavy = (open_loop(PREDICTOR, share * rate * knee, traffic) for share in (0.5, 1.0))
     assert light.stable == heavy.stable == 1.0
-    assert float(light.tpot.expected) <= float(heavy.tpot.expected) * (1 + 1e-6)
-    assert float(light.ttft.expected) <= float(heavy.ttft.expected) * (1 + 1e-6)
+    jump = 1.03  # kernels are not smooth in tokens: a step that begins to take one prompt more can be that much quicker
+    assert float(light.tpot.expected) <= float(heavy.tpot.expected) * jump
+    assert float(light.ttft.expected) <= float(heavy.ttft.expected) * jump
     assert float(heavy.running) <= float(slots(PREDICTOR, traffic.isl, traffic.osl))
 
 
