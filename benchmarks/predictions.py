@@ -138,7 +138,7 @@ def predicted() -> pd.DataFrame:
         for model, gpu, options in DEPLOYMENTS
     ]
     table = pd.concat([pd.DataFrame(rows).assign(calibration=None), pd.DataFrame(rows).assign(calibration="none")])
-    found = estimate_frame(_typed(table.reset_index(drop=True)))
+    found = estimate_frame(_typed(table.assign(allow_oom=True).reset_index(drop=True)))
     return found[["model", "gpu", "options", "level", *FIGURES, "error"]]
 
 
