@@ -43,6 +43,7 @@ class Supervisor:
     eager: set[str] = field(default_factory=set)  #: kernels that no graph can hold
     wrong: dict[str, str] = field(default_factory=dict)  #: kernels that failed their check, and how
     tried: dict[str, int] = field(default_factory=dict)  #: processes that a key has ended
+    reason: str = ""  #: why the last process ended early
 
     def check(self) -> list[str]:
         """Check the kernels before they are timed; lines about those that are wrong and left out."""
@@ -67,7 +68,7 @@ class Supervisor:
                 return ending
             idle = 0 if began or len(self.recorder.done) > before else idle + 1
             if idle == _IDLE:
-                raise InputError(f"no kernel could be run: {self._reason}")
+                raise InputError(f"no kernel could be run: {self.reason}")
 
     def _one(self) -> tuple[str | None, bool]:
         """One process, to its end: how the run ended if it did, and whether anything began."""
@@ -85,9 +86,9 @@ class Supervisor:
                 self.eager.add(kernel)
                 return None, began
             elif kind in ("fault", "uncapturable", "ended"):
-                self._reason = str(line)
+                self.reason = str(line)
                 if current is not None:
-                    self._blame(current, self._reason)
+                    self._blame(current, self.reason)
                 return None, began
         return None, began
 

@@ -69,9 +69,8 @@ _RUNNING = "E", "requests in the engine: rate x stay (Little's law)"
 
 _SETTLED = 1e-13  # relative: neighbours of the root agree
 _FULL = 1.0 - 1e-6  # of the room for prompts
-_NOTHING = 1e-30  # seconds: no prompt is shorter, but a decode pool has none
 _FEW = 1e-4  # prompts more or less in a step
-_NOTHING = 1e-12
+_NOTHING = 1e-12  # stands for none where something is divided by: a decode pool has no prompts
 _MANY = 3.0  # prompts in a step
 
 
