@@ -21,7 +21,7 @@ from rooflinekit.model.types.workload import Workload
 
 __all__ = ["Tracing"]
 
-_CALLED = ("step", "share", "alone")  # times of `Shared` that depend on how many requests run
+_CALLED = ("step", "share", "alone", "own")  # times of `Shared` that depend on how many requests run
 
 
 def _labelling(labels: dict[Symbol, tuple[str, ...]]) -> type[Plan]:
