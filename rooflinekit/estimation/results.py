@@ -151,7 +151,7 @@ def time_parts(step: StepTime, accelerator: Accelerator) -> dict[str, float]:
             stream = float(stream_time(kernel, accelerator))
             parts["weights"] += weights
             parts["kv_cache"] += stream - weights
-            parts["activations"] += bound - stream
+            parts["activations"] += max(bound - stream, 0.0)
         parts["host" if kernel.family == "host" else "above_bound"] += float(timed.expected) - bound
     return {part: 1e3 * seconds for part, seconds in parts.items()}
 
