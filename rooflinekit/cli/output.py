@@ -90,7 +90,8 @@ class Output(NamedTuple):
 
 def _in_colour() -> bool:
     """Whether the standard output is a terminal of colours, and nobody has asked for none (no-color.org)."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and sys.stdout.isatty()
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wanted and sys.stdout is not None and sys.stdout.isatty()
 
 
 def _coloured(text: str) -> str:
