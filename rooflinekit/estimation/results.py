@@ -147,7 +147,7 @@ def time_parts(step: StepTime, accelerator: Accelerator) -> dict[str, float]:
         elif kernel.gpus > 1:
             parts["network"] += bound
         else:
-            weights = kernel.count * float(kernel.weight_bytes) / accelerator.memory_bandwidth
+            weights = float(kernel.count * kernel.weight_bytes / accelerator.memory_bandwidth)
             stream = float(stream_time(kernel, accelerator))
             parts["weights"] += weights
             parts["kv_cache"] += stream - weights
