@@ -14,8 +14,9 @@ step of the D that decode, s what one prompt adds to a step, beside the others t
 
 One unknown, q, and one equation for it: an open loop gives λ; in a closed loop of C users, each of whom is as often in
 the front end as in the engine for its time there, λ = C/(request + residence), and where all of them are in the engine
-(no front end, or more users than places) each other brings one prompt in the steps of a stay: q·steps = C − 1. Beside
-a root nothing is searched. TPOT and λ grow with q. Places are filled at E: the knee is the rate of a full engine.
+(no front end, or more users than places) each other brings one prompt in the steps of a stay: q·steps = C − 1. Such an
+engine never rests, so that a stay is at least steps·t_d + C·s. Beside a root nothing is searched. TPOT and λ grow with
+q. Places are filled at E: the knee is the rate of a full engine.
 
 A closed loop that starts with all users at once makes each of them wait for (C − 1)/2 prompts on average, once in the
 `requests` that each sends. Users beyond the room for sequences wait for a slot: a full turn each. In an open loop the
@@ -237,7 +238,6 @@ class _Flow:
         cls, predictor: Predictor, traffic: Traffic, known: Times | None, find: Find, in_step: bool = False
     ) -> _Flow:  # fmt: skip
         """Work the shared times out where they are not known; in_step: each request comes when a step has ended."""
-
         met: dict[float, Shared] = {}  # ends and roots are asked for again
 
         def worked_out(sharing: Numeric) -> Shared:

@@ -273,7 +273,7 @@ def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Batch]:
 
 
 def _mixed(predictor: Predictor, load: InFlight, own: Numeric, prompts: Numeric, beside: Numeric) -> Batch:
-    """A step of the fullest attention replica: its `own` decodes and its prompts, of which `beside` times as many are."""
+    """A step of the fullest attention replica: `own` decodes and its prompts; all have `beside` times as many."""
     replicas = predictor.plan.deployment.dp
     pieces = maximum(prompts, 1.0)
     new = named((load.isl - load.cached) * prompts / pieces, "new", "tokens of a piece")
