@@ -97,4 +97,4 @@ def test_plans_predict_what_estimate_says_under_their_load(name):
     one = rk.estimate(**fleet.scenario, **LENGTHS, rate=fleet.load)
     assert answer.best.predicted["ttft_ms"]["mean"] == pytest.approx(one.ttft_ms, rel=5e-3)  # from a table
     assert answer.best.predicted["tpot_ms"]["mean"] == pytest.approx(one.tpot_ms, rel=5e-3)
-    assert fleet.knee == pytest.approx(one.load.knee_rate, rel=5e-3)  # kernels jump between whole sequences
+    assert fleet.knee == pytest.approx(one.load.knee_rate, rel=2e-2)  # kernels jump between whole sequences
