@@ -211,7 +211,7 @@ _UNKNOWN = Regimes("", (), (1.0,))
 _ENOUGH = 8
 """Rows below which a family keeps its donor's fit: fewer than a form has parameters."""
 
-_PER_PARAMETER = 10
+_PER_PARAMETER = 8
 """Rows for each parameter of a form from which a fit of the rows alone may do without a donor."""
 _LEAST_SPREAD = 0.05
 """Least prior spread of a carried parameter [log]: releases, clocks and boards of one accelerator differ by as much."""
@@ -370,7 +370,7 @@ def carry(donor: FamilyFit, rows: Measured, system: System, source: str, reach: 
     """Move a donor's fit to own rows, and accept only what beats it on shape groups left out of the fit.
 
     The donor's correction and its discrete parameters stay; its continuous ones move within the spread, so that a few
-    rows move what they show and no more. A fit of the rows alone is tried as well from ten rows a parameter on, where
+    rows move what they show and no more. A fit of the rows alone is tried as well from eight rows a parameter on, where
     the donor has no correction that would be lost, and where it is distant.
 
     Raises MissingExtraError without scipy.
