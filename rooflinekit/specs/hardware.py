@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -13,7 +14,8 @@ from rooflinekit.model.types.errors import DeploymentError, SpecError
 from rooflinekit.model.types.hardware import Accelerator, Price, Provenance, System
 from rooflinekit.specs import sanity
 from rooflinekit.specs.files import kept, once
-from rooflinekit.specs.locate import Loaded, names, resolve, scanned_aliases
+from rooflinekit.specs.locate import Loaded, names, resolve, scanned_aliases, spec_dir
+from rooflinekit.specs.power import power_law
 from rooflinekit.specs.section import EMPTY, Cites, Count, Layout, Section, described
 
 _DATE = re.compile(r"\d{4}(?:-\d{2}){0,2}")
@@ -197,6 +199,8 @@ def read_facts(path: Path) -> sanity.Facts:
         sources=tuple(root.sources.values()),
         origin=str(path),
     )
+    own = path.stem if path.parent == spec_dir("accelerator") else None
+    accelerator = replace(accelerator, power=power_law(accelerator, memory.type, own))
     return sanity.Facts(
         accelerator,
         label_bytes=memory.label,
