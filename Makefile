@@ -59,11 +59,11 @@ report-kernels: $(VENV)/test.stamp  ## measure and report the accuracy of kernel
 	@test -n "$(TABLES)" || { echo "give the folder of kernel tables: make report-kernels TABLES=folder" >&2; exit 2; }
 	$(PIP) matplotlib scikit-learn
 	$(BIN)/python benchmarks/fit_calibrations.py "$(TABLES)" --black-box --report reports/data
-	$(BIN)/python benchmarks/report_accuracy.py reports/data reports --into README.md
+	$(BIN)/python benchmarks/report_accuracy.py reports/data reports --into docs/accuracy.md
 
 report-serving: $(VENV)/test.stamp  ## report the accuracy of whole requests: make report-serving TABLES="a.csv b.csv"
 	@test -n "$(TABLES)" || { echo 'give serving tables: make report-serving TABLES="a.csv b.csv"' >&2; exit 2; }
-	$(BIN)/python benchmarks/report_serving.py $(TABLES) --out reports --into README.md
+	$(BIN)/python benchmarks/report_serving.py $(TABLES) --out reports --into docs/accuracy.md
 
 predictions: $(VENV)/test.stamp  ## compare predictions with tests/predictions.csv
 	$(BIN)/python benchmarks/predictions.py --check

@@ -1,6 +1,6 @@
 """The report on kernel accuracy, as Markdown and as one HTML page, from what benchmarks/fit_calibrations.py keeps.
 
-    python benchmarks/report_accuracy.py reports/data reports --into README.md
+    python benchmarks/report_accuracy.py reports/data reports --into docs/accuracy.md
 
 --into replaces the short table in documents, between the comments `accuracy` and `/accuracy`. Pictures need matplotlib.
 Every number in tables is taken from the CSV files.

@@ -1,6 +1,6 @@
 """The report on whole requests: how well published and own serving tables are predicted, against simpler rules.
 
-    python benchmarks/report_serving.py TABLE... --out reports [--into README.md] [--cache rows.pickle]
+    python benchmarks/report_serving.py TABLE... --out reports [--into docs/accuracy.md] [--cache rows.pickle]
 
 TABLE is a serving table (docs/accuracy.md). Writes accuracy-serving.md and .html, and in data/ the errors by group and
 the league table as CSV. --into replaces the short table in documents, between the comments

@@ -18,6 +18,7 @@ matplotlib.use("svg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 
 import rooflinekit as rk
 from rooflinekit import Batch
@@ -25,6 +26,7 @@ from rooflinekit.explanation.split_kv import split_kv
 from rooflinekit.report.palette import PALETTES
 
 FOLDER = Path(__file__).parent / "figures"
+REPORTED = Path(__file__).parent.parent / "reports" / "data" / "accuracy-serving.csv"
 GREY = "#b8bec6"
 BLUE, AMBER, GREEN, RED, VIOLET, CACHE = (
     PALETTES["light"][name] for name in ("memory", "network", "activations", "other", "compute", "cache")
@@ -53,6 +55,23 @@ def canvas(width: float = 7.0, height: float = 3.4, **kinds: Any) -> tuple[Any, 
 def bound(model: str, **scenario: Any) -> rk.Estimate:
     """An answer at the datasheet bound."""
     return rk.estimate(model, calibration="none", **scenario)
+
+
+def tpot_error() -> Any:
+    """Median error of TPOT under load, of simple rules and of the package, on measured closed loops."""
+    figure, axes = canvas(7.0, 2.5)
+    groups = pd.read_csv(REPORTED)
+    errors = groups[groups["kind"] == "closed loop, TPOT"].median(numeric_only=True)
+    bars = {
+        "datasheet bound": ("bound", GREY), "hand derates": ("derated", GREY), "textbook": ("textbook", GREY),
+        "rooflinekit, source unseen": ("source_out", BLUE), "rooflinekit, model unseen": ("model_out", BLUE),
+    }  # fmt: skip
+    drawn = axes.barh(list(bars), [100 * errors[way] for way, _ in bars.values()], color=[c for _, c in bars.values()])
+    axes.bar_label(drawn, fmt="%.0f %%", padding=3)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set(xlabel="median error of time per output token under load [%]")
+    return figure
 
 
 def roofline() -> Any:
@@ -243,7 +262,7 @@ def disaggregation() -> Any:
 
 
 FIGURES: tuple[Callable[[], Any], ...] = (
-    roofline, kv_cache, paged_attention, sliding_windows, quantisation, flash_attention, flash_decoding,
+    tpot_error, roofline, kv_cache, paged_attention, sliding_windows, quantisation, flash_attention, flash_decoding,
     chunked_prefill, speculation, disaggregation,
 )  # fmt: skip
 

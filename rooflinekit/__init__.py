@@ -160,5 +160,10 @@ def _html_of(answer: object) -> str:
     return str(import_module("rooflinekit.report.answers").html_of(answer))
 
 
+def _text_of(answer: object) -> str:
+    """What `print` shows of an answer: the text of the command line."""
+    return str(import_module("rooflinekit.report.answers").text_of(answer))
+
+
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])

@@ -260,11 +260,11 @@ def test_no_published_figure_beats_the_bound():
 # --- the report -----------------------------------------------------------------------------------------------------
 
 
-def test_the_readme_says_what_the_report_measured():
+def test_the_docs_say_what_the_report_measured():
     """Medians over groups, from the CSV that the report writes."""
     root = published_table().parents[1]
     errors = pd.read_csv(root / "reports" / "data" / "accuracy-serving.csv")
-    block = (root / "README.md").read_text(encoding="utf-8").split("<!-- accuracy-serving -->")[1]
+    block = (root / "docs" / "accuracy.md").read_text(encoding="utf-8").split("<!-- accuracy-serving -->")[1]
     lines = [line.strip("| \n").split(" | ") for line in block.split("<!-- /accuracy-serving -->")[0].splitlines()]
     stated = {tuple(cells[0].split(", tier ")): cells[1:] for cells in lines if ", tier " in cells[0]}
     assert len(stated) == len(errors[["kind", "tier"]].drop_duplicates())

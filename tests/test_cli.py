@@ -17,6 +17,7 @@ import pytest
 from patience import PATIENCE
 from typer.testing import CliRunner
 
+from rooflinekit.cli import output
 from rooflinekit.cli.app import app
 
 WIDE = [
@@ -56,7 +57,7 @@ def refused(result, code=2):
 
 @pytest.mark.parametrize("arguments", WIDE, ids=lambda a: a[0])
 def test_the_table_fits_80_columns_and_answers_first(arguments):
-    result = run("estimate", *arguments)
+    result = run("estimate", *arguments, "--kernels")
     assert result.exit_code == 0
     assert result.stderr == ""
     lines = result.stdout.splitlines()
@@ -84,11 +85,10 @@ def test_absurd_questions_fit_80_columns_too(arguments):
 
 
 def test_a_context_is_a_number_of_tokens():
-    assert (
-        "context 1500500)" in run("estimate", "llama-3-8b", "--allow-oom", "--isl", "1500000", "--osl", "1000").stdout
-    )
-    assert "context 1024.5)" not in run("estimate", "llama-3-8b", "--osl", "2").stdout
-    assert "context 1025.5)" in run("estimate", "llama-3-8b", "--osl", "3").stdout
+    asked = ("estimate", "llama-3-8b", "--kernels")
+    assert "context 1500500)" in run(*asked, "--allow-oom", "--isl", "1500000", "--osl", "1000").stdout
+    assert "context 1024.5)" not in run(*asked, "--osl", "2").stdout
+    assert "context 1025.5)" in run(*asked, "--osl", "3").stdout
 
 
 def test_the_answer_is_plain_text_when_piped():
@@ -126,16 +126,37 @@ def test_markdown_has_tables():
     assert lines[:3] == ["## llama-3-8b on h100-sxm, vllm", "", lines[2]]
     assert lines[2].startswith("batch 1, 1024 tokens in")
     tables = [line.count("|") for line in lines if line.startswith("| ")]
-    assert set(tables) == {4, 5, 10}, "three columns of speeds, four of times, nine of kernels and of causes"
+    assert set(tables) == {5, 8}, "four columns of times, seven of what they add up from"
 
 
 def test_markdown_says_what_the_terminal_says():
     """Under load too: percentiles, the knee, memory."""
     said = run("estimate", "llama3-8b", "--rate", "5", "--format", "md").stdout
     shown = run("estimate", "llama3-8b", "--rate", "5").stdout
-    for words in ("P99", "(knee ", "KV pool", "time goes to", "rooflinekit 0"):
+    for words in ("P99", "(knee ", "room for batch", "time goes to", "rooflinekit 0"):
         assert words in said
         assert words in shown
+
+
+def test_an_estimate_is_one_screen_and_kernels_stand_below_it():
+    short = run("estimate", "llama3-8b", "--batch", "32").stdout
+    long = run("estimate", "llama3-8b", "--batch", "32", "--kernels").stdout
+    assert len(short.splitlines()) <= 24
+    assert max(map(len, short.splitlines())) <= 80
+    assert "gate_up_proj" not in short
+    assert "gate_up_proj" in long
+    assert short.partition("memory ")[0] == long.partition("memory ")[0]
+
+
+def test_colours_are_for_terminals_that_want_them(monkeypatch):
+    """Standard output is a terminal, and neither NO_COLOR nor TERM=dumb says otherwise (no-color.org)."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert "\x1b" not in run("estimate", "llama3-8b").stdout
+    monkeypatch.setattr("sys.stdout", type("Terminal", (io.StringIO,), {"isatty": lambda _: True})())
+    assert output._in_colour()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not output._in_colour()
 
 
 def test_the_bound_has_no_interval():

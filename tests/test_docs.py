@@ -203,7 +203,7 @@ def test_the_accuracy_table_is_that_of_the_measured_errors() -> None:
         "MoE, skewed routing": skewed,
         "collectives": errors["op"] == "comm",
     }
-    block = TEXTS["README.md"].split("<!-- accuracy -->")[1].split("<!-- /accuracy -->")[0]
+    block = TEXTS["docs/accuracy.md"].split("<!-- accuracy -->")[1].split("<!-- /accuracy -->")[0]
     stated = dict(re.findall(r"^\| (.+?) \| (.+? %) \| [\d.]+ % \|$", block, re.MULTILINE))
     medians = {name: errors[rule][["roofline", "form", "corrected"]].median() for name, rule in rules.items()}
     assert stated == {name: " | ".join(f"{100 * value:.1f} %" for value in values) for name, values in medians.items()}

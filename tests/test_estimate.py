@@ -120,6 +120,10 @@ def test_a_step_is_the_sum_of_its_kernels(answer):
         assert 0 < step.mfu <= 1
         assert 0 < step.mbu <= 1
         assert sum(step.shares.values()) == pytest.approx(1)
+        above = step.time_parts_ms["above_bound"] + step.time_parts_ms["host"]
+        assert min(step.time_parts_ms.values()) >= 0.0
+        assert sum(step.time_parts_ms.values()) == pytest.approx(step.time_ms)
+        assert sum(step.time_parts_ms.values()) - above == pytest.approx(step.bound_ms)
 
 
 def test_ttft_is_the_prefill_step(answer):
@@ -442,3 +446,13 @@ def test_the_weights_named_are_those_of_modules_that_the_model_has(tmp_path):
     assert rk.estimate(tmp_path).inputs["weights"] == "fp8"
     assert rk.estimate("gpt-oss-120b").inputs["weights"] == "mxfp4"
     assert rk.estimate("llama-3-8b", weights="int4").inputs["weights"] == "int4"
+
+
+def test_the_parts_of_a_token_by_hand():
+    """Llama-3-8B on H100 at batch 32: weights without the embedding table, and 1,152 tokens of cache, at 3.35 TB/s."""
+    parts = rk.estimate("llama3-8b", "h100-sxm", batch=32, isl=1024, osl=256).decode.time_parts_ms
+    weights = 2 * (8.030261248e9 - 128256 * 4096)
+    cache = 32 * 1152 * 131_072 + 32 * 131_072
+    assert parts["weights"] == pytest.approx(weights / 3.35e9, rel=1e-3)
+    assert parts["kv_cache"] == pytest.approx(cache / 3.35e9, rel=1e-3)
+    assert parts["network"] == 0.0

@@ -15,6 +15,7 @@ from rooflinekit.estimation.options import options_of, part_of
 from rooflinekit.estimation.scenario import (
     Accelerator,
     Cost,
+    Detailed,
     Launching,
     Levers,
     Pictures,
@@ -50,20 +51,20 @@ _SCRIPT = "launch.sh"
 
 
 @command(
-    Accelerator, Scenario, Pictures, Written,
+    Accelerator, Scenario, Pictures, Detailed,
     examples=(
         "rooflinekit estimate llama3-8b --batch 32 --isl 2K",
         "rooflinekit estimate llama-3.3-70b --gpu h200 --tp 4 --rate 20rps --ttft 1s --tpot 40ms",
     ),
 )  # fmt: skip
-def estimate(model: str, *, to: Output, **scenario: Any) -> None:
+def estimate(model: str, *, to: Output, kernels: bool = False, **scenario: Any) -> None:
     """Predict TTFT, TPOT, throughput and memory of a static batch, or under load, kernel by kernel."""
     from rooflinekit.estimation.estimator import estimate as predict
 
     to.check("Estimate")
     answer = predict(model, **scenario)
     to.draw(answer)
-    to.show(answer)
+    to.show(answer, kernels=kernels)
 
 
 @command(

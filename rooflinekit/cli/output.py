@@ -23,6 +23,16 @@ __all__ = ["Output", "emit", "note", "to_csv", "to_json", "visible"]
 Row = Mapping[str, Any]
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # all but tab and new line
 
+_BLUE, _ORANGE, _GREEN, _GREY, _PLAIN = "\x1b[34m", "\x1b[33m", "\x1b[32m", "\x1b[90m", "\x1b[0m"
+_COLOURS = {
+    **dict.fromkeys(("memory", "weights", "KV cache", "activations"), _BLUE),
+    **dict.fromkeys(("compute", "arithmetic"), _ORANGE), "network": _GREEN,
+    **dict.fromkeys(("overhead", "engine", "above bound"), _GREY),
+}  # fmt: skip
+_BARS = re.compile(rf"^({'|'.join(_COLOURS)}) .*[█▏].*$", re.MULTILINE)
+_BAR = re.compile("[█▏]+")
+_LIMITS = re.compile(r"\b(?:compute|memory|network|overhead)$", re.MULTILINE)
+
 
 class Output(NamedTuple):
     """How an answer is printed, where to, whether over a file that is there, and a folder for its pictures."""
@@ -70,11 +80,30 @@ class Output(NamedTuple):
             case "md":
                 self.emit(visible(markdown_text(document())))
             case _:
-                self.emit(visible(plain_text(document())))
+                text = visible(plain_text(document()))
+                self.emit(_coloured(text) if self.out is None and _in_colour() else text)
 
     def emit(self, text: str) -> None:
         """Print a text, or write it."""
         emit(text, self.out, self.force)
+
+
+def _in_colour() -> bool:
+    """Whether the standard output is a terminal of colours, and nobody has asked for none (no-color.org)."""
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wanted and sys.stdout is not None and sys.stdout.isatty()
+
+
+def _coloured(text: str) -> str:
+    r"""Bars, and limits at the ends of lines, in the colours of what they wait for.
+
+    >>> _coloured("host   1  overhead")
+    'host   1  \x1b[90moverhead\x1b[0m'
+    """
+    return _BARS.sub(
+        lambda line: _BAR.sub(lambda bar: f"{_COLOURS[line[1]]}{bar[0]}{_PLAIN}", line[0]),
+        _LIMITS.sub(lambda limit: f"{_COLOURS[limit[0]]}{limit[0]}{_PLAIN}", text),
+    )
 
 
 def emit(text: str, out: Path | None = None, force: bool = False) -> None:

@@ -22,7 +22,7 @@ from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs.calibration.evidence import evidence
 from rooflinekit.version import __version__
 
-__all__ = ["Estimate", "KernelResult", "MemoryResult", "SpeculationResult", "StepResult", "about"]
+__all__ = ["TIME_PARTS", "Estimate", "KernelResult", "MemoryResult", "SpeculationResult", "StepResult", "about"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,7 @@ class StepResult:
     mfu: float
     mbu: float
     shares: dict[str, float]  #: of the time, by cause: compute, memory, network, overhead
+    time_parts_ms: dict[str, float]  #: what the time adds up from, as `time_parts` says
     kernels: tuple[KernelResult, ...]
 
     @classmethod
@@ -123,8 +124,36 @@ class StepResult:
                     for ideal in (peak_time, stream_time))  # fmt: skip
         return cls(
             time * 1e3, float(step.bound) * 1e3, flops, traffic, flops / traffic, max(shares, key=shares.__getitem__),
-            mfu, mbu, shares, kernels,
+            mfu, mbu, shares, time_parts(step, accelerator), kernels,
         )  # fmt: skip
+
+
+TIME_PARTS = ("weights", "kv_cache", "activations", "compute", "network", "above_bound", "host")
+
+
+def time_parts(step: StepTime, accelerator: Accelerator) -> dict[str, float]:
+    """What the time of a step adds up from [ms]: its datasheet bound by what binds, then what comes on top of it.
+
+    A kernel's bound is its arithmetic at the peak, its bytes at the bandwidth or what it sends over links, whichever
+    takes longest. Bytes are weights, cache, and activations that do not fit the last-level cache. `above_bound` is what
+    kernels take beyond their bounds, `host` what the engine adds between them.
+    """
+    parts = dict.fromkeys(TIME_PARTS, 0.0)
+    for timed in step.kernels:
+        kernel, bound = timed.kernel, float(timed.bound)
+        arithmetic = float(peak_time(kernel, accelerator))
+        if bound <= arithmetic * (1.0 + 1e-9):
+            parts["compute"] += bound
+        elif kernel.gpus > 1:
+            parts["network"] += bound
+        else:
+            weights = float(kernel.count * kernel.weight_bytes / accelerator.memory_bandwidth)
+            stream = float(stream_time(kernel, accelerator))
+            parts["weights"] += weights
+            parts["kv_cache"] += stream - weights
+            parts["activations"] += max(bound - stream, 0.0)
+        parts["host" if kernel.family == "host" else "above_bound"] += float(timed.expected) - bound
+    return {part: 1e3 * seconds for part, seconds in parts.items()}
 
 
 @dataclass(frozen=True, slots=True)

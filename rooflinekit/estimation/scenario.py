@@ -327,6 +327,10 @@ class Written(TypedDict, total=False):
     out: Annotated[Path | None, Option("Write to this file instead; its folder must exist.", kind="path")]
     force: Annotated[bool, Option("Overwrite an existing file.", False)]
 
+class Detailed(Written, total=False):
+    """What is shown of an estimate."""
+    kernels: Annotated[bool, Option("Show every kernel of prefill and decode below the answer.", False)]
+
 class Tree(Written, total=False):
     """What is shown of a derivation."""
     depth: Annotated[int | None, Option("Levels of the tree.", usual="what fits on a page or two", kind="loose count")]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from rooflinekit.report.document import Document, html_text
+from rooflinekit.report.document import Document, html_text, plain_text
 
-__all__ = ["document_of", "html_of", "rows_of"]
+__all__ = ["document_of", "html_of", "rows_of", "text_of"]
 
 _WRITTEN = {
     "Accuracy": "accuracy", "BreakEven": "inverse", "Comparison": "compare", "Cost": "cost",
@@ -18,7 +18,7 @@ _WRITTEN = {
 }  # fmt: skip
 """Types of answers, and the module that writes each; it is imported when it is asked for."""
 _FOLDED = ("Estimate", "Walk")  # whose sections a notebook opens one by one
-_DEPTH = 2  # levels of a derivation in a notebook
+_SHOWN: dict[str, dict[str, Any]] = {"Derivation": {"depth": 2}, "Estimate": {"kernels": True}}  # in a notebook
 
 
 def _module(answer: Any) -> Any:
@@ -38,6 +38,16 @@ def rows_of(answer: Any) -> Sequence[dict[str, Any]]:
     return rows
 
 
+def text_of(answer: Any) -> str:
+    """An answer as the command line prints it.
+
+    >>> import rooflinekit as rk
+    >>> print(rk.parameters("llama-3-8b").__str__()[:10])
+    Parameters
+    """
+    return plain_text(document_of(answer))
+
+
 def html_of(answer: Any) -> str:
     """An answer as a piece of HTML that stands by itself, every word escaped. Colours are those of the notebook.
 
@@ -46,5 +56,5 @@ def html_of(answer: Any) -> str:
     '<div class="rooflinekit"><h4>Parameters</h4><ta'
     """
     kind = type(answer).__name__
-    made = document_of(answer, **({"depth": _DEPTH} if kind == "Derivation" else {}))
+    made = document_of(answer, **_SHOWN.get(kind, {}))
     return f'<div class="rooflinekit">{html_text(made, kind in _FOLDED)}</div>'

@@ -14,34 +14,82 @@ __all__ = ["document", "rows"]
 
 _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
 _MOST, _LARGEST = 1e3, 1e9  # above these, a share is a factor and a number has an exponent
+_BAR = 16  # columns of a whole bar
+_LEAST = 0.005  # share of a step that is worth a line
+_PARTS = {
+    "weights": "weights", "kv_cache": "KV cache", "activations": "activations", "compute": "arithmetic",
+    "network": "network", "above_bound": "above bound", "host": "engine",
+}  # fmt: skip
+_MOVES = {
+    "weights": "weights take longest: narrower formats, or more users who share them",
+    "kv_cache": "the KV cache takes longest: a narrower format, or shorter contexts",
+    "activations": "activations take longest: narrower formats, or a smaller batch",
+    "compute": "arithmetic takes longest: narrower formats, or a smaller batch",
+    "network": "the network takes longest: fewer GPUs a replica, or faster links",
+    "host": "the engine takes longest: more users, or several tokens a step",
+}  # fmt: skip
 
 
-def document(estimate: Estimate) -> Document:
-    """The whole answer."""
+def document(estimate: Estimate, kernels: bool = False) -> Document:
+    """The answer on one screen; with `kernels`, every kernel of prefill and decode below it."""
     e = estimate
     header = ["", "expected", "90 % interval", "datasheet bound"] if e.interval else ["", "datasheet bound"]
-    whole = "of all requests" if e.load else "of the whole batch, its prefill included"
-    speeds = [
-        ["output", f"{three(e.output_tok_s)} tok/s", whole],
-        ["per GPU", f"{three(e.output_tok_s_per_gpu)} tok/s", ""],
-        ["per user", f"{three(e.output_tok_s_per_user)} tok/s", "while decoding (1 / TPOT)"],
-        ["request", _ms(e.e2e_ms), f"end to end, {e.inputs['osl']} token{'s' if e.inputs['osl'] > 1 else ''}"],
-    ]
-    causes = ["time goes to", "", *e.decode.shares, "FLOP/B", "MFU", "MBU"]
     return [
         Section(f"{e.model} on {machine(e.gpu, e.inputs['gpus'], e.inputs)}, {e.engine}", [Words(_question(e))]),
-        Section("", [Table(header, _times(e), gap=4)]),
-        Section("", [Table((), speeds, left=(0, 2))]),
-        Section("", [Facts(*_memory(e))]),
+        Section("", [Table(header, _times(e), gap=4), Facts(*_speeds(e))]),
         *([Section("", [Facts(("draft", _drafted(e.speculation)))])] if e.speculation else []),
         *(_load(e, e.load) if e.load else ()),
-        Section("", [Table(causes, [_causes(title, step) for title, step in _steps(e)])]),
-        *(
-            Section(f"{title}: {_ms(step.time_ms)}", [Table(_KERNEL_HEADER, [_row(k, step) for k in step.kernels])])
-            for title, step in _steps(e)
-        ),
+        Section("", [_waterfall(e)]),
+        Section("", [Facts(*_memory(e, kernels), *([] if kernels else _next(e)))]),
+        *(_detail(e) if kernels else ()),
         footer(origin(e.calibration, e.evidence), e.warnings, e.version),
     ]
+
+
+def _detail(estimate: Estimate) -> Iterator[Section]:
+    """What limits each step, and its kernels."""
+    causes = ["limited by", "", *estimate.decode.shares, "FLOP/B", "MFU", "MBU"]
+    yield Section("", [Table(causes, [_causes(title, step) for title, step in _steps(estimate)])])
+    for title, step in _steps(estimate):
+        rows = [_row(kernel, step) for kernel in step.kernels]
+        yield Section(f"{title}: {_ms(step.time_ms)}", [Table(_KERNEL_HEADER, rows)])
+
+
+def _speeds(estimate: Estimate) -> list[tuple[str, str]]:
+    """Rates of the deployment, of each GPU and of each user, and the time of a request."""
+    e, tokens = estimate, estimate.inputs["osl"]
+    each = f", {three(e.output_tok_s_per_gpu)} per GPU" if e.inputs["gpus"] > 1 else ""
+    user = f"{three(e.output_tok_s_per_user)} tok/s per user while decoding"
+    return [
+        ("output", f"{three(e.output_tok_s)} tok/s{each}; {user}"),
+        ("request", f"{_ms(e.e2e_ms)} for {_tokens(tokens)}" if e.e2e_ms is not None else _ms(None)),
+    ]
+
+
+def _waterfall(estimate: Estimate) -> Table:
+    """What the times of both steps add up from, each bar from where the one above it ends."""
+    steps = (estimate.prefill, estimate.decode)
+    header = ["time goes to"]
+    for (title, _), step in zip(_steps(estimate), steps, strict=True):
+        header += [f"{title.partition(' (')[0]} {_ms(step.time_ms)}", "", ""]
+    rows, ends = [], [0.0, 0.0]
+    for part, name in _PARTS.items():
+        shares = [step.time_parts_ms[part] / step.time_ms for step in steps]
+        row = [name]
+        for place, (share, step) in enumerate(zip(shares, steps, strict=True)):
+            time = _ms(step.time_parts_ms[part]) if share >= _LEAST else ""
+            row += [_bar(ends[place], ends[place] + share), time, _percent(share) if time else ""]
+            ends[place] += share
+        if max(shares) >= _LEAST:
+            rows.append(row)
+    return Table(header, rows, left=(0, 1, 4))
+
+
+def _bar(start: float, end: float) -> str:
+    """A bar between two shares of the width; the space before it survives where spaces collapse."""
+    first, last = round(start * _BAR), round(end * _BAR)
+    drawn = "█" * (last - first) or ("▏" if end - start >= _LEAST else "")
+    return "\u00a0" * first + drawn if drawn else ""
 
 
 def _question(estimate: Estimate) -> str:
@@ -86,23 +134,35 @@ def _load(estimate: Estimate, load: LoadResult) -> Iterator[Section]:
         yield Section("", [Words(f"90 % intervals: {estimate.interval_tested}")])
 
 
-def _memory(estimate: Estimate) -> list[tuple[str, str]]:
+def _memory(estimate: Estimate, pool: bool) -> list[tuple[str, str]]:
     """What fills it; under load sequences are counted at their mean length, halfway through their answers."""
     memory = estimate.memory
     length, here = ("mean", "the mean length") if estimate.load else ("longest", "this length")
-    verdict = "fits" if memory.fits else "DOES NOT FIT"
     share = memory.total_bytes / memory.capacity_bytes
     each = " on the busiest GPU" if estimate.inputs["gpus"] > 1 else ""
     longest = "unlimited" if memory.max_context is None else f"{memory.max_context} tokens"
     taken, whole = format_bytes(memory.total_bytes), format_bytes(memory.capacity_bytes)
-    return [
-        ("memory", f"{verdict}: {taken} of {whole} ({_percent(share)}){each}"),
+    filled = min(round(share * _BAR), _BAR)
+    facts = [
+        ("memory", f"{'█' * filled}{'░' * (_BAR - filled)}  {'fits' if memory.fits else 'DOES NOT FIT'}: "
+                   f"{taken} of {whole} ({_percent(share)}){each}"),
         ("", f"weights {format_bytes(memory.weight_bytes)} + KV {format_bytes(memory.kv_bytes)} + "
              f"activations {format_bytes(memory.activation_bytes)} + engine {format_bytes(memory.overhead_bytes)}"),
-        ("", f"KV pool {format_bytes(memory.kv_pool_bytes)}: {memory.kv_pool_tokens} tokens in {memory.kv_blocks} "
-             f"blocks, {three(memory.max_concurrency)} sequences of the {length} length"),
         ("", f"room for batch {memory.max_batch} at {here}, or {longest} at this batch"),
     ]  # fmt: skip
+    if pool:
+        facts.append(
+            ("", f"KV pool {format_bytes(memory.kv_pool_bytes)}: {memory.kv_pool_tokens} tokens in {memory.kv_blocks} "
+                 f"blocks, {three(memory.max_concurrency)} sequences of the {length} length")
+        )  # fmt: skip
+    return facts
+
+
+def _next(estimate: Estimate) -> Iterator[tuple[str, str]]:
+    """What helps with the largest part of a token's time, and where to look."""
+    parts = estimate.decode.time_parts_ms
+    yield "next", _MOVES[max(_MOVES, key=parts.__getitem__)]
+    yield "", "`--kernels` shows each kernel; `rooflinekit levers` ranks what helps"
 
 
 def _drafted(drafted: SpeculationResult) -> str:

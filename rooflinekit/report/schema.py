@@ -22,7 +22,7 @@ from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer
 from rooflinekit.decision.sensitivity.balance import Balance
 from rooflinekit.decision.sensitivity.elasticity import Elasticity
 from rooflinekit.decision.sensitivity.levers import Levers, MoveResult
-from rooflinekit.estimation.results import Estimate, KernelResult, StepResult
+from rooflinekit.estimation.results import TIME_PARTS, Estimate, KernelResult, StepResult
 from rooflinekit.explanation.walk.result import Phase, Section, Stop, Walk, Work
 from rooflinekit.model.graph.tree import Node
 from rooflinekit.model.traffic.question import LoadResult
@@ -105,6 +105,7 @@ _WalkInputs = _object(
 )
 _Times = _object("Times", **dict.fromkeys(("p50", "p90", "p99"), _Size | None))
 _Shares = _object("Shares", **dict.fromkeys(_REGIMES, _Size))
+_TimeParts = _object("TimeParts", **dict.fromkeys(TIME_PARTS, _Size))
 _Price = _object("Price", usd_per_gpu_hour=_Size, source=str)
 _QuotedPrice: Any = _object(
     "QuotedPrice", usd_per_gpu_hour=_Size, source=str, low=_Size | None, high=_Size | None, term=str
@@ -177,7 +178,7 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
         "percentiles": _object("Percentiles", **dict.fromkeys(("ttft_ms", "tpot_ms", "e2e_ms"), _Times)),
         "slo": _object("Objectives", ttft_ms=_Positive | None, tpot_ms=_Positive | None),
     },
-    StepResult: {"bound": _one_of(_REGIMES), "shares": _Shares},
+    StepResult: {"bound": _one_of(_REGIMES), "shares": _Shares, "time_parts_ms": _TimeParts},
     KernelResult: {
         "bound": _one_of(_REGIMES), "dtype": _Dtype, "family": _one_of((*FAMILIES, "host")), "count": _Count,
     },

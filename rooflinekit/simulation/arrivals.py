@@ -94,7 +94,7 @@ class Job:
     @property
     def keys(self) -> int:
         """Tokens of each sample that the cache holds once the prefill is done: the latest token is not yet computed."""
-        return self.isl + max(self.made - 1, 0)
+        return self.isl + self.made - 1 if self.made else self.isl
 
 
 @dataclass(frozen=True)

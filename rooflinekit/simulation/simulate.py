@@ -38,7 +38,7 @@ from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.outcome import Outcome, summarise
 from rooflinekit.simulation.policies import Limits, policy_named
 from rooflinekit.simulation.replica import HostTier, Replica
-from rooflinekit.simulation.steps import Clock, build_table
+from rooflinekit.simulation.steps import Clock, StepTable, build_table
 from rooflinekit.simulation.traces import load_trace
 from rooflinekit.simulation.watch import Timeline, both
 
@@ -186,10 +186,25 @@ def _clock(predictor: Predictor, load: Load, setup: Setup, width: int) -> Clock:
     """Step times of a deployment whose steps verify `width` tokens of each sequence."""
     limits, scheduler = _limits(predictor, setup.scheduler), setup.scheduler
     longest = min(load.longest, limits.max_model_len or _LONGEST, _LONGEST)
-    clock = build_table(predictor.plan, limits.max_num_seqs // limits.engines, longest, width, limits.token_budget)
+    clock = _table(predictor.plan, limits.max_num_seqs // limits.engines, longest, width, limits.token_budget)
     if scheduler.draft_ms and width > 1:
         return _Drafting(clock, scheduler.draft_tokens * scheduler.draft_ms / 1e3, width)
     return clock
+
+
+def _table(plan: Plan, *size: int) -> StepTable:
+    """A step table; the latest few are kept with their plans, which a planner simulates several times."""
+    kept, table = _tables.pop((id(plan), size), (None, None))
+    if table is None or kept is not plan:
+        table = build_table(plan, *size)
+    _tables[id(plan), size] = plan, table
+    if len(_tables) > _KEPT:
+        del _tables[next(iter(_tables))]
+    return table
+
+
+_tables: dict[tuple[int, tuple[int, ...]], tuple[Plan, StepTable]] = {}
+_KEPT = 16
 
 
 def _limits(predictor: Predictor, chosen: Scheduler) -> Limits:

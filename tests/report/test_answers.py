@@ -211,6 +211,8 @@ def test_a_page_shows_the_estimate(
         seconds = view["causesFirst" if name == "prefill" else "causes"]
         whole = sum(part["time"] for part in parts)
         assert {cause: time / whole for cause, time in seconds.items()} == pytest.approx(step.shares, abs=1e-12)
+        adds_up = [1e3 * time for time in view["partsFirst" if name == "prefill" else "parts"].values()]
+        assert adds_up == pytest.approx(list(step.time_parts_ms.values()), rel=1e-9, abs=1e-12 * step.time_ms)
 
 
 @pytest.mark.parametrize("keys", [

@@ -28,7 +28,7 @@ class TestContent:
         page = page_of(tmp_path, "llama-3-8b", batch=16, isl=1000)
         answer = rk.estimate("llama-3-8b", batch=16, isl=1000)
         data, offers = data_of(page), data_of(page)["offers"]
-        for name in ("roofline", "causes", "time", "bytes", "memory", "batch", "rate", "context", "reads", "pareto"):
+        for name in ("roofline", "waterfall", "time", "bytes", "memory", "batch", "rate", "context", "reads", "pareto"):
             assert page.count(f'id="{name}"') == 1, name
         assert data["asked"] == {"model": "llama-3-8b", "gpu": "h100-sxm", "tp": 1, "weights": "own", "kv": "own",
                                  "batch": 16, "isl": 1000, "osl": 256, "cached": 0, "speed": 1}  # fmt: skip

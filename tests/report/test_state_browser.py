@@ -220,9 +220,11 @@ def test_what_is_compared_goes_with_the_answer(browser: Browser, pages: dict[str
 
 
 def test_a_legend_names_what_is_drawn(browser: Browser, pages: dict[str, Path]) -> None:
-    """One GPU sends nothing, so that no network stands beside its bars; two do."""
-    keys = "[...document.querySelectorAll('#causes-key li')].map((each) => each.textContent)"
+    """Of a prefill on one GPU nothing is sent; two send."""
+    keys = "[...document.querySelectorAll('#time-key li')].map((each) => each.textContent)"
     browser.open(pages["deployment"])
+    browser.value("document.querySelector('[data-step=prefill]').click()")
+    browser.settle()
     assert browser.value(keys) == ["arithmetic", "memory", "launches and host"]
     browser.value("Object.assign(state, { tp: 2 }); update()")
     assert browser.value(keys) == ["arithmetic", "memory", "network", "launches and host"]
@@ -271,7 +273,7 @@ def test_where_the_cache_outweighs_the_weights(browser: Browser, pages: dict[str
 
 def test_one_lever_needs_more_than_half(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["deployment"], "#b=1")
-    assert "more of what is read is the weights" in browser.value("document.getElementById('said').textContent")
+    assert "Smaller weights help most" in browser.value("document.getElementById('said').textContent")
     batch = browser.value("document.getElementById('said').textContent.match(/about ([0-9,]+)/)[1].replace(',', '')")
     browser.value(f"Object.assign(state, {{ batch: {batch} }}); update()")
-    assert "both are levers" in browser.value("document.getElementById('said').textContent")
+    assert "smaller formats of both help" in browser.value("document.getElementById('said').textContent")

@@ -14,18 +14,18 @@ as fast: so the load that a replica bears where its times stand at any place of 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from rooflinekit.decision.planning.curve import tabulate
 from rooflinekit.decision.planning.demand import Demand
-from rooflinekit.decision.planning.objective import Feels, Felt, Objective, missed, slowest
+from rooflinekit.decision.planning.objective import Feels, Felt, Objective, last_met, missed, slowest, spare
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.closed_form import Loaded, Times
+from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, Times, Traffic
 from rooflinekit.model.traffic.mixing import InFlight, Shared, lone_prompt, slots
 from rooflinekit.model.traffic.percentiles import Spread, spread
 from rooflinekit.model.traffic.question import LoadAnswer, answer_load
@@ -39,7 +39,7 @@ __all__ = [
 ]  # fmt: skip
 
 _GRID = 16  # loads between which the first violation is looked for
-_CLOSE = 1e-4  # relative: a bisection of a rate ends
+_CLOSE = 1e-4  # relative: a search for a rate ends
 _REACH = 1.05  # of the room: lower limits of sequences leave a little more of it
 _LIGHT = 1e-3  # of the knee: a load at which nobody waits
 _ROUNDING = 1e-9
@@ -73,13 +73,18 @@ class Replica:
         """Name of the accelerator."""
         return self.resolved.plan.system.accelerator.name
 
+    @cached_property
+    def _open(self) -> Callable[[Traffic], OpenLoop]:
+        return cache(lambda traffic: OpenLoop.of(self.predictor, traffic, self.times))
+
     def answer(self, demand: Demand, load: float) -> LoadAnswer:
         """The closed form at this load, from the table."""
-        return answer_load(self.predictor, demand.question(load), self.times)
+        loop = None if demand.closed else self._open(demand.traffic)
+        return answer_load(self.predictor, demand.question(load), self.times, loop)
 
     def knee(self, demand: Demand) -> float:
         """Requests a second of a full batch."""
-        return float(self.answer(demand, 1e-9).loaded.knee)
+        return float(self._open(demand.traffic).knee)
 
     def feel(self, demand: Demand, load: float) -> Felt:
         """The latencies at this load."""
@@ -183,13 +188,18 @@ class Ability:
 
 
 def ability(
-    bearer: Replica | PrefillPool | DecodePool, demand: Demand, slo: Sequence[Objective], deviations: float = 0.0
+    bearer: Replica | PrefillPool | DecodePool,
+    demand: Demand,
+    slo: Sequence[Objective],
+    deviations: float = 0.0,
+    further: bool = False,
 ) -> Ability:
-    """The largest load below the first violation of an objective, found on a grid and then by bisection.
+    """The largest load below the first violation of an objective, found on a grid and then between two of its loads.
 
     Latencies grow with the load, so there is one such load; where jumps of the step times break that within a cell of
     the grid, the answer is still a load that meets the objectives. deviations: at which place of the calibrated
-    interval the steps stand, as in `missed`. A pool answers for the objectives that it has a part in.
+    interval the steps stand, as in `spare`; further: also whether a heavier load meets them again. A pool answers for
+    the objectives that it has a part in.
     """
     if not isinstance(bearer, Replica):
         own = "ttft" if isinstance(bearer, PrefillPool) else "tpot"
@@ -202,13 +212,16 @@ def ability(
         demand = demand.thinned(demand.peak_load // knee)  # no fewer replicas than that
         grid = [knee * (1.0 - _CLOSE) * max(step / _GRID, _LIGHT) for step in range(_GRID + 1)]
 
-    def fails(load: float) -> tuple[str, ...]:
+    def left(load: float) -> dict[str, float]:
+        """Limits over what is felt; no room at all at the knee."""
         feels = loaded_feels(bearer, demand, load)
-        plain = feels(1.0)
         metric = "ttft" if isinstance(bearer, PrefillPool) else "tpot"
-        if not feels(plain.factor(metric, deviations)).stable:
-            return ("knee",)
-        return tuple(map(str, missed(feels, slo, deviations)))
+        if not feels(feels(1.0).factor(metric, deviations)).stable:
+            return {"knee": 0.0}
+        return {str(each): value for each, value in spare(feels, slo, deviations).items()}
+
+    def fails(load: float) -> tuple[str, ...]:
+        return tuple(name for name, value in left(load).items() if not value >= 1.0)
 
     at = next((place for place, load in enumerate(grid) if fails(load)), None)
     if at is None:
@@ -216,11 +229,14 @@ def ability(
     if at == 0:
         return Ability(0.0, fails(grid[0]))
     low, high = grid[at - 1], grid[at]
-    while high - low > (1.0 if demand.closed else _CLOSE * high):
-        middle = float((low + high) // 2.0) if demand.closed else (low + high) / 2.0
-        low, high = (low, middle) if fails(middle) else (middle, high)
-    further = not demand.closed and not deviations and not all(map(fails, grid[at + 1 :]))
-    return Ability(low, fails(high), further)
+    if demand.closed:
+        while high - low > 1.0:
+            middle = (low + high) // 2.0
+            low, high = (low, middle) if fails(middle) else (middle, high)
+    else:
+        low = last_met(lambda load: min(left(load).values(), default=math.inf), low, high, _CLOSE) or low
+        high = min(low * (1.0 + 2.0 * _CLOSE), high)
+    return Ability(low, fails(high) or fails(grid[at]), further and not all(map(fails, grid[at + 1 :])))
 
 
 def holds(replica: Replica, load: float, demand: Demand, slo: Sequence[Objective], deviations: float) -> bool:
@@ -290,18 +306,21 @@ class DecodePool:
     replica: Replica
     transfer: float
 
-    def answer(self, demand: Demand, rate: float) -> LoadAnswer:
-        """The closed form without prompts."""
-
+    @cached_property
+    def _open(self) -> Callable[[Traffic], OpenLoop]:
         def times(running: Numeric) -> Shared:
             shared = self.replica.times(running)
             return Shared(shared.step, NOTHING, NOTHING, 0.0, shared.mixes)
 
-        return answer_load(self.replica.predictor, demand.question(rate), times)
+        return cache(lambda traffic: OpenLoop.of(self.replica.predictor, traffic, times))
+
+    def answer(self, demand: Demand, rate: float) -> LoadAnswer:
+        """The closed form without prompts."""
+        return answer_load(self.replica.predictor, demand.question(rate), loop=self._open(demand.traffic))
 
     def knee(self, demand: Demand) -> float:
         """Requests a second of a full batch."""
-        return float(self.answer(demand, 1e-9).loaded.knee)
+        return float(self._open(demand.traffic).knee)
 
     def feel(self, demand: Demand, rate: float) -> Felt:
         """Latencies after the first token, at this rate on each replica; TTFT is 0."""

@@ -275,7 +275,7 @@ def _under_load(what: str, model: str, gpu: str, slo: tuple[Objective, ...], giv
     if what == "users":  # those that run at once; more where an objective limits how long they wait
         waits = any(each.metric != "tpot" for each in slo)
         demand = replace(probe, users=replica.room * (_WAITING if waits else 1))
-    able = ability(replica, demand, slo)
+    able = ability(replica, demand, slo, further=not demand.closed)
     if able.load <= 0.0:
         felt = feel(replica.answer(demand, 1.0 if demand.closed else 1e-6))
         words = [f"{each} is missed with {each.value(felt) * 1e3:.4g} ms" for each in slo if not each.met(felt)]

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 
 from rooflinekit.model.traffic.percentiles import Spread
+from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.errors import WorkloadError, nearest
+from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import SIGMAS
 
 __all__ = [
-    "METRICS", "Feels", "Felt", "Objective", "chance", "missed", "parse_objectives", "refuse_undecoded", "slowest",
-    "slowest_factor",
+    "METRICS", "Feels", "Felt", "Objective", "chance", "last_met", "missed", "parse_objectives", "refuse_undecoded",
+    "slowest", "slowest_factor", "spare",
 ]  # fmt: skip
 
 METRICS = ("ttft", "tpot", "e2el")
@@ -119,22 +121,52 @@ Feels = Callable[[float], Felt]
 """Latencies of a load where every step takes a factor times as long as expected."""
 
 
-def missed(
+def spare(
     feels: Feels, slo: Sequence[Objective], deviations: float = 0.0, bias: Mapping[Objective, float] | None = None
-) -> tuple[Objective, ...]:
-    """Objectives that fail where steps take as long as so many standard deviations up the calibrated interval.
+) -> dict[Objective, float]:
+    """Each limit over what is felt of it, where steps stand so many standard deviations up the calibrated interval.
 
     bias: what a simulation gave over what the closed form gives, by objective.
     """
     plain = feels(1.0)
-    felts, found = {1.0: plain}, []
+    felts, found = {1.0: plain}, {}
     for each in slo:
         factor = plain.factor(each.metric, deviations)
         if factor not in felts:
             felts[factor] = feels(factor)
-        if not each.value(felts[factor]) * (bias or {}).get(each, 1.0) <= each.limit:
-            found.append(each)
-    return tuple(found)
+        value = each.value(felts[factor]) * (bias or {}).get(each, 1.0)
+        found[each] = each.limit / value if value else math.inf
+    return found
+
+
+def missed(
+    feels: Feels, slo: Sequence[Objective], deviations: float = 0.0, bias: Mapping[Objective, float] | None = None
+) -> tuple[Objective, ...]:
+    """Objectives that fail; arguments as those of `spare`."""
+    return tuple(each for each, left in spare(feels, slo, deviations, bias).items() if not left >= 1.0)
+
+
+def last_met(left: Callable[[float], float], low: float, high: float, close: float) -> float | None:
+    """The last place with at least 1 `left`, which falls from the low to the high end; to a share `close`.
+
+    None where there is less already at the low end.
+
+    >>> round(last_met(lambda rate: 3.0 / rate, 1.0, 64.0, 1e-6), 4)
+    3.0
+    """
+    met: float | None = None
+
+    def excess(at: Numeric) -> float:
+        nonlocal met
+        here = left(float(at))
+        met = max(met or float(at), float(at)) if here >= 1.0 else met
+        return math.log(min(max(here, 1.0 / _FAR), _FAR))
+
+    root(excess, low, high, close)
+    return met
+
+
+_FAR = 1e9  # objectives that are missed or met by more than this are as good as any
 
 
 def chance(feels: Feels, objective: Objective, bias: float = 1.0) -> float | None:
@@ -169,21 +201,15 @@ def slowest_factor(feels: Feels, slo: Sequence[Objective], bias: float = 1.0) ->
     >>> round(slowest_factor(plain.stretched, [Objective("tpot", None, 0.05)]), 3)
     1.25
     """
-    low, high = 1.0 / _REACH, _REACH
 
-    def holds(factor: float) -> bool:
+    def left(factor: float) -> float:
         felt = feels(factor)
-        return all(each.value(felt) * bias <= each.limit for each in slo)
+        return min(each.limit / max(each.value(felt) * bias, _NOTHING) for each in slo)
 
-    if not holds(low):
-        return None
-    while high / low > 1.0 + _FINE:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+    return last_met(left, 1.0 / _REACH, _REACH, _FINE)
 
 
-_REACH, _FINE = 16.0, 1e-3
+_REACH, _FINE, _NOTHING = 16.0, 1e-3, 1e-12
 
 
 def refuse_undecoded(slo: Sequence[Objective], osl: float) -> None:

@@ -42,6 +42,7 @@ __all__ = [
     "SHARING",
     "Find",
     "Loaded",
+    "OpenLoop",
     "Times",
     "Traffic",
     "closed_loop",
@@ -173,17 +174,39 @@ def open_loop(
 
     Raises DoesNotFitError if not one such request fits.
     """
-    room = slots(predictor, traffic.isl, traffic.osl, traffic.most)
-    if fails(room >= 1.0):
-        raise no_room(predictor, traffic)
-    flow = _Flow.of(predictor, traffic, known, find)
-    most = flow.full(room)
-    knee = flow.knee(most, room)
-    return choose(
-        rate < knee,
-        lambda: flow.steady(flow.sharing(most, rate=rate), rate, room, knee),
-        lambda: _endless(flow.closed(most, room, room), rate, knee),
-    )
+    return OpenLoop.of(predictor, traffic, known, find).at(rate)
+
+
+@dataclass(frozen=True)
+class OpenLoop:
+    """Open loops of one traffic on one deployment; what is the same at every rate is worked out once.
+
+    room: places; most: requests that share steps in a full engine; knee: the rate that cannot be exceeded.
+    """
+
+    flow: _Flow
+    room: Numeric
+    most: Numeric
+    knee: Numeric
+
+    @classmethod
+    def of(cls, predictor: Predictor, traffic: Traffic, known: Times | None = None, find: Find = root) -> OpenLoop:
+        """As `open_loop`, without a rate."""
+        room = slots(predictor, traffic.isl, traffic.osl, traffic.most)
+        if fails(room >= 1.0):
+            raise no_room(predictor, traffic)
+        flow = _Flow.of(predictor, traffic, known, find)
+        most = flow.full(room)
+        return cls(flow, room, most, flow.knee(most, room))
+
+    def at(self, rate: Numeric) -> Loaded:
+        """What users feel at a rate [1/s]."""
+        flow = self.flow
+        return choose(
+            rate < self.knee,
+            lambda: flow.steady(flow.sharing(self.most, rate=rate), rate, self.room, self.knee),
+            lambda: _endless(flow.closed(self.most, self.room, self.room), rate, self.knee),
+        )
 
 
 def largest_rate(predictor: Predictor, traffic: Traffic, room: Numeric, known: Times | None = None) -> Numeric:

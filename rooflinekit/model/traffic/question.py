@@ -8,7 +8,7 @@ from typing import Any
 
 from rooflinekit.model.memory.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.closed_form import Loaded, Times, Traffic, closed_loop, no_room, open_loop
+from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, Times, Traffic, closed_loop, no_room, open_loop
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.percentiles import QUANTILES, Spread, goodput, spread
 from rooflinekit.model.types.errors import InputError, WorkloadError
@@ -109,12 +109,16 @@ class LoadAnswer:
         return values | {"goodput": good}
 
 
-def answer_load(predictor: Predictor, question: LoadQuestion, known: Times | None = None) -> LoadAnswer:
-    """Evaluate the closed form; `known` are shared times that are tabulated.
+def answer_load(
+    predictor: Predictor, question: LoadQuestion, known: Times | None = None, loop: OpenLoop | None = None
+) -> LoadAnswer:
+    """Evaluate the closed form; `known` are shared times that are tabulated, `loop` what all rates have in common.
 
     Raises DoesNotFitError if not one such request fits; ValueError as `open_loop` does.
     """
     traffic, closed = question.traffic, question.rate is None
+    if loop is not None and question.rate is not None:
+        return LoadAnswer(loaded := loop.at(question.rate), spread(loaded, traffic, closed), question)
     if fails(slots(predictor, traffic.isl, traffic.osl) >= 1.0):
         raise no_room(predictor, traffic)
     if question.users is not None:

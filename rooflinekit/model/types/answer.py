@@ -19,6 +19,10 @@ class Answer:
         """Ask the package, which knows the report; no module down here imports it."""
         return str(sys.modules["rooflinekit"]._html_of(self))
 
+    def __str__(self) -> str:
+        """What the command line prints."""
+        return str(sys.modules["rooflinekit"]._text_of(self))
+
 
 @dataclass(frozen=True)
 class DeploymentAnswer(Answer):

@@ -137,7 +137,30 @@ function timeOption(view, step) {
   };
 }
 
-// ---- stacked bars: causes of time, classes of bytes, memory
+// ---- what the time adds up from
+const PART_TITLES = { weights: "weights", cache: "KV cache", activations: "activations", compute: "arithmetic", network: "network", above: "kernels above bound", host: "engine" };
+const PART_TINTS = { above: "overhead", host: "engine" };
+const partsAt = (view, step) => timeParts(view[step], OFFERS.gpus[view.at.gpu].bandwidth * view.at.speed);
+function waterfallOption(view, step) {  // each bar begins where the one above it ends
+  const parts = partsAt(view, step), whole = sum(Object.values(parts)), names = TIME_PARTS.filter((name) => parts[name] >= 0.005 * whole);
+  const bars = names.map((name, place) => ({ title: PART_TITLES[name], tint: PART_TINTS[name] ?? name, start: sum(names.slice(0, place).map((before) => parts[before])), time: parts[name] }));
+  bars.push({ title: `${step} step`, tint: "ink", start: 0, time: whole });
+  bars.reverse();
+  const bound = whole - parts.above - parts.host, option = base();
+  option.grid = { left: small() ? 118 : 150, right: small() ? 100 : 120, top: 24, bottom: 46 };
+  option.tooltip.formatter = ({ data }) => `${data.bar.title}\n${asTime(data.bar.time)} (${asShare(data.bar.time / whole)})`;
+  const line = { symbol: "none", silent: true, lineStyle: { color: colour("bad"), type: "dashed", width: 1.4 }, label: { formatter: `bound ${asTime(bound)}`, position: "end", ...text(12.5), color: colour("bad") }, data: [{ xAxis: bound * 1e3 }] };
+  return {
+    ...option, xAxis: along("ms of one step", { axis: { max: whole * 1e3 }, label: { formatter: three, showMaxLabel: false } }),
+    yAxis: { ...along("", { axis: { type: "category", data: bars.map((bar) => bar.title) }, label: { color: colour("ink"), width: small() ? 106 : 138, overflow: "break", interval: 0 } }), splitLine: { show: false } },
+    series: [
+      { type: "bar", stack: "time", silent: true, itemStyle: { color: "transparent" }, data: bars.map((bar) => bar.start * 1e3) },
+      { type: "bar", stack: "time", barWidth: "62%", markLine: line, data: bars.map((bar) => ({ value: bar.time * 1e3, bar, itemStyle: { color: colour(bar.tint) } })), label: { show: true, position: "right", ...text(), formatter: ({ data }) => `${asTime(data.bar.time)}${data.bar.time < whole ? `  ${asShare(data.bar.time / whole)}` : ""}` } },
+    ],
+  };
+}
+
+// ---- stacked bars: classes of bytes, memory
 function stackOption(rows, parts, format, more = {}) {  // rows: [title, {part: value}, whole if shares are drawn], from the top
   const option = base(), shown = [...rows].reverse(), left = small() ? 104 : 120;
   option.grid = { left, right: 24, top: more.top ?? 6, bottom: 28 };
@@ -159,11 +182,6 @@ const bytesRows = (views) => views.flatMap(([title, view]) => STEPS.map((step) =
   const values = bytesOf(view[step]), whole = sum(Object.values(values));
   return [`${step}${title}\n${asBytes(whole)}`, values, whole];
 }).reverse());
-const causeRows = (views) => views.flatMap(([title, view]) => STEPS.map((step) => [`${step}${title}`, shares(causes(view[step]))]).reverse());
-function shares(values) {
-  const whole = sum(Object.values(values)) || 1;
-  return Object.fromEntries(Object.entries(values).map(([key, value]) => [key, value / whole]));
-}
 const memoryParts = [["weights", "weights"], ["cache", "KV cache"], ["activations", "activations"], ["engine", "engine"], ["free", "free"]];
 const memoryRow = ({ memory }) => ({ weights: memory.weights, cache: memory.kv, activations: memory.activations, engine: memory.outside, free: Math.max(memory.capacity - memory.total, 0) });
 

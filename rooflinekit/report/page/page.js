@@ -21,9 +21,9 @@ function lever(view) {  // what takes the time of a decode step, and what change
   const step = view.decode, by = causes(step), whole = sum(Object.values(by)), read = bytesOf(step);
   const cause = CAUSES.reduce((best, name) => (by[name] > by[best] ? name : best));
   const heavier = read.weights >= read.cache ? "weights" : "KV cache", alike = Math.abs(read.weights - read.cache) < 0.2 * (read.weights + read.cache);
-  const what = cause === "memory" ? `reading memory, ${alike ? "and weights and KV cache weigh about the same: both are levers" : `and more of what is read is the ${heavier}: the lever is the ${heavier}`}`
-    : cause === "compute" ? "arithmetic: the lever is fewer or narrower operations, not bandwidth"
-    : cause === "network" ? "the links between GPUs: the lever is fewer of them, or faster ones" : "launches and the host: the lever is a larger batch, or a leaner engine";
+  const what = cause === "memory" ? `reading memory. ${alike ? "Weights and KV cache weigh about the same: smaller formats of both help" : heavier === "weights" ? "Smaller weights help most" : "A smaller KV cache or shorter prompts help most"}`
+    : cause === "compute" ? "arithmetic. Narrower formats help, more bandwidth does not"
+    : cause === "network" ? "sending between GPUs. Fewer GPUs or faster links help" : "launches and the engine. A larger batch helps";
   return [`${asShare(by[cause] / whole)} of a decode step is ${what}.`, crossing(view, read)];
 }
 function crossing(view, read) {  // more sequences read more experts, so that the weights grow with the batch too
@@ -157,12 +157,12 @@ function drawAll(view, reference, name) {
   key("roofline-key", [["prefill", "prefill"], ["decode", "decode"], ...(view.memory.fits ? [] : [["does not fit", "bad", true]]), ...(reference ? [[`the other, under roofs of its own`, "soft", true]] : [])]);
   const gpu = OFFERS.gpus[state.gpu], views = [["", view], ...(reference ? [[" (other)", reference]] : [])];
   const slowest = [...view[step]].sort((a, b) => b.time - a.time).slice(0, 3).map((part) => `${part.name} ${asTime(part.time)}`).join(", ");
-  const present = (found) => CAUSES.filter(found).map((cause) => [CAUSE_TITLES[cause], cause]), shares = views.flatMap(([, each]) => STEPS.map((name) => causes(each[name])));
-  key("causes-key", present((cause) => shares.some((by) => by[cause] > 0)));
+  const present = (found) => CAUSES.filter(found).map((cause) => [CAUSE_TITLES[cause], cause]);
   key("time-key", present((cause) => view[step].some((part) => causeOf(part) === cause)));
   C.roofline.show(`Roofline of ${titleOf(state)}: every kernel by intensity and achieved rate.`, () => rooflineOption(view, gpu, reference), () => kernelRows(view));
-  C.causes.show(`Share of the time of prefill and decode by cause.`, () => stackOption(causeRows(views), CAUSES.map((key) => [key, CAUSE_TITLES[key]]), asShare, { id: "causes", max: 1, scale: asPercent }),
-    () => [["step", ...CAUSES.map((key) => CAUSE_TITLES[key])], ...causeRows(views).map(([title, values]) => [title, ...CAUSES.map((key) => values[key])])]);
+  byId("why").textContent = `Why a ${step} step takes ${asTime(sum(view[step].map((part) => part.time)))}`;
+  C.waterfall.show(`What the time of a ${step} step adds up from.`, () => waterfallOption(view, step),
+    () => [["step", "part", "time [ms]"], ...STEPS.flatMap((name) => Object.entries(partsAt(view, name)).map(([part, time]) => [name, PART_TITLES[part], time * 1e3]))]);
   C.time.show(`Time of each kernel of ${step}; the longest: ${slowest}.`, () => timeOption(view, step), () => kernelRows(view).filter((row, place) => !place || row[0] === step));
   C.bytes.show(`Bytes that a step moves: weights, KV cache, activations.`, () => stackOption(bytesRows(views), CLASSES, asBytes, { id: "bytes", max: 1, scale: asPercent }),
     () => [["step", "weights [B]", "KV cache [B]", "activations [B]"], ...bytesRows(views).map(([title, b]) => [title.split("\n")[0], b.weights, b.cache, b.activations])]);
@@ -248,7 +248,7 @@ const C = {};
 function begin() {
   const steps = () => (DATA.reference || pinned ? 4 : 2) * 44 + 52;
   Object.assign(C, {
-    roofline: new Chart("roofline", () => (small() ? 400 : 520)), causes: new Chart("causes", steps),
+    roofline: new Chart("roofline", () => (small() ? 400 : 520)), waterfall: new Chart("waterfall", () => 8 * 32 + 70),
     time: new Chart("time", () => Math.min(Math.max(6, answer(state)?.[step].length ?? 0) * 27, onPaper() ? 820 : Infinity) + 56), bytes: new Chart("bytes", steps),
     memory: new Chart("memory", () => (DATA.reference || pinned ? 2 : 1) * 46 + 78), batch: new Chart("batch", () => 320), rate: new Chart("rate", () => 320),
     context: new Chart("context", () => 320), reads: new Chart("reads", () => 320), pareto: new Chart("pareto", () => 440),
