@@ -16,8 +16,6 @@ from rooflinekit.model.types.errors import InputError
 if TYPE_CHECKING:
     from rooflinekit.evidence.kernel_fit.calibrate import Built
 
-__all__ = ["calibrate"]
-
 
 @command(
     Served, Written, leave=("format",),

@@ -24,8 +24,6 @@ from rooflinekit.specs.calibration.choose import choose_calibration, serving_eng
 from rooflinekit.specs.calibration.load import load_calibration
 from rooflinekit.version import __version__
 
-__all__ = ["Accuracy", "Score", "kernel_accuracy", "score", "signature"]
-
 _FIGURES = ("median_ape", "mape", "p90_ape", "bias", "coverage90")
 POWER = "power_w"
 _REPORTED = ("gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind")

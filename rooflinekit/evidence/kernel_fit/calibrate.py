@@ -27,22 +27,6 @@ from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.choose import choose_calibration, reach_of
 from rooflinekit.specs.calibration.write import Heading, render
 
-__all__ = [
-    "REGIMES",
-    "Built",
-    "Carried",
-    "Fitted",
-    "Prior",
-    "Reach",
-    "build_calibration",
-    "calibrate_family",
-    "carry",
-    "fit_form",
-    "form_time",
-    "predict",
-    "regime_of",
-]
-
 _SCALE = 0.08
 """Log error beyond which a row counts linearly instead of squared: the usual misfit of the forms."""
 _UNPINNED = 0.5
