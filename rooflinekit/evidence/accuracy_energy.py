@@ -24,8 +24,6 @@ from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_model
 from rooflinekit.specs.engines import engine_names, engine_version_of
 
-__all__ = ["METRICS", "energy_accuracy", "predict_run"]
-
 METRICS = ("power_w_per_gpu", "energy_per_output_token_j")
 _NEEDED = ("model", "gpu", "engine", "load", "isl_mean", "osl_mean", "mean_running")
 _KEY = ("source_key", "model", "gpu", "metric")

@@ -13,12 +13,10 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError, SpecError
 from rooflinekit.model.types.hardware import Accelerator, Price, Provenance, System
 from rooflinekit.specs import sanity
-from rooflinekit.specs.files import kept, once
+from rooflinekit.specs.files import kept, once, refuse_cut
 from rooflinekit.specs.locate import Loaded, names, resolve, scanned_aliases, spec_dir
 from rooflinekit.specs.power import power_law
 from rooflinekit.specs.section import EMPTY, Cites, Count, Layout, Section, described
-
-__all__ = ["accelerator_template", "load_accelerator", "load_system", "read_facts"]
 
 _DATE = re.compile(r"\d{4}(?:-\d{2}){0,2}")
 _DOMAINS = 1024
@@ -154,6 +152,7 @@ def _checked(path: Path) -> tuple[Accelerator, tuple[str, ...]]:
     for finding in findings:
         if finding.refused:
             raise SpecError(str(finding))
+    refuse_cut(path)
     return facts.accelerator, tuple(map(str, findings))
 
 
@@ -255,6 +254,7 @@ def _read_system(path: Path) -> tuple[_SystemFile, tuple[Provenance, ...]]:
     file = root.read(_SystemFile)
     if not file.accelerators:
         root.refuse("accelerators", "is empty; name the accelerators that it is built of")
+    refuse_cut(path)
     return file, tuple(_provenance(root, file))
 
 

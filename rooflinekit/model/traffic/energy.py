@@ -24,10 +24,6 @@ from rooflinekit.model.types.power import PowerLaw
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
 
-__all__ = [
-    "LoadPower", "TokenEnergy", "load_power", "served_energy", "static_energy", "static_power", "token_energy",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class TokenEnergy:
