@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rooflinekit.estimation.facts import kv_cache_bytes, max_context, parameters
     from rooflinekit.estimation.frames import estimate_frame
     from rooflinekit.estimation.results import Estimate
+    from rooflinekit.evidence.compare import Comparison, compare
     from rooflinekit.explanation.front import Derivation, explain
     from rooflinekit.explanation.walk.front import shapes
     from rooflinekit.model.parameter_count import ParameterCount
@@ -56,6 +57,8 @@ if os.path.isfile(os.path.join(_BESIDE, "pyproject.toml")):  # noqa: PTH113, PTH
     __path__.append(_BESIDE)  # a checkout holds validate/ and the spec folders beside the package, a wheel inside
 
 _HOME = {
+    "Comparison": "rooflinekit.evidence.compare",
+    "compare": "rooflinekit.evidence.compare",
     "cost": "rooflinekit.decision.economics.cost",
     "Derivation": "rooflinekit.explanation.front",
     "explain": "rooflinekit.explanation.front",
@@ -102,6 +105,7 @@ _HOME = {
 
 __all__ = [
     "Batch",
+    "Comparison",
     "Deployment",
     "DeploymentError",
     "Derivation",
@@ -120,6 +124,7 @@ __all__ = [
     "UnknownNameError",
     "WorkloadError",
     "break_even_prices",
+    "compare",
     "cost",
     "estimate",
     "estimate_frame",
