@@ -1,11 +1,12 @@
 """Whether objectives hold as often as plans state: 40 plans played again with kernels drawn from their intervals.
 
-python benchmarks/replay.py [--draws N] [--plans N] [reports/replay.md]
+python benchmarks/replay.py [--draws N] [--plans N] [--sets N] [reports/replay.md]
 
 Every plan is of one model, one traffic and one pair of objectives, sized for one of four confidences. Its fleet is then
-simulated with seeds that the planner has not seen: at the expected times with five times as many requests, and with
+simulated with seeds that the planner has not seen: at the expected times with 20,000 requests, and with
 times drawn from the calibrated intervals in two ways. `together`: one factor on all steps of a deployment, as the plan
 takes it. `by family`: one factor for each family of kernels, drawn by itself, so that errors partly cancel.
+Each further set asks the same at another rate. Without draws only the expected times are simulated.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ OBJECTIVES = ("p95 ttft<1s, p95 tpot<40ms", "p90 ttft<2s, mean tpot<30ms")
 CONFIDENCES = (0.5, 0.7, 0.9, 0.95)
 EDGES = (0.0, 0.4, 0.6, 0.8, 0.9, 0.95, 0.99, 1.0)
 SEED = 20_000  # the planner's is 0
-_SHORT, _LONG = 0.5, 5.0  # requests of a drawn run, and of that at the expected times, over those of the planner
+_SHORT = 0.5  # requests of a drawn run over those of the planner
+_REQUESTS = 20_000  # of the run at the expected times, at least
+_RATES = (1.0, 0.6, 1.7)  # of the sets, over those above
 
 
 @dataclass(frozen=True)
@@ -112,13 +115,19 @@ def _trace(folder: Path, rate: float) -> Path:
     return path
 
 
-def questions(folder: Path) -> Iterator[tuple[str, PlanQuestion]]:
-    """The fixed set."""
-    for number, ((model, rate), kind, slo) in enumerate(product(MODELS.items(), TRAFFIC, OBJECTIVES)):
+def questions(folder: Path, sets: int) -> Iterator[tuple[str, PlanQuestion]]:
+    """The fixed sets."""
+    for number, (times, (model, usual), kind, slo) in enumerate(
+        product(_RATES[:sets], MODELS.items(), TRAFFIC, OBJECTIVES)
+    ):
+        rate = usual * times
         confidence = CONFIDENCES[(number + number // 8) % len(CONFIDENCES)]
         load = {"trace": _trace(folder, _TRACED * rate)} if kind == "trace" else {"rate": rate, **TRAFFIC[kind]}
         asked = {**load, "confirm": 1, "confidence": confidence, "disaggregated": kind == "steady", "mixed": False}
-        yield f"{model}, {kind}, {slo}", read_question(model, "h100-sxm", slo, asked)
+        yield (
+            f"{model}, {kind}, {slo}" + (f", rate x {times:g}" if times != 1.0 else ""),
+            read_question(model, "h100-sxm", slo, asked),
+        )
 
 
 def replay(name: str, question: PlanQuestion, draws: int) -> Replayed | None:
@@ -142,22 +151,17 @@ def replay(name: str, question: PlanQuestion, draws: int) -> Replayed | None:
         felt = slowest([run.felt for run in runs])
         for each in stated:
             held["by family"][each] += each.met(felt) and not any(run.diverges for run in runs)
-    runs, _ = simulated(option, demand, SEED - 1, whole=True, longer=_LONG)
+    runs, _ = simulated(option, demand, SEED - 1, whole=True, longer=max(_REQUESTS / played.requests, 1.0))
     felt = slowest([run.felt for run in runs])
     missed = tuple(str(each) for each in question.slo if not each.met(felt))
     missed += ("the queue grows",) if any(run.diverges for run in runs) else ()
     return Replayed(name, option.gpus, question.confidence, stated, held, draws, missed)
 
 
-def report(plans: list[Replayed], unmet: list[str]) -> str:
-    """The table of reliability, and the plans."""
+def _reliability(plans: list[Replayed]) -> list[str]:
+    """How often objectives held, by the probability stated and by the confidence asked for."""
     lines = [
-        "# Plans played again", "",
-        f"{len(plans)} plans ({len(unmet)} more questions that no fleet meets) of {len(MODELS)} models, {len(TRAFFIC)} "
-        f"kinds of traffic and {len(OBJECTIVES)} pairs of objectives on h100-sxm, sized for a confidence of 0.5, 0.7, "
-        "0.9 or 0.95. `benchmarks/replay.py` simulates each fleet with seeds that the planner has not seen and times "
-        f"drawn from the calibrated intervals, {plans[0].draws} times: one factor on all steps (`together`, what a "
-        "plan assumes), and one for each family of kernels (`by family`).", "",
+        "",
         "| stated probability | objectives | stated, mean | held, together | held, by family |",
         "|---|--:|--:|--:|--:|",
     ]  # fmt: skip
@@ -179,10 +183,29 @@ def report(plans: list[Replayed], unmet: list[str]) -> str:
     for confidence, pairs in sorted(risks.items()):
         stated, held = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
         lines.append(f"| {confidence:g} | {len(pairs)} | {stated:.2f} | {held:.2f} |")
+    return lines
+
+
+def report(plans: list[Replayed], unmet: list[str]) -> str:
+    """The table of reliability, what misses, and the plans."""
+    draws = plans[0].draws
+    lines = [
+        "# Plans played again", "",
+        f"{len(plans)} plans ({len(unmet)} more questions that no fleet meets) of {len(MODELS)} models, {len(TRAFFIC)} "
+        f"kinds of traffic and {len(OBJECTIVES)} pairs of objectives on h100-sxm, sized for a confidence of 0.5, 0.7, "
+        "0.9 or 0.95. `benchmarks/replay.py` simulates each fleet with seeds that the planner has not seen"
+        + (
+            f" and times drawn from the calibrated intervals, {draws} times: one factor on all steps (`together`, what "
+            "a plan assumes), and one for each family of kernels (`by family`)." if draws else "."
+        ),
+        *(_reliability(plans) if draws else []),
+    ]  # fmt: skip
     missed = [each for each in plans if each.missed]
-    lines += ["", f"At the expected times and five times as many requests {len(missed)} of {len(plans)} plans miss an "
+    lines += ["", f"At the expected times and {_REQUESTS:,} requests {len(missed)} of {len(plans)} plans miss an "
               "objective" + (":" if missed else "."), *([""] if missed else [])]  # fmt: skip
     lines += [f"- {each.name} (confidence {each.confidence:g}): {', '.join(each.missed)}" for each in missed]
+    if not draws:
+        return "\n".join(lines) + "\n"
     lines += [
         "",
         "| plan | confidence | GPUs | stated | held, together | held, by family |",
@@ -202,11 +225,12 @@ def main() -> None:
     parser.add_argument("out", type=Path, nargs="?", default=Path("reports/replay.md"))
     parser.add_argument("--draws", type=int, default=8)
     parser.add_argument("--plans", type=int, default=40)
+    parser.add_argument("--sets", type=int, default=1, choices=range(1, len(_RATES) + 1))
     parser.add_argument("--workers", type=int, default=2)
     told = parser.parse_args()
     plans, unmet = [], []
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(told.workers) as pool:
-        every = list(questions(Path(folder)))
+        every = list(questions(Path(folder), told.sets))
         Random(0).shuffle(every)  # so that what is finished is a fair sample
         asked = {pool.submit(replay, name, question, told.draws): name for name, question in every[: told.plans]}
         for done in as_completed(asked):

@@ -46,7 +46,7 @@ def cpu_spec(found: Measurements) -> str:
         "", "links:", "  kind: none", "  domain_size: 1", *_cited(),
         "", "sources:", "  run:",
         f"    title: \"measured by rooflinekit validate, run {found.header['run']}, {day}\"",
-        f"    url: {found.path.name}", "    read: true", "",
+        f"    url: {found.path.name}", "    read: true", "...", "",
     ])  # fmt: skip
 
 

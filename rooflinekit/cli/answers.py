@@ -37,11 +37,6 @@ if TYPE_CHECKING:
     from rooflinekit.simulation.event_loop import Watch
     from rooflinekit.simulation.replica import Replica
 
-__all__ = [
-    "compare", "cost", "estimate", "explain", "gpus", "kernels", "launch", "levers", "memory", "models",
-    "serving", "shapes", "show", "simulate",
-]  # fmt: skip
-
 _EVERY = 1000  # requests between two moves of the progress bar
 _SCRIPT = "launch.sh"
 

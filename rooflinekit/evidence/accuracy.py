@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from rooflinekit.evidence.board_power import READINGS, power_of
 from rooflinekit.evidence.kernel_fit.groups import Group, fit_key, kernel_groups, read_kernel_tables
 from rooflinekit.evidence.kernel_fit.tables import Measured
 from rooflinekit.model.roofline import time_kernel
@@ -25,9 +26,8 @@ from rooflinekit.specs.calibration.choose import choose_calibration, stand_in
 from rooflinekit.specs.calibration.load import load_calibration
 from rooflinekit.version import __version__
 
-__all__ = ["Accuracy", "Score", "kernel_accuracy", "score", "signature"]
-
 _FIGURES = ("median_ape", "mape", "p90_ape", "bias", "coverage90")
+POWER = "power_w"
 _HOME_OF = {"nccl": "vllm"}  # whose calibration holds a library's kernels
 
 
@@ -70,8 +70,10 @@ class Accuracy:
     def summary(self) -> dict[str, dict[str, float | None]]:
         """By operation, metric or quantity: the median over its groups of each figure."""
         found: dict[str, dict[str, float | None]] = {}
-        for kind in dict.fromkeys(group.key[self.by] for group in self.groups):
-            own = [group for group in self.groups if group.key[self.by] == kind]
+        kinds = [f"{g.key[self.by]} {POWER}" if self.by == "op" and "metric" in g.key else g.key[self.by]
+                 for g in self.groups]  # fmt: skip
+        for kind in dict.fromkeys(kinds):
+            own = [group for group, own_kind in zip(self.groups, kinds, strict=True) if own_kind == kind]
             for figure in _FIGURES:
                 known = [value for group in own if (value := getattr(group, figure)) is not None]
                 found.setdefault(kind, {})[figure] = float(np.median(known)) if known else None
@@ -119,7 +121,9 @@ def kernel_accuracy(
 
     `calibration` is a name, a path, "none" for the datasheet bound, or None for the one that `estimate` would take.
     `gpu` is the file of an accelerator of one's own, for the rows that name it.
-    A row that cannot be answered (an unknown accelerator, a format it lacks) is counted with its reason.
+    A row that cannot be answered (an unknown accelerator, a format it lacks) is counted with its reason. A column
+    `power_w` is scored too, each kernel in its measured time, where three readings or more stand behind it
+    (`samples_min`).
 
     Raises SpecError for a file that is no kernel table, and what loading a named calibration raises.
     """
@@ -133,6 +137,8 @@ def kernel_accuracy(
                 if progress is not None:
                     progress(f"{operation} {' '.join(group.named.values())}")
                 scores.append(_score_group(group, given, own, unanswered))
+                if POWER in group.table:
+                    scores.append(_score_power(group, own, unanswered))
     return Accuracy.of(scores, unanswered, "op")
 
 
@@ -153,8 +159,7 @@ def _score_group(
     key = {"op": group.operation, **group.named}
     nothing = np.zeros(0)
     try:
-        mine = own is not None and group.gpu in (own.name, *own.aliases)
-        system = System.of(own if own is not None and mine else load_accelerator(group.gpu).value)
+        system = System.of(_accelerator(group, own))
         if group.engine not in (*ENGINES, *_HOME_OF):
             raise UnknownNameError("engine", group.engine, [known for known in ENGINES if known != "ideal"])
         engine = _HOME_OF.get(group.engine, group.engine)
@@ -168,6 +173,25 @@ def _score_group(
         return score(key, nothing, nothing, None, len(group.table))
     inside = None if chosen is None else (rows.time >= low) & (rows.time <= high)
     return replace(score(key, rows.time, predicted, inside, len(group.table)), calibration=signature(chosen))
+
+
+def _score_power(group: Group, own: Accelerator | None, unanswered: Counter[str]) -> Score:
+    """Figures of the measured power of a group's kernels."""
+    key = {"op": group.operation, **group.named, "metric": POWER}
+    nothing, rows = np.zeros(0), len(group.table)
+    try:
+        measured, predicted, low, high = power_of(group, _accelerator(group, own))
+    except RooflinekitError as error:
+        unanswered[str(error)] += rows
+        return score(key, nothing, nothing, None, rows)
+    if few := rows - len(measured):
+        unanswered[f"{POWER} of fewer than {READINGS} readings shows the start of a run"] += few
+    return score(key, measured, predicted, (measured >= low) & (measured <= high), rows)
+
+
+def _accelerator(group: Group, own: Accelerator | None) -> Accelerator:
+    """The one that the rows name: the user's own, or a known one."""
+    return own if own is not None and group.gpu in (own.name, *own.aliases) else load_accelerator(group.gpu).value
 
 
 def signature(calibration: Calibration | None) -> str:

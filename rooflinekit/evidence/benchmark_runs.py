@@ -20,20 +20,6 @@ from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, RooflinekitError
 from rooflinekit.specs import load_model
 
-__all__ = [
-    "Given",
-    "LoadPoint",
-    "LoadPrediction",
-    "Posed",
-    "checked_facts",
-    "known_facts",
-    "listed",
-    "pose",
-    "predict_load",
-    "resolve_facts",
-    "room_of",
-]
-
 _MOST_VARIED = 10.0
 _FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate", "osl_cv")
 _SPLIT = ("pp", "ep", "dp", "weights", "activations", "kv")

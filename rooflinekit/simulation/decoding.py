@@ -13,8 +13,6 @@ from random import Random
 from rooflinekit.simulation.arrivals import Job
 from rooflinekit.simulation.kv_blocks import BlockPool
 
-__all__ = ["Lockstep", "Speculative"]
-
 
 class Lockstep:
     """Sequences that all get one token a step."""
@@ -30,23 +28,23 @@ class Lockstep:
 
     def join(self, job: Job) -> None:
         """Take in a request whose tokens so far are all in the cache but the latest."""
-        keys = job.keys
-        job.joined, job.offset = self.steps, (self.steps - keys) % self.pool.size
-        job.due = self.steps + job.osl - job.made
-        self.width += job.samples
-        self.keys += job.samples * keys
-        self._growing[job.offset] += job.samples
+        keys, steps, samples = job.keys, self.steps, job.samples
+        job.joined, job.offset = steps, (steps - keys) % self.pool.size
+        job.due = steps + job.osl - job.made
+        self.width += samples
+        self.keys += samples * keys
+        self._growing[job.offset] += samples
         heappush(self._ends, (job.due, job.number, job))
 
     def leave(self, job: Job) -> None:
         """Let one go, at its end or before; its tokens and blocks are brought up to date."""
         job.made += self.steps - job.joined
         job.due = -1
-        self.width -= job.samples
-        self.keys -= job.samples * job.keys
-        self._growing[job.offset] -= job.samples
-        shared = len(job.held) * getattr(self.pool, "per", 1)
-        job.blocks = self.pool.span(job, job.keys) - shared
+        keys, samples = job.keys, job.samples
+        self.width -= samples
+        self.keys -= samples * keys
+        self._growing[job.offset] -= samples
+        job.blocks = self.pool.span(job, keys) - len(job.held) * self.pool.per
 
     def need(self, steps: int = 1) -> int:
         """Blocks that the next steps take."""
@@ -58,12 +56,14 @@ class Lockstep:
 
     def longest_run(self, most: int) -> int:
         """Steps until the next sequence ends or the blocks run out, at most `most`; at least one fits."""
+        if most == 1:
+            return 1
         ends = self._ends
         while ends[0][0] != ends[0][2].due:  # it left before its end
             heappop(ends)
         steps = min(most, ends[0][0] - self.steps)
         free = self.pool.free
-        if steps == 1 or self.width * (steps // self.pool.size + 1) <= free or self.need(steps) <= free:
+        if self.width * (steps // self.pool.size + 1) <= free or self.need(steps) <= free:
             return steps
         cycles = min(free // self.width, steps // self.pool.size)
         steps, left = cycles * self.pool.size, free - cycles * self.width
@@ -73,11 +73,13 @@ class Lockstep:
 
     def advance(self, steps: int) -> list[Job]:
         """Make the steps; returns the requests that end with the last of them (they have left)."""
-        self.pool.take(self.need(steps))
+        if blocks := self.need(steps):
+            self.pool.take(blocks)
         self.steps += steps
-        self.tokens += steps * self.width
-        self.keys += steps * self.width
-        ended = []
+        made = steps * self.width
+        self.tokens += made
+        self.keys += made
+        ended: list[Job] = []
         ends = self._ends
         while ends and ends[0][0] <= self.steps:
             due, _, job = heappop(ends)
@@ -140,8 +142,7 @@ class Speculative(Lockstep):
         return ended
 
     def _more(self, job: Job, tokens: int) -> int:
-        shared = len(job.held) * getattr(self.pool, "per", 1)
-        return self.pool.span(job, job.keys + tokens) - shared - job.blocks
+        return self.pool.span(job, job.keys + tokens) - len(job.held) * self.pool.per - job.blocks
 
     def _accepted(self) -> int:
         accepted = 0

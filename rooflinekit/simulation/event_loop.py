@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import cycle
+from itertools import count, cycle
 from random import Random
 from typing import Any
 
@@ -22,8 +22,6 @@ from rooflinekit.model.types.errors import UnknownNameError, WorkloadError
 from rooflinekit.simulation.arrivals import Arrival, Job, Source
 from rooflinekit.simulation.ledger import Ledger
 from rooflinekit.simulation.replica import FULL, Replica
-
-__all__ = ["ROUTERS", "Fleet", "Link", "Simulation", "Watch", "router_named"]
 
 IMBALANCE = 16
 """Requests by which a replica may exceed the least loaded one and still be chosen for its prefix (assumption)."""
@@ -144,9 +142,9 @@ class Fleet:
 
     def refusal(self, job: Job, replica: Replica) -> str:
         """Why the request cannot be served: not there, or with prefill replicas not anywhere after it."""
-        if why := replica.refusal(job):
+        if (why := replica.refusal(job)) or not self.prefills:
             return why
-        after = [other.refusal(job) for other in self.replicas] if self.prefills else [""]
+        after = [other.refusal(job) for other in self.replicas]
         return after[0] if all(after) else ""
 
     def full(self, waiting: int) -> bool:
@@ -165,7 +163,7 @@ class Simulation:
         self.now = 0.0
         self.interrupted = False
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
-        self._order = self._numbers = 0
+        self._order, self._numbers = count(), count(1)
         self._idle: dict[Replica, None] = {}  # who must look for work at this instant
         self._held: deque[Job] = deque()  # the queue in front of all replicas
         self._coming: dict[Job, None] = {}  # still in the front end
@@ -203,7 +201,8 @@ class Simulation:
                 _, _, act, what = heappop(heap)
                 act(what)
             for replica in idle:
-                self._start(replica)
+                if replica.until < 0.0 and replica.begin(now):
+                    self._push(replica.until, self._step_ends, replica)
             idle.clear()
 
     def _halt(self) -> None:
@@ -218,12 +217,10 @@ class Simulation:
         return replica.end(now)
 
     def _push(self, time: float, act: Callable[[Any], None], what: object) -> None:
-        self._order += 1
-        heappush(self._heap, (time, self._order, act, what))
+        heappush(self._heap, (time, next(self._order), act, what))
 
     def _expect(self, arrival: Arrival, measured: bool) -> None:
-        self._numbers += 1
-        self._push(arrival.time, self._arrive, Job(self._numbers, arrival, measured))
+        self._push(arrival.time, self._arrive, Job(next(self._numbers), arrival, measured))
 
     def _arrive(self, job: Job) -> None:
         self.ledger.enter(job, self.now)
@@ -237,10 +234,10 @@ class Simulation:
 
     def _admit(self, job: Job) -> None:
         self._coming.pop(job, None)
-        job.queued = self.now
-        replica = None if self._held else self.fleet.route(job)
-        full = replica is None and self.fleet.full(len(self._held))
-        if why := FULL if full else self.fleet.refusal(job, replica or self.fleet.all[0]):
+        job.queued, fleet = self.now, self.fleet
+        replica = None if self._held else fleet.route(job)
+        full = replica is None and fleet.full(len(self._held))
+        if why := FULL if full else fleet.refusal(job, replica or fleet.all[0]):
             self.ledger.refusals[why] += 1
             self._leave(job, "rejected")
         elif replica is None:
@@ -249,7 +246,7 @@ class Simulation:
             self._submit(job, replica)
 
     def _submit(self, job: Job, replica: Replica) -> None:
-        replica.submit(job)
+        replica.queue.push(job)
         self._wake(replica)
 
     def _wake(self, replica: Replica) -> None:
@@ -258,10 +255,6 @@ class Simulation:
             self._idle[replica] = None
         elif (before := replica.until) != (until := replica.cut(self.now)) and before != until:
             self._push(until, self._step_ends, replica)
-
-    def _start(self, replica: Replica) -> None:
-        if replica.until < 0.0 and replica.begin(self.now):
-            self._push(replica.until, self._step_ends, replica)
 
     def _step_ends(self, replica: Replica) -> None:
         if replica.until != self.now:  # the run was cut, and this was its former end

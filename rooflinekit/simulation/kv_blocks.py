@@ -13,8 +13,6 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 from rooflinekit.simulation.arrivals import Job
 
-__all__ = ["BlockPool", "PrefixPool", "kv_capacity_tokens"]
-
 _LONGEST = 1 << 26  # tokens beyond which a cache that does not grow is not followed
 
 
@@ -49,6 +47,7 @@ class BlockPool:
         if total < 1 or size < 1:
             raise WorkloadError(f"a cache of {total} blocks of {size} tokens holds nothing")
         self.total, self.size, self.free = total, size, total
+        self.per = 1  #: blocks that one hash of shared content stands for
         self.asked = self.found = 0  #: prompt tokens looked up in the prefix cache, and found there
 
     @property
@@ -64,15 +63,15 @@ class BlockPool:
         shared = min(job.isl // self.size, whole)
         return shared + job.samples * (whole - shared)
 
-    def missing(self, job: Job) -> int:
-        """Blocks that must be free for the prompt to be placed."""
-        return self.span(job, job.isl + job.made)
-
-    def place(self, job: Job) -> float:
-        """Take what `missing` said, for a prefill; returns the blocks that are copied from host memory."""
-        job.blocks = self.missing(job)
-        self.take(job.blocks)
-        return 0
+    def place(self, job: Job, kept: int) -> float | None:
+        """Take the blocks of a prefill, if `kept` stay free; returns how many are copied from host memory."""
+        needed = self.span(job, job.isl + job.made)
+        if needed > self.free - kept:
+            return None
+        job.computed = job.cached = 0
+        job.blocks = needed
+        self.take(needed)
+        return 0.0
 
     def take(self, count: int) -> None:
         """Take blocks that are free."""
@@ -105,23 +104,20 @@ class PrefixPool(BlockPool):
         """Leading prompt tokens that are in the cache on the accelerator; at least one token stays to be computed."""
         return self._hits(job)[0] * self.per * self.size
 
-    def missing(self, job: Job) -> int:
-        """Blocks that must be free: those not found, and those found that nothing has pinned."""
-        hits, _ = self._hits(job)
-        unpinned = sum(1 for key in job.hashes[:hits] if key not in self.pinned)
-        return super().missing(job) - (hits - unpinned) * self.per
-
-    def place(self, job: Job) -> float:
-        """Pin what is found, take the rest; returns the blocks that come from host memory."""
+    def place(self, job: Job, kept: int) -> float | None:
+        """Pin what is found and take the rest; what is found and not pinned must be free as well."""
         hits, loaded = self._hits(job)
+        span = self.span(job, job.isl + job.made)
+        if span - sum(key in self.pinned for key in job.hashes[:hits]) * self.per > self.free - kept:
+            return None
         for key in job.hashes[:hits]:
             self._pin(key)
-        self.take(self.span(job, job.isl + job.made) - hits * self.per)
+        self.take(span - hits * self.per)
         for key in job.hashes[hits : hits + loaded]:
             self.host.pop(key, None)
             self.pinned[key] = 1
         job.held = job.hashes[: hits + loaded]
-        job.blocks = self.span(job, job.isl + job.made) - len(job.held) * self.per
+        job.blocks = span - len(job.held) * self.per
         job.computed = job.cached = len(job.held) * self.per * self.size
         self.asked += job.isl
         self.found += job.cached

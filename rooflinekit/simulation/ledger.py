@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from rooflinekit.simulation.arrivals import Job
 
-__all__ = ["Ledger", "RequestObjective", "Sketch"]
-
 RESOLUTION = 0.005
 """Ratio of the ends of a bin, less 1. A quantile is within 0.5 % of the sample's own: half a bin, and as much again
 where steps of a run that differ by less than that are taken together."""
@@ -112,10 +110,13 @@ class Sketch:
         import numpy as np  # noqa: PLC0415 - only where there is much to sort
 
         values, counts = np.array(self._values), np.array(self._counts)
-        keys, places = np.unique(np.floor(np.log(np.maximum(values, _LEAST)) * _SCALE), return_inverse=True)
-        for key, number in zip(keys.tolist(), np.bincount(places, counts).tolist(), strict=True):
-            self._bins[int(key)] = self._bins.get(int(key), 0) + int(number)
-        self._count += sum(self._counts)
+        keys = np.floor(np.log(np.maximum(values, _LEAST)) * _SCALE).astype(int)
+        first = int(keys.min())
+        numbers = np.bincount(keys - first, counts)
+        filled = np.flatnonzero(numbers)
+        for key, number in zip((filled + first).tolist(), numbers[filled].tolist(), strict=True):
+            self._bins[key] = self._bins.get(key, 0) + int(number)
+        self._count += int(counts.sum())
         self._total += float(values @ counts)
         self._largest = max(self._largest, float(values.max()))
         self._values, self._counts = [], []

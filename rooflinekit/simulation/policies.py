@@ -10,8 +10,6 @@ from typing import Protocol
 from rooflinekit.model.types.errors import UnknownNameError, WorkloadError
 from rooflinekit.simulation.arrivals import Job
 
-__all__ = ["POLICIES", "ByClass", "FirstCome", "Limits", "Queue", "policy_named"]
-
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -102,19 +100,14 @@ class Queue(Protocol):
     def __len__(self) -> int: ...
 
 
-class FirstCome:
+class FirstCome(deque[Job]):
     """First come, first served; who was preempted comes before all."""
 
-    def __init__(self) -> None:
-        self._jobs: deque[Job] = deque()
-        self.push, self.put_back, self.pop = self._jobs.append, self._jobs.appendleft, self._jobs.popleft
+    push, put_back, pop = deque.append, deque.appendleft, deque.popleft
 
     def first(self) -> Job:
         """Who is next."""
-        return self._jobs[0]
-
-    def __len__(self) -> int:
-        return len(self._jobs)
+        return self[0]
 
 
 class ByClass:

@@ -13,8 +13,6 @@ from rooflinekit.simulation.ledger import Ledger
 from rooflinekit.simulation.policies import ByClass, FirstCome, Limits, Queue
 from rooflinekit.simulation.steps import Chunk, Clock
 
-__all__ = ["FULL", "HostTier", "Replica"]
-
 FULL = "the queue was full"
 """Why a replica, or the queue in front of all, takes no request now."""
 
@@ -88,10 +86,6 @@ class Replica:
             return FULL
         return ""
 
-    def submit(self, job: Job) -> None:
-        """Queue a request."""
-        self.queue.push(job)
-
     def cut(self, now: float) -> float:
         """Something has come in: end the run with the step under way; returns when that is [s]."""
         if self.steps > 1 and (self._landed or self._may_admit()):
@@ -133,47 +127,57 @@ class Replica:
 
     def begin(self, now: float) -> bool:
         """Form the next step; False if there is nothing to do."""
-        decoding, policy, limits = self.decoding, self.limits.policy, self.limits
-        short = decoding.width > 0 and self._make_room()
-        chunks = self._prompts(now, short) if policy.joins or not decoding.width else []
-        self.decodes = decoding.width if policy.mixes or not chunks else 0
-        if not self.decodes and not chunks:
+        decoding, limits, short = self.decoding, self.limits, False
+        while decoding.need() > self.pool.free:  # whoever came last makes room for the next token of the others
+            self._preempt(self._victim())
+            short = True
+        waiting = (self.partial or self.queue) and (limits.policy.joins or not decoding.width)
+        chunks = self._prompts(now, short) if waiting else []
+        decodes = self.decodes = decoding.width if limits.policy.mixes or not chunks else 0
+        if not decodes and not chunks:
             self.until = -1.0
             return False
-        padded, keys = self.decodes, decoding.keys
-        if padded:
-            padded, keys = padded + self._ghosts, keys + self._ghost_keys
+        padded = decodes + self._ghosts if decodes else 0
+        keys = decoding.keys + self._ghost_keys
         if chunks:
-            self._time, self._slope, self.steps = self.clock.step(padded, keys, chunks, self._firsts), 0.0, 1
+            time, slope, steps = self.clock.step(padded, keys, chunks, self._firsts), 0.0, 1
         else:
-            self._time, self._slope, most = self.clock.run(padded, keys)
-            self.steps = decoding.longest_run(1 if self._stall or short else min(most, limits.longest_run))
-        self._time += self._stall
-        self.began, self._stall = now, 0.0
-        self.until = now + self._span(self.steps)
+            time, slope, most = self.clock.run(padded, keys)
+            steps = decoding.longest_run(1 if self._stall or short else min(most, limits.longest_run))
+        if self._stall:
+            time, self._stall = time + self._stall, 0.0
+        self.began, self._time, self._slope, self.steps = now, time, slope, steps
+        self.until = now + (time if steps == 1 else self._span(steps))
         return True
 
     def end(self, now: float) -> list[Job]:
         """Book the step or run under way; returns the requests that end with it."""
         ended: list[Job] = []
-        self._book(now)
-        if self.decodes:
+        steps, decodes, took, work = self.steps, self.decodes, now - self.began, self.work
+        work.steps += steps
+        work.busy += took
+        work.sequences += took * (decodes + len(self.shares))
+        work.blocks += took * (self.pool.total - self.pool.free)
+        if decodes:
+            work.decode_steps += steps
             self._gaps()
-            ended = self.decoding.advance(self.steps)
-            self._ghost_keys += self._ghosts * self.steps
+            ended = self.decoding.advance(steps)
+            self._ghost_keys += self._ghosts * steps
             self.last_pass = now
             for job in ended:
                 self._finish(job)
-        for job, take in self.shares:
-            job.computed += take
-            if job.computed == job.target and self._first_token(job, now):
-                ended.append(job)
         if self.shares:
+            for job, take in self.shares:
+                work.computed += take
+                job.computed += take
+                if job.computed == job.target and self._first_token(job, now):
+                    ended.append(job)
             self.partial = [job for job in self.partial if job.computed < job.target]
             self.shares = []
-        for job in self._landed:
-            self._resume(job)
-        self._landed = []
+        if self._landed:
+            for job in self._landed:
+                self._resume(job)
+            self._landed = []
         if not self.decoding.width:
             self._ghosts = self._ghost_keys = 0
         return ended
@@ -204,27 +208,17 @@ class Replica:
         self.pool.release(job)
         job.blocks, job.held = kept
 
-    def _book(self, now: float) -> None:
-        took, work = now - self.began, self.work
-        work.steps += self.steps
-        work.busy += took
-        work.sequences += took * (self.decodes + len(self.shares))
-        work.blocks += took * self.pool.used
-        for _, take in self.shares:
-            work.computed += take
-        if self.decodes:
-            work.decode_steps += self.steps
-
     def _gaps(self) -> None:
         """Gaps between tokens: one for every sequence and step; the first since its own latest token."""
         first_end, itl = self.began + self._time, self.ledger.itl
         old = self.decodes
-        for job in self._fresh:
-            if job.due >= 0 and job.last >= 0.0:
-                itl.add(first_end - job.last, job.samples)
-                old -= job.samples
-                job.last = -1.0
-        self._fresh = []
+        if self._fresh:
+            for job in self._fresh:
+                if job.due >= 0 and job.last >= 0.0:
+                    itl.add(first_end - job.last, job.samples)
+                    old -= job.samples
+                    job.last = -1.0
+            self._fresh = []
         if old > 0:
             itl.add(first_end - self.last_pass, old)
         if self.steps > 1:
@@ -271,30 +265,27 @@ class Replica:
         if self.places + job.samples > self.limits.max_num_seqs or len(self.staged) + self.places >= self.staging:
             return False
         kept = decoding.need() if decoding.width else 0
-        if job.swapped:
-            needed, kept = job.swapped, kept + job.samples  # it may need new blocks at once
-        else:
-            needed = pool.span(job, job.keys) if job.home else pool.missing(job)
-        if needed > pool.free - kept:
+        if job.swapped or job.home is not None:
+            needed = job.swapped or pool.span(job, job.keys)
+            if needed > pool.free - kept - (job.samples if job.swapped else 0):  # those may need new blocks at once
+                return False
+            job.blocks = needed
+            pool.take(needed)
+        elif (loaded := pool.place(job, kept)) is None:
             return False
+        else:
+            job.target = self._tokens(job)
+            self._stall += loaded * self.host.block_s
+            if job.first < 0.0 and job.measured:
+                self.ledger.queued.add(now - job.queued)
         self.queue.pop()
-        self._enter(job)
+        self.admitted[job] = None
+        self.places += job.samples
         if job.swapped:
             self._swap_in(job)
         elif job.home is not None and self.fetches:
-            job.blocks = needed
-            pool.take(needed)
             self.fetches(job, self, now)
-        else:
-            job.target, job.computed, job.cached = self._tokens(job), 0, 0
-            self._stall += pool.place(job) * self.host.block_s
-            if job.first < 0.0 and job.measured:
-                self.ledger.queued.add(now - job.queued)
         return True
-
-    def _enter(self, job: Job) -> None:
-        self.admitted[job] = None
-        self.places += job.samples
 
     def _exit(self, job: Job) -> None:
         del self.admitted[job]
@@ -333,14 +324,6 @@ class Replica:
         self._exit(job)
         self.pool.release(job)
 
-    def _make_room(self) -> bool:
-        """Preempt whoever came last until the next token of the others fits; True if someone had to go."""
-        preempted = False
-        while self.decoding.need() > self.pool.free:
-            self._preempt(self._victim())
-            preempted = True
-        return preempted
-
     def _victim(self) -> Job:
         candidates = [job for job in self.admitted if job.due >= 0 or job in self.partial]
         return max(candidates, key=lambda job: (job.priority, job.number)) if self.limits.by_class else candidates[-1]
@@ -363,8 +346,6 @@ class Replica:
         self.queue.put_back(job)
 
     def _swap_in(self, job: Job) -> None:
-        self.pool.take(job.swapped)
-        job.blocks = job.swapped
         self.host.room += job.swapped
         self._stall += job.swapped * self.host.block_s
         job.swapped = 0

@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from os import PathLike
 from typing import TYPE_CHECKING, Protocol
@@ -32,8 +32,6 @@ from rooflinekit.model.types.kernel import Kernel
 
 if TYPE_CHECKING:
     from rooflinekit.model.types.numeric import Array
-
-__all__ = ["Chunk", "Clock", "StepTable", "build_table", "step_table"]
 
 Chunk = tuple[int, int]
 """New tokens of a prompt in this step, and the tokens before them that are in the cache."""
@@ -152,20 +150,28 @@ class StepTable:
 
     def run(self, decodes: int, keys: float) -> Span:
         """See `Clock`; straight up to the next context of the grid."""
-        together = 0.0
-        if self.replicas > 1:
-            decodes, keys, _, _ = self._share(decodes, keys, (), 0)
-            if self.pooled is not None:
-                together = self.pooled(decodes * self.width * self.replicas)
-        row, context, width, cells = self.decode[decodes], keys / decodes + self.width, self.width, self.cells
+        width, cells, grid = self.width, self.cells, self.grid
+        row, rest, least = self._decoding[decodes]
+        context = keys / decodes + width
         at = cells[int(context)] if context < len(cells) else cells[-1]
-        low, high, left = self.grid[at], self.grid[at + 1], row[at]
+        low, high, left = grid[at], grid[at + 1], row[at]
         slope = (row[at + 1] - left) / (high - low)
-        time = together + self.sequences[decodes] + self.sampled[decodes * width] + left + slope * (context - low)
-        time += self.shared(decodes * width)
-        if not self.graphs and (least := self.floor[2] + self.sequence_floor * decodes) > time:
+        time = rest + left + slope * (context - low)
+        if time < least:
             return least, 0.0, 1
         return time, slope * width, int((high - context) / width) + 1 if high > context else 1 << 30
+
+    @cached_property
+    def _decoding(self) -> list[tuple[list[float], float, float]]:
+        """Of 0, 1, … sequences that decode alone: attention by context, all the rest, and the floor [s]."""
+        rows = []
+        for decodes in range((len(self.decode) - 1) * self.replicas + 1):
+            local = -(-decodes // self.replicas)
+            tokens = local * self.width
+            rest = self.sequences[local] + self.sampled[tokens] + self.shared(tokens)
+            rest += self.pooled(tokens * self.replicas) if self.pooled is not None else 0.0
+            rows.append((self.decode[local], rest, 0.0 if self.graphs else self.floor[2] + self.sequence_floor * local))
+        return rows
 
     def _share(
         self, decodes: int, keys: float, chunks: Sequence[Chunk], firsts: int

@@ -14,8 +14,6 @@ import yaml
 
 from rooflinekit.model.types.errors import SpecError
 
-__all__ = ["kept", "once", "parse_yaml", "read_json", "read_text", "read_yaml"]
-
 if TYPE_CHECKING:
     from yaml import SafeLoader as _FastLoader
 else:
@@ -28,6 +26,7 @@ _KEPT: dict[tuple[object, ...], tuple[tuple[_Stamp, ...], Any]] = {}
 _MOST_KEPT = 4096
 _MOST_ONCE = 256
 _TEXT, _LIST, _MAPPING = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
+_END = "..."
 _YOUNG_NS = 2 * 10**9  # a file system may tell times apart no better than this
 
 
@@ -113,6 +112,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SpecError(f"{path}: not valid YAML: {_reason(error)}") from None
     return _mapping(path, data)
+
+
+def refuse_cut(path: Path) -> None:
+    """Raise SpecError unless the last line is `...`, YAML's end of a document: what is left of a file may be valid."""
+    if read_text(path).rstrip().rpartition("\n")[2] != _END:
+        raise SpecError(f"{path}: is the file cut? its last line is not {_END}, which ends a spec file; add it if not")
 
 
 def parse_yaml(text: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -12,11 +13,10 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError, SpecError
 from rooflinekit.model.types.hardware import Accelerator, Price, Provenance, System
 from rooflinekit.specs import sanity
-from rooflinekit.specs.files import kept, once
-from rooflinekit.specs.locate import Loaded, names, resolve, scanned_aliases
+from rooflinekit.specs.files import kept, once, refuse_cut
+from rooflinekit.specs.locate import Loaded, names, resolve, scanned_aliases, spec_dir
+from rooflinekit.specs.power import power_law
 from rooflinekit.specs.section import EMPTY, Cites, Count, Layout, Section, described
-
-__all__ = ["accelerator_template", "load_accelerator", "load_system", "read_facts"]
 
 _DATE = re.compile(r"\d{4}(?:-\d{2}){0,2}")
 _DOMAINS = 1024
@@ -152,6 +152,7 @@ def _checked(path: Path) -> tuple[Accelerator, tuple[str, ...]]:
     for finding in findings:
         if finding.refused:
             raise SpecError(str(finding))
+    refuse_cut(path)
     return facts.accelerator, tuple(map(str, findings))
 
 
@@ -199,6 +200,8 @@ def read_facts(path: Path) -> sanity.Facts:
         sources=tuple(root.sources.values()),
         origin=str(path),
     )
+    own = path.stem if path.parent == spec_dir("accelerator") else None
+    accelerator = replace(accelerator, power=power_law(accelerator, memory.type, own))
     return sanity.Facts(
         accelerator,
         label_bytes=memory.label,
@@ -251,6 +254,7 @@ def _read_system(path: Path) -> tuple[_SystemFile, tuple[Provenance, ...]]:
     file = root.read(_SystemFile)
     if not file.accelerators:
         root.refuse("accelerators", "is empty; name the accelerators that it is built of")
+    refuse_cut(path)
     return file, tuple(_provenance(root, file))
 
 

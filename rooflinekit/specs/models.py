@@ -17,11 +17,9 @@ from rooflinekit.model.types.errors import InputError, MissingExtraError, SpecEr
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts, Model, WeightFormats
 from rooflinekit.specs.config.importer import model_from_config
 from rooflinekit.specs.config.keys import NAMES
-from rooflinekit.specs.files import kept, read_json, read_yaml
+from rooflinekit.specs.files import kept, read_json, read_yaml, refuse_cut
 from rooflinekit.specs.locate import Loaded, resolve, spec_dir
 from rooflinekit.specs.section import Layout, Section
-
-__all__ = ["cached_config", "claimed_name", "fetch_config", "load_model"]
 
 _COMPANION = "hf_quant_config.json"
 _INDEX = "model.safetensors.index.json"
@@ -136,6 +134,7 @@ def _from_library(path: Path) -> Loaded[Model]:
     for key in (key for key in file.config if key not in used):  # a library file holds only keys that give something
         near = nearest(key, (*used, *(name for names in NAMES.values() for name in names)), count=1)
         root.refuse(f"config.{key}", "is not used by this model" + (f"; nearest: {near[0]}" if near else ""))
+    refuse_cut(path)
     notes, licences = ((text,) if isinstance(text, str) else text for text in (file.notes, file.license))
     model = replace(
         loaded.value,

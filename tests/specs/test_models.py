@@ -33,6 +33,7 @@ config:
   intermediate_size: 512
   vocab_size: 1000
   torch_dtype: bfloat16
+...
 """
 
 

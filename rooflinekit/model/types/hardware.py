@@ -10,6 +10,7 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError, WorkloadError
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum
+from rooflinekit.model.types.power import PowerLaw
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class Accelerator:
     pcie_bandwidth: Numeric = 0.0  #: to the host, one direction [B/s]
     clock_hz: float = 0.0  #: maximum core clock [Hz]
     tdp_w: float = 0.0
+    power: PowerLaw | None = field(default=None, repr=False)  #: what the board draws; None without a rated power
     link_kind: str = ""
     release_year: int = 0
     compute_capability: str = ""

@@ -1,0 +1,196 @@
+"""Fit board power of kernels (rooflinekit.model.power) to tables with a column `power_w`, and write power.yaml.
+
+    python benchmarks/fit_power.py TABLE... [--write hardware_specs/calibrations/power.yaml]
+
+TABLE is a kernel table with `latency_us`, `power_w`, `power_limit_w` and `samples_min`, a lower bound on the readings
+of the board's meter behind a row (github.com/ai-dynamo/aiconfigurator @ 095f58a5, Apache-2.0, NVIDIA). Only vLLM's rows
+with three readings or more are fitted: with fewer the meter shows the start of a run, and TensorRT-LLM's inputs were
+made on the host meanwhile. Parameters are fitted with priors from the literature (PRIORS), because kernels at the power
+limit say nothing but that. Shape groups are split in four; errors and 90 % intervals are those of groups that a fit had
+not seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from rooflinekit.evidence.board_power import READINGS, PoweredRows, as_read, timed_groups
+from rooflinekit.model.power import kernel_energy
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.power import PowerLaw
+from rooflinekit.specs import load_accelerator
+
+FOLDS = 4
+EDGES = (60.0, 200.0)  # us: between them and beyond them errors have sizes of their own
+MOST_ROWS = 3000
+FORMATS = (Dtype.BF16, Dtype.FP8, Dtype.NVFP4)
+PRIORS = {  # middle and relative deviation; shares of the limit, and of limit/peak for arithmetic
+    "active": (0.42, 0.08), "held": (0.98, 0.01), "memory": (60e-12, 0.15), "cache": (15e-12, 0.3),
+    "attention": (0.6, 0.5), "padding": (0.2, 0.5), "bf16": (1.0, 0.5), "fp8": (1.0, 0.5), "nvfp4": (1.0, 0.5),
+}  # fmt: skip
+"""Memory: 3.9 pJ/bit in an HBM2 stack (O'Connor et al., MICRO 2017), as much again for controller and wires. Cache: 0.1
+to 0.2 pJ/bit a mm over some ten mm (Dally, 2020). Arithmetic: dense work at its peak takes the board's limit."""
+STEADY = 0.75  # quantile of the readings that is taken for steady power: meters start from idle, and few start hot
+SHARP = 0.05  # |log error| above which a reading counts by its error, not by the square
+PRIOR = 0.006  # of a deviation from a prior, beside the error of a reading
+SOURCE = "aiconfigurator @ 095f58a5 (benchmarks/fit_power.py)"
+
+Array = NDArray[np.float64]
+
+
+def law_of(values: Mapping[str, float], idle: float, limit: float, gpu: Accelerator) -> PowerLaw:
+    """The law of fitted numbers; arithmetic is in units of limit/peak."""
+    each = {dtype: values[dtype.value] * limit / gpu.peak(dtype) for dtype in FORMATS if gpu.supports(dtype)}
+    return PowerLaw(
+        idle=idle, active=values["active"] * limit, limit=limit, held=values["held"], flop=each,
+        attention=values["attention"] * limit / gpu.peak(Dtype.BF16), padding=values["padding"],
+        memory=values["memory"], cache=values["cache"], link=0.0, edges=(), widths=(1.0,), run_width=1.0,
+        source="", measured=True,
+    )  # fmt: skip
+
+
+class Rows:
+    """Kernels of one chip with their readings, the shape group of each, and how they are predicted."""
+
+    def __init__(self, tables: list[Path], chip: str, engine: str, readings: int) -> None:
+        self.gpu = load_accelerator(chip).value
+        self.parts = [part for path in tables for part in timed_groups(path, chip, engine)]
+        self.keep = [part.table["samples_min"].to_numpy() >= readings for part in self.parts]
+        if not self.parts:
+            return
+        self.power = self._all(lambda part: part.table["power_w"].to_numpy(float))
+        self.time = self._all(lambda part: part.time)
+        self.limit = float(np.median(self._all(lambda part: part.table["power_limit_w"].to_numpy(float))))
+        self.idle = min(float(part.table["power_w"].min()) for part in self.parts)
+        names = [np.array([f"{part.operation}{g}" for g in part.group])[keep] for part, keep in self._pairs()]
+        self.group = np.concatenate(names)
+        self.bench = np.concatenate([np.full(keep.sum(), part.bench) for part, keep in self._pairs()])
+        self.operation = np.concatenate([np.full(keep.sum(), part.operation) for part, keep in self._pairs()])
+
+    def _pairs(self) -> Iterator[tuple[PoweredRows, NDArray[np.bool_]]]:
+        return zip(self.parts, self.keep, strict=True)
+
+    def _all(self, column: Callable[[PoweredRows], Array]) -> Array:
+        return np.concatenate([column(part)[keep] for part, keep in self._pairs()])
+
+    def predict(self, law: PowerLaw, shown: Mapping[str, float]) -> Array:
+        """What the meter would show of each row [W]."""
+        found = []
+        for part, keep in self._pairs():
+            energy = kernel_energy(part.kernel, self.gpu, law, warm=True).total
+            power = np.broadcast_to(energy, part.time.shape) / part.time
+            found.append(as_read(power, law.idle, part.operation, part.time, shown.get(part.bench, 1.0))[keep])
+        return np.concatenate(found)
+
+
+def fit(rows: Rows, chosen: NDArray[np.bool_]) -> tuple[dict[str, float], dict[str, float]]:
+    """Parameters and their standard errors."""
+    names = [name for name in PRIORS if name not in [d.value for d in FORMATS] or rows.gpu.supports(Dtype(name))]
+    middle = np.array([PRIORS[name][0] for name in names])
+    wide = np.array([PRIORS[name][1] for name in names])
+    count = int(chosen.sum())
+
+    def residuals(logs: Array) -> Array:
+        law = law_of(dict(zip(names, middle * np.exp(logs), strict=True)), rows.idle, rows.limit, rows.gpu)
+        errors = np.log(rows.predict(law, {}) / rows.power)[chosen]
+        side = np.where(errors < 0.0, STEADY, 1.0 - STEADY)
+        robust = np.sign(errors) * np.sqrt(side * 4.0 * SHARP * (np.sqrt(SHARP**2 + errors**2) - SHARP))
+        return np.concatenate([robust, PRIOR * logs / wide * np.sqrt(count)])
+
+    found = least_squares(residuals, np.zeros(len(names)), x_scale=wide)
+    values = middle * np.exp(found.x)
+    error = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)))
+    return dict(zip(names, map(float, values), strict=True)), dict(zip(names, map(float, error * values), strict=True))
+
+
+def shares(rows: Rows, law: PowerLaw, chosen: NDArray[np.bool_]) -> dict[str, float]:
+    """Median share of the step from idle to steady power that the meter shows, by operation."""
+    shown = ((rows.power - rows.idle) / (rows.predict(law, {}) - rows.idle))[chosen]
+    own = rows.bench[chosen]
+    return {str(name): min(float(np.median(shown[own == name])), 1.0) for name in np.unique(own)}
+
+
+def held_out(rows: Rows) -> Array:
+    """Predictions of every row by a fit that has not seen its shape group."""
+    rng = np.random.default_rng(0)
+    groups = np.unique(rows.group)
+    fold = dict(zip(groups, rng.integers(0, FOLDS, len(groups)), strict=True))
+    of = np.array([fold[g] for g in rows.group])
+    out = np.zeros(len(of))
+    for one in range(FOLDS):
+        seen = of != one
+        if seen.sum() > MOST_ROWS:
+            seen &= rng.random(len(of)) < MOST_ROWS / seen.sum()
+        values, _ = fit(rows, seen)
+        law = law_of(values, rows.idle, rows.limit, rows.gpu)
+        out[of == one] = rows.predict(law, shares(rows, law, seen))[of == one]
+    return out
+
+
+def widths(rows: Rows, predicted: Array) -> list[float]:
+    """Factor either way that holds 90 % of the kernels, by their time."""
+    error, place = np.abs(np.log(rows.power / predicted)), np.searchsorted(EDGES, rows.time * 1e6)
+    return [float(np.exp(np.quantile(error[place == regime], 0.9))) for regime in range(len(EDGES) + 1)]
+
+
+def entry(rows: Rows, others: list[Rows]) -> dict[str, object]:
+    """What power.yaml holds of a chip; of other engines' rows only the share that the meter shows."""
+    predicted = held_out(rows)
+    values, spread = fit(rows, np.ones(len(predicted), bool))
+    error = np.abs(predicted / rows.power - 1.0)
+    law = law_of(values, rows.idle, rows.limit, rows.gpu)
+    shown = shares(rows, law, np.ones(len(error), bool))
+    for other in others:
+        shown |= shares(other, law, np.ones(len(other.power), bool))
+    by = {name: round(float(np.median(error[rows.operation == name])), 3) for name in np.unique(rows.operation)}
+    print(rows.gpu.name, len(error), f"median error {np.median(error):.3f}", by, flush=True)
+
+    def pair(name: str, scale: float = 1.0, digits: int = 3) -> list[float]:
+        return [float(f"{number * scale:.{digits}g}") for number in (values[name], spread[name])]
+
+    return {
+        "limit": rows.limit,
+        "memory_type": "HBM3e",
+        "idle": [rows.idle, 0],
+        "active": pair("active", rows.limit),
+        "held": pair("held"),
+        "memory": pair("memory", 1e12),
+        "cache": pair("cache", 1e12),
+        "attention": pair("attention"),
+        "padding": pair("padding"),
+        "arithmetic": {dtype.value: pair(dtype.value) for dtype in FORMATS if dtype.value in values},
+        "interval": {"edges": list(EDGES), "width": [round(width, 2) for width in widths(rows, predicted)]},
+        "shown": {name: round(share, 3) for name, share in shown.items()},
+        "rows": len(error),
+        "error": round(float(np.median(error)), 3),
+        "source": f"{len(error)} kernels of vLLM with three power readings or more, {SOURCE}",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="+", type=Path)
+    parser.add_argument("--chips", default="h200-sxm,b200-sxm,gb200")
+    parser.add_argument("--write", type=Path)
+    arguments = parser.parse_args()
+    chips = {}
+    for chip in arguments.chips.split(","):
+        own, other = (Rows(arguments.tables, chip, engine, READINGS) for engine in ("vllm", "trtllm"))
+        chips[chip] = entry(own, [other] if other.parts else [])
+    if arguments.write:
+        head, _, rest = arguments.write.read_text().partition("chips:\n")
+        _, _, tail = rest.partition("transfer:\n")
+        body = yaml.safe_dump({"chips": chips}, sort_keys=False, default_flow_style=None, width=110)
+        arguments.write.write_text(f"{head}{body}transfer:\n{tail}")
+
+
+if __name__ == "__main__":
+    main()

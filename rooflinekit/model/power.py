@@ -1,0 +1,155 @@
+"""Energy of kernels and steps: a board draws idle power, more while a kernel runs, and so much for every FLOP and byte.
+
+    P = min(held·P_max, P_run + (e_f·F + e_m·bytes + e_c·bytes from the last cache + e_n·sent)/t)
+
+Energies of operations add up (Horowitz, ISSCC 2014; Choi et al., IPDPS 2013: an energy roofline). Where they ask for
+more than the limit, the board lowers its clock and voltage until it fits; the kernel's time, measured or calibrated at
+that limit, holds the slowdown already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.kernel import MATRIX_ROWS, ExpertsShape, GemmShape, Kernel
+from rooflinekit.model.types.numeric import Numeric, maximum, minimum
+from rooflinekit.model.types.power import PowerLaw
+from rooflinekit.model.types.time import KernelTime
+
+__all__ = ["Energy", "idle_energy", "kernel_energy", "mean_power", "step_energy"]
+
+_NOTHING = 1e-30
+_ATTENTION = ("attention_prefill", "attention_decode", "mla_prefill", "mla_decode")
+
+
+@formula("E_F", "energy of the arithmetic", "J")
+def arithmetic_energy(flops: Numeric, each: Numeric, padding: Numeric, filled: Numeric) -> Numeric:
+    """e_f·F·(1 + z·(tile − 1)), tile the rows that a tile computes over those that count [J].
+
+    >>> arithmetic_energy(2.0 * 4096**3, 1e-12, 0.4, 1.0)
+    0.137
+    """
+    return each * flops * (1.0 + padding * (filled - 1.0))
+
+
+@formula("E_B", "energy of moved bytes", "J")
+def traffic_energy(moved: Numeric, each: Numeric) -> Numeric:
+    """e_m·bytes [J].
+
+    >>> traffic_energy(1e9, 50e-12)
+    0.05
+    """
+    return moved * each
+
+
+@formula("E_run", "energy of a board on which kernels run, besides their work", "J")
+def running_energy(active: Numeric, idle: Numeric, time: Numeric, starting: Numeric) -> Numeric:
+    """P_run·(t − t0) + P_idle·t0: leakage, clocks and schedulers; while launches start, few cores work [J].
+
+    >>> running_energy(300.0, 100.0, 0.01, 0.001)
+    2.8
+    """
+    return active * (time - starting) + idle * starting
+
+
+@formula("E", "energy of all launches, at most the board's limit for as long", "J")
+def limited_energy(asked: Numeric, held: Numeric, limit: Numeric, time: Numeric) -> Numeric:
+    """min(E_run + E_F + E_B, held·P_max·t) [J].
+
+    >>> limited_energy(10.0, 0.98, 700.0, 0.01)
+    6.86
+    """
+    return minimum(asked, held * limit * time)
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Joules by what they are spent on; of one board unless told otherwise.
+
+    running: the board while kernels run, besides their work; idle: while none does.
+    """
+
+    weights: Numeric = 0.0
+    cache: Numeric = 0.0
+    activations: Numeric = 0.0
+    arithmetic: Numeric = 0.0
+    links: Numeric = 0.0
+    running: Numeric = 0.0
+    idle: Numeric = 0.0
+
+    @property
+    def total(self) -> Numeric:
+        """All of it [J]."""
+        return sum((getattr(self, part) for part in PARTS), 0.0)
+
+    def __add__(self, other: Energy) -> Energy:
+        return Energy(*(getattr(self, part) + getattr(other, part) for part in PARTS))
+
+    def times(self, factor: Numeric) -> Energy:
+        """So many times as much."""
+        return Energy(*(getattr(self, part) * factor for part in PARTS))
+
+
+PARTS = tuple(entry.name for entry in fields(Energy))
+
+
+def kernel_energy(timed: KernelTime, accelerator: Accelerator, law: PowerLaw, warm: bool = False) -> Energy:
+    """Energy of all launches of one kernel in the time that it takes [J].
+
+    Weights and keys come from memory; activations from the last cache up to its size. `warm`: what fits into the last
+    cache comes from there, as in a benchmark loop. No kernel runs in what an engine adds to a step.
+    """
+    kernel, time = timed.kernel, timed.expected
+    if kernel.family == "host":
+        return Energy(idle=law.idle * time)
+    stays, n = minimum(kernel.activation_bytes, accelerator.l2_bytes), kernel.count
+    near: Numeric = law.cache
+    far: Numeric = law.memory
+    if warm:
+        squared = (kernel.bytes / accelerator.l2_bytes) ** 2.0
+        near = far = law.memory + (law.cache - law.memory) / (1.0 + squared * squared)
+    each = law.attention if kernel.family in _ATTENTION else law.flop.get(kernel.dtype.unit, law.flop[Dtype.BF16])
+    asked = Energy(
+        weights=n * traffic_energy(kernel.weight_bytes, far),
+        cache=n * traffic_energy(kernel.cache_bytes, far),
+        activations=n * (traffic_energy(stays, near) + traffic_energy(kernel.activation_bytes - stays, far)),
+        arithmetic=n * arithmetic_energy(kernel.flops, each, law.padding, _tile(kernel)),
+        links=n * traffic_energy(kernel.network_bytes, law.link),
+        running=running_energy(law.active, law.idle, time, minimum(timed.overhead, time)),
+    )
+    total = asked.total
+    return asked.times(limited_energy(total, law.held, law.limit, time) / maximum(total, _NOTHING))
+
+
+def _tile(kernel: Kernel) -> Numeric:
+    """Rows of a tile over those that count: a matrix product with few rows computes a whole tile."""
+    shape = kernel.shape
+    if isinstance(shape, GemmShape):
+        return maximum(MATRIX_ROWS / maximum(shape.m, 1.0), 1.0)
+    if isinstance(shape, ExpertsShape):
+        return maximum(MATRIX_ROWS * shape.touched / maximum(shape.routed, 1.0), 1.0)
+    return 1.0
+
+
+def step_energy(kernels: Iterable[KernelTime], accelerator: Accelerator, law: PowerLaw) -> Energy:
+    """Energy of a step of one board: that of its kernels, one after the other, and idle power between them [J]."""
+    return sum((kernel_energy(timed, accelerator, law) for timed in kernels), Energy())
+
+
+def idle_energy(law: PowerLaw, seconds: Numeric) -> Energy:
+    """Energy of a board that waits [J]."""
+    return Energy(idle=law.idle * maximum(seconds, 0.0))
+
+
+@formula("P", "mean board power", "W")
+def mean_power(energy: Numeric, seconds: Numeric) -> Numeric:
+    """E/t [W].
+
+    >>> mean_power(3.5, 0.01)
+    350.0
+    """
+    return energy / seconds

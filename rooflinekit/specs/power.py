@@ -1,0 +1,73 @@
+"""What a board draws: the law fitted to its own kernels, else that of the nearest chip, scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.hardware import Accelerator, Provenance
+from rooflinekit.model.types.power import PowerLaw
+from rooflinekit.specs.files import kept, read_yaml
+from rooflinekit.specs.locate import spec_dir
+
+__all__ = ["meter_shares", "power_law", "power_provenance"]
+
+_PICO = 1e-12
+_US = 1e-6
+_WIDE = (Dtype.BF16, Dtype.FP16, Dtype.FP32)
+
+
+def power_law(accelerator: Accelerator, memory: str, own: str | None) -> PowerLaw | None:
+    """The law of an accelerator with this type of memory; None where its power limit is not known.
+
+    `own`: the name under which it may have a law of its own. Else that of the nearest chip with measured kernels
+    serves: idle and running power keep their share of the limit; a FLOP keeps its share of limit/peak, which holds
+    process, voltage and format; a byte costs what its type of memory takes beside the other's.
+    """
+    limit = accelerator.tdp_w
+    if not limit:
+        return None
+    file = _file()
+    rule, chips = file["transfer"], file["chips"]
+    near = rule["architecture"].get(accelerator.architecture.partition(" ")[0])
+    name = own if own in chips else near or rule["generic"]
+    chip, pico = chips[name], rule["memory"]
+    scale, byte = limit / chip["limit"], 1.0
+    if near:  # the same chip under another limit: what it takes besides its work grows no further
+        scale = min(scale, 1.0)
+    wider, source = 1.0, chip["source"]
+    if name != own:
+        byte = pico.get(memory.partition("-")[0], pico["other"]) / pico[chip["memory_type"]]
+        wider = rule["widening"]["architecture" if near else "generic"]
+        source = f"{name} scaled by power limit, peak and type of memory ({rule['source']})"
+    shares = {dtype: chip["arithmetic"].get(dtype.value, chip["arithmetic"]["bf16"])[0] for dtype in accelerator.peaks}
+    wide = next((dtype for dtype in _WIDE if dtype in shares), next(iter(shares)))
+    width = chip["interval"]["width"]
+    return PowerLaw(
+        idle=chip["idle"][0] * scale, active=chip["active"][0] * scale, limit=limit, held=chip["held"][0],
+        flop={dtype: share * limit / accelerator.peaks[dtype] for dtype, share in shares.items()},
+        attention=chip["attention"][0] * limit / accelerator.peaks[wide], padding=chip["padding"][0],
+        memory=chip["memory"][0] * byte * _PICO, cache=chip["cache"][0] * _PICO, link=rule["link"] * _PICO,
+        edges=tuple(edge * _US for edge in chip["interval"]["edges"]), widths=tuple(each * wider for each in width),
+        run_width=file["runs"]["width"] * wider, source=source, measured=name == own,
+    )  # fmt: skip
+
+
+def meter_shares(name: str) -> Mapping[str, float]:
+    """By operation, the share of the step from idle that the meter showed in the tables that a law was fitted to."""
+    shares: Mapping[str, float] = _file()["chips"].get(name, {}).get("shown", {})
+    return shares
+
+
+def _file() -> dict[str, Any]:
+    return kept(read_yaml, spec_dir("accelerator") / "calibrations" / "power.yaml")
+
+
+def power_provenance(law: PowerLaw) -> list[Provenance]:
+    """The law's numbers with their source."""
+    units = {"idle": "W", "active": "W", "held": "share", "memory": "J/B", "cache": "J/B", "link": "J/B",
+             "attention": "J/FLOP", "padding": "share"}  # fmt: skip
+    entries = [Provenance(f"power.{name}", float(getattr(law, name)), unit, law.source) for name, unit in units.items()]
+    return entries + [Provenance(f"power.flop.{dtype.value}", each, "J/FLOP", law.source)
+                      for dtype, each in law.flop.items()]  # fmt: skip
