@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.evidence.accuracy import kernel_accuracy
-from rooflinekit.evidence.kernel_fit.calibrate import build_calibration, form_time
+from rooflinekit.evidence.kernel_fit.calibrate import build_calibration, predict
 from rooflinekit.evidence.kernel_fit.groups import fit_key, kernel_groups
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, measured_rows
 from rooflinekit.model.roofline import time_kernel
@@ -160,9 +160,11 @@ def test_a_file_that_is_no_kernel_table_is_refused_in_one_line(command, name, co
 
 
 def test_a_fit_recovers_the_parameters_that_made_the_table(tmp_path):
-    truth = replace(load_calibration("h100-sxm--vllm").families["gemm/bf16"].form, compute=0.6, memory=0.7)
+    """The donor's correction stays, and its rates move to those of the rows."""
+    donor = load_calibration("h100-sxm--vllm").families["gemm/bf16"]
+    truth = replace(donor.form, compute=0.6, memory=0.7)
     rows = grid("gemm")
-    exact = form_time(truth, measured_rows(rows, "gemm"), H100)
+    exact = predict(replace(donor, form=truth), measured_rows(rows, "gemm"), H100)
     noise = np.exp(np.random.default_rng(1).normal(0.0, 0.02, len(rows)))
     rows.assign(latency_us=1e6 * exact * noise).to_csv(tmp_path / "gemm.csv", index=False)
     out = tmp_path / "mine.yaml"
@@ -307,4 +309,4 @@ def test_two_spellings_of_a_name_and_format_are_one_kernel(tmp_path):
     rows = [GEMM_ROW | {"m": m, "gpu": gpu, "dtype": dtype} for m in range(1, 13) for gpu, dtype in spellings]
     pd.DataFrame(rows).to_csv(file, index=False)
     built = build_calibration([file], load_accelerator("h100-sxm").value, "vllm", "2026-01-01")
-    assert built.fitted["gemm/bf16"].rows == 24
+    assert set(built.carried) == {"gemm/bf16"}

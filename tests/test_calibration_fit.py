@@ -1,21 +1,32 @@
 """Fitting: parameters that are known come back, priors hold few rows together, files survive the round trip."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from rooflinekit.evidence.kernel_fit.calibrate import Prior, calibrate_family, fit_form, form_time, predict
+from rooflinekit.evidence.kernel_fit.calibrate import (
+    Prior,
+    Reach,
+    calibrate_family,
+    carry,
+    fit_form,
+    form_time,
+    predict,
+)
 from rooflinekit.evidence.kernel_fit.correction import fit_surface
-from rooflinekit.evidence.kernel_fit.tables import measured_rows, power_law_load
-from rooflinekit.model.timing.calibrated import AXES
+from rooflinekit.evidence.kernel_fit.groups import kernel_groups, read_kernel_tables
+from rooflinekit.evidence.kernel_fit.tables import Measured, measured_rows, power_law_load
+from rooflinekit.model.timing.calibrated import AXES, FamilyFit, Regimes
 from rooflinekit.model.timing.forms import GemmTime, parameters
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import GemmShape
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration import calibration_names, choose_calibration, load_calibration
+from rooflinekit.specs.calibration.choose import stand_in
 from rooflinekit.specs.calibration.load import read_calibration
 from rooflinekit.specs.calibration.write import Heading, render
 
@@ -99,6 +110,72 @@ def test_intervals_hold_on_unseen_groups():
     fitted = calibrate_family(measured_rows(table(noise=0.1), "gemm"), H100, "synthetic")
     assert 0.82 <= fitted.inside.mean() <= 0.97
     assert all(1.1 < width < 1.4 for width in fitted.fit.regimes.width)
+
+
+def drawn(whole: Measured, size: int, seed: int) -> tuple[Measured, Measured]:
+    """A few rows of a table, and the others."""
+    some = np.zeros(len(whole.time), bool)
+    some[np.random.default_rng(seed).permutation(len(some))[:size]] = True
+    return whole.subset(some), whole.subset(~some)
+
+
+def off(fit, rows: Measured) -> float:
+    return float(np.mean(np.abs(np.log(rows.time / predict(fit, rows, H100)))))
+
+
+@pytest.mark.parametrize("size", [8, 20])
+@pytest.mark.parametrize(("change", "spread", "most"), [
+    ({}, 0.05, 1.0),  # the donor is right: nothing is gained, and nothing may be lost
+    ({"launch": 4.5e-6, "memory": 0.62}, 0.2, 0.8),  # another engine's kernels
+])  # fmt: skip
+def test_a_fit_carried_to_a_few_rows_is_no_worse_than_the_donor(size, change, spread, most):
+    """The truth is the donor's form with other parameters, times its correction: a quarter of the shapes are slower."""
+    distort = lambda rows: np.where(rows["n"] >= 4096, 1.25, 1.0)  # noqa: E731
+    home = measured_rows(table(noise=0.0, distort=distort), "gemm")
+    surface = fit_surface(home, TRUTH, H100, home.time / form_time(TRUTH, home, H100))
+    donor = FamilyFit(TRUTH, {}, (), surface, Regimes("", (), (1.1,)), 96, 0.03, "donor")
+    whole = measured_rows(table(replace(TRUTH, **change), noise=0.05, distort=distort), "gemm")
+    ratios = []
+    for seed in range(5):
+        some, unseen = drawn(whole, size, seed)
+        found = carry(donor, some, H100, "drawn", Reach(spread)).fit
+        assert found is None or found.surface is surface
+        ratios.append(off(found or donor, unseen) / off(donor, unseen))
+    assert np.median(ratios) <= most
+
+
+def test_a_donor_that_is_right_is_kept_and_what_fitting_would_cost_is_said():
+    whole = measured_rows(table(noise=0.0), "gemm")
+    donor = FamilyFit(TRUTH, {}, (), None, Regimes("", (), (1.1,)), 96, 0.03, "donor")
+    found = carry(donor, drawn(whole, 8, 0)[0], H100, "drawn", Reach())
+    assert found.fit is None
+    assert found.donor < 1e-9 < found.error
+
+
+TABLES = Path(__file__).parents[2] / "shared" / "data" / "kernels"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not TABLES.is_dir(), reason="the measured kernel tables are not here")
+@pytest.mark.parametrize("donor, most", [("h200-sxm--vllm", 1.0), ("h200-sxm--sglang", 0.8), ("b200-sxm--vllm", 0.8)])
+def test_a_fit_carried_to_measured_kernels_is_no_worse_than_the_donor(donor, most):
+    """The donor's own kernels, another engine's and another generation's; benchmarks/carry.py has all families."""
+    system = System.of(load_accelerator("h200-sxm").value)
+    calibration, _ = stand_in(load_calibration(donor), system.accelerator, "vllm")
+    ratios = []
+    for operation, key in (("attention_prefill", "attention_prefill/bf16/bf16"), ("gemm", "gemm/bf16")):
+        ((_, rows),) = read_kernel_tables(TABLES / f"{operation}.parquet")
+        (group,) = [each for each in kernel_groups(operation, rows)
+                    if (each.gpu, each.engine, each.key) == ("h200-sxm", "vllm", key)]  # fmt: skip
+        fit, whole = calibration.families[key], group.rows()
+        for seed in range(5):
+            some, unseen = drawn(whole, 20, seed)
+            found = carry(fit, some, system, "drawn", Reach.of(calibration, fit, group.family, distant=False)).fit
+            error = [
+                np.mean(np.abs(np.log(unseen.time / predict(each, unseen, system)))) for each in (found or fit, fit)
+            ]
+            ratios.append(error[0] / error[1])
+    assert np.median(ratios) <= most
 
 
 def test_a_file_survives_the_round_trip(tmp_path):

@@ -39,11 +39,6 @@ if TYPE_CHECKING:
     from rooflinekit.simulation.event_loop import Watch
     from rooflinekit.simulation.replica import Replica
 
-__all__ = [
-    "compare", "cost", "estimate", "explain", "given_of", "gpus", "kernels", "launch", "levers", "memory", "models",
-    "serving", "shapes", "show", "simulate",
-]  # fmt: skip
-
 _EVERY = 1000  # requests between two moves of the progress bar
 _FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate", "osl_cv")
 _SPLIT = ("pp", "ep", "dp", "weights", "activations", "kv")

@@ -16,8 +16,6 @@ from rooflinekit.model.types.errors import InputError
 if TYPE_CHECKING:
     from rooflinekit.evidence.kernel_fit.calibrate import Built
 
-__all__ = ["calibrate"]
-
 
 @command(
     Served, Written, leave=("format",),
@@ -94,8 +92,10 @@ def _show_models(files: list[Path], gpu: str, out: Path | None) -> None:
 def _summary(built: Built, out: Path | None) -> str:
     from rooflinekit.report.table import aligned
 
-    cells = [[key, str(fit.rows), f"{fit.error:.1%}", ", ".join(fit.frozen)] for key, fit in built.fitted.items()]
-    lines = [f"wrote {out}", "", *aligned(["fitted", "rows", "error on unseen shapes", "frozen"], cells, left=(0, 3))]
+    cells = [[key, str(each.fit.rows), f"{each.donor:.1%}", f"{each.error:.1%}", ", ".join(each.fit.frozen)]
+             for key, each in built.carried.items() if each.fit is not None]  # fmt: skip
+    heads = ["fitted", "rows", "error of the donor", "error on unseen shapes", "frozen"]
+    lines = [f"wrote {out}", "", *aligned(heads, cells, left=(0, 4))]
     kept = ", ".join(dict.fromkeys(key.partition("/")[0] for key in built.borrowed))
     lines += ["", f"kept from the nearest calibration: {len(built.borrowed)} fits of {kept}"] if kept else []
     return "\n".join([*lines, *(f"note: {note}" for note in built.notes)])

@@ -26,8 +26,6 @@ from rooflinekit.specs.calibration.choose import choose_calibration, stand_in
 from rooflinekit.specs.calibration.load import load_calibration
 from rooflinekit.version import __version__
 
-__all__ = ["Accuracy", "Score", "kernel_accuracy", "score", "signature"]
-
 _FIGURES = ("median_ape", "mape", "p90_ape", "bias", "coverage90")
 POWER = "power_w"
 _HOME_OF = {"nccl": "vllm"}  # whose calibration holds a library's kernels

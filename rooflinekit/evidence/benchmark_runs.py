@@ -18,20 +18,6 @@ from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, RooflinekitError
 from rooflinekit.specs import load_model
 
-__all__ = [
-    "Given",
-    "LoadPoint",
-    "LoadPrediction",
-    "Posed",
-    "checked_facts",
-    "known_facts",
-    "listed",
-    "pose",
-    "predict_load",
-    "resolve_facts",
-    "room_of",
-]
-
 _MOST_VARIED = 10.0
 _OPTIONS = {"model": "--model", "gpu": "--gpu", "tp": "--tp", "isl": "--isl", "osl": "--osl"}
 

@@ -15,11 +15,6 @@ from typing import Any, NamedTuple, Protocol
 from rooflinekit.report.table import WIDTH, aligned, markdown, wrapped
 from rooflinekit.version import __version__
 
-__all__ = [
-    "Block", "Document", "Facts", "Fixed", "Items", "Section", "Table", "Words", "footer", "html_text", "machine",
-    "markdown_text", "notes", "origin", "plain_text", "three",
-]  # fmt: skip
-
 _LABEL = 10  # columns of a label
 _LARGEST = 1e9  # larger rates have an exponent
 _SIDE = "text-align:{};padding:.1em .6em;font-variant-numeric:tabular-nums"

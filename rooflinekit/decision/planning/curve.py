@@ -11,8 +11,6 @@ from rooflinekit.model.traffic.mixing import InFlight, Shared, shared_times
 from rooflinekit.model.types.numeric import Array, Numeric
 from rooflinekit.model.types.time import ENDS, Time
 
-__all__ = ["SharedCurve", "tabulate"]
-
 _DENSE = 1024  # sequences up to here stand one by one
 _BEYOND = 1e-6  # kernels jump where one more token begins another tile: just beyond a whole number
 _RATIO = 1.01  # of neighbouring numbers beyond

@@ -33,11 +33,6 @@ from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import NOTHING, Time
 
-__all__ = [
-    "Ability", "DecodePool", "Option", "Part", "PrefillPool", "Replica", "Reserve", "ability", "feel", "holds",
-    "lay_out", "link_seconds", "loaded_feels", "pool_of", "retuned", "shared_out", "working_replicas",
-]  # fmt: skip
-
 _GRID = 16  # loads between which the first violation is looked for
 _CLOSE = 1e-4  # relative: a search for a rate ends
 _REACH = 1.05  # of the room: lower limits of sequences leave a little more of it

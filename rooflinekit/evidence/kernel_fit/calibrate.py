@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,22 +22,10 @@ from rooflinekit.model.types.errors import MissingExtraError, RooflinekitError, 
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.kernel import Family, Kernel
 from rooflinekit.model.types.numeric import Array, Numeric
+from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.choose import choose_calibration, reach_of
 from rooflinekit.specs.calibration.write import Heading, render
-
-__all__ = [
-    "REGIMES",
-    "Built",
-    "Fitted",
-    "Prior",
-    "build_calibration",
-    "calibrate_family",
-    "fit_form",
-    "form_time",
-    "predict",
-    "regime_of",
-]
 
 _SCALE = 0.08
 """Log error beyond which a row counts linearly instead of squared: the usual misfit of the forms."""
@@ -206,6 +195,13 @@ _UNKNOWN = Regimes("", (), (1.0,))
 _ENOUGH = 8
 """Rows below which a family keeps its donor's fit: fewer than a form has parameters."""
 
+_PER_PARAMETER = 8
+"""Rows for each parameter of a form from which a fit of the rows alone may do without a donor."""
+_LEAST_SPREAD = 0.05
+"""Least prior spread of a carried parameter [log]: releases, clocks and boards of one accelerator differ by as much."""
+_PIECES = 8
+"""Folds of whole shape groups that decide whether a carried fit beats its donor; few rows allow no larger ones."""
+
 
 def regime_of(rows: Measured) -> NDArray[np.intp]:
     """Number of the regime of each row."""
@@ -325,11 +321,93 @@ def _fit_one(rows: Measured, system: System, prior: Prior | None, start: TimeFor
 
 
 @dataclass(frozen=True)
+class Carried:
+    """What own rows make of a donor's fit; `fit` is None where nothing beats the donor on shapes left out.
+
+    donor, error: mean |predicted / measured − 1| of the donor, and of the best fit on shape groups that it had not
+    seen.
+    """
+
+    fit: FamilyFit | None
+    donor: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far a donor's parameters may move [log]; `distant`: it is an accelerator of another kind.
+
+    The spread is that of a transfer's error: 90 % of kernels lie within the factor by which its interval is widened.
+    """
+
+    spread: float = _LEAST_SPREAD
+    distant: bool = False
+
+    @classmethod
+    def of(cls, donor: Calibration, fit: FamilyFit, family: Family, distant: bool) -> Reach:
+        """The reach of one fit of a donor as it stands in; of an assumed fit, which no row supports, its interval."""
+        wide = donor.widening.get(family, 1.0) * (1.0 if fit.rows else fit.regimes.width[0])
+        return cls(max(math.log(wide) / SIGMAS, _LEAST_SPREAD), distant)
+
+
+def carry(donor: FamilyFit, rows: Measured, system: System, source: str, reach: Reach) -> Carried:
+    """Move a donor's fit to own rows, and accept only what beats it on shape groups left out of the fit.
+
+    The donor's correction and its discrete parameters stay; its continuous ones move within the spread, so that a few
+    rows move what they show and no more. A fit of the rows alone is tried as well from eight rows a parameter on, where
+    the donor has no correction that would be lost, and where it is distant.
+
+    Raises MissingExtraError without scipy.
+    """
+    tried = [_carried_and_held_out(donor, rows, system, reach.spread)]
+    if reach.distant or donor.surface is None or len(rows.time) >= _PER_PARAMETER * len(parameters(donor.form)):
+        own = calibrate_family(rows, system, source, Prior(donor.form, distant=reach.distant))
+        tried.append((own.fit, own.corrected))
+    fit, held_out = min(tried, key=lambda each: _misfit(rows, each[1]).mean())
+    known = predict(donor, rows, system)
+    error, off = (float(np.mean(np.abs(times / rows.time - 1.0))) for times in (held_out, known))
+    if _misfit(rows, held_out).mean() >= _misfit(rows, known).mean():
+        return Carried(None, off, error)
+    regimes = fit_regimes(rows, rows.time / held_out)
+    return Carried(replace(fit, regimes=regimes, rows=len(rows.time), error=error, source=source), off, error)
+
+
+def _misfit(rows: Measured, times: Array) -> Array:
+    return np.abs(np.log(rows.time / times))
+
+
+def _carried_and_held_out(donor: FamilyFit, rows: Measured, system: System, spread: float) -> tuple[FamilyFit, Array]:
+    fold, held_out = _folds(rows.group, _PIECES), predict(donor, rows, system)
+    for number in range(_PIECES):
+        held = fold == number
+        if held.any() and not held.all():
+            part = _moved(donor, rows.subset(~held), system, spread)
+            held_out[held] = predict(part, rows.subset(held), system)
+    return _moved(donor, rows, system, spread), held_out
+
+
+def _moved(donor: FamilyFit, rows: Measured, system: System, spread: float) -> FamilyFit:
+    """The donor with its continuous parameters fitted to the rows; a kernel beyond a switch by its own rows."""
+    if donor.beyond is not None:
+        far = rows.each(AXES[donor.beyond.axis]) >= donor.beyond.start
+        near, other = replace(donor, beyond=None), donor.beyond.fit
+        near, other = (
+            _moved(fit, rows.subset(side), system, spread) if side.any() else fit
+            for fit, side in ((near, ~far), (other, far))
+        )
+        return replace(near, beyond=replace(donor.beyond, fit=other))
+    ratio = rows.each(donor.surface.ratio) if donor.surface else np.ones(len(rows.time))
+    problem = _Problem(replace(rows, time=rows.time / ratio), system, Prior(donor.form, spread), np.ones(len(ratio)))
+    found = problem.solve(donor.form, [name for name, bound in parameters(donor.form).items() if not bound.choices])
+    return replace(donor, form=found.form, spread=found.spread, frozen=())
+
+
+@dataclass(frozen=True)
 class Built:
-    """The text of a new calibration file, what was fitted, and what was left as the donor has it."""
+    """The text of a new calibration file, what own rows made of each family, and what was left as the donor has it."""
 
     text: str
-    fitted: Mapping[str, FamilyFit]
+    carried: Mapping[str, Carried]
     borrowed: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -341,10 +419,10 @@ def build_calibration(
     date: str,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Built:
-    """Fit every group of rows that the tables hold for this accelerator and engine.
+    """Carry the nearest calibration to every group of rows that the tables hold for this accelerator and engine.
 
-    The nearest calibration is the prior, so 10 to 20 rows a family are enough; families without rows keep its fits,
-    with intervals widened by the measured error of such a transfer.
+    A family keeps the donor's fit, with its interval widened by the measured error of such a transfer, where there are
+    fewer than 8 rows or where nothing fitted to them is better on shapes left out (`carry`).
 
     Raises SpecError when no row is of this accelerator and engine, naming those that the tables hold.
     """
@@ -355,7 +433,8 @@ def build_calibration(
     if not groups:
         held = ", ".join(sorted(seen)) or "nothing"
         raise SpecError(f"no rows of {accelerator.name} with {engine} in the tables; they hold {held}")
-    fitted, notes = {}, [note] if note else []
+    carried, notes = {}, [note] if note else []
+    distant = reach_of(donor, accelerator, engine) == "generic"
     for group in groups:
         key = fit_key(group.operation, group.named)
         progress(key)
@@ -363,8 +442,14 @@ def build_calibration(
             notes.append(f"{key}: {len(group.table)} rows are too few; the donor's fit is kept")
             continue
         near = donor.families.get(key) or donor.families[group.family]
-        prior = Prior(near.form, distant=reach_of(donor, accelerator, engine) == "generic")
-        fitted[key] = calibrate_family(group.rows(), System.of(accelerator), group.source, prior).fit
+        reach = Reach.of(donor, near, group.family, distant)
+        carried[key] = found = carry(near, group.rows(), System.of(accelerator), group.source, reach)
+        if found.fit is None:
+            notes.append(
+                f"{key}: the donor's fit is kept; it is off by {found.donor:.1%}, and by {found.error:.1%} after "
+                f"fitting it to {len(group.table)} rows, on shapes left out"
+            )
+    fitted = {key: each.fit for key, each in carried.items() if each.fit is not None}
     families = {key: _borrowed(key, fit, donor) for key, fit in donor.families.items() if key not in donor.defaults}
     release = "/".join(sorted({str(v) for g in groups for v in g.table.get("engine_version", [])}))
     source = f"{sum(len(group.table) for group in groups)} rows of kernel tables"
@@ -373,7 +458,7 @@ def build_calibration(
     defaults = {family: by_fit[id(donor.families[family])] for family in sorted(donor.defaults)}
     heading = Heading(accelerator.name, engine, release, source, date, defaults)
     borrowed = tuple(sorted(families.keys() - fitted.keys()))
-    return Built(render(heading, families | fitted), fitted, borrowed, tuple(notes))
+    return Built(render(heading, families | fitted), carried, borrowed, tuple(notes))
 
 
 def _own_groups(files: Sequence[Path], accelerator: Accelerator, engine: str) -> tuple[list[Group], set[str]]:

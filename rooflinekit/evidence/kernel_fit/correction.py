@@ -22,8 +22,6 @@ from rooflinekit.model.types.numeric import Array
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["LATTICES", "fit_surface"]
-
 _FADE = 4.0
 """Doublings beyond the outermost node with data over which a correction fades to none."""
 

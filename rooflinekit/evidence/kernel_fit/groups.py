@@ -25,19 +25,6 @@ from rooflinekit.specs.delimited import read_delimited
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "SCHEMA",
-    "SUFFIX",
-    "Group",
-    "Measurements",
-    "fit_key",
-    "kernel_groups",
-    "kernel_tables",
-    "read_kernel_tables",
-    "read_measurements",
-    "read_table",
-]
-
 SCHEMA = 1
 """Version of the format; a reader refuses others."""
 SUFFIX = ".jsonl"

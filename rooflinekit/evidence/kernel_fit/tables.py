@@ -38,8 +38,6 @@ from rooflinekit.model.types.numeric import Array
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["OPERATIONS", "VARIANT", "Columns", "Measured", "measured_rows", "power_law_load"]
-
 _SAMPLES = 32
 _LOW, _SMALL, _HIGH = 1.0, (0.01, 2.0), 0.8
 """Bounds of the sampled counts: 1 to 0.8·tokens, or 0.01 to 2 when there are fewer pairs than experts."""

@@ -37,20 +37,6 @@ from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.numeric import Numeric, choose, exp, fails, largest, maximum, minimum, sqrt, where
 from rooflinekit.model.types.time import Time
 
-__all__ = [
-    "FORM",
-    "SHARING",
-    "Find",
-    "Loaded",
-    "OpenLoop",
-    "Times",
-    "Traffic",
-    "closed_loop",
-    "largest_rate",
-    "no_room",
-    "open_loop",
-]
-
 Times = Callable[[Numeric], Shared]
 """The shared times of a number of requests that share steps, where they are known already (a table of them)."""
 

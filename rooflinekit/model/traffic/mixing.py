@@ -14,20 +14,6 @@ from rooflinekit.model.types.numeric import Numeric, ceil_div, exp, floor_div, l
 from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload
 
-__all__ = [
-    "InFlight",
-    "Rotation",
-    "Shared",
-    "StaticRun",
-    "lone_prompt",
-    "mixed_step",
-    "prefill_share",
-    "rotation",
-    "shared_times",
-    "slots",
-    "static_run",
-]
-
 
 @dataclass(frozen=True)
 class InFlight:

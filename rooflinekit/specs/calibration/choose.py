@@ -15,8 +15,6 @@ from rooflinekit.specs.files import kept, once, read_yaml
 from rooflinekit.specs.hardware import load_accelerator
 from rooflinekit.specs.locate import spec_dir
 
-__all__ = ["REACH", "choose_calibration", "donors", "reach_of", "stand_in"]
-
 _ALIKE = 0.15  # of the larger peak
 REACH = {
     "engine": "another engine on the same accelerator",

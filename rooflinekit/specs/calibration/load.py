@@ -19,8 +19,6 @@ from rooflinekit.specs.files import kept, read_text, read_yaml
 from rooflinekit.specs.locate import spec_dir
 from rooflinekit.specs.section import Layout, Section
 
-__all__ = ["FORM", "calibration_names", "calibration_path", "load_calibration", "read_calibration"]
-
 FORM = "physical-1"
 """Name of the set of time forms that a file's parameters belong to."""
 

@@ -10,8 +10,6 @@ from rooflinekit.model.timing.forms import parameters
 from rooflinekit.specs.calibration.load import FORM
 from rooflinekit.version import __version__
 
-__all__ = ["Heading", "render"]
-
 
 @dataclass(frozen=True)
 class Heading:
