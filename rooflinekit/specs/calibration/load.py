@@ -74,6 +74,14 @@ class _Fit(Layout):
     beyond: _Kernel | None = None
 
 
+class _Borrowed(Layout):
+    """A fit of another calibration, how much wider its intervals are here, and whether its correction holds."""
+
+    borrowed: str
+    wider: float
+    corrected: bool = True
+
+
 def calibration_names() -> list[str]:
     """Names of the calibrations that are shipped."""
     return [*kept(_names, spec_dir("accelerator") / "calibrations")]
@@ -141,6 +149,8 @@ def _family(listed: Section, key: str) -> FamilyFit:
         near = ", ".join(nearest(str(key), FAMILIES))
         raise SpecError(f"{listed.file}: families: unknown family {str(key)!r}; nearest: {near}")
     section = listed.section(key)
+    if "borrowed" in section.data:
+        return _borrowed(section, str(key))
     fit = section.read(_Fit)
     interval = fit.interval
     if interval.axis not in ("", *AXES):
@@ -161,6 +171,19 @@ def _family(listed: Section, key: str) -> FamilyFit:
     surface = _surface(other, beyond.correction)
     far = replace(whole, form=form, spread=spread, frozen=beyond.frozen, surface=surface)
     return replace(whole, beyond=Beyond(beyond.axis, beyond.start, far))
+
+
+def _borrowed(section: Section, key: str) -> FamilyFit:
+    """The fit of the same key in a shipped calibration, which has measured it, with wider intervals."""
+    entry = section.read(_Borrowed)
+    if entry.borrowed not in calibration_names():
+        near = ", ".join(nearest(entry.borrowed, calibration_names()))
+        section.refuse("borrowed", f"no calibration {entry.borrowed!r}; nearest: {near}")
+    path = calibration_path(entry.borrowed)
+    lender = Section(path, "", kept(read_yaml, path)).section("families")
+    if key not in lender.data or "borrowed" in lender.section(key).data:
+        section.refuse("borrowed", f"{entry.borrowed} has not measured {key}")
+    return _family(lender, key).borrowed(entry.wider, entry.corrected)
 
 
 def _form(section: Section, kind: type[TimeForm]) -> tuple[TimeForm, dict[str, float]]:
