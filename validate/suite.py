@@ -12,14 +12,14 @@ import torch
 
 from rooflinekit.model.types.errors import ArchitectureError
 from rooflinekit.validate.case import Case, why_not
-from rooflinekit.validate.ceilings import ceilings
-from rooflinekit.validate.collective import all_reduce_rows
+from rooflinekit.validate.ceilings import bandwidth, ceilings, rate
+from rooflinekit.validate.collective import collective_rows
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.model_run import open_bench
 from rooflinekit.validate.plan import EXTENTS, kernel_cases
 from rooflinekit.validate.points import remaining
 from rooflinekit.validate.shapes import Extent, Rates
-from rooflinekit.validate.timing import UncapturableError, summary, time_work
+from rooflinekit.validate.timing import LONG, UncapturableError, summary, sustained, time_work
 
 __all__ = ["BUDGETS", "MODELS", "SUITES", "DeviceFaultError", "Rows", "Run", "run_suite"]
 
@@ -32,6 +32,8 @@ _KERNELS_END, _CEILINGS_END = 0.75, 0.3
 """Shares of the budget by which kernels and ceilings make room for what follows."""
 _QUICK_POINTS = 4
 """Points of a model that the quick suite measures: both phases."""
+_EVERY = 60.0
+"""Seconds between sentinels."""
 _SECONDS = {"quick": 0.08, "full": 0.25}
 """Time that the repeats of one kernel take."""
 
@@ -111,7 +113,7 @@ def _run_ceilings(run: Run) -> bool:
     if not reduced and time.monotonic() < run.deadline:
         run.say("all_reduce", len(planned), len(planned))
         run.recorder.begin({"op": "ceiling", "backend": "all_reduce", "key": "all_reduce"})
-        for number, row in enumerate(list(all_reduce_rows(run.device, quick=run.size == "quick"))):
+        for number, row in enumerate(collective_rows(run.device, quick=run.size == "quick")):
             run.recorder.row({**row, "key": f"all_reduce {number}"})
     return True
 
@@ -155,11 +157,15 @@ def _rates(run: Run) -> Rates | None:
 
 def run_cases(run: Run, cases: Sequence[Case]) -> bool:
     """Measure the cases that are not in the file yet; whether the time sufficed."""
+    sentinels, next_one = sum(key.startswith("sentinel") for key in run.recorder.done), 0.0
     for number, case in enumerate(cases):
         if case.key in run.recorder.done:
             continue
         if time.monotonic() > run.deadline:
             return False
+        if time.monotonic() > next_one:
+            _sentinel(run, sentinels)
+            sentinels, next_one = sentinels + 2, time.monotonic() + _EVERY
         run.say(f"{case.op} {' '.join(str(value) for value in case.shape.values())}", number, len(cases))
         row = {"op": case.op, "backend": case.backend, **case.shape, "key": case.key}
         if case.kernel in run.wrong:
@@ -172,8 +178,31 @@ def run_cases(run: Run, cases: Sequence[Case]) -> bool:
 
 
 def _timed(case: Case, run: Run) -> dict[str, Any]:
-    timing = time_work(case.build(), run.device, _SECONDS[run.size], eager=case.kernel in run.eager)
-    return {"launch": timing.launch, **summary(timing.samples)}
+    """A burst of passes with what the board says meanwhile, the warm time, and a sustained pass of long kernels."""
+    with run.device.watched() as board:
+        timing = time_work(case.build(), run.device, _SECONDS[run.size], eager=case.kernel in run.eager)
+    row = {"launch": timing.launch, **summary(timing.samples), "warm_us": float(f"{1e6 * timing.warm:.6g}"), **board}
+    if timing.again is None or run.size == "quick" or min(timing.samples) < LONG:
+        return row
+    return {**row, **sustained(timing, run.device)}
+
+
+def _sentinel(run: Run, number: int) -> None:
+    """Time the same product and the same copy again: what they gain or lose, every row beside them has."""
+    exponent = 28 if run.device.is_cuda else 22
+    size = 4096 if run.device.is_cuda else 512
+    for columns, take in (
+        ({"kind": "gemm", "size": size}, partial(rate, run.device.dtype, size, run.device)),
+        ({"kind": "copy", "bytes": 2**exponent}, partial(bandwidth, "copy", 2**exponent, run.device)),
+    ):
+        row = {"op": "sentinel", "backend": "torch", **columns, "number": number, "key": f"sentinel {number} {columns}"}
+        _record(run, row, partial(_watched, run.device, partial(take, _SECONDS["quick"])))
+
+
+def _watched(device: Device, take: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    with device.watched() as board:
+        row = take()
+    return {**row, **board}
 
 
 def _record(run: Run, row: Mapping[str, Any], take: Callable[[], dict[str, Any]]) -> None:

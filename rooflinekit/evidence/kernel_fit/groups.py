@@ -48,7 +48,9 @@ _HEADER = {"schema": int, "run": str, "started": str, "suite": str, "model": str
            "engine_version": str, "dtype": str, "device": dict}  # fmt: skip
 _ROW = {"op": str, "backend": str, "status": str, "detail": str}
 _TIMES = ("latency_us", "p10_us", "p90_us")
-_NOT_SHAPE = {"type", "run", "key", *_ROW, *_TIMES, "launch", "repeats", "outliers", "samples_us"}
+_NOT_SHAPE = {"type", "run", "key", *_ROW, *_TIMES, "launch", "repeats", "outliers", "samples_us", "sure", "warm_us",
+              "sustained_us", "power_w", "power_limit_w", "sm_mhz", "memory_mhz", "temperature_c", "readings",
+              "throttled", "kernel_source"}  # fmt: skip
 
 KEY = ("gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind")
 """Columns that make a group of a kernel table, where the table has them."""
