@@ -1,17 +1,19 @@
-"""Fit every shipped calibration, and measure how well each predicts shapes that it has not seen.
+"""Fit shipped calibrations, and measure how well each predicts shapes that it has not seen.
 
-    python benchmarks/fit_calibrations.py FOLDER_WITH_KERNEL_TABLES --out hardware_specs/calibrations --jobs 2
+    python benchmarks/fit_calibrations.py FOLDER... --gpus mi300x gb200 --out hardware_specs/calibrations --jobs 2
 
-The folder holds kernel tables (gemm.parquet, attention_decode.parquet, ...) with the columns of docs/method.md. Errors
-and intervals come from four folds of whole shape groups (seeded). Prints the error table, the coverage of the intervals
-and what a transfer costs; --report FOLDER also keeps them as CSV, from which benchmarks/report_accuracy.py makes the
-report. --black-box adds gradient boosting (scikit-learn) on the same folds, for scale.
+The folders hold kernel tables (gemm.parquet, attention_decode.parquet, ...) with the columns of docs/method.md. Errors
+and intervals come from four folds of whole shape groups (seeded). Accelerators that --gpus does not name keep their
+files, and lend their fits. Prints the error table, the coverage of the intervals and what a transfer costs; --report
+FOLDER also puts them into its CSV files, from which benchmarks/report_accuracy.py makes the report. --black-box adds
+gradient boosting (scikit-learn) on the same folds, for scale. --cache FOLDER keeps finished groups.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import pickle
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -28,18 +30,26 @@ from kernel_errors import coverage_lines, covered, errors, medians, sampled
 
 from rooflinekit.evidence.kernel_fit.calibrate import Prior, calibrate_family, fit_form, predict
 from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_kernel_tables
-from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, Measured
+from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, Measured, number_formats
 from rooflinekit.model.timing.calibrated import BORROWED, FamilyFit, Regimes
 from rooflinekit.model.timing.forms import PlainTime
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator
-from rooflinekit.specs.calibration.write import Heading, render
+from rooflinekit.specs.calibration.choose import UNCORRECTED, donors, serving_engine, widening
+from rooflinekit.specs.calibration.load import calibration_names, load_calibration
+from rooflinekit.specs.calibration.write import Heading, Lent, render
 
 Fits = dict[tuple[str, str, str], FamilyFit]  # by GPU, engine and key
-GPUS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
 ENGINES = ("vllm", "sglang", "trtllm")
-SOURCE = "kernel tables of github.com/ai-dynamo/aiconfigurator @ 095f58a5 (Apache-2.0, NVIDIA), CUDA-graph replays"
+SOURCES = {
+    "aiconfigurator": "kernel tables of github.com/ai-dynamo/aiconfigurator @ 095f58a5 (Apache-2.0, NVIDIA)",
+    "aiter": "tuned kernels of github.com/ROCm/aiter @ e4048607 (MIT, AMD), the best of its tuner for each shape",
+    "llmservingsim": "profiles of github.com/casys-kaist/LLMServingSim @ 5daddb21 (MIT)",
+    "infersim": "benchmarks of github.com/alibaba/InferSim @ f2293dab (Apache-2.0)",
+    "frontier": "profiles of github.com/NetX-lab/Frontier @ a4b22df8 (MIT; A40: microsoft/vidur, MIT)",
+}
+"""By the column `source` of the tables, without the version of the profiler."""
 ASSUMED = ("elementwise", "embedding", "sampling", "linear_attention")
 APPEND = "assumption: no launch of its own, since measured attention includes the write; shares of the bf16 GEMM"
 DEFAULTS = {
@@ -47,13 +57,10 @@ DEFAULTS = {
     "attention_prefill": "attention_prefill/bf16/bf16", "mla_decode": "mla_decode/bf16/bf16",
     "mla_prefill": "mla_prefill/bf16/bf16", "moe": "moe/bf16", "collective": "collective/bf16/all_reduce",
 }  # fmt: skip
-NEAREST = {  # where a GPU without rows of a family borrows them: same architecture, then generation
-    "h100-sxm": ("h200-sxm",), "h200-sxm": ("h100-sxm",), "b200-sxm": ("h200-sxm", "h100-sxm"),
-    "a100-sxm-80gb": ("h100-sxm",), "l40s": ("h100-sxm",),
-}  # fmt: skip
-REACH = {"h100-sxm": "architecture", "h200-sxm": "architecture", "b200-sxm": "generation",
-         "a100-sxm-80gb": "generation", "l40s": "generic"}  # fmt: skip
-"""How far the first of those is."""
+FEW = 300
+"""Rows below which the form of the nearest calibration is the prior of a fit."""
+EAGER = "/eager"
+NO_GAPS = "without the host's time, with the launch of {}: "
 
 
 @dataclass(frozen=True)
@@ -66,29 +73,63 @@ class Work:
     sample: pd.DataFrame
 
 
-def groups(folder: Path) -> list[Group]:
-    """Every group of every table whose number format the accelerator has."""
-    found = []
-    for operation in OPERATIONS:
+def groups(folders: list[Path], gpus: list[str]) -> list[Group]:
+    """Every group of every table whose number format the accelerator has; spellings of one format together."""
+    found: dict[tuple[str, str, str], Group] = {}
+    for folder, operation in product(folders, OPERATIONS):
+        if not (folder / f"{operation}.parquet").exists():
+            continue
         for name, table in read_kernel_tables(folder / f"{operation}.parquet"):
-            pooled = table.assign(dtype="bfloat16") if name == "comm" else table  # bytes are bytes
-            found += [group for group in kernel_groups(name, pooled) if supported(group)]
-    return found
+            own = table[table["gpu"].isin(gpus)] if gpus else table
+            pooled = own.assign(dtype="bfloat16") if name == "comm" else own  # bytes are bytes
+            for raw in kernel_groups(name, pooled):
+                group = raw.on(load_accelerator(raw.gpu).value)
+                place = (group.gpu, group.engine, group.key)
+                if supported(group):
+                    found[place] = found[place].joined(group) if place in found else group
+    return list(found.values())
 
 
 def supported(group: Group) -> bool:
-    return group.operation == "comm" or system_of(group).accelerator.supports(parse_dtype(group.named["dtype"]))
+    return group.operation == "comm" or system_of(group).accelerator.supports(number_formats(group.named["dtype"])[1])
 
 
 def system_of(group: Group) -> System:
     return System.of(load_accelerator(group.gpu).value)
 
 
-def work(group: Group, boosted: bool) -> Work:
+def work(group: Group, boosted: bool, cache: Path | None = None) -> Work:
+    kept = cache / (name_of(group).replace("/", "@") + ".pickle") if cache else None
+    if kept and kept.exists():
+        found: Work = pickle.loads(kept.read_bytes())
+        return found
     rows, system = group.rows(), system_of(group)
-    fitted = calibrate_family(rows, system, group.source)
+    fitted = calibrate_family(rows, system, group.source, prior(group))
     line = errors(group, rows, system, fitted, boosted)
-    return Work(fitted.fit, line, coverage_lines(group, rows, fitted), sampled(group, rows, fitted))
+    done = Work(fitted.fit, line, coverage_lines(group, rows, fitted), sampled(group, rows, fitted))
+    if kept:
+        kept.write_bytes(pickle.dumps(done))
+    return done
+
+
+def prior(group: Group) -> Prior | None:
+    """What to believe of few rows: the form that the nearest other accelerator has for such kernels."""
+    if len(group.table) >= FEW:
+        return None
+    key = group.key.removesuffix(EAGER)
+    for name, _ in elsewhere(group.gpu, serving_engine(group.engine)):
+        families = load_calibration(name).families
+        if (near := families.get(key) or families.get(group.family)) is not None:
+            return Prior(near.form, distant=True)
+    return None
+
+
+def elsewhere(gpu: str, engine: str) -> Iterator[tuple[str, str]]:
+    """Calibrations of other accelerators by growing distance, and what they reach across."""
+    known = calibration_names()
+    for name, reach in donors(load_accelerator(gpu).value, engine):
+        if reach != "engine" and name in known:
+            yield name, reach
 
 
 Task = tuple[Group, FamilyFit, FamilyFit, dict[str, object]]
@@ -97,12 +138,18 @@ Task = tuple[Group, FamilyFit, FamilyFit, dict[str, object]]
 def transfers(found: list[Group], fits: Fits) -> Iterator[Task]:
     """Every group with the calibration of another GPU and of another engine, its own, and what is crossed."""
     for group in found:
-        places = [(gpu, group.engine, REACH[group.gpu]) for gpu in NEAREST[group.gpu][:1]]
-        places += [(group.gpu, engine, "engine") for engine in ENGINES if engine != group.engine]
-        for gpu, engine, reach in places:
-            fit = fits.get((gpu, engine, group.key))
-            if fit is not None and not group.key.endswith("eager"):
-                yield group, fit, fits[group.gpu, group.engine, group.key], {"reach": reach, "from": gpu}
+        if group.key.endswith(EAGER) or group.engine == "nccl":
+            continue
+        engine, own = serving_engine(group.engine), fits[group.gpu, group.engine, group.key]
+        for name, reach in elsewhere(group.gpu, engine):
+            fit = load_calibration(name).families.get(group.key)
+            if fit is not None and not fit.source.startswith(BORROWED):
+                yield group, fit, own, {"reach": reach, "from": name.split("--")[0]}
+                break
+        for other in ENGINES:
+            fit = fits.get((group.gpu, other, group.key))
+            if other != group.engine and fit is not None:
+                yield group, fit, own, {"reach": "engine", "from": group.gpu}
 
 
 def carried(task: Task) -> dict[str, object]:
@@ -110,11 +157,12 @@ def carried(task: Task) -> dict[str, object]:
     group, fit, own, crossed = task
     rows, system = group.rows(), system_of(group)
     zero = predict(fit, rows, system)
-    ratio, width = np.abs(np.log(rows.time / zero)), np.log(rows.each(fit.regimes.factor))
+    ratio, width = np.abs(np.log(rows.time / zero)), np.log(rows.each(lambda kernel: fit.regimes.factors(kernel)[0]))
+    wider = np.log(widening(str(crossed["reach"])).get(group.family, 1.0))
     place = {"op": group.operation, "gpu": group.gpu, "engine": group.engine, "key": group.key}
     return {**crossed, **place, "own": own.error,
             "zero_shot": mean_error(zero, rows), "20_rows": mean_error(few_points(fit, rows, system), rows),
-            "coverage": float(np.mean(ratio <= width)), "widening": float(np.quantile(ratio / width, 0.9))}  # fmt: skip
+            "coverage": float(np.mean(ratio <= width + wider))}  # fmt: skip
 
 
 def mean_error(predicted: np.ndarray, rows: Measured) -> float:
@@ -133,42 +181,49 @@ def few_points(fit: FamilyFit, rows: Measured, system: System, count: int = 20) 
     return predict(replace(fit, form=form), rows, system)
 
 
-def widenings(moved: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """By reach and family: the median over groups of the power that would have held 90 % of the rows."""
-    medians = moved.groupby(["reach", "op"])["widening"].median()
-    found: dict[str, dict[str, float]] = {}
-    for reach in ("engine", "architecture", "generation", "generic"):
-        found[reach] = {OPERATIONS[op][0]: max(float(power), 1.0) for op, power in medians[reach].items()}
-    return found
-
-
-def donors(gpu: str, engine: str, key: str) -> Iterator[tuple[str, str, str]]:
-    """Where a fit may come from, nearest first, and how far that is ("" for one's own)."""
-    if key.startswith("collective") and "/all_reduce" not in key:  # NCCL's, whatever the engine
-        yield gpu, "nccl", ""
-        yield from ((near, "nccl", REACH[gpu]) for near in NEAREST[gpu])
-        return
-    yield gpu, engine, ""
-    if key.endswith("/eager"):  # only where it was measured
-        return
-    yield from ((gpu, other, "engine") for other in ENGINES if other != engine)
-    yield from ((near, other, REACH[gpu]) for near in NEAREST[gpu] for other in (engine, *ENGINES))
-
-
-def calibration(gpu: str, engine: str, fits: Fits, widening: dict[str, dict[str, float]]) -> dict[str, FamilyFit]:
-    """Own fits, then what the engine has no rows for: another engine's on this GPU, another GPU's, wider."""
+def calibration(gpu: str, engine: str, fits: Fits) -> tuple[dict[str, FamilyFit], Lent]:
+    """Own fits, and what the others are borrowed from."""
     accelerator = load_accelerator(gpu).value
-    chosen: dict[str, FamilyFit] = {}
-    for key in sorted({key for _, _, key in fits}):
-        family, dtype = key.split("/")[:2]
-        if family != "collective" and not accelerator.supports(parse_dtype(dtype)):
+    own = {key: fit for (place, runs, key), fit in fits.items()
+           if place == gpu and (runs == "nccl" or serving_engine(runs) == engine)}  # fmt: skip
+    near = [*((f"{gpu}--{other}", "engine") for other in ENGINES if other != engine), *elsewhere(gpu, engine)]
+    keys = {key for name, _ in near if name in calibration_names() for key in load_calibration(name).families}
+    borrowed: dict[str, tuple[str, float, bool]] = {}
+    for key in sorted(keys | {key.removesuffix(EAGER) for key in own}):
+        family, *rest = key.split("/")
+        if key in own or key.endswith(EAGER) or not rest:
             continue
-        for place, donor, reach in donors(gpu, engine, key):
-            if (fit := fits.get((place, donor, key))) is not None:
-                powers = widening.get(reach, {})
-                chosen[key] = widened(fit, powers.get(family, max(powers.values()))) if reach else fit
-                break
-    return chosen | assumptions(chosen["gemm/bf16"])
+        if family != "collective" and not accelerator.supports(parse_dtype(rest[0])):
+            continue
+        if f"{key}{EAGER}" in own:
+            own[key] = graphed(own[f"{key}{EAGER}"], key, gpu, engine)
+        elif (donor := lender(key, near, fits)) is not None:
+            name, reach = donor
+            borrowed[key] = (name, widening(reach)[family], reach not in UNCORRECTED)
+    first = own.get("gemm/bf16") or load_calibration(borrowed["gemm/bf16"][0]).families["gemm/bf16"]
+    return own | assumptions(first), borrowed
+
+
+def lender(key: str, near: list[tuple[str, str]], fits: Fits) -> tuple[str, str] | None:
+    """The nearest calibration that has measured a key, and what it reaches across."""
+    for name, reach in near:
+        gpu, engine = name.split("--")
+        if any(place == gpu and kind == key and serving_engine(runs) == engine for place, runs, kind in fits):
+            return name, reach
+        fit = load_calibration(name).families.get(key) if name in calibration_names() else None
+        if fit is not None and not fit.source.startswith(BORROWED):
+            return name, reach
+    return None
+
+
+def graphed(fit: FamilyFit, key: str, gpu: str, engine: str) -> FamilyFit:
+    """A fit to times that the host took, as the kernel runs in a graph: with the launch of the nearest calibration."""
+    for name, _ in elsewhere(gpu, engine):
+        near = load_calibration(name).families.get(key)
+        if near is not None and near.form.launch < fit.form.launch:
+            return replace(fit, form=replace(fit.form, launch=near.form.launch), surface=None,
+                           source=NO_GAPS.format(name) + fit.source)  # fmt: skip
+    return fit
 
 
 def assumptions(gemm: FamilyFit) -> dict[str, FamilyFit]:
@@ -181,30 +236,38 @@ def assumptions(gemm: FamilyFit) -> dict[str, FamilyFit]:
     return dict.fromkeys(ASSUMED, assumed) | {"kv_append": inside}
 
 
-def widened(fit: FamilyFit, power: float) -> FamilyFit:
-    widths = tuple(width**power for width in fit.regimes.width)
-    return replace(fit, regimes=replace(fit.regimes, width=widths), source=f"{BORROWED}{fit.source}")
-
-
-def write(folder: Path, date: str, found: list[Group], fits: Fits, widening: dict[str, dict[str, float]]) -> None:
-    for gpu, engine in product(GPUS, ENGINES):
-        own = [group for group in found if (group.gpu, group.engine) == (gpu, engine)]
+def write(folder: Path, date: str, found: list[Group], fits: Fits) -> None:
+    texts = {}
+    for gpu, engine in product(sorted({group.gpu for group in found}), ENGINES):
+        own = [group for group in found if group.gpu == gpu and serving_engine(group.engine) == engine]
         if any(group.operation == "gemm" for group in own):
-            release = "/".join(sorted({version for group in own for version in group.table["engine_version"].unique()}))
-            text = render(
-                Heading(gpu, engine, release, SOURCE, date, DEFAULTS), calibration(gpu, engine, fits, widening)
+            named = [group for group in own if group.engine != "nccl"]
+            releases = sorted(
+                {
+                    f"{'' if group.engine == engine else group.engine + ' '}{version}"
+                    for group in named
+                    for version in group.table["engine_version"].unique()
+                }
             )
-            (folder / f"{gpu}--{engine}.yaml").write_text(text, encoding="utf-8")
-    path = folder / "transfer.yaml"
-    kept = path.read_text(encoding="utf-8").split("widening:\n")[0]
-    lines = [f"  {reach}: {{{', '.join(f'{family}: {power:.2f}' for family, power in powers.items())}}}"
-             for reach, powers in widening.items()]  # fmt: skip
-    path.write_text(kept + "\n".join(["widening:", *lines, ""]), encoding="utf-8")
+            families, borrowed = calibration(gpu, engine, fits)
+            heading = Heading(gpu, engine, ", ".join(releases), source_of(own), date, DEFAULTS)
+            texts[folder / f"{gpu}--{engine}.yaml"] = render(heading, families, borrowed)
+    for path, text in texts.items():  # after all were made, since they lend each other fits
+        path.write_text(text, encoding="utf-8")
+
+
+def source_of(groups: list[Group]) -> str:
+    named = {str(name).removesuffix("-v0") for group in groups
+             for name in group.table.get("source", pd.Series(["aiconfigurator"])).dropna().unique()}  # fmt: skip
+    named = {"aiter"} if any(group.engine == "aiter" for group in groups) else named
+    return "; ".join(SOURCES[name] for name in sorted(named))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--gpus", nargs="*", default=[], help="fit these alone")
+    parser.add_argument("--cache", type=Path, help="folder in which finished groups are kept")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--report", type=Path, help="folder for the CSV files of the report")
     parser.add_argument("--only", nargs="*", default=[], help="parts of op/gpu/engine/key")
@@ -212,9 +275,9 @@ def main() -> None:
     parser.add_argument("--black-box", action="store_true")
     parser.add_argument("--date", default=f"{datetime.now(UTC):%Y-%m-%d}")
     args = parser.parse_args()
-    found = [group for group in groups(args.folder) if all(part in name_of(group) for part in args.only)]
+    found = [group for group in groups(args.folders, args.gpus) if all(part in name_of(group) for part in args.only)]
     with ProcessPoolExecutor(args.jobs) as pool:
-        done = list(pool.map(partial(work, boosted=args.black_box), found, chunksize=2))
+        done = list(pool.map(partial(work, boosted=args.black_box, cache=args.cache), found, chunksize=2))
         fits = {(group.gpu, group.engine, group.key): each.fit for group, each in zip(found, done, strict=True)}
         moved = pd.DataFrame(list(pool.map(carried, transfers(found, fits), chunksize=4)))
     table = pd.DataFrame([each.errors for each in done])
@@ -223,13 +286,21 @@ def main() -> None:
     if args.report:
         args.report.mkdir(parents=True, exist_ok=True)
         for part, frame in {"": table, "-coverage": lines, "-transfer": moved}.items():
-            frame.to_csv(args.report / f"accuracy-kernels{part}.csv", index=False, float_format="%.4f")
-        sample = pd.concat([each.sample for each in done])
-        sample.to_csv(
-            args.report / "accuracy-kernels-sample.csv.gz", index=False, compression={"method": "gzip", "mtime": 1}
-        )
+            merged(args.report / f"accuracy-kernels{part}.csv", frame).to_csv(
+                args.report / f"accuracy-kernels{part}.csv", index=False, float_format="%.4f")  # fmt: skip
+        path = args.report / "accuracy-kernels-sample.csv.gz"
+        sample = merged(path, pd.concat([each.sample for each in done]))
+        sample.to_csv(path, index=False, compression={"method": "gzip", "mtime": 1})
     if args.out:
-        write(args.out, args.date, found, fits, widenings(moved))
+        write(args.out, args.date, found, fits)
+
+
+def merged(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
+    """The lines of a file of accelerators that were not fitted now, and the new ones."""
+    if not path.exists():
+        return frame
+    kept = pd.read_csv(path)
+    return pd.concat([kept[~kept["gpu"].isin(frame["gpu"].unique())], frame])
 
 
 def name_of(group: Group) -> str:
@@ -243,7 +314,7 @@ def show(table: pd.DataFrame, lines: pd.DataFrame, moved: pd.DataFrame) -> None:
     print("\nCoverage of the 90 % intervals on unseen shape groups\n", covered(lines, ["op"]).round(3).to_string())
     print("\nThe same by regime\n", covered(lines, ["op", "regime"]).round(3).to_string())
     if not moved.empty:
-        shown = ["own", "zero_shot", "20_rows", "coverage", "widening"]
+        shown = ["own", "zero_shot", "20_rows", "coverage"]
         print("\nTransfer without and with 20 own rows, median over groups")
         print(moved.groupby(["op", "reach", "gpu", "from"])[shown].median().round(3).to_string())
 

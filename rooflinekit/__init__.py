@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rooflinekit.estimation.facts import kv_cache_bytes, max_context, parameters
     from rooflinekit.estimation.frames import estimate_frame
     from rooflinekit.estimation.results import Estimate
+    from rooflinekit.evidence.compare import Comparison, compare
     from rooflinekit.explanation.front import Derivation, explain
     from rooflinekit.explanation.walk.front import shapes
     from rooflinekit.model.parameter_count import ParameterCount
@@ -55,53 +56,38 @@ _BESIDE = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib w
 if os.path.isfile(os.path.join(_BESIDE, "pyproject.toml")):  # noqa: PTH113, PTH118
     __path__.append(_BESIDE)  # a checkout holds validate/ and the spec folders beside the package, a wheel inside
 
-_HOME = {
-    "cost": "rooflinekit.decision.economics.cost",
-    "Derivation": "rooflinekit.explanation.front",
-    "explain": "rooflinekit.explanation.front",
-    "estimate": "rooflinekit.estimation.estimator",
-    "kv_cache_bytes": "rooflinekit.estimation.facts",
-    "max_context": "rooflinekit.estimation.facts",
-    "parameters": "rooflinekit.estimation.facts",
-    "estimate_frame": "rooflinekit.estimation.frames",
-    "launch": "rooflinekit.decision.launching.launch",
-    "Launch": "rooflinekit.decision.launching.launch",
-    "ParameterCount": "rooflinekit.model.parameter_count",
-    "PlanAnswer": "rooflinekit.decision.planning.plan",
-    "plan": "rooflinekit.decision.planning.plan",
-    "largest": "rooflinekit.decision.planning.inverse",
-    "break_even_prices": "rooflinekit.decision.planning.inverse",
-    "fewest_gpus": "rooflinekit.decision.planning.inverse",
-    "required_bandwidth": "rooflinekit.decision.planning.inverse",
-    "plot": "rooflinekit.report.plots.front",
-    "write_plots": "rooflinekit.report.plots.front",
-    "Estimate": "rooflinekit.estimation.results",
-    "levers": "rooflinekit.decision.sensitivity.levers",
-    "predict_step": "rooflinekit.simulation.predict",
-    "Report": "rooflinekit.report.page.front",
-    "shapes": "rooflinekit.explanation.walk.front",
-    "simulate": "rooflinekit.simulation.simulate",
-    "step_table": "rooflinekit.simulation.steps",
-    "load_accelerator": "rooflinekit.specs",
-    "load_model": "rooflinekit.specs",
-    "sweep": "rooflinekit.decision.sweeping.sweep",
-    "write_report": "rooflinekit.report.page.front",
-    "Batch": "rooflinekit.model.types.batch",
-    "Deployment": "rooflinekit.model.types.deployment",
-    "Dtype": "rooflinekit.model.types.dtype",
-    "DeploymentError": "rooflinekit.model.types.errors",
-    "DoesNotFitError": "rooflinekit.model.types.errors",
-    "DtypeError": "rooflinekit.model.types.errors",
-    "InfeasibleError": "rooflinekit.model.types.errors",
-    "InputError": "rooflinekit.model.types.errors",
-    "RooflinekitError": "rooflinekit.model.types.errors",
-    "SpecError": "rooflinekit.model.types.errors",
-    "UnknownNameError": "rooflinekit.model.types.errors",
-    "WorkloadError": "rooflinekit.model.types.errors",
+_NAMES = {
+    "decision.economics.cost": "cost",
+    "decision.launching.launch": "Launch launch",
+    "decision.planning.inverse": "break_even_prices fewest_gpus largest required_bandwidth",
+    "decision.planning.plan": "PlanAnswer plan",
+    "decision.sensitivity.levers": "levers",
+    "decision.sweeping.sweep": "sweep",
+    "estimation.estimator": "estimate",
+    "estimation.facts": "kv_cache_bytes max_context parameters",
+    "estimation.frames": "estimate_frame",
+    "estimation.results": "Estimate",
+    "evidence.compare": "Comparison compare",
+    "explanation.front": "Derivation explain",
+    "explanation.walk.front": "shapes",
+    "model.parameter_count": "ParameterCount",
+    "model.types.batch": "Batch",
+    "model.types.deployment": "Deployment",
+    "model.types.dtype": "Dtype",
+    "model.types.errors": "DeploymentError DoesNotFitError DtypeError InfeasibleError "
+    "InputError RooflinekitError SpecError UnknownNameError WorkloadError",
+    "report.page.front": "Report write_report",
+    "report.plots.front": "plot write_plots",
+    "simulation.predict": "predict_step",
+    "simulation.simulate": "simulate",
+    "simulation.steps": "step_table",
+    "specs": "load_accelerator load_model",
 }
+_HOME = {name: f"rooflinekit.{module}" for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "Batch",
+    "Comparison",
     "Deployment",
     "DeploymentError",
     "Derivation",
@@ -120,6 +106,7 @@ __all__ = [
     "UnknownNameError",
     "WorkloadError",
     "break_even_prices",
+    "compare",
     "cost",
     "estimate",
     "estimate_frame",

@@ -20,7 +20,7 @@ from rooflinekit.evidence.kernel_fit.groups import fit_key, kernel_groups
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, measured_rows
 from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.timing.forms import parameters
-from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator, spec_dir
@@ -118,7 +118,7 @@ def test_several_operations_in_one_file_are_told_apart_by_op(tmp_path):
 
 def test_rows_that_cannot_be_answered_are_counted_with_their_reason(tmp_path):
     unknown = as_predicted("gemm").assign(gpu="h100-sxn")
-    narrow = grid("gemm", gpu="a100-sxm-80gb", dtype="fp8")
+    narrow = grid("gemm", gpu="a100-sxm-80gb", dtype="nvfp4")
     pd.concat([as_predicted("gemm"), unknown, narrow]).to_csv(tmp_path / "gemm.csv", index=False)
     result = run("accuracy", "kernels", tmp_path / "gemm.csv", "--format", "json")
     assert result.exit_code == 4
@@ -310,3 +310,29 @@ def test_two_spellings_of_a_name_and_format_are_one_kernel(tmp_path):
     pd.DataFrame(rows).to_csv(file, index=False)
     built = build_calibration([file], load_accelerator("h100-sxm").value, "vllm", "2026-01-01")
     assert set(built.carried) == {"gemm/bf16"}
+
+
+def test_layouts_and_ways_of_timing_of_one_format_are_scored_as_one(tmp_path):
+    """They have fits of their own, and a report by the columns that everybody knows."""
+    rows = grid("gemm").assign(layer="qkv/cuda_event")
+    both = pd.concat([rows, rows.assign(layer="qkv/record_function"), rows.assign(layout="bpreshuffle")])
+    both.assign(layout=both["layout"].fillna("plain")).to_csv(tmp_path / "gemm.csv", index=False)
+    (group,) = kernel_accuracy([tmp_path / "gemm.csv"]).groups
+    assert group.n == group.answered == 3 * len(rows)
+    assert set(group.key) == {"op", "gpu", "engine", "dtype"}
+
+
+def test_weights_named_with_their_activations_are_read_as_stored_and_computed(tmp_path):
+    row = {"dtype": "mxfp4_a16", "routing": "random", "ffn_matrices": 3, "tokens": 64, "hidden": 4096, "tp": 1, "ep": 1,
+           "expert_intermediate": 1536, "top_k": 8, "experts": 128, "latency_us": 100.0}  # fmt: skip
+    (kernel,) = measured_rows(pd.DataFrame([row]), "moe").kernels
+    touched = 128 * (1 - (1 - 8 / 128) ** 64)  # 126 of 128 experts
+    assert kernel.dtype is Dtype.BF16
+    assert kernel.weight_bytes[0] == pytest.approx(touched * 3 * 4096 * 1536 * Dtype.MXFP4.bytes)
+
+
+def test_fp8_weights_without_fp8_units_are_computed_in_16_bit(tmp_path):
+    grid("gemm", gpu="a100-sxm-80gb", dtype="fp8").to_csv(tmp_path / "gemm.csv", index=False)
+    (group,) = kernel_accuracy([tmp_path / "gemm.csv"]).groups
+    assert group.answered == group.n
+    assert group.key["dtype"] == "fp8"

@@ -15,6 +15,7 @@ from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameErr
 from rooflinekit.model.types.kernel import FAMILIES, AttentionShape, CollectiveShape, ExpertsShape, GemmShape, Kernel
 from rooflinekit.specs import load_accelerator, spec_dir
 from rooflinekit.specs.calibration import calibration_names, choose_calibration, load_calibration
+from rooflinekit.specs.calibration.choose import serving_engine
 from rooflinekit.specs.calibration.load import read_calibration
 
 
@@ -168,7 +169,7 @@ def test_the_nearest_stands_in_with_a_sentence_and_a_wider_interval():
     for gpu, donor, said in (
         ("h100-nvl", "h100-sxm--vllm", "the same architecture"),
         ("t4", "a100-sxm-80gb--vllm", "the nearest generation"),
-        ("mi300x", "h100-sxm--vllm", "an accelerator of another kind"),
+        ("gaudi3", "h100-sxm--vllm", "an accelerator of another kind"),
     ):
         other, note = choose_calibration(load_accelerator(gpu).value, "vllm")
         assert other.name == donor
@@ -181,7 +182,7 @@ def test_the_nearest_stands_in_with_a_sentence_and_a_wider_interval():
 def test_the_nearer_a_stand_in_is_the_narrower_its_interval():
     """Measured: one chip with another memory, another chip of its architecture, a chip of another kind."""
     gemm = [choose_calibration(load_accelerator(gpu).value, "vllm")[0].widening["gemm"]
-            for gpu in ("gh200-96gb", "h20", "mi300x")]  # fmt: skip
+            for gpu in ("gh200-96gb", "l4", "gaudi3")]  # fmt: skip
     assert gemm == sorted(gemm)
     assert gemm[0] < gemm[2]
 
@@ -285,3 +286,48 @@ def test_ends_of_intervals_never_fall_with_batch_context_or_length(axis, model, 
         for end in ("low_ms", "high_ms"):
             ratio = (answers[f"{figure}_{end}"] / answers[f"{figure}_{end}"].shift()).to_numpy()[neighbours]
             assert ratio.min() > 1.0 - 3e-4, (figure, end)  # corrections of the expected time move by as much
+
+
+def borrowing(tmp_path, **entry):
+    """The file above with its GEMM borrowed."""
+    data = copy.deepcopy(FILE)
+    data["families"]["gemm/bf16"] = entry
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
+    return read_calibration(tmp_path / "mine.yaml")
+
+
+def test_a_borrowed_entry_is_the_lenders_fit_with_a_wider_interval(tmp_path):
+    lender = load_calibration("h100-sxm--vllm").families["gemm/bf16"]
+    for corrected in (True, False):
+        fit = borrowing(tmp_path, borrowed="h100-sxm--vllm", wider=2.0, corrected=corrected).families["gemm/bf16"]
+        assert fit.form == lender.form
+        assert fit.surface == (lender.surface if corrected else None)
+        assert fit.regimes.width == tuple(2.0 * width for width in lender.regimes.width)
+        assert fit.source.startswith("borrowed")
+
+
+@pytest.mark.parametrize(
+    ("lender", "said"), [("h101-sxm--vllm", "nearest: h100-sxm--vllm"), ("mi300x--vllm", "has not measured gemm/bf16")]
+)
+def test_a_lender_must_be_there_and_have_measured_what_it_lends(tmp_path, lender, said):
+    with pytest.raises(SpecError, match=said):
+        borrowing(tmp_path, borrowed=lender, wider=2.0)
+
+
+@pytest.mark.parametrize("name", [name for name in calibration_names() if "rtx" in name or "mi3" in name])
+def test_calibrations_of_few_tables_have_every_family(name):
+    calibration = load_calibration(name)
+    accelerator = load_accelerator(calibration.accelerator).value
+    kept = [fit for fit in calibration.families.values() if not fit.source.startswith("borrowed") and fit.rows]
+    assert kept
+    assert choose_calibration(accelerator, calibration.engine.split()[0])[1] is None
+
+
+def test_the_engine_that_runs_a_library_answers_for_its_kernels():
+    assert (serving_engine("aiter"), serving_engine("deepgemm"), serving_engine("trtllm")) == (
+        "vllm",
+        "sglang",
+        "trtllm",
+    )
+    with pytest.raises(UnknownNameError, match="vllm"):
+        serving_engine("lmdeploy")

@@ -18,8 +18,6 @@ from rooflinekit.estimation.options import Option
 from rooflinekit.estimation.scenario import GROUPS, complete
 from rooflinekit.version import __version__
 
-__all__ = ["app"]
-
 _NAMES, _WIDEST = 27, 110  # columns of the names in a help, and of all of it
 _EXPLAINED = "Names complete in your shell after rooflinekit --install-completion."
 

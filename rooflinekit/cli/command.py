@@ -12,10 +12,6 @@ from rooflinekit.cli.output import Output
 from rooflinekit.estimation.options import Option, options_of
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 
-__all__ = [
-    "COMMANDS", "MAYBE_MODEL", "MODEL", "Argument", "Command", "command", "find", "grouped",
-]  # fmt: skip
-
 
 class Argument(NamedTuple):
     """A word of a command line without a dash; `many`: all that are left."""

@@ -11,8 +11,6 @@ from typing import Any
 from rooflinekit.cli.output import note
 from rooflinekit.model.types.errors import RooflinekitError, nearest
 
-__all__ = ["INTERRUPTED", "guarded"]
-
 INTERRUPTED = 130
 _LONG = re.compile(r"\S{200,}")
 _MOST = 2000  # characters of a message

@@ -18,8 +18,6 @@ from rooflinekit.specs.writing import check_target, write_whole
 if TYPE_CHECKING:
     from rooflinekit.report.document import Document
 
-__all__ = ["Output", "emit", "note", "to_csv", "to_json", "visible"]
-
 Row = Mapping[str, Any]
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # all but tab and new line
 

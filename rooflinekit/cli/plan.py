@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from rooflinekit.decision.planning.inverse import BreakEven, Solution
     from rooflinekit.decision.planning.plan import PlanAnswer
 
-__all__ = ["plan"]
-
 _LISTS = ("engine", "weights", "kv", "tp", "pp", "ep", "dp", "token_budget", "max_num_seqs")
 _STATIC = ("batch", "cached")
 _ONE = ("isl", "osl", "burstiness", *_STATIC, "activations", "memory_fraction", "calibration")

@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["counting"]
-
 
 @contextmanager
 def counting(verb: str, total: int | None = None) -> Iterator[Callable[..., None]]:

@@ -14,8 +14,6 @@ from rooflinekit.model.types.errors import InputError
 if TYPE_CHECKING:
     from rooflinekit.simulation.outcome import Outcome
 
-__all__ = ["report"]
-
 
 @command(
     Written, Page, Accelerator, Scenario, Pictures,

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from rooflinekit.cli.command import COMMANDS, Command, find
 from rooflinekit.cli.guard import guarded
 
-__all__ = ["main"]
-
 
 def main(words: Sequence[str] | None = None) -> None:
     """Answer a command line, and end the process with its exit code."""

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from rooflinekit.decision.sweeping.output import Kept
     from rooflinekit.decision.sweeping.sweep import Means, Table
 
-__all__ = ["sweep"]
-
-
 _AXES = {name: row.axis() for table in (Accelerator, Scenario) for name, row in options_of(table).items()}
 _FIRST = ("gpu", "batch", "isl", "osl", "context", "concurrency", "rate")
 _ORDER = tuple(dict.fromkeys((*_FIRST, *_AXES)))

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from rooflinekit.validate.device import Device
     from rooflinekit.validate.record import Recorder
 
-__all__ = ["validate"]
-
 
 @command(
     Measuring, arguments={},

@@ -15,8 +15,6 @@ from rooflinekit.specs import load_accelerator
 if TYPE_CHECKING:
     from rooflinekit.report.workbook import Built
 
-__all__ = ["workbook"]
-
 _OFFERED = {"model": "models", "gpu": "gpus"} | {
     key: key for key in ("tp", "pp", "ep", "dp", "cp", "microbatches", "weights", "kv", "engine", "calibration")
 }

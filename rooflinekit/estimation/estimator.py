@@ -44,20 +44,6 @@ from rooflinekit.specs.calibration.last_cache import last_cache
 from rooflinekit.specs.engines import load_engine, split_version, step_range
 from rooflinekit.specs.files import once
 
-__all__ = [
-    "Question",
-    "Resolved",
-    "answer",
-    "ask",
-    "estimate",
-    "inputs",
-    "read_deployment",
-    "read_workload",
-    "refuse_static",
-    "resolve",
-    "under_load",
-]
-
 
 @dataclass(frozen=True)
 class Resolved:

@@ -12,8 +12,6 @@ from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.specs import load_model
 
-__all__ = ["kv_cache_bytes", "max_context", "parameters"]
-
 
 def parameters(model: str | PathLike[str]) -> ParameterCount:
     """Weights of a model by module, and active ones by three conventions.

@@ -22,19 +22,6 @@ from rooflinekit.model.types.errors import InputError, SpecError, WorkloadError
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-__all__ = [
-    "MOST_TOKENS",
-    "Empirical",
-    "Fixed",
-    "Length",
-    "LogNormal",
-    "Uniform",
-    "cv",
-    "parse_length",
-    "read_lengths",
-    "spread_length",
-]
-
 MOST_TOKENS = 10_000_000
 """No prompt or output is longer: the longest context that any known model claims is 10 million tokens."""
 

@@ -22,8 +22,6 @@ from rooflinekit.model.types.numeric import Numeric, where
 from rooflinekit.model.types.units import GB
 from rooflinekit.model.types.workload import Workload
 
-__all__ = ["Remark", "format_notes", "limit_remarks", "load_remarks", "memory_remarks", "misfit", "said"]
-
 _BLOCK, _WHOLE_BLOCKS = 128, ("vllm", "sglang")  # rows and columns that share a scale; engines that do not cut them
 _SAMPLE, _KEYS = 64.0, 4096.0  # batch and context at which number formats are compared
 _SLOW = 1.5  # the ratio that is worth a note

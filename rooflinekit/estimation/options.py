@@ -16,8 +16,6 @@ from rooflinekit.model.types.errors import InputError, WorkloadError, nearest
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-__all__ = ["Option", "keywords", "model_of", "number_of", "options_of", "part_of", "quantity", "read"]
-
 _COUNTS = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "Ki": 2.0**10, "Mi": 2.0**20}
 _TIMES = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}
 _SIZES = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}

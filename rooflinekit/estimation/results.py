@@ -22,8 +22,6 @@ from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs.calibration.evidence import evidence
 from rooflinekit.version import __version__
 
-__all__ = ["TIME_PARTS", "Estimate", "KernelResult", "MemoryResult", "SpeculationResult", "StepResult", "about"]
-
 
 @dataclass(frozen=True, slots=True)
 class KernelResult:

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from rooflinekit.model.types.errors import WorkloadError, nearest
 
-__all__ = ["at_least", "read_phrase"]
-
 
 def read_phrase(text: str, kind: str, known: Mapping[str, Mapping[str, float | None]]) -> tuple[str, dict[str, float]]:
     """Split `name:key=value,…`; `known` are the names, each with its keys and their defaults (None: must be given).

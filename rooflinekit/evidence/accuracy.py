@@ -14,23 +14,20 @@ from numpy.typing import NDArray
 
 from rooflinekit.evidence.board_power import READINGS, power_of
 from rooflinekit.evidence.kernel_fit.groups import Group, fit_key, kernel_groups, read_kernel_tables
-from rooflinekit.evidence.kernel_fit.tables import Measured
 from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.timing.calibrated import Calibration
-from rooflinekit.model.types.deployment import ENGINES
-from rooflinekit.model.types.errors import RooflinekitError, UnknownNameError
+from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.specs import load_accelerator
-from rooflinekit.specs.calibration.choose import choose_calibration, stand_in
+from rooflinekit.specs.calibration.choose import choose_calibration, serving_engine, stand_in
 from rooflinekit.specs.calibration.load import load_calibration
 from rooflinekit.version import __version__
 
-__all__ = ["Accuracy", "Score", "kernel_accuracy", "score", "signature"]
-
 _FIGURES = ("median_ape", "mape", "p90_ape", "bias", "coverage90")
 POWER = "power_w"
-_HOME_OF = {"nccl": "vllm"}  # whose calibration holds a library's kernels
+_REPORTED = ("gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind")
+"""Columns that a group of the report is by; layouts and ways of timing within it are scored together."""
 
 
 @dataclass(frozen=True)
@@ -135,12 +132,15 @@ def kernel_accuracy(
     scores = []
     for path in files:
         for operation, table in read_kernel_tables(path, unanswered):
+            reported: dict[tuple[str, ...], list[Group]] = {}
             for group in kernel_groups(operation, table):
+                label = tuple(value for name, value in group.named.items() if name in _REPORTED)
+                reported.setdefault(label, []).append(group)
+            for label, groups in reported.items():
                 if progress is not None:
-                    progress(f"{operation} {' '.join(group.named.values())}")
-                scores.append(_score_group(group, given, own, unanswered))
-                if POWER in group.table:
-                    scores.append(_score_power(group, own, unanswered))
+                    progress(f"{operation} {' '.join(label)}")
+                scores.append(_score(groups, given, own, unanswered))
+                scores += [_score_power(group, own, unanswered) for group in groups if POWER in group.table]
     return Accuracy.of(scores, unanswered, "op")
 
 
@@ -155,26 +155,28 @@ def score(key: dict[str, str], measured: Array, predicted: Array, inside: NDArra
     return Score(key, rows, len(measured), median, mean, ninth, bias, covered)
 
 
-def _score_group(
-    group: Group, asked: Calibration | str | None, own: Accelerator | None, unanswered: Counter[str]
+def _score(
+    groups: Sequence[Group], asked: Calibration | str | None, own: Accelerator | None, unanswered: Counter[str]
 ) -> Score:
-    key = {"op": group.operation, **group.named}
-    nothing = np.zeros(0)
-    try:
-        system = System.of(_accelerator(group, own))
-        if group.engine not in (*ENGINES, *_HOME_OF):
-            raise UnknownNameError("engine", group.engine, [known for known in ENGINES if known != "ideal"])
-        engine = _HOME_OF.get(group.engine, group.engine)
-        if isinstance(asked, Calibration):
-            chosen: Calibration | None = stand_in(asked, system.accelerator, engine)[0]
-        else:
-            chosen = None if asked == "none" else choose_calibration(system.accelerator, engine)[0]
-        predicted, low, high, rows = _predict(group, system, chosen)
-    except RooflinekitError as error:
-        unanswered[str(error)] += len(group.table)
-        return score(key, nothing, nothing, None, len(group.table))
-    inside = None if chosen is None else (rows.time >= low) & (rows.time <= high)
-    return replace(score(key, rows.time, predicted, inside, len(group.table)), calibration=signature(chosen))
+    """Groups that are reported as one."""
+    first, columns, used = groups[0], [np.zeros((4, 0))], set()
+    for group in groups:
+        try:
+            system = System.of(_accelerator(group, own))
+            engine = serving_engine(group.engine)
+            if isinstance(asked, Calibration):
+                chosen: Calibration | None = stand_in(asked, system.accelerator, engine)[0]
+            else:
+                chosen = None if asked == "none" else choose_calibration(system.accelerator, engine)[0]
+            columns.append(_predict(group.on(system.accelerator), system, chosen))
+            used.add(signature(chosen))
+        except RooflinekitError as error:
+            unanswered[str(error)] += len(group.table)
+    time, predicted, low, high = np.concatenate(columns, axis=1)
+    key = {"op": first.operation} | {name: value for name, value in first.named.items() if name in _REPORTED}
+    inside = None if used <= {""} else (time >= low) & (time <= high)
+    found = score(key, time, predicted, inside, sum(len(group.table) for group in groups))
+    return replace(found, calibration=", ".join(sorted(used - {""})))
 
 
 def _score_power(group: Group, own: Accelerator | None, unanswered: Counter[str]) -> Score:
@@ -201,22 +203,18 @@ def signature(calibration: Calibration | None) -> str:
     return f"{calibration.name} {calibration.hash}" if calibration else ""
 
 
-def _predict(group: Group, system: System, calibration: Calibration | None) -> tuple[Array, Array, Array, Measured]:
-    """Predicted time and both ends of the interval for each row [s]; the fit is the one of the group's own key."""
+def _predict(group: Group, system: System, calibration: Calibration | None) -> Array:
+    """Measured and predicted time and both ends of the interval for each row [s], by the fit of the group's key."""
     rows = group.rows()
     family, dtype, *variant = fit_key(group.operation, group.named).split("/")
     label = "/".join(variant)
-    if (
-        group.operation == "comm"
-        and calibration is not None
-        and f"{family}/{dtype}/{label}" not in calibration.families
-    ):
-        label = label.removesuffix("/eager").removeprefix("nccl_")
+    if calibration is not None and f"{family}/{dtype}/{label}" not in calibration.families:
+        label = label.removesuffix("eager").removesuffix("/").removeprefix("nccl_")
     named = rows.relabelled(label)
     warm = rows.warm and calibration is not None
     timed = [time_kernel(kernel, system, calibration, warm) for kernel in named.kernels]
-    columns = []
+    columns = [rows.time]
     for part in ("expected", "low", "high"):
         pieces = [np.broadcast_to(getattr(t, part), (n,)) for t, n in zip(timed, named.sizes, strict=True)]
         columns.append(np.concatenate(pieces).astype(float))
-    return columns[0], columns[1], columns[2], named
+    return np.array(columns)

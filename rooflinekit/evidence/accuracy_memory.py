@@ -27,19 +27,6 @@ from rooflinekit.model.types.units import GIB
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.engines import load_engine
 
-__all__ = [
-    "QUANTITIES",
-    "StartUpRun",
-    "StartUpSetup",
-    "engine_of",
-    "memory_accuracy",
-    "memory_of",
-    "predict_run",
-    "read_memory_tables",
-    "run_plan",
-    "setup_of",
-]
-
 QUANTITIES = (
     "weights_gib_per_gpu", "non_torch_gib", "activation_peak_gib", "cudagraph_gib", "kv_pool_gib_per_gpu",
     "kv_pool_tokens", "kv_blocks", "max_concurrency",

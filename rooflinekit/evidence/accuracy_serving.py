@@ -30,18 +30,6 @@ from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.clients import USUAL, Client, Conditions, client_of
 from rooflinekit.specs.engines import engine_names, engine_version_of
 
-__all__ = [
-    "METRICS",
-    "ServedGroup",
-    "ServedPrediction",
-    "predict_group",
-    "published_table",
-    "read_serving_table",
-    "served_groups",
-    "server_settings",
-    "serving_accuracy",
-]
-
 METRICS = (
     "ttft_ms", "tpot_ms", "e2e_ms", "output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user",
     "prefill_tok_s",

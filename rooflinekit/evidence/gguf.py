@@ -10,8 +10,6 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import ArchitectureError
 from rooflinekit.model.types.model import Attention, DenseFFN, Model
 
-__all__ = ["GGUFMemory", "gguf_memory"]
-
 _WIDE_BITS = 16.0  # from here on every tensor has the same format
 _HEAD_BITS, _EMBEDDING_BITS = 6.5625, 4.5  # Q6_K output and Q4_K embedding of the mixed K formats (llama-quant.cpp)
 _MIXED = (4.5, 6.5)  # bits a weight

@@ -11,8 +11,6 @@ from typing import Any
 
 from rooflinekit.model.types.errors import SpecError
 
-__all__ = ["Facts", "Fields", "Measurement", "Spread", "StartUp"]
-
 _MOST = 1e15  # no latency in ms, count or rate is larger
 
 

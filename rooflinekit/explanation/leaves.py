@@ -23,8 +23,6 @@ from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.model import Layer
 from rooflinekit.model.types.numeric import Numeric
 
-__all__ = ["Leaves"]
-
 D = TypeVar("D")
 _DATASHEET = {
     "memory_bytes": "memory.capacity",

@@ -30,8 +30,6 @@ from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
 
-__all__ = ["METRICS", "TIMELESS", "Case", "Found", "find_metric", "full_name", "layers_dtype"]
-
 _ASKED = "the question"
 _INPUTS = {
     "batch": "sequences",

@@ -17,8 +17,6 @@ from rooflinekit.model.types.model import Attention, LatentAttention
 from rooflinekit.model.types.numeric import maximum
 from rooflinekit.model.types.time import KernelTime
 
-__all__ = ["Rule", "mental_rule"]
-
 _NOTHING = 1e-9  # relative: pieces smaller than this are rounding
 _ASKED, _SHEET = "the question", "datasheet"
 _REALISED = "what kernels realise of the datasheet's rates, and launches"

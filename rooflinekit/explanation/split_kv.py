@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["SplitKV", "split_kv"]
-
 _BLOCK = {64: 256, 128: 128}  # keys of a block by head width up to; 64 for wider heads
 _MOST = 128  # parts at most
 _ENOUGH, _NEARLY = 0.8, 0.85

@@ -15,8 +15,6 @@ from rooflinekit.model.types.numeric import Numeric, ceil_div, distinct, floor_d
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 
-__all__ = ["STEADY", "OperatingPoint", "Part", "Predictor", "parts_of", "thirds"]
-
 Decoding = tuple[Time, Callable[[], StepTime]]
 """TPOT, and the decode step at the reported context."""
 

@@ -8,8 +8,6 @@ from rooflinekit.evidence.accuracy import Accuracy, Score
 from rooflinekit.report.document import Document, Section, Table, Words, footer
 from rooflinekit.version import __version__
 
-__all__ = ["document", "rows"]
-
 _HEADER = ["", "n", "median", "mean", "p90", "bias", "in 90 %"]
 _KEYS = {
     "op": ("op", "gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind"),

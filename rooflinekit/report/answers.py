@@ -8,8 +8,6 @@ from typing import Any
 
 from rooflinekit.report.document import Document, html_text, plain_text
 
-__all__ = ["document_of", "html_of", "rows_of", "text_of"]
-
 _WRITTEN = {
     "Accuracy": "accuracy", "BreakEven": "inverse", "Comparison": "compare", "Cost": "cost",
     "Derivation": "derivation", "EngineFit": "engine_fit", "Estimate": "estimate", "Launch": "launch",

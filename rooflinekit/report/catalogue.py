@@ -14,18 +14,6 @@ from rooflinekit.model.types.units import GB, format_bytes, format_count, format
 from rooflinekit.report.document import Document, Facts, Section, Table
 from rooflinekit.specs.locate import Loaded
 
-__all__ = [
-    "accelerator_entry",
-    "accelerator_row",
-    "document",
-    "entry",
-    "flat",
-    "kind_of",
-    "listed",
-    "model_entry",
-    "model_row",
-]
-
 _MODULES = ("embedding", "attention", "ffn", "experts", "shared_experts", "lm_head", "other")
 _HEADINGS = {  # the columns that a terminal shows; the other formats have all
     "name": "name", "params_total": "params", "params_active": "active", "mixers": "mixers",

@@ -10,8 +10,6 @@ from rooflinekit.model.types.units import format_bytes, format_time
 from rooflinekit.report.document import Document, Items, Section, Table, Words, footer
 from rooflinekit.version import __version__
 
-__all__ = ["document", "rows"]
-
 _NAMES = {
     "ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2EL", "output_tok_s": "output",
     "weight_bytes": "weights", "kv_bytes_per_token_per_gpu": "cache a token",

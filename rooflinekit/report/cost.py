@@ -8,8 +8,6 @@ from rooflinekit.decision.economics.cost import ContextCost, Cost, DialogueCost
 from rooflinekit.model.types.units import format_bytes, format_count, format_time
 from rooflinekit.report.document import Document, Items, Section, Table, Words, footer, machine, origin
 
-__all__ = ["document"]
-
 _SMALL = 0.01
 
 

@@ -14,8 +14,6 @@ from rooflinekit.model.types.units import format_bytes, format_count, format_rat
 from rooflinekit.report.document import Document, Fixed, Items, Section, Table, Words, footer, machine, origin
 from rooflinekit.report.table import WIDTH
 
-__all__ = ["document", "quantity", "rows", "substituted"]
-
 _LINES = 70  # nodes that are shown where no depth is asked for
 _EXACT = 1e7  # counts below this are written out
 _UNIT = re.compile(r"(\d) ((?:[kMGTPEmµn]?(?:B|FLOP|s)\b|1/s|token))")

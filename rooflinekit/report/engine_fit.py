@@ -7,8 +7,6 @@ from rooflinekit.model.types.units import format_time
 from rooflinekit.report.document import Document, Items, Section, Table
 from rooflinekit.specs.calibration.served import UNITLESS
 
-__all__ = ["document"]
-
 _NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "output_tok_s": "output"}
 
 

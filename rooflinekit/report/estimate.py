@@ -10,8 +10,6 @@ from rooflinekit.model.traffic.question import LoadResult
 from rooflinekit.model.types.units import format_bytes, format_count, format_time
 from rooflinekit.report.document import Document, Facts, Section, Table, Words, footer, machine, origin, three
 
-__all__ = ["document", "rows"]
-
 _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
 _MOST, _LARGEST = 1e3, 1e9  # above these, a share is a factor and a number has an exponent
 _BAR = 16  # columns of a whole bar

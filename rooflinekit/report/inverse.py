@@ -5,8 +5,6 @@ from __future__ import annotations
 from rooflinekit.decision.planning.inverse import BreakEven, Solution
 from rooflinekit.report.document import Document, Section, Table, Words, notes
 
-__all__ = ["document", "rows"]
-
 
 def document(found: Solution | BreakEven) -> Document:
     """The whole answer."""

@@ -7,8 +7,6 @@ from typing import Any
 from rooflinekit.decision.launching.launch import Launch, launch_script
 from rooflinekit.report.document import Document, Fixed, Section, Table
 
-__all__ = ["document", "rows"]
-
 
 def rows(launch: Launch) -> list[dict[str, Any]]:
     """One row a setting: server, flag, value, why, where it was read."""

@@ -9,8 +9,6 @@ from rooflinekit.model.types.units import format_bytes, format_time
 from rooflinekit.report.document import Document, Items, Section, Table, Words, footer, machine, origin
 from rooflinekit.specs.calibration.evidence import EVIDENCE
 
-__all__ = ["document"]
-
 _NAMES = {
     "bandwidth": "memory bandwidth",
     "flops": "FLOP/s",

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["filled", "finite", "script_hashes", "script_json"]
-
 
 def filled(template: Path, parts: Mapping[str, str]) -> str:
     """A template with its places filled; what is put in is not read again."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["CAUSES", "CLASSES", "PALETTES", "SERIES"]
-
 PALETTES: Mapping[str, Mapping[str, str]] = {
     "light": {
         "weights": "#182e90", "cache": "#a34115", "activations": "#28a081", "engine": "#5a6369",

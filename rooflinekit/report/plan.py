@@ -11,8 +11,6 @@ from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, spl
 from rooflinekit.model.types.units import format_time
 from rooflinekit.report.document import Document, Facts, Items, Section, Table, Words, notes
 
-__all__ = ["document"]
-
 _SHOWN, _EXPLAINED, _POINTS = 8, 5, 7
 _METRICS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2EL": "e2el_ms"}
 

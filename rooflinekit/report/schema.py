@@ -34,8 +34,6 @@ from rooflinekit.model.types.kv_policy import KVPolicy
 from rooflinekit.simulation.outcome import Outcome
 from rooflinekit.specs.calibration.evidence import EVIDENCE
 
-__all__ = ["SCHEMAS"]
-
 Schema: TypeAlias = dict[str, Any]
 
 _EXPLAINED = "Every key is explained in docs/nomenclature.md."

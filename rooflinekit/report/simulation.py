@@ -8,8 +8,6 @@ from rooflinekit.model.types.units import format_time
 from rooflinekit.report.document import Document, Section, Table, Words, footer, machine, origin, three
 from rooflinekit.simulation.outcome import Outcome, Spread
 
-__all__ = ["document", "rows"]
-
 _USE = ["replica", "role", "steps", "busy", "batch", "KV used", "prefix hits"]
 _LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "end to end": "e2e", "queue": "queue"}
 

@@ -10,8 +10,6 @@ import pandas as pd
 
 from rooflinekit.report.document import Document, Section, Table, Words
 
-__all__ = ["MOST", "document", "sweep_records"]
-
 MOST = 60  # rows that a terminal shows
 _WIDEST = 28  # letters of a cell
 _SHOWN = {

@@ -5,8 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Collection, Sequence
 
-__all__ = ["WIDTH", "aligned", "markdown", "wrapped"]
-
 WIDTH = 80
 
 

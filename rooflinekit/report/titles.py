@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-__all__ = ["title_of", "titles_of"]
-
 _TIMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "gap between tokens", "e2e": "end-to-end time", "queue": "queueing"}
 _PARTS = {"mean": "mean", "p50": "median", "p90": "P90", "p99": "P99", "max": "largest", "low": "low end",
           "high": "high end", "bound": "datasheet bound"}  # fmt: skip

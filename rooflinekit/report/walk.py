@@ -13,8 +13,6 @@ from rooflinekit.report import document as blocks
 from rooflinekit.report.document import Document, Fixed, Table, Words
 from rooflinekit.report.table import WIDTH, wrapped
 
-__all__ = ["Steps", "attention_mask", "attention_picture", "document", "headline", "letter_value", "section_title"]
-
 _NAME, _NUMBER = 21, 7  # columns of a step's name, and of its FLOP and bytes
 _TENSOR = WIDTH - _NAME - 2 * _NUMBER - 2
 _INDENT = "    "

@@ -13,8 +13,6 @@ from rooflinekit.model.types.units import format_bytes, format_count
 from rooflinekit.report.markup import filled, script_hashes, script_json
 from rooflinekit.report.walk import Steps, attention_mask, headline, letter_value, section_title
 
-__all__ = ["walk_page"]
-
 _TEMPLATE = Path(__file__).with_name("walk.html")
 _MASKED = ("causal mask", "softmax")
 _LEAST = 0.001  # share that is told as a number

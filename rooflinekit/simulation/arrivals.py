@@ -16,21 +16,6 @@ from rooflinekit.model.types.errors import WorkloadError
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-__all__ = [
-    "Arrival",
-    "Burst",
-    "ClosedLoop",
-    "Constant",
-    "Gamma",
-    "Job",
-    "Poisson",
-    "Process",
-    "Requests",
-    "Source",
-    "generate",
-    "parse_process",
-]
-
 _CHUNK = 4096  # requests drawn at a time: fast, and memory stays flat
 _STREAMS = 4  # gaps, prompts, outputs, priorities: changing one leaves the others as they are
 _PROCESSES: Mapping[str, Mapping[str, float | None]] = {

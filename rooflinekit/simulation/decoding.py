@@ -13,8 +13,6 @@ from random import Random
 from rooflinekit.simulation.arrivals import Job
 from rooflinekit.simulation.kv_blocks import BlockPool
 
-__all__ = ["Lockstep", "Speculative"]
-
 
 class Lockstep:
     """Sequences that all get one token a step."""

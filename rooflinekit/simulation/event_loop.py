@@ -23,8 +23,6 @@ from rooflinekit.simulation.arrivals import Arrival, Job, Source
 from rooflinekit.simulation.ledger import Ledger
 from rooflinekit.simulation.replica import FULL, Replica
 
-__all__ = ["ROUTERS", "Fleet", "Link", "Simulation", "Watch", "router_named"]
-
 IMBALANCE = 16
 """Requests by which a replica may exceed the least loaded one and still be chosen for its prefix (assumption)."""
 

@@ -13,8 +13,6 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 from rooflinekit.simulation.arrivals import Job
 
-__all__ = ["BlockPool", "PrefixPool", "kv_capacity_tokens"]
-
 _LONGEST = 1 << 26  # tokens beyond which a cache that does not grow is not followed
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from rooflinekit.simulation.arrivals import Job
 
-__all__ = ["Ledger", "RequestObjective", "Sketch"]
-
 RESOLUTION = 0.005
 """Ratio of the ends of a bin, less 1. A quantile is within 0.5 % of the sample's own: half a bin, and as much again
 where steps of a run that differ by less than that are taken together."""

@@ -14,8 +14,6 @@ from rooflinekit.simulation.replica import Replica
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Outcome", "Spread", "summarise"]
-
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 

@@ -10,8 +10,6 @@ from typing import Protocol
 from rooflinekit.model.types.errors import UnknownNameError, WorkloadError
 from rooflinekit.simulation.arrivals import Job
 
-__all__ = ["POLICIES", "ByClass", "FirstCome", "Limits", "Queue", "policy_named"]
-
 
 @dataclass(frozen=True, slots=True)
 class Policy:

@@ -18,8 +18,6 @@ from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.simulation.steps import StepTable, build_table
 
-__all__ = ["STEP_INTERFACE", "PredictedStep", "predict_step"]
-
 STEP_INTERFACE = 1
 """Version of `predict_step` and `StepTable.__call__`: it changes when a call that worked means something else."""
 

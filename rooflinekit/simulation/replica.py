@@ -13,8 +13,6 @@ from rooflinekit.simulation.ledger import Ledger
 from rooflinekit.simulation.policies import ByClass, FirstCome, Limits, Queue
 from rooflinekit.simulation.steps import Chunk, Clock
 
-__all__ = ["FULL", "HostTier", "Replica"]
-
 FULL = "the queue was full"
 """Why a replica, or the queue in front of all, takes no request now."""
 

@@ -42,8 +42,6 @@ from rooflinekit.simulation.steps import Clock, StepTable, build_table
 from rooflinekit.simulation.traces import load_trace
 from rooflinekit.simulation.watch import Timeline, both
 
-__all__ = ["Load", "Question", "Scheduler", "Setup", "make_load", "serve", "simulate"]
-
 _LONGEST = 1 << 20  # tokens up to which step times are tabulated; beyond, the last slope goes on
 
 _REQUESTS = 1000  # of an open loop, unless told

@@ -33,8 +33,6 @@ from rooflinekit.model.types.kernel import Kernel
 if TYPE_CHECKING:
     from rooflinekit.model.types.numeric import Array
 
-__all__ = ["Chunk", "Clock", "StepTable", "build_table", "step_table"]
-
 Chunk = tuple[int, int]
 """New tokens of a prompt in this step, and the tokens before them that are in the cache."""
 

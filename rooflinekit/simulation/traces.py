@@ -28,8 +28,6 @@ from rooflinekit.model.types.errors import MissingExtraError, SpecError
 from rooflinekit.simulation.arrivals import Arrival
 from rooflinekit.specs.delimited import check_columns, delimiter_of
 
-__all__ = ["LengthSummary", "Trace", "TraceSummary", "load_trace", "summarise"]
-
 _LONGEST_S = 10 * 365 * 86400.0  # ten years: beyond that a relative time is a clock, or in another unit
 _EPOCH = (1e9, 4e9)  # but seconds since 1970, from 2001 to 2096, are a clock
 _MOST_ID = 2**63 - 1

@@ -7,8 +7,6 @@ from typing import Any
 from rooflinekit.simulation.event_loop import Watch
 from rooflinekit.simulation.replica import Replica
 
-__all__ = ["TIMELINE", "ChromeTrace", "Timeline", "both"]
-
 TIMELINE = ("time_s", "replica", "queue", "batch", "prompts", "kv_use")
 """Columns of a timeline: end of a step, which replica, who waits, who decodes, prompts in the step, blocks in use."""
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from rooflinekit.specs.section import Cites, Count, Layout, Section
 
-__all__ = ["USUAL", "Client", "Conditions", "Server", "client_of", "read_clients"]
-
 
 @dataclass(frozen=True, slots=True)
 class Conditions:

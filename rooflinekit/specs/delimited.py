@@ -13,8 +13,6 @@ from typing import Any
 
 from rooflinekit.model.types.errors import InputError
 
-__all__ = ["cells_checked", "check_columns", "delimiter_of", "read_delimited"]
-
 
 def delimiter_of(header: str) -> str:
     """A comma, or the semicolon or tab that a spreadsheet wrote instead.

@@ -17,11 +17,6 @@ from rooflinekit.specs.files import kept
 from rooflinekit.specs.flags import Flag, FlagTable, version_key
 from rooflinekit.specs.section import EMPTY, Cites, Layout, Section, described
 
-__all__ = [
-    "engine_names", "engine_version_of", "launchable", "load_engine", "load_flags", "read_step_costs", "split_version",
-    "step_range", "step_ranges",
-]  # fmt: skip
-
 _FOLDER = Path(__file__).resolve().with_name("profiles")
 _VERSION = r"(?i)[vb]?\d+(?:\.\d+)*(?:[.+-]?[a-z][\w.+-]*)?"
 _SPELLINGS = {"trtllm": "trt-?llm|tensorrt-?llm", "vllm": "vllm", "gpt-fast": "gpt-?fast"}

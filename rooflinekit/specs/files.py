@@ -14,8 +14,6 @@ import yaml
 
 from rooflinekit.model.types.errors import SpecError
 
-__all__ = ["kept", "once", "parse_yaml", "read_json", "read_text", "read_yaml", "refuse_cut"]
-
 if TYPE_CHECKING:
     from yaml import SafeLoader as _FastLoader
 else:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from rooflinekit.model.types.errors import InputError
 
-__all__ = ["Flag", "FlagTable", "version_key"]
-
 
 def version_key(version: str) -> tuple[int, ...]:
     """The numbers of a version, as far as they go, compared one by one; trailing zeros do not count.

@@ -18,8 +18,6 @@ from rooflinekit.specs.locate import Loaded, names, resolve, scanned_aliases, sp
 from rooflinekit.specs.power import power_law
 from rooflinekit.specs.section import EMPTY, Cites, Count, Layout, Section, described
 
-__all__ = ["accelerator_template", "load_accelerator", "load_system", "read_facts"]
-
 _DATE = re.compile(r"\d{4}(?:-\d{2}){0,2}")
 _DOMAINS = 1024
 """Domains that a network joins at most: above any deployment, as for a system without a file."""

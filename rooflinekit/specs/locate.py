@@ -19,11 +19,6 @@ from typing import Generic, Literal, TypeVar
 from rooflinekit.model.types.errors import SpecError, UnknownNameError
 from rooflinekit.specs.files import kept, once, read_yaml
 
-__all__ = [
-    "Kind", "Loaded", "aliases", "kind_of_file", "names", "resolve", "scanned_aliases", "spec_dir",
-    "tokens", "unknown_name", "user_dir",
-]  # fmt: skip
-
 Kind = Literal["model", "accelerator", "system"]
 T = TypeVar("T")
 

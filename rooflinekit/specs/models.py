@@ -21,8 +21,6 @@ from rooflinekit.specs.files import kept, read_json, read_yaml, refuse_cut
 from rooflinekit.specs.locate import Loaded, resolve, spec_dir
 from rooflinekit.specs.section import Layout, Section
 
-__all__ = ["cached_config", "claimed_name", "fetch_config", "load_model"]
-
 _COMPANION = "hf_quant_config.json"
 _INDEX = "model.safetensors.index.json"
 _HEAVIER = 1.25  # than its files: towers and heads that are not counted make a checkpoint heavier, never lighter

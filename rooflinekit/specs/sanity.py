@@ -14,8 +14,6 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.units import format_bytes, format_rate
 
-__all__ = ["Facts", "Finding", "findings"]
-
 
 @dataclass(frozen=True)
 class Finding:

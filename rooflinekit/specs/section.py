@@ -19,8 +19,6 @@ from rooflinekit.model.types.hardware import Source
 from rooflinekit.model.types.units import parse_quantity
 from rooflinekit.specs.files import once, read_yaml
 
-__all__ = ["EMPTY", "Cites", "Count", "Layout", "Section", "described"]
-
 T = TypeVar("T")
 Count = Annotated[int, ""]
 """A whole number above 0; a plain `int` may be 0. A number with a unit is an `Annotated[float, "B/s"]`."""

@@ -11,8 +11,6 @@ from typing import Any
 
 from rooflinekit.model.types.errors import InputError
 
-__all__ = ["check_target", "open_workbook", "partial_path", "put", "whole", "write_whole"]
-
 _MADE = count()  # files of this process
 
 

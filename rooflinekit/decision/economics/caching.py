@@ -34,8 +34,6 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.numeric import Array, Numeric, maximum
 
-__all__ = ["Waste", "eviction", "memory_waste", "naive_decoding", "recompute_time", "swap_time"]
-
 _LENGTHS = 1024  # lengths that a sum over tokens is taken at; all of them up to here
 
 _POINTS = 200

@@ -45,8 +45,6 @@ from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 
-__all__ = ["ContextCost", "Cost", "DialogueCost", "cost", "refuse_misfit"]
-
 _LONG = 131_072
 _HOUR = 3600.0
 

@@ -19,8 +19,6 @@ from rooflinekit.model.traffic.mixing import InFlight, slots
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.numeric import Array
 
-__all__ = ["Dialogue", "dialogue_time"]
-
 
 @dataclass(frozen=True)
 class Dialogue:

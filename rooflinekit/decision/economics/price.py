@@ -15,12 +15,6 @@ from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.specs import load_accelerator
 
-__all__ = [
-    "POWER_ASSUMPTION", "PRICE_KEYS", "Capex", "HourlyPrice", "Quotes", "deployment_watts", "hourly_price",
-    "joules_per_token", "positive", "price_among", "priced_names", "quoted_price", "quotes_of", "read_price",
-    "usd_per_million",
-]  # fmt: skip
-
 PRICE_KEYS = ("price", "purchase", "years", "power_price", "pue")
 """USD of an accelerator hour; or USD of a purchase, its years, USD of a kWh, and PUE."""
 

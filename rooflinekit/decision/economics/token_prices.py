@@ -27,8 +27,6 @@ from rooflinekit.model.types.numeric import Numeric, maximum, where
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 
-__all__ = ["MILLION", "TokenPrices", "TokenTimes", "TokenWork", "token_prices", "token_times", "token_work"]
-
 MILLION = 1e6
 _HOUR = 3600.0
 

@@ -30,8 +30,6 @@ from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.specs import load_model
 from rooflinekit.specs.engines import load_flags, split_version
 
-__all__ = ["aim"]
-
 _ONLINE: dict[str, tuple[Dtype, ...]] = {"vllm": vllm.ONLINE, "sglang": sglang.ONLINE, "trtllm": trtllm.ONLINE}
 _HEADS = ("medusa", "eagle", "eagle3")  # drafts that come as a checkpoint of their own
 

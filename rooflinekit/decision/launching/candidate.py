@@ -13,8 +13,6 @@ from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs.files import read_json
 
-__all__ = ["ServerPart", "choose", "parts", "planned", "read_plan"]
-
 _LENGTHS = {"isl": "isl_mean", "osl": "osl_mean"}  # keywords of estimate, and what a plan's traffic calls them
 _SPREADS = ("isl_cv", "osl_cv")
 _LOADS = ("batch", "rate", "concurrency")

@@ -22,8 +22,6 @@ from rooflinekit.model.types.errors import DeploymentError, InputError
 from rooflinekit.model.types.units import GB
 from rooflinekit.version import __version__
 
-__all__ = ["Launch", "Server", "launch", "launch_script"]
-
 _WIDTH = 80
 _ENGINES: dict[str, _Engine] = {"vllm": vllm, "sglang": sglang, "trtllm": trtllm}
 _PORTS = {"": 8000, "prefill": 8100, "decode": 8200}

@@ -25,20 +25,6 @@ from rooflinekit.model.types.units import GB
 from rooflinekit.specs.flags import Flag, FlagTable
 from rooflinekit.specs.locate import spec_dir, user_dir
 
-__all__ = [
-    "Checkpoint",
-    "Setting",
-    "Target",
-    "Wish",
-    "common",
-    "find_checkpoint",
-    "grant",
-    "memory_share",
-    "quantised",
-    "refuse_what_no_server_does",
-    "weights_of",
-]
-
 _ID = re.compile(r"[\w.-]+/[\w.-]+")
 _PRINTABLE, _DELETE = 32, 127  # ASCII
 _HUB = "https://huggingface.co/"

@@ -31,8 +31,6 @@ from rooflinekit.simulation.replica import Replica as Served
 from rooflinekit.simulation.simulate import Load, Setup, serve
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
-__all__ = ["Played", "Ranked", "Run", "agreed", "play", "ranked", "simulated", "warnings"]
-
 _REQUESTS = (400, 2000)  # least and most that count, far below the knee
 _LONG, _NEAR = 4.0, 0.8  # times as many nearer to the knee than this
 _STEPS = 150_000  # of one replica, to which the requests are cut

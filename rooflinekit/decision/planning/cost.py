@@ -25,8 +25,6 @@ from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import GB
 from rooflinekit.specs import load_accelerator
 
-__all__ = ["FleetCost", "Point", "Tariff", "cold_start_s", "cost_of", "front", "points", "read_tariff"]
-
 LOAD_GB_S = 5.0
 LOAD_ASSUMPTION = "assumption: one local NVMe drive for each replica"
 _HOUR = 3600.0

@@ -21,8 +21,6 @@ from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.simulation.traces import Trace, load_trace
 
-__all__ = ["Demand", "Window", "busiest", "decoding", "read_demand", "thinned_cv"]
-
 _MOST_RATE = 1e7  # requests a second
 _MOST_PEAK = 1000.0
 _TURNS, _FEW = 10.0, 100.0  # requests' times in a window of a trace, and requests of the mean rate at least

@@ -33,11 +33,6 @@ from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import NOTHING, Time
 
-__all__ = [
-    "Ability", "DecodePool", "Option", "Part", "PrefillPool", "Replica", "Reserve", "ability", "feel", "holds",
-    "lay_out", "link_seconds", "loaded_feels", "pool_of", "retuned", "shared_out", "working_replicas",
-]  # fmt: skip
-
 _GRID = 16  # loads between which the first violation is looked for
 _CLOSE = 1e-4  # relative: a search for a rate ends
 _REACH = 1.05  # of the room: lower limits of sequences leave a little more of it
@@ -285,7 +280,7 @@ class PrefillPool:
         loaded = Loaded(
             ttft=replace(alone, expected=ttft), tpot=NOTHING, e2e=ttft, running=rate * (ttft - request), sharing=1.0,
             rate=rate, knee=self.knee(demand), queue=wait, ahead=wait, late=0.0, first=alone, busy=busy, stable=1.0,
-            together=0.0, shared=Shared(NOTHING, alone, alone, request, mixes=False),
+            together=0.0, shared=Shared(NOTHING, alone, alone, alone, request, mixes=False),
         )  # fmt: skip
         means = {"ttft": ttft, "tpot": 0.0, "e2el": ttft}
         return Felt(means, spread(loaded, traffic, closed=False), spans=spans)
@@ -310,7 +305,7 @@ class DecodePool:
     def _open(self) -> Callable[[Traffic], OpenLoop]:
         def times(running: Numeric) -> Shared:
             shared = self.replica.times(running)
-            return Shared(shared.step, NOTHING, NOTHING, 0.0, shared.mixes)
+            return Shared(shared.step, NOTHING, NOTHING, NOTHING, 0.0, shared.mixes)
 
         return cache(lambda traffic: OpenLoop.of(self.replica.predictor, traffic, times))
 

@@ -27,16 +27,6 @@ from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator
 from rooflinekit.version import __version__
 
-__all__ = [
-    "BreakEven",
-    "Solution",
-    "break_even_prices",
-    "fewest_gpus",
-    "largest",
-    "last_before_violation",
-    "required_bandwidth",
-]
-
 _ALL = 1 << 15  # whole numbers up to which every one is tried
 _PROBES = 1025
 

@@ -14,11 +14,6 @@ from rooflinekit.model.types.errors import WorkloadError, nearest
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import SIGMAS
 
-__all__ = [
-    "METRICS", "Feels", "Felt", "Objective", "chance", "last_met", "missed", "parse_objectives", "refuse_undecoded",
-    "slowest", "slowest_factor", "spare",
-]  # fmt: skip
-
 METRICS = ("ttft", "tpot", "e2el")
 _ALIASES = {"e2e": "e2el", "latency": "e2el"}
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}

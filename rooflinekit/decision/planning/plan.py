@@ -44,8 +44,6 @@ from rooflinekit.version import __version__
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["DEFAULT_SLO", "Candidate", "Fleet", "Median", "PlanAnswer", "plan", "read_question", "split_name"]
-
 _CLOSE = 0.005  # relative: costs this near are equal
 _FORMATS = ("weights", "kv", "activations")
 _SPACE_LISTS = ("engines", "weights", "kv", "tp", "pp", "ep", "dp", "token_budgets", "max_num_seqs")

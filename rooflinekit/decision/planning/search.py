@@ -38,11 +38,6 @@ from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import evidence
 
-__all__ = [
-    "NOT_MEASURED", "Able", "Found", "Near", "PlanQuestion", "Progress", "Refusal", "Space", "refused_fleet", "search",
-    "silent", "splits",
-]  # fmt: skip
-
 BUDGETS = (2048, 4096, 8192, 16384)
 """Token budgets of a step that are tried beside the engine's default."""
 SEQUENCES = (128, 256, 512)

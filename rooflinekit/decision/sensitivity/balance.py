@@ -11,8 +11,6 @@ from rooflinekit.estimation.results import shares_by_cause
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.workload import Workload
 
-__all__ = ["Balance", "balance", "in_words"]
-
 _MOST = 1e9  # sequences or tokens beyond which no crossing is looked for
 _ROUNDS = 100
 

@@ -33,8 +33,6 @@ from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.specs import load_accelerator, load_model, names
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
-__all__ = ["NO_CHANGE", "Levers", "MoveResult", "Operating", "levers"]
-
 NO_CHANGE = "changes nothing"
 """The reason why a possible move is not ranked."""
 

@@ -12,8 +12,6 @@ from rooflinekit.model.types.model import Attention, LatentAttention
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.specs import load_accelerator
 
-__all__ = ["Move", "moves"]
-
 _EXACT = "none: the same arithmetic"
 _CAVEATS = {
     "weights": "weights are rounded to {bits} bits: measure quality on your task",

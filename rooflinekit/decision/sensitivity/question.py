@@ -21,8 +21,6 @@ from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 
-__all__ = ["METRICS", "Answer", "Question", "Setting", "latent_variant"]
-
 METRICS = ("ttft", "tpot", "throughput", "cost")
 
 _RANK, _ROTARY = 4, 2  # DeepSeek-V2 (arXiv:2405.04434), 2.1: a latent of 4 heads, and a rotary part of half a head

@@ -10,8 +10,6 @@ from rooflinekit.model.timing.calibrated import FamilyFit
 from rooflinekit.model.timing.forms import parameters
 from rooflinekit.model.types.hardware import System
 
-__all__ = ["RESOURCES", "scaled"]
-
 RESOURCES = ("bandwidth", "flops", "network", "launch", "host")
 """Rates of memory, arithmetic and links; latencies of kernels; time of the engine's host."""
 

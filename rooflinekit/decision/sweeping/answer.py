@@ -23,8 +23,6 @@ from rooflinekit.simulation.simulate import simulate
 from rooflinekit.specs import load_accelerator
 from rooflinekit.version import __version__
 
-__all__ = ["COST_COLUMNS", "SIMULATED_COLUMNS", "Job", "Piece", "Rows", "answer", "check_price", "with_costs"]
-
 COST_COLUMNS = ("usd_per_hour", "usd_per_million_output_tokens", "price_source")
 
 _SPREADS = ("ttft", "tpot", "itl", "e2e", "queue")

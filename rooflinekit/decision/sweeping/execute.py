@@ -18,8 +18,6 @@ import pandas as pd
 from rooflinekit.decision.sweeping.answer import Job, Piece, answer
 from rooflinekit.model.types.errors import InputError, MissingExtraError, RooflinekitError
 
-__all__ = ["execute"]
-
 _AHEAD = 2  # pieces under way for each worker: one is answered, one waits
 _DEATHS = 3  # workers that may die one after the other without an answer in between
 _ADDRESS = re.compile(r"[a-z]+://\S+|\S+:\d+")  # of a scheduler: dask tries anything else for long

@@ -16,8 +16,6 @@ from rooflinekit.decision.sweeping.answer import Rows
 from rooflinekit.estimation.options import Option
 from rooflinekit.model.types.errors import InputError
 
-__all__ = ["Grid", "parse_axis"]
-
 _MOST_VALUES = 1_000_000
 _SLACK = 1e-9  # of a step: the end of a range is in it, whatever decimals lose
 

@@ -17,8 +17,6 @@ from rooflinekit.model.types.errors import InputError, InterruptedRunError, Miss
 from rooflinekit.specs.writing import open_workbook, whole
 from rooflinekit.version import __version__
 
-__all__ = ["SUFFIXES", "Kept", "check_suffix", "need_parquet", "write_table"]
-
 SHEET_ROWS = 1_048_576
 """Rows of a sheet, its header included (ECMA-376; Microsoft, Excel specifications and limits)."""
 

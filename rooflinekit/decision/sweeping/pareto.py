@@ -13,20 +13,6 @@ from numpy.typing import NDArray
 
 from rooflinekit.model.types.errors import InputError, nearest
 
-__all__ = [
-    "FAILED",
-    "LATE",
-    "MISFIT",
-    "OVERLOADED",
-    "Goal",
-    "Tally",
-    "on_front",
-    "pareto_front",
-    "parse_goals",
-    "runs",
-    "why_not",
-]
-
 FAILED = "has an error"
 MISFIT = "does not fit"
 OVERLOADED = "overloaded"

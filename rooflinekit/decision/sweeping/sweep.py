@@ -22,20 +22,6 @@ from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Simu
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, nearest
 
-__all__ = [
-    "WORKBOOKS",
-    "Means",
-    "Shard",
-    "Table",
-    "check_inputs",
-    "front_of",
-    "identity",
-    "is_table",
-    "open_table",
-    "run",
-    "sweep",
-]
-
 WORKBOOKS = (".xlsx", ".xlsm")
 _TABLES = (".csv", ".parquet", *WORKBOOKS)
 

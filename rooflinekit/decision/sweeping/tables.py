@@ -16,8 +16,6 @@ from rooflinekit.estimation.frames import INPUT_COLUMNS, input_names
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs.delimited import cells_checked, read_delimited
 
-__all__ = ["Headers", "ParquetTable", "TextTable", "as_inputs", "read_answers"]
-
 _STEP = 262_144  # rows read at once
 
 

@@ -28,8 +28,6 @@ from rooflinekit.decision.sweeping.tables import Headers, as_inputs
 from rooflinekit.estimation.frames import input_names
 from rooflinekit.model.types.errors import InputError, nearest
 
-__all__ = ["Sheet", "read_sheet", "write_beside"]
-
 _TITLE_ROWS = 50  # above the headers at most
 _MERGE = re.compile(rb'<(?:\w+:)?mergeCell\b[^>]*?ref="([A-Z]+\d+:[A-Z]+\d+)"')
 _FORMULA = re.compile(rb"<(?:\w+:)?f[\s>/]")

@@ -22,8 +22,6 @@ from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.speculation import Speculation
 
-__all__ = ["Group", "Resolutions", "groups", "number", "read_workloads"]
-
 _OPTIONS = options_of(Scenario)
 
 

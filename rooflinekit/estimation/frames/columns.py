@@ -13,21 +13,6 @@ from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import Time
 
-__all__ = [
-    "FIXED",
-    "INPUT_COLUMNS",
-    "LOAD_COLUMNS",
-    "LOAD_NUMBERS",
-    "NUMBERS",
-    "RESULT_COLUMNS",
-    "TIMED",
-    "check_columns",
-    "input_names",
-    "is_loaded",
-    "numbers_of",
-    "result_columns",
-]
-
 FIXED = ("model", "gpu", *DEPLOYMENT_KEYS, *SPECULATION_KEYS, "calibration", "allow_oom")
 """Columns that rows of one deployment share."""
 

@@ -22,8 +22,6 @@ from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.version import __version__
 
-__all__ = ["answer_table", "estimate_frame"]
-
 _CHUNK = 8_192  # rows evaluated at once: an array of them is below the size at which an allocator asks the kernel
 _MANY = 65_536  # rows from which a graph pays for being printed
 _STATIC = len(NUMBERS)

@@ -21,8 +21,6 @@ from rooflinekit.model.traffic.question import LoadQuestion, answer_load, read_l
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.numeric import Array, Numeric
 
-__all__ = ["answer_loads", "read_loads"]
-
 _OPTIONS = options_of(Load)
 _TRAFFIC = ("isl", "osl", "isl_cv", "osl_cv", "arrival_cv", "requests")
 _GOALS = ("ttft", "tpot")

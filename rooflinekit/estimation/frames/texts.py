@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from rooflinekit.estimation.notes import Remark
 
-__all__ = ["Rows", "Texts"]
-
 _WIDEST = 2**31  # a key that may be multiplied once more without leaving 64 bits
 
 Rows = NDArray[np.intp]

@@ -15,8 +15,6 @@ from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.specs.engines import step_range
 
-__all__ = ["METRICS", "Benchmarks", "Case", "read_benchmarks"]
-
 METRICS = ("ttft_ms", "tpot_ms", "output_tok_s")
 
 

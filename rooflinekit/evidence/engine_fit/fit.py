@@ -33,8 +33,6 @@ from rooflinekit.specs.calibration.served import UNITLESS, Fitted, ServedFile, S
 from rooflinekit.specs.engines import step_range
 from rooflinekit.specs.files import read_text
 
-__all__ = ["EngineFit", "Outcome", "fit_engine"]
-
 _ALIKE = 0.5  # correlation of two errors beyond which files tell the sum of two costs, and not each
 _SILENT = 0.1  # share of the files in a value, below which they say nothing of it
 _NEAR = 0.25  # prior spreads

@@ -29,21 +29,6 @@ from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.specs.engines import engine_names, load_engine, step_ranges
 
-__all__ = [
-    "FACTORS",
-    "MOST",
-    "REACH",
-    "STEPS",
-    "WAITS",
-    "Linear",
-    "Parameter",
-    "Posterior",
-    "Rows",
-    "costs_at",
-    "priors",
-    "solve",
-]
-
 MOST = {
     "step": 2e-2, "ranks": 1e-2, "sequence": 1e-3, "sequence_ranks": 1e-3, "layer": 1e-3, "collective": 1e-3,
     "hidden": 1.0, "grouped": 5.0, "launch": 1e-3, "request": 1.0, "memory": 2.0, "compute": 2.0,

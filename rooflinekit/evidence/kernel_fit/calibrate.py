@@ -27,22 +27,6 @@ from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.choose import choose_calibration, reach_of
 from rooflinekit.specs.calibration.write import Heading, render
 
-__all__ = [
-    "REGIMES",
-    "Built",
-    "Carried",
-    "Fitted",
-    "Prior",
-    "Reach",
-    "build_calibration",
-    "calibrate_family",
-    "carry",
-    "fit_form",
-    "form_time",
-    "predict",
-    "regime_of",
-]
-
 _SCALE = 0.08
 """Log error beyond which a row counts linearly instead of squared: the usual misfit of the forms."""
 _UNPINNED = 0.5
@@ -88,11 +72,11 @@ def fit_form(
 
     Raises MissingExtraError without scipy.
     """
-    usual = prior.form if prior else FORMS[rows.family]()
+    usual = prior.form if prior else type(start)() if start else FORMS[rows.family]()
     variants = [start] if start else _choices(usual) if prior is None or prior.distant else [usual]
     start = variants[0]
     free = [name for name, bound in parameters(start).items() if not bound.choices]
-    weights = np.sqrt(rows.time / rows.time.mean()) if weigh else np.ones(len(rows.time))
+    weights = np.sqrt(rows.counts) * (np.sqrt(rows.time / rows.time.mean()) if weigh else 1.0)
     problem = _Problem(rows, system, prior, weights)
     fits = [problem.solve(variant, free) for variant in variants]
     best = min(fits, key=lambda fit: fit.cost)
@@ -332,7 +316,8 @@ def _fit_one(rows: Measured, system: System, prior: Prior | None, start: TimeFor
     found = fit_form(rows, system, prior, start)
     surface = None
     if len(rows.time) >= _FEW and rows.family in LATTICES:
-        surface = fit_surface(rows, found.form, system, rows.time / form_time(found.form, rows, system))
+        ratio = rows.time / form_time(found.form, rows, system)
+        surface = fit_surface(rows, found.form, system, ratio)
     return FamilyFit(found.form, found.spread, found.frozen, surface, _UNKNOWN, len(rows.time), 0.0, "")
 
 

@@ -22,8 +22,6 @@ from rooflinekit.model.types.numeric import Array
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["LATTICES", "fit_surface"]
-
 _FADE = 4.0
 """Doublings beyond the outermost node with data over which a correction fades to none."""
 
@@ -268,12 +266,12 @@ def fit_surface(rows: Measured, form: TimeForm, system: System, ratio: Array) ->
     variant = "balanced" if rows.family == "moe" else first.variant
     ground = _Ground(grid, lattice, form, system, first.dtype, variant)
     slopes, growth = ground.growth()
-    logs, weights = np.log(ratio), np.ones(len(ratio))
+    logs, weights = np.log(ratio), rows.counts
     values = np.zeros(int(free.sum()))
     for _ in range(3):
         gram = np.asarray((basis.T @ basis.multiply(weights[:, None])).todense()) + penalty
         values = _constrained(gram, basis.T @ (weights * logs), slopes[:, free], _MARGIN - growth)
-        weights = 1.0 / np.sqrt(1.0 + ((logs - basis @ values) / _OUTLIER) ** 2)
+        weights = rows.counts / np.sqrt(1.0 + ((logs - basis @ values) / _OUTLIER) ** 2)
     percent = np.zeros(len(free), int)
     percent[free] = np.rint(100.0 * np.clip(values, -LIMIT, LIMIT)).astype(int)
     percent = _raise(percent, free, slopes, growth)[free]

@@ -16,27 +16,15 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, VARIANT, Measured, measured_rows
-from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, VARIANT, Measured, measured_rows, number_formats
+from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import InputError, MissingExtraError, SpecError
+from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.kernel import Family
 from rooflinekit.specs.delimited import read_delimited
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = [
-    "SCHEMA",
-    "SUFFIX",
-    "Group",
-    "Measurements",
-    "fit_key",
-    "kernel_groups",
-    "kernel_tables",
-    "read_kernel_tables",
-    "read_measurements",
-    "read_table",
-]
 
 SCHEMA = 1
 """Version of the format; a reader refuses others."""
@@ -55,7 +43,15 @@ _NOT_SHAPE = {"type", "run", "key", *_ROW, *_TIMES, "launch", "repeats", "outlie
 KEY = ("gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind")
 """Columns that make a group of a kernel table, where the table has them."""
 
+APART = ("layout", "clock")
+"""Columns that tell kernels of one group apart: how weights lie in memory, and "host" where the host took the time,
+with the gaps between launches in it."""
+
+_HOST_LAYER, _HOST_ENGINES = "cuda_event", ("flashinfer",)
+"""What rows that the host timed name as their layer, and libraries whose rows all are."""
+
 _COLLECTIVES = {"custom_all_reduce": "all_reduce", "alltoall": "all_to_all"}
+_COLLECTIVE_LIBRARIES = ("nccl", "oneccl")  # which have no other mode
 _NEEDED = {
     "gemm": ("dtype", "m", "n", "k"),
     "attention_decode": ("dtype", "kv_dtype", "batch", "seq_len", "heads", "kv_heads", "head_dim"),
@@ -72,14 +68,14 @@ _NEEDED = {
 }  # fmt: skip
 
 _WORDS: dict[str, tuple[str, ...]] = {
-    "gpu": (), "engine": (), "dtype": (), "kv_dtype": (), "routing": ("balanced", "power_law_1.2"),
+    "gpu": (), "engine": (), "dtype": (), "kv_dtype": (), "routing": ("balanced", "random", "power_law_1.2"),
     "collective": ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "custom_all_reduce"),
     "mode": ("eager", "graph"), "kind": (),
 }  # fmt: skip
 
 _AT_MOST = (("kv_heads", "heads"), ("top_k", "experts"))
 _PAIR = 2
-_PLAIN = ("balanced", "greedy")
+_PLAIN = ("balanced", "random", "greedy", "plain")
 """Variants that go without saying."""
 
 
@@ -228,6 +224,12 @@ class Group:
         same = {name: self.named[name] for name in self.named if name in other.table}
         return replace(self, table=pd.concat([self.table, other.table.assign(**same)], ignore_index=True))
 
+    def on(self, accelerator: Accelerator) -> Group:
+        """As this accelerator runs it: FP8 weights without units for FP8 are computed in 16 bit."""
+        if self.named.get("dtype") != "fp8" or accelerator.supports(Dtype.FP8) or self.operation == "comm":
+            return self
+        return replace(self, named=self.named | {"dtype": "fp8_a16"}, table=self.table.assign(dtype="fp8_a16"))
+
     def rows(self) -> Measured:
         """The rows as kernels with their measured times."""
         return measured_rows(self.table, self.operation)
@@ -238,6 +240,8 @@ def fit_key(operation: str, named: dict[str, str]) -> str:
 
     >>> fit_key("attention_decode", {"dtype": "bfloat16", "kv_dtype": "fp8"})
     'attention_decode/bf16/fp8'
+    >>> fit_key("moe", {"dtype": "mxfp4_a8", "routing": "random"}), fit_key("gemm", {"dtype": "fp8", "clock": "host"})
+    ('moe/fp8/mxfp4', 'gemm/fp8/eager')
     >>> fit_key("comm", {"collective": "custom_all_reduce", "mode": "graph", "engine": "vllm"})
     'collective/bf16/all_reduce'
     """
@@ -245,16 +249,17 @@ def fit_key(operation: str, named: dict[str, str]) -> str:
     if operation == "comm":  # bytes are bytes, so number formats of a collective are one kernel
         kind = _COLLECTIVES.get(named["collective"], named["collective"])
         nccl = "nccl_" if named["collective"] == "all_reduce" else ""
-        eager = "/eager" if named["mode"] == "eager" and named["engine"] != "nccl" else ""
+        eager = "/eager" if named["mode"] == "eager" and named["engine"] not in _COLLECTIVE_LIBRARIES else ""
         return f"{family}/bf16/{nccl}{kind}{eager}"
-    parts = [family, parse_dtype(named["dtype"]).value]
-    if operation in VARIANT:
-        variant = named[VARIANT[operation]]
-        if VARIANT[operation] == "kv_dtype":
-            parts.append(parse_dtype(variant).value)
-        elif variant not in _PLAIN:
-            parts.append(variant)
-    return "/".join(parts)
+    stored, dtype = number_formats(named["dtype"])
+    parts = [family, dtype.value]
+    variant = named.get(VARIANT.get(operation, ""), "plain")
+    if VARIANT.get(operation) == "kv_dtype":
+        parts.append(parse_dtype(variant).value)
+    elif variant not in _PLAIN:
+        parts.append(variant)
+    weights = [stored.value] if stored is not dtype else []
+    return "/".join(parts + weights + ["eager"] * (named.get("clock") == "host"))
 
 
 def read_kernel_tables(path: Path, dropped: Counter[str] | None = None) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -320,7 +325,11 @@ def _checked(path: Path, operation: str, table: pd.DataFrame, dropped: Counter[s
             dropped[f"{path.name}: {name} is not {wanted}"] += len(rows)
         good &= ~wrong
     numbers = [name for name in (*_NEEDED[operation], "latency_us") if name not in _WORDS]
-    return table[good].astype(dict.fromkeys(numbers, float))
+    kept = table[good].astype(dict.fromkeys(numbers, float))
+    if "layer" not in kept:
+        return kept
+    host = kept["layer"].astype(str).str.endswith(_HOST_LAYER) | kept["engine"].isin(_HOST_ENGINES)
+    return kept.assign(clock=host.map({True: "host", False: "device"}))
 
 
 def _flaws(operation: str, table: pd.DataFrame) -> Iterator[tuple[str, pd.Series[Any], str]]:
@@ -364,6 +373,6 @@ def _number(cell: object) -> float:
 
 def kernel_groups(operation: str, table: pd.DataFrame) -> Iterator[Group]:
     """One group for every combination of the key columns that the table has."""
-    columns = [name for name in KEY if name in table]
+    columns = [name for name in (*KEY, *APART) if name in table]
     for values, rows in table.groupby(columns, dropna=False):
         yield Group(operation, dict(zip(columns, map(str, values), strict=True)), rows.reset_index(drop=True))

@@ -38,8 +38,6 @@ from rooflinekit.model.types.numeric import Array
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["OPERATIONS", "VARIANT", "Columns", "Measured", "measured_rows", "power_law_load"]
-
 _SAMPLES = 32
 _LOW, _SMALL, _HIGH = 1.0, (0.01, 2.0), 0.8
 """Bounds of the sampled counts: 1 to 0.8·tokens, or 0.01 to 2 when there are fewer pairs than experts."""
@@ -48,9 +46,16 @@ _LATENT, _RANK, _NOPE, _ROPE, _VALUES = 576, 512, 128, 64, 128
 _WIDE = 2.0  # bytes of an element in 16 bit
 """DeepSeek's latent with rotary part, without it, and query-key width of an up-projected head."""
 
-VARIANT = {"moe": "routing", "comm": "collective", "elementwise": "kind", "sampling": "kind"} | dict.fromkeys(
-    ("attention_decode", "attention_prefill", "mla_decode", "mla_prefill", "kv_append"), "kv_dtype"
-)
+_MOST_OF_A_GROUP = 64
+"""Rows of one shape group that count in full; more count as this many together, since they repeat each other."""
+
+VARIANT = {
+    "gemm": "layout",
+    "moe": "routing",
+    "comm": "collective",
+    "elementwise": "kind",
+    "sampling": "kind",
+} | dict.fromkeys(("attention_decode", "attention_prefill", "mla_decode", "mla_prefill", "kv_append"), "kv_dtype")
 """The column that, besides the number format, tells an engine's kernels apart."""
 
 _HEADS = ["heads", "kv_heads", "head_dim"]
@@ -93,6 +98,17 @@ def power_law_load(tokens: Array, top_k: Array, experts: Array, ranks: Array) ->
     return np.array([found[case][0] for case in cases]), np.array([found[case][1] for case in cases])
 
 
+def drawn_load(tokens: Array, top_k: Array, experts: Array, ranks: Array) -> tuple[Array, Array]:
+    """The same when each token draws its experts evenly: E·(1 - (1 - k/E)^T) distinct ones.
+
+    >>> pairs, touched = drawn_load(np.array([4.0]), np.array([8.0]), np.array([256.0]), np.array([1.0]))
+    >>> float(pairs[0]), round(float(touched[0]), 1)
+    (32.0, 30.5)
+    """
+    pairs = np.maximum(tokens * top_k / ranks, 1.0)
+    return pairs, np.minimum(experts / ranks * (1.0 - (1.0 - top_k / experts) ** tokens), pairs)
+
+
 @cache
 def _busiest(tokens: int, top_k: int, experts: int, ranks: int) -> tuple[float, float]:
     low, high = (_LOW, max(_HIGH * tokens, _LOW + 1.0)) if tokens * top_k > experts else _SMALL
@@ -104,6 +120,27 @@ def _busiest(tokens: int, top_k: int, experts: int, ranks: int) -> tuple[float, 
     busiest = by_rank[np.arange(_SAMPLES), by_rank.sum(2).argmax(1)]
     touched = np.minimum(busiest, 1.0).sum(1).mean()
     return max(float(busiest.sum(1).mean()), 1.0), max(float(touched), 1.0)
+
+
+_LOADS = {"balanced": balanced_load, "random": drawn_load}
+
+_WEIGHT_ONLY = {"a16": Dtype.BF16, "a8": Dtype.FP8}
+"""Arithmetic of formats that are named after weights and activations, mxfp4_a16 say."""
+
+
+def number_formats(name: str) -> tuple[Dtype, Dtype]:
+    """What the weights of a kernel are stored in, and what it computes in.
+
+    >>> [dtype.value for dtype in number_formats("mxfp4_a8")], [dtype.value for dtype in number_formats("fp8")]
+    (['mxfp4', 'fp8'], ['fp8', 'fp8'])
+
+    MXFP8 counts as FP8 in blocks: its scale for every 32 elements takes 3 % more bytes.
+
+    Raises DtypeError for a name that nobody knows.
+    """
+    weights, _, activations = name.rpartition("_")
+    stored = parse_dtype("fp8_block" if name == "mxfp8" else weights if activations in _WEIGHT_ONLY else name)
+    return stored, _WEIGHT_ONLY.get(activations, stored)
 
 
 Columns = Mapping[str, Array]
@@ -122,6 +159,12 @@ class Measured:
     time: Array
     group: NDArray[np.intp]
     warm: bool = True  #: whether each kernel found in the cache what the one before had used
+
+    @property
+    def counts(self) -> Array:
+        """How much each row counts in a fit: 1, or less where its shape group has more than `_MOST_OF_A_GROUP`."""
+        sizes = np.bincount(self.group)[self.group]
+        return np.minimum(1.0, _MOST_OF_A_GROUP / sizes)
 
     def subset(self, rows: NDArray[np.bool_]) -> Measured:
         """Rows by a boolean mask."""
@@ -156,8 +199,9 @@ def measured_rows(table: pd.DataFrame, operation: str) -> Measured:
     if operation not in OPERATIONS:
         raise SpecError(f"{operation!r} is not a kernel table; known: {', '.join(OPERATIONS)}")
     family, build = OPERATIONS[operation]
-    dtype = parse_dtype(str(table["dtype"].iloc[0]))
-    variant = str(table[VARIANT[operation]].iloc[0]) if operation in VARIANT else ""
+    stored, dtype = number_formats(str(table["dtype"].iloc[0]))
+    column = VARIANT.get(operation, "")
+    variant = str(table[column].iloc[0]) if column in table else ""
     group = np.asarray(table.groupby(GROUP[operation]).ngroup(), np.intp)
     parts = _parts(table, operation)
     order = np.concatenate(parts)
@@ -165,7 +209,8 @@ def measured_rows(table: pd.DataFrame, operation: str) -> Measured:
     kernels, sizes = [], []
     for rows in parts:
         columns = {name: table[name].to_numpy(float)[rows] for name in names}
-        kernels.append(build(columns, dtype, variant))
+        kernel = build(columns, stored, variant)
+        kernels.append(kernel if dtype is stored else replace(kernel, dtype=dtype))
         sizes.append(len(rows))
     time = table["latency_us"].to_numpy(float)[order] * 1e-6
     warm = "residency" not in table or not (table["residency"] == "cold").all()
@@ -224,8 +269,7 @@ def _moe(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     tokens, hidden, top_k, matrices = (columns[name] for name in ("tokens", "hidden", "top_k", "ffn_matrices"))
     experts, ranks = columns["experts"], columns["ep"]
     width = columns["expert_intermediate"] / columns["tp"]
-    load = balanced_load if variant == "balanced" else power_law_load
-    routed, touched = load(tokens, top_k, experts, ranks)
+    routed, touched = _LOADS.get(variant, power_law_load)(tokens, top_k, experts, ranks)
     each = matrices * hidden * width
     return Kernel(
         "experts", "moe", 1, dtype, expert_flops(routed, each), expert_weight_bytes(touched, each, dtype.bytes),

@@ -20,8 +20,6 @@ from rooflinekit.model.layers.shard import Shard
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, Layer
 
-__all__ = ["layer_parts", "walk_phase"]
-
 _WORD = 3  # letters of the shortest symbol that could be a word of its own
 Part: TypeAlias = "tuple[Any, list[Operation]]"
 

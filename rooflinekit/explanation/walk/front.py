@@ -15,8 +15,6 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.version import __version__
 
-__all__ = ["shapes", "walk"]
-
 
 @keywords(Shapes)
 def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Unpack[Shapes]) -> Walk:

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-__all__ = ["Lettered", "ceiling", "letters_of", "rank", "substitute", "written"]
-
 Monomial: TypeAlias = "frozenset[tuple[str, int]]"  # letters and their powers
 Terms: TypeAlias = "frozenset[tuple[Monomial, float]]"  # products of letters, each with its factor
 

@@ -12,8 +12,6 @@ from typing import Any, Literal, TypeAlias
 from rooflinekit.model.types.batch import Batch, Sequences, whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
 
-__all__ = ["PROMPT", "PhaseName", "Prompts", "read_prompts"]
-
 PROMPT = "The cat sat on the mat"
 """Walks where nothing else is asked for: six words, six tokens."""
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from rooflinekit.model.types.answer import Answer
 
-__all__ = ["Phase", "Section", "Stop", "Symbol", "Tensor", "Walk", "Work"]
-
 
 @dataclass(frozen=True, slots=True)
 class Symbol:

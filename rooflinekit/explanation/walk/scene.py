@@ -27,8 +27,6 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.model import Attention, LatentAttention
 
-__all__ = ["Scene"]
-
 _DEGREES = {
     "tp": "ranks that share each layer; this is one of them",
     "dp": "attention replicas, each with sequences of its own",

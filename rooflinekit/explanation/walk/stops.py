@@ -40,8 +40,6 @@ from rooflinekit.model.types.model import (
     Mamba2,
 )
 
-__all__ = ["Addition", "stops"]
-
 Stops: TypeAlias = "Iterator[Stop]"
 
 

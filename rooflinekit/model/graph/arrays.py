@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Vectorised"]
-
 _PIECE = 8_192
 """Rows of one piece: a temporary takes 64 KiB, and those that live at a time stay in a core's caches."""
 

@@ -16,8 +16,6 @@ from rooflinekit.model.graph.symbol import OPERATORS, Quantity, Symbol
 from rooflinekit.model.graph.table import Table, locate
 from rooflinekit.model.graph.trace import bare, depends, ordered, reachable
 
-__all__ = ["BEYOND", "Block", "Cell", "Column", "Given", "Page", "Tables", "composed", "function", "literal", "when"]
-
 BEYOND = 1e290
 """What stands for infinity, which spreadsheets do not know."""
 

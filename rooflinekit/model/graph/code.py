@@ -11,8 +11,6 @@ from rooflinekit.model.graph.symbol import Symbol
 from rooflinekit.model.graph.table import Table
 from rooflinekit.model.graph.trace import Graph, depends, reachable
 
-__all__ = ["Loop", "Printer"]
-
 _INFIX = ("+", "-", "*", "/")
 
 

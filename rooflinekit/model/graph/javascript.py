@@ -17,9 +17,6 @@ from rooflinekit.model.graph.symbol import Pool, Symbol
 from rooflinekit.model.graph.table import Table
 from rooflinekit.model.graph.trace import Graph, ordered
 
-__all__ = ["Instance", "Library", "Printed", "array", "call"]
-
-
 RUNTIME = """const lattice = (axes, values) => (...places) => {
   let base = 0, corners = [0];
   const shares = [];

@@ -14,8 +14,6 @@ from rooflinekit.model.graph.symbol import Pool, Quantity, Symbol
 from rooflinekit.model.graph.table import Table
 from rooflinekit.model.graph.trace import bare
 
-__all__ = ["Merge", "Parameter"]
-
 Members: TypeAlias = tuple[Any, ...]
 """What stands at one place in each of the deployments: a node, a number, a table, or None where it does not matter."""
 

@@ -10,8 +10,6 @@ from rooflinekit.model.graph.code import Loop, Printer
 from rooflinekit.model.graph.table import Table, locate
 from rooflinekit.model.graph.trace import Graph
 
-__all__ = ["compiled"]
-
 
 class _Python(Printer):
     operators: ClassVar[Mapping[str, str]] = {

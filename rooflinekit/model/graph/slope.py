@@ -10,8 +10,6 @@ from rooflinekit.model.graph.symbol import Symbol
 from rooflinekit.model.graph.table import Table
 from rooflinekit.model.graph.trace import reachable
 
-__all__ = ["slopes"]
-
 _CELL = 1e-6  # step of a difference in a table, which is linear between its nodes
 
 _PARTIAL: Mapping[str, Callable[..., tuple[float, ...]]] = {

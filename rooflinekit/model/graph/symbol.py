@@ -14,22 +14,6 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from rooflinekit.model.graph.table import Table
 
-__all__ = [
-    "OPERATORS",
-    "UNKNOWN",
-    "BranchError",
-    "Fact",
-    "Pool",
-    "Quantity",
-    "Symbol",
-    "about",
-    "fact",
-    "formula",
-    "named",
-    "quantity",
-]
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

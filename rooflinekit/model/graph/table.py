@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-__all__ = ["Table", "interpolated", "locate", "located"]
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Table:

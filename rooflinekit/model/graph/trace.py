@@ -10,8 +10,6 @@ from typing import Any
 
 from rooflinekit.model.graph.symbol import Pool, Quantity, Symbol
 
-__all__ = ["Graph", "bare", "depends", "flat", "ordered", "reachable", "trace"]
-
 Inputs = Iterable[str] | Mapping[str, Quantity | None]
 
 

@@ -15,8 +15,6 @@ from typing import Any
 
 from rooflinekit.model.graph.symbol import OPERATORS, Quantity, Symbol
 
-__all__ = ["FUNCTIONS", "Node", "Reference", "evaluate", "tree"]
-
 _COUNTED = "counted from the model's shapes"
 _LONGEST = 40  # operators of a formula beyond which it is a routine, and only its result is shown
 _SUM, _PRODUCT, _ATOM = 1, 2, 4  # how tightly a text binds

@@ -214,6 +214,15 @@ class FamilyFit:
 
     beyond: Beyond | None = None
 
+    def borrowed(self, wider: float, corrected: bool) -> FamilyFit:
+        """The same fit elsewhere: intervals wider by a factor, a source that says so, with its correction or without.
+
+        Corrections say which kernels an engine picks, which holds within an architecture and not beyond.
+        """
+        regimes = replace(self.regimes, width=tuple(width * wider for width in self.regimes.width))
+        found = replace(self, regimes=regimes, source=f"{BORROWED}{self.source}")
+        return found if corrected else replace(found, surface=None, beyond=None)
+
     def time(self, kernel: Kernel, system: System, warm: bool = False, corrected: bool = True) -> Duration:
         """Time of one launch [s]; `corrected` multiplies the total, not its parts, by the correction surface."""
         if self.beyond is None:

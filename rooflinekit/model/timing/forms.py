@@ -107,6 +107,8 @@ def streamed(traffic: Numeric, capacity: Numeric, speed: Numeric) -> Numeric:
     >>> streamed(1e6, 50e6, 3.0) / 1e6, streamed(1e9, 50e6, 3.0) / 1e9
     (0.333, 1.000)
     """
+    if isinstance(capacity, float) and not capacity:
+        return traffic
     squared = (traffic / capacity) * (traffic / capacity)
     hit = 1.0 / (1.0 + squared * squared)
     return traffic * (1.0 - hit * (1.0 - 1.0 / speed))

@@ -21,8 +21,6 @@ from rooflinekit.model.graph.symbol import named
 from rooflinekit.model.traffic.closed_form import Loaded, Traffic
 from rooflinekit.model.types.numeric import Numeric, absolute, exp, log, maximum, minimum, sqrt, where
 
-__all__ = ["QUANTILES", "Spread", "goodput", "spread"]
-
 QUANTILES = (0.5, 0.9, 0.99)
 _TINY = 1e-12
 _GRID = tuple((i + 0.5) / 400 for i in range(400))

@@ -14,8 +14,6 @@ from rooflinekit.model.traffic.percentiles import QUANTILES, Spread, goodput, sp
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.numeric import Numeric, fails, floor_div, maximum
 
-__all__ = ["LoadAnswer", "LoadQuestion", "LoadResult", "answer_load", "read_load"]
-
 
 @dataclass(frozen=True)
 class LoadQuestion:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from rooflinekit.model.types.numeric import Numeric, absolute, maximum, minimum, repeat, where
 
-__all__ = ["Roots", "root"]
-
 _ROUNDS = 200
 
 

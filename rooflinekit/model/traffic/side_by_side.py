@@ -7,8 +7,6 @@ import math
 from rooflinekit.model.graph import named
 from rooflinekit.model.types.numeric import Numeric, maximum, minimum, where
 
-__all__ = ["side_by_side"]
-
 _SUMMED = 32.0  # chunks in a step up to which the sum is made; beyond it the mean of a rounded-up quotient is known
 _TERMS = 80  # of the Poisson law with that mean: what is left out is below 1e-10
 

@@ -27,8 +27,6 @@ from rooflinekit.report.page.render import card, heading, paragraphs, table
 from rooflinekit.report.page.words import SENTENCES, answer_sentence, decode_sentence, facts, filled_notes, title
 from rooflinekit.report.walk_page import walk_page
 
-__all__ = ["Deployed", "accountant", "accuracy_card", "after", "foot_notes", "lead", "slider_data", "walked"]
-
 _HERE = Path(__file__).parent
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from rooflinekit.simulation.outcome import Outcome
 
-__all__ = ["Report", "read_against", "write_report"]
-
 
 @dataclass(frozen=True)
 class Report:

@@ -23,8 +23,6 @@ from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import evidence
 from rooflinekit.specs.calibration.last_cache import last_cache
 
-__all__ = ["APART", "OTHER_GPUS", "OTHER_MODELS", "OWN", "Asked", "Offers", "make_offers", "own_formats", "roofs"]
-
 OWN = "own"
 """The checkpoint's format, and the cache format that goes with it."""
 

@@ -10,8 +10,6 @@ from typing import Any
 from rooflinekit.decision.planning.demand import decoding, thinned_cv
 from rooflinekit.report.page.render import card, paragraphs, table
 
-__all__ = ["Chosen", "chosen_replica", "plan_cards", "plan_data", "plan_lead"]
-
 _METRICS = (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("e2el_ms", "whole request"))
 _LEFT = ("max_model_len", "model", "gpu")  # the first changes no time, and sliders cannot express it
 

@@ -15,8 +15,6 @@ from typing_extensions import TypedDict  # typing's own cannot be read back befo
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs.files import read_json
 
-__all__ = ["read_plan"]
-
 
 def _object(**entries: Any) -> Any:
     """A part of a plan; keys that no page reads may be there too."""

@@ -25,8 +25,6 @@ from rooflinekit.model.types.numeric import minimum
 from rooflinekit.model.types.time import ENDS, KernelTime, Time
 from rooflinekit.model.types.workload import Workload
 
-__all__ = ["INPUTS", "LOADED", "MEMORY", "Program", "Written", "values"]
-
 INPUTS = ("batch", "isl", "osl", "cached", "context", "speed")
 """What a static batch is a function of; `speed` multiplies the bandwidth of the memory."""
 

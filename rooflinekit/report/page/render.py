@@ -10,8 +10,6 @@ from typing import Any
 
 from rooflinekit.report.markup import filled, script_hashes, script_json
 
-__all__ = ["LIMIT_BYTES", "Page", "card", "heading", "paragraphs", "render", "table"]
-
 LIMIT_BYTES = 2_500_000
 """A page is at most this large."""
 

@@ -15,8 +15,6 @@ from rooflinekit.report.markup import script_json
 from rooflinekit.report.page.render import card, paragraphs
 from rooflinekit.report.titles import titles_of
 
-__all__ = ["MOST_BYTES", "rows_card", "rows_data", "rows_lead"]
-
 MOST_BYTES = 1_700_000
 """What rows may take of a page."""
 

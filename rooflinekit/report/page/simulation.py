@@ -8,8 +8,6 @@ from typing import Any
 from rooflinekit.report.page.render import card, paragraphs
 from rooflinekit.simulation.outcome import Outcome
 
-__all__ = ["simulation_card", "simulation_data"]
-
 _BINS = 400  # of a timeline: more cannot be told apart on a screen
 _METRICS = (("ttft_ms", "first token (TTFT)"), ("tpot_ms", "a token (TPOT)"), ("itl_ms", "between tokens (ITL)"),
             ("e2e_ms", "whole request"), ("queue_ms", "waiting"))  # fmt: skip

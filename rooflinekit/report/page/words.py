@@ -7,8 +7,6 @@ from typing import Any
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.types.units import format_bytes, format_time
 
-__all__ = ["SENTENCES", "answer_sentence", "decode_sentence", "facts", "filled_notes", "format_number", "title"]
-
 SENTENCES = {
     "speed": "{tpot} a token: {user} tokens/s for each user, {gpu} for each GPU.",
     "first": "First token after {ttft}, then {speed}",

@@ -13,8 +13,6 @@ from rooflinekit.model.types.errors import InputError, UnknownNameError
 if TYPE_CHECKING:
     from rooflinekit.report.plots.picture import Picture
 
-__all__ = ["FORMATS", "PICTURES", "check_plots", "drawable", "plot", "write_plots"]
-
 FORMATS = ("svg", "png")
 PICTURES: Mapping[str, Mapping[str, str]] = {
     "Estimate": {"roofline": "roofline.roofline", "time": "steps.time_spent", "bytes": "steps.bytes_read",

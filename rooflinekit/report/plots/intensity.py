@@ -14,8 +14,6 @@ from rooflinekit.report.plots.roofline import Roofs
 from rooflinekit.report.plots.style import Frame, Theme, decades, powers_of_two
 from rooflinekit.report.plots.words import scale_text, source_of
 
-__all__ = ["intensity", "matrices"]
-
 
 def matrices(estimate: Estimate) -> float:
     """FLOP per byte of a decode step's matrices alone."""

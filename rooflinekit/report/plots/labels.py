@@ -16,8 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Affine2D, Bbox
 
-__all__ = ["Label", "along", "end_labels", "place"]
-
 _AROUND = tuple((dx, dy) for far in (7, 14, 20, 26, 36, 50, 66, 90) for dx, dy in (
     (far, 0), (-far, 0), (0, far), (0, -far), (far, far), (-far, far), (far, -far), (-far, -far)
 ))  # fmt: skip

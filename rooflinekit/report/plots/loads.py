@@ -22,8 +22,6 @@ from rooflinekit.report.plots.style import Theme, decades
 from rooflinekit.report.plots.sweeps import Curve, axis_of, curves, frame_of, ring_words
 from rooflinekit.report.plots.words import scale_text
 
-__all__ = ["LOADS", "load_sweep"]
-
 LOADS = ("rate", "concurrency")
 _ACROSS = {"rate": "requests a second that arrive", "concurrency": "users, each with one request at a time"}
 _TIMES = {"ttft": "time to first token [ms]", "tpot": "time per output token [ms]"}

@@ -16,8 +16,6 @@ from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.plots.style import Theme, styled
 from rooflinekit.specs.writing import check_target, write_whole
 
-__all__ = ["Picture"]
-
 _DPI = 200
 _SILENT = ("Date", "Creator", "Format", "Type")  # metadata that would change from day to day
 

@@ -19,8 +19,6 @@ from rooflinekit.report.plots.style import Theme, decades
 from rooflinekit.report.plots.words import headed, scale_text
 from rooflinekit.specs.calibration.last_cache import LastCache
 
-__all__ = ["Point", "Roofs", "points", "roofline"]
-
 _SMALL = 0.005  # of a step's time: less is not drawn
 _NAMED = 0.03
 _NEAR = 0.14  # decades within which points share a label

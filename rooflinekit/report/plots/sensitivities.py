@@ -7,8 +7,6 @@ from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import Theme, label_ticks, legend
 from rooflinekit.report.plots.words import headed
 
-__all__ = ["elasticities", "moves"]
-
 _METRICS = {"TTFT": ("ttft", "s"), "TPOT": ("tpot", "o"), "throughput": ("throughput", "^")}
 _LOWER = ("ttft", "tpot", "cost")
 _NAMES = {"cost": "cost of a token", "tpot": "time per output token", "ttft": "time to first token",

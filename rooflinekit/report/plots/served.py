@@ -11,8 +11,6 @@ from rooflinekit.report.plots.style import Theme, decades, label_ticks
 from rooflinekit.report.plots.words import headed, scale_text
 from rooflinekit.simulation.outcome import Outcome
 
-__all__ = ["percentiles", "timeline"]
-
 _METRICS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "ITL": "itl_ms", "end to end": "e2e_ms", "queue": "queue_ms"}
 _MARKS = {"p50": "o", "p90": "s", "p99": "^", "max": "|"}
 _LEAST = 1e-3  # ms: what is shorter stands at the edge

@@ -18,8 +18,6 @@ from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import Theme, label_ticks, legend, shortened
 from rooflinekit.report.plots.words import headed
 
-__all__ = ["bytes_by_class", "bytes_read", "memory", "time_spent"]
-
 _MOST = 10  # kernels with a bar of their own
 _INSIDE = 0.13  # share of a bar that holds a word
 _LONG = 2e3  # ms: longer steps are drawn in seconds

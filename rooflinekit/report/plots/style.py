@@ -19,10 +19,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from rooflinekit.report.palette import CLASSES, PALETTES, SERIES
 
-__all__ = [
-    "THEMES", "TITLE", "Frame", "Theme", "decades", "label_ticks", "legend", "powers_of_two", "shortened", "styled",
-]  # fmt: skip
-
 TITLE = 106  # characters of a heading
 _DIGIT = 5.2  # points that a digit at a tick takes
 _NARROWER = 0.8

@@ -18,11 +18,6 @@ from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import TITLE, Frame, Theme, decades, powers_of_two, shortened
 from rooflinekit.report.plots.words import scale_text
 
-__all__ = [
-    "Curve", "axis_of", "batch_sweep", "context_sweep", "curves", "frame_of", "kinds_of", "left_out", "pareto",
-    "ring_words",
-]  # fmt: skip
-
 _AXES = ("batch", "isl", "context", "concurrency")
 _MOST = len(SERIES)  # lines that can be told apart
 _LABELLED = 14  # points of a front with their words

@@ -10,8 +10,6 @@ from rooflinekit.estimation.results import Estimate
 from rooflinekit.report.plots.style import Frame, Theme, shortened
 from rooflinekit.simulation.outcome import Outcome
 
-__all__ = ["Answer", "headed", "scale_text", "source_of", "subject_of"]
-
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 _NAME = 40  # characters of a model, which may be a path
 _LONG, _LARGEST = 1e4, 1e21  # from here on with a prefix, from there on with an exponent

@@ -15,8 +15,6 @@ from rooflinekit.report.workbook.inputs import Inputs
 from rooflinekit.report.workbook.offers import Offers
 from rooflinekit.report.workbook.sheet import Book, Sheet
 
-__all__ = ["Calculation", "Found", "blocks_of", "write_labels"]
-
 _HEAD, _FIRST = 3, 3  # row of the heads; first column of values
 _TRAFFIC = ("isl", "osl", "cached", "most", "isl_cv", "osl_cv", "burstiness")
 

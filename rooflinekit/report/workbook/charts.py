@@ -11,8 +11,6 @@ from rooflinekit.report.workbook.sheet import Book, Sheet
 if TYPE_CHECKING:
     from xlsxwriter.chart import Chart
 
-__all__ = ["Area", "bar_chart", "line_chart", "memory_chart", "sweep_chart"]
-
 _GRID = {"visible": True, "line": {"color": "#D9D9D9"}}
 _BLUE, _PALE, _RED = "#1F3864", "#8EA9DB", "#C00000"
 

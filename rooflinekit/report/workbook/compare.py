@@ -14,8 +14,6 @@ from rooflinekit.report.workbook.inputs import Inputs
 from rooflinekit.report.workbook.offers import Offers, Planned
 from rooflinekit.report.workbook.sheet import Book, Sheet, shown, status_colours
 
-__all__ = ["compare_inputs", "write_comparison"]
-
 _HEAD = 3
 _HEADS = ("GPU", "tensor parallel", "memory", "replicas", "GPUs", "price [USD/GPU/h]", "USD/h", "USD a million tokens",
           "least cost", "P95 TTFT [ms]", "P95 TPOT [ms]", "evidence", "why not", "USD of those measured")  # fmt: skip

@@ -14,8 +14,6 @@ from rooflinekit.report.workbook.inputs import Inputs
 from rooflinekit.report.workbook.offers import Offers, Rival
 from rooflinekit.report.workbook.sheet import Book, Sheet
 
-__all__ = ["Constants", "lists", "price_of", "write_constants", "write_gpus", "write_models", "write_tables"]
-
 _HEAD = 3  # row of the heads
 _FAR = 1e15  # a node beyond any size
 

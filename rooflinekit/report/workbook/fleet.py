@@ -14,8 +14,6 @@ from rooflinekit.report.workbook.offers import Offers
 from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, shown, status_colours
 from rooflinekit.report.workbook.views import status_of
 
-__all__ = ["Replica", "Served", "known", "write_fleet", "write_tco"]
-
 _HOURS = 8760.0
 _YEARS = 6
 

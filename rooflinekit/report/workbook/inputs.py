@@ -11,8 +11,6 @@ from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.workbook.offers import DEGREES, Offers, Planned
 from rooflinekit.report.workbook.sheet import Book, Sheet
 
-__all__ = ["OWNED", "RENTED", "Inputs", "write_inputs"]
-
 RENTED, OWNED = "rent", "own"
 
 

@@ -8,8 +8,6 @@ from rooflinekit.report.workbook.offers import Offers
 from rooflinekit.report.workbook.sheet import Book
 from rooflinekit.version import __version__
 
-__all__ = ["write_notes"]
-
 _LINE, _WIDTH = 15, 115  # points of a line of text, and letters that fit into it
 
 _ASSUMPTIONS = (

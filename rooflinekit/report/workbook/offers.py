@@ -22,8 +22,6 @@ from rooflinekit.report.workbook.tracing import Tracing
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import evidence
 
-__all__ = ["DEGREES", "OWN", "Choices", "Offer", "Offers", "Planned", "Rival", "make_offers"]
-
 OWN = "own"
 """In a drop-down of formats: what the checkpoint stores, and the cache format that goes with it."""
 

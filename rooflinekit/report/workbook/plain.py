@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from xlsxwriter.worksheet import Worksheet
 
-__all__ = ["PlainWorksheet"]
-
 
 class PlainWorksheet(Worksheet):  # type: ignore[misc] # XlsxWriter has no types
     """No function of the workbook is newer than Excel 2007, so that none has to be searched for: half the time."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from xlsxwriter.workbook import Workbook
     from xlsxwriter.worksheet import Worksheet
 
-__all__ = ["Book", "Lines", "Sheet", "shown", "status_colours"]
-
 _YELLOW: dict[str, Any] = {"bg_color": "#FFF2CC", "border": 1, "border_color": "#BF9000"}
 _HEAD: dict[str, Any] = {"bold": True, "bg_color": "#D9E2F3", "text_wrap": True, "valign": "vcenter", "bottom": 1}
 _STYLES: Mapping[str, dict[str, Any]] = {

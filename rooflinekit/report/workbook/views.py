@@ -9,8 +9,6 @@ from rooflinekit.report.workbook.calculation import Calculation, Found
 from rooflinekit.report.workbook.charts import Area, memory_chart, sweep_chart
 from rooflinekit.report.workbook.sheet import Book, Lines, shown, status_colours
 
-__all__ = ["status_of", "sweep_inputs", "write_kernels", "write_results", "write_sweep"]
-
 _GB = 1e9
 _ENDS = (("low", "90 % interval, from", ""), ("high", "90 % interval, to", ""),
          ("bound", "Bound", "datasheet roofline: nothing can be faster"))  # fmt: skip

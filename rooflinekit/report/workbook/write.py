@@ -19,8 +19,6 @@ from rooflinekit.report.workbook.views import sweep_inputs, write_kernels, write
 from rooflinekit.specs.writing import open_workbook, whole
 from rooflinekit.version import __version__
 
-__all__ = ["Built", "write_workbook"]
-
 _READ = ("Inputs", "Compare", "Results", "Batch sweep", "Context sweep", "Fleet", "TCO", "Kernels", "Notes", "Models",
          "GPUs")  # fmt: skip
 _BEHIND = ("Lists", "Constants", "Points", "Load", "Times", "Deployments", "Surfaces")

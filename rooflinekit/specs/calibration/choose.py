@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.timing.calibrated import Calibration
+from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import UnknownNameError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.specs.calibration.load import calibration_names, load_calibration
 from rooflinekit.specs.files import kept, once, read_yaml
 from rooflinekit.specs.hardware import load_accelerator
 from rooflinekit.specs.locate import spec_dir
-
-__all__ = ["REACH", "choose_calibration", "donors", "reach_of", "stand_in"]
 
 _ALIKE = 0.15  # of the larger peak
 REACH = {
@@ -25,6 +25,10 @@ REACH = {
     "generation": "the nearest generation",
     "generic": "an accelerator of another kind",
 }
+
+
+UNCORRECTED = ("generation", "generic")
+"""Reaches beyond an architecture: there a form alone is as near as with its correction (docs/method.md, section 4)."""
 
 
 def choose_calibration(accelerator: Accelerator, engine: str) -> tuple[Calibration, str | None]:
@@ -72,7 +76,23 @@ def stand_in(
         f"its intervals widened by the measured error of such transfers, which held {rule['tested'][reach]} of the "
         "kernels of accelerators left out"
     )
-    return replace(calibration, widening={key: float(each) for key, each in rule["widening"][reach].items()}), note
+    return replace(calibration, widening=widening(reach)), note
+
+
+def widening(reach: str) -> dict[str, float]:
+    """How much wider an interval is than at home, a factor by family, after a transfer of this reach."""
+    return {key: float(each) for key, each in _rule()["widening"][reach].items()}
+
+
+def serving_engine(name: str) -> str:
+    """The engine that runs a library's kernels (calibrations/transfer.yaml); an engine runs its own.
+
+    Raises UnknownNameError for a name that is neither.
+    """
+    libraries = _rule()["libraries"]
+    if name not in libraries and name not in ENGINES:
+        raise UnknownNameError("engine", name, [known for known in ENGINES if known != "ideal"])
+    return str(libraries.get(name, name))
 
 
 def reach_of(calibration: Calibration, accelerator: Accelerator, engine: str) -> str:
@@ -102,9 +122,10 @@ def donors(accelerator: Accelerator, engine: str) -> Iterator[tuple[str, str]]:
     rule = _rule()
     engines = [engine, *(each for each in rule["engines"] if each != engine)]
     family = accelerator.architecture.split()[0] if accelerator.architecture else ""
+    near = rule["architecture"].get(accelerator.architecture, []) + rule["architecture"].get(family, [])
     places = [(accelerator.name, "engine")] if _is_shipped(accelerator) else []
     places += [(name, "sibling" if _alike(accelerator, name) else "architecture")
-               for name in rule["architecture"].get(family, [])]  # fmt: skip
+               for name in dict.fromkeys(near) if name != accelerator.name]  # fmt: skip
     places += [(name, "generation") for name in rule["generation"].get(family, [])]
     places.append((rule["generic"], "generic"))
     for name, reach in places:

@@ -8,8 +8,6 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.specs.files import once
 
-__all__ = ["EVIDENCE", "evidence"]
-
 EVIDENCE = ("measured", "stand-in", "datasheet")
 """Levels of evidence, the strongest first."""
 

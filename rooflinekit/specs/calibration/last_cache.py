@@ -11,8 +11,6 @@ from rooflinekit.model.timing.forms import parameters
 from rooflinekit.model.types.hardware import Provenance
 from rooflinekit.specs.calibration.choose import reach_of
 
-__all__ = ["LastCache", "last_cache"]
-
 _KERNELS = {
     "attention_decode": "decode attention",
     "mla_decode": "latent decode attention",

@@ -19,8 +19,6 @@ from rooflinekit.specs.files import kept, read_text, read_yaml
 from rooflinekit.specs.locate import spec_dir
 from rooflinekit.specs.section import Layout, Section
 
-__all__ = ["FORM", "calibration_names", "calibration_path", "load_calibration", "read_calibration"]
-
 FORM = "physical-1"
 """Name of the set of time forms that a file's parameters belong to."""
 
@@ -74,6 +72,14 @@ class _Fit(Layout):
     source: Any
     correction: _Correction | None = None
     beyond: _Kernel | None = None
+
+
+class _Borrowed(Layout):
+    """A fit of another calibration, how much wider its intervals are here, and whether its correction holds."""
+
+    borrowed: str
+    wider: float
+    corrected: bool = True
 
 
 def calibration_names() -> list[str]:
@@ -143,6 +149,8 @@ def _family(listed: Section, key: str) -> FamilyFit:
         near = ", ".join(nearest(str(key), FAMILIES))
         raise SpecError(f"{listed.file}: families: unknown family {str(key)!r}; nearest: {near}")
     section = listed.section(key)
+    if "borrowed" in section.data:
+        return _borrowed(section, str(key))
     fit = section.read(_Fit)
     interval = fit.interval
     if interval.axis not in ("", *AXES):
@@ -163,6 +171,19 @@ def _family(listed: Section, key: str) -> FamilyFit:
     surface = _surface(other, beyond.correction)
     far = replace(whole, form=form, spread=spread, frozen=beyond.frozen, surface=surface)
     return replace(whole, beyond=Beyond(beyond.axis, beyond.start, far))
+
+
+def _borrowed(section: Section, key: str) -> FamilyFit:
+    """The fit of the same key in a shipped calibration, which has measured it, with wider intervals."""
+    entry = section.read(_Borrowed)
+    if entry.borrowed not in calibration_names():
+        near = ", ".join(nearest(entry.borrowed, calibration_names()))
+        section.refuse("borrowed", f"no calibration {entry.borrowed!r}; nearest: {near}")
+    path = calibration_path(entry.borrowed)
+    lender = Section(path, "", kept(read_yaml, path)).section("families")
+    if key not in lender.data or "borrowed" in lender.section(key).data:
+        section.refuse("borrowed", f"{entry.borrowed} has not measured {key}")
+    return _family(lender, key).borrowed(entry.wider, entry.corrected)
 
 
 def _form(section: Section, kind: type[TimeForm]) -> tuple[TimeForm, dict[str, float]]:

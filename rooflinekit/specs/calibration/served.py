@@ -13,8 +13,6 @@ from rooflinekit.specs.engines import read_step_costs
 from rooflinekit.specs.section import EMPTY, Layout, Section
 from rooflinekit.version import __version__
 
-__all__ = ["KEY", "UNITLESS", "Fitted", "ServedFile", "ServingHeading", "plain", "read_served", "with_serving"]
-
 KEY = "serving"
 _TEXTS = ("accelerator", "engine", "since", "date", "version")
 UNITLESS = ("hidden", "grouped", "memory", "compute", "interval")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from rooflinekit.model.timing.calibrated import FamilyFit, Surface
 from rooflinekit.model.timing.forms import parameters
 from rooflinekit.specs.calibration.load import FORM
 from rooflinekit.version import __version__
-
-__all__ = ["Heading", "render"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,11 @@ class Heading:
     defaults: Mapping[str, str]
 
 
-def render(heading: Heading, families: Mapping[str, FamilyFit]) -> str:
+Lent = Mapping[str, tuple[str, float, bool]]
+"""By key: the calibration whose fit serves, how much wider its intervals are, and whether its correction holds."""
+
+
+def render(heading: Heading, families: Mapping[str, FamilyFit], borrowed: Lent = MappingProxyType({})) -> str:
     """The text of a calibration file."""
     lines = [
         "# Time of a kernel = form(parameters) x correction; the forms stand in docs/method.md and model/timing/.",
@@ -45,6 +48,9 @@ def render(heading: Heading, families: Mapping[str, FamilyFit]) -> str:
     ]
     for key, fit in families.items():
         lines += [f"  {key}:", *_fit(fit, "    "), *_evidence(fit, "    ")]
+    for key, (name, wider, corrected) in borrowed.items():
+        alone = "" if corrected else ", corrected: false"
+        lines.append(f"  {key}: {{borrowed: {name}, wider: {wider:.2f}{alone}}}")
     return "\n".join(lines) + "\n"
 
 

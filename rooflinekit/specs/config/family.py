@@ -14,8 +14,6 @@ from rooflinekit.model.types.model import Norm
 from rooflinekit.specs.config.keys import Keys
 from rooflinekit.specs.files import parse_yaml
 
-__all__ = ["BLOCKS", "Family", "Reading", "class_names", "family_of"]
-
 BLOCKS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """Nemotron-H's letters for its blocks, and its words."""
 

@@ -12,8 +12,6 @@ from rooflinekit.model.types.model import DenseFFN, FeedForward, MixtureOfExpert
 from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.mixers import nas_blocks
 
-__all__ = ["feed_forwards"]
-
 
 def feed_forwards(r: Reading) -> tuple[FeedForward | None, ...]:
     """The block of each layer, None where there is none.

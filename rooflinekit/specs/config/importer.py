@@ -18,8 +18,6 @@ from rooflinekit.specs.config.quantization import read_formats
 from rooflinekit.specs.config.refusals import refuse_other_networks, refuse_unknown_keys, unidentified
 from rooflinekit.specs.locate import Loaded
 
-__all__ = ["model_from_config"]
-
 _WIDE = ", ".join(dtype.value for dtype in Dtype if dtype.is_wide)
 _TOWER = r"vision|visual|audio|speech|image|vit"
 #: `architectures` of configs that have no `model_type`.

@@ -9,8 +9,6 @@ from typing import Any, NoReturn
 
 from rooflinekit.model.types.errors import InputError, SpecError
 
-__all__ = ["NAMES", "Keys", "is_off", "named", "shown"]
-
 #: What a config calls each size: the first name is the usual one, the rest are aliases in use.
 NAMES: dict[str, tuple[str, ...]] = {
     "depth": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),

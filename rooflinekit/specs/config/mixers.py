@@ -21,8 +21,6 @@ from rooflinekit.model.types.model import (
 from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.keys import Keys, is_off
 
-__all__ = ["mixers", "nas_blocks"]
-
 _SLIDING = ("full_attention", "sliding_attention")
 
 

@@ -18,8 +18,6 @@ from rooflinekit.model.types.model import DenseFFN, LatentAttention, Layer, Mixt
 from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.keys import Keys, shown
 
-__all__ = ["Patterns", "read_formats"]
-
 _MODELOPT = {
     "FP8": Dtype.FP8,
     "FP8_PER_CHANNEL_PER_TOKEN": Dtype.FP8,

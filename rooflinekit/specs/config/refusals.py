@@ -13,8 +13,6 @@ from rooflinekit.model.types.errors import ArchitectureError, nearest
 from rooflinekit.specs.config.keys import NAMES, is_off, named, shown
 from rooflinekit.specs.files import read_yaml
 
-__all__ = ["lists", "refuse_other_networks", "refuse_unknown_keys", "unidentified"]
-
 # Patterns stay texts, which `re` compiles when it first needs them: most models need none.
 #: Classes with a decoder's body and another head than a language model's.
 _OTHER_HEAD = (
