@@ -45,6 +45,13 @@ class Case:
     shape: Mapping[str, Any]
     bytes: float
     build: Callable[[], Work]
+    engine: str = "gpt-fast"  #: whose kernel it is; "gpt-fast+vllm" where both run this very one
+    source: str = "torch"  #: the library that the kernel comes from
+
+    @property
+    def named(self) -> dict[str, str]:
+        """What a row says of it besides the shape."""
+        return {"op": self.op, "backend": self.backend, "engine": self.engine, "kernel_source": self.source}
 
     @property
     def kernel(self) -> str:

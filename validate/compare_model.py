@@ -40,7 +40,7 @@ class Compared:
 
 
 def compare_model(rows: Iterable[Mapping[str, Any]], gpu: str, calibration: str | None = None) -> Iterator[Compared]:
-    """Predict every measured row of op "model": the TTFT of a batch of prompts, or one decode step at its context.
+    """Predict every measured row of op "model" or "serving_step": the TTFT of a batch, or a decode step at its context.
 
     Raises InputError (and its kinds) as `estimate` does.
     """
@@ -73,9 +73,9 @@ def _point(row: Mapping[str, Any]) -> Point:
 
 
 def _deployment(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row ran as: everything in one format, and with or without CUDA graphs."""
+    """What a row ran as: which engine, everything in one format, and with or without CUDA graphs."""
     formats = dict.fromkeys(("weights", "activations", "kv"), row["dtype"])
-    return {"engine": _ENGINE, "eager": row["mode"] == "eager", **formats}
+    return {"engine": row.get("engine", _ENGINE), "eager": row["mode"] == "eager", **formats}
 
 
 def _question(point: Point) -> tuple[str, dict[str, Any]]:

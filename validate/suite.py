@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +17,7 @@ from rooflinekit.validate.case import Case, why_not
 from rooflinekit.validate.ceilings import bandwidth, ceilings, rate
 from rooflinekit.validate.collective import collective_rows
 from rooflinekit.validate.device import Device
+from rooflinekit.validate.engine_run import PROFILED, engine_points, open_engine, present
 from rooflinekit.validate.model_run import open_bench
 from rooflinekit.validate.plan import EXTENTS, kernel_cases
 from rooflinekit.validate.points import remaining
@@ -23,7 +26,7 @@ from rooflinekit.validate.timing import LONG, UncapturableError, summary, sustai
 
 __all__ = ["BUDGETS", "MODELS", "SUITES", "DeviceFaultError", "Rows", "Run", "run_suite"]
 
-BUDGETS = {"quick": 5.0, "full": 25.0, "ceilings": 5.0, "kernels": 20.0, "model": 10.0}
+BUDGETS = {"quick": 5.0, "full": 25.0, "ceilings": 5.0, "kernels": 20.0, "model": 10.0, "engine": 15.0}
 """Minutes of each suite."""
 SUITES = tuple(BUDGETS)
 MODELS = {"cpu": "smollm2-135m", "cuda": "llama-3-8b"}
@@ -94,6 +97,8 @@ def run_suite(run: Run) -> str:
         done.append(_run_kernels(run.until(_KERNELS_END)))
     if whole or run.suite == "model":
         done.append(_run_model(run))
+    if run.suite == "engine":
+        done.append(_run_engines(run))
     return "complete" if all(done) else "budget"
 
 
@@ -140,6 +145,40 @@ def _run_model(run: Run) -> bool:
     return True
 
 
+def _run_engines(run: Run) -> bool:
+    """Steps of every engine that is installed here, and a row for those that are not; whether the time sufficed.
+
+    Each engine has a process of its own: the next one starts when no point of the first is left.
+    """
+    found = present()
+    for engine in ("vllm", "sglang"):
+        row = {"op": "serving_step", "backend": engine, "engine": engine, "model": run.model, "key": f"engine {engine}"}
+        keys = {point: f"serving {engine} {run.model} {point.phase} {point.batch} {point.context}"
+                for point in engine_points()}  # fmt: skip
+        wanted = [point for point, key in keys.items() if key not in run.recorder.done]
+        if row["key"] in run.recorder.done or not wanted:
+            continue
+        if engine not in found:
+            run.recorder.row({**row, "status": "missing", "detail": f"{engine} is not installed beside this PyTorch"})
+            continue
+        if time.monotonic() > run.deadline:
+            return False
+        run.recorder.begin(row)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                bench = open_engine(engine, run.model, Path(folder))
+            except Exception as error:
+                run.recorder.row({**row, **dict(zip(("status", "detail"), why_not(error), strict=True))})
+                continue
+            for number, point in enumerate(wanted):
+                if time.monotonic() > run.deadline:
+                    return False
+                run.say(f"{engine} {point.phase} {point.batch}x{point.context}", number, len(wanted))
+                profiled = point in engine_points()[:PROFILED]
+                _record(run, bench.label(point), partial(bench.measure, point, run.device, profiled))
+    return True
+
+
 def _run_kernels(run: Run) -> bool:
     """Kernels that are not in the file yet; whether the time sufficed, for the ceilings that place them too."""
     rates = _rates(run)
@@ -167,7 +206,7 @@ def run_cases(run: Run, cases: Sequence[Case]) -> bool:
             _sentinel(run, sentinels)
             sentinels, next_one = sentinels + 2, time.monotonic() + _EVERY
         run.say(f"{case.op} {' '.join(str(value) for value in case.shape.values())}", number, len(cases))
-        row = {"op": case.op, "backend": case.backend, **case.shape, "key": case.key}
+        row = {**case.named, **case.shape, "key": case.key}
         if case.kernel in run.wrong:
             run.recorder.row({**row, "status": "failed", "detail": run.wrong[case.kernel]})
         elif 2.0 * case.bytes > run.device.free_bytes:
