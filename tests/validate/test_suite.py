@@ -103,7 +103,7 @@ def test_a_run_goes_on_where_it_stopped(tiny, tmp_path):
     assert [row["key"] for row in rows] == [json.loads(line)["key"] for line in before[1:-1]]
 
 
-@pytest.mark.parametrize("name", [name for name in suite.SUITES if name != "model"])  # its grid is empty here
+@pytest.mark.parametrize("name", ["quick", "full", "ceilings", "kernels"])
 def test_no_time_is_said_and_is_no_error(tiny, tmp_path, name):
     result = run("--device", "cpu", "--out", tmp_path, "--budget", "0.000001", "--suite", name)
     assert result.exit_code == 0
