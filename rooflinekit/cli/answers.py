@@ -286,6 +286,19 @@ def serving(files: list[str], *, to: Output, calibration: str | None = None) -> 
         return _scored(serving_accuracy(paths, calibration, progress), to)
 
 
+@command(
+    Scored, leave=("gpu",), arguments={"files": Argument("Tables of runs with power (CSV, Parquet).", many=True)},
+    examples=("rooflinekit accuracy energy runs.csv",),
+)  # fmt: skip
+def energy(files: list[str], *, to: Output, calibration: str | None = None) -> int:
+    """Score board power and joules a token of whole runs, by source, model and accelerator."""
+    from rooflinekit.evidence.accuracy_energy import energy_accuracy
+
+    to.check()
+    with counting("scoring") as progress:
+        return _scored(energy_accuracy([Path(file) for file in files], calibration, progress), to)
+
+
 def _scored(found: Accuracy, to: Output) -> int:
     to.show(found)
     return 4 if found.answered < found.rows else 0
@@ -334,6 +347,8 @@ def show(name: str | None, *, to: Output, template: str | None = None) -> None:
     if template is not None:
         if template not in ("gpu", "accelerator"):
             raise InputError(f"no template for {template!r}; nearest: gpu")
+        if name is not None or to.format != "table":
+            raise InputError("--template prints a YAML file to fill in: leave NAME and --format out")
         return to.emit(accelerator_template())
     if name is None:
         raise InputError("show needs the NAME of a model or accelerator, or --template gpu")
