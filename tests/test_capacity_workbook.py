@@ -363,7 +363,7 @@ class TestComparison:
             assert (row["ttft"], row["tpot"], row["probability"]) == ("n/a",) * 3, "they were those of other inputs"
 
     def test_an_objective_at_the_expected_time_holds_in_half_of_the_cases(self, tmp_path: Path) -> None:
-        """One at the bound never holds. No objective is sure: steps that are slow enough bring a replica to its knee."""
+        """A tenth of the bound never holds. Nothing is sure: steps that are slow enough bring a replica to its knee."""
         gpu, tp = "h200-sxm", 2
         question = ask("llama-3.3-70b", gpu, {"tp": tp, "rate": 1e-3, "isl": DEMAND.isl, "osl": DEMAND.osl})
         assert question.load is not None
@@ -371,7 +371,7 @@ class TestComparison:
         tpot = answer_load(question.resolved.predictor, replace(question.load, rate=rate)).loaded.tpot
         asked = replace(RIVALS, gpus=(gpu,), tp=(tp,))
         found = []
-        for place, limit in enumerate((tpot.bound, tpot.expected, 10.0 * tpot.expected)):
+        for place, limit in enumerate((0.1 * tpot.bound, tpot.expected, 10.0 * tpot.expected)):
             made = tmp_path / f"{place}.xlsx"
             write_workbook(made, asked, replace(DEMAND, ttft_ms=1e6, tpot_ms=1e3 * float(limit)))
             rows = Opened(made, values=True).book["Compare"].iter_rows(min_row=5, max_row=5, values_only=True)

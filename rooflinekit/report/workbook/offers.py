@@ -125,7 +125,7 @@ class Rival:
     gpu: Accelerator
     tp: int
     usd: float | None  #: of an accelerator and hour, where the planner gave it
-    at_peak: AtPeak = AtPeak()
+    at_peak: AtPeak = field(default_factory=AtPeak)
 
 
 @dataclass(frozen=True)
