@@ -169,7 +169,7 @@ class Option:
             if not sign or not name or name in found:
                 like = "2.5 or h100-sxm=2.5" if self.kind == "price" else "h100-sxm=16"
                 raise ValueError(f"{part!r} is not a new name=number; write it like {like}")
-            found[name] = quantity(value, self.unit)
+            found[name] = quantity(value, "W" if name == "power" else self.unit)
         return found
 
     def _whole(self, text: str, what: str = "whole number") -> int:
