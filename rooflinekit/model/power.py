@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from rooflinekit.model.graph.symbol import formula
-from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.kernel import MATRIX_ROWS, ExpertsShape, GemmShape, Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum, minimum
@@ -110,7 +109,7 @@ def kernel_energy(timed: KernelTime, accelerator: Accelerator, law: PowerLaw, wa
     if warm:
         squared = (kernel.bytes / accelerator.l2_bytes) ** 2.0
         near = far = law.memory + (law.cache - law.memory) / (1.0 + squared * squared)
-    each = law.attention if kernel.family in _ATTENTION else law.flop.get(kernel.dtype.unit, law.flop[Dtype.BF16])
+    each = law.attention if kernel.family in _ATTENTION else law.flop.get(kernel.dtype.unit, law.attention)
     asked = Energy(
         weights=n * traffic_energy(kernel.weight_bytes, far),
         cache=n * traffic_energy(kernel.cache_bytes, far),

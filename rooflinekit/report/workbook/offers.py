@@ -12,6 +12,7 @@ from rooflinekit.estimation.estimator import Resolved, ask
 from rooflinekit.model.graph.merge import Merge
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.traffic.closed_form import Traffic
+from rooflinekit.model.traffic.energy import load_power, served_energy
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import parse_dtype
@@ -106,12 +107,16 @@ class Offer:
 
 @dataclass(frozen=True)
 class Rival:
-    """How an accelerator starts in the comparison: its least dear split, and P95 of TTFT and TPOT there [s]."""
+    """How an accelerator starts in the comparison: its least dear split, and P95 of TTFT and TPOT there [s].
+
+    watts: mean power of its board in the average hour of the fleet for the peak; 0 where nobody knows it.
+    """
 
     gpu: Accelerator
     tp: int
     usd: float | None  #: of an accelerator and hour, where the planner gave it
     p95: tuple[float, float] | None = None
+    watts: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -148,10 +153,10 @@ class Offers:
             if key != tuple({own: rival.gpu.name, tp: key[tp]}.get(at, word) for at, word in enumerate(self.start)):
                 continue
             try:
-                gpus, p95 = _sized(found, planned)
+                gpus, p95, watts = _sized(found, planned)
             except DoesNotFitError:
                 continue
-            best = min(best, (gpus, replace(rival, tp=int(key[tp]), p95=p95)), key=lambda each: each[0])
+            best = min(best, (gpus, replace(rival, tp=int(key[tp]), p95=p95, watts=watts)), key=lambda each: each[0])
         return best[1]
 
     @property
@@ -229,14 +234,18 @@ def _start(runs: Mapping[tuple[str | int, ...], Resolved], planned: Planned) -> 
     return next((key for key, most in room.items() if most >= planned.batch), max(room, key=lambda key: room[key]))
 
 
-def _sized(found: Resolved, planned: Planned) -> tuple[float, tuple[float, float] | None]:
-    """Accelerators for the peak, and P95 of TTFT and TPOT there [s]; none where a replica runs at its knee."""
+def _sized(found: Resolved, planned: Planned) -> tuple[float, tuple[float, float] | None, float]:
+    """Accelerators for the peak; P95 of TTFT and TPOT there [s], none where a replica runs at its knee; mean power."""
     question = LoadQuestion(None, 0.0, planned.traffic, None, None)
     knee = float(answer_load(found.predictor, question).loaded.knee)
     replicas = max(math.ceil(planned.peak_rate / ((1.0 - planned.headroom) * knee)), 1)
     at_peak = answer_load(found.predictor, replace(question, rate=planned.peak_rate / replicas))
     p95 = float(at_peak.times.ttft(_P95)), float(at_peak.times.tpot(_P95))
-    return replicas * float(found.plan.deployment.gpus), p95 if at_peak.loaded.stable else None
+    average = answer_load(found.predictor, replace(question, rate=planned.peak_rate / planned.peak / replicas)).loaded
+    tokens = served_energy(found.predictor, planned.traffic, average)
+    osl = float(planned.osl)
+    watts = 0.0 if tokens is None else float(load_power(tokens, osl, float(average.rate) * osl).watts)
+    return replicas * float(found.plan.deployment.gpus), p95 if at_peak.loaded.stable else None, watts
 
 
 _P95 = 0.95
