@@ -65,6 +65,7 @@ class Hardware(TypedDict, total=False):
     """What it is built into, and how it is run."""
     system: System
     power_cap: Annotated[float | None, Option("Limit of each accelerator's power in W: arithmetic slows with the cube root, memory does not.", unit="W", above=True, usual="rated")]
+    clock: Annotated[float | None, Option("Locked core clock in MHz: arithmetic slows with it, memory does not.", unit="MHz", above=True, usual="the accelerator's")]
 
 class Degrees(TypedDict, total=False):
     """How many accelerators share what."""
