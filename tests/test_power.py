@@ -58,3 +58,9 @@ def test_a_memory_bound_step_saves_energy_at_a_lower_clock():
 def test_senseless_clocks_are_refused(clock):
     with pytest.raises(WorkloadError, match="clock"):
         rk.estimate("llama-3-8b", clock=clock)
+
+
+@pytest.mark.parametrize("gpu", ["t4", "v100-sxm2-32gb"])
+def test_a_board_without_bf16_draws_power_too(gpu):
+    energy = rk.estimate("opt-125m", gpu, batch=4, isl=64, osl=8).to_dict()["energy"]
+    assert energy["idle_w"] < energy["power_w_per_gpu"] < energy["limit_w"]
