@@ -15,7 +15,7 @@ from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameErr
 from rooflinekit.model.types.kernel import FAMILIES, AttentionShape, CollectiveShape, ExpertsShape, GemmShape, Kernel
 from rooflinekit.specs import load_accelerator, spec_dir
 from rooflinekit.specs.calibration import calibration_names, choose_calibration, load_calibration
-from rooflinekit.specs.calibration.choose import serving_engine
+from rooflinekit.specs.calibration.choose import serving_engine, widening
 from rooflinekit.specs.calibration.load import read_calibration
 
 
@@ -298,11 +298,10 @@ def borrowing(tmp_path, **entry):
 
 def test_a_borrowed_entry_is_the_lenders_fit_with_a_wider_interval(tmp_path):
     lender = load_calibration("h100-sxm--vllm").families["gemm/bf16"]
-    for corrected in (True, False):
-        fit = borrowing(tmp_path, borrowed="h100-sxm--vllm", wider=2.0, corrected=corrected).families["gemm/bf16"]
-        assert fit.form == lender.form
-        assert fit.surface == (lender.surface if corrected else None)
-        assert fit.regimes.width == tuple(2.0 * width for width in lender.regimes.width)
+    for reach, surface in (("engine", lender.surface), ("architecture", lender.surface), ("generic", None)):
+        fit = borrowing(tmp_path, borrowed="h100-sxm--vllm", reach=reach).families["gemm/bf16"]
+        assert (fit.form, fit.surface, fit.stepless) == (lender.form, surface, reach != "engine")
+        assert fit.regimes.width == tuple(widening(reach)["gemm"] * width for width in lender.regimes.width)
         assert fit.source.startswith("borrowed")
 
 
@@ -311,7 +310,7 @@ def test_a_borrowed_entry_is_the_lenders_fit_with_a_wider_interval(tmp_path):
 )
 def test_a_lender_must_be_there_and_have_measured_what_it_lends(tmp_path, lender, said):
     with pytest.raises(SpecError, match=said):
-        borrowing(tmp_path, borrowed=lender, wider=2.0)
+        borrowing(tmp_path, borrowed=lender, reach="generic")
 
 
 @pytest.mark.parametrize("name", [name for name in calibration_names() if "rtx" in name or "mi3" in name])
