@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH  ?= torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-all test-long check lint types bench gpu gpu-report calibration report-kernels report-serving predictions catalogue reports docs figures screenshots site clean
+.PHONY: help run test test-slow test-all test-long check lint types bench gpu gpu-report calibration report-kernels report-serving predictions catalogue reports docs notebooks figures screenshots site clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -87,6 +87,9 @@ docs: catalogue $(VENV)/test.stamp  ## refresh what the docs take from the code:
 	$(BIN)/python -m rooflinekit.report.schema docs/schema
 	$(BIN)/python -m docs.generate.why_decode docs/images
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/test_docs.py
+
+notebooks: $(VENV)/docs.stamp  ## run docs/notebooks again and keep their outputs
+	$(BIN)/python -m docs.generate.notebooks
 
 figures: $(VENV)/docs.stamp  ## draw docs/figures again
 	$(BIN)/python docs/figures.py

@@ -1,6 +1,7 @@
-"""Fit board power of kernels (rooflinekit.model.power) to tables with a column `power_w`, and write power.yaml.
+r"""Fit board power of kernels (rooflinekit.model.power) to tables with a column `power_w`, and write power.yaml.
 
-    python benchmarks/fit_power.py TABLE... [--write hardware_specs/calibrations/power.yaml]
+    python benchmarks/fit_power.py TABLE... \
+        [--write hardware_specs/calibrations/power.yaml] [--errors reports/data/accuracy-power.csv]
 
 TABLE is a kernel table with `latency_us`, `power_w`, `power_limit_w` and `samples_min`, a lower bound on the readings
 of the board's meter behind a row (github.com/ai-dynamo/aiconfigurator @ 095f58a5, Apache-2.0, NVIDIA). Only vLLM's rows
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import yaml
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
@@ -33,8 +35,8 @@ EDGES = (60.0, 200.0)  # us: between them and beyond them errors have sizes of t
 MOST_ROWS = 3000
 FORMATS = (Dtype.BF16, Dtype.FP8, Dtype.NVFP4)
 PRIORS = {  # middle and relative deviation; shares of the limit, and of limit/peak for arithmetic
-    "active": (0.42, 0.08), "held": (0.98, 0.01), "memory": (60e-12, 0.15), "cache": (15e-12, 0.3),
-    "attention": (0.6, 0.5), "padding": (0.2, 0.5), "bf16": (1.0, 0.5), "fp8": (1.0, 0.5), "nvfp4": (1.0, 0.5),
+    "active": (0.42, 0.06), "held": (0.98, 0.01), "memory": (60e-12, 0.15), "cache": (15e-12, 0.3),
+    "attention": (0.6, 0.5), "padding": (0.1, 0.4), "bf16": (1.0, 0.5), "fp8": (1.0, 0.5), "nvfp4": (1.0, 0.5),
 }  # fmt: skip
 """Memory: 3.9 pJ/bit in an HBM2 stack (O'Connor et al., MICRO 2017), as much again for controller and wires. Cache: 0.1
 to 0.2 pJ/bit a mm over some ten mm (Dally, 2020). Arithmetic: dense work at its peak takes the board's limit."""
@@ -118,12 +120,16 @@ def shares(rows: Rows, law: PowerLaw, chosen: NDArray[np.bool_]) -> dict[str, fl
     return {str(name): min(float(np.median(shown[own == name])), 1.0) for name in np.unique(own)}
 
 
+def folds(rows: Rows) -> NDArray[np.int_]:
+    """The fold of every row; a shape group is in one fold."""
+    groups = np.unique(rows.group)
+    fold = dict(zip(groups, np.random.default_rng(0).integers(0, FOLDS, len(groups)), strict=True))
+    return np.array([fold[group] for group in rows.group])
+
+
 def held_out(rows: Rows) -> Array:
     """Predictions of every row by a fit that has not seen its shape group."""
-    rng = np.random.default_rng(0)
-    groups = np.unique(rows.group)
-    fold = dict(zip(groups, rng.integers(0, FOLDS, len(groups)), strict=True))
-    of = np.array([fold[g] for g in rows.group])
+    rng, of = np.random.default_rng(1), folds(rows)
     out = np.zeros(len(of))
     for one in range(FOLDS):
         seen = of != one
@@ -135,23 +141,40 @@ def held_out(rows: Rows) -> Array:
     return out
 
 
-def widths(rows: Rows, predicted: Array) -> list[float]:
+def widths(rows: Rows, predicted: Array, chosen: NDArray[np.bool_] | slice = slice(None)) -> list[float]:
     """Factor either way that holds 90 % of the kernels, by their time."""
-    error, place = np.abs(np.log(rows.power / predicted)), np.searchsorted(EDGES, rows.time * 1e6)
+    error = np.abs(np.log(rows.power / predicted))[chosen]
+    place = np.searchsorted(EDGES, rows.time * 1e6)[chosen]
     return [float(np.exp(np.quantile(error[place == regime], 0.9))) for regime in range(len(EDGES) + 1)]
 
 
-def entry(rows: Rows, others: list[Rows]) -> dict[str, object]:
+def scores(rows: Rows, predicted: Array) -> Iterator[dict[str, object]]:
+    """Errors on unseen groups by operation; intervals are those of the other folds."""
+    of, error = folds(rows), np.abs(predicted / rows.power - 1.0)
+    place, inside = np.searchsorted(EDGES, rows.time * 1e6), np.zeros(len(of), bool)
+    for one in range(FOLDS):
+        own = of == one
+        width = np.array(widths(rows, predicted, ~own))[place[own]]
+        inside[own] = np.abs(np.log(rows.power / predicted))[own] <= np.log(width)
+    for name in (*np.unique(rows.operation), "all"):
+        own = (rows.operation == name) | (name == "all")
+        settled = own & (rows.time * 1e6 > EDGES[1])
+        yield {
+            "gpu": rows.gpu.name, "op": name, "n": int(own.sum()), "median": np.median(error[own]),
+            "p90": np.quantile(error[own], 0.9), "bias": np.mean(predicted[own] / rows.power[own] - 1.0),
+            "coverage": np.mean(inside[own]), "n_settled": int(settled.sum()),
+            "median_settled": np.median(error[settled]) if settled.any() else np.nan,
+        }  # fmt: skip
+
+
+def entry(rows: Rows, others: list[Rows], predicted: Array) -> dict[str, object]:
     """What power.yaml holds of a chip; of other engines' rows only the share that the meter shows."""
-    predicted = held_out(rows)
     values, spread = fit(rows, np.ones(len(predicted), bool))
     error = np.abs(predicted / rows.power - 1.0)
     law = law_of(values, rows.idle, rows.limit, rows.gpu)
     shown = shares(rows, law, np.ones(len(error), bool))
     for other in others:
         shown |= shares(other, law, np.ones(len(other.power), bool))
-    by = {name: round(float(np.median(error[rows.operation == name])), 3) for name in np.unique(rows.operation)}
-    print(rows.gpu.name, len(error), f"median error {np.median(error):.3f}", by, flush=True)
 
     def pair(name: str, scale: float = 1.0, digits: int = 3) -> list[float]:
         return [float(f"{number * scale:.{digits}g}") for number in (values[name], spread[name])]
@@ -180,11 +203,17 @@ def main() -> None:
     parser.add_argument("tables", nargs="+", type=Path)
     parser.add_argument("--chips", default="h200-sxm,b200-sxm,gb200")
     parser.add_argument("--write", type=Path)
+    parser.add_argument("--errors", type=Path, help="CSV of the errors on shape groups that a fit had not seen")
     arguments = parser.parse_args()
-    chips = {}
+    chips, errors = {}, []
     for chip in arguments.chips.split(","):
         own, other = (Rows(arguments.tables, chip, engine, READINGS) for engine in ("vllm", "trtllm"))
-        chips[chip] = entry(own, [other] if other.parts else [])
+        predicted = held_out(own)
+        chips[chip] = entry(own, [other] if other.parts else [], predicted)
+        errors += scores(own, predicted)
+        print(errors[-1], flush=True)
+    if arguments.errors:
+        pd.DataFrame(errors).to_csv(arguments.errors, index=False, float_format="%.4g")
     if arguments.write:
         head, _, rest = arguments.write.read_text().partition("chips:\n")
         _, _, tail = rest.partition("transfer:\n")

@@ -73,7 +73,8 @@ class _Longer(FamilyFit):
         """Time of one launch, multiplied by its interval's factor to a power."""
         duration = super().time(kernel, system, warm, corrected)
         assert self.drawn is not None
-        return replace(duration, total=duration.total * self.drawn.factor(kernel, self) ** self.power)
+        upper, lower = self.drawn.factors(kernel, self)
+        return replace(duration, total=duration.total * (upper if self.power > 0.0 else lower) ** self.power)
 
 
 def by_family(option: Option, draw: Random) -> Option:

@@ -20,12 +20,13 @@ author = "The rooflinekit developers"
 project_copyright = "The rooflinekit developers, Apache License 2.0"
 release = version = rooflinekit.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml", "source_pages"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml", "source_pages"]
 root_doc = "docs/index"
 include_patterns = ["docs/**", "reports/*.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 exclude_patterns = ["docs/_site"]
 html_extra_path = ["_site/index.html"]
 
+nb_execution_mode = "off"  # notebooks are kept with their outputs
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_fence_as_directive = ["math"]
 myst_heading_anchors = 4

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rooflinekit.estimation.facts import kv_cache_bytes, max_context, parameters
     from rooflinekit.estimation.frames import estimate_frame
     from rooflinekit.estimation.results import Estimate
+    from rooflinekit.evidence.compare import Comparison, compare
     from rooflinekit.explanation.front import Derivation, explain
     from rooflinekit.explanation.walk.front import shapes
     from rooflinekit.model.parameter_count import ParameterCount
@@ -66,6 +67,7 @@ _NAMES = {
     "estimation.facts": "kv_cache_bytes max_context parameters",
     "estimation.frames": "estimate_frame",
     "estimation.results": "Estimate",
+    "evidence.compare": "Comparison compare",
     "explanation.front": "Derivation explain",
     "explanation.walk.front": "shapes",
     "model.parameter_count": "ParameterCount",
@@ -85,6 +87,7 @@ _HOME = {name: f"rooflinekit.{module}" for module, names in _NAMES.items() for n
 
 __all__ = [
     "Batch",
+    "Comparison",
     "Deployment",
     "DeploymentError",
     "Derivation",
@@ -103,6 +106,7 @@ __all__ = [
     "UnknownNameError",
     "WorkloadError",
     "break_even_prices",
+    "compare",
     "cost",
     "estimate",
     "estimate_frame",

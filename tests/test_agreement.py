@@ -82,7 +82,7 @@ def test_a_request_at_the_knee_costs_one_over_the_largest_rate(scenario):
     one = rk.estimate(**deployment, **LENGTHS, rate=0.01)
     replica = PRICE * one.inputs["gpus"] / 3600.0
     # a price takes all sequences to decode at once; one in N steps of each is that of its prompt
-    assert priced.request_usd == pytest.approx(replica / one.load.knee_rate, rel=1e-2)
+    assert priced.request_usd == pytest.approx(replica / one.load.knee_rate, rel=2e-3)
 
 
 @pytest.mark.parametrize("name", ["dense", "MoE tp2", "MLA tp8"])
@@ -95,6 +95,6 @@ def test_plans_predict_what_estimate_says_under_their_load(name):
     )  # fmt: skip
     fleet = answer.best.fleets[0]
     one = rk.estimate(**fleet.scenario, **LENGTHS, rate=fleet.load)
-    assert answer.best.predicted["ttft_ms"]["mean"] == pytest.approx(one.ttft_ms, rel=2e-2)  # from a table
-    assert answer.best.predicted["tpot_ms"]["mean"] == pytest.approx(one.tpot_ms, rel=2e-2)
-    assert fleet.knee == pytest.approx(one.load.knee_rate, rel=3e-2)  # kernels jump between whole sequences
+    assert answer.best.predicted["ttft_ms"]["mean"] == pytest.approx(one.ttft_ms, rel=5e-3)  # from a table
+    assert answer.best.predicted["tpot_ms"]["mean"] == pytest.approx(one.tpot_ms, rel=5e-3)
+    assert fleet.knee == pytest.approx(one.load.knee_rate, rel=2e-2)  # kernels jump between whole sequences

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rooflinekit as rk
 from rooflinekit.evidence.accuracy import kernel_accuracy
+from rooflinekit.evidence.accuracy_energy import energy_accuracy
 from rooflinekit.model.power import PARTS, kernel_energy, step_energy
 from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import GemmShape, Kernel
 from rooflinekit.model.types.time import KernelTime
@@ -119,3 +122,81 @@ def test_measured_power_of_kernels_is_scored_beside_their_time(tmp_path):
     assert power.median_ape < 0.02
     assert {"gemm", "gemm power_w"} == set(found.summary)
     assert sum("readings" in reason for reason in found.unanswered) == 1
+
+
+def run_table(tmp_path, **cells):
+    row = {
+        "source_key": "s", "model": "llama-2-7b", "gpu": "h100-sxm", "engine": "vllm", "load": "static", "tp": 1,
+        "isl_mean": 1024, "osl_mean": 1024, "mean_running": 16, "power_w_per_gpu": 495.0, "weight_dtype": "fp16",
+        "energy_per_output_token_j": 0.4, "output_tok_s_total": "", **cells,
+    }  # fmt: skip
+    path = tmp_path / "runs.csv"
+    pd.DataFrame([row]).to_csv(path, index=False)
+    return energy_accuracy([path])
+
+
+def test_a_measured_throughput_sets_the_share_of_waiting(tmp_path):
+    """A board that makes a tenth of the tokens that it could draws little more than idle power."""
+    gpu = load_accelerator("h100-sxm").value
+    bias = [run_table(tmp_path, output_tok_s_total=rate).groups[1].bias for rate in (150.0, 700.0, 1400.0)]
+    drawn = [495.0 * (1.0 + each) for each in bias]
+    assert gpu.power.idle < drawn[0] < drawn[1] < drawn[2]
+    assert drawn[0] < gpu.power.idle + 0.2 * (gpu.power.limit - gpu.power.idle)
+
+
+def test_inter_token_latency_is_a_throughput_too(tmp_path):
+    by_rate = run_table(tmp_path, load="saturated", output_tok_s_total=1000.0)
+    by_latency = run_table(tmp_path, load="saturated", itl_steady_ms=16.0)
+    assert by_rate.groups == by_latency.groups
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"gpu": "h100-smx"}, "h100-sxm"),
+        ({"power_kind": "wall_peak"}, "at the wall"),
+        ({"power_w_per_gpu": "", "energy_per_output_token_j": ""}, "no board power"),
+        ({"gpu": "tpu-v5e", "weight_dtype": "bf16"}, "no rated power"),
+    ],
+)
+def test_runs_without_an_answer_count_with_their_reason(tmp_path, cells, reason):
+    found = run_table(tmp_path, **cells)
+    assert found.answered == 0
+    assert any(reason in said for said in found.unanswered)
+
+
+def test_a_table_without_power_is_refused(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("model,gpu\na,b\n")
+    with pytest.raises(SpecError, match="engine"):
+        energy_accuracy([path])
+
+
+def test_parts_of_an_estimate_add_up_and_waiting_lowers_power():
+    batch = rk.estimate("llama-3-8b", batch=32).energy
+    assert sum(batch.parts_j.values()) == pytest.approx(batch.energy_per_output_token_j)
+    assert batch.request_j == pytest.approx(256 * batch.energy_per_output_token_j)
+    loads = [rk.estimate("llama-3-8b", rate=rate).energy for rate in (0.05, 0.5, 5.0)]
+    assert loads[0].idle_w < loads[0].power_w_per_gpu < loads[1].power_w_per_gpu < loads[2].power_w_per_gpu
+    assert loads[0].busy < loads[1].busy < loads[2].busy <= 1.0
+    joules = [load.energy_per_output_token_j for load in loads]
+    assert joules == sorted(joules, reverse=True)
+
+
+def test_two_boards_that_wait_for_links_take_more_energy_and_a_pipeline_idles():
+    alone, two = (rk.estimate("llama-3-8b", batch=8, tp=tp).energy for tp in (1, 2))
+    assert two.energy_per_output_token_j > alone.energy_per_output_token_j
+    assert two.parts_j["links"] > 0.0
+    assert alone.parts_j["links"] == 0.0
+    staged = rk.estimate("llama-3-8b", batch=8, pp=2).energy
+    assert staged.parts_j["idle"] > 0.3 * staged.parts_j["running"]  # each of two stages waits half of the time
+    assert staged.power_w_per_gpu < alone.power_w_per_gpu
+
+
+def test_frames_and_estimates_draw_the_same_power():
+    cases = pd.DataFrame({"model": "llama-3-8b", "gpu": "h200-sxm", "batch": [1, 64], "tp": [1, 2]})
+    rows = rk.estimate_frame(cases)
+    for row in rows.itertuples():
+        answer = rk.estimate("llama-3-8b", "h200-sxm", batch=row.batch, tp=row.tp).energy
+        assert row.power_w_per_gpu == pytest.approx(answer.power_w_per_gpu)
+        assert row.energy_per_output_token_j == pytest.approx(answer.energy_per_output_token_j)

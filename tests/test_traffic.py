@@ -73,16 +73,15 @@ def test_a_prompt_beside_decodes_adds_less_than_a_prompt_alone():
     assert 0.0 < float(prefill_share(PREDICTOR, load).expected) < alone
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=60)
 @given(rate=st.floats(0.01, 0.999), isl=st.integers(16, 8000), osl=st.integers(2, 2000))
 def test_every_latency_grows_with_the_rate_up_to_the_knee(rate, isl, osl):
     traffic = Traffic(float(isl), float(osl))
     knee = largest_rate(PREDICTOR, traffic, float(slots(PREDICTOR, traffic.isl, traffic.osl)))
     light, heavy = (open_loop(PREDICTOR, share * rate * knee, traffic) for share in (0.5, 1.0))
     assert light.stable == heavy.stable == 1.0
-    jump = 1.03  # kernels are not smooth in tokens: a step that begins to take one prompt more can be that much quicker
-    assert float(light.tpot.expected) <= float(heavy.tpot.expected) * jump
-    assert float(light.ttft.expected) <= float(heavy.ttft.expected) * jump
+    assert float(light.tpot.expected) <= float(heavy.tpot.expected) * (1 + 1e-6)
+    assert float(light.ttft.expected) <= float(heavy.ttft.expected) * (1 + 1e-6)
     assert float(heavy.running) <= float(slots(PREDICTOR, traffic.isl, traffic.osl))
 
 
@@ -252,47 +251,48 @@ PREDICTORS = [
 ]
 
 
-def peak_seconds(predictor, isl, osl):
-    """Seconds of an attention replica that arithmetic and the links of one request take at the peaks."""
-    plan = predictor.plan
-    steps = ((plan.time(Batch.prefill(1.0, isl)), 1.0), (plan.time(Batch.decode(1.0, isl + osl / 2.0)), osl - 1.0))
-    return [sum(n * sum(float(k.compute) for k in step.kernels) for step, n in steps)]
+def spent(plan, isl, osl):
+    """Seconds of an attention replica at the peaks that a request takes of arithmetic, links and memory."""
+    prompt, token = plan.time(Batch.prefill(1.0, isl)).kernels, plan.time(Batch.decode(1.0, isl + osl / 2.0)).kernels
+    for part in ("compute", "network"):
+        yield part, sum(getattr(k, part) for k in prompt) + (osl - 1.0) * sum(getattr(k, part) for k in token)
+    yield "memory", (osl - 1.0) * sum(k.memory for k in token if np.any(k.kernel.cache_bytes > 0.0))
 
 
-_NOT_ALL = pytest.mark.xfail(
-    strict=False, reason="of 10,000 loads some still break a limit; docs/serving.md says where"
-)
+def drawn(rows):
+    """Lengths and their variation, users, and two shares of the knee, of random loads for each predictor."""
+    draw = random.Random(rows)
+    for predictor in PREDICTORS:
+        loads = [
+            (2 ** draw.uniform(4, 13) // 1, 2 ** draw.uniform(0, 10) // 1, draw.choice((0.0, 0.5, 1.0)),
+             draw.choice((0.0, 0.5)), 2 ** draw.uniform(0, 11) // 1, *sorted((draw.random(), 0.98 * draw.random())))
+            for _ in range(rows // len(PREDICTORS))
+        ]  # fmt: skip
+        found = np.array(loads)
+        yield predictor, found[slots(predictor, found[:, 0], found[:, 1]) >= 1.0].T
 
 
-@pytest.mark.parametrize("rows", [120, pytest.param(10_000, marks=[pytest.mark.long, _NOT_ALL])])
+@pytest.mark.parametrize("rows", [420, pytest.param(10_000, marks=pytest.mark.long)])
 def test_loads_are_conserved_and_monotone(rows):
-    """Arithmetic fits into the time, Little's law holds, and heavier loads wait longer, for any load."""
-    draw, falls = random.Random(rows), 0
-    for _ in range(rows):
-        predictor = draw.choice(PREDICTORS)
-        isl, osl = float(int(2 ** draw.uniform(4, 13))), float(int(2 ** draw.uniform(0, 10)))
-        traffic = Traffic(isl, osl, isl_cv=draw.choice([0.0, 0.5, 1.0]), osl_cv=draw.choice([0.0, 0.5]))
-        room = float(slots(predictor, isl, osl))
-        if room < 1.0:
-            continue
-        knee = float(largest_rate(predictor, traffic, room))
-        users = float(int(2 ** draw.uniform(0, 11)))
+    """Arithmetic, links and caches fit into the time, Little's law holds, and heavier loads wait longer."""
+    falls = 0  # where kernels jump: one more prompt in a step can make it quicker
+    for predictor, (isl, osl, isl_cv, osl_cv, users, less, more) in drawn(rows):
+        plan, traffic = predictor.plan, Traffic(isl, osl, isl_cv=isl_cv, osl_cv=osl_cv)
+        room = slots(predictor, isl, osl)
+        knee = largest_rate(predictor, traffic, room)
         closed = closed_loop(predictor, users, traffic)
-        light, heavy = (
-            open_loop(predictor, share * knee, traffic) for share in sorted((draw.random(), 0.98 * draw.random()))
-        )
-        assert float(closed.rate) * float(closed.e2e) == pytest.approx(users, rel=1e-9)
-        assert float(closed.running) <= min(users, room) * (1 + 1e-6)
+        light, heavy = (open_loop(predictor, share * knee, traffic) for share in (less, more))
+        assert closed.rate * closed.e2e == pytest.approx(users, rel=1e-9)
+        assert np.all(closed.running <= np.minimum(users, room) * (1 + 1e-6))
         for loaded in (closed, light, heavy):
-            assert float(loaded.running) == pytest.approx(
-                float(loaded.rate) * (float(loaded.late) + float(loaded.ahead) + float(loaded.first.expected)
-                                      + (osl - 1.0) * float(loaded.tpot.expected)), rel=1e-9)  # fmt: skip
-            assert float(loaded.running) <= room * 1.1  # next to the knee both estimates of a stay meet
-            if predictor.plan.calibration is None:
-                for seconds in peak_seconds(predictor, isl, osl):
-                    assert float(loaded.rate) * seconds <= predictor.plan.deployment.dp * 1.02
-        for time in ("ttft", "tpot") if osl > 1.0 else ("ttft",):
-            few, many = (float(getattr(loaded, time).expected) for loaded in (light, heavy))
-            assert few <= many * 1.2
-            falls += few > many * 1.01
-    assert falls <= rows / 50  # kernels jump where one more token begins another tile
+            stay = loaded.late + loaded.ahead + loaded.first.expected + (osl - 1.0) * loaded.tpot.expected
+            assert loaded.running == pytest.approx(loaded.rate * stay, rel=1e-9)
+            assert np.all(loaded.running <= room * 1.005)  # next to the knee both estimates of a stay meet
+            if plan.calibration is None:
+                for part, seconds in spent(plan, isl, osl):
+                    assert np.all(loaded.rate * seconds <= plan.deployment.dp * (1 + 1e-6)), part
+        tokens = np.where(osl > 1.0, heavy.tpot.expected / light.tpot.expected, 1.0)
+        for grown in (tokens, heavy.ttft.expected / light.ttft.expected):
+            assert np.all(grown >= 0.9)
+            falls += np.sum(grown < 0.99)
+    assert falls <= rows / 1000

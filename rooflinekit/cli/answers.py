@@ -11,7 +11,6 @@ from rooflinekit.cli.command import MAYBE_MODEL, MODEL, Argument, command
 from rooflinekit.cli.guard import INTERRUPTED
 from rooflinekit.cli.output import Output, emit, to_csv, to_json
 from rooflinekit.cli.progress import counting
-from rooflinekit.estimation.options import options_of, part_of
 from rooflinekit.estimation.scenario import (
     Accelerator,
     Cost,
@@ -35,13 +34,10 @@ from rooflinekit.specs.writing import check_target
 if TYPE_CHECKING:
     from rooflinekit.decision.launching.launch import Launch
     from rooflinekit.evidence.accuracy import Accuracy
-    from rooflinekit.evidence.benchmark_runs import Given
     from rooflinekit.simulation.event_loop import Watch
     from rooflinekit.simulation.replica import Replica
 
 _EVERY = 1000  # requests between two moves of the progress bar
-_FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate", "osl_cv")
-_SPLIT = ("pp", "ep", "dp", "weights", "activations", "kv")
 _SCRIPT = "launch.sh"
 
 
@@ -234,24 +230,15 @@ def _write(made: Launch, folder: Path, to: Output) -> None:
 )  # fmt: skip
 def compare(files: list[str], *, to: Output, **said: Any) -> int:
     """Set measured benchmark files beside the prediction, and say what the gap is made of."""
-    given = given_of(said)
+    from rooflinekit.evidence.compare import Given
     from rooflinekit.evidence.compare import compare as compared
 
+    given = Given.of(**said)
     to.check()
     with counting("comparing", len(files)) as progress:
-        found = compared([Path(file) for file in files], given, progress=progress)
+        found = compared(files, given, progress=progress)
     to.show(found)
     return 4 if found.failed else 0
-
-
-def given_of(said: dict[str, Any]) -> Given:
-    """What the options of a command say; raises WorkloadError and InputError for what makes no sense."""
-    from rooflinekit.evidence.benchmark_runs import Given, checked_facts
-    from rooflinekit.model.types.batch import whole_number
-
-    known = {name: option.default for name, option in options_of(Served).items()} | said
-    replicas = whole_number(known["replicas"], "replicas")
-    return Given(checked_facts(**part_of(known, _FACTS)), part_of(known, _SPLIT), known["calibration"], replicas)
 
 
 @command(
@@ -297,6 +284,19 @@ def serving(files: list[str], *, to: Output, calibration: str | None = None) -> 
     paths = [Path(file) for file in files] or [published_table()]
     with counting("scoring") as progress:
         return _scored(serving_accuracy(paths, calibration, progress), to)
+
+
+@command(
+    Scored, leave=("gpu",), arguments={"files": Argument("Tables of runs with power (CSV, Parquet).", many=True)},
+    examples=("rooflinekit accuracy energy runs.csv",),
+)  # fmt: skip
+def energy(files: list[str], *, to: Output, calibration: str | None = None) -> int:
+    """Score board power and joules a token of whole runs, by source, model and accelerator."""
+    from rooflinekit.evidence.accuracy_energy import energy_accuracy
+
+    to.check()
+    with counting("scoring") as progress:
+        return _scored(energy_accuracy([Path(file) for file in files], calibration, progress), to)
 
 
 def _scored(found: Accuracy, to: Output) -> int:
@@ -347,6 +347,8 @@ def show(name: str | None, *, to: Output, template: str | None = None) -> None:
     if template is not None:
         if template not in ("gpu", "accelerator"):
             raise InputError(f"no template for {template!r}; nearest: gpu")
+        if name is not None or to.format != "table":
+            raise InputError("--template prints a YAML file to fill in: leave NAME and --format out")
         return to.emit(accelerator_template())
     if name is None:
         raise InputError("show needs the NAME of a model or accelerator, or --template gpu")

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.cli.answers import given_of
 from rooflinekit.cli.command import Argument, command
 from rooflinekit.cli.output import Output, emit
 from rooflinekit.cli.progress import counting
@@ -47,12 +46,13 @@ def calibrate(files: list[str], *, to: Output, **served: Any) -> int:
 
 
 def _from_benchmarks(files: list[Path], to: Output, said: dict[str, Any]) -> int:
+    from rooflinekit.evidence.benchmark_runs import Given
     from rooflinekit.evidence.engine_fit import fit_engine
     from rooflinekit.report.answers import document_of
     from rooflinekit.report.document import plain_text
 
     with counting("fitting") as progress:
-        fit = fit_engine(files, given_of(said), f"{datetime.now(UTC):%Y-%m-%d}", progress)
+        fit = fit_engine(files, Given.of(**said), f"{datetime.now(UTC):%Y-%m-%d}", progress)
     to.emit(fit.text)
     emit(f"wrote {to.out}\n\n{plain_text(document_of(fit))}")
     return 4 if fit.failed else 0

@@ -126,7 +126,7 @@ COMMANDS = {
     for words in (
         "estimate", "explain", "simulate", "shapes", "levers", "cost", "sweep", "plan", "models", "gpus", "show",
         "validate", "calibrate", "compare", "launch", "workbook", "report",
-        "accuracy kernels", "accuracy memory", "accuracy serving",
+        "accuracy energy", "accuracy kernels", "accuracy memory", "accuracy serving",
     )
 }  # fmt: skip
 """The words of each command, and the module that holds it; it is imported when it is asked for."""

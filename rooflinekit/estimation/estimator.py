@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from rooflinekit.estimation.notes import format_notes, limit_remarks, load_remarks, memory_remarks, misfit, said
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
-from rooflinekit.estimation.results import Estimate, MemoryResult, SpeculationResult, StepResult, about
+from rooflinekit.estimation.results import EnergyResult, Estimate, MemoryResult, SpeculationResult, StepResult, about
 from rooflinekit.estimation.scenario import (
     DEGREES,
     DEPLOYMENT_KEYS,
@@ -27,6 +27,7 @@ from rooflinekit.model.speculation import speculate
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.timing.forms import parameters
+from rooflinekit.model.traffic.energy import served_energy, static_energy
 from rooflinekit.model.traffic.question import LoadQuestion, LoadResult, answer_load, read_load
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import ALL_REDUCE, ENGINES, Deployment
@@ -43,6 +44,7 @@ from rooflinekit.specs.calibration import choose_calibration, for_serving, load_
 from rooflinekit.specs.calibration.last_cache import last_cache
 from rooflinekit.specs.engines import load_engine, split_version, step_range
 from rooflinekit.specs.files import once
+from rooflinekit.specs.power import power_provenance
 
 
 @dataclass(frozen=True)
@@ -280,6 +282,7 @@ def under_load(resolved: Resolved, work: Workload, question: LoadQuestion) -> Es
         key: [float(t.low) * 1e3, float(t.high) * 1e3] for key, t in times.items() if load.stable or t is loaded.tpot
     }
     rate = min(load.rate, load.knee_rate) * float(work.osl)
+    served = served_energy(predictor, question.traffic, loaded)
     unsteady = load_remarks(load.stable, load.rate, load.knee_rate, question.users, load.slots)
     return replace(
         static,
@@ -295,6 +298,7 @@ def under_load(resolved: Resolved, work: Workload, question: LoadQuestion) -> Es
         prefill=StepResult.of(plan.time(Batch.prefill(1.0, work.isl)), plan.system.accelerator),
         memory=MemoryResult.of(found.memory(predictor)),
         load=load,
+        energy=None if served is None else EnergyResult.of(served, work, rate),
         inputs=static.inputs | {"concurrency": question.users, "rate": question.rate},
         warnings=(*said(unsteady), *resolved.warnings, *said(limit_remarks(plan, work))),
     )
@@ -324,6 +328,7 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
         decode=StepResult.of(point.decode, accelerator),
         speculation=SpeculationResult.of(predictor, work),
         load=None,
+        energy=EnergyResult.of(static_energy(predictor, work, point), work, None) if accelerator.power else None,
         provenance=_provenance(plan),
         warnings=(*resolved.warnings, *said(limit_remarks(plan, work)), *said(memory_remarks(need, have))),
     )
@@ -359,7 +364,9 @@ def _provenance(plan: Plan) -> tuple[Provenance, ...]:
     """Where the numbers behind the answer came from."""
     model, calibration = plan.model, plan.calibration
     entries = [Provenance("model architecture", float(model.depth), "layers", model.source or model.origin)]
-    entries += (*plan.system.accelerator.provenance, *plan.engine.provenance)
+    accelerator = plan.system.accelerator
+    entries += (*accelerator.provenance, *plan.engine.provenance)
+    entries += power_provenance(accelerator.power) if accelerator.power else []
     cache = last_cache(plan)
     entries += [cache.entry()] if cache else []
     if calibration:

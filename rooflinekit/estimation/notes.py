@@ -207,15 +207,11 @@ def misfit(predictor: Predictor, work: Workload) -> str:
 
 def _remedies(predictor: Predictor, work: Workload, batch: int) -> Iterator[str]:
     """Changes of one thing that would make it fit, each checked: the least of each kind."""
-    plan, deployment, rule = predictor.plan, predictor.plan.deployment, predictor.memory
+    plan, deployment, memory = predictor.plan, predictor.plan.deployment, predictor.memory
     if batch >= 1:
         yield f"--batch {batch}"
-    shares = sorted((percent / 100 for percent in range(5, 100)), key=lambda share: abs(share - rule.fraction))
-    for share in shares if rule.rule.budget != "none" else ():
-        shared = replace(rule, fraction=share)
-        if shared.evaluate(work.batch, work.longest_context, work.isl - work.cached).fits:
-            yield f"--memory-fraction {share:g}"
-            break
+    shares = memory.fractions(work.batch, work.longest_context, work.isl - work.cached)
+    yield from (f"--memory-fraction {share:g}" for share in islice(shares, 1))
     narrower = ("fp8", "int8", "int4") if plan.precision.formats.ffn.is_wide else ()
     changes: dict[str, Iterable[Any]] = {
         "tp": range(deployment.tp + 1, plan.system.domain_size + 1),

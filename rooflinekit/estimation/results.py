@@ -10,9 +10,11 @@ from typing import Any
 
 from rooflinekit.model.memory.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.power import PARTS as ENERGY_PARTS
 from rooflinekit.model.roofline import StepTime, peak_time, stream_time
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
+from rooflinekit.model.traffic.energy import TokenEnergy, load_power
 from rooflinekit.model.traffic.question import LoadResult
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.hardware import Accelerator, Provenance
@@ -230,6 +232,47 @@ class SpeculationResult:
         )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class EnergyResult:
+    """Power of a board and energy of tokens; hosts, cooling and conversion are not counted.
+
+    power_w_per_gpu: mean over a request, or under load over the time, waiting included; interval: of that, 90 %.
+    energy_per_output_token_j: all energy of all boards over all output tokens, prompts included; parts_j: what it is
+    spent on. request_j, prefill_j_per_token (of a prompt token) and decode_j_per_token leave waiting between requests
+    out. busy: share of the time in which there is a step. measured: the law was fitted to this chip's own kernels.
+    """
+
+    power_w_per_gpu: float
+    interval: list[float]
+    prefill_w: float
+    decode_w: float
+    idle_w: float
+    limit_w: float
+    busy: float
+    energy_per_output_token_j: float
+    parts_j: dict[str, float]
+    prefill_j_per_token: float
+    decode_j_per_token: float
+    request_j: float
+    measured: bool
+
+    @classmethod
+    def of(cls, tokens: TokenEnergy, work: Workload, rate: float | None) -> EnergyResult:
+        """At `rate` output tokens a second; None of a static batch, whose prefill makes the first token."""
+        law, osl, gpus = tokens.law, float(work.osl), tokens.gpus
+        found = load_power(tokens, osl, rate, lone=1.0 if rate is None else 0.0)
+        watts, whole = float(found.watts), float(found.joules_per_output_token)
+        made = osl - 1.0 if rate is None else osl
+        prompt, token = float(tokens.prompt.total), float(tokens.step.total)
+        parts = {part: float(getattr(found.energy, part)) for part in ENERGY_PARTS}
+        return cls(
+            watts, [max(watts / law.run_width, law.idle), min(watts * law.run_width, law.limit)],
+            prompt / float(tokens.prompt_seconds) / gpus, token / float(tokens.step_seconds) / gpus,
+            law.idle, law.limit, float(found.busy), whole, parts,
+            prompt / float(work.isl - work.cached), token, prompt + made * token, law.measured,
+        )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Estimate(DeploymentAnswer):
     """The answer for one operating point. `to_dict()` is the published JSON, `to_frame()` the kernels as a table."""
@@ -248,6 +291,7 @@ class Estimate(DeploymentAnswer):
     decode: StepResult
     speculation: SpeculationResult | None
     load: LoadResult | None  #: under load: what users feel; None for a static batch
+    energy: EnergyResult | None  #: None where the accelerator's power limit is not known
     provenance: tuple[Provenance, ...] = field(repr=False)
     warnings: tuple[str, ...]
 
@@ -270,6 +314,7 @@ class Estimate(DeploymentAnswer):
             row[f"{time}_bound_ms"] = self.bound[f"{time}_ms"]
         row |= {name: getattr(self, name) for name in ("e2e_ms", "output_tok_s", "output_tok_s_per_gpu")}
         row |= {"output_tok_s_per_user": self.output_tok_s_per_user, **asdict(self.memory)}
+        row |= {name: getattr(self.energy, name, None) for name in ("power_w_per_gpu", "energy_per_output_token_j")}
         row |= {key: getattr(self.speculation, key, None)
                 for key in ("draft", "draft_tokens", "acceptance", "tokens_per_pass")}  # fmt: skip
         if self.speculation is not None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
+from rooflinekit.estimation.options import options_of, part_of, read
+from rooflinekit.estimation.scenario import Served
 from rooflinekit.estimation.spelling import at_least
 from rooflinekit.evidence.measured import Facts, Measurement, StartUp
 from rooflinekit.model.operating_point import Predictor
@@ -19,6 +21,8 @@ from rooflinekit.model.types.errors import DoesNotFitError, InputError, Roofline
 from rooflinekit.specs import load_model
 
 _MOST_VARIED = 10.0
+_FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate", "osl_cv")
+_SPLIT = ("pp", "ep", "dp", "weights", "activations", "kv")
 _OPTIONS = {"model": "--model", "gpu": "--gpu", "tp": "--tp", "isl": "--isl", "osl": "--osl"}
 
 
@@ -105,6 +109,13 @@ class Given:
     deployment: Mapping[str, Any] = field(default_factory=dict)
     calibration: str | None = None
     replicas: int = 1
+
+    @classmethod
+    def of(cls, **said: Any) -> Given:
+        """The same as keywords of one level; raises WorkloadError and InputError for what makes no sense."""
+        known = {name: option.default for name, option in options_of(Served).items()} | read(Served, said)
+        return cls(checked_facts(**part_of(known, _FACTS)), part_of(known, _SPLIT), known["calibration"],
+                   known["replicas"])  # fmt: skip
 
 
 @dataclass(frozen=True)

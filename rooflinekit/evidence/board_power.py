@@ -19,8 +19,6 @@ from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.specs.power import meter_shares
 
-__all__ = ["READINGS", "PoweredRows", "as_read", "power_of", "powered", "timed_groups"]
-
 READINGS = 3
 """Readings of the meter behind a row at least: fewer show the start of a run, not the power that it settles at."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from rooflinekit.evidence.benchmark_runs import (
     room_of,
 )
 from rooflinekit.evidence.measured import Facts, Measurement, StartUp, read_measurements
+from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.version import __version__
 
@@ -130,7 +132,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Answer):
     """All runs of some files, and what could not be compared, with the reason."""
 
     runs: tuple[Run, ...]
@@ -142,27 +144,43 @@ class Comparison:
 
 
 def compare(
-    files: Sequence[Path],
-    given: Given,
+    files: str | PathLike[str] | Sequence[str | PathLike[str]],
+    given: Given | None = None,
     progress: Callable[[str], None] | None = None,
+    **said: Any,
 ) -> Comparison:
     """Read files, predict each run of them, and set both side by side.
 
     A start-up log among the files caps the running batch of the others by the tokens that the engine's cache held.
 
     Args:
-        files: results of benchmark clients, and start-up logs.
+        files: one or more results of benchmark clients, and start-up logs.
         given: what the files leave out.
         progress: called with the name of each run.
+        **said: the same as keywords: model, gpu, engine, tp, pp, ep, dp, weights, activations, kv, isl, osl,
+            concurrency, rate, osl_cv, calibration, replicas.
 
     Raises:
         RooflinekitError: (one of its kinds) if no run can be compared; otherwise failures are listed.
+
+    >>> import json, tempfile
+    >>> run = {"backend": "vllm", "model_id": "llama-3.1-8b", "num_prompts": 320, "max_concurrency": 32,
+    ...        "request_rate": "inf", "duration": 100.0, "completed": 320, "total_input_tokens": 327680,
+    ...        "total_output_tokens": 81920, "mean_ttft_ms": 150.0, "mean_tpot_ms": 11.0}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "bench.json"
+    ...     _ = path.write_text(json.dumps(run))
+    ...     found = compare(path, gpu="h100-sxm", tp=1)
+    >>> [each.metric for each in found.runs[0].metrics]
+    ['ttft_ms', 'tpot_ms']
     """
+    given = given or Given.of(**said)
+    files = [files] if isinstance(files, (str, PathLike)) else files
     entries: list[Measurement | StartUp] = []
     failures: dict[str, RooflinekitError] = {}
     for path in files:
         with listed(failures, str(path)):
-            entries += read_measurements(path)
+            entries += read_measurements(Path(path))
     room, runs = room_of(entries), []
     for entry in entries:
         if progress is not None:

@@ -20,8 +20,6 @@ from rooflinekit.model.types.numeric import Numeric, maximum, minimum
 from rooflinekit.model.types.power import PowerLaw
 from rooflinekit.model.types.time import KernelTime
 
-__all__ = ["Energy", "idle_energy", "kernel_energy", "mean_power", "step_energy"]
-
 _NOTHING = 1e-30
 _ATTENTION = ("attention_prefill", "attention_decode", "mla_prefill", "mla_decode")
 

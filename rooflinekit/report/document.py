@@ -145,8 +145,12 @@ class Table:
         sides = [left if column in self.left else right for column in range(len(self._head()))]
 
         def line(cells: Sequence[str], tag: str, more: str = "") -> str:
-            made = (f"<{tag}{more}{how}>{escape(cell)}</{tag}>" for cell, how in zip(cells, sides, strict=True))
+            made = (f"<{tag}{more}{how}>{shown(cell)}</{tag}>" for cell, how in zip(cells, sides, strict=True))
             return f"<tr>{''.join(made)}</tr>"
+
+        def shown(cell: str) -> str:
+            """Bars begin where the others end only if all letters are as wide."""
+            return f"<code>{cell}</code>" if "█" in cell else escape(cell)
 
         head, body = line(self._head(), "th", ' scope="col"'), "".join(line(row, "td") for row in self.rows)
         return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"

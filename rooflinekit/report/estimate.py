@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rooflinekit.estimation.results import Estimate, KernelResult, SpeculationResult, StepResult
+from rooflinekit.estimation.results import EnergyResult, Estimate, KernelResult, SpeculationResult, StepResult
 from rooflinekit.model.traffic.question import LoadResult
 from rooflinekit.model.types.units import format_bytes, format_count, format_time
 from rooflinekit.report.document import Document, Facts, Section, Table, Words, footer, machine, origin, three
@@ -48,6 +48,8 @@ def _detail(estimate: Estimate) -> Iterator[Section]:
     """What limits each step, and its kernels."""
     causes = ["limited by", "", *estimate.decode.shares, "FLOP/B", "MFU", "MBU"]
     yield Section("", [Table(causes, [_causes(title, step) for title, step in _steps(estimate)])])
+    if estimate.energy:
+        yield Section("", [Facts(("energy", _spent(estimate.energy)))])
     for title, step in _steps(estimate):
         rows = [_row(kernel, step) for kernel in step.kernels]
         yield Section(f"{title}: {_ms(step.time_ms)}", [Table(_KERNEL_HEADER, rows)])
@@ -57,10 +59,15 @@ def _speeds(estimate: Estimate) -> list[tuple[str, str]]:
     """Rates of the deployment, of each GPU and of each user, and the time of a request."""
     e, tokens = estimate, estimate.inputs["osl"]
     each = f", {three(e.output_tok_s_per_gpu)} per GPU" if e.inputs["gpus"] > 1 else ""
+    power = ""
+    if e.energy:
+        low, high = e.energy.interval
+        power = f"; {e.energy.power_w_per_gpu:.0f} W a GPU ({low:.0f} – {high:.0f})"
+        power += f", {three(e.energy.energy_per_output_token_j)} J a token"
     user = f"{three(e.output_tok_s_per_user)} tok/s per user while decoding"
     return [
         ("output", f"{three(e.output_tok_s)} tok/s{each}; {user}"),
-        ("request", f"{_ms(e.e2e_ms)} for {_tokens(tokens)}" if e.e2e_ms is not None else _ms(None)),
+        ("request", f"{_ms(e.e2e_ms)} for {_tokens(tokens)}{power}" if e.e2e_ms is not None else _ms(None) + power),
     ]
 
 
@@ -154,6 +161,20 @@ def _memory(estimate: Estimate, pool: bool) -> list[tuple[str, str]]:
                  f"blocks, {three(memory.max_concurrency)} sequences of the {length} length")
         )  # fmt: skip
     return facts
+
+
+def _spent(energy: EnergyResult) -> str:
+    """What the joules of a token are spent on."""
+    whole = energy.energy_per_output_token_j
+    parts = sorted(energy.parts_j.items(), key=lambda part: -part[1])
+    shares = ", ".join(f"{_SPENT[name]} {joules / whole:.0%}" for name, joules in parts if joules / whole >= _LEAST)
+    return f"{three(whole)} J an output token, prompts included: {shares}"
+
+
+_SPENT = {
+    "weights": "weights", "cache": "KV cache", "activations": "activations", "arithmetic": "arithmetic",
+    "links": "links", "running": "chip running", "idle": "idle",
+}  # fmt: skip
 
 
 def _next(estimate: Estimate) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,7 @@ Kind = Literal["model", "accelerator", "system"]
 T = TypeVar("T")
 
 _FOLDER = {"model": "model_specs", "accelerator": "hardware_specs", "system": "hardware_specs/systems"}
+_PLACES = ("ROOFLINEKIT_SPECS", "APPDATA", "XDG_CONFIG_HOME", "HOME", "USERPROFILE")  # of the user's own specs
 _SUFFIXES = (".yaml", ".yml")
 _LONGEST_NAME = 200  # characters; nothing longer is looked up in earnest
 _LEAST = 3  # letters and digits that a name must have to be sought inside others
@@ -65,7 +66,11 @@ def spec_dir(kind: Kind) -> Path:
 
 def user_dir(kind: Kind) -> Path:
     """The user's own folder of specs: in $ROOFLINEKIT_SPECS, else in the platform's configuration folder."""
-    chosen = os.environ.get("ROOFLINEKIT_SPECS")
+    return _user_dir(kind, sys.platform, *map(os.environ.get, _PLACES))
+
+
+@lru_cache(maxsize=64)
+def _user_dir(kind: Kind, platform: str, chosen: str | None, *places: str | None) -> Path:
     return (Path(chosen) if chosen else _config_dir()) / _FOLDER[kind]
 
 

@@ -11,8 +11,6 @@ from rooflinekit.model.types.power import PowerLaw
 from rooflinekit.specs.files import kept, read_yaml
 from rooflinekit.specs.locate import spec_dir
 
-__all__ = ["meter_shares", "power_law", "power_provenance"]
-
 _PICO = 1e-12
 _US = 1e-6
 _WIDE = (Dtype.BF16, Dtype.FP16, Dtype.FP32)

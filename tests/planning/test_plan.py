@@ -346,3 +346,15 @@ def test_bad_questions_are_refused(asked: dict[str, Any], says: str) -> None:
 def test_one_accelerator_under_two_names_is_refused() -> None:
     with pytest.raises(InputError, match="same accelerator"):
         rk.plan(MODEL, ["h100", "h100-sxm"], SLO, rate=5)
+
+
+def test_a_memory_fraction_is_tried_where_the_engines_own_leaves_no_room():
+    """opt-13b, 26 GB in fp16: two T4 of 16 GB need more than vLLM's 92 %, and eight less beside their overheads."""
+    for tp in (2, 8):
+        answer = rk.plan("opt-13b", "t4", "p95 tpot<500ms", rate=0.05, isl=128, osl=32, tp=[tp], confirm=0)
+        share = answer.best.fleets[0].scenario["memory_fraction"]
+        assert share > 0.92 if tp == 2 else share < 0.92
+        told = {"tp": tp, "isl": 128, "osl": 32, "max_model_len": 256}
+        assert rk.estimate("opt-13b", "t4", memory_fraction=share, **told).memory.fits
+    with pytest.raises(DoesNotFitError, match="no deployment holds"):
+        rk.plan("opt-13b", "t4", rate=0.05, isl=128, osl=32, tp=[8], memory_fraction=0.92)

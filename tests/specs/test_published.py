@@ -272,11 +272,16 @@ def test_arctic_has_a_dense_block_as_wide_as_the_stream():
 
 @pytest.mark.parametrize(("kind", "said"), [
     ("gemma3n", "alternates streams"), ("zamba2", "serve many layers"), ("rwkv7", "time mixing"),
-    ("t5", "an encoder-decoder"), ("whisper", "a speech model"),
+    ("t5", "the decoder also attends to what it gives"), ("whisper", "an encoder runs once"),
 ])  # fmt: skip
 def test_a_decoder_that_is_not_costed_is_refused_with_its_reason(kind, said):
     with pytest.raises(ArchitectureError, match=said):
         model_from_config({"model_type": kind, "hidden_size": 64}, name="m", origin="config.json")
+
+
+def test_a_decoder_that_is_not_costed_names_the_nearest_that_is():
+    for why in lists()[2].values():
+        assert set(why.rpartition(" nearest ")[2].split()) - {"is", "are", "and"} <= set(class_names()), why
 
 
 def test_every_published_config_is_expected_and_says_where_it_was_read():

@@ -60,3 +60,10 @@ def test_an_unknown_name_gets_what_begins_with_it():
     assert "nearest: h100-sxm, h100-nvl, h100-pcie" in show("h10").stderr
     assert "nearest: llama-3-8b, llama-3-70b" in show("llama3").stderr
     assert show("groq").stderr.rstrip().endswith("unknown model or accelerator 'groq'")
+
+
+@pytest.mark.parametrize("words", [("llama-3-8b",), ("--format", "json")])
+def test_a_template_takes_no_name_and_no_format(words):
+    result = show("--template", "gpu", *words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "leave NAME and --format out" in result.stderr

@@ -89,12 +89,25 @@ class Replica:
 def lay_out(model: str, gpu: str, scenario: dict[str, Any], demand: Demand, calibration: str | None) -> Replica:
     """Resolve a deployment and tabulate its times.
 
+    Where the engine's memory fraction leaves no room, and none is asked for, the one that leaves most is taken.
+
     Raises InputError (and its kinds) for a deployment that does not exist, DoesNotFitError for one without room.
     """
     resolved = resolve(model, gpu, read_deployment(scenario), calibration)
     known = resolved.plan.system.accelerator.name
     named = {"model": model, "gpu": gpu if Path(gpu).suffix else known, **scenario}
-    return _tabulated(named, resolved, demand)
+    try:
+        return _tabulated(named, resolved, demand)
+    except DoesNotFitError:
+        memory, longest = (
+            resolved.predictor.memory,
+            min(demand.longest, float(resolved.plan.model.max_context or math.inf)),
+        )
+        shares = () if "memory_fraction" in scenario else memory.fractions(1.0, longest, longest)
+        best = max(shares, key=lambda share: replace(memory, fraction=share).max_batch(longest, longest), default=None)
+        if best is None:
+            raise
+        return lay_out(model, gpu, scenario | {"memory_fraction": best}, demand, calibration)
 
 
 def retuned(replica: Replica, setting: dict[str, Any], demand: Demand) -> Replica:
@@ -280,7 +293,7 @@ class PrefillPool:
         loaded = Loaded(
             ttft=replace(alone, expected=ttft), tpot=NOTHING, e2e=ttft, running=rate * (ttft - request), sharing=1.0,
             rate=rate, knee=self.knee(demand), queue=wait, ahead=wait, late=0.0, first=alone, busy=busy, stable=1.0,
-            together=0.0, shared=Shared(NOTHING, alone, alone, request, mixes=False),
+            together=0.0, shared=Shared(NOTHING, alone, alone, alone, request, mixes=False),
         )  # fmt: skip
         means = {"ttft": ttft, "tpot": 0.0, "e2el": ttft}
         return Felt(means, spread(loaded, traffic, closed=False), spans=spans)
@@ -305,7 +318,7 @@ class DecodePool:
     def _open(self) -> Callable[[Traffic], OpenLoop]:
         def times(running: Numeric) -> Shared:
             shared = self.replica.times(running)
-            return Shared(shared.step, NOTHING, NOTHING, 0.0, shared.mixes)
+            return Shared(shared.step, NOTHING, NOTHING, NOTHING, 0.0, shared.mixes)
 
         return cache(lambda traffic: OpenLoop.of(self.replica.predictor, traffic, times))
 

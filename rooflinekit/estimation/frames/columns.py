@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
@@ -9,6 +10,7 @@ import pandas as pd
 
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LOAD_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
 from rooflinekit.model.memory.capacity import Memory
+from rooflinekit.model.traffic.energy import LoadPower
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import Time
@@ -25,6 +27,7 @@ MEMORY = (
 NUMBERS = (
     *(f"{time}_{part}" for time in _TIMES for part in ("ms", "low_ms", "high_ms", "bound_ms")),
     "e2e_ms", "output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user",
+    "power_w_per_gpu", "energy_per_output_token_j",
     *MEMORY, "max_batch", "max_context", "gpus",
 )  # fmt: skip
 TIMED = NUMBERS[: NUMBERS.index("capacity_bytes")]
@@ -46,6 +49,12 @@ _SYNONYMS = {
     "requestrate": "rate",
 }  # fmt: skip
 _SLIP = 0.83  # likeness (difflib) of a name with one letter missing or too many
+
+
+def power_columns(power: LoadPower | None) -> dict[str, Numeric]:
+    """Columns of rows: power of a board, and all energy over all output tokens."""
+    watts, joules = (math.nan, math.nan) if power is None else (power.watts, power.joules_per_output_token)
+    return {"power_w_per_gpu": watts, "energy_per_output_token_j": joules}
 
 
 def numbers_of(times: Mapping[str, Time], e2e: Numeric, rate: Numeric, memory: Memory, gpus: int) -> dict[str, Numeric]:

@@ -10,13 +10,22 @@ import pandas as pd
 
 from rooflinekit.estimation.estimator import Resolved
 from rooflinekit.estimation.frames.cells import Resolutions, groups, read_workloads
-from rooflinekit.estimation.frames.columns import LOAD_NUMBERS, NUMBERS, TIMED, check_columns, is_loaded, numbers_of
+from rooflinekit.estimation.frames.columns import (
+    LOAD_NUMBERS,
+    NUMBERS,
+    TIMED,
+    check_columns,
+    is_loaded,
+    numbers_of,
+    power_columns,
+)
 from rooflinekit.estimation.frames.loaded import answer_loads, read_loads
 from rooflinekit.estimation.frames.texts import Rows, Texts
 from rooflinekit.estimation.notes import Remark, limit_remarks, memory_remarks
 from rooflinekit.estimation.results import about
 from rooflinekit.model.graph import trace
 from rooflinekit.model.graph.arrays import Vectorised
+from rooflinekit.model.traffic.energy import static_power
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.workload import Workload
@@ -170,4 +179,5 @@ def _values(resolved: Resolved, inputs: dict[str, Any]) -> dict[str, Any]:
     point, gpus = resolved.predictor.evaluate(work), resolved.plan.deployment.gpus
     rate, times = point.output_rate(work.batch, work.osl), {"ttft": point.ttft, "tpot": point.tpot}
     found = numbers_of(times, point.e2e(work.osl), rate, point.memory, gpus)
+    found |= power_columns(static_power(resolved.predictor, work, point))
     return {name: found[name] for name in NUMBERS}

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.estimation.estimator import Resolved, refuse_static
-from rooflinekit.estimation.frames.columns import numbers_of
+from rooflinekit.estimation.frames.columns import numbers_of, power_columns
 from rooflinekit.estimation.frames.texts import Rows, Texts
 from rooflinekit.estimation.notes import load_remarks
 from rooflinekit.estimation.options import options_of, read
 from rooflinekit.estimation.scenario import LOAD_KEYS, WORKLOAD_KEYS, Load
 from rooflinekit.model.traffic.closed_form import Traffic, largest_rate, no_room
+from rooflinekit.model.traffic.energy import load_power, served_energy
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load, read_load
 from rooflinekit.model.types.errors import RooflinekitError
@@ -111,7 +112,9 @@ def _answer(resolved: Resolved, asked: pd.DataFrame) -> dict[str, Numeric]:
     loaded = found.loaded
     rate = np.minimum(loaded.rate, loaded.knee) * question.traffic.osl
     times, gpus = {"ttft": loaded.ttft, "tpot": loaded.tpot}, resolved.plan.deployment.gpus
+    served = served_energy(predictor, question.traffic, loaded)
     values = numbers_of(times, loaded.e2e, rate, found.memory(predictor), gpus)
+    values |= power_columns(None if served is None else load_power(served, question.traffic.osl, rate))
     values |= {name: value for name, value in found.values(predictor).items() if value is not None}
     lasting, wanted = np.asarray(loaded.stable) == 1.0, asked[list(_GOALS)].notna().any(axis=1).to_numpy()
     values["goodput"] = np.where(wanted, np.where(lasting, values.get("goodput", np.nan), 0.0), np.nan)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rooflinekit.model.graph.symbol import about, fact, named
@@ -151,6 +151,12 @@ class MemoryModel:
             more = whole + rounding
             whole = where(self._holds(more, held, new), more, maximum(more - 1.0, 0.0))
         return whole * fact(self.replicas, *REPLICAS)
+
+    def fractions(self, batch: Numeric, context: Numeric, new: Numeric) -> Iterator[float]:
+        """Memory fractions, in whole percent, under which so many sequences fit; those nearest to the present first."""
+        shares = sorted((percent / 100 for percent in range(5, 100)), key=lambda share: abs(share - self.fraction))
+        if self.rule.budget != "none":
+            yield from (share for share in shares if replace(self, fraction=share).evaluate(batch, context, new).fits)
 
     def _holds(self, local: Numeric, held: Numeric, new: Numeric) -> bool | NDArray[np.bool_]:
         """Whether every stage holds so many sequences in a replica."""

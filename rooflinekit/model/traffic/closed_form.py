@@ -14,8 +14,9 @@ step of the D that decode, s what one prompt adds to a step, beside the others t
 
 One unknown, q, and one equation for it: an open loop gives λ; in a closed loop of C users, each of whom is as often in
 the front end as in the engine for its time there, λ = C/(request + residence), and where all of them are in the engine
-(no front end, or more users than places) each other brings one prompt in the steps of a stay: q·steps = C − 1. Beside
-a root nothing is searched. TPOT and λ grow with q. Places are filled at E: the knee is the rate of a full engine.
+(no front end, or more users than places) each other brings one prompt in the steps of a stay: q·steps = C − 1. Such an
+engine never rests, so that a stay is at least steps·t_d + C·s. Beside a root nothing is searched. TPOT and λ grow with
+q. Places are filled at E: the knee is the rate of a full engine.
 
 A closed loop that starts with all users at once makes each of them wait for (C − 1)/2 prompts on average, once in the
 `requests` that each sends. Users beyond the room for sequences wait for a slot: a full turn each. In an open loop the
@@ -56,9 +57,7 @@ _RUNNING = "E", "requests in the engine: rate x stay (Little's law)"
 
 _SETTLED = 1e-13  # relative: neighbours of the root agree
 _FULL = 1.0 - 1e-6  # of the room for prompts
-_FEW = 1e-4  # prompts more or less in a step
 _NOTHING = 1e-12  # stands for none where something is divided by: a decode pool has no prompts
-_MANY = 3.0  # prompts in a step
 
 
 @dataclass(frozen=True)
@@ -225,9 +224,15 @@ class _Flow:
         cls, predictor: Predictor, traffic: Traffic, known: Times | None, find: Find, in_step: bool = False
     ) -> _Flow:  # fmt: skip
         """Work the shared times out where they are not known; in_step: each request comes when a step has ended."""
+        met: dict[float, Shared] = {}  # ends and roots are asked for again
 
         def worked_out(sharing: Numeric) -> Shared:
-            return shared_times(predictor, InFlight(sharing, traffic.isl, traffic.osl, traffic.cached, in_step))
+            if isinstance(sharing, float) and sharing in met:
+                return met[sharing]
+            found = shared_times(predictor, InFlight(sharing, traffic.isl, traffic.osl, traffic.cached, in_step))
+            if isinstance(sharing, float):
+                met[sharing] = found
+            return found
 
         return cls(predictor, traffic, known or worked_out, known, find, in_step)
 
@@ -253,7 +258,7 @@ class _Flow:
         most = others
         if self._mixes:
             fitting = plan.deployment.dp * plan.token_budget / (traffic.isl - traffic.cached + self._after)
-            most = minimum(others, traffic.osl * fitting)
+            most = minimum(others, traffic.osl * fitting * others / crowd)  # a stay has room for the tokens of all
         return named(self.find(excess, 1.0 + 0.0 * others, 1.0 + most, _SETTLED), *SHARING, source=FORM)
 
     def sharing(self, most: Numeric, users: Numeric = 0.0, rate: Numeric | None = None) -> Numeric:
@@ -271,7 +276,7 @@ class _Flow:
 
     def knee(self, most: Numeric, room: Numeric) -> Numeric:
         """The rate of an engine in which every place is taken [1/s]."""
-        stay = self.stay(most, room, True)
+        stay = self._crowded(most, room)
         if not self._mixes:  # prompts come while others are computed
             stay = self._waiting(self.stay(most, room, False), math.inf, stay.time)
         rate = room / stay.time
@@ -282,12 +287,12 @@ class _Flow:
         if self.in_step:
             return True
         request = self.predictor.plan.costs.request
-        time = self.stay(most, minimum(users, room), True).time
+        time = self._crowded(most, minimum(users, room)).time
         return users * time >= room * (time + request)
 
     def closed(self, most: Numeric, users: Numeric, room: Numeric) -> Loaded:
         """A closed loop whose users take all places, or are never away."""
-        stay = self.stay(most, minimum(users, room), True)
+        stay = self._crowded(most, minimum(users, room))
         if not (self._mixes or self.in_step):  # prompts come back while others are computed
             stay = self._waiting(self.stay(most, users, False), math.inf, stay.time)
         return self._closed(stay, most, users, room)
@@ -297,18 +302,33 @@ class _Flow:
 
         No stay is longer than one beside users who are never away.
         """
-        longest = self.stay(most, minimum(users, room), True).time
+        longest = self._crowded(most, minimum(users, room)).time
         stay = self.stay(sharing, users, False)
         turn = stay.exposed / (stay.turning.arriving * maximum(self._after, 1.0))
         behind = maximum((users - 1.0) * turn - stay.times.request - stay.time, 0.0)
         behind = named(behind, "behind", "the queue that a closed loop has where prompts fill the steps", "s")
         return self._closed(self._waiting(stay, stay.ahead + behind, longest), sharing, users, room)
 
+    def _crowded(self, most: Numeric, crowd: Numeric) -> _Stay:
+        """The stay of each of `crowd` requests that are always in the engine, which then never rests.
+
+        In a stay each brings a prompt, so that it lasts for the decode steps, of which as many hold prompts as those
+        take, and for what all prompts add.
+        """
+        stay = self.stay(most, crowd, True)
+        turning, step = stay.turning, stay.times.step.expected
+        steps = maximum(crowd - 1.0, crowd * turning.holding) / turning.arriving if self._mixes else self._after
+        least = named(steps * step + crowd * stay.times.share.expected, "least", "steps and prompts of a stay", "s")
+        return self._waiting(stay, stay.ahead + maximum(least - stay.time, 0.0), math.inf)
+
     def _waiting(self, stay: _Stay, ahead: Numeric, longest: Numeric) -> _Stay:
-        """The stay with another wait behind prompts, and not longer than `longest`."""
-        others = stay.time - stay.ahead
-        ahead = named(minimum(ahead, maximum(longest - others, 0.0)), "ahead", "behind prompts that came before", "s")
-        return replace(stay, ahead=ahead, time=named(others + ahead, *_STAY))
+        """The stay with another wait behind prompts; waits make it no longer than `longest`."""
+        own = stay.time - stay.ahead - stay.late
+        late = minimum(stay.late, maximum(longest - own, 0.0))
+        ahead = minimum(ahead, maximum(longest - own - late, 0.0))
+        late = named(late, "late", "until the step under way has ended", "s")
+        ahead = named(ahead, "ahead", "behind prompts that came before", "s")
+        return replace(stay, late=late, ahead=ahead, time=named(own + late + ahead, *_STAY))
 
     def _closed(self, stay: _Stay, sharing: Numeric, users: Numeric, room: Numeric) -> Loaded:
         times, traffic, crowd = stay.times, self.traffic, minimum(users, room)
@@ -415,18 +435,17 @@ class _Flow:
 
     def _first(self, turning: Rotation, times: Shared, met: Numeric, others: Numeric, crowd: Numeric) -> Time:
         """The steps that hold the own prompt, `met` of those that came in the same step, and `others` that decode."""
-        own = maximum((1.0 + met) / turning.beside_own, 1.0)
-        own = named(minimum(own, turning.fitting), "met", "prompts in the steps of the own one, on its replica")
-        further = _further(turning, times)
-        first = times.alone.plus(times.share, turning.beside * further * (own - 1.0))
+        mean = turning.arriving
+        if not self.in_step:
+            mean = turning.meanwhile(times.step.expected, times.share.expected, times.mixes)
+        own = turning.met(met)
+        further = named(own - turning.met(mean), "further", "prompts in them beyond those in the mean")
+        further = turning.beside * further
+        first = times.own.plus(times.share, further)
         if times.mixes:
             company = named(_company(others, crowd), "company", "chance that others decode beside the prompt")
-            fullest = named(maximum(turning.together / turning.beside, 1.0), "fullest", "of them on one replica")
-            lone = named(fullest - further * (fullest - 1.0), "lone", "what the first of them adds, for their mean")
-            lone = turning.beside * lone
-            longer = 1.0 + _limited(fullest) * maximum(own / fullest - 1.0, 0.0)  # all of the step, where it does
-            beside = times.step.scaled(turning.chunks * longer).plus(times.share, lone)
-            first = first.plus(beside.plus(times.alone, -1.0), company)
+            lone = times.alone.plus(times.share, turning.beside * (own - 1.0))
+            first = lone.plus(first.plus(lone, -1.0), company)
         return first.named(*_FIRST)
 
     def _exposed(self, first: Numeric, tpot: Numeric, step: Numeric) -> Numeric:
@@ -452,23 +471,6 @@ class _Flow:
         """Steps of a stay in which each of the others brings one prompt; decode steps, where prompts have their own."""
         steps = self._after + turning.chunks + _behind(turning.full, turning.each, self.traffic)
         return steps if self._mixes else where(self._after > 0.0, self._after, steps)
-
-
-def _further(turning: Rotation, times: Shared) -> Numeric:
-    """What another prompt adds to a step that holds one, for what each adds in the mean step that holds some."""
-    fullest, share = turning.together / turning.beside, times.share.expected * turning.beside
-    one = maximum(times.alone.expected - (times.step.expected if times.mixes else 0.0), 0.0)
-    more = minimum(maximum((fullest * share - one) / maximum(fullest - 1.0, _FEW), 0.0), 2.0 * share)
-    more = named(more, "more", "what another prompt adds to a step", "s")
-    found = where(fullest > 1.0 + _FEW, more / maximum(share, _NOTHING), 1.0)
-    found = named(found, "chord", "the same for the mean of those in it")
-    found = found + _limited(fullest) * maximum(1.0 - found, 0.0)  # where arithmetic limits, each adds as much
-    return named(found, "further", "what another prompt adds to a step, for the mean of those in it")
-
-
-def _limited(prompts: Numeric) -> Numeric:
-    """From 0 for one prompt in a step to 1 for as many as make arithmetic its limit."""
-    return minimum(maximum((prompts - 1.0) / (_MANY - 1.0), 0.0), 1.0)
 
 
 def _behind(full: Numeric, each: Numeric, traffic: Traffic, gaps: Numeric = 1.0) -> Numeric:

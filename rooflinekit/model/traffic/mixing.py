@@ -10,7 +10,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.side_by_side import side_by_side
 from rooflinekit.model.types.batch import Batch, Sequences
-from rooflinekit.model.types.numeric import Numeric, ceil_div, exp, floor_div, log, maximum, minimum, where
+from rooflinekit.model.types.numeric import Numeric, ceil_div, exp, floor_div, log, maximum, minimum, sqrt, where
 from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload
 
@@ -78,19 +78,36 @@ class Rotation:
         """Prompts, or what chunks are of one, in a step that holds some."""
         return named(self.arriving / self.holding, "together", "prompts in a step that holds some")
 
+    def met(self, others: Numeric) -> Numeric:
+        """Prompts in the steps of one, itself included, on its replica, where so many `others` came meanwhile."""
+        own = minimum(maximum((1.0 + others) / self.beside_own, 1.0), self.fitting)
+        return named(own, "met", "prompts in the steps of the own one, on its replica")
+
+    def meanwhile(self, step: Numeric, share: Numeric, mixes: bool) -> Numeric:
+        """Prompts of others that come in the step in which a prompt comes: a long one is met more often, q·t²/t².
+
+        step: a decode step; share: what a prompt adds [s].
+        """
+        long = self.together * share + (step if mixes else 0.0)
+        plain = (1.0 - self.holding if mixes else 1.0) * step
+        time = plain + self.holding * long
+        return self.arriving * (plain * step + self.holding * long * long) / (time * time)
+
 
 @dataclass(frozen=True)
 class Shared:
     """Times that requests in flight share [s].
 
     step: a decode step of those that decode; share: what one prompt adds to the steps of the others; alone: a prompt by
-    itself in a step; request: front end of one request (HTTP, tokeniser); mixes: prompts and decodes share steps;
-    turning: how requests go through these steps, None where nobody worked it out.
+    itself in a step; own: the steps of a prompt beside those that come with it, and decodes where phases mix; request:
+    front end of one request (HTTP, tokeniser); mixes: prompts and decodes share steps; turning: how requests go through
+    these steps, None where nobody worked it out.
     """
 
     step: Time
     share: Time
     alone: Time
+    own: Time
     request: float
     mixes: bool
     turning: Rotation | None = None
@@ -127,24 +144,35 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     if costs.mixes:
         room = maximum(budget - decoding, 1.0)
         sizes = new / room
-        chunks = named(ceil_div(new, room), "chunks", "steps that a prompt takes")
+        chunks = named(_steps_begun(sizes, sqrt(decoding) / room), "chunks", "steps that a prompt takes")
         fitting = chunks / sizes
     else:
         chunks = 1.0
         fitting = maximum(floor_div(budget, new), 1.0)
         sizes = 1.0 / fitting
     full = named(minimum(arriving * sizes / replicas, 1.0), "rho", "share of the room for prompts that is used")
-    beside = side_by_side(arriving * chunks, replicas)
+    pieces = arriving * (maximum(sizes, 1.0) if costs.mixes else 1.0)
+    beside = side_by_side(pieces, replicas)
     if replicas > 1:  # where prompts queue, every replica has its own
         beside = 1.0 / ((1.0 - full * full) / beside + full * full / replicas)
-    pieces = arriving * chunks
     some = _any(pieces) if costs.mixes else _steps_of_prompts(arriving, ratio)
     some = where(load.osl > 1.0, some, pieces / (1.0 + pieces))  # without a decode step each step holds the own prompt
     holding = maximum(some, full if costs.mixes else arriving * sizes / replicas)
     holding = named(holding, "holding", "steps that hold prompts, for each step")
-    own = side_by_side(1.0 + arriving, replicas)
-    each = chunks / (fitting * replicas)
-    return Rotation(arriving, decoding, chunks, full, holding, beside, own, fitting, each, beside / replicas)
+    beside_own = side_by_side(1.0 + arriving, replicas)
+    each, even = sizes / replicas, beside / replicas
+    return Rotation(arriving, decoding, chunks, full, holding, beside, beside_own, fitting, each, even)
+
+
+def _steps_begun(sizes: Numeric, varying: Numeric) -> Numeric:
+    """Steps that a prompt of so many steps' size takes: rounded up, in the mean over the room that it finds.
+
+    varying: deviation of the room over the room; as many decode by Poisson's law. The room is taken as even over √12
+    times that, so that no sequence more is the one that makes every prompt take another step.
+    """
+    whole = floor_div(sizes + 0.5, 1.0)
+    width = minimum(math.sqrt(12.0) * sizes * varying, 1.0)
+    return maximum(whole + minimum(maximum(0.5 + (sizes - whole) / width, 0.0), 1.0), 1.0)
 
 
 def _any(count: Numeric) -> Numeric:
@@ -185,13 +213,27 @@ def others_arriving(plan: Plan, load: InFlight) -> Numeric:
 def shared_times(predictor: Predictor, load: InFlight) -> Shared:
     """The times of `load.users` requests that share steps."""
     plan = predictor.plan
-    decoding = 1.0 + others_arriving(plan, load) * (load.osl - 1.0)
+    arriving = others_arriving(plan, load)
+    decoding = 1.0 + arriving * (load.osl - 1.0)
     step = predictor.tpot(Workload(decoding, load.isl, load.osl)).named("step", "a decode step of all that decode")
     alone = plan.time(lone_prompt(load, 1.0 / plan.deployment.dp)).total.named("alone", "the prompt by itself")
     ratio: Numeric = 0.0 if load.in_step else alone.expected / step.expected
     share = prefill_share(predictor, load, ratio).named("s", "what one prompt adds to the steps of the others")
     turning = rotation(predictor, load, ratio)
-    return Shared(step, share, alone, plan.costs.request, plan.costs.mixes, turning)
+    met = arriving if load.in_step else turning.meanwhile(step.expected, share.expected, plan.costs.mixes)
+    own = _own_steps(predictor, load, turning, met)
+    own = own.named("own_steps", "the steps of a prompt, with what they hold beside it")
+    return Shared(step, share, alone, own, plan.costs.request, plan.costs.mixes, turning)
+
+
+def _own_steps(predictor: Predictor, load: InFlight, turning: Rotation, met: Numeric) -> Time:
+    """The steps of a prompt beside the `met` that come with it, and decodes where phases mix [s]."""
+    plan, own = predictor.plan, turning.met(met)
+    if plan.costs.mixes:
+        step = plan.time(_mixed(predictor, load, turning.decoding, own / turning.chunks, turning.beside_own)).total
+        return step.times(turning.chunks, turning.chunks)
+    filled = minimum((1.0 + met) / (own * plan.deployment.dp), 1.0)
+    return plan.time(replace(Batch.prefill(own, load.isl, load.cached), filled=filled)).total
 
 
 def _apart(predictor: Predictor, load: InFlight, together: Numeric, beside: Numeric) -> Time:
@@ -211,17 +253,22 @@ def lone_prompt(load: InFlight, filled: Numeric) -> Batch:
 def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Batch]:
     """Prompts in a step that holds some, and the mean such step of the fullest attention replica."""
     turning, replicas = rotation(predictor, load, 1.0), predictor.plan.deployment.dp
-    own = turning.decoding
-    together = turning.together
-    fullest = named(maximum(together / turning.beside, 1.0 / turning.chunks), "fullest", "of them on one replica")
-    pieces = maximum(fullest, 1.0)
-    new = named((load.isl - load.cached) * fullest / pieces, "new", "tokens of a piece")
+    least = 1.0 / maximum(turning.each * replicas, 1.0)
+    fullest = named(maximum(turning.together / turning.beside, least), "fullest", "of them on one replica")
+    return fullest * turning.beside, _mixed(predictor, load, turning.decoding, fullest, turning.beside)
+
+
+def _mixed(predictor: Predictor, load: InFlight, own: Numeric, prompts: Numeric, beside: Numeric) -> Batch:
+    """A step of the fullest attention replica: `own` decodes and its prompts; all have `beside` times as many."""
+    replicas = predictor.plan.deployment.dp
+    pieces = maximum(prompts, 1.0)
+    new = named((load.isl - load.cached) * prompts / pieces, "new", "tokens of a piece")
     filled: Numeric = 1.0
     if replicas > 1:
-        filled = minimum((own + together / (replicas * fullest) * new * pieces) / (own + new * pieces), 1.0)
+        filled = minimum((own + beside / replicas * new * pieces) / (own + new * pieces), 1.0)
     decoding = Sequences(own, 1.0, load.isl + load.osl / 2)
-    prompt = Sequences(pieces, new, (load.cached + load.isl - new) / 2, fullest / pieces)
-    return fullest * turning.beside, Batch(prompt, decoding, filled)
+    prompt = Sequences(pieces, new, (load.cached + load.isl - new) / 2, prompts / pieces)
+    return Batch(prompt, decoding, filled)
 
 
 def prefill_share(predictor: Predictor, load: InFlight, ratio: Numeric = 1.0) -> Time:

@@ -19,6 +19,10 @@ class Answer:
         """Ask the package, which knows the report; no module down here imports it."""
         return str(sys.modules["rooflinekit"]._html_of(self))
 
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """The text that IPython shows beside the HTML: that of `print`."""
+        return {"text/plain": str(self)}
+
     def __str__(self) -> str:
         """What the command line prints."""
         return str(sys.modules["rooflinekit"]._text_of(self))

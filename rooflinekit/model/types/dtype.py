@@ -33,6 +33,8 @@ class Dtype(Enum):
     NVFP4 = "nvfp4"
     MXFP4 = "mxfp4"
 
+    __hash__ = object.__hash__  # members are single objects; Enum's own runs Python for each look into a table
+
     @property
     def bytes(self) -> float:
         """Bytes an element costs in memory, scales included [B]."""

@@ -19,7 +19,7 @@ from rooflinekit.model.types.numeric import Numeric, maximum
 from rooflinekit.model.types.time import ENDS, KernelTime, Time
 from rooflinekit.model.types.workload import Workload
 
-_CALLED = ("step", "share", "alone")  # times of `Shared` that depend on how many requests run
+_CALLED = ("step", "share", "alone", "own")  # times of `Shared` that depend on how many requests run
 
 
 def _labelling(labels: dict[Symbol, tuple[str, ...]]) -> type[Plan]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rooflinekit.model.roofline import time_step
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import BORROWED, Calibration
 from rooflinekit.model.types.batch import Batch
@@ -33,8 +34,12 @@ def evidence(plan: Plan) -> str:
 
 def _share(plan: Plan, calibration: Calibration, batch: Batch) -> float:
     """Share of a step's kernels, by time, that were measured."""
-    times = [(each.kernel, float(each.expected)) for each in plan.run(batch, None) if each.kernel.family not in _PASSES]
-    return sum(time for kernel, time in times if _here(calibration, kernel)) / sum(time for _, time in times)
+    kernels = [kernel for kernel in plan.kernels(batch) if kernel.family not in _PASSES]
+    here = [kernel for kernel in kernels if _here(calibration, kernel)]
+    if len(here) in (0, len(kernels)):
+        return float(bool(here))
+    measured, whole = (float(time_step(some, plan.system, calibration).expected) for some in (here, kernels))
+    return measured / whole
 
 
 def _here(calibration: Calibration, kernel: Kernel) -> bool:

@@ -32,6 +32,10 @@ _HARMLESS = (
     r"_(?:alpha|beta)$|rope|rotary|softcap|multiplier|jitter|noise|^output_|^summary_|^_attn|_implementation$|auto_map|"
     r"softmax_in_fp32|quantiz|processor|projector|image|vision|video|audio"
 )
+_WHY = {
+    "an encoder-decoder": "an encoder runs once, and the decoder also attends to what it gives",
+    "a speech model": "sound comes in or out: an encoder runs once, or there is no text to decode",
+}
 _USUAL = frozenset(name for names in NAMES.values() for name in names)
 
 
@@ -55,7 +59,7 @@ def refuse_other_networks(config: Mapping[str, Any], origin: str) -> None:
         kind, name = "a diffusion model", shown(config["_class_name"])
     if kind is None and config.get("is_encoder_decoder") is True:
         kind, name = "an encoder-decoder", shown(model_type)
-    problem = f"{name} is {kind} (no KV cache, no decode)" if kind else ""
+    problem = f"{name} is {kind} ({_WHY.get(str(kind), 'no KV cache, no decode')})" if kind else ""
     classes = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
     other = next((name for name in classes if re.search(_OTHER_HEAD, name)), None)
     if not problem and other:

@@ -1,0 +1,161 @@
+"""Predictions of board power and joules a token against measured runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.evidence.accuracy import Accuracy, scored, signature
+from rooflinekit.evidence.kernel_fit.groups import read_table
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.traffic.energy import load_power, static_energy, token_energy
+from rooflinekit.model.traffic.mixing import InFlight, static_run
+from rooflinekit.model.types.deployment import ENGINES
+from rooflinekit.model.types.dtype import Dtype, parse_dtype
+from rooflinekit.model.types.errors import InputError, RooflinekitError, SpecError
+from rooflinekit.model.types.workload import Workload
+from rooflinekit.specs import load_model
+from rooflinekit.specs.engines import engine_names, engine_version_of
+
+METRICS = ("power_w_per_gpu", "energy_per_output_token_j")
+_NEEDED = ("model", "gpu", "engine", "load", "isl_mean", "osl_mean", "mean_running")
+_KEY = ("source_key", "model", "gpu", "metric")
+_GGUF = re.compile(r"(?:ud[-_])?i?q(\d)")
+_ONE_TOKEN = 1.0
+
+
+def energy_accuracy(
+    files: Sequence[Path], calibration: str | None = None, progress: Callable[[str], None] | None = None
+) -> Accuracy:
+    """Score runs: mean power of a board, and all energy over all output tokens.
+
+    A measured throughput (`output_tok_s_total`, `prefill_tok_s`) or inter-token latency (`itl_steady_ms`) of a row sets
+    the share of the time in which its boards work; without one the predicted times do. A row that cannot be answered
+    counts with its reason. Power of whole computers (`wall_peak`) is not a board's and is left to no answer.
+
+    Raises SpecError for a file that is no table of runs.
+    """
+    unanswered: Counter[str] = Counter()
+    rows = []
+    for path in files:
+        table = read_table(path, text=True)
+        if missing := [name for name in _NEEDED if name not in table]:
+            raise SpecError(f"{path}: is no table of runs with energy: column {missing[0]!r} is missing")
+        for cells in table.to_numpy():
+            run: dict[str, Any] = dict(zip(map(str, table), cells, strict=True))
+            if progress is not None:
+                progress(f"{run['model']} {run['gpu']}")
+            rows += _scored_run(run, calibration, unanswered)
+    if not rows:
+        return Accuracy.of((), unanswered, "metric")
+    return Accuracy.of(scored(pd.DataFrame(rows), _KEY), unanswered, "metric")
+
+
+def _scored_run(run: Mapping[str, Any], calibration: str | None, unanswered: Counter[str]) -> list[dict[str, Any]]:
+    """The metrics that a run states, each with its prediction; NaN where there is none."""
+    stated = {name: value for name in METRICS if (value := _number(run, name)) is not None and value > 0.0}
+    if not stated:
+        unanswered["the row states no board power"] += 1
+        return []
+    found: dict[str, tuple[float, float, float]] = {}
+    name = ""
+    try:
+        found, name = predict_run(run, calibration)
+    except RooflinekitError as error:
+        unanswered[str(error)] += len(stated)
+    shared = {"source_key": run.get("source_key") or "", "model": run["model"], "gpu": run["gpu"], "calibration": name}
+    return [
+        {**shared, "metric": metric, "value": value,
+         **dict(zip(("predicted", "low", "high"), found.get(metric, (math.nan,) * 3), strict=True))}
+        for metric, value in stated.items()
+    ]  # fmt: skip
+
+
+def predict_run(
+    run: Mapping[str, Any], calibration: str | None = None
+) -> tuple[dict[str, tuple[float, float, float]], str]:
+    """Predicted metrics of one run, each with the ends of its 90 % interval, and the calibration that was used.
+
+    Raises InputError (and its kinds) for a run that cannot be answered.
+    """
+    if run.get("power_kind") == "wall_peak":
+        raise InputError("the power of a whole computer at the wall is not a board's")
+    predictor, calibrated = _predictor(run, calibration)
+    isl, osl = (_number(run, name) or 0.0 for name in ("isl_mean", "osl_mean"))
+    running = _number(run, "mean_running") or _number(run, "max_num_seqs") or 1.0
+    law = predictor.plan.system.accelerator.power
+    if law is None:
+        raise InputError(f"{predictor.plan.system.accelerator.name} has no rated power (power.tdp) in its file")
+    prefills = osl < _ONE_TOKEN
+    rate = _rate(run, running, prefills)
+    isl, osl = max(isl, 1.0), max(osl, _ONE_TOKEN)
+    if run["load"] == "static":
+        waves = float(static_run(predictor, InFlight(running, isl, osl)).waves)
+        tokens, lone = static_energy(predictor, Workload(max(running / waves, 1.0), isl, osl)), _ONE_TOKEN
+    else:
+        tokens, lone = token_energy(predictor, InFlight(max(running, 1.0), isl, osl)), 0.0
+    if prefills:  # a rate of prompt tokens: as many prompts
+        rate = None if rate is None else rate / isl
+    found = load_power(tokens, osl, rate, lone)
+    limit = _number(run, "power_limit_w") or math.inf
+    watts, width = min(float(found.watts), limit), law.run_width
+    each = float(found.joules_per_output_token) * watts / float(found.watts)
+    ends = max(watts / width, law.idle), min(watts * width, law.limit)
+    return {
+        "power_w_per_gpu": (watts, *ends),
+        "energy_per_output_token_j": (each, each / width, each * width),
+    }, calibrated
+
+
+def _rate(run: Mapping[str, Any], running: float, prefills: bool) -> float | None:
+    """Measured tokens a second of the whole deployment: of prompts where nothing else is made."""
+    if prefills:
+        return _number(run, "prefill_tok_s")
+    between = _number(run, "itl_steady_ms")
+    return _number(run, "output_tok_s_total") or (1e3 * running / between if between else None)
+
+
+def _predictor(run: Mapping[str, Any], calibration: str | None) -> tuple[Predictor, str]:
+    """The deployment of a run; an engine that nobody knows is taken for vLLM, whose work is alike."""
+    engine = str(run["engine"]).lower()
+    engine = {"tensorrt-llm": "trtllm"}.get(engine, engine)
+    engine = engine if engine in ENGINES and engine in engine_names() else "vllm"
+    split = {name: int(_number(run, name) or 1) for name in ("tp", "pp", "ep", "dp")}
+    scenario: dict[str, Any] = {**split, "microbatches": split["pp"], "engine": engine}
+    stated = str(run.get("engine_version") or "")
+    if engine == str(run["engine"]).lower() and re.match(r"v?\d+\.\d+(?!\d)", stated):
+        scenario["engine_version"] = engine_version_of(engine, stated)
+    model = load_model(run["model"]).value
+    weights, own = _format(run.get("weight_dtype")), getattr(model.formats, model.matrices[-1])
+    if weights is not None and weights.unit is not own.unit:
+        scenario["weights"] = weights
+    if (kv := _format(run.get("kv_dtype"))) is not None and kv is not Dtype.FP16:
+        scenario["kv"] = kv
+    resolved = resolve(run["model"], run["gpu"], read_deployment(scenario), calibration)
+    return resolved.predictor, signature(resolved.plan.calibration)
+
+
+def _format(given: object) -> Dtype | None:
+    """A number format; llama.cpp's own ones by their bits."""
+    text = str(given or "").lower()
+    if not text or text == "nan":
+        return None
+    if found := _GGUF.match(text):
+        return Dtype.INT4 if int(found[1]) <= Dtype.INT4.bytes * 8 + 1 else Dtype.INT8
+    return parse_dtype(text)
+
+
+def _number(run: Mapping[str, Any], name: str) -> float | None:
+    """A finite number of a cell; None where there is none."""
+    try:
+        value = float(run.get(name) or math.nan)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

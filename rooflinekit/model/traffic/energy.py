@@ -1,0 +1,163 @@
+"""Energy of requests on one deployment: what a prompt and a decode step take of all boards, and the power of a load.
+
+    e_out  = E(step)/C                        a decode step serves C sequences
+    e_in   = (E(prompts and decodes) − E(decodes))/prompts, over S    what a prompt adds to the steps of the others
+    P      = R·e_out + λ·E(prompt) + (1 − busy)·P_idle      R = λ·N tokens and λ requests a second
+    busy   = R·t(step)/C + λ·s                share of the time in which there is a step
+
+A stage of a pipeline waits while others compute; what waits draws idle power.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rooflinekit.model.operating_point import OperatingPoint, Predictor
+from rooflinekit.model.power import Energy, idle_energy, step_energy
+from rooflinekit.model.roofline import StepTime
+from rooflinekit.model.traffic.closed_form import Loaded, Traffic
+from rooflinekit.model.traffic.mixing import InFlight, mixed_step
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, minimum
+from rooflinekit.model.types.power import PowerLaw
+from rooflinekit.model.types.time import KernelTime
+from rooflinekit.model.types.workload import Workload
+
+
+@dataclass(frozen=True)
+class TokenEnergy:
+    """What requests take of all boards: joules, and seconds of the deployment.
+
+    prompt: of one request's prompt; step: of one output token, its share of a decode step.
+    """
+
+    prompt: Energy
+    prompt_seconds: Numeric
+    step: Energy
+    step_seconds: Numeric
+    gpus: int
+    law: PowerLaw
+
+    def request(self, osl: Numeric) -> Energy:
+        """Prompt and output of one request, without waiting between requests."""
+        return self.prompt + self.step.times(osl)
+
+
+@dataclass(frozen=True)
+class LoadPower:
+    """Mean power of one board, the share of the time in which it works, and the energy of one output token of all."""
+
+    watts: Numeric
+    busy: Numeric
+    energy: Energy
+
+    @property
+    def joules_per_output_token(self) -> Numeric:
+        """All energy over all output tokens, prompts and idle time included [J]."""
+        return self.energy.total
+
+
+def step_of(predictor: Predictor, kernels: Iterable[KernelTime], seconds: Numeric, parts: Numeric) -> Energy:
+    """Energy of all boards in a period of `seconds` in which each stage runs `parts` steps of these kernels."""
+    plan = predictor.plan
+    accelerator, law = plan.system.accelerator, _law(predictor)
+    timed = tuple(kernels)
+    busy = parts * sum((each.expected for each in timed), 0.0)
+    energy = step_energy(timed, accelerator, law).times(parts)
+    waits = idle_energy(law, plan.deployment.pp * seconds - busy)
+    return (energy + waits).times(float(plan.deployment.stage))
+
+
+def _law(predictor: Predictor) -> PowerLaw:
+    law = predictor.plan.system.accelerator.power
+    if law is None:
+        raise ValueError(f"{predictor.plan.system.accelerator.name} has no rated power")
+    return law
+
+
+def decode_energy(predictor: Predictor, work: Workload, step: StepTime, tpot: Numeric) -> Energy:
+    """Energy of all boards while every sequence makes one token, in `tpot` seconds; `step` is the decode step.
+
+    Without microbatches the power of the step, for as long as a token takes: the mean context, or a speculative round.
+    """
+    if predictor.plan.deployment.microbatches == 1:
+        return step_of(predictor, step.kernels, step.expected, 1.0).times(tpot / step.expected)
+    local = predictor.decode_batch(work, work.decode_context).sequences
+    return step_of(predictor, step.kernels, tpot, ceil_div(work.batch / predictor.plan.deployment.dp, local))
+
+
+def prompt_energy(predictor: Predictor, load: InFlight) -> tuple[Energy, Numeric]:
+    """Energy that one prompt adds to the steps of others, and the time that it adds [s]."""
+    plan = predictor.plan
+
+    def alone(step: StepTime) -> Energy:
+        return step_of(predictor, step.kernels, step.expected, 1.0)
+
+    if not plan.costs.mixes:
+        step = plan.time(Batch.prefill(1.0, load.isl, load.cached))
+        return alone(step), step.expected / plan.deployment.dp
+    together, mixed = mixed_step(predictor, load)
+    both, one = plan.time(mixed), plan.time(Batch(None, mixed.decoding))
+    added = alone(both) + alone(one).times(-1.0)
+    return added.times(1.0 / together), maximum(both.expected - one.expected, 0.0) / together
+
+
+def token_energy(predictor: Predictor, load: InFlight) -> TokenEnergy:
+    """Energy of requests in flight: `load.users` of them decode together."""
+    prompt, seconds = prompt_energy(predictor, load)
+    work, users = Workload(load.users, load.isl, load.osl), load.users
+    tpot = predictor.tpot(work).expected
+    period = decode_energy(predictor, work, predictor.decode_step(work), tpot)
+    gpus = predictor.plan.deployment.gpus
+    return TokenEnergy(prompt, seconds, period.times(1.0 / users), tpot / users, gpus, _law(predictor))
+
+
+def static_energy(predictor: Predictor, work: Workload, point: OperatingPoint | None = None) -> TokenEnergy:
+    """Energy of a static batch: all prompts first, then all tokens together; `point` where it is known already."""
+    point = point or predictor.evaluate(work)
+    ttft, tpot, deployment = point.ttft.expected, point.tpot.expected, predictor.plan.deployment
+    prompts = step_of(predictor, point.prefill.kernels, ttft, float(deployment.microbatches))
+    period = decode_energy(predictor, work, point.decode, tpot)
+    each = 1.0 / work.batch
+    return TokenEnergy(
+        prompts.times(each), ttft * each, period.times(each), tpot * each, deployment.gpus, _law(predictor)
+    )
+
+
+def static_power(predictor: Predictor, work: Workload, point: OperatingPoint | None = None) -> LoadPower | None:
+    """Power over a static batch, whose prefill makes the first token; None where no power limit is known."""
+    if predictor.plan.system.accelerator.power is None:
+        return None
+    return load_power(static_energy(predictor, work, point), work.osl, lone=1.0)
+
+
+def served_energy(predictor: Predictor, traffic: Traffic, loaded: Loaded) -> TokenEnergy | None:
+    """Energy of requests as a load runs them; None where no power limit is known."""
+    if predictor.plan.system.accelerator.power is None:
+        return None
+    users = maximum(loaded.sharing, 1.0)
+    return token_energy(predictor, InFlight(users, traffic.isl, traffic.osl, traffic.cached))
+
+
+def load_power(tokens: TokenEnergy, osl: Numeric, rate: Numeric | None = None, lone: Numeric = 0.0) -> LoadPower:
+    """Power at `rate` output tokens a second of the whole deployment; None is as many as it makes.
+
+    `lone`: tokens of the output that the prompt's own step makes (1 in a static batch). Where the rate is measured and
+    higher than the predicted times allow, all steps are that much faster, and boards run for less time.
+    """
+    made = (osl - lone) / osl
+    needed = tokens.prompt_seconds / osl + tokens.step_seconds * made
+    rate = 1.0 / needed if rate is None else rate
+    busy = rate * needed
+    energy = tokens.prompt.times(1.0 / osl) + tokens.step.times(made)
+    if not isinstance(busy, float) or busy > 1.0:
+        shrink = minimum(1.0 / busy, 1.0)
+        energy = Energy(
+            energy.weights, energy.cache, energy.activations, energy.arithmetic, energy.links,
+            energy.running * shrink, energy.idle * shrink,
+        )  # fmt: skip
+    wait = tokens.gpus * maximum(1.0 / rate - needed, 0.0)
+    whole = energy + idle_energy(tokens.law, wait)
+    watts = minimum(whole.total * rate / tokens.gpus, tokens.law.held * tokens.law.limit)
+    return LoadPower(watts, minimum(busy, 1.0), whole.times(watts * tokens.gpus / (whole.total * rate)))
