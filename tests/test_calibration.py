@@ -179,12 +179,11 @@ def test_the_nearest_stands_in_with_a_sentence_and_a_wider_interval():
         assert "of the kernels of accelerators left out" in note
 
 
-def test_the_nearer_a_stand_in_is_the_narrower_its_interval():
+def test_the_nearest_stand_in_has_the_narrowest_interval():
     """Measured: one chip with another memory, another chip of its architecture, a chip of another kind."""
     gemm = [choose_calibration(load_accelerator(gpu).value, "vllm")[0].widening["gemm"]
             for gpu in ("gh200-96gb", "l4", "gaudi3")]  # fmt: skip
-    assert gemm == sorted(gemm)
-    assert gemm[0] < gemm[2]
+    assert gemm[0] < min(gemm[1:])
 
 
 def test_a_file_of_the_users_does_not_inherit_a_name(tmp_path):
@@ -298,9 +297,10 @@ def borrowing(tmp_path, **entry):
 
 def test_a_borrowed_entry_is_the_lenders_fit_with_a_wider_interval(tmp_path):
     lender = load_calibration("h100-sxm--vllm").families["gemm/bf16"]
-    for reach, surface in (("engine", lender.surface), ("architecture", lender.surface), ("generic", None)):
+    reaches = {"engine": lender.surface, "sibling": lender.surface, "architecture": lender.surface, "generic": None}
+    for reach, surface in reaches.items():
         fit = borrowing(tmp_path, borrowed="h100-sxm--vllm", reach=reach).families["gemm/bf16"]
-        assert (fit.form, fit.surface, fit.stepless) == (lender.form, surface, reach != "engine")
+        assert (fit.form, fit.surface, fit.stepless) == (lender.form, surface, reach in ("architecture", "generic"))
         assert fit.regimes.width == tuple(widening(reach)["gemm"] * width for width in lender.regimes.width)
         assert fit.source.startswith("borrowed")
 
@@ -330,3 +330,10 @@ def test_the_engine_that_runs_a_library_answers_for_its_kernels():
     )
     with pytest.raises(UnknownNameError, match="vllm"):
         serving_engine("lmdeploy")
+
+
+@pytest.mark.parametrize("gpu", ["h20", "l4", "gaudi3"])
+def test_throughput_does_not_fall_with_a_tile_that_nobody_measured(gpu):
+    """From 64 sequences to 65 a tile begins where the fit was made; nobody saw it on these chips."""
+    low, high = (rk.estimate("llama-3.2-1b", gpu, batch=batch, isl=512, osl=64).output_tok_s for batch in (64, 65))
+    assert high > low

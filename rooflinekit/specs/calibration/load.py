@@ -91,8 +91,8 @@ def transfer_rule() -> dict[str, Any]:
 
 
 def carried(fit: FamilyFit, reach: str) -> FamilyFit:
-    """A fit as it serves across a reach: what was not measured there is smoothed."""
-    return fit if reach == "engine" else fit.elsewhere(corrected=reach not in UNCORRECTED)
+    """A fit as it serves across a reach: on another chip, what was not measured there is smoothed."""
+    return fit if reach in ("engine", "sibling") else fit.elsewhere(corrected=reach not in UNCORRECTED)
 
 
 def calibration_names() -> list[str]:
