@@ -30,3 +30,9 @@ def test_less_power_is_never_faster():
 def test_senseless_caps_are_refused(cap):
     with pytest.raises(WorkloadError, match="power_cap"):
         rk.estimate("llama-3-8b", power_cap=cap)
+
+
+@pytest.mark.parametrize("gpu", ["t4", "v100-sxm2-32gb"])
+def test_a_board_without_bf16_draws_power_too(gpu):
+    energy = rk.estimate("opt-125m", gpu, batch=4, isl=64, osl=8).to_dict()["energy"]
+    assert energy["idle_w"] < energy["power_w_per_gpu"] < energy["limit_w"]

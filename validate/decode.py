@@ -6,8 +6,7 @@ Letters: B sequences, T keys, H query heads, K KV heads, d head width, P tokens 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, partial
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,9 +25,7 @@ _TENSOR_CORES = 4
 """Query heads a KV head from which FlashInfer is told to use tensor cores: "faster for large group size" say its
 documents; where large begins is an assumption."""
 _SELDOM = 8
-"""Of slow backends every eighth shape suffices: FlexAttention compiles for each, gathering pages copies the cache."""
-_SPLIT_KEYS = 512
-"""Keys that one part of a split context takes, so that a batch of one fills the GPU."""
+"""Every eighth shape suffices for gathering pages, which copies the cache."""
 
 
 def decode_cases(shapes: Iterable[tuple[Heads, int, int]], dtype: str, device: Device) -> Iterator[Case]:
@@ -38,7 +35,7 @@ def decode_cases(shapes: Iterable[tuple[Heads, int, int]], dtype: str, device: D
         shape = {"dtype": dtype, "kv_dtype": dtype, "batch": B, "seq_len": T, "heads": H, "kv_heads": K, "head_dim": d}
         size = B * d * 2.0 * (H + T * K) * parse_dtype(dtype).bytes
         for name, build in _backends(device).items():
-            if build not in (_flex_decode, _gathered) or number % _SELDOM == 0:
+            if build is not _gathered or number % _SELDOM == 0:
                 yield Case("attention_decode", name, shape, size, partial(build, heads, B, T, dtype, device))
 
 
@@ -47,8 +44,6 @@ def _backends(device: Device) -> dict[str, Callable[..., Work]]:
         return {"torch sdpa": _contiguous, "torch sdpa, gathered pages": _gathered}
     return {
         "torch sdpa": _contiguous,
-        "torch flex, compiled": _flex_decode,
-        f"own split-KV, triton {version_of('triton')}, pages": _split,
         f"flashinfer {version_of('flashinfer-python')}, pages": _flashinfer,
     }
 
@@ -89,28 +84,6 @@ def gathered(q: Tensor, keys: Tensor, values: Tensor, table: Tensor, T: int) -> 
     """Copy the pages together, then attend: what an engine without a paged kernel does. [B, H, 1, d]."""
     k, v = (pool[table].flatten(1, 2)[:, :T].transpose(1, 2) for pool in (keys, values))  # [B, K, T, d]
     return attend(q, k, v)
-
-
-def _split(heads: Heads, B: int, T: int, dtype: str, device: Device) -> Work:
-    from rooflinekit.validate.split_kv import split_kv  # noqa: PLC0415 - needs Triton
-
-    lengths = torch.full((B,), T, dtype=torch.int32, device=device.torch)
-    call = partial(split_kv, lengths=lengths, part=_SPLIT_KEYS)
-    q = normal(B, heads.H, heads.d, dtype=dtype, device=device.torch)
-    return Work(call, (q,), partial(_pages, heads, B, T, dtype, device))
-
-
-@cache
-def _compiled_flex() -> Any:
-    from torch.nn.attention.flex_attention import flex_attention  # noqa: PLC0415
-
-    return torch.compile(flex_attention, dynamic=False)
-
-
-def _flex_decode(heads: Heads, B: int, T: int, dtype: str, device: Device) -> Work:
-    """One query takes FlexAttention's decoding kernel, which splits the keys (flex_decoding.py in Inductor)."""
-    contiguous = _contiguous(heads, B, T, dtype, device)
-    return Work(partial(_compiled_flex(), enable_gqa=heads.H != heads.K), contiguous.hot, contiguous.cold)
 
 
 def _flashinfer(heads: Heads, B: int, T: int, dtype: str, device: Device) -> Work:

@@ -371,7 +371,7 @@ class Page(TypedDict, total=False):
 
 class Measuring(TypedDict, total=False):
     """What is measured on this machine."""
-    suite: Annotated[str, Option("quick, full, ceilings, kernels or model.", "quick", complete=("quick", "full", "ceilings", "kernels", "model"))]
+    suite: Annotated[str, Option("quick, full, ceilings, kernels, model or engine.", "quick", complete=("quick", "full", "ceilings", "kernels", "model", "engine"))]
     device: Annotated[str | None, Option("cuda:0, cpu ...", usual="the first GPU, else the CPU")]
     model: Annotated[str | None, Option("Model whose layers are measured.", usual="by device", complete=MODELS)]
     budget: Annotated[float | None, Option("Minutes to take at most.", unit="min", kind="loose", usual="by suite")]

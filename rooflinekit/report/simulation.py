@@ -9,6 +9,7 @@ from rooflinekit.report.document import Document, Section, Table, Words, footer,
 from rooflinekit.simulation.outcome import Outcome, Spread
 
 _USE = ["replica", "role", "steps", "busy", "batch", "KV used", "prefix hits"]
+_STATED = 0.01  # of a latency: smaller standard errors are not written
 _LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "end to end": "e2e", "queue": "queue"}
 
 
@@ -64,8 +65,13 @@ def _load(asked: dict[str, Any]) -> str:
 
 
 def _latency(name: str, spread: Spread) -> list[str]:
-    values = (spread.mean, spread.p50, spread.p90, spread.p99, spread.max)
-    return [name, *("-" if value is None else format_time(value / 1e3) if value > 0 else "0" for value in values)]
+    """Mean, percentiles and the longest, with the standard error where it is 1 % or more."""
+    cells = []
+    for key in ("mean", "p50", "p90", "p99", "max"):
+        value, error = getattr(spread, key), spread.errors.get(key, 0.0)
+        text = "-" if value is None else format_time(value / 1e3) if value > 0 else "0"
+        cells.append(f"{text} ± {error / value:.0%}" if value and error >= _STATED * value else text)
+    return [name, *cells]
 
 
 def rows(outcome: Outcome) -> list[dict[str, Any]]:

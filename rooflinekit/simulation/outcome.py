@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.simulation.event_loop import Simulation
 from rooflinekit.simulation.ledger import Sketch
 from rooflinekit.simulation.replica import Replica
+from rooflinekit.simulation.watch import Batches, standard_error
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +21,11 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A duration over requests (or tokens) [ms]; None if there were none. Percentiles are within 0.25 %."""
+    """A duration over requests (or tokens) [ms]; None if there were none. Percentiles are within 0.25 %.
+
+    errors: standard errors of the mean and the percentiles [ms], from those of ten to twenty parts of the run (batch
+    means); empty where the run was too short, or the duration is not kept by pieces.
+    """
 
     mean: float | None
     p50: float | None
@@ -27,14 +33,21 @@ class Spread:
     p99: float | None
     max: float | None
     n: int
+    errors: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, sketch: Sketch) -> Spread:
-        """Read a sketch of seconds."""
+    def of(cls, sketch: Sketch, pieces: Sequence[Sketch] = ()) -> Spread:
+        """Read a sketch of seconds, and those of pieces of the run."""
         if not sketch.count:
             return cls(None, None, None, None, None, 0)
-        marks = {name: sketch.quantile(share) * 1e3 for name, share in PERCENTILES.items()}
-        return cls(sketch.mean * 1e3, **marks, max=sketch.largest * 1e3, n=sketch.count)
+        read: dict[str, Callable[[Sketch], float]] = {"mean": lambda each: 1e3 * each.mean}
+        for name, share in PERCENTILES.items():
+            read[name] = lambda each, share=share: 1e3 * each.quantile(share)  # type: ignore[misc]
+        counted = [each for each in pieces if each.count]
+        found = {name: standard_error([value(each) for each in counted]) for name, value in read.items()}
+        errors = {name: error for name, error in found.items() if error is not None}
+        marks = {name: value(sketch) for name, value in read.items()}
+        return cls(**marks, max=sketch.largest * 1e3, n=sketch.count, errors=errors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +102,10 @@ class ReplicaUse:
 
 @dataclass(frozen=True)
 class Outcome(DeploymentAnswer):
-    """A simulated run. Rates are over `duration_s`, from the first measured arrival to the last end."""
+    """A simulated run. Rates are over `duration_s`, from the first measured arrival to the last end.
+
+    diverges: requests pile up as long as they come, fewer are served than offered: waits are those of this run only.
+    """
 
     requests: Counts
     duration_s: float
@@ -105,14 +121,16 @@ class Outcome(DeploymentAnswer):
     output_tok_s_per_gpu: float | None
     steps: int
     replicas: tuple[ReplicaUse, ...]
+    diverges: bool
     interrupted: bool
     warnings: tuple[str, ...]
     timeline: tuple[dict[str, float], ...] = field(default=(), repr=False)
+    batches: Batches = field(default_factory=Batches, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain data for JSON, without the timeline."""
+        """Nested plain data for JSON, without the timeline and the batches of time."""
         data = asdict(self)
-        del data["timeline"]
+        del data["timeline"], data["batches"]
         return data
 
     def to_row(self) -> dict[str, Any]:
@@ -121,8 +139,16 @@ class Outcome(DeploymentAnswer):
         row |= self.inputs | asdict(self.requests)
         for name in ("ttft", "tpot", "itl", "e2e", "queue"):
             spread = asdict(getattr(self, f"{name}_ms"))
-            row |= {f"{name}_{key}_ms": value for key, value in spread.items() if key != "n"}
-        rates = ("request_rate", "goodput_rate", "goodput", "output_tok_s", "output_tok_s_per_gpu", "duration_s")
+            row |= {f"{name}_{key}_ms": value for key, value in spread.items() if key not in ("n", "errors")}
+        rates = (
+            "request_rate",
+            "goodput_rate",
+            "goodput",
+            "output_tok_s",
+            "output_tok_s_per_gpu",
+            "duration_s",
+            "diverges",
+        )
         row |= {key: getattr(self, key) for key in rates}
         made = {"calibration_hash": self.calibration["hash"] if self.calibration else "", "version": self.version}
         return row | made | {"warnings": "; ".join(self.warnings)}
@@ -138,8 +164,9 @@ class Outcome(DeploymentAnswer):
         return pd.DataFrame(self.timeline)
 
 
-def summarise(simulation: Simulation, gpus: int, **more: Any) -> Outcome:
+def summarise(simulation: Simulation, gpus: int, batches: Batches, **more: Any) -> Outcome:
     """Turn the books of a finished run into an answer; `gpus` counts the whole fleet's."""
+    firsts, tokens, wholes = zip(*batches.full, strict=True) if batches.full else ((), (), ())
     ledger, fleet = simulation.ledger, simulation.fleet
     span = ledger.last_end - ledger.measured_from
     span = span if 0 < span < math.inf else math.nan
@@ -157,10 +184,10 @@ def summarise(simulation: Simulation, gpus: int, **more: Any) -> Outcome:
             sum(each.swapped for each in work),
         ),
         duration_s=simulation.now,
-        ttft_ms=Spread.of(ledger.ttft),
-        tpot_ms=Spread.of(ledger.tpot),
+        ttft_ms=Spread.of(ledger.ttft, firsts),
+        tpot_ms=Spread.of(ledger.tpot, tokens),
         itl_ms=Spread.of(ledger.itl),
-        e2e_ms=Spread.of(ledger.e2el),
+        e2e_ms=Spread.of(ledger.e2el, wholes),
         queue_ms=Spread.of(ledger.queued),
         request_rate=_finite(ledger.measured / span),
         goodput_rate=_finite(ledger.good / span) if asked else None,
@@ -169,7 +196,9 @@ def summarise(simulation: Simulation, gpus: int, **more: Any) -> Outcome:
         output_tok_s_per_gpu=None if speed is None else speed / gpus,
         steps=sum(each.steps for each in work),
         replicas=tuple(ReplicaUse.of(replica, simulation) for replica in fleet.all),
+        diverges=batches.diverges(),
         interrupted=simulation.interrupted,
+        batches=batches,
         **more,
     )
 

@@ -40,7 +40,7 @@ from rooflinekit.simulation.policies import Limits, policy_named
 from rooflinekit.simulation.replica import HostTier, Replica
 from rooflinekit.simulation.steps import Clock, StepTable, build_table
 from rooflinekit.simulation.traces import load_trace
-from rooflinekit.simulation.watch import Timeline, both
+from rooflinekit.simulation.watch import Batches, Timeline, both
 
 _LONGEST = 1 << 20  # tokens up to which step times are tabulated; beyond, the last slope goes on
 
@@ -101,7 +101,7 @@ class Load:
     """What is sent: arrivals, and whether users wait for their answers.
 
     typical, longest: mean and largest isl + osl, for the size of tables and of the cache. duration: the run ends then
-    whatever is left [s].
+    whatever is left [s]. settled: latencies before it do not count [s].
     """
 
     arrivals: Iterator[Arrival]
@@ -111,6 +111,7 @@ class Load:
     warmup: int = 0
     duration: float = math.inf
     objective: RequestObjective = field(default_factory=RequestObjective)
+    settled: float = 0.0
 
 
 def serve(
@@ -141,19 +142,21 @@ def serve(
     (64, 0)
     """
     setup = setup or Setup()
-    timeline, ledger = Timeline(), Ledger(load.objective)
+    timeline, batches, ledger = Timeline(), Batches(load.settled), Ledger(load.objective)
     fleet = _fleet(resolved.predictor, (prefill or resolved).predictor, load, setup, ledger)
     source = Source(load.arrivals, load.users, load.warmup)
-    run = Simulation(fleet, source, ledger, load.duration, both(timeline, watch))
+    run = Simulation(fleet, source, ledger, load.duration, both(timeline, batches, watch))
     run.run()
+    batches.end()
     first = (prefill or resolved).plan.deployment.gpus
     gpus = resolved.plan.deployment.gpus * len(fleet.replicas) + first * len(fleet.prefills)
     return summarise(
         run,
         gpus,
+        batches,
         **about(resolved.plan),
         inputs=_inputs(resolved.plan, setup, fleet),
-        warnings=(*resolved.warnings, *_notes(run, setup)),
+        warnings=(*resolved.warnings, *_notes(run, setup), *_trend(batches, run)),
         timeline=timeline.rows(),
     )
 
@@ -320,6 +323,14 @@ def _notes(run: Simulation, setup: Setup) -> Iterator[str]:
         yield f"{ledger.cut} of {ledger.arrived} requests were cut by {reason} and are in no statistic of latency"
     for why, count in ledger.refusals.most_common():
         yield f"{count:,} request{'s were' if count > 1 else ' was'} rejected: {why}"
+
+
+def _trend(batches: Batches, run: Simulation) -> Iterator[str]:
+    if batches.diverges():
+        yield (
+            f"UNSTABLE: fewer requests are served than come, and those in the system grow as long as they come "
+            f"({run.ledger.arrived:,} here): waits are those of this run only, and grow with its length"
+        )
 
 
 @dataclass(frozen=True)

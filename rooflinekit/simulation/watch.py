@@ -1,10 +1,14 @@
-"""Watchers of a run: a timeline that thins itself out, and a trace for chrome://tracing and Perfetto."""
+"""Watchers of a run: a timeline that thins itself out, batches of time, and a trace for Chrome and Perfetto."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from statistics import stdev
 from typing import Any
 
 from rooflinekit.simulation.event_loop import Watch
+from rooflinekit.simulation.ledger import Ledger, Sketch
 from rooflinekit.simulation.replica import Replica
 
 TIMELINE = ("time_s", "replica", "queue", "batch", "prompts", "kv_use")
@@ -59,6 +63,111 @@ class Timeline:
                 kept.append(row)
                 latest[row["replica"]] = row["time_s"] + self._interval
         self._rows = kept
+
+
+class Batches:
+    """A run in some tens of pieces of about equal time, as long as requests come: latencies, and whether they pile up.
+
+    start: what ends before it counts nowhere [s]. Latencies are triples of TTFT, TPOT and the whole request.
+    """
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._start, self._length, self._next = start, _SHORTEST, 0.0
+        self._marks: list[tuple[float, float, int]] = []  # time, ∫N dt, requests that came
+        self._parts: list[list[_Latencies]] = []
+        self._ledger: Ledger | None = None
+
+    def __call__(self, index: int, replica: Replica, now: float) -> None:
+        """See a step end."""
+        if now < self._next:
+            return
+        self._ledger = replica.ledger
+        if not self._marks and now < self._start:
+            self._next = self._start
+            return
+        if self._marks and replica.ledger.arrived == self._marks[-1][2]:  # none has come, or all have
+            self._next = now + self._length
+            return
+        latencies = self._taken(replica.ledger)
+        if self._marks or not self._start:
+            self._parts.append([latencies])
+        self._mark(replica.ledger)
+        if len(self._parts) >= 2 * _PIECES:
+            self._parts = [a + b for a, b in zip(self._parts[::2], self._parts[1::2], strict=True)]
+            self._marks, self._length = self._marks[::2], 2.0 * self._length
+        self._next = self._marks[-1][0] + self._length
+
+    def end(self) -> None:
+        """Give the ledger all latencies that count."""
+        ledger = self._ledger
+        if ledger is not None:
+            self._parts.append([self._taken(ledger)])
+            ledger.ttft, ledger.tpot, ledger.e2el = (Sketch.joined(each) for each in zip(*self.parts, strict=True))
+
+    @property
+    def parts(self) -> list[_Latencies]:
+        """Of each piece."""
+        return [_joined(each) for each in self._parts]
+
+    @property
+    def full(self) -> list[_Latencies]:
+        """Of two pieces each, where they hold enough to be compared."""
+        pieces = self.parts
+        parts = [_joined(pieces[at : at + 2]) for at in range(0, len(pieces), 2)]
+        few = sum(ttft.count for ttft, _, _ in parts) / (2 * max(len(parts), 1))
+        return [each for each in parts if each[0].count > few and each[2].count]
+
+    def diverges(self) -> bool:
+        """Whether requests pile up as long as they come: more by a share of them, and by more than noise.
+
+        The number in the system has a slope in time, by least squares, with the standard error of its residuals.
+        """
+        import numpy as np  # noqa: PLC0415 - only where a run has ended
+
+        marks = self._marks if self._start else self._marks[len(self._marks) // 4 :]  # the engine fills
+        if len(marks) < _FEWEST:
+            return False
+        time, area, arrived = (np.array(column, float) for column in zip(*marks, strict=True))
+        present, at = np.diff(area) / np.diff(time), (time[1:] + time[:-1]) / 2.0
+        at -= at.mean()
+        slope = float(at @ present / (at @ at))
+        left = present - present.mean() - slope * at
+        error = math.sqrt(float(left @ left) / (len(at) - 2) / float(at @ at))
+        grown = slope * (time[-1] - time[0])
+        return bool(grown > _LOST * (arrived[-1] - arrived[0]) and slope > _SURE * error)
+
+    def _mark(self, ledger: Ledger) -> None:
+        if not self._marks and not self._start:
+            self._marks.append((0.0, 0.0, 0))
+        self._marks.append((ledger.clock, ledger.area, ledger.arrived))
+
+    @staticmethod
+    def _taken(ledger: Ledger) -> _Latencies:
+        taken = ledger.ttft, ledger.tpot, ledger.e2el
+        ledger.ttft, ledger.tpot, ledger.e2el = Sketch(), Sketch(), Sketch()
+        return taken
+
+
+_Latencies = tuple[Sketch, Sketch, Sketch]
+_PIECES = 20  # of a run at least, once it is longer than as many of the shortest
+_SHORTEST = 0.05  # s
+_FEWEST = 8  # marks from which a trend is told
+_SURE = 4.0  # standard errors of a slope from which it is a trend
+_LOST = 0.01  # share of the requests that stay in the system, from which a run diverges
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """Of their mean; None of fewer than two.
+
+    >>> standard_error([1.0, 3.0])
+    1.0
+    """
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+
+
+def _joined(parts: Sequence[_Latencies]) -> _Latencies:
+    ttft, tpot, e2el = (Sketch.joined(each) for each in zip(*parts, strict=True))
+    return ttft, tpot, e2el
 
 
 class ChromeTrace:

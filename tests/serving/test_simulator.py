@@ -7,9 +7,11 @@ import os
 import signal
 from itertools import count
 from random import Random
+from statistics import median, stdev
 
 import pytest
 
+import rooflinekit as rk
 from rooflinekit.model.types.errors import UnknownNameError, WorkloadError
 from rooflinekit.simulation.arrivals import Arrival, Source
 from rooflinekit.simulation.decoding import Lockstep, Speculative
@@ -417,3 +419,22 @@ def test_senseless_arrivals_are_refused_by_number(arrivals, said):
 def test_senseless_limits_are_refused(wrong):
     with pytest.raises(WorkloadError, match=next(iter(wrong))):
         Limits(**wrong)
+
+
+@pytest.mark.parametrize(("share", "diverges"), [(0.6, False), (1.5, True), (4.0, True)])
+def test_a_queue_that_grows_is_said(share: float, diverges: bool) -> None:
+    """Above the knee those in the system grow as long as requests come; the end, when all have come, is no trend."""
+    work = {"isl": 512, "osl": 64, "calibration": "none"}
+    knee = rk.estimate("llama-3-8b", rate=1.0, **work).load.knee_rate
+    outcome = rk.simulate("llama-3-8b", rate=share * knee, requests=3000, **work)
+    assert outcome.diverges == diverges
+    assert any(note.startswith("UNSTABLE") for note in outcome.warnings) == diverges
+
+
+def test_standard_errors_are_the_spread_of_repeated_runs() -> None:
+    """Batch means of one run against the deviation over seeds: within a factor of two."""
+    work = {"isl": "lognormal:mean=512,cv=1", "osl": 64, "calibration": "none", "rate": 40.0, "requests": 2000}
+    runs = [rk.simulate("llama-3-8b", seed=seed, **work) for seed in range(12)]
+    for name in ("mean", "p90"):
+        values = [getattr(run.ttft_ms, name) for run in runs]
+        assert 0.5 < median(run.ttft_ms.errors[name] for run in runs) / stdev(values) < 2.0

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
-from statistics import stdev
 
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import Option, Part
@@ -26,9 +25,10 @@ from rooflinekit.estimation.lengths import LogNormal, cv
 from rooflinekit.model.traffic.percentiles import Spread
 from rooflinekit.model.types.units import format_time
 from rooflinekit.simulation.arrivals import Arrival, Constant, Gamma, Poisson, Requests, generate
-from rooflinekit.simulation.ledger import Ledger, RequestObjective, Sketch
-from rooflinekit.simulation.replica import Replica as Served
+from rooflinekit.simulation.ledger import Sketch
+from rooflinekit.simulation.outcome import Outcome
 from rooflinekit.simulation.simulate import Load, Setup, serve
+from rooflinekit.simulation.watch import standard_error
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
 _REQUESTS = (400, 2000)  # least and most that count, far below the knee
@@ -40,10 +40,6 @@ _SLICE = 48  # replicas of two pools that are played at most
 _WINDOW, _WHOLE = 4000, 60_000  # requests of a window of a trace that are played, and of a trace that is played whole
 _ROUTER = "random"  # as the formula has it: what a replica sees are arrivals of its own
 _DRIFT = 0.1  # variation of equal answers of users, who would otherwise march in step as no real clients do
-
-_BATCHES = 10  # of the time that counts, in which those in the system are averaged
-_SURE = 4.0  # standard errors of a slope from which it is a trend
-_LOST = 0.01  # share of the requests that stay in the system, from which a run diverges
 
 _RUNS = 12  # simulations beyond those of the candidates that are asked for
 _TRIES = 6  # simulations of the options of one accelerator beyond that
@@ -84,10 +80,16 @@ class Run:
     diverges: bool = False
     batches: tuple[Felt, ...] = ()
 
+    @classmethod
+    def of(cls, outcome: Outcome) -> Run:
+        """What a simulation saw."""
+        batches = outcome.batches
+        whole = [Sketch.joined(each) for each in zip(*batches.parts, strict=True)]
+        return cls(_felt(whole), whole[0].count, outcome.diverges, tuple(map(_felt, batches.full)))
+
     def error(self, objective: Objective) -> float | None:
         """Standard error of what an objective is about, from the means of batches [s]; None without batches."""
-        values = [objective.value(batch) for batch in self.batches]
-        return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+        return standard_error([objective.value(batch) for batch in self.batches])
 
 
 def play(option: Option, question: PlanQuestion, whole: bool = False) -> Played:
@@ -138,54 +140,6 @@ def simulated(option: Option, demand: Demand, seed: int, whole: bool, longer: fl
     else:
         runs = [_alike(part, demand, seed, longer) for part in option.parts]
     return runs, f"{sum(run.requests for run in runs):,} requests at the peak"
-
-
-class _Window:
-    """Watches a run: forgets the latencies of what came before `start` [s], and keeps the others by batches of time."""
-
-    def __init__(self, start: float, end: float) -> None:
-        self.start, self.step = start, (end - start) / _BATCHES
-        self.ledger = Ledger(RequestObjective())
-        self.marks: list[tuple[float, float, int]] = []  # time, ∫N dt, requests that came
-        self.batches: list[tuple[Sketch, Sketch, Sketch]] = []
-        self._next = -1.0
-
-    def __call__(self, index: int, replica: Served, now: float) -> None:
-        """After a step."""
-        if now < self._next:
-            return
-        ledger = self.ledger = replica.ledger
-        if now < self.start:
-            self._next = self.start
-            return
-        if self.marks:
-            self.batches.append((ledger.ttft, ledger.tpot, ledger.e2el))
-        ledger.ttft, ledger.tpot, ledger.e2el = Sketch(), Sketch(), Sketch()
-        self.marks.append((ledger.clock, ledger.area, ledger.arrived))
-        self._next = self.start + self.step * len(self.marks)
-
-    def run(self) -> Run:
-        """What was seen."""
-        batches = [*self.batches, (self.ledger.ttft, self.ledger.tpot, self.ledger.e2el)]
-        whole = [Sketch.joined(each) for each in zip(*batches, strict=True)]
-        few = whole[0].count / (2 * _BATCHES)  # what comes after the last mark is none
-        felts = [_felt(each) for each in batches if each[0].count > few and each[2].count]
-        return Run(_felt(whole), whole[0].count, self.diverges(), tuple(felts))
-
-    def diverges(self) -> bool:
-        """Whether requests pile up: their number grows by more than noise, and by a share of those that come."""
-        import numpy as np  # noqa: PLC0415 - a plan has it already
-
-        if not 0.0 < self.step < math.inf or len(self.marks) < _BATCHES:
-            return False
-        time, area, came = (np.array(column, float) for column in zip(*self.marks, strict=True))
-        present, at = np.diff(area) / np.diff(time), (time[1:] + time[:-1]) / 2.0
-        at -= at.mean()
-        slope = float(at @ present / (at @ at))
-        left = present - present.mean() - slope * at
-        error = math.sqrt(float(left @ left) / (len(at) - 2) / float(at @ at))
-        grown = slope * (time[-1] - time[0])
-        return bool(grown > _LOST * (came[-1] - came[0]) and slope > _SURE * error)
 
 
 def _felt(sketches: Sequence[Sketch]) -> Felt:
@@ -274,12 +228,13 @@ def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
     users: int | None = None,
     prefill: Part | None = None,
 ) -> Run:
-    window, longest = _Window(warm, seconds), int(min(demand.longest, 1 << 20))
-    load = Load(arrivals, float(demand.isl.mean) + float(demand.osl.mean), longest, users, duration=seconds)
+    typical, longest = float(demand.isl.mean) + float(demand.osl.mean), int(min(demand.longest, 1 << 20))
+    load = Load(arrivals, typical, longest, users, duration=seconds, settled=warm)
     first = None if prefill is None else prefill.replica.resolved
-    if serve(part.replica.resolved, load, setup, window, first).interrupted:  # half a run says nothing
+    outcome = serve(part.replica.resolved, load, setup, prefill=first)
+    if outcome.interrupted:  # half a run says nothing
         raise KeyboardInterrupt
-    return window.run()
+    return Run.of(outcome)
 
 
 def _open(demand: Demand, rate: float, seed: int) -> Iterator[Arrival]:

@@ -174,10 +174,12 @@ def _spans(ttft: Span, tpot: Span, first: float) -> dict[str, Span]:
 
 def loaded_feels(bearer: Replica | PrefillPool | DecodePool, demand: Demand, load: float) -> Feels:
     """What is felt at this load where steps take a factor times as long."""
+    plain = cache(lambda at: bearer.feel(demand, at))  # a closed loop has the same load at every factor
 
     @cache
     def feels(factor: float) -> Felt:
-        return bearer.feel(demand, load if demand.closed else load * factor).stretched(factor)
+        felt: Felt = plain(load if demand.closed else load * factor)
+        return felt.stretched(factor)
 
     return feels
 
