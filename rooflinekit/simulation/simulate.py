@@ -53,12 +53,6 @@ _IN_STEP = (
 )
 
 _PREFIX_TOKENS = 16  # granularity of a synthetic shared prefix
-_COUNTS = dict.fromkeys(
-    ("concurrency", "requests", "samples", "prefix_groups", "queue_limit", "replicas", "block_size", "kv_tokens",
-     "hash_tokens", "staging"), 1,
-) | dict.fromkeys(("warmup", "shared_prefix", "draft_tokens", "prefill_replicas", "seed"), 0)  # fmt: skip
-
-_NUMBERS = ("duration", "ttft_ms", "tpot_ms", "acceptance", "draft_ms", "host_gib", "link_gb_s", "link_ms")
 
 
 @dataclass(frozen=True)

@@ -170,14 +170,6 @@ class Share:
         """(what it pays for + pool) / base, to four digits."""
         return round((sum(size for _, size in self.paid) + self.pool) / self.base, _DIGITS)
 
-    def pool_at(self, fraction: float) -> float:
-        """The pool that the engine takes at a fraction [B]: fraction · base − what it pays for.
-
-        >>> Share(80e9, "all memory", (("weights", 16e9),), 56e9).pool_at(0.9)
-        56000000000.0
-        """
-        return fraction * self.base - sum(size for _, size in self.paid)
-
     @property
     def sum(self) -> str:
         """The arithmetic in words, as it stands beside the flag."""
