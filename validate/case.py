@@ -19,8 +19,7 @@ __all__ = ["TORCH", "Call", "Case", "Work", "cases_of", "drawn_by", "fused", "no
 Call: TypeAlias = Callable[..., Any]
 
 TORCH: dict[str, torch.dtype] = {
-    "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn,
-    "int8": torch.int8,
+    "fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn,
 }  # fmt: skip
 
 
@@ -46,6 +45,13 @@ class Case:
     shape: Mapping[str, Any]
     bytes: float
     build: Callable[[], Work]
+    engine: str = "gpt-fast"  #: whose kernel it is; "gpt-fast+vllm" where both run this very one
+    source: str = "torch"  #: the library that the kernel comes from
+
+    @property
+    def named(self) -> dict[str, str]:
+        """What a row says of it besides the shape."""
+        return {"op": self.op, "backend": self.backend, "engine": self.engine, "kernel_source": self.source}
 
     @property
     def kernel(self) -> str:
@@ -100,8 +106,6 @@ def normal(*size: int, dtype: str, device: torch.device) -> Tensor:
     """Fresh random numbers: zeros would be faster than real data, because they switch no transistors."""
     drawn = _DRAWN.get()
     place = device if drawn is None else torch.device("cpu")
-    if dtype == "int8":
-        return torch.randint(-127, 128, size, dtype=torch.int8, device=place, generator=drawn).to(device)
     wide = torch.float32 if dtype == "fp32" or drawn is not None else torch.bfloat16
     return torch.randn(size, dtype=wide, device=place, generator=drawn).to(device, TORCH[dtype])
 

@@ -16,7 +16,7 @@ from rooflinekit.validate.device import Device
 from rooflinekit.validate.gemm import gemm_cases
 from rooflinekit.validate.timing import Timing, summary, time_work
 
-__all__ = ["Ceiling", "ceilings", "launch_cost"]
+__all__ = ["Ceiling", "bandwidth", "ceilings", "launch_cost", "rate"]
 
 Ceiling = tuple[dict[str, Any], Callable[[float], dict[str, Any]]]
 """The columns of a row, and what measures the rest of it within some seconds."""
@@ -31,10 +31,10 @@ def ceilings(device: Device, quick: bool) -> Iterator[Ceiling]:
     for exponent in range(16, LARGEST[device.torch.type] + 1, step):
         for kind in ("copy", "read"):
             size = 2**exponent
-            yield {"kind": kind, "bytes": size, "unit": "B/s"}, partial(_bandwidth, kind, size, device)
-    for dtype in ("fp32", "bf16", "fp16", "fp8", "int8") if device.is_cuda else (device.dtype,):
+            yield {"kind": kind, "bytes": size, "unit": "B/s"}, partial(bandwidth, kind, size, device)
+    for dtype in ("fp32", "bf16", "fp8") if device.is_cuda else (device.dtype,):
         for size in _gemm_sizes(device, quick):
-            yield {"kind": "gemm", "dtype": dtype, "size": size, "unit": "FLOP/s"}, partial(_rate, dtype, size, device)
+            yield {"kind": "gemm", "dtype": dtype, "size": size, "unit": "FLOP/s"}, partial(rate, dtype, size, device)
     for launch in ("eager", "graph") if device.is_cuda else ("eager",):
         yield {"kind": "launch", "launch": launch, "unit": "s"}, partial(_launch, launch, device)
 
@@ -48,7 +48,7 @@ def _row(timing: Timing, value: float) -> dict[str, Any]:
     return {"launch": timing.launch, "value": float(f"{value:.5g}"), **summary(timing.samples)}
 
 
-def _bandwidth(kind: str, size: int, device: Device, seconds: float) -> dict[str, Any]:
+def bandwidth(kind: str, size: int, device: Device, seconds: float) -> dict[str, Any]:
     """Copy: half of the bytes read, half written; read: a maximum over all. Small ones show caches."""
     dtype = "bf16" if device.is_cuda else "fp32"
     count = int(size / parse_dtype(dtype).bytes)
@@ -61,7 +61,7 @@ def _bandwidth(kind: str, size: int, device: Device, seconds: float) -> dict[str
     return _row(timing, size / min(timing.samples))
 
 
-def _rate(dtype: str, size: int, device: Device, seconds: float) -> dict[str, Any]:
+def rate(dtype: str, size: int, device: Device, seconds: float) -> dict[str, Any]:
     """A square product; the FLOP/s of its best pass."""
     case = next(gemm_cases([(size, size, size)], dtype, device))
     timing = time_work(case.build(), device, seconds)

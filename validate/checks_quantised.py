@@ -34,22 +34,15 @@ def _model() -> Model:
 def half_steps(x: Tensor, to: Dtype) -> Tensor:
     """The most that rounding may move each element of x [rows, n]: half the distance of the format's neighbours there.
 
-    Restated from the formats' definitions. fp8 has 3 mantissa bits, and steps of 2^-9 near zero; the steps of E2M1
-    are 0.5 up to 2, 1 up to 4 and 2 up to 6, beyond which it saturates.
+    Restated from the formats' definitions. fp8 has 3 mantissa bits, and steps of 2^-9 near zero.
     """
     match to:
         case Dtype.INT8:
             return _top(x, x.shape[-1]) / 127 / 2
-        case Dtype.INT4 | Dtype.INT4_G64 | Dtype.INT4_G32:
-            return _top(x, {Dtype.INT4: 128, Dtype.INT4_G64: 64, Dtype.INT4_G32: 32}[to]) / 7 / 2
         case Dtype.FP8:
             return _e4m3_half(x, _top(x, x.shape[-1]) / 448)
-        case Dtype.FP8_BLOCK:  # rows of at most one tile, so a scale is shared by all rows of 128 columns
-            return _e4m3_half(x, _top(x, 128).amax(dim=0, keepdim=True).expand_as(x) / 448)
-        case Dtype.MXFP4:
-            return _e2m1_half(x, torch.exp2(_top(x, 32).log2().floor() - 2))
         case _:
-            return _e2m1_half(x, _top(x, 16) / 6) * (1 + 2**-4)  # the scale itself is rounded to E4M3
+            return _top(x, 128) / 7 / 2
 
 
 def _top(x: Tensor, group: int) -> Tensor:
@@ -61,12 +54,6 @@ def _top(x: Tensor, group: int) -> Tensor:
 def _e4m3_half(x: Tensor, scale: Tensor) -> Tensor:
     binade = (x / scale).abs().clamp_min(2.0**-6).log2().floor()
     return torch.exp2(binade - 4) * scale
-
-
-def _e2m1_half(x: Tensor, scale: Tensor) -> Tensor:
-    y = (x / scale).abs()
-    half = torch.where(y < 2, 0.25, torch.where(y < 4, 0.5, 1.0))
-    return torch.maximum(half, y - 6) * scale
 
 
 def step_noise(x: Tensor, to: Dtype) -> float:

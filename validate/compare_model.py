@@ -15,7 +15,7 @@ from rooflinekit.report.table import aligned
 from rooflinekit.validate.attribution import Line, Spent, causes, classes, missed
 from rooflinekit.validate.points import Point, spread_layers
 
-__all__ = ["Compared", "breakdown_table", "compare_model", "comparison_table", "explain", "model_report"]
+__all__ = ["Compared", "as_launched", "breakdown_table", "compare_model", "comparison_table", "explain", "model_report"]
 
 _ENGINE = "gpt-fast"  # PyTorch's own kernels without a server around them, as the decoder runs
 
@@ -40,7 +40,7 @@ class Compared:
 
 
 def compare_model(rows: Iterable[Mapping[str, Any]], gpu: str, calibration: str | None = None) -> Iterator[Compared]:
-    """Predict every measured row of op "model": the TTFT of a batch of prompts, or one decode step at its context.
+    """Predict every measured row of op "model" or "serving_step": the TTFT of a batch, or a decode step at its context.
 
     Raises InputError (and its kinds) as `estimate` does.
     """
@@ -51,7 +51,21 @@ def compare_model(rows: Iterable[Mapping[str, Any]], gpu: str, calibration: str 
         predicted = getattr(answer, metric)
         low, high = (answer.interval or {}).get(metric) or (predicted, predicted)
         cut = row["layers_run"] < row["layers"]
-        yield Compared(row["model"], point, row["mode"], row["whole_us"] / 1e3, predicted, low, high, cut)
+        launches = sum(each.count for each in getattr(answer, point.phase).kernels)
+        middle, least, most = (as_launched(row, each, launches) for each in (predicted, low, high))
+        yield Compared(row["model"], point, row["mode"], row["whole_us"] / 1e3, middle, least, most, cut)
+
+
+def as_launched(row: Mapping[str, Any], fused_ms: float, launches: float) -> float:
+    """The time [ms] of a step that is predicted as `launches` kernels and ran as those that the profiler counted.
+
+    A graph of unfused kernels has a launch floor for each one more; launched one by one, it takes no less than the host
+    needs to enqueue them all. Both costs are of this run's device. Rows without them (a CPU's) stay as predicted.
+    """
+    if "kernels" not in row:
+        return fused_ms
+    count = row["kernels"] * row["layers"] / row["layers_run"]
+    return max(fused_ms + max(count - launches, 0.0) * row["floor_us"] / 1e3, count * row["enqueue_us"] / 1e3)
 
 
 def _point(row: Mapping[str, Any]) -> Point:
@@ -59,9 +73,9 @@ def _point(row: Mapping[str, Any]) -> Point:
 
 
 def _deployment(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row ran as: everything in one format, and with or without CUDA graphs."""
+    """What a row ran as: which engine, everything in one format, and with or without CUDA graphs."""
     formats = dict.fromkeys(("weights", "activations", "kv"), row["dtype"])
-    return {"engine": _ENGINE, "eager": row["mode"] == "eager", **formats}
+    return {"engine": row.get("engine", _ENGINE), "eager": row["mode"] == "eager", **formats}
 
 
 def _question(point: Point) -> tuple[str, dict[str, Any]]:

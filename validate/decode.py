@@ -6,13 +6,13 @@ Letters: B sequences, T keys, H query heads, K KV heads, d head width, P tokens 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, partial
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.validate import vllm_ops
 from rooflinekit.validate.attend import attend
 from rooflinekit.validate.case import Case, Work, normal, shuffled
 from rooflinekit.validate.device import Device, version_of
@@ -26,9 +26,7 @@ _TENSOR_CORES = 4
 """Query heads a KV head from which FlashInfer is told to use tensor cores: "faster for large group size" say its
 documents; where large begins is an assumption."""
 _SELDOM = 8
-"""Of slow backends every eighth shape suffices: FlexAttention compiles for each, gathering pages copies the cache."""
-_SPLIT_KEYS = 512
-"""Keys that one part of a split context takes, so that a batch of one fills the GPU."""
+"""Every eighth shape suffices for gathering pages, which copies the cache."""
 
 
 def decode_cases(shapes: Iterable[tuple[Heads, int, int]], dtype: str, device: Device) -> Iterator[Case]:
@@ -38,18 +36,19 @@ def decode_cases(shapes: Iterable[tuple[Heads, int, int]], dtype: str, device: D
         shape = {"dtype": dtype, "kv_dtype": dtype, "batch": B, "seq_len": T, "heads": H, "kv_heads": K, "head_dim": d}
         size = B * d * 2.0 * (H + T * K) * parse_dtype(dtype).bytes
         for name, build in _backends(device).items():
-            if build not in (_flex_decode, _gathered) or number % _SELDOM == 0:
-                yield Case("attention_decode", name, shape, size, partial(build, heads, B, T, dtype, device))
+            if build is not _gathered or number % _SELDOM == 0:
+                engine, source = _WHOSE.get(build, ("gpt-fast", name))
+                yield Case("attention_decode", name, shape, size, partial(build, heads, B, T, dtype, device), engine,
+                           source)  # fmt: skip
 
 
 def _backends(device: Device) -> dict[str, Callable[..., Work]]:
     if not device.is_cuda:
         return {"torch sdpa": _contiguous, "torch sdpa, gathered pages": _gathered}
     return {
-        "torch sdpa": _contiguous,
-        "torch flex, compiled": _flex_decode,
-        f"own split-KV, triton {version_of('triton')}, pages": _split,
+        f"{vllm_ops.NAME}, FlashAttention 3, pages": vllm_ops.decode,
         f"flashinfer {version_of('flashinfer-python')}, pages": _flashinfer,
+        "torch sdpa": _contiguous,
     }
 
 
@@ -91,28 +90,6 @@ def gathered(q: Tensor, keys: Tensor, values: Tensor, table: Tensor, T: int) -> 
     return attend(q, k, v)
 
 
-def _split(heads: Heads, B: int, T: int, dtype: str, device: Device) -> Work:
-    from rooflinekit.validate.split_kv import split_kv  # noqa: PLC0415 - needs Triton
-
-    lengths = torch.full((B,), T, dtype=torch.int32, device=device.torch)
-    call = partial(split_kv, lengths=lengths, part=_SPLIT_KEYS)
-    q = normal(B, heads.H, heads.d, dtype=dtype, device=device.torch)
-    return Work(call, (q,), partial(_pages, heads, B, T, dtype, device))
-
-
-@cache
-def _compiled_flex() -> Any:
-    from torch.nn.attention.flex_attention import flex_attention  # noqa: PLC0415
-
-    return torch.compile(flex_attention, dynamic=False)
-
-
-def _flex_decode(heads: Heads, B: int, T: int, dtype: str, device: Device) -> Work:
-    """One query takes FlexAttention's decoding kernel, which splits the keys (flex_decoding.py in Inductor)."""
-    contiguous = _contiguous(heads, B, T, dtype, device)
-    return Work(partial(_compiled_flex(), enable_gqa=heads.H != heads.K), contiguous.hot, contiguous.cold)
-
-
 def _flashinfer(heads: Heads, B: int, T: int, dtype: str, device: Device) -> Work:
     """BatchDecodeWithPagedKVCacheWrapper (docs.flashinfer.ai, api/attention); the plan is made once, as for a graph."""
     import flashinfer  # noqa: PLC0415
@@ -130,3 +107,7 @@ def _flashinfer(heads: Heads, B: int, T: int, dtype: str, device: Device) -> Wor
         return (*(normal(table.numel(), PAGE, K, d, dtype=dtype, device=device.torch) for _ in "kv"), table)
 
     return Work(lambda q, k, v, table: wrapper.run(q, (k, v)), (q,), cold)  # the plan has read the table
+
+
+_WHOSE: dict[Callable[..., Work], tuple[str, str]] = {vllm_ops.decode: ("vllm", "_vllm_fa3_C")}
+"""Engine and library of the kernels that are not PyTorch's."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import torch
 
 from rooflinekit.model.types.errors import InputError
+from rooflinekit.validate.board import Board, open_board
 
 __all__ = ["Device", "open_device", "version_of"]
 
@@ -30,6 +33,7 @@ class Device:
     memory_bytes: int
     cache_bytes: int
     facts: dict[str, Any]  #: everything else, for the head of the measurement file
+    board: Board | None = None  #: of a GPU, where NVML is there
 
     @property
     def is_cuda(self) -> bool:
@@ -48,6 +52,15 @@ class Device:
             kept = torch.cuda.memory_reserved(self.torch) - torch.cuda.memory_allocated(self.torch)
             return int(torch.cuda.mem_get_info(self.torch)[0]) + kept
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+    @contextmanager
+    def watched(self) -> Iterator[dict[str, Any]]:
+        """Columns of power, clocks and temperature over the block; none without a board to ask."""
+        if self.board is None:
+            yield {}
+            return
+        with self.board.watched() as columns:
+            yield columns
 
     def synchronize(self) -> None:
         """Wait until everything launched has run."""
@@ -94,7 +107,9 @@ def _cuda(device: torch.device) -> Device:
         **_software(),
     }
     cache = int(getattr(properties, "L2_cache_size", 0))
-    return Device(device, properties.name, properties.multi_processor_count, int(properties.total_memory), cache, facts)
+    board = open_board(str(getattr(properties, "uuid", "")))
+    memory = int(properties.total_memory)
+    return Device(device, properties.name, properties.multi_processor_count, memory, cache, facts, board)
 
 
 def _make_compiler_strict() -> None:

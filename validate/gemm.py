@@ -1,4 +1,4 @@
-"""Matrix multiplications y[m, n] = x[m, k] W[n, k]^T as servers launch them: 32 and 16 bit, FP8 and INT8."""
+"""Matrix multiplications y[m, n] = x[m, k] W[n, k]^T as servers launch them: 32 and 16 bit, and FP8."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
 from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.validate import vllm_ops
 from rooflinekit.validate.case import Call, Case, Work, fused, normal
 from rooflinekit.validate.device import Device
 
-__all__ = ["fp8_linear", "gemm_cases", "int8_linear", "quantise"]
+__all__ = ["fp8_linear", "gemm_cases", "quantise"]
 
 _FP8_MOST = 448.0
 """Largest number of float8_e4m3fn (OCP 8-bit floating point specification, table 1)."""
-_INT8_ROWS = 17
-"""Least rows of `torch._int_mm` on CUDA; a server pads a smaller batch."""
 
 
 def gemm_cases(shapes: Iterable[tuple[int, int, int]], dtype: str, device: Device) -> Iterator[Case]:
@@ -26,14 +25,14 @@ def gemm_cases(shapes: Iterable[tuple[int, int, int]], dtype: str, device: Devic
     size = parse_dtype(dtype).bytes
     for m, n, k in shapes:
         shape = {"dtype": dtype, "m": m, "n": n, "k": k}
-        build = partial(_build, (m, n, k), dtype, device)
-        yield Case("gemm", _BACKEND[dtype], shape, size * (m * k + n * k) + 2.0 * m * n, build)
+        build, moved = partial(_build, (m, n, k), dtype, device), size * (m * k + n * k) + 2.0 * m * n
+        if dtype == "fp8" and device.is_cuda:
+            own = partial(vllm_ops.fp8_gemm, (m, n, k), device)
+            yield Case("gemm", f"{vllm_ops.NAME}, CUTLASS, row scales", shape, moved, own, "vllm", "_C")
+        yield Case("gemm", _BACKEND[dtype], shape, moved, build, "gpt-fast" if dtype == "fp8" else "gpt-fast+vllm")
 
 
-_BACKEND = {
-    "fp32": "torch linear", "bf16": "torch linear", "fp16": "torch linear", "fp8": "torch _scaled_mm, tensor scales",
-    "int8": "torch _int_mm, row scales",
-}  # fmt: skip
+_BACKEND = {"fp32": "torch linear", "bf16": "torch linear", "fp8": "torch _scaled_mm, tensor scales"}
 
 
 def _build(shape: tuple[int, int, int], dtype: str, device: Device) -> Work:
@@ -46,9 +45,6 @@ def _build(shape: tuple[int, int, int], dtype: str, device: Device) -> Work:
         scale = torch.full((), 0.01, device=device.torch)
         call = partial(fp8_linear, narrow=fused(quantise, device))
         return Work(call, (make(m, k, dtype="bf16"), scale), lambda: (make(n, k, dtype="fp8"),))
-    if dtype == "int8":
-        scale = torch.full((n,), 0.01, device=device.torch)
-        return Work(int8_linear, (make(m, k, dtype="bf16"), scale), lambda: (make(n, k, dtype="int8"),))
     return Work(F.linear, (make(m, k, dtype=dtype),), lambda: (make(n, k, dtype=dtype),))
 
 
@@ -61,13 +57,3 @@ def fp8_linear(x: Tensor, scale: Tensor, weight: Tensor, narrow: Call = quantise
     """Rows x [m, k] bf16, weight [n, k] fp8 of scale 1 -> [m, n] bf16; the scale of x is static, as in checkpoints."""
     one = torch.ones_like(scale)
     return torch._scaled_mm(narrow(x, scale), weight.t(), scale_a=scale, scale_b=one, out_dtype=torch.bfloat16)
-
-
-def int8_linear(x: Tensor, scale: Tensor, weight: Tensor) -> Tensor:
-    """Rows x [m, k] bf16, weight [n, k] int8 with a scale a column [n] -> [m, n] bf16; x is quantised row by row."""
-    m = len(x)
-    if m < _INT8_ROWS:
-        x = F.pad(x, (0, 0, 0, _INT8_ROWS - m))
-    row = x.abs().amax(dim=1, keepdim=True).float().clamp_min(1e-6) / 127.0  # [m, 1]
-    product: Tensor = torch._int_mm((x / row).round().to(torch.int8), weight.t())  # int32, exact
-    return (product[:m] * (row[:m] * scale)).to(torch.bfloat16)

@@ -22,6 +22,7 @@ from rooflinekit.specs import load_model
 from rooflinekit.validate.attribution import attribute
 from rooflinekit.validate.cache import ContiguousCache, Room
 from rooflinekit.validate.case import TORCH
+from rooflinekit.validate.ceilings import launch_cost
 from rooflinekit.validate.decoder import Decoder, build, refuse_unsupported
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.graphed import GraphedStep
@@ -138,8 +139,17 @@ class Bench:
 
     def _spent(self, point: Point, mode: str) -> dict[str, Any]:
         """Where one step's time went, by the profiler; it slows the host down, so the sum exceeds the time measured."""
-        spent = attribute(profile_step(self._step(self.decoder, point, mode), self.device.torch))
-        return {"busy_us": dict(spent.busy), "launch_us": spent.launch, "host_us": spent.host}
+        events = profile_step(self._step(self.decoder, point, mode), self.device.torch)
+        spent = attribute(events)
+        row = {"busy_us": dict(spent.busy), "launch_us": spent.launch, "host_us": spent.host}
+        if not self.device.is_cuda:
+            return row
+        replayed = point.phase == "decode" and mode != "eager"
+        return {
+            **row, "kernels": sum(event.kind == "kernel" for event in events),
+            "floor_us": 1e6 * launch_cost("graph", self.device),
+            "enqueue_us": 0.0 if replayed else 1e6 * launch_cost("eager", self.device),
+        }  # fmt: skip
 
 
 def _fill(caches: Sequence[Any]) -> None:

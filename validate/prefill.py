@@ -1,14 +1,13 @@
-"""Prefill attention: whole prompts, packed prompts (cu_seqlens), and windows.
+"""Prefill attention: whole prompts, and packed ones (cu_seqlens).
 
-Letters: B sequences, S tokens of each, H query heads, K KV heads, d head width, w window.
+Letters: B sequences, S tokens of each, H query heads, K KV heads, d head width.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +15,11 @@ import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
 from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.validate import vllm_ops
 from rooflinekit.validate.case import Call, Case, Work, normal
 from rooflinekit.validate.device import Device
 
-__all__ = ["Heads", "packed", "prefill_cases", "sdpa", "varlen_cases", "window_cases", "windowed"]
+__all__ = ["Heads", "packed", "prefill_cases", "sdpa", "varlen_cases"]
 
 
 class Heads(NamedTuple):
@@ -34,6 +34,10 @@ def prefill_cases(shapes: Iterable[tuple[Heads, int, int]], dtype: str, device: 
     """Causal attention of B prompts of S tokens, by every backend that the device has."""
     for heads, B, S in shapes:
         shape = _columns(heads, B, S, dtype)
+        if device.is_cuda:
+            yield Case("attention_prefill", f"{vllm_ops.NAME}, FlashAttention 3, pages", shape,
+                       _bytes(heads, B * S, dtype), partial(vllm_ops.prefill, heads, B, S, dtype, device), "vllm",
+                       "_vllm_fa3_C")  # fmt: skip
         for name, call in _backends(device).items():
             yield Case("attention_prefill", name, shape, _bytes(heads, B * S, dtype),
                        partial(_build, call, (heads, B, S), dtype, device))  # fmt: skip
@@ -113,39 +117,3 @@ def packed(q: Tensor, k: Tensor, v: Tensor, lengths: tuple[int, ...]) -> Tensor:
     parts = (x.split(list(lengths)) for x in (q, k, v))
     outs = [sdpa(*(x.transpose(0, 1)[None] for x in each)) for each in zip(*parts, strict=True)]
     return torch.cat([out[0].transpose(0, 1) for out in outs])
-
-
-def window_cases(shapes: Iterable[tuple[Heads, int, int, int]], dtype: str, device: Device) -> Iterator[Case]:
-    """Causal attention in a window of w tokens by FlexAttention, compiled where there is a compiler for the GPU."""
-    for heads, B, S, w in shapes:
-        shape = {**_columns(heads, B, S, dtype), "window": w}
-        name = "torch flex, compiled" if device.is_cuda else "torch flex, eager"
-        build = partial(_build, partial(windowed, window=w, fused=device.is_cuda), (heads, B, S), dtype, device)
-        yield Case("attention_window", name, shape, _bytes(heads, B * S, dtype), build)
-
-
-def windowed(q: Tensor, k: Tensor, v: Tensor, window: int, fused: bool) -> Tensor:
-    """FlexAttention in a causal window: [B, H, S, d]."""
-    mask = _window_mask(window, q.shape[2], str(q.device))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")  # as the row says
-        out: Tensor = _flex(fused)(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
-    return out
-
-
-@cache
-def _flex(fused: bool) -> Any:
-    from torch.nn.attention.flex_attention import flex_attention  # noqa: PLC0415
-
-    return torch.compile(flex_attention, dynamic=False) if fused else flex_attention
-
-
-@cache
-def _window_mask(window: int, length: int, device: str) -> Any:
-    """The blocks that a causal window touches; made once, as a server does."""
-    from torch.nn.attention.flex_attention import create_block_mask  # noqa: PLC0415
-
-    def seen(batch: Any, head: Any, query: Any, key: Any) -> Any:
-        return (key <= query) & (query - key < window)
-
-    return create_block_mask(seen, None, None, length, length, device=device)

@@ -1,7 +1,7 @@
 """Rounding to narrow formats and back: what a weight or a cached key is after it was stored in one.
 
-Blocks and scales are those of `Dtype`: a row's for fp8 and int8, a 128 x 128 tile's for fp8_block, a group's for the
-4-bit formats. Arithmetic stays wide, as in kernels that dequantise in registers.
+Scales are those of `Dtype`: a row's for fp8 and int8, a group's of 128 for int4. Arithmetic stays wide, as in kernels
+that dequantise in registers.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from torch import Tensor, nn
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError
 
-__all__ = ["E2M1", "FORMATS", "quantise_matrices", "round_trip"]
+__all__ = ["FORMATS", "quantise_matrices", "round_trip"]
 
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""Magnitudes of a 4-bit float (OCP Microscaling v1.0, table 5)."""
 _E4M3_MAX = 448.0
 
 
@@ -49,15 +47,6 @@ def _fp8(x: Tensor) -> Tensor:
     return _e4m3(x / scale) * scale
 
 
-def _fp8_block(x: Tensor, tile: int = 128) -> Tensor:
-    """One scale a tile of tile x tile; the tiles at the edges are smaller."""
-    rows, columns = x.shape[-2:]
-    padded = nn.functional.pad(x, (0, -columns % tile, 0, -rows % tile))
-    tiles = padded.unflatten(-1, (-1, tile)).unflatten(-3, (-1, tile)).transpose(-3, -2)  # [.., r, c, tile, tile]
-    done = _fp8(tiles.flatten(-2)).view_as(tiles).transpose(-3, -2).flatten(-4, -3).flatten(-2)
-    return done[..., :rows, :columns]
-
-
 def _integer(bits: int) -> Callable[[Tensor], Tensor]:
     """Symmetric, from -(2^(bits-1) - 1) to its opposite."""
     top = 2.0 ** (bits - 1) - 1
@@ -67,28 +56,6 @@ def _integer(bits: int) -> Callable[[Tensor], Tensor]:
         return (x / scale).round().clamp(-top, top) * scale
 
     return rounded
-
-
-def _e2m1(x: Tensor) -> Tensor:
-    """The nearest 4-bit float; beyond the largest, the largest."""
-    levels = torch.tensor(E2M1, device=x.device)
-    middles = (levels[1:] + levels[:-1]) / 2
-    return levels[torch.bucketize(x.abs(), middles)].copysign(x)
-
-
-def _mxfp4(x: Tensor) -> Tensor:
-    """A power of two as scale: that of the largest magnitude, over the largest power in E2M1, 4 (OCP v1.0, 6.3)."""
-    exponent = x.abs().amax(dim=-1, keepdim=True).clamp_min(2.0**-126).log2().floor()
-    scale = torch.exp2(exponent - 2)
-    return _e2m1(x / scale) * scale
-
-
-def _nvfp4(x: Tensor) -> Tensor:
-    """An E4M3 scale a group, and one fp32 scale that brings the largest of those to 448."""
-    top = x.abs().amax()
-    whole = torch.where(top > 0, top / (6.0 * _E4M3_MAX), 1.0)
-    scale = _e4m3(_scale(x, 6.0) / whole) * whole
-    return _e2m1(x / scale.clamp_min(torch.finfo(torch.float32).tiny)) * scale
 
 
 def _grouped(size: int, rounded: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -102,13 +69,8 @@ def _grouped(size: int, rounded: Callable[[Tensor], Tensor]) -> Callable[[Tensor
 
 FORMATS: dict[Dtype, Callable[[Tensor], Tensor]] = {
     Dtype.FP8: _fp8,
-    Dtype.FP8_BLOCK: _fp8_block,
     Dtype.INT8: _integer(8),
     Dtype.INT4: _grouped(128, _integer(4)),
-    Dtype.INT4_G64: _grouped(64, _integer(4)),
-    Dtype.INT4_G32: _grouped(32, _integer(4)),
-    Dtype.MXFP4: _grouped(32, _mxfp4),
-    Dtype.NVFP4: _grouped(16, _nvfp4),
 }
 
 

@@ -9,36 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
-from rooflinekit.validate.cache import Room
-from rooflinekit.validate.decoder import Decoder
-
-__all__ = ["Session", "accepted", "distribution", "generate", "residual", "speculate", "verify"]
-
-
-class Session:
-    """One sequence in a decoder: its cache, and how many tokens are in it."""
-
-    def __init__(self, decoder: Decoder, length: int) -> None:
-        weight = decoder.embedding.weight
-        self.decoder, self.past = decoder, 0
-        self.cache = decoder.caches(Room(1, length, weight.dtype, weight.device))
-
-    def logits(self, sequence: Tensor) -> Tensor:
-        """Logits [1, new, V] of the tokens of sequence [1, T] that are not in the cache yet."""
-        out: Tensor = self.decoder(sequence[:, self.past :], self.cache, self.past)
-        self.past = sequence.shape[1]
-        return out
-
-    def rewind(self, length: int) -> None:
-        """Forget what lies behind `length` tokens."""
-        self.past = min(self.past, length)
-
-
-def distribution(logits: Tensor, temperature: float) -> Tensor:
-    """Probabilities over the last axis; at temperature 0 all of it on the best token."""
-    if temperature == 0:
-        return F.one_hot(logits.argmax(dim=-1), logits.shape[-1]).to(logits.dtype)
-    return (logits / temperature).softmax(dim=-1)
+__all__ = ["accepted", "residual", "verify"]
 
 
 def accepted(draft: Tensor, q: Tensor, p: Tensor, generator: torch.Generator) -> Tensor:
@@ -67,39 +38,3 @@ def verify(draft: Tensor, q: Tensor, p: Tensor, generator: torch.Generator) -> t
     q_all = F.pad(q, (0, 0, 0, 1))  # [N, g + 1, V]
     last = torch.multinomial(residual(q_all.gather(1, row), p.gather(1, row))[:, 0], 1, generator=generator)  # [N, 1]
     return F.pad(draft, (0, 1)).scatter(1, kept[:, None], last), kept + 1
-
-
-def generate(session: Session, prompt: Tensor, count: int, generator: torch.Generator, temperature: float) -> Tensor:
-    """The prompt [1, P] and `count` tokens sampled one by one."""
-    sequence = prompt
-    for _ in range(count):
-        last = distribution(session.logits(sequence)[:, -1], temperature)
-        sequence = torch.cat([sequence, torch.multinomial(last, 1, generator=generator)], dim=1)
-    return sequence
-
-
-def speculate(pair: tuple[Session, Session], prompt: Tensor, count: int, g: int, temperature: float = 0.0) -> Tensor:
-    """The prompt [1, P] and `count` tokens of the second session's model, g at a time proposed by the first's."""
-    drafter, target = pair
-    generator = torch.Generator(prompt.device).manual_seed(0)
-    sequence, goal = prompt, prompt.shape[1] + count
-    while sequence.shape[1] < goal:
-        known = sequence.shape[1]
-        proposed, q = _draft(drafter, sequence, g, temperature, generator)
-        p = distribution(target.logits(proposed)[:, -g - 1 :], temperature)
-        tokens, taken = verify(proposed[:, known:], q, p, generator)
-        sequence = torch.cat([sequence, tokens[:, : int(taken)]], dim=1)
-        for session in pair:
-            session.rewind(sequence.shape[1] - 1)  # the newest token came from sampling: no model has seen it
-    return sequence[:, :goal]
-
-
-def _draft(
-    session: Session, sequence: Tensor, g: int, temperature: float, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """The sequence with g more tokens, and the distributions [1, g, V] that they came from."""
-    rows = []
-    for _ in range(g):
-        rows.append(distribution(session.logits(sequence)[:, -1:], temperature))
-        sequence = torch.cat([sequence, torch.multinomial(rows[-1][:, 0], 1, generator=generator)], dim=1)
-    return sequence, torch.cat(rows, dim=1)

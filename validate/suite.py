@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from rooflinekit.model.types.errors import ArchitectureError
 from rooflinekit.validate.case import Case, why_not
-from rooflinekit.validate.ceilings import ceilings
-from rooflinekit.validate.collective import all_reduce_rows
+from rooflinekit.validate.ceilings import bandwidth, ceilings, rate
+from rooflinekit.validate.collective import collective_rows
 from rooflinekit.validate.device import Device
+from rooflinekit.validate.engine_run import PROFILED, engine_points, open_engine, present
 from rooflinekit.validate.model_run import open_bench
 from rooflinekit.validate.plan import EXTENTS, kernel_cases
 from rooflinekit.validate.points import remaining
 from rooflinekit.validate.shapes import Extent, Rates
-from rooflinekit.validate.timing import UncapturableError, summary, time_work
+from rooflinekit.validate.timing import LONG, UncapturableError, summary, sustained, time_work
 
 __all__ = ["BUDGETS", "MODELS", "SUITES", "DeviceFaultError", "Rows", "Run", "run_suite"]
 
-BUDGETS = {"quick": 5.0, "full": 25.0, "ceilings": 5.0, "kernels": 20.0, "model": 10.0}
+BUDGETS = {"quick": 5.0, "full": 25.0, "ceilings": 5.0, "kernels": 20.0, "model": 10.0, "engine": 15.0}
 """Minutes of each suite."""
 SUITES = tuple(BUDGETS)
 MODELS = {"cpu": "smollm2-135m", "cuda": "llama-3-8b"}
@@ -32,6 +35,8 @@ _KERNELS_END, _CEILINGS_END = 0.75, 0.3
 """Shares of the budget by which kernels and ceilings make room for what follows."""
 _QUICK_POINTS = 4
 """Points of a model that the quick suite measures: both phases."""
+_EVERY = 60.0
+"""Seconds between sentinels."""
 _SECONDS = {"quick": 0.08, "full": 0.25}
 """Time that the repeats of one kernel take."""
 
@@ -92,6 +97,8 @@ def run_suite(run: Run) -> str:
         done.append(_run_kernels(run.until(_KERNELS_END)))
     if whole or run.suite == "model":
         done.append(_run_model(run))
+    if run.suite == "engine":
+        done.append(_run_engines(run))
     return "complete" if all(done) else "budget"
 
 
@@ -111,7 +118,7 @@ def _run_ceilings(run: Run) -> bool:
     if not reduced and time.monotonic() < run.deadline:
         run.say("all_reduce", len(planned), len(planned))
         run.recorder.begin({"op": "ceiling", "backend": "all_reduce", "key": "all_reduce"})
-        for number, row in enumerate(list(all_reduce_rows(run.device, quick=run.size == "quick"))):
+        for number, row in enumerate(collective_rows(run.device, quick=run.size == "quick")):
             run.recorder.row({**row, "key": f"all_reduce {number}"})
     return True
 
@@ -138,6 +145,40 @@ def _run_model(run: Run) -> bool:
     return True
 
 
+def _run_engines(run: Run) -> bool:
+    """Steps of every engine that is installed here, and a row for those that are not; whether the time sufficed.
+
+    Each engine has a process of its own: the next one starts when no point of the first is left.
+    """
+    found = present()
+    for engine in ("vllm", "sglang"):
+        row = {"op": "serving_step", "backend": engine, "engine": engine, "model": run.model, "key": f"engine {engine}"}
+        keys = {point: f"serving {engine} {run.model} {point.phase} {point.batch} {point.context}"
+                for point in engine_points()}  # fmt: skip
+        wanted = [point for point, key in keys.items() if key not in run.recorder.done]
+        if row["key"] in run.recorder.done or not wanted:
+            continue
+        if engine not in found:
+            run.recorder.row({**row, "status": "missing", "detail": f"{engine} is not installed beside this PyTorch"})
+            continue
+        if time.monotonic() > run.deadline:
+            return False
+        run.recorder.begin(row)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                bench = open_engine(engine, run.model, Path(folder))
+            except Exception as error:
+                run.recorder.row({**row, **dict(zip(("status", "detail"), why_not(error), strict=True))})
+                continue
+            for number, point in enumerate(wanted):
+                if time.monotonic() > run.deadline:
+                    return False
+                run.say(f"{engine} {point.phase} {point.batch}x{point.context}", number, len(wanted))
+                profiled = point in engine_points()[:PROFILED]
+                _record(run, bench.label(point), partial(bench.measure, point, run.device, profiled))
+    return True
+
+
 def _run_kernels(run: Run) -> bool:
     """Kernels that are not in the file yet; whether the time sufficed, for the ceilings that place them too."""
     rates = _rates(run)
@@ -155,13 +196,17 @@ def _rates(run: Run) -> Rates | None:
 
 def run_cases(run: Run, cases: Sequence[Case]) -> bool:
     """Measure the cases that are not in the file yet; whether the time sufficed."""
+    sentinels, next_one = sum(key.startswith("sentinel") for key in run.recorder.done), 0.0
     for number, case in enumerate(cases):
         if case.key in run.recorder.done:
             continue
         if time.monotonic() > run.deadline:
             return False
+        if time.monotonic() > next_one:
+            _sentinel(run, sentinels)
+            sentinels, next_one = sentinels + 2, time.monotonic() + _EVERY
         run.say(f"{case.op} {' '.join(str(value) for value in case.shape.values())}", number, len(cases))
-        row = {"op": case.op, "backend": case.backend, **case.shape, "key": case.key}
+        row = {**case.named, **case.shape, "key": case.key}
         if case.kernel in run.wrong:
             run.recorder.row({**row, "status": "failed", "detail": run.wrong[case.kernel]})
         elif 2.0 * case.bytes > run.device.free_bytes:
@@ -172,8 +217,31 @@ def run_cases(run: Run, cases: Sequence[Case]) -> bool:
 
 
 def _timed(case: Case, run: Run) -> dict[str, Any]:
-    timing = time_work(case.build(), run.device, _SECONDS[run.size], eager=case.kernel in run.eager)
-    return {"launch": timing.launch, **summary(timing.samples)}
+    """A burst of passes with what the board says meanwhile, the warm time, and a sustained pass of long kernels."""
+    with run.device.watched() as board:
+        timing = time_work(case.build(), run.device, _SECONDS[run.size], eager=case.kernel in run.eager)
+    row = {"launch": timing.launch, **summary(timing.samples), "warm_us": float(f"{1e6 * timing.warm:.6g}"), **board}
+    if timing.again is None or run.size == "quick" or min(timing.samples) < LONG:
+        return row
+    return {**row, **sustained(timing, run.device)}
+
+
+def _sentinel(run: Run, number: int) -> None:
+    """Time the same product and the same copy again: what they gain or lose, every row beside them has."""
+    exponent = 28 if run.device.is_cuda else 22
+    size = 4096 if run.device.is_cuda else 512
+    for columns, take in (
+        ({"kind": "gemm", "size": size}, partial(rate, run.device.dtype, size, run.device)),
+        ({"kind": "copy", "bytes": 2**exponent}, partial(bandwidth, "copy", 2**exponent, run.device)),
+    ):
+        row = {"op": "sentinel", "backend": "torch", **columns, "number": number, "key": f"sentinel {number} {columns}"}
+        _record(run, row, partial(_watched, run.device, partial(take, _SECONDS["quick"])))
+
+
+def _watched(device: Device, take: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    with device.watched() as board:
+        row = take()
+    return {**row, **board}
 
 
 def _record(run: Run, row: Mapping[str, Any], take: Callable[[], dict[str, Any]]) -> None:

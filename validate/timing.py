@@ -1,11 +1,16 @@
-"""How long a call takes: cold weights and cache, warm activations, many repeats, the median and its spread."""
+"""How long a call takes: cold weights and cache, warm activations, repeats until the median is known, and its spread.
+
+A burst of passes is what a kernel takes in a step; a sustained pass of two seconds shows what is left of it when the
+board reaches its power limit, and the warm time what a benchmark in a loop would show.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median, quantiles
 from typing import Any
 
@@ -14,11 +19,21 @@ import torch
 from rooflinekit.validate.case import Work
 from rooflinekit.validate.device import Device
 
-__all__ = ["Timing", "UncapturableError", "summary", "time_work"]
+__all__ = ["LONG", "SUSTAINED", "Timing", "UncapturableError", "summary", "sustained", "time_work", "unsure"]
 
 _PASS, _MOST_CALLS = 1e-3, 32
 """Least duration of one timed pass [s], which hides the clock's own cost; calls that a pass has at most."""
-_REPEATS = (5, 40)
+_REPEATS = (8, 200)
+_SURE = 0.02
+"""Half width of the median's 95 % interval, over the median, at which no more passes are taken."""
+_LONGER = 2.0
+"""Times the usual seconds that an unsure median may take."""
+_BLOCK = (1e-4, 2e-2)
+"""Least and most time for which the GPU is kept from starting while the host enqueues a pass [s]."""
+_CLOCK = 2e9
+"""Cycles a second of `torch.cuda._sleep`: at a lower clock it blocks longer, which does no harm."""
+SUSTAINED, LONG = 2.0, 1e-4
+"""Duration of a sustained pass [s], and of the calls that are given one: shorter ones never fill a GPU."""
 _POOL = 0.25
 """Share of the free memory that copies of cold inputs may take."""
 _FAR = 5.0
@@ -31,6 +46,9 @@ class Timing:
 
     samples: tuple[float, ...]
     launch: str
+    warm: float = 0.0  #: the same call again and again on the same inputs
+    again: Callable[[], None] | None = None  #: one pass more, and how many calls it has
+    calls: int = 1
 
 
 def summary(samples: tuple[float, ...]) -> dict[str, Any]:
@@ -49,9 +67,37 @@ def summary(samples: tuple[float, ...]) -> dict[str, Any]:
         "p10_us": _round(tenths[0]),
         "p90_us": _round(tenths[-1]),
         "repeats": len(us),
+        "sure": _round(unsure(us)),
         "outliers": sum(abs(each - centre) > _FAR * apart for each in us) if apart else 0,
         "samples_us": [_round(each) for each in us],
     }
+
+
+def unsure(samples: Sequence[float]) -> float:
+    """Half width of the median's 95 % interval over the median, from order statistics (Hollander and Wolfe, 3.6).
+
+    >>> round(unsure([10.0, 11.0, 9.0, 10.0, 10.0, 10.0, 12.0, 10.0, 10.0]), 3)
+    0.1
+    """
+    ordered, n = sorted(samples), len(samples)
+    reach = math.ceil(0.98 * math.sqrt(n))  # 1.96·√n/2 ranks either way
+    low, high = max((n - 1) // 2 - reach, 0), min(n // 2 + reach, n - 1)
+    return (ordered[high] - ordered[low]) / 2.0 / median(ordered)
+
+
+def sustained(timing: Timing, device: Device, seconds: float = SUSTAINED) -> dict[str, Any]:
+    """Time of one call [us] when passes follow each other without a pause, and what the board says meanwhile."""
+    assert timing.again is not None
+    with device.watched() as columns:
+        passes, start = 0, time.perf_counter()
+        while (now := time.perf_counter() - start) < seconds:
+            timing.again()
+            passes += 1
+            if passes % 8 == 0:
+                device.synchronize()
+        device.synchronize()
+        now = time.perf_counter() - start
+    return {"sustained_us": _round(1e6 * now / (passes * timing.calls)), **columns}
 
 
 def _round(value: float) -> float:
@@ -74,7 +120,9 @@ def time_work(work: Work, device: Device, seconds: float, *, eager: bool = False
     size = sum(tensor.nbytes for tensor in first)
     calls = max(1, min(math.ceil(_PASS / once), _MOST_CALLS, int(_POOL * device.free_bytes / max(size, 1))))
     sets = [first] + [work.cold() for _ in range(calls - 1)] if first else [()] * calls
-    return _time_cuda(work, sets, device, seconds, eager) if device.is_cuda else _time_cpu(work, sets, device, seconds)
+    if not device.is_cuda:
+        return _time_cpu(work, sets, device, seconds)
+    return _time_cuda(work, sets, device, Pace(seconds, once * calls, eager))
 
 
 def _clock(call: Callable[[], object], device: Device) -> float:
@@ -86,13 +134,13 @@ def _clock(call: Callable[[], object], device: Device) -> float:
 
 
 def _sample(take: Callable[[], float], seconds: float) -> tuple[float, ...]:
-    """Two passes to warm up, then samples until the time is over."""
+    """Two passes to warm up, then samples until the median is sure, or twice the time is over."""
     take()
     take()
     least, most = _REPEATS
     samples: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(samples) < least or (len(samples) < most and time.perf_counter() < end):
+    end = time.perf_counter() + _LONGER * seconds
+    while len(samples) < least or (len(samples) < most and time.perf_counter() < end and unsure(samples) > _SURE):
         samples.append(take())
     return tuple(samples)
 
@@ -119,30 +167,52 @@ def _time_cpu(work: Work, sets: list[tuple[Any, ...]], device: Device, seconds: 
             work.run(*work.hot, *cold)
         return (time.perf_counter() - start) / len(sets)
 
-    return Timing(_sample(take, seconds), "eager")
+    return Timing(_sample(take, seconds), "eager", _warm(lambda: _run_all(work, sets[:1]), device, seconds))
 
 
-def _time_cuda(work: Work, sets: list[tuple[Any, ...]], device: Device, seconds: float, eager: bool) -> Timing:
+def _warm(once: Callable[[], object], device: Device, seconds: float) -> float:
+    """Seconds of one call of many on the same inputs."""
+    each = max(_clock(once, device), 1e-7)
+    count = max(1, min(int(seconds / 4.0 / each), 1000))
+    return _clock(lambda: [once() for _ in range(count)], device) / count
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds that repeats take, and that the host needs at most to enqueue a pass; whether without a graph."""
+
+    seconds: float
+    enqueued: float
+    eager: bool
+
+
+def _time_cuda(work: Work, sets: list[tuple[Any, ...]], device: Device, pace: Pace) -> Timing:
     """Events around the replay of a graph of all calls; around the calls themselves where they cannot be captured.
 
-    The flush keeps the GPU busy while the host enqueues what is timed, so no launch latency is seen.
+    A kernel that only waits keeps the GPU from starting until the host has enqueued everything: without it a kernel of
+    a few microseconds would seem as slow as the launch.
     """
-    graph = None if eager else _capture(work, sets)
+    graph = None if pace.eager else _capture(work, sets)
+    again = partial(_run_all, work, sets) if graph is None else graph.replay
+    least, most = _BLOCK
+    cycles = int(_CLOCK * min(max(pace.enqueued, least), most))
     flush = _flusher(work, device)
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
     def take() -> float:
         flush()
+        torch.cuda._sleep(cycles)
         start.record()
-        if graph is not None:
-            graph.replay()
-        else:
-            _run_all(work, sets)
+        again()
         end.record()
         end.synchronize()
         return start.elapsed_time(end) * 1e-3 / len(sets)  # elapsed_time is in ms
 
-    return Timing(_sample(take, seconds), "eager" if graph is None else "graph")
+    samples = _sample(take, pace.seconds)
+    same = [sets[0]] * len(sets)
+    over = partial(_run_all, work, same) if graph is None else _capture(work, same).replay
+    warm = _warm(over, device, pace.seconds) / len(sets)
+    return Timing(samples, "eager" if graph is None else "graph", warm, again, len(sets))
 
 
 def _run_all(work: Work, sets: list[tuple[Any, ...]]) -> None:

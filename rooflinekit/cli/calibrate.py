@@ -84,7 +84,8 @@ def _show_models(files: list[Path], gpu: str, out: Path | None) -> None:
     from rooflinekit.validate.compare_model import model_report
 
     for path in files:
-        rows = read_measurements(path).of("model") if path.suffix == SUFFIX else ()
+        found = read_measurements(path) if path.suffix == SUFFIX else None
+        rows = found.of("model") + found.of("serving_step") if found else ()
         if rows:
             emit("\n".join(["", *model_report(rows, gpu, str(out))]))
 

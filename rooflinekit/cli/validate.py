@@ -138,7 +138,7 @@ def _said(place: Device, recorder: Recorder, ending: str, minutes: float, gpu: s
         lines.append(f"wrote {spec}: this CPU as an accelerator, from its ceilings")
         gpu = gpu or spec
     gpu = gpu or place.name
-    if found.header["suite"] in ("full", "model"):
+    if found.header["suite"] in ("full", "model", "engine"):
         lines += _predicted(found, gpu)
     if any(row["op"] in OPERATIONS for row in found.rows):
         made = recorder.path.with_name("calibration.yaml")
@@ -162,7 +162,7 @@ def _predicted(found: Measurements, gpu: str) -> list[str]:
     """The models' steps beside what `estimate` says of the accelerator, if anybody knows it."""
     from rooflinekit.validate.compare_model import model_report
 
-    rows = found.of("model")
+    rows = found.of("model") + found.of("serving_step")
     try:
         return ["", *model_report(rows, gpu), ""] if rows else []
     except RooflinekitError as error:

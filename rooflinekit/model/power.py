@@ -110,7 +110,8 @@ def kernel_energy(timed: KernelTime, accelerator: Accelerator, law: PowerLaw, wa
     if warm:
         squared = (kernel.bytes / accelerator.l2_bytes) ** 2.0
         near = far = law.memory + (law.cache - law.memory) / (1.0 + squared * squared)
-    each = law.attention if kernel.family in _ATTENTION else law.flop.get(kernel.dtype.unit, law.flop[Dtype.BF16])
+    known = (law.flop[unit] for unit in (kernel.dtype.unit, Dtype.BF16, Dtype.FP16, *law.flop) if unit in law.flop)
+    each = law.attention if kernel.family in _ATTENTION else next(known)
     asked = Energy(
         weights=n * traffic_energy(kernel.weight_bytes, far),
         cache=n * traffic_energy(kernel.cache_bytes, far),

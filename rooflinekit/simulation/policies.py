@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import TypeAlias
 
 from rooflinekit.model.types.errors import UnknownNameError, WorkloadError
 from rooflinekit.simulation.arrivals import Job
@@ -80,26 +80,6 @@ class Limits:
             )
 
 
-class Queue(Protocol):
-    """Requests that wait for their place, in the order in which they get it."""
-
-    def push(self, job: Job) -> None:
-        """A new one."""
-
-    def put_back(self, job: Job) -> None:
-        """One that had its place already."""
-
-    def first(self) -> Job:
-        """Who is next."""
-        ...
-
-    def pop(self) -> Job:
-        """Who is next, and leaves."""
-        ...
-
-    def __len__(self) -> int: ...
-
-
 class FirstCome(deque[Job]):
     """First come, first served; who was preempted comes before all."""
 
@@ -132,3 +112,7 @@ class ByClass:
 
     def __len__(self) -> int:
         return len(self._jobs)
+
+
+Queue: TypeAlias = FirstCome | ByClass
+"""Requests that wait for their place, in the order in which they get it; `put_back` takes one that had its place."""

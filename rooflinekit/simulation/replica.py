@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -112,18 +112,7 @@ class Replica:
 
     def _steps_until(self, now: float) -> int:
         """Steps that have begun before `now`: the least n with n·t + slope·n(n − 1)/2 >= now − began."""
-        passed, time, slope = now - self.began, self._time, self._slope
-        if abs(slope) * self.steps < 1e-12 * time:
-            steps = math.ceil(passed / time) if time > 0.0 else self.steps
-        else:
-            half = time - slope / 2
-            steps = math.ceil((math.sqrt(max(half * half + 2 * slope * passed, 0.0)) - half) / slope)
-        steps = min(max(steps, 1), self.steps)
-        while steps > 1 and self._span(steps - 1) >= passed:
-            steps -= 1
-        while steps < self.steps and self._span(steps) < passed:
-            steps += 1
-        return steps
+        return 1 + bisect_left(range(1, self.steps), now - self.began, key=self._span)
 
     def begin(self, now: float) -> bool:
         """Form the next step; False if there is nothing to do."""

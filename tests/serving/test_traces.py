@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflinekit.model.types.errors import InputError, SpecError
-from rooflinekit.simulation.traces import load_trace, summarise
+from rooflinekit.simulation.traces import load_trace
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "traces"
 
@@ -233,42 +233,17 @@ def check(file, clean):
     assert times[0] == 0.0
     assert np.isfinite(times).all()
     assert all(1 <= a.isl <= 10**7 and 1 <= a.osl <= 10**7 for a in arrivals)
-    assert summarise(trace).requests == len(trace)
     assert clean or trace.cleaned == {}
-
-
-# --- summary --------------------------------------------------------------------------------------------------------
-
-
-def test_a_summary_by_hand(tmp_path):
-    """Gaps of 1 s and 3 s: 0.5 requests/s, cv 0.5. Blocks 46 and 47 of eight come back."""
-    summary = summarise(load_trace(written(tmp_path, PLAIN)))
-    assert (summary.requests, summary.duration_s, summary.rate_req_s, summary.gap_cv) == (3, 4.0, 0.5, 0.5)
-    assert (summary.isl.mean, summary.isl.p50, summary.isl.p99, summary.osl.longest) == (20.0, 20.0, 30.0, 3.0)
-    assert summary.reusable is None
-    assert summarise(load_trace(written(tmp_path, MOONCAKE))).reusable == 2 / 8
-    assert summarise(load_trace(written(tmp_path, BAILIAN))).reusable == 2 / 5
-
-
-def test_a_prefix_is_reusable_only_up_to_the_first_new_block(tmp_path):
-    rows = [{"timestamp": t, "input_length": 9, "output_length": 1, "hash_ids": ids}
-            for t, ids in ((0, [1, 2]), (1, [1, 9, 2]), (2, [7, 1]))]  # fmt: skip
-    summary = summarise(load_trace(written(tmp_path, "\n".join(map(json.dumps, rows)))))
-    assert summary.reusable == 1 / 7
-
-
-def test_one_request_has_a_summary_without_a_rate(tmp_path):
-    summary = summarise(load_trace(written(tmp_path, "time_s,isl,osl\n5,10,1\n")))
-    assert (summary.rate_req_s, summary.gap_cv, summary.duration_s) == (None, None, 0.0)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the Azure traces are not here")
 @pytest.mark.parametrize(("name", "requests", "burstiness"), [("conversation", 19_366, 1.1), ("code", 8_819, 13.1)])
 def test_the_azure_traces_of_2023(name, requests, burstiness):
     """Counts as published; the code trace comes in bursts, the conversations nearly as Poisson."""
-    summary = summarise(load_trace(SHARED / f"azure_2023_{name}.csv"))
-    assert summary.requests == requests
-    assert summary.gap_cv == pytest.approx(burstiness, rel=0.02)
+    trace = load_trace(SHARED / f"azure_2023_{name}.csv")
+    gaps = np.diff(trace.time)
+    assert len(trace) == requests
+    assert gaps.std() / gaps.mean() == pytest.approx(burstiness, rel=0.02)
 
 
 @pytest.mark.parametrize("text", [

@@ -91,7 +91,6 @@ ROTATE, VISIBLE, ROUTE, SLOPES = positions.rotate, positions.visible, feedforwar
 ATTEND, PARTIAL = attend.attend, attend._partial
 APPEND, PAGED = kv_cache.ContiguousCache.append, kv_cache.PagedCache.append
 GROUPED = feedforward.grouped_matmul
-MXFP4 = quantise.FORMATS[Dtype.MXFP4]
 
 
 def stale(self: Any, past: int, *new: Any) -> Any:
@@ -189,14 +188,10 @@ MUTATIONS = [
     ("int8 of seven bits", quantise.FORMATS, Dtype.INT8, quantise._integer(7), "elements"),
     ("int8 of seven bits", quantise.FORMATS, Dtype.INT8, quantise._integer(6), "weights"),
     ("int8 that rounds nothing", quantise.FORMATS, Dtype.INT8, lambda x: x, "weights"),
-    ("mxfp4 one binade off", quantise.FORMATS, Dtype.MXFP4, lambda x: MXFP4(2 * x), "elements"),
-    ("mxfp4 one binade off", quantise.FORMATS, Dtype.MXFP4, lambda x: MXFP4(2 * x), "weights"),
     ("KV cache in fewer bits", quantise.FORMATS, Dtype.INT8, quantise._integer(6), "cache"),
     ("cache that is never rounded", quantise.FORMATS, Dtype.FP8, lambda x: x, "cache"),
     ("every draft accepted", speculative, "accepted",
      lambda draft, q, p, g: torch.ones_like(draft, dtype=torch.bool), "sampled"),
-    ("every draft accepted", speculative, "accepted",
-     lambda draft, q, p, g: torch.ones_like(draft, dtype=torch.bool), "greedy"),
     ("rejection resampled from the target", speculative, "residual", lambda q, p: p, "sampled"),
     ("top-p without the token that crosses", sampling, "top_p",
      lambda x: sampling.min_p(x, 0.2), "samplers"),

@@ -21,6 +21,7 @@ from rooflinekit.validate import model_run, suite
 from rooflinekit.validate.cache import ContiguousCache, PagedCache, Room
 from rooflinekit.validate.checks_decoder import TINY
 from rooflinekit.validate.compare_model import (
+    as_launched,
     breakdown_table,
     compare_model,
     comparison_table,
@@ -280,6 +281,16 @@ class TestModelRun:
             assert sum(first) == pytest.approx(sum(second))
             assert {line.what: line.missed_us for line in views[0]}["host"] == pytest.approx(row["host_us"])
             assert breakdown_table(views[0])[1].split()[0] == "compute"
+
+    @pytest.mark.parametrize(("kernels", "enqueue_us", "ms"), [
+        (300, 0.0, 10.0),  # compiled: as many kernels as are predicted
+        (1300, 0.0, 11.5),  # a graph of a thousand more, at 1.5 us each
+        (1300, 10.0, 13.0),  # launched one by one: the host is slower
+    ])  # fmt: skip
+    def test_every_mode_has_a_prediction_of_its_own(self, kernels: int, enqueue_us: float, ms: float) -> None:
+        row = {"kernels": kernels, "floor_us": 1.5, "enqueue_us": enqueue_us, "layers": 8, "layers_run": 8}
+        assert as_launched(row, 10.0, 300) == pytest.approx(ms)
+        assert as_launched({}, 10.0, 300) == 10.0
 
     def test_a_model_that_cannot_run_is_a_row_that_says_so(self, tmp_path: Path) -> None:
         rows = run_model(tmp_path, "jamba-v0.1", float("inf"))

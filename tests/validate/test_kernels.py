@@ -17,7 +17,7 @@ from rooflinekit.validate.shapes import Extent, Rates  # noqa: E402
 
 CPU = Device(torch.device("cpu"), "test", 1, 2**34, 2**20, {})
 TINY = Extent((1, 3), (8, 16), (1, 2), 1, (1e-9, 1e-4), 256)
-FORMATS = ("fp32", "bf16", "fp16", "fp8", "int8")
+FORMATS = ("fp32", "bf16", "fp8")
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def tensors(result):
 def test_every_case_of_a_run_runs_and_gives_finite_numbers():
     cases = [case for case in kernel_cases("smollm2-135m", CPU, Rates(1e11, 2e10), TINY) if case.bytes < 8e7]
     assert {case.op for case in cases} == {
-        "gemm", "attention_prefill", "attention_decode", "attention_varlen", "attention_window", "mla_prefill",
+        "gemm", "attention_prefill", "attention_decode", "attention_varlen", "mla_prefill",
         "mla_decode", "moe", "elementwise", "embedding", "kv_append", "sampling",
     }  # fmt: skip
     for case in cases:
@@ -47,11 +47,10 @@ def test_a_gemm_is_within_the_rounding_of_its_format(dtype):
     work = case.build()
     (weight,) = work.cold()
     x = work.hot[0]
-    scales = {"int8": work.hot[-1].double()}.get(dtype, 1.0)
-    exact = (x.double() @ weight.double().T) * scales
+    exact = x.double() @ weight.double().T
     error = (work.run(*work.hot, weight).double() - exact).abs().max() / exact.abs().max()
-    # half a unit of the narrowest format on the way, over a sum of 64: fp8 has 3 bits of mantissa, int8 7 bits a row
-    assert error < {"fp32": 1e-6, "bf16": 2**-8, "fp16": 2**-10, "fp8": 2**-4, "int8": 2**-6}[dtype]
+    # half a unit of the narrowest format on the way, over a sum of 64: fp8 has 3 bits of mantissa
+    assert error < {"fp32": 1e-6, "bf16": 2**-8, "fp8": 2**-4}[dtype]
 
 
 def test_a_quantised_number_saturates_and_does_not_become_nan():
@@ -100,13 +99,6 @@ def test_packed_prompts_do_not_see_each_other():
         assert (out[start:end].transpose(0, 1)[None] - dense(*one, causal(end - start))).abs().max() < 1e-5
     whole = dense(*(x.transpose(0, 1)[None] for x in (q, k, v)), causal(17))[0].transpose(0, 1)
     assert (out - whole).abs().max() > 0.1
-
-
-def test_a_window_hides_what_is_farther_away():
-    q, k, v = (normal(1, n, 40, 16, dtype="fp32", device=CPU.torch) for n in (4, 2, 2))
-    out = prefill.windowed(q, k, v, window=7, fused=False)
-    assert (out - dense(q, k, v, causal(40, 7))).abs().max() < 1e-5
-    assert (out - dense(q, k, v, causal(40, 8))).abs().max() > 1e-3  # one key more would be seen
 
 
 @pytest.mark.parametrize("T", [PAGE, PAGE + 5])
@@ -206,18 +198,3 @@ def test_drawing_follows_the_probabilities():
 def test_cases_without_repetitions():
     cases = [*embedding_cases([(4, 8, 50), (4, 8, 50), (5, 8, 50)], "fp32", CPU)]
     assert [case.shape["tokens"] for case in cases_of(iter(cases))] == [4, 5]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU and Triton")
-def test_the_split_kernel_is_decode_attention():
-    from rooflinekit.validate.split_kv import split_kv
-
-    gpu = torch.device("cuda")
-    keys, values = (normal(12, PAGE, 2, 64, dtype="bf16", device=gpu) for _ in "kv")
-    q, table = normal(2, 8, 64, dtype="bf16", device=gpu), torch.randperm(12, device=gpu).view(2, 6).int()
-    lengths = torch.tensor([90, 33], dtype=torch.int32, device=gpu)
-    out = split_kv(q, keys, values, table, lengths=lengths, part=32)
-    for b, T in enumerate(lengths.tolist()):
-        k, v = (pool[table[b].long()].flatten(0, 1)[:T].transpose(0, 1)[None] for pool in (keys, values))
-        exact = dense(q[b][None, :, None].cpu(), k.cpu(), v.cpu(), torch.ones(1, T, dtype=torch.bool))[0, :, 0]
-        assert (out[b].cpu() - exact).abs().max() < 2e-2

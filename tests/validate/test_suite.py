@@ -13,7 +13,7 @@ from rooflinekit.evidence.kernel_fit.groups import read_measurements  # noqa: E4
 from rooflinekit.specs import load_accelerator  # noqa: E402
 from rooflinekit.validate import ceilings, points, suite, timing  # noqa: E402
 from rooflinekit.validate.case import Case, Work  # noqa: E402
-from rooflinekit.validate.collective import all_reduce_rows  # noqa: E402
+from rooflinekit.validate.collective import collective_rows  # noqa: E402
 from rooflinekit.validate.device import open_device  # noqa: E402
 from rooflinekit.validate.plan import kernel_cases  # noqa: E402
 from rooflinekit.validate.record import FILE, Recorder, header  # noqa: E402
@@ -38,7 +38,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(timing, "_REPEATS", (1, 1))
     monkeypatch.setattr(suite, "kernel_cases", lambda *plan: [case for case in kernel_cases(*plan) if case.bytes < 4e6])
     monkeypatch.setitem(points.GRID, "cpu", ())
-    monkeypatch.setattr(suite, "all_reduce_rows", lambda device, quick: iter(()))
+    monkeypatch.setattr(suite, "collective_rows", lambda device, quick: iter(()))
     monkeypatch.setattr(ceilings, "_gemm_sizes", lambda device, quick: (128,))
     monkeypatch.setattr(ceilings, "LARGEST", {"cpu": 18})
     monkeypatch.setattr(Supervisor, "run", lambda self: suite.run_suite(  # another process would not see the above
@@ -103,7 +103,7 @@ def test_a_run_goes_on_where_it_stopped(tiny, tmp_path):
     assert [row["key"] for row in rows] == [json.loads(line)["key"] for line in before[1:-1]]
 
 
-@pytest.mark.parametrize("name", [name for name in suite.SUITES if name != "model"])  # its grid is empty here
+@pytest.mark.parametrize("name", ["quick", "full", "ceilings", "kernels"])
 def test_no_time_is_said_and_is_no_error(tiny, tmp_path, name):
     result = run("--device", "cpu", "--out", tmp_path, "--budget", "0.000001", "--suite", name)
     assert result.exit_code == 0
@@ -151,7 +151,7 @@ def test_a_kernel_that_does_not_run_is_a_row_and_not_the_end(tmp_path, build, st
     )
     with Recorder(tmp_path, header(here, "quick", "gpt2")) as recorder:
         assert suite.run_cases(suite.Run(here, "quick", "gpt2", recorder, float("inf")), cases)
-    first, second = read_measurements(tmp_path / FILE).rows
+    first, second = (row for row in read_measurements(tmp_path / FILE).rows if row["op"] != "sentinel")
     assert (first["status"], second["status"]) == (status, "ok")
     assert said in first["detail"]
 
@@ -161,11 +161,13 @@ def test_a_case_larger_than_the_memory_is_not_tried(tmp_path):
     case = Case("gemm", "x", {"dtype": "fp32", "m": 1, "n": 1, "k": 1}, 1e15, raises(AssertionError("tried")))
     with Recorder(tmp_path, header(here, "quick", "gpt2")) as recorder:
         suite.run_cases(suite.Run(here, "quick", "gpt2", recorder, float("inf")), [case])
-    assert read_measurements(tmp_path / FILE).rows[0]["status"] == "oom"
+    *sentinels, row = read_measurements(tmp_path / FILE).rows
+    assert row["status"] == "oom"
+    assert [(each["op"], each["kind"]) for each in sentinels] == [("sentinel", "gemm"), ("sentinel", "copy")]
 
 
 def test_two_processes_reduce_on_the_cpu():
-    rows = list(all_reduce_rows(open_device("cpu"), quick=True))
+    rows = list(collective_rows(open_device("cpu"), quick=True))
     assert [row["bytes"] for row in rows] == sorted(row["bytes"] for row in rows)
     assert all(row["op"] == "ceiling" and row["gpus"] == 2 and row["value"] > 0 for row in rows)
 

@@ -109,11 +109,6 @@ class Waste:
     final_sequences: int
     paged_sequences: int
 
-    @property
-    def gain(self) -> float | None:
-        """Sequences with blocks over sequences with reservations; None if not one reservation fits."""
-        return self.paged_sequences / self.reserved_sequences if self.reserved_sequences else None
-
 
 def memory_waste(predictor: Predictor, isl: Length, osl: Length, longest: int) -> Waste:
     """Compare reservations of `longest` tokens, exact reservations, and blocks.

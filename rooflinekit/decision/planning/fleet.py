@@ -174,10 +174,12 @@ def _spans(ttft: Span, tpot: Span, first: float) -> dict[str, Span]:
 
 def loaded_feels(bearer: Replica | PrefillPool | DecodePool, demand: Demand, load: float) -> Feels:
     """What is felt at this load where steps take a factor times as long."""
+    plain = cache(lambda at: bearer.feel(demand, at))  # a closed loop has the same load at every factor
 
     @cache
     def feels(factor: float) -> Felt:
-        return bearer.feel(demand, load if demand.closed else load * factor).stretched(factor)
+        felt: Felt = plain(load if demand.closed else load * factor)
+        return felt.stretched(factor)
 
     return feels
 
@@ -378,12 +380,13 @@ def joined(first: Felt, after: Felt) -> Felt:
 class Reserve:
     """What is kept free: `headroom` of what a replica bears (0 to below 1), and `redundancy` replicas that may fail.
 
-    limits: how many of an accelerator there are to be had, by name.
+    limits: how many of an accelerator there are to be had, by name; watts: what all boards may draw at the meter.
     """
 
     headroom: float = 0.0
     redundancy: int = 0
     limits: tuple[tuple[str, int], ...] = ()
+    watts: float = math.inf
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.headroom < 1.0:

@@ -33,7 +33,6 @@ _PROBES = 1025
 Test = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
 
 LARGEST = ("batch", "context", "rate", "users")
-_LOAD = ("isl", "osl", "cv")
 _WAITING = 64  # users for each one that runs, up to which a limit on waiting is searched
 _FASTEST = 1e3  # times the bandwidth there is
 

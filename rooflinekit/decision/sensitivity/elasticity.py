@@ -19,7 +19,6 @@ from rooflinekit.model.graph.symbol import Pool
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.root import Roots
 
-PARAMETERS = (*RESOURCES, "batch", "context")
 _COUNT = 1.1  # factor by which whole numbers are changed, at least by one
 
 

@@ -27,7 +27,6 @@ _FADE = 4.0
 
 _GROUPS = (1, 4, 16, 32, 48, 128)
 _SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
-_HEADS = (1, 2, 4, 8, 16, 32, 64, 128)
 SMOOTHNESS, RIDGE = 0.1, 0.1
 """Weight of a unit step between neighbouring nodes, and of a unit correction, against one measured row."""
 

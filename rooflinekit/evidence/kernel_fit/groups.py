@@ -36,7 +36,9 @@ _HEADER = {"schema": int, "run": str, "started": str, "suite": str, "model": str
            "engine_version": str, "dtype": str, "device": dict}  # fmt: skip
 _ROW = {"op": str, "backend": str, "status": str, "detail": str}
 _TIMES = ("latency_us", "p10_us", "p90_us")
-_NOT_SHAPE = {"type", "run", "key", *_ROW, *_TIMES, "launch", "repeats", "outliers", "samples_us"}
+_NOT_SHAPE = {"type", "run", "key", *_ROW, *_TIMES, "launch", "repeats", "outliers", "samples_us", "sure", "warm_us",
+              "sustained_us", "power_w", "power_limit_w", "sm_mhz", "memory_mhz", "temperature_c", "readings",
+              "throttled", "kernel_source", "engine_version"}  # fmt: skip
 
 KEY = ("gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind")
 """Columns that make a group of a kernel table, where the table has them."""
@@ -162,18 +164,21 @@ def _check_row(where: str, row: Mapping[str, Any]) -> None:
 def kernel_tables(found: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
     """The rows that calibrations are fitted to, as one kernel table an operation.
 
-    Of several backends that ran a shape the fastest counts, as in an engine that picks its kernels.
+    Of several backends of one engine that ran a shape the fastest counts, as in an engine that picks its kernels. A row
+    without an engine is of the header's, and one of "gpt-fast+vllm" of both.
     """
     import pandas as pd  # noqa: PLC0415
 
-    named = {"gpu": found.header["device"]["name"], "engine": found.header["engine"],
-             "engine_version": found.header["engine_version"], "residency": "cold"}  # fmt: skip
+    header = {"engine_version": found.header["engine_version"]}
+    named = {"gpu": found.header["device"]["name"], "residency": "cold"}
     for operation in OPERATIONS:
         best: dict[str, Mapping[str, Any]] = {}
-        for row in found.of(operation):
-            shape = json.dumps({name: row[name] for name in row if name not in _NOT_SHAPE}, sort_keys=True)
-            if shape not in best or row["latency_us"] < best[shape]["latency_us"]:
-                best[shape] = row
+        for whole in found.of(operation):
+            for engine in str(whole.get("engine", found.header["engine"])).split("+"):
+                row = {**header, **whole, "engine": engine}
+                shape = json.dumps({name: row[name] for name in row if name not in _NOT_SHAPE}, sort_keys=True)
+                if shape not in best or row["latency_us"] < best[shape]["latency_us"]:
+                    best[shape] = row
         if best:
             plain = [{name: row[name] for name in row if name != "samples_us"} for row in best.values()]
             yield operation, pd.DataFrame(plain).assign(**named)

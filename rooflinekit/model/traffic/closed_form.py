@@ -319,7 +319,8 @@ class _Flow:
         turning, step = stay.turning, stay.times.step.expected
         steps = maximum(crowd - 1.0, crowd * turning.holding) / turning.arriving if self._mixes else self._after
         least = named(steps * step + crowd * stay.times.share.expected, "least", "steps and prompts of a stay", "s")
-        return self._waiting(stay, stay.ahead + maximum(least - stay.time, 0.0), math.inf)
+        wait = maximum(least - stay.time, 0.0)
+        return replace(stay, ahead=stay.ahead + wait, time=named(stay.time + wait, *_STAY))
 
     def _waiting(self, stay: _Stay, ahead: Numeric, longest: Numeric) -> _Stay:
         """The stay with another wait behind prompts; waits make it no longer than `longest`."""

@@ -16,18 +16,21 @@ from rooflinekit.report.workbook.sheet import Book, Sheet, shown, status_colours
 
 _HEAD = 3
 _HEADS = ("GPU", "tensor parallel", "memory", "replicas", "GPUs", "price [USD/GPU/h]", "USD/h", "USD a million tokens",
-          "least cost", "P95 TTFT [ms]", "P95 TPOT [ms]", "evidence", "why not", "USD of those measured")  # fmt: skip
-_TEXTS = (0, 2, 8, 11, 12)
+          "least cost", "P95 TTFT [ms]", "P95 TPOT [ms]", "probability", "evidence", "why not")  # fmt: skip
+_TEXTS = (0, 2, 8, 12, 13)
+_RANKED = 14  # a column that nobody sees: the cost of those measured
 
 
 def compare_inputs(book: Book, inputs: Inputs, offers: Offers) -> dict[str, list[Cell]]:
     """The deployment of each accelerator: that of Inputs, on a split of its own that may be changed here."""
     note = (
         "Model, formats, demand and headroom are those of Inputs; yellow splits may be changed, prices stand on sheet "
-        "GPUs. P95 was worked out when the workbook was made, and holds for those inputs alone."
+        "GPUs. P95, and the probability that mean TTFT and TPOT keep their objectives, hold for the inputs that the "
+        "workbook was made with."
     )
     sheet = book.sheet("Compare", "Accelerators for the peak", note)
-    sheet.widths(20, 11, 10, 11, 11, 13, 13, 13, 10, 12, 12, 18, 60)
+    sheet.widths(20, 11, 10, 11, 11, 13, 13, 13, 10, 12, 12, 12, 18, 60)
+    sheet.page.set_column(_RANKED, _RANKED, None, None, {"hidden": True})
     chosen: dict[str, list[Cell]] = {}
     for row, rival in enumerate(offers.rivals, _HEAD + 1):
         gpu, tp = sheet.put(row, 0, rival.gpu.name), sheet.put(row, 1, float(rival.tp), "input_whole")
@@ -46,6 +49,7 @@ def write_comparison(
     rate = when(inputs["rate"].equals(""), inputs["users"] * inputs["requests"] / 3600.0, inputs["rate"])
     tokens = rate * 3600.0 * (inputs["isl"] + inputs["osl"]) / 1e6
     unchanged, last = _unchanged(inputs, offers, planned), _HEAD + len(offers.rivals)
+    promised = inputs["ttft"].equals(planned.ttft_ms) & inputs["tpot"].equals(planned.tpot_ms)
     costs: list[tuple[Cell, Cell]] = []
     for row, rival in enumerate(offers.rivals, _HEAD + 1):
         calculation = calculations[rival.gpu.name]
@@ -57,17 +61,16 @@ def write_comparison(
         replicas = sheet.put(row, 3, replica.number(inputs["headroom"]), "whole")
         gpus = sheet.put(row, 4, shown(runs, replicas * calculation.gpus), "whole")
         place = literal(float(row - _HEAD))
-        price = sheet.put(row, 5, price_of(offers, inputs, place, rival), "two")
+        price = price_of(offers, inputs, place, rival)
+        sheet.put(row, 5, shown(price > 0.0, price), "two")
         hour = sheet.put(row, 6, shown(runs & (price > 0.0), gpus * price), "two")
         cost = sheet.put(row, 7, shown(known(hour) & (rate > 0.0), hour / tokens), "three")
         same = unchanged & sheet.at(row, 1, float(rival.tp)).equals(float(rival.tp))
-        for column, seconds in enumerate(rival.p95 or (), 9):
-            sheet.put(row, column, shown(same, seconds * 1000.0), "two")
-        if rival.p95 is None:
-            sheet.put(row, 9, "n/a", "words")
-            sheet.put(row, 10, "n/a", "words")
-        costs.append((cost, sheet.put(row, 11, calculation.constants.evidence)))
-        sheet.put(row, 12, calculation.constants.reason, "note")
+        looks = (("two", same), ("two", same), ("share", same & promised))
+        for column, (value, (style, valid)) in enumerate(zip(rival.at_peak, looks, strict=True), 9):
+            sheet.put(row, column, *(("n/a", "words") if value is None else (shown(valid, value), style)))
+        costs.append((cost, sheet.put(row, 12, calculation.constants.evidence)))
+        sheet.put(row, 13, calculation.constants.reason, "note")
     _rank(sheet, costs)
     status_colours(book, sheet, (_HEAD + 1, 2, last, 2))
     told = (
@@ -83,11 +86,11 @@ def write_comparison(
 def _rank(sheet: Sheet, costs: Sequence[tuple[Cell, Cell]]) -> None:
     """The least dear of those whose kernels were measured."""
     own = [
-        sheet.put(row, 13, when(told.equals("measured") & known(cost), cost, ""), "faint")
+        sheet.put(row, _RANKED, when(told.equals("measured") & known(cost), cost, ""), "faint")
         for row, (cost, told) in enumerate(costs, _HEAD + 1)
     ]
     numbers = [cell.value for cell in own if not isinstance(cell.value, str)]
-    area = sheet.area((_HEAD + 1, 13), (_HEAD + len(costs), 13))
+    area = sheet.area((_HEAD + 1, _RANKED), (_HEAD + len(costs), _RANKED))
     least = function(f"MIN({area})", min(numbers, default=0.0))
     for row, (cell, (cost, _)) in enumerate(zip(own, costs, strict=True), _HEAD + 1):
         rank = when(known(cell), when(cell <= least, "least", ""), when(known(cost), "not ranked", ""))

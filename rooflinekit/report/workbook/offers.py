@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
+from rooflinekit.decision.planning.fleet import feel
+from rooflinekit.decision.planning.objective import Felt, Objective, chance
 from rooflinekit.estimation.estimator import Resolved, ask
 from rooflinekit.model.graph.merge import Merge
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.traffic.closed_form import Traffic
+from rooflinekit.model.traffic.energy import load_power, served_energy
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import parse_dtype
@@ -104,14 +108,29 @@ class Offer:
     evidence: str = ""
 
 
+class AtPeak(NamedTuple):
+    """What the peak load feels like; None where a replica runs at its knee, or without a calibrated interval.
+
+    probability: that mean TTFT and TPOT both keep their objectives, of the two the smaller one.
+    """
+
+    p95_ttft_ms: float | None = None
+    p95_tpot_ms: float | None = None
+    probability: float | None = None
+
+
 @dataclass(frozen=True)
 class Rival:
-    """How an accelerator starts in the comparison: its least dear split, and P95 of TTFT and TPOT there [s]."""
+    """How an accelerator starts in the comparison: its least dear split, and what the peak feels like there.
+
+    watts: mean power of its board in the average hour of the fleet for the peak; 0 where nobody knows it.
+    """
 
     gpu: Accelerator
     tp: int
     usd: float | None  #: of an accelerator and hour, where the planner gave it
-    p95: tuple[float, float] | None = None
+    at_peak: AtPeak = field(default_factory=AtPeak)
+    watts: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -148,10 +167,12 @@ class Offers:
             if key != tuple({own: rival.gpu.name, tp: key[tp]}.get(at, word) for at, word in enumerate(self.start)):
                 continue
             try:
-                gpus, p95 = _sized(found, planned)
+                gpus, at_peak = _sized(found, planned)
             except DoesNotFitError:
                 continue
-            best = min(best, (gpus, replace(rival, tp=int(key[tp]), p95=p95)), key=lambda each: each[0])
+            watts = _watts(found, planned, gpus / found.plan.deployment.gpus)
+            split = replace(rival, tp=int(key[tp]), at_peak=at_peak, watts=watts)
+            best = min(best, (gpus, split), key=lambda each: each[0])
         return best[1]
 
     @property
@@ -229,14 +250,32 @@ def _start(runs: Mapping[tuple[str | int, ...], Resolved], planned: Planned) -> 
     return next((key for key, most in room.items() if most >= planned.batch), max(room, key=lambda key: room[key]))
 
 
-def _sized(found: Resolved, planned: Planned) -> tuple[float, tuple[float, float] | None]:
-    """Accelerators for the peak, and P95 of TTFT and TPOT there [s]; none where a replica runs at its knee."""
+def _watts(found: Resolved, planned: Planned, replicas: float) -> float:
+    """Mean power of a board in the average hour [W]."""
+    rate = planned.peak_rate / planned.peak / replicas
+    average = answer_load(found.predictor, LoadQuestion(None, rate, planned.traffic, None, None)).loaded
+    tokens, osl = served_energy(found.predictor, planned.traffic, average), float(planned.osl)
+    return 0.0 if tokens is None else float(load_power(tokens, osl, float(average.rate) * osl).watts)
+
+
+def _sized(found: Resolved, planned: Planned) -> tuple[float, AtPeak]:
+    """Accelerators for the peak, and what it feels like on them."""
     question = LoadQuestion(None, 0.0, planned.traffic, None, None)
     knee = float(answer_load(found.predictor, question).loaded.knee)
     replicas = max(math.ceil(planned.peak_rate / ((1.0 - planned.headroom) * knee)), 1)
-    at_peak = answer_load(found.predictor, replace(question, rate=planned.peak_rate / replicas))
-    p95 = float(at_peak.times.ttft(_P95)), float(at_peak.times.tpot(_P95))
-    return replicas * float(found.plan.deployment.gpus), p95 if at_peak.loaded.stable else None
+    rate, gpus = planned.peak_rate / replicas, replicas * float(found.plan.deployment.gpus)
+
+    @cache
+    def feels(factor: float) -> Felt:  # steps that take so many times as long
+        return feel(answer_load(found.predictor, replace(question, rate=rate * factor))).stretched(factor)
+
+    felt = feels(1.0)
+    if not felt.stable:
+        return gpus, AtPeak()
+    slo = (Objective("ttft", None, planned.ttft_ms / 1e3), Objective("tpot", None, planned.tpot_ms / 1e3))
+    chances = [likely for each in slo if (likely := chance(feels, each)) is not None]
+    p95 = [1e3 * felt.value(each.metric, _P95) for each in slo]
+    return gpus, AtPeak(p95[0], p95[1], min(chances, default=None))
 
 
 _P95 = 0.95

@@ -1,0 +1,191 @@
+"""A real engine in this process, with random weights: TTFT and TPOT of whole steps, and where three of them went.
+
+vLLM's `LLM` and SGLang's `Engine` take a folder with a config.json, load dummy weights and need no tokenizer.
+Nothing is served over HTTP: what is measured is the engine's own step. Letters: B sequences, T tokens of each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from rooflinekit.model.types.errors import ArchitectureError, InputError
+from rooflinekit.model.types.model import Attention, DenseFFN
+from rooflinekit.specs import load_model
+from rooflinekit.validate.attribution import attribute
+from rooflinekit.validate.device import Device
+from rooflinekit.validate.points import GRID, Point
+from rooflinekit.validate.profile_step import profile_step
+from rooflinekit.validate.timing import summary
+
+__all__ = ["PROFILED", "EngineBench", "Served", "config_folder", "engine_points", "open_engine", "present"]
+
+_REPEATS, _NEW = 5, 32
+"""Times that a point is measured, and tokens that decode steps are averaged over."""
+PROFILED = 3
+"""Points of which one step is profiled: the first ones, of both phases."""
+_SHARE = 0.85
+"""Of the GPU's memory, for the engine."""
+
+
+class Served(Protocol):
+    """An engine that answers prompts of token ids, all at once, with `count` tokens each."""
+
+    def generate(self, prompts: list[list[int]], count: int) -> None:
+        """Return when the last token of all is there."""
+
+
+class _Vllm:
+    def __init__(self, folder: str, longest: int) -> None:
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the profiler sees kernels of this process alone
+        from vllm import LLM, SamplingParams  # noqa: PLC0415
+
+        self._sampling = SamplingParams
+        self._engine = LLM(
+            model=folder, load_format="dummy", skip_tokenizer_init=True, enable_prefix_caching=False,
+            max_model_len=longest, gpu_memory_utilization=_SHARE,
+        )  # fmt: skip
+
+    def generate(self, prompts: list[list[int]], count: int) -> None:
+        asked = self._sampling(max_tokens=count, ignore_eos=True, detokenize=False, temperature=0.0)
+        self._engine.generate([{"prompt_token_ids": ids} for ids in prompts], asked, use_tqdm=False)
+
+
+class _Sglang:
+    def __init__(self, folder: str, longest: int) -> None:
+        import sglang  # noqa: PLC0415
+
+        self._engine = sglang.Engine(
+            model_path=folder, load_format="dummy", skip_tokenizer_init=True, disable_radix_cache=True,
+            context_length=longest, mem_fraction_static=_SHARE,
+        )  # fmt: skip
+
+    def generate(self, prompts: list[list[int]], count: int) -> None:
+        asked = {"max_new_tokens": count, "ignore_eos": True, "temperature": 0.0}
+        self._engine.generate(input_ids=prompts, sampling_params=asked)
+
+
+_KINDS: dict[str, Callable[[str, int], Served]] = {"vllm": _Vllm, "sglang": _Sglang}
+
+
+def present() -> dict[str, str]:
+    """Version of each engine that is installed here."""
+    found = {}
+    for engine in _KINDS:
+        try:
+            found[engine] = metadata.version(engine)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def engine_points(longest: int = 8192) -> tuple[Point, ...]:
+    """The grid of B and T, without contexts that need long prompts to be filled."""
+    return tuple(point for point in GRID["cuda"] if point.context + _NEW <= longest)
+
+
+def open_engine(engine: str, model: str, folder: Path, longest: int = 8192) -> EngineBench:
+    """Start an engine on the model's config.json.
+
+    Raises InputError where the engine is not installed.
+    """
+    version = present().get(engine)
+    if version is None:
+        raise InputError(f"{engine} is not installed beside this PyTorch")
+    served = _KINDS[engine](str(config_folder(model, folder)), longest)
+    return EngineBench(engine, version, model, load_model(model).value.depth, served)
+
+
+class EngineBench:
+    """An engine that is ready to be timed."""
+
+    def __init__(self, engine: str, version: str, model: str, depth: int, served: Served) -> None:
+        self.engine, self.version, self.model, self.depth, self._served = engine, version, model, depth, served
+
+    def label(self, point: Point) -> dict[str, Any]:
+        """What is measured at one point."""
+        return {
+            "op": "serving_step", "backend": f"{self.engine} {self.version}", "engine": self.engine,
+            "engine_version": self.version, "kernel_source": self.engine, "model": self.model, "mode": "graph",
+            "dtype": "bf16", **point._asdict(), "layers_run": self.depth, "layers": self.depth,
+            "key": f"serving {self.engine} {self.model} {point.phase} {point.batch} {point.context}",
+        }  # fmt: skip
+
+    def measure(self, point: Point, device: Device, profiled: bool) -> dict[str, Any]:
+        """TTFT of a batch of prompts, or the mean time of a decode step: what 32 tokens take beyond the first [us]."""
+        with device.watched() as board:
+            samples = tuple(self._samples(point))
+        row = summary(samples)
+        spent = self._spent(point, device) if profiled else {}
+        return {**row, "whole_us": row["latency_us"], **spent, **board}
+
+    def _samples(self, point: Point) -> Iterator[float]:
+        self._served.generate(self._prompts(point), 2)  # compiles and captures what is still missing
+        for _ in range(_REPEATS):
+            first = self._seconds(point, 1)
+            if point.phase == "prefill":
+                yield first
+            else:
+                yield max(self._seconds(point, _NEW + 1) - first, 1e-9) / _NEW
+
+    def _seconds(self, point: Point, count: int) -> float:
+        prompts = self._prompts(point)
+        start = time.perf_counter()
+        self._served.generate(prompts, count)
+        return time.perf_counter() - start
+
+    def _prompts(self, point: Point) -> list[list[int]]:
+        """Prompts that share nothing; those of decode end so that the mean step is at the point's context."""
+        length = point.context if point.phase == "prefill" else max(point.context - _NEW // 2, 1)
+        return torch.randint(10, 1000, (point.batch, length)).tolist()
+
+    def _spent(self, point: Point, device: Device) -> dict[str, Any]:
+        """Kernels by name, and the time by class of work, of one answer of one token, or of 33 over 32 steps."""
+        count = 1 if point.phase == "prefill" else _NEW + 1
+        events = profile_step(partial(self._served.generate, self._prompts(point), count), device.torch)
+        spent, by_name = attribute(events), dict[str, float]()
+        for event in events:
+            if event.kind == "kernel":
+                by_name[event.name] = by_name.get(event.name, 0.0) + event.end - event.start
+        longest = sorted(by_name.items(), key=lambda each: -each[1])[:20]
+        steps = 1 if point.phase == "prefill" else _NEW
+        return {
+            "busy_us": {name: time / steps for name, time in spent.busy.items()}, "launch_us": spent.launch / steps,
+            "host_us": spent.host / steps, "kernel_names": {name[:120]: round(time, 1) for name, time in longest},
+        }  # fmt: skip
+
+
+def config_folder(model: str, folder: Path) -> Path:
+    """The folder of a model's config.json: its own, or one written here for a dense model of Llama's kind.
+
+    Raises ArchitectureError for a shipped model of another kind: an engine needs its own config.json for those.
+    """
+    given = Path(model)
+    if given.exists():
+        return given if given.is_dir() else given.parent
+    spec = load_model(model).value
+    layer = spec.layers[0]
+    mixer, ffn = layer.mixer, layer.ffn
+    needs = ArchitectureError(f"{model}: an engine needs its config.json; give the folder that holds it as --model")
+    if not isinstance(mixer, Attention) or not isinstance(ffn, DenseFFN) or len(spec.layer_counts) > 1:
+        raise needs
+    if mixer.qkv_bias or mixer.q_norm or mixer.window or layer.norm != "rmsnorm" or not ffn.gated:
+        raise needs
+    config = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": spec.hidden,
+        "num_hidden_layers": spec.depth, "num_attention_heads": mixer.heads, "num_key_value_heads": mixer.kv_heads,
+        "head_dim": mixer.head_dim, "intermediate_size": ffn.width, "vocab_size": spec.vocab, "hidden_act": "silu",
+        "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "torch_dtype": "bfloat16",
+        "tie_word_embeddings": spec.tied, "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
