@@ -36,7 +36,7 @@ from rooflinekit.model.timing.forms import PlainTime
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator
-from rooflinekit.specs.calibration.choose import UNCORRECTED, donors, serving_engine, widening
+from rooflinekit.specs.calibration.choose import donors, serving_engine, widening
 from rooflinekit.specs.calibration.load import calibration_names, load_calibration
 from rooflinekit.specs.calibration.write import Heading, Lent, render
 
@@ -188,7 +188,7 @@ def calibration(gpu: str, engine: str, fits: Fits) -> tuple[dict[str, FamilyFit]
            if place == gpu and (runs == "nccl" or serving_engine(runs) == engine)}  # fmt: skip
     near = [*((f"{gpu}--{other}", "engine") for other in ENGINES if other != engine), *elsewhere(gpu, engine)]
     keys = {key for name, _ in near if name in calibration_names() for key in load_calibration(name).families}
-    borrowed: dict[str, tuple[str, float, bool]] = {}
+    borrowed: dict[str, tuple[str, str]] = {}
     for key in sorted(keys | {key.removesuffix(EAGER) for key in own}):
         family, *rest = key.split("/")
         if key in own or key.endswith(EAGER) or not rest:
@@ -198,8 +198,7 @@ def calibration(gpu: str, engine: str, fits: Fits) -> tuple[dict[str, FamilyFit]
         if f"{key}{EAGER}" in own:
             own[key] = graphed(own[f"{key}{EAGER}"], key, gpu, engine)
         elif (donor := lender(key, near, fits)) is not None:
-            name, reach = donor
-            borrowed[key] = (name, widening(reach)[family], reach not in UNCORRECTED)
+            borrowed[key] = donor
     first = own.get("gemm/bf16") or load_calibration(borrowed["gemm/bf16"][0]).families["gemm/bf16"]
     return own | assumptions(first), borrowed
 

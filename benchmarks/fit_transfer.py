@@ -23,33 +23,32 @@ import pandas as pd
 
 from rooflinekit.evidence.kernel_fit.calibrate import predict
 from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_kernel_tables
-from rooflinekit.model.timing.calibrated import Calibration
-from rooflinekit.model.types.deployment import ENGINES
+from rooflinekit.model.timing.calibrated import BORROWED, Calibration
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator
-from rooflinekit.specs.calibration.choose import REACH, donors
-from rooflinekit.specs.calibration.load import calibration_names, load_calibration
+from rooflinekit.specs.calibration.choose import REACH, donors, serving_engine
+from rooflinekit.specs.calibration.load import calibration_names, carried, load_calibration
 
 LEVEL = 0.9
 _LEVELS = np.arange(0.85, 0.985, 0.01)
-_MOST_ROWS = 300  # of a group
-_HOME = {"nccl": "vllm"}
+_FEWEST_ROWS, _MOST_ROWS = 20, 300  # of a group
 _BESIDE = (("l40s", "a100-sxm-80gb"), ("a100-sxm-80gb", "l40s"))  # the nearest generation of each other
 
 
 def transfers(group: Group) -> Iterator[tuple[str, str, Calibration]]:
-    """Accelerator, reach and calibration of every stand-in that a group tries."""
+    """Accelerator, reach and calibration of the nearest stand-in across each reach."""
     accelerator, known = load_accelerator(group.gpu).value, calibration_names()
-    engine = _HOME.get(group.engine, group.engine)
-    engine = engine if engine in ENGINES else "vllm"
-    places = [(name, reach) for name, reach in donors(accelerator, engine) if name in known]
-    away = [place for place in places if not place[0].startswith(f"{accelerator.name}--")][:1]
-    other = [place for place in places if place[1] == "engine" and place[0] != f"{accelerator.name}--{engine}"][:1]
-    beside = [(f"{near}--{engine}", "generation") for name, near in _BESIDE if name == accelerator.name]
-    for name, reach in (*away, *other, *beside):
-        if name in known and (reach != "engine" or f"{accelerator.name}--{engine}" in known):
-            yield accelerator.name, reach, load_calibration(name)
+    engine = serving_engine(group.engine)
+    own = f"{accelerator.name}--{engine}"
+    places = [(name, reach) for name, reach in donors(accelerator, engine) if name in known and name != own]
+    places += [(f"{near}--{engine}", "generation") for name, near in _BESIDE if name == accelerator.name]
+    if accelerator.architecture.startswith("Hopper"):  # H100's is no calibration of another kind for them
+        places = [place for place in places if place[1] != "generic"]
+    for reach in REACH:
+        nearest = next((name for name, each in places if each == reach and name in known), None)
+        if nearest is not None and (reach != "engine" or own in known):
+            yield accelerator.name, reach, load_calibration(nearest)
 
 
 def scores(paths: list[Path]) -> pd.DataFrame:
@@ -59,13 +58,18 @@ def scores(paths: list[Path]) -> pd.DataFrame:
     for path in paths:
         for operation, table in read_kernel_tables(path, unanswered):
             for group in kernel_groups(operation, table):
+                if group.named.get("clock") == "host" or len(group.table) < _FEWEST_ROWS:
+                    continue  # a deployment has none of the host's gaps; an accelerator counts by more than a few rows
                 try:
                     system = System.of(load_accelerator(group.gpu).value)
                     size = len(group.table)
                     chosen = rng.choice(size, min(size, _MOST_ROWS), replace=False)
-                    rows = replace(group, table=group.table.iloc[chosen].reset_index(drop=True)).rows()
+                    some = replace(group, table=group.table.iloc[chosen].reset_index(drop=True))
+                    rows = some.on(system.accelerator).rows()
                     for accelerator, reach, calibration in transfers(group):
-                        fit = calibration.fit(rows.kernels[0])
+                        fit = carried(calibration.fit(rows.kernels[0]), reach)
+                        if fit.source.startswith(BORROWED):
+                            continue  # that calibration did not measure such kernels either
                         error = np.abs(np.log(rows.time / predict(fit, rows, system)))
                         width = np.log(rows.each(lambda kernel, fit=fit, own=calibration: own.factors(kernel, fit)[0]))
                         found.append(pd.DataFrame({"error": error, "width": width}).assign(

@@ -212,7 +212,8 @@ class TestAnswers:
         assert gpus == values.value("out_replicas") >= rate * PLANNED.peak / values.value("out_knee")
         price = values.value("out_price")
         tokens = rate * 3600.0 * PLANNED.osl / 1e6
-        wanted = {"usd_h": gpus * price, "usd_year": gpus * price * 8760.0, "kilowatts": gpus * 0.7 * PLANNED.pue,
+        wanted = {"usd_h": gpus * price, "usd_year": gpus * price * 8760.0,
+                  "kilowatts": gpus * values.value("out_watts") / 1e3 * PLANNED.pue,
                   "usd_million_output": gpus * price / tokens}  # fmt: skip
         for name, value in wanted.items():
             assert values.value(f"out_{name}") == pytest.approx(value, rel=1e-12), name

@@ -90,6 +90,17 @@ def test_every_chip_with_a_rated_power_has_a_law_and_only_measured_ones_say_so()
             assert set(gpu.power.flop) == set(gpu.peaks)
 
 
+def test_every_chip_with_a_law_answers():
+    """Chips without 16-bit brain floats, or with integers alone, have joules for what they compute in."""
+    for name in names("accelerator"):
+        law = load_accelerator(name).value.power
+        if law is None:
+            continue
+        formats = {} if Dtype.BF16 in law.flop else {"weights": "fp16", "activations": "fp16"}
+        found = rk.estimate("qwen2.5-0.5b", name, calibration="none", allow_oom=True, **formats)
+        assert law.idle <= found.energy.power_w_per_gpu <= law.limit, name
+
+
 def test_a_stand_in_is_wider_and_a_users_file_of_the_same_name_has_no_measured_law(tmp_path):
     own, other = (load_accelerator(name).value.power for name in ("h200-sxm", "h100-sxm"))
     assert other.run_width > own.run_width

@@ -1,5 +1,7 @@
 """Power caps: the cube law, what it changes and what not, and what is refused."""
 
+from itertools import pairwise
+
 import pytest
 
 import rooflinekit as rk
@@ -30,6 +32,32 @@ def test_less_power_is_never_faster():
 def test_senseless_caps_are_refused(cap):
     with pytest.raises(WorkloadError, match="power_cap"):
         rk.estimate("llama-3-8b", power_cap=cap)
+
+
+@pytest.mark.parametrize("option", ["power_cap", "clock"])
+@pytest.mark.parametrize("batch", [1, 64])
+def test_lower_caps_and_clocks_never_draw_more(option, batch):
+    values = {"power_cap": (300, 400, 500, 600, 700), "clock": (800, 1100, 1400, 1700, 1980)}[option]
+    found = [rk.estimate("llama-3-8b", batch=batch, isl=2048, **{option: value}) for value in values]
+    for low, high in pairwise(found):
+        assert low.energy.power_w_per_gpu <= high.energy.power_w_per_gpu * (1 + 1e-12)
+        assert low.energy.prefill_w <= high.energy.prefill_w * (1 + 1e-12)
+        assert low.energy.decode_w <= high.energy.decode_w * (1 + 1e-12)
+        assert low.ttft_ms >= high.ttft_ms
+    if option == "power_cap":
+        assert all(each.energy.decode_w <= value for each, value in zip(found, values, strict=True))
+
+
+def test_a_memory_bound_step_saves_energy_at_a_lower_clock():
+    full, slow = (rk.estimate("llama-3-8b", batch=8, clock=clock) for clock in (1980, 1300))
+    assert slow.tpot_ms == pytest.approx(full.tpot_ms, rel=0.05)
+    assert slow.energy.decode_j_per_token < 0.85 * full.energy.decode_j_per_token
+
+
+@pytest.mark.parametrize("clock", [0, -1, 100, 3000, "fast", float("nan")])
+def test_senseless_clocks_are_refused(clock):
+    with pytest.raises(WorkloadError, match="clock"):
+        rk.estimate("llama-3-8b", clock=clock)
 
 
 @pytest.mark.parametrize("gpu", ["t4", "v100-sxm2-32gb"])

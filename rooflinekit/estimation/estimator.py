@@ -34,7 +34,7 @@ from rooflinekit.model.types.deployment import ALL_REDUCE, ENGINES, Deployment
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.engine import Engine, EngineSettings
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, UnknownNameError
-from rooflinekit.model.types.hardware import Accelerator, Provenance, System, capped
+from rooflinekit.model.types.hardware import Accelerator, Provenance, System, capped, clocked
 from rooflinekit.model.types.kv_policy import FULL, parse_kv_policy
 from rooflinekit.model.types.model import Model
 from rooflinekit.model.types.speculation import METHODS, Speculation
@@ -148,7 +148,7 @@ def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
     DtypeError and UnknownNameError for formats and engines nobody knows.
     """
     given = read(Layout, scenario)
-    chosen = part_of(given, (*DEGREES, "skew", "sequence_parallel", "redundant_experts", "power_cap"))
+    chosen = part_of(given, (*DEGREES, "skew", "sequence_parallel", "redundant_experts", "power_cap", "clock"))
     chosen |= {key: parse_dtype(each) for key, each in part_of(given, (*options_of(Formats), "dispatch")).items()}
     engine, version = split_version(str(given.get("engine", "vllm")))
     if engine not in ENGINES:
@@ -209,6 +209,9 @@ def _lay_out(  # noqa: PLR0913, PLR0917 - what a plan is made of
     engine, notes = _with_served_costs(engine, deployment, gpu, calibration)
     if deployment.power_cap is not None:
         gpu, note = capped(gpu, deployment.power_cap)
+        notes.append(note)
+    if deployment.clock is not None:
+        gpu, note = clocked(gpu, deployment.clock * 1e6)
         notes.append(note)
     whole = System.of(gpu) if system is None else replace(system, accelerator=gpu)
     plan = make_plan(model, deployment, whole, calibration, engine)
@@ -347,7 +350,7 @@ def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
         **dict.fromkeys(("concurrency", "rate")),
         **asked(*DEGREES, "gpus", "system", "sequence_parallel", "all_reduce"),
         "dispatch": None if deployment.dispatch is None else deployment.dispatch.value,
-        **asked("redundant_experts", "skew", "power_cap"),
+        **asked("redundant_experts", "skew", "power_cap", "clock"),
         "weights": getattr(precision.formats, plan.model.matrices[-1]).value,
         "attention_weights": precision.formats.attention.value,
         "lm_head": precision.formats.lm_head.value,

@@ -28,6 +28,8 @@ _UNITS: dict[str, Mapping[str, float]] = {  # unit of an option -> what may foll
         unit: {"": 1.0} | {name: each / _TIMES[unit] for name, each in _TIMES.items()} for unit in ("ms", "s", "min")
     },
     "W": {"": 1.0, "W": 1.0, "kW": 1e3, "MW": 1e6},
+    "MHz": {"": 1.0, "MHz": 1.0, "GHz": 1e3},
+    "g/kWh": {"": 1.0},
     "USD": _COUNTS | {f"{prefix}{end}": factor for prefix, factor in (("", 1.0), ("k", 1e3))
                       for end in ("USD", "$", "USD/h", "$/h", "USD/kWh", "$/kWh")},
     "share": {"": 1.0, "%": 0.01},
@@ -38,6 +40,7 @@ _UNITS: dict[str, Mapping[str, float]] = {  # unit of an option -> what may foll
 }  # fmt: skip
 _NUMBER = re.compile(r"\$?\s*([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(\D*)")
 _EXAMPLES = {"1/s": "20 or 20rps", "ms": "40 or 1.5s", "s": "60 or 1h", "min": "5 or 1h", "W": "500 or 0.5kW",
+             "MHz": "1400 or 1.4GHz",
              "share": "0.2 or 20%", "GiB": "64 or 80GB", "GB/s": "50 or 400Gb/s"}  # fmt: skip
 _WORDS = {"count": "N", "loose count": "N", "text": "TEXT", "length": "TOKENS", "names": "LIST", "counts": "LIST",
           "price": "USD", "pairs": "NAME=N", "path": "PATH", "folder": "DIR", "choice": "FORMAT"}  # fmt: skip
@@ -169,7 +172,7 @@ class Option:
             if not sign or not name or name in found:
                 like = "2.5 or h100-sxm=2.5" if self.kind == "price" else "h100-sxm=16"
                 raise ValueError(f"{part!r} is not a new name=number; write it like {like}")
-            found[name] = quantity(value, self.unit)
+            found[name] = quantity(value, "W" if name == "power" else self.unit)
         return found
 
     def _whole(self, text: str, what: str = "whole number") -> int:

@@ -65,6 +65,7 @@ class Hardware(TypedDict, total=False):
     """What it is built into, and how it is run."""
     system: System
     power_cap: Annotated[float | None, Option("Limit of each accelerator's power in W: arithmetic slows with the cube root, memory does not.", unit="W", above=True, usual="rated")]
+    clock: Annotated[float | None, Option("Locked core clock in MHz: arithmetic slows with it, memory does not.", unit="MHz", above=True, usual="the accelerator's")]
 
 class Degrees(TypedDict, total=False):
     """How many accelerators share what."""
@@ -176,6 +177,7 @@ class Pricing(TypedDict, total=False):
     """What an accelerator hour costs."""
     price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour, of all or of one: 2.5, h100-sxm=2.10 (may be repeated); or a CSV: name, term, low, high, source.", unit="USD", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
     pue: Annotated[float | None, Option("Power of the building over power of the machines.", usual="1")]
+    carbon: Annotated[str | float | None, Option("Grams of CO2 a kWh, or a grid: world, france, germany, ireland ...", unit="g/kWh", kind="text")]
 
 class Purchase(Pricing, total=False):
     """Or to buy it."""
@@ -244,11 +246,11 @@ class Search(TypedDict, total=False):
     measured_only: Annotated[bool, Option("Leave out what no measured kernels stand behind.", False)]
     confirm: Annotated[int, Option("Candidates that are simulated at least, beside the best of each accelerator; 0 leaves it at the formula.", 3, least=0)]
     seed: Annotated[int, Option("Seed of the simulations.", 0, least=0)]
-    by: Annotated[str, Option("What is to be least: cost or gpus.", "cost", hidden=True)]
+    by: Annotated[str, Option("What is to be least: cost, gpus or energy (joules a token).", "cost", complete=("cost", "gpus", "energy"))]
 
 class Reserves(Pricing, total=False):
     """Money, and what is kept free."""
-    limit: Annotated[str | Mapping[str, float] | None, Option("How many of an accelerator there are, as h100-sxm=16; may be repeated.", kind="pairs", many=True, also=("limits",))]
+    limit: Annotated[str | Mapping[str, float] | None, Option("How many of an accelerator there are, as h100-sxm=16, or power=120kW at the meter; may be repeated.", kind="pairs", many=True, also=("limits",))]
     headroom: Annotated[float, Option("Share of what a replica bears that is kept free at the peak.", 0.0, unit="share", kind="loose")]
     redundancy: Annotated[int, Option("Replicas that may fail at the peak: N+k.", 0, least=0)]
     confidence: Annotated[float, Option("Probability with which every objective has to hold.", 0.9, unit="share", least=0.5, most=0.999)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rooflinekit.decision.economics.cost import ContextCost, Cost, DialogueCost
+from rooflinekit.decision.economics.cost import ContextCost, Cost, DialogueCost, PriceResult
 from rooflinekit.model.types.units import format_bytes, format_count, format_time
 from rooflinekit.report.document import Document, Items, Section, Table, Words, footer, machine, origin
 
@@ -21,6 +21,7 @@ def document(found: Cost) -> Document:
         Section(f"cost of {found.model} on {machine(found.gpu, p.gpus, i)}, {found.engine}", [Words(asked)]),
         Section("", [Words(_hour(found), indent="")]),
         Section("", [_prices(found)]),
+        *([Section("", [Words(_power(p), indent="")])] if p.watts is not None else []),
         Section("why output costs more than input", [Words(found.reason.sentence, indent="")]),
         Section("", [_work(found)]),
         Section("conversations and agents", [_dialogues(found)]),
@@ -48,7 +49,16 @@ def _prices(found: Cost) -> Table:
         ends = " – ".join(_usd(end) for end in spans[name]) if name in spans else "-"
         energy = getattr(p, f"joules_per_{kind}_token")
         rows.append([f"{kind} token", _usd(getattr(p, name)), ends, "-" if energy is None else f"{energy:.3g}"])
-    return Table(["", "USD/million", "90 %", "J/token at most"], rows)
+    return Table(["", "USD/million", "90 %", "J/token"], rows)
+
+
+def _power(p: PriceResult) -> str:
+    """Power of the replica at the meter, and energy of its output, prompts included."""
+    carbon = "" if p.co2_kg_per_million_output is None else f", {p.co2_kg_per_million_output:.3g} kg of CO2"
+    return (
+        f"{(p.watts or 0.0) / 1e3:.3g} kW; a million output tokens with their prompts take "
+        f"{p.kwh_per_million_output:.3g} kWh{carbon}; {p.output_tok_s_per_mw:,.0f} tok/s a MW"
+    )
 
 
 def _work(found: Cost) -> Table:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.economics.cost import Cost
+from rooflinekit.specs import load_accelerator
 
 CASE: dict[str, Any] = {"isl": 2000, "osl": 300, "concurrency": 64}
 
@@ -44,10 +45,29 @@ class TestParts:
         for name, (low, high) in p.interval.items():
             assert low < getattr(p, name) < high
 
-    def test_energy_is_power_times_the_same_time(self, found: Cost) -> None:
-        """700 W for what 3.6 USD buy in an hour: a million tokens at x USD take x/3.6 · 3600 s · 700 W."""
-        p = found.prices
-        assert p.joules_per_output_token == pytest.approx(p.output_usd_per_million / 3.6 * 3600 * 700 / 1e6)
+    def test_energy_of_the_parts_is_that_of_the_power(self, found: Cost) -> None:
+        """A request's joules at the rate of requests are the watts of the replica, between idle and the limit."""
+        p, law = found.prices, load_accelerator("h100-sxm").value.power
+        assert law is not None
+        assert p.watts is not None
+        request = 2000 * p.joules_per_input_token + 300 * p.joules_per_output_token
+        seconds = p.request_usd / p.replica_usd_per_hour * 3600.0
+        assert p.watts == pytest.approx(request / seconds)
+        assert law.active < p.watts < law.limit
+        assert p.kwh_per_million_output == pytest.approx(request / 300 / 3.6)
+        assert p.output_tok_s_per_mw == pytest.approx(300 * 1e6 / request)
+        assert p.co2_kg_per_million_output is None
+
+    def test_carbon_is_grams_of_the_energy(self) -> None:
+        p = rk.cost("llama-3.1-8b", price=3.6, carbon=400, pue=1.2, **CASE).prices
+        assert p.co2_kg_per_million_output == pytest.approx(0.4 * (p.kwh_per_million_output or 0.0))
+
+    def test_a_replica_that_waits_draws_less_and_its_tokens_take_more(self, found: Cost) -> None:
+        half, p = rk.cost("llama-3.1-8b", price=3.6, utilisation=0.5, **CASE).prices, found.prices
+        law = load_accelerator("h100-sxm").value.power
+        assert law is not None
+        assert half.watts == pytest.approx(((p.watts or 0.0) + law.idle) / 2.0)
+        assert (half.joules_per_output_token or 0.0) > (p.joules_per_output_token or 0.0)
 
     def test_half_used_costs_twice(self, found: Cost) -> None:
         half = rk.cost("llama-3.1-8b", price=3.6, utilisation=0.5, **CASE)
@@ -61,13 +81,14 @@ class TestParts:
         bought = rk.cost("llama-3.1-8b", purchase=126_144, years=4, **CASE)
         assert bought.prices.request_usd == pytest.approx(found.prices.request_usd)
         powered = rk.cost("llama-3.1-8b", purchase=126_144, years=4, power_price=0.1, pue=1.5, **CASE)
-        assert powered.prices.usd_per_gpu_hour == pytest.approx(3.6 + 0.7 * 1.5 * 0.1)
-        assert powered.prices.watts == 1050.0
+        watts = found.prices.watts or 0.0
+        assert powered.prices.usd_per_gpu_hour == pytest.approx(3.6 + watts / 1e3 * 1.5 * 0.1)
+        assert powered.prices.watts == pytest.approx(1.5 * watts)
 
     def test_a_pue_alone_is_about_energy(self, found: Cost) -> None:
         cooled = rk.cost("llama-3.1-8b", price=3.6, pue=2.0, **CASE)
         assert cooled.prices.request_usd == found.prices.request_usd
-        assert cooled.prices.watts == 1400.0
+        assert cooled.prices.watts == pytest.approx(2.0 * (found.prices.watts or 0.0))
 
     def test_a_bound_has_no_interval(self) -> None:
         bound = rk.cost("llama-3.1-8b", price=3.6, calibration="none", **CASE)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflinekit.decision.economics.price import Capex, deployment_watts, hourly_price, joules_per_token, quoted_price
+from rooflinekit.decision.economics.price import Capex, hourly_price, quoted_price, read_carbon
 from rooflinekit.decision.economics.token_prices import TokenTimes, token_prices, token_times
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
@@ -46,7 +46,7 @@ class TestHour:
 
     def test_a_purchase(self) -> None:
         """30,000 USD over 5 years of 8,760 hours is 0.684932 USD/h; 700 W x 1.3 at 0.12 USD/kWh are 0.1092 USD/h."""
-        price = hourly_price(load_accelerator("h100-sxm").value, capex=Capex.checked(30_000, 5, 0.12, 1.3))
+        price = hourly_price(load_accelerator("h100-sxm").value, capex=Capex.checked(30_000, 5, 0.12, 1.3), watts=700.0)
         assert price.usd_per_gpu_hour == pytest.approx(0.684932 + 0.1092, abs=1e-6)
         assert "30000 USD over 5 years" in price.source
 
@@ -108,13 +108,15 @@ class TestTokens:
         assert half.asymmetry == pytest.approx(full.asymmetry)
 
 
-class TestEnergy:
-    def test_eight_accelerators(self) -> None:
-        assert deployment_watts(load_accelerator("h100-sxm").value, 8, 1.5) == 8400.0
+class TestCarbon:
+    def test_a_number_and_a_grid(self) -> None:
+        assert read_carbon(380) == (380.0, "given")
+        known = read_carbon("France")
+        assert known is not None
+        assert known[0] == 56.0
+        assert "2023" in known[1]
 
-    def test_a_cap_takes_the_place_of_the_rated_power(self) -> None:
-        assert deployment_watts(load_accelerator("h100-sxm").value, 2, cap_w=400.0) == 800.0
-
-    def test_energy_is_power_over_rate(self) -> None:
-        """700 W at 700 tok/s: a joule a token."""
-        assert joules_per_token(700.0, 1.0 / 700.0) == pytest.approx(1.0)
+    @pytest.mark.parametrize("given", ["fraance", "-1", "nan"])
+    def test_what_is_neither(self, given: str) -> None:
+        with pytest.raises(InputError, match=r"france|carbon"):
+            read_carbon(given)

@@ -23,6 +23,7 @@ from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.traffic.mixing import InFlight, shared_times, slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError
+from rooflinekit.specs import load_accelerator
 
 PRICES = {"h100-sxm": 3.0, "l40s": 1.0}
 GPUS = ["h100-sxm", "l40s"]
@@ -118,10 +119,34 @@ def test_tokens_sold_pay_for_the_fleet(quick: PlanAnswer, whole: PlanAnswer) -> 
 def test_power_is_that_of_all_accelerators(quick: PlanAnswer) -> None:
     warm = _plan(pue=1.5)
     for cool, hot in zip(quick.candidates, warm.candidates, strict=True):
-        tdp = {"h100-sxm": 700.0, "l40s": 350.0}[cool.fleets[0].scenario["gpu"]]
-        assert cool.cost.watts == cool.gpus * tdp
+        law = load_accelerator(cool.fleets[0].scenario["gpu"]).value.power
+        assert law is not None
+        assert cool.gpus * law.idle < (cool.cost.watts or 0.0) < cool.gpus * law.limit
         assert hot.cost.watts == pytest.approx(1.5 * (cool.cost.watts or 0.0))
-        assert cool.cost.joules_per_output_token == pytest.approx(cool.gpus * tdp / (40 * 150))
+        assert cool.cost.joules_per_output_token == pytest.approx((cool.cost.watts or 0.0) / (40 * 150))
+
+
+def test_a_power_budget_is_a_limit(quick: PlanAnswer) -> None:
+    """Fleets above the budget are refused with what they draw at the peak; with none left there is no answer."""
+    drawn = sorted((candidate.cost.watts or 0.0) for candidate in quick.candidates)
+    within = _plan(limit={"power": drawn[0] * 1.05})
+    assert all((candidate.cost.watts or 0.0) <= drawn[0] * 1.05 for candidate in within.candidates)
+    with pytest.raises(InfeasibleError, match="more than the"):
+        _plan(limit={"power": 100.0})
+    with pytest.raises(InputError, match="power"):
+        _plan(limit={"power": -1.0})
+
+
+def test_the_fleet_that_draws_least_can_be_first() -> None:
+    answer = _plan(by="energy")
+    assert answer.best.cost.watts == min(candidate.cost.watts or 0.0 for candidate in answer.candidates)
+
+
+def test_fewer_requests_draw_less_but_more_a_token(quick: PlanAnswer) -> None:
+    calm = _plan(rate=20, peak=2.0)
+    for busy, idle in zip(quick.candidates[:1], calm.candidates[:1], strict=True):
+        assert (idle.cost.watts or 0.0) < (busy.cost.watts or 0.0)
+        assert (idle.cost.joules_per_output_token or 0.0) > (busy.cost.joules_per_output_token or 0.0)
 
 
 def test_a_replica_starts_as_fast_as_its_weights_come(quick: PlanAnswer) -> None:

@@ -17,10 +17,9 @@ from rooflinekit.decision.economics.caching import (
 )
 from rooflinekit.decision.economics.dialogue import Dialogue, dialogue_time
 from rooflinekit.decision.economics.price import (
-    POWER_ASSUMPTION,
-    deployment_watts,
-    joules_per_token,
+    POWER_NOTE,
     positive,
+    read_carbon,
     read_price,
 )
 from rooflinekit.decision.economics.token_prices import (
@@ -39,6 +38,7 @@ from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Layout
 from rooflinekit.estimation.scenario import Cost as CostOptions
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.traffic.energy import TokenEnergy, load_power, token_energy
 from rooflinekit.model.traffic.mixing import InFlight, slots
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
@@ -47,11 +47,15 @@ from rooflinekit.model.types.workload import Workload
 
 _LONG = 131_072
 _HOUR = 3600.0
+_KWH = 3.6e6
 
 
 @dataclass(frozen=True, slots=True)
 class PriceResult:
-    """Prices of tokens, and the energy of one; energy is None where the rated power is not known.
+    """Prices of tokens, and the energy of one at the meter; energy is None where the rated power is not known.
+
+    watts: of the replica in the mean of the paid time. The prompt's energy is in kwh_, co2_kg_ (None without a carbon
+    intensity) and tok_s_per_mw.
 
     interval: [low, high] of input and output, as the times have it. holding: what a million tokens of cache take of
     the replica in an hour; break_even_hold_s: how long a cached token may wait for its next use before computing it
@@ -74,6 +78,9 @@ class PriceResult:
     joules_per_cached_token: float | None
     joules_per_input_token: float | None
     joules_per_output_token: float | None
+    kwh_per_million_output: float | None
+    co2_kg_per_million_output: float | None
+    output_tok_s_per_mw: float | None
     holding_usd_per_million_hours: float
     break_even_hold_s: float
 
@@ -178,6 +185,7 @@ class CostQuestion:
     concurrency: int | None
     utilisation: float
     pue: float
+    carbon: tuple[float, str] | None
     conversation: Dialogue
     agent: Dialogue
     long_context: int
@@ -208,6 +216,7 @@ class CostQuestion:
             isl, osl, said["cached"], said["concurrency"],
             positive(said["utilisation"], "utilisation"),
             positive(1.0 if said["pue"] is None else said["pue"], "pue"),
+            read_carbon(said["carbon"]),
             Dialogue(said["turns"], said["system_prompt"], said["question"], answer, shared),
             Dialogue(said["calls"], said["agent_prompt"], said["tool_result"], said["tool_call"], shared),
             said["long_context"], "long_context" in given, said["reserve"],
@@ -245,6 +254,7 @@ class Served:
     times: TokenTimes
     prices: TokenPrices
     room: float
+    tokens: TokenEnergy | None
 
     @property
     def usd_per_second(self) -> float:
@@ -279,36 +289,71 @@ class Served:
         return context_cost(self, int(prompt), tokens)
 
 
+@dataclass(frozen=True)
+class Powered:
+    """Energy of tokens at the meter, and what follows from it; see `PriceResult`."""
+
+    watts: float
+    joules_per_cached_token: float
+    joules_per_input_token: float
+    joules_per_output_token: float
+    kwh_per_million_output: float
+    co2_kg_per_million_output: float | None
+    output_tok_s_per_mw: float
+
+
+_ENERGY = tuple(Powered.__annotations__)
+
+
+def energy_result(served: Served, notes: list[str]) -> Powered | None:
+    """Energy of every kind of token, times PUE; idle time of a replica is spread over all tokens alike.
+
+    A token of a cached prefix takes the power of a prompt for its time, so that all parts add up to the request.
+    """
+    accelerator, asked = served.predictor.plan.system.accelerator, served.asked
+    tokens, times = served.tokens, served.times
+    if tokens is None:
+        notes.append(f"energy: {accelerator.name} has no rated power in its file")
+        return None
+    osl, cached, fresh = float(times.load.osl), float(times.load.cached), asked.prompt - float(times.load.cached)
+    idle = tokens.gpus * tokens.law.idle * (1.0 / asked.utilisation - 1.0)
+    prompt, seconds = float(tokens.prompt.total), float(times.prompt.expected)
+    held = float(times.cached) * prompt / seconds if seconds else 0.0
+    kinds = (
+        (held, times.cached), ((prompt - cached * held) / fresh, times.input), (tokens.step.total, times.output),
+    )  # fmt: skip
+    each = [asked.pue * (float(joules) + idle * float(time)) for joules, time in kinds]
+    request = cached * each[0] + fresh * each[1] + osl * each[2]
+    watts = request * asked.utilisation / float(times.request)
+    whole = request / osl
+    grams = None if asked.carbon is None else asked.carbon[0] * whole / _KWH * MILLION / 1e3
+    notes.append(f"{POWER_NOTE}; PUE {asked.pue:g}")
+    if asked.carbon is not None:
+        notes.append(f"CO2: {asked.carbon[0]:g} g/kWh ({asked.carbon[1]})")
+    return Powered(watts, each[0], each[1], each[2], whole / _KWH * MILLION, grams, MILLION / whole)
+
+
 def price_result(served: Served, notes: list[str]) -> PriceResult:
     """Prices with their interval, energy, and the price of holding a token."""
-    prices, times, plan = served.prices, served.times, served.predictor.plan
-    deployment, accelerator, pue = plan.deployment, plan.system.accelerator, served.asked.pue
-    watts = None
-    if accelerator.tdp_w:
-        notes.append(f"{POWER_ASSUMPTION}; PUE {pue:g}")
-        watts = float(deployment_watts(accelerator, deployment.gpus, pue, deployment.power_cap))
-    else:
-        notes.append(f"energy: {accelerator.name} has no rated power in its file")
-    cached, fresh, made = (
-        None if watts is None else float(joules_per_token(watts, float(each)))
-        for each in (times.cached, times.input, times.output)
-    )
+    prices, times, deployment = served.prices, served.times, served.predictor.plan.deployment
+    energy = energy_result(served, notes)
     work = Workload(1.0, times.load.isl, times.load.osl)
     pool = served.predictor.memory.evaluate(1.0, work.longest_context, work.isl).kv_pool_tokens
-    holding = float(prices.replica_usd_per_hour) / served.asked.utilisation / float(pool * plan.deployment.dp) * MILLION
+    holding = float(prices.replica_usd_per_hour) / served.asked.utilisation / float(pool * deployment.dp) * MILLION
     saved = float(prices.input_usd_per_million - prices.cached_usd_per_million)
     interval = None
-    if plan.calibration:
+    if served.predictor.plan.calibration:
         interval = {
             "input_usd_per_million": _span(float(prices.input_usd_per_million), times.prompt),
             "output_usd_per_million": _span(float(prices.output_usd_per_million), times.step),
         }
     return PriceResult(
-        float(prices.hour.usd_per_gpu_hour), prices.hour.source, plan.deployment.gpus,
+        float(prices.hour.usd_per_gpu_hour), prices.hour.source, deployment.gpus,
         float(prices.replica_usd_per_hour), served.asked.utilisation, served.running,
         float(prices.cached_usd_per_million), float(prices.input_usd_per_million),
         float(prices.output_usd_per_million), float(prices.request_usd), float(times.asymmetry), interval,
-        watts, cached, fresh, made, holding, saved / holding * _HOUR,
+        **(vars(energy) if energy else dict.fromkeys(_ENERGY)), holding_usd_per_million_hours=holding,
+        break_even_hold_s=saved / holding * _HOUR,
     )  # fmt: skip
 
 
@@ -416,16 +461,20 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
     plan = resolved.plan
     # A PUE alone is about energy, not about the price.
     money = given if "purchase" in given else {key: value for key, value in given.items() if key != "pue"}
-    hour, said = read_price(plan.system.accelerator, money)
     room = float(slots(resolved.predictor, asked.prompt, asked.output))
     if room < 1.0:
         lengths = {"isl": int(asked.prompt), "osl": int(asked.output)}
         refuse_misfit(model, gpu, given | lengths, f"{plan.model.name}: not one request fits in memory")
     running = room if asked.concurrency is None else min(float(asked.concurrency), room)
     load = InFlight(running, asked.prompt, asked.output, float(asked.cached))
-    times = token_times(resolved.predictor, load)
+    times, tokens = token_times(resolved.predictor, load), None
+    watts = None
+    if plan.system.accelerator.power is not None:
+        tokens = token_energy(resolved.predictor, load)
+        watts = float(load_power(tokens, load.osl, asked.utilisation * load.osl / times.request).watts)
+    hour, said = read_price(plan.system.accelerator, money, watts)
     prices = token_prices(times, hour, deployment.gpus, asked.utilisation)
-    served = Served(resolved.predictor, asked, times, prices, room)
+    served = Served(resolved.predictor, asked, times, prices, room, tokens)
     input_work, output_work = token_work(resolved.predictor, times)
     notes = []
     if asked.concurrency is not None and asked.concurrency > room:

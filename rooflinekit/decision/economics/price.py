@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.estimation.options import quantity
-from rooflinekit.model.types.errors import InputError, SpecError, WorkloadError
+from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.specs import load_accelerator
+from rooflinekit.specs.files import kept, read_yaml
 
 PRICE_KEYS = ("price", "purchase", "years", "power_price", "pue")
 """USD of an accelerator hour; or USD of a purchase, its years, USD of a kWh, and PUE."""
@@ -23,7 +24,7 @@ HOURS_PER_YEAR = 8760.0
 
 _MOST = 1e12  # no price, wattage or number of years that a user may give is larger
 
-POWER_ASSUMPTION = "power: rated power (TDP) of every accelerator at all times, an upper limit; hosts are not counted"
+POWER_NOTE = "power: boards as predicted (docs/method.md, section 11), idle between requests; hosts are not counted"
 
 
 def usd_per_million(usd_per_hour: Numeric, tokens_per_second: Numeric) -> Numeric:
@@ -66,15 +67,13 @@ class HourlyPrice:
 class Capex:
     """A purchase: price of one accelerator with its share of the host [USD], years of use, electricity, PUE.
 
-    watts: what one accelerator takes, its rated power where None; pue: power of the building over power of the
-    machines, 1 if cooling is not counted.
+    pue: power of the building over power of the machines, 1 if cooling is not counted.
     """
 
     purchase_usd: Numeric
     years: Numeric
     usd_per_kwh: Numeric = 0.0
     pue: Numeric = 1.0
-    watts: Numeric | None = None
 
     @classmethod
     def checked(cls, purchase: object, years: object, usd_per_kwh: object = 0.0, pue: object = 1.0) -> Capex:
@@ -92,17 +91,17 @@ class Capex:
             overhead,
         )
 
-    def usd_per_gpu_hour(self, tdp_w: Numeric) -> Numeric:
+    def usd_per_gpu_hour(self, watts: Numeric) -> Numeric:
         """Purchase over its hours, and electricity: P/(years · 8760) + W/1000 · PUE · $/kWh [USD/h].
 
-        Every hour is paid, whether the accelerator is busy or not. Interest, space and staff are not in it.
+        `watts` is the mean power of a board. Every hour is paid, whether the accelerator is busy or not.
+        Interest, space and staff are not in it.
 
         >>> round(Capex(35040.0, 4.0).usd_per_gpu_hour(700.0), 6)  # 35040 USD over 35040 hours
         1.0
         >>> round(Capex(35040.0, 4.0, usd_per_kwh=0.10, pue=1.2).usd_per_gpu_hour(700.0), 6)  # and 0.84 kWh an hour
         1.084
         """
-        watts = tdp_w if self.watts is None else self.watts
         return self.purchase_usd / (self.years * HOURS_PER_YEAR) + watts / 1000.0 * self.pue * self.usd_per_kwh
 
 
@@ -137,13 +136,16 @@ def quoted_price(accelerator: Accelerator) -> HourlyPrice | None:
     return HourlyPrice(quote.usd_per_hour, source, quote.low, quote.high)
 
 
-def hourly_price(accelerator: Accelerator, price: object = None, capex: Capex | None = None) -> HourlyPrice:
+def hourly_price(
+    accelerator: Accelerator, price: object = None, capex: Capex | None = None, watts: float | None = None
+) -> HourlyPrice:
     """What an accelerator hour costs: the price given, a purchase given, or else the quote in the accelerator's file.
 
     Args:
-        accelerator: whose quote is looked up, and whose rated power a purchase is charged for.
+        accelerator: whose quote is looked up.
         price: USD for one accelerator hour, a quote, or None.
         capex: a purchase, or None; excludes `price`.
+        watts: mean power of a board, for which a purchase is charged.
 
     Returns:
         The price with its source.
@@ -161,12 +163,12 @@ def hourly_price(accelerator: Accelerator, price: object = None, capex: Capex | 
     if price is not None:
         return price if isinstance(price, HourlyPrice) else HourlyPrice(positive(price, "price"), "given")
     if capex is not None:
-        if not accelerator.tdp_w and capex.watts is None and capex.usd_per_kwh:
+        if watts is None and capex.usd_per_kwh:
             raise InputError(f"{accelerator.name} has no rated power in its file, so its electricity cannot be priced")
         words = f"purchase of {capex.purchase_usd:g} USD over {capex.years:g} years"
         if isinstance(capex.usd_per_kwh, float) and capex.usd_per_kwh:
-            words += f", {capex.usd_per_kwh:g} USD/kWh at rated power and PUE {capex.pue:g}"
-        return HourlyPrice(capex.usd_per_gpu_hour(accelerator.tdp_w), words)
+            words += f", {capex.usd_per_kwh:g} USD/kWh at {watts:.0f} W and PUE {capex.pue:g}"
+        return HourlyPrice(capex.usd_per_gpu_hour(watts or 0.0), words)
     quote = quoted_price(accelerator)
     if quote is None:
         raise InputError(
@@ -175,8 +177,12 @@ def hourly_price(accelerator: Accelerator, price: object = None, capex: Capex | 
     return quote
 
 
-def read_price(accelerator: Accelerator, given: Mapping[str, Any]) -> tuple[HourlyPrice, tuple[str, ...]]:
+def read_price(
+    accelerator: Accelerator, given: Mapping[str, Any], watts: float | None
+) -> tuple[HourlyPrice, tuple[str, ...]]:
     """Read the `PRICE_KEYS` of a scenario; without any, the quote in the accelerator's file. Notes on prices besides.
+
+    `watts`: mean power of a board, for which a purchase is charged; None where nobody knows it.
 
     Raises what `hourly_price` does; InputError for a purchase without its years, or electricity without a purchase.
     """
@@ -187,7 +193,7 @@ def read_price(accelerator: Accelerator, given: Mapping[str, Any]) -> tuple[Hour
         if "years" not in asked:
             raise InputError("purchase needs years: over how many years it is spread")
         capex = Capex.checked(asked["purchase"], asked["years"], asked.get("power_price", 0.0), asked.get("pue", 1.0))
-        return hourly_price(accelerator, said, capex), quotes.notes
+        return hourly_price(accelerator, said, capex, watts), quotes.notes
     for key in ("years", "power_price"):
         if key in asked:
             raise InputError(f"{key} belongs to a purchase; add purchase (USD for one accelerator and its host)")
@@ -312,26 +318,24 @@ def price_among(price: object, accelerators: Iterable[Accelerator]) -> Any:
     return found.pop()
 
 
-def deployment_watts(
-    accelerator: Accelerator, gpus: Numeric, pue: Numeric = 1.0, cap_w: float | None = None
-) -> Numeric:
-    """Power of a deployment: accelerators · TDP · PUE [W]; a power cap takes the place of the TDP.
+def read_carbon(given: object) -> tuple[float, str] | None:
+    """Grams of CO2 a kWh and where they come from: a number, or the name of a grid of specs/profiles/grids.yaml.
 
-    Raises InputError where the accelerator's file has no rated power.
+    >>> read_carbon("380"), read_carbon(None)
+    ((380.0, 'given'), None)
 
-    >>> from rooflinekit.specs import load_accelerator
-    >>> deployment_watts(load_accelerator("h100-sxm").value, 8, pue=1.25)  # 8 x 700 W x 1.25
-    7000.0
+    Raises UnknownNameError for a grid that is not in the table.
     """
-    if not accelerator.tdp_w:
-        raise InputError(f"{accelerator.name} has no rated power (power.tdp) in its file")
-    return gpus * (accelerator.tdp_w if cap_w is None else cap_w) * pue
-
-
-def joules_per_token(watts: Numeric, seconds_per_token: Numeric) -> Numeric:
-    """Energy of one token: power of the replica times the seconds of it that the token takes [J].
-
-    >>> joules_per_token(7000.0, 0.001)
-    7.0
-    """
-    return watts * seconds_per_token
+    if given is None:
+        return None
+    name = str(given).strip().lower()
+    try:
+        number = float(name)
+    except ValueError:
+        number = None
+    if number is not None:
+        return positive(number, "carbon", zero=True), "given"
+    table = kept(read_yaml, Path(__file__).parents[2] / "specs" / "profiles" / "grids.yaml")
+    if name not in table["grids"]:
+        raise UnknownNameError("grid", str(given), list(table["grids"]))
+    return float(table["grids"][name]), f"{name} {table['year']}: {table['source']}"

@@ -379,6 +379,8 @@ def _notes(target: Target) -> Iterator[str]:
             yield f"{name}={value} has no flag that is known: see that {engine} chooses it"
     if deployment.power_cap is not None:
         yield f"set the power limit before the start: nvidia-smi --power-limit {deployment.power_cap:g}"
+    if deployment.clock is not None:
+        yield f"lock the clock before the start: nvidia-smi --lock-gpu-clocks {deployment.clock:g}"
     yield from _ENGINES[engine].notes(target)
 
 

@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rooflinekit.decision.economics.price import (
-    POWER_ASSUMPTION,
+    POWER_NOTE,
     HourlyPrice,
-    deployment_watts,
     quotes_of,
     usd_per_million,
 )
@@ -19,6 +18,8 @@ from rooflinekit.decision.economics.token_prices import MILLION, token_times
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import Option, Part, Replica, feel
 from rooflinekit.decision.sweeping.pareto import on_front
+from rooflinekit.model.power import Energy
+from rooflinekit.model.traffic.energy import load_power, token_energy
 from rooflinekit.model.traffic.mixing import InFlight
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.numeric import Numeric
@@ -42,6 +43,7 @@ class Tariff:
     load_bytes_s: float = LOAD_GB_S * GB
     assumptions: tuple[str, ...] = ()
     by_gpus: bool = False  #: rank by accelerators first
+    saves: Demand | None = None  #: the traffic at which the fleet that draws least is first
 
     def price(self, gpu: str) -> float | None:
         """One accelerator hour [USD]."""
@@ -58,6 +60,9 @@ class Tariff:
         """The cheaper first; those without a price after all others, by their accelerators."""
         known = self.per_hour(option)
         hour = float("inf") if known is None else round(known, 6)
+        if self.saves is not None:
+            watts = fleet_watts(option.parts, self.saves, self.pue)
+            return (float("inf") if watts is None else round(watts, 3), hour)
         return (option.gpus, hour) if self.by_gpus else (hour, option.gpus)
 
 
@@ -66,15 +71,15 @@ def read_tariff(gpus: tuple[str, ...], given: object, pue: float, load_gb_s: flo
 
     Raises InputError and WorkloadError for names and numbers without sense.
     """
-    if by not in ("cost", "gpus"):
-        raise InputError(f"by must be cost or gpus, not {by!r}")
+    if by not in ("cost", "gpus", "energy"):
+        raise InputError(f"by must be cost, gpus or energy, not {by!r}")
     quotes = quotes_of((load_accelerator(gpu).value for gpu in gpus), given)
     if not 1.0 <= pue <= 10.0:
         raise WorkloadError(f"pue is power of the building over power of the machines, from 1 to 10, not {pue!r}")
     if load_gb_s is not None and not 0.0 < load_gb_s <= 1e6:
         raise WorkloadError(f"load_gbps must be a number of GB/s above 0, not {load_gb_s!r}")
     told = () if load_gb_s else (f"weights load at {LOAD_GB_S:g} GB/s ({LOAD_ASSUMPTION})",)
-    notes = (*quotes.notes, POWER_ASSUMPTION, *told)
+    notes = (*quotes.notes, POWER_NOTE, *told)
     return Tariff(quotes.hourly, pue, (load_gb_s or LOAD_GB_S) * GB, notes, by == "gpus")
 
 
@@ -102,7 +107,12 @@ def cost_of(option: Option, demand: Demand, tariff: Tariff) -> FleetCost:
     prefill pool is all input and the decode pool all output.
     """
     rate = sum(_rate(part, demand) for part in option.parts if part.role != "decode")
-    isl, osl, hour, watts = demand.isl.mean, demand.osl.mean, tariff.per_hour(option), _watts(option, tariff)
+    isl, osl, hour, watts = (
+        demand.isl.mean,
+        demand.osl.mean,
+        tariff.per_hour(option),
+        fleet_watts(option.parts, demand, tariff.pue),
+    )
     cached = new = made = whole = None
     if hour is not None:
         pieces = [_pieces(part, demand, tariff) for part in option.parts]
@@ -135,11 +145,25 @@ def _pieces(part: Part, demand: Demand, tariff: Tariff) -> tuple[float, float, f
     return cached, new, 0.0 if part.role == "prefill" else hour * float(times.output) / seconds
 
 
-def _watts(option: Option, tariff: Tariff) -> float | None:
-    accelerators = [(part.replica.resolved.plan.system.accelerator, part.gpus) for part in option.parts]
-    if not all(accelerator.tdp_w for accelerator, _ in accelerators):
-        return None
-    return sum(float(deployment_watts(accelerator, gpus, tariff.pue)) for accelerator, gpus in accelerators)
+def fleet_watts(parts: Sequence[Part], demand: Demand, pue: float, peak: bool = False) -> float | None:
+    """Power of a fleet's boards at the meter in the mean of the day, or at its peak; None without a rated power.
+
+    Pools compute prompts alone, or tokens alone; every replica draws idle power between its requests.
+    """
+    whole, osl = 0.0, float(demand.traffic.osl)
+    for part in parts:
+        predictor = part.replica.predictor
+        if predictor.plan.system.accelerator.power is None:
+            return None
+        loaded = part.replica.answer(demand, part.load(demand) if peak else part.mean_load(demand)).loaded
+        users = 1.0 if part.role == "prefill" else max(float(loaded.sharing), 1.0)
+        tokens = token_energy(predictor, InFlight(users, demand.traffic.isl, demand.traffic.osl))
+        if part.role == "prefill":
+            tokens = replace(tokens, step=Energy(), step_seconds=0.0)
+        elif part.role == "decode":
+            tokens = replace(tokens, prompt=Energy(), prompt_seconds=0.0)
+        whole += float(load_power(tokens, osl, float(loaded.rate) * osl).watts) * part.gpus
+    return whole * pue
 
 
 def cold_start_s(replica: Replica, tariff: Tariff) -> float:

@@ -380,12 +380,13 @@ def joined(first: Felt, after: Felt) -> Felt:
 class Reserve:
     """What is kept free: `headroom` of what a replica bears (0 to below 1), and `redundancy` replicas that may fail.
 
-    limits: how many of an accelerator there are to be had, by name.
+    limits: how many of an accelerator there are to be had, by name; watts: what all boards may draw at the meter.
     """
 
     headroom: float = 0.0
     redundancy: int = 0
     limits: tuple[tuple[str, int], ...] = ()
+    watts: float = math.inf
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.headroom < 1.0:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
+from rooflinekit.decision.economics.price import positive
 from rooflinekit.decision.planning.confirm import Ranked, agreed, ranked, warnings
 from rooflinekit.decision.planning.cost import FleetCost, Point, cold_start_s, cost_of, points, read_tariff
 from rooflinekit.decision.planning.demand import Demand, read_demand
@@ -434,7 +435,7 @@ def read_question(
         slo=objectives,
         space=_space(names, given),
         reserve=_reserve(names, given),
-        tariff=read_tariff(names, *money),
+        tariff=replace(read_tariff(names, *money), saves=demand if given.get("by") == "energy" else None),
         calibration=given.get("calibration"),
         confidence=given.get("confidence", 0.9),
         measured_only=given.get("measured_only", False),
@@ -474,8 +475,11 @@ def _listed(key: str, value: Any) -> tuple[Any, ...]:
 
 
 def _reserve(gpus: tuple[str, ...], given: dict[str, Any]) -> Reserve:
-    limits = []
+    limits, watts = [], math.inf
     for name, most in dict(given.get("limits", {})).items():
+        if name == "power":
+            watts = positive(most, "limit of power")
+            continue
         accelerator = load_accelerator(name).value.name
         if accelerator not in {load_accelerator(gpu).value.name for gpu in gpus}:
             raise InputError(f"a limit is given for {accelerator}, which is not among the gpus: {', '.join(gpus)}")
@@ -483,7 +487,7 @@ def _reserve(gpus: tuple[str, ...], given: dict[str, Any]) -> Reserve:
     headroom = given.get("headroom", 0.0)
     if isinstance(headroom, (bool, str)):
         raise WorkloadError(f"headroom is a share from 0 to below 1, not {headroom!r}")
-    return Reserve(float(headroom), given.get("redundancy", 0), tuple(limits))
+    return Reserve(float(headroom), given.get("redundancy", 0), tuple(limits), watts)
 
 
 @keywords(Plan)

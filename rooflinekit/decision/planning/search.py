@@ -9,7 +9,7 @@ from itertools import combinations, groupby, product
 from statistics import NormalDist
 from typing import Any
 
-from rooflinekit.decision.planning.cost import Tariff
+from rooflinekit.decision.planning.cost import Tariff, fleet_watts
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import (
     Ability,
@@ -327,6 +327,12 @@ def refused_fleet(question: PlanQuestion, parts: Sequence[Part]) -> str:
                 f"takes {gpus:,} {name}: more than {_CLUSTER:,} are taken for a slip of the pen; check rate, peak and "
                 f"objectives, or say --limit {name}={gpus}"
             )
+    budget = question.reserve.watts
+    if budget < math.inf:
+        watts = fleet_watts(parts, question.demand, question.tariff.pue, peak=True)
+        if watts is None or watts > budget:
+            drawn = "an unknown power" if watts is None else f"{watts / 1e3:,.1f} kW at the peak"
+            return f"takes {drawn}, more than the {budget / 1e3:,.1f} kW that there are"
     return ""
 
 

@@ -27,9 +27,11 @@ from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Levers as LeverOptions
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.traffic.energy import static_power
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.errors import InputError, RooflinekitError, UnknownNameError
 from rooflinekit.model.types.speculation import Speculation
+from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model, names
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
@@ -145,7 +147,7 @@ def _listed(given: object, name: str) -> tuple[str, ...]:
 
 
 def _priced(
-    predictor: Predictor, given: dict[str, Any]
+    predictor: Predictor, given: dict[str, Any], work: Workload
 ) -> tuple[HourlyPrice | None, dict[str, float | None], list[str]]:
     """The present hour and that of every accelerator to try, like for like, and what to say about them."""
     own, asked = predictor.plan.system.accelerator, _accelerators(given.get("gpus"))
@@ -162,7 +164,8 @@ def _priced(
     hours = {name: None if quote is None else float(quote.usd_per_gpu_hour) for name, quote in priced}
     notes = list(quotes.notes)
     known = any(key in given for key in PRICE_KEYS) or quotes.hourly[own.name] is not None
-    present = read_price(own, given)[0] if known else None
+    power = static_power(predictor, work)
+    present = read_price(own, given, None if power is None else float(power.watts))[0] if known else None
     if present is None:
         notes.append(
             f"{own.name} has no price in its file: costs are ratios of GPU hours; give price (USD per GPU hour)"
@@ -266,7 +269,7 @@ def levers(
         asked = given | {"batch": 1} if users else given
         refuse_misfit(model, gpu, asked, f"{predictor.plan.model.name}: {misfit}")
     plan, by = predictor.plan, given.get("by", "cost")
-    hour, hours, notes = _priced(predictor, given)
+    hour, hours, notes = _priced(predictor, given, question.work)
     setting = replace(setting, usd_per_gpu_hour=None if hour is None else float(hour.usd_per_gpu_hour))
     answer, made = operate(setting, predictor), about(plan)
     changes = moves(setting, plan, given.get("prefix"), draft, hours, models)

@@ -213,15 +213,19 @@ class FamilyFit:
     source: str
 
     beyond: Beyond | None = None
+    stepless: bool = False  #: whether the steps of tiles are smoothed, because they were not measured here
 
-    def borrowed(self, wider: float, corrected: bool) -> FamilyFit:
-        """The same fit elsewhere: intervals wider by a factor, a source that says so, with its correction or without.
+    def elsewhere(self, corrected: bool) -> FamilyFit:
+        """The same fit on another accelerator: without steps that nobody measured there.
 
         Corrections say which kernels an engine picks, which holds within an architecture and not beyond.
         """
-        regimes = replace(self.regimes, width=tuple(width * wider for width in self.regimes.width))
-        found = replace(self, regimes=regimes, source=f"{BORROWED}{self.source}")
-        return found if corrected else replace(found, surface=None, beyond=None)
+        return replace(self, stepless=True) if corrected else replace(self, stepless=True, surface=None, beyond=None)
+
+    def wider(self, factor: float) -> FamilyFit:
+        """The same fit with intervals wider by a factor, and a source that says so."""
+        regimes = replace(self.regimes, width=tuple(width * factor for width in self.regimes.width))
+        return replace(self, regimes=regimes, source=f"{BORROWED}{self.source}")
 
     def time(self, kernel: Kernel, system: System, warm: bool = False, corrected: bool = True) -> Duration:
         """Time of one launch [s]; `corrected` multiplies the total, not its parts, by the correction surface."""
@@ -238,6 +242,8 @@ class FamilyFit:
         return Duration(**chosen)
 
     def _own(self, kernel: Kernel, system: System, warm: bool, corrected: bool) -> Duration:
+        if self.stepless:
+            kernel = kernel.stepless
         form = self.form.time(kernel, system, warm)
         total = named(form.total, "t", "one launch by the form of its family", "s")
         if self.surface is None or not corrected:

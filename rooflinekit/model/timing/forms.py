@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
-from rooflinekit.model.graph.symbol import Quantity, formula
+from rooflinekit.model.graph.symbol import Quantity, formula, named
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.kernel import (
     FAMILIES,
@@ -20,6 +20,7 @@ from rooflinekit.model.types.kernel import (
     GemmShape,
     Kernel,
     RowsShape,
+    SteplessGemmShape,
 )
 from rooflinekit.model.types.numeric import Numeric, ceil, ceil_div, log2, maximum, minimum, smooth_maximum, sqrt, where
 
@@ -156,17 +157,17 @@ def gemm_launch(floor: Numeric, split: Numeric, whole: Numeric, k: Numeric) -> N
 
 @formula("compute", "multiply-adds, rows and depth padded", "s")
 def gemm_compute(
-    flops: Numeric, m: Numeric, k: Numeric, rows: Numeric, depth: Numeric, share: Numeric, peak: Numeric
+    flops: Numeric, m: Numeric, k: Numeric, padded: Numeric, depth: Numeric, share: Numeric, peak: Numeric
 ) -> Numeric:
-    """F·⌈m/r⌉·r/m·(1 + k0/k)/(ec·P) [s].
+    """F·m_r/m·(1 + k0/k)/(ec·P) [s].
 
-    Rows come in r (64 on tensor cores, 1 on a CPU); each tile has a fixed cost worth k0 of its depth (prologue,
-    epilogue).
+    m_r are the rows as whole instructions compute them (64 on tensor cores, 1 on a CPU); each tile has a fixed cost
+    worth k0 of its depth (prologue, epilogue).
 
-    >>> gemm_compute(2.0 * 4096**3, 4096.0, 4096.0, 64, 100.0, 0.8, 989.4e12) * 1e6
+    >>> gemm_compute(2.0 * 4096**3, 4096.0, 4096.0, 4096.0, 100.0, 0.8, 989.4e12) * 1e6
     177.9
     """
-    return flops * (ceil_div(m, rows) * (rows / m) * ((1.0 + depth / k) / (share * peak)))
+    return flops * (padded / m * ((1.0 + depth / k) / (share * peak)))
 
 
 @formula("idle", "tiles that the last wave leaves idle")
@@ -180,6 +181,16 @@ def idle_tiles(m: Numeric, n: Numeric, cores: int) -> Numeric:
     """
     waves = ceil_div(m, TILE) * ceil_div(n, TILE) / cores
     return where(waves >= 1.0, ceil(waves) - waves, 0.0 * waves) * cores
+
+
+@formula("idle", "tiles that a last wave leaves idle on average")
+def mean_idle_tiles(m: Numeric, n: Numeric, cores: int) -> Numeric:
+    """The same where nobody measured the waves: half of one, and less below one wave.
+
+    >>> mean_idle_tiles(4096.0, 4096.0, 132), mean_idle_tiles(64.0, 4096.0, 132)
+    (66.0, 8.0)
+    """
+    return minimum(m * n / (TILE * TILE), cores) / 2.0
 
 
 @formula("tail_time", "idle tiles of the last wave that are paid", "s")
@@ -414,9 +425,11 @@ class GemmTime:
         """Time of one launch [s]."""
         gpu, shape = system.accelerator, kernel.shaped(GemmShape)
         m, n, k, peak, bandwidth = shape.m, shape.n, shape.k, gpu.peak(kernel.dtype), gpu.memory_bandwidth
-        compute = gemm_compute(kernel.flops, m, k, gpu.tile_rows, self.tile, self.compute, peak)
+        padded = named(shape.padded_rows(gpu.tile_rows), "m_r", "rows as whole instructions compute them")
+        compute = gemm_compute(kernel.flops, m, k, padded, self.tile, self.compute, peak)
         if self.tail:
-            compute = compute + tail_time(idle_tiles(m, n, gpu.cores), k, self.tile, self.tail, self.compute, peak)
+            idle = mean_idle_tiles if isinstance(shape, SteplessGemmShape) else idle_tiles
+            compute = compute + tail_time(idle(m, n, gpu.cores), k, self.tile, self.tail, self.compute, peak)
         moved = streamed(kernel.bytes, self.cache_share * gpu.l2_bytes, self.cache_speed) if warm else kernel.bytes
         besides: Numeric = 0.0
         if not kernel.dtype.is_wide:

@@ -44,6 +44,7 @@ class Deployment:
     settings: EngineSettings = DEFAULTS
     kv_policy: KVPolicy = FULL
     power_cap: float | None = None  #: limit of each accelerator's power [W]; None is its rated power
+    clock: float | None = None  #: locked core clock [MHz]; None lets the accelerator choose
 
     @property
     def gpus(self) -> int:

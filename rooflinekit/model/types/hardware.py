@@ -197,4 +197,29 @@ def capped(accelerator: Accelerator, cap_w: float) -> tuple[Accelerator, str]:
     peaks = {dtype: peak * share for dtype, peak in accelerator.peaks.items()}
     fact = Provenance("power cap: clock over the clock at rated power", share, "share", _SOURCE, "C")
     note = f"power cap {cap_w:g} of {tdp:g} W: arithmetic at {share:.0%} of the clock, memory and links unchanged"
-    return replace(accelerator, peaks=peaks, provenance=(*accelerator.provenance, fact)), note
+    law = accelerator.power and replace(accelerator.power, limit=cap_w)
+    return replace(accelerator, peaks=peaks, power=law, provenance=(*accelerator.provenance, fact)), note
+
+
+def clocked(accelerator: Accelerator, clock_hz: float) -> tuple[Accelerator, str]:
+    """The accelerator at a locked core clock, and a sentence that says what it does.
+
+    Arithmetic slows with the clock; memory and links do not. Voltage follows the clock, so that a FLOP, and what the
+    chip draws besides its work, take the square of its share (E = C·V²); a byte of memory takes as much as before. Work
+    that the power limit slows already is slowed twice: an upper limit of its time.
+
+    Raises WorkloadError where the largest clock is unknown, or the clock is above it or below 40 % of it.
+    """
+    most, low = accelerator.clock_hz, _LEAST * accelerator.clock_hz
+    if not most:
+        raise WorkloadError(f"clock: {accelerator.name} has no largest clock (cores.max_clock) to compare with")
+    if not low <= clock_hz <= most:
+        raise WorkloadError(
+            f"clock {clock_hz / 1e6:g} MHz is outside {low / 1e6:.0f} to {most / 1e6:.0f} MHz of {accelerator.name}"
+        )
+    share = clock_hz / most
+    peaks = {dtype: peak * share for dtype, peak in accelerator.peaks.items()}
+    fact = Provenance("clock: over the largest clock", share, "share", _SOURCE, "C")
+    note = f"clock {clock_hz / 1e6:g} of {most / 1e6:g} MHz: arithmetic at {share:.0%}, memory and links unchanged"
+    law = accelerator.power and accelerator.power.at(share)
+    return replace(accelerator, peaks=peaks, power=law, provenance=(*accelerator.provenance, fact)), note

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from rooflinekit.model.graph.symbol import quantity
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.numeric import Numeric, ceil_div, sqrt, where
+from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, sqrt, where
 
 Family: TypeAlias = Literal[
     "gemm",
@@ -48,6 +48,33 @@ class GemmShape:
         128.0
         """
         return where(self.m <= MATRIX_ROWS, self.m, MATRIX_ROWS * ceil_div(self.m, MATRIX_ROWS))
+
+    def padded_rows(self, least: Numeric) -> Numeric:
+        """Rows that are computed where an instruction takes `least`: whole instructions.
+
+        >>> GemmShape(65.0, 1.0, 1.0).padded_rows(64)
+        128.0
+        """
+        return ceil_div(self.m, least) * least
+
+
+@dataclass(frozen=True, slots=True)
+class SteplessGemmShape(GemmShape):
+    """The same where nobody measured at which rows an engine's next tile begins: between whole tiles time is even.
+
+    >>> shape = SteplessGemmShape(65.0, 1.0, 1.0)
+    >>> shape.tiled_rows, shape.padded_rows(64), SteplessGemmShape(1.0, 1.0, 1.0).padded_rows(64)
+    (65.0, 65.0, 64.0)
+    """
+
+    @property
+    def tiled_rows(self) -> Numeric:
+        """Rows, whole tiles or not."""
+        return self.m
+
+    def padded_rows(self, least: Numeric) -> Numeric:
+        """At least one instruction."""
+        return maximum(self.m, least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +203,12 @@ class Kernel:
         if not isinstance(self.shape, kind):
             raise TypeError(f"kernel {self.name} ({self.family}) has a {type(self.shape).__name__}, no {kind.__name__}")
         return self.shape
+
+    @property
+    def stepless(self) -> Kernel:
+        """The same without the steps of tiles that nobody measured."""
+        shape = self.shape
+        return replace(self, shape=SteplessGemmShape(shape.m, shape.n, shape.k)) if type(shape) is GemmShape else self
 
     def mapped(self, change: Callable[[Any], Any]) -> Kernel:
         """The same with `change` applied to every number of its work and shape."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rooflinekit.model.graph.symbol import about
 from rooflinekit.model.types.dtype import Dtype
@@ -33,3 +33,11 @@ class PowerLaw:
     run_width: float
     source: str
     measured: bool  #: fitted to this accelerator's own kernels
+
+    def at(self, clock: float) -> PowerLaw:
+        """At a share of the clock, with the voltage that it needs: what the cores take falls with its square."""
+        square = clock * clock
+        return replace(
+            self, active=self.idle + (self.active - self.idle) * square, cache=self.cache * square,
+            attention=self.attention * square, flop={dtype: each * square for dtype, each in self.flop.items()},
+        )  # fmt: skip

@@ -52,7 +52,10 @@ _GPUS = ("gpu", "memory [GB]", "bandwidth [GB/s]", "power [W]", "your price [USD
 
 def write_gpus(book: Book, offers: Offers) -> None:
     """What the drop-down of accelerators offers, with prices and where they are from."""
-    note = "Datasheet numbers as shipped with rooflinekit; prices are dated quotes, and yours count more."
+    note = (
+        "Datasheet numbers as shipped with rooflinekit; prices are dated quotes, and yours count more. Power is of "
+        "a board in the average hour, as predicted for the inputs that the workbook was made with."
+    )
     sheet = book.sheet("GPUs", "Accelerators", note)
     sheet.widths(22, 15, 15, 15, 15, 15, 15, 70)
     rows = []
@@ -60,7 +63,7 @@ def write_gpus(book: Book, offers: Offers) -> None:
         gpu, price = rival.gpu, rival.gpu.price
         quote = (price.usd_per_hour, price.date, price.source) if price else (0.0, "", "none known: enter your own")
         sizes = (float(gpu.memory_bytes) / 1e9, float(gpu.memory_bandwidth) / 1e9)
-        rows.append((gpu.name, *sizes, float(gpu.tdp_w), 0.0, *quote))
+        rows.append((gpu.name, *sizes, rival.watts, 0.0, *quote))
     _filled(sheet, _GPUS, rows)
     for row, rival in enumerate(offers.rivals, _HEAD + 1):
         if rival.usd is None:

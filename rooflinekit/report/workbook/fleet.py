@@ -152,8 +152,8 @@ def _running(lines: Lines, inputs: Inputs, offers: Offers, served: Served) -> tu
     rival, unknown = offers.rivals[at], "0: not known, enter yours on sheet GPUs or Inputs"
     row = Cell(f"IFERROR(MATCH(in_gpu,{lists(offers, 0)},0),1)", at + 1.0)
     price = lines.add("price", "Rent", price_of(offers, inputs, row, rival), "USD/GPU/h", "two", unknown)
-    rated = Cell(f"INDEX({lists(offers, 3)},{row.text})", float(rival.gpu.tdp_w))
-    watts = when(inputs["watts"].equals(""), rated, inputs["watts"])
+    drawn = Cell(f"INDEX({lists(offers, 3)},{row.text})", rival.watts)
+    watts = when(inputs["watts"].equals(""), drawn, inputs["watts"])
     watts = lines.add("watts", "Power of a GPU", watts, "W", "whole", unknown)
     power = shown(served.runs & (watts > 0.0), served.gpus * watts * inputs["pue"] / 1000.0)
     power = lines.add("kilowatts", "Power at the meter", power, "kW", "one", "all GPUs at that power, with PUE")

@@ -139,7 +139,7 @@ def _money(planned: Planned) -> list[_Field]:
         _Field("years", "Years of use", "a", planned.years, f"Straight-line; {yours}", least=0.1, most=100),
         _Field("kwh", "Power price", "USD/kWh", planned.kwh_price, yours),
         _Field("pue", "PUE", "", planned.pue, f"Energy of the site over that of the GPUs; {yours}", least=1.0, most=10),
-        _Field("watts", "Power of a GPU", "W", None, "Leave empty to take the rated power on sheet GPUs"),
+        _Field("watts", "Power of a GPU", "W", None, "Leave empty to take the predicted mean on sheet GPUs"),
     ]
 
 

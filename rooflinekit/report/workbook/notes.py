@@ -18,7 +18,8 @@ _ASSUMPTIONS = (
     "Results and sweeps are for a static batch, all prompts at once. Sheet Fleet has the open loop: requests come at "
     "random, prompts share steps with decodes, and slots can be short; `rooflinekit simulate` plays it out.",
     "Objectives are compared with means, not percentiles.",
-    "Capital, years, power price and PUE are assumptions until you enter your own. GPUs draw their rated power.",
+    "Capital, years, power price and PUE are assumptions until you enter your own. GPUs draw the power on sheet GPUs, "
+    "predicted as the workbook was made.",
     "A price of 0 means that no quote is known.",
 )
 

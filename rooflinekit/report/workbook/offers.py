@@ -15,6 +15,7 @@ from rooflinekit.estimation.estimator import Resolved, ask
 from rooflinekit.model.graph.merge import Merge
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.traffic.closed_form import Traffic
+from rooflinekit.model.traffic.energy import load_power, served_energy
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import parse_dtype
@@ -120,12 +121,16 @@ class AtPeak(NamedTuple):
 
 @dataclass(frozen=True)
 class Rival:
-    """How an accelerator starts in the comparison: its least dear split, and what the peak feels like there."""
+    """How an accelerator starts in the comparison: its least dear split, and what the peak feels like there.
+
+    watts: mean power of its board in the average hour of the fleet for the peak; 0 where nobody knows it.
+    """
 
     gpu: Accelerator
     tp: int
     usd: float | None  #: of an accelerator and hour, where the planner gave it
     at_peak: AtPeak = field(default_factory=AtPeak)
+    watts: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -165,7 +170,9 @@ class Offers:
                 gpus, at_peak = _sized(found, planned)
             except DoesNotFitError:
                 continue
-            best = min(best, (gpus, replace(rival, tp=int(key[tp]), at_peak=at_peak)), key=lambda each: each[0])
+            watts = _watts(found, planned, gpus / found.plan.deployment.gpus)
+            split = replace(rival, tp=int(key[tp]), at_peak=at_peak, watts=watts)
+            best = min(best, (gpus, split), key=lambda each: each[0])
         return best[1]
 
     @property
@@ -241,6 +248,14 @@ def _start(runs: Mapping[tuple[str | int, ...], Resolved], planned: Planned) -> 
     longest, prompt = float(planned.isl + planned.osl), float(planned.isl - planned.cached)
     room = {key: float(found.predictor.memory.max_batch(longest, prompt)) for key, found in runs.items()}
     return next((key for key, most in room.items() if most >= planned.batch), max(room, key=lambda key: room[key]))
+
+
+def _watts(found: Resolved, planned: Planned, replicas: float) -> float:
+    """Mean power of a board in the average hour [W]."""
+    rate = planned.peak_rate / planned.peak / replicas
+    average = answer_load(found.predictor, LoadQuestion(None, rate, planned.traffic, None, None)).loaded
+    tokens, osl = served_energy(found.predictor, planned.traffic, average), float(planned.osl)
+    return 0.0 if tokens is None else float(load_power(tokens, osl, float(average.rate) * osl).watts)
 
 
 def _sized(found: Resolved, planned: Planned) -> tuple[float, AtPeak]:

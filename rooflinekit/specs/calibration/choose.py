@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import UnknownNameError
 from rooflinekit.model.types.hardware import Accelerator
-from rooflinekit.specs.calibration.load import calibration_names, load_calibration
-from rooflinekit.specs.files import kept, once, read_yaml
+from rooflinekit.specs.calibration.load import calibration_names, carried, load_calibration, transfer_rule
+from rooflinekit.specs.files import once
 from rooflinekit.specs.hardware import load_accelerator
 from rooflinekit.specs.locate import spec_dir
 
@@ -25,10 +24,6 @@ REACH = {
     "generation": "the nearest generation",
     "generic": "an accelerator of another kind",
 }
-
-
-UNCORRECTED = ("generation", "generic")
-"""Reaches beyond an architecture: there a form alone is as near as with its correction (docs/method.md, section 4)."""
 
 
 def choose_calibration(accelerator: Accelerator, engine: str) -> tuple[Calibration, str | None]:
@@ -49,7 +44,7 @@ def choose_calibration(accelerator: Accelerator, engine: str) -> tuple[Calibrati
 def for_serving(calibration: Calibration) -> Calibration:
     """The calibration without fits of kernels that ran untuned in the benchmark (calibrations/transfer.yaml)."""
     families, untuned = dict(calibration.families), {}
-    for entry in _rule()["untuned"]:
+    for entry in transfer_rule()["untuned"]:
         of = calibration.accelerator in entry["accelerators"] and calibration.engine.split()[0] in entry["engines"]
         for key in [key for key in families if of and key.startswith(entry["fit"])]:
             label = key.removeprefix(entry["fit"])
@@ -70,18 +65,19 @@ def stand_in(
     name = f"{calibration.accelerator}--{calibration.engine.split()[0]}"
     if home and name == f"{accelerator.name}--{engine}":
         return calibration, None
-    rule, reach = _rule(), reach_of(calibration, accelerator, engine)
+    rule, reach = transfer_rule(), reach_of(calibration, accelerator, engine)
     note = (
         f"no calibration for {accelerator.name} with {engine} in use: {name} stands in ({REACH[reach]}), "
         f"its intervals widened by the measured error of such transfers, which held {rule['tested'][reach]} of the "
         "kernels of accelerators left out"
     )
-    return replace(calibration, widening=widening(reach)), note
+    families = {key: carried(fit, reach) for key, fit in calibration.families.items()}
+    return replace(calibration, families=families, widening=widening(reach)), note
 
 
 def widening(reach: str) -> dict[str, float]:
     """How much wider an interval is than at home, a factor by family, after a transfer of this reach."""
-    return {key: float(each) for key, each in _rule()["widening"][reach].items()}
+    return {key: float(each) for key, each in transfer_rule()["widening"][reach].items()}
 
 
 def serving_engine(name: str) -> str:
@@ -89,7 +85,7 @@ def serving_engine(name: str) -> str:
 
     Raises UnknownNameError for a name that is neither.
     """
-    libraries = _rule()["libraries"]
+    libraries = transfer_rule()["libraries"]
     if name not in libraries and name not in ENGINES:
         raise UnknownNameError("engine", name, [known for known in ENGINES if known != "ideal"])
     return str(libraries.get(name, name))
@@ -113,13 +109,9 @@ def _alike(accelerator: Accelerator, name: str) -> bool:
     return min(peaks) > (1.0 - _ALIKE) * max(peaks)
 
 
-def _rule() -> dict[str, Any]:
-    return kept(read_yaml, spec_dir("accelerator") / "calibrations" / "transfer.yaml")
-
-
 def donors(accelerator: Accelerator, engine: str) -> Iterator[tuple[str, str]]:
     """Names of calibrations by growing distance, there or not, each with what it reaches across."""
-    rule = _rule()
+    rule = transfer_rule()
     engines = [engine, *(each for each in rule["engines"] if each != engine)]
     family = accelerator.architecture.split()[0] if accelerator.architecture else ""
     near = rule["architecture"].get(accelerator.architecture, []) + rule["architecture"].get(family, [])

@@ -75,11 +75,24 @@ class _Fit(Layout):
 
 
 class _Borrowed(Layout):
-    """A fit of another calibration, how much wider its intervals are here, and whether its correction holds."""
+    """A fit of another calibration, and what it reaches across."""
 
     borrowed: str
-    wider: float
-    corrected: bool = True
+    reach: str
+
+
+UNCORRECTED = ("generation", "generic")
+"""Reaches beyond an architecture: there a form alone is as near as with its correction (docs/method.md, section 4)."""
+
+
+def transfer_rule() -> dict[str, Any]:
+    """What calibrations/transfer.yaml says about stand-ins."""
+    return kept(read_yaml, spec_dir("accelerator") / "calibrations" / "transfer.yaml")
+
+
+def carried(fit: FamilyFit, reach: str) -> FamilyFit:
+    """A fit as it serves across a reach: on another chip, what was not measured there is smoothed."""
+    return fit if reach in ("engine", "sibling") else fit.elsewhere(corrected=reach not in UNCORRECTED)
 
 
 def calibration_names() -> list[str]:
@@ -183,7 +196,10 @@ def _borrowed(section: Section, key: str) -> FamilyFit:
     lender = Section(path, "", kept(read_yaml, path)).section("families")
     if key not in lender.data or "borrowed" in lender.section(key).data:
         section.refuse("borrowed", f"{entry.borrowed} has not measured {key}")
-    return _family(lender, key).borrowed(entry.wider, entry.corrected)
+    rule = transfer_rule()["widening"]
+    if entry.reach not in rule:
+        section.refuse("reach", f"{entry.reach!r} is not one of {', '.join(rule)}")
+    return carried(_family(lender, key), entry.reach).wider(float(rule[entry.reach][key.partition("/")[0]]))
 
 
 def _form(section: Section, kind: type[TimeForm]) -> tuple[TimeForm, dict[str, float]]:

@@ -24,8 +24,8 @@ class Heading:
     defaults: Mapping[str, str]
 
 
-Lent = Mapping[str, tuple[str, float, bool]]
-"""By key: the calibration whose fit serves, how much wider its intervals are, and whether its correction holds."""
+Lent = Mapping[str, tuple[str, str]]
+"""By key: the calibration whose fit serves, and what it reaches across."""
 
 
 def render(heading: Heading, families: Mapping[str, FamilyFit], borrowed: Lent = MappingProxyType({})) -> str:
@@ -48,9 +48,7 @@ def render(heading: Heading, families: Mapping[str, FamilyFit], borrowed: Lent =
     ]
     for key, fit in families.items():
         lines += [f"  {key}:", *_fit(fit, "    "), *_evidence(fit, "    ")]
-    for key, (name, wider, corrected) in borrowed.items():
-        alone = "" if corrected else ", corrected: false"
-        lines.append(f"  {key}: {{borrowed: {name}, wider: {wider:.2f}{alone}}}")
+    lines += [f"  {key}: {{borrowed: {name}, reach: {reach}}}" for key, (name, reach) in borrowed.items()]
     return "\n".join(lines) + "\n"
 
 
