@@ -72,8 +72,3 @@ def _latency(name: str, spread: Spread) -> list[str]:
         text = "-" if value is None else format_time(value / 1e3) if value > 0 else "0"
         cells.append(f"{text} ± {error / value:.0%}" if value and error >= _STATED * value else text)
     return [name, *cells]
-
-
-def rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """The whole run as one flat row."""
-    return [outcome.to_row()]

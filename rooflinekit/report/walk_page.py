@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def _data(walk: Walk) -> dict[str, Any]:
 def _slide(stop: Stop, section: Section, phase: Phase, mask: Sequence[str]) -> dict[str, Any]:
     """One step with everything that is shown of it, as text."""
     told = {symbol.name: symbol.value for symbol in section.symbols}
-    used = set(re.findall(r"\w+", " ".join(_texts(stop))))
+    used = set(re.findall(r"\w+", " ".join(stop.lettered)))
     letters = [[s.name, letter_value(s.value), s.meaning] for s in section.symbols if s.name in used]
     pairs = sum(row.count("1") for row in mask)
     return {
@@ -75,12 +75,6 @@ def _slide(stop: Stop, section: Section, phase: Phase, mask: Sequence[str]) -> d
         "network": _amount(stop, "network", section, phase) if stop.network_formula else None,
         "letters": letters,
     }
-
-
-def _texts(stop: Stop) -> Iterator[str]:
-    yield from (stop.flops_formula, stop.bytes_formula, stop.network_formula)
-    for tensor in (*stop.outputs, *stop.weights):
-        yield from tensor.symbols
 
 
 def _picture(tensor: Tensor, kind: str = "") -> dict[str, Any]:

@@ -143,7 +143,7 @@ def _draft_checkpoint(draft: Speculation | None) -> Checkpoint | None:
         return None
     if draft.method in _HEADS:
         place = f"/path/to/{draft.method}-head"
-        return Checkpoint(place, None, f"replace {place} by the {draft.method} head of this model", placeholder=True)
+        return Checkpoint(place, None, f"replace {place} by the {draft.method} head of this model")
     found = find_checkpoint(draft.draft, load_model(draft.draft).value)
     if found.revision:
         raise DeploymentError(f"draft {draft.draft!r} cannot be exported with a revision; name it without")

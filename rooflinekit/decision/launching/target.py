@@ -102,7 +102,6 @@ class Checkpoint:
     argument: str
     revision: str | None = None
     note: str | None = None
-    placeholder: bool = False
 
 
 def find_checkpoint(given: str | PathLike[str], model: Model) -> Checkpoint:
@@ -126,7 +125,7 @@ def find_checkpoint(given: str | PathLike[str], model: Model) -> Checkpoint:
     chosen = named if _ID.fullmatch(named) else next(iter(ids), None)
     if chosen is None:
         return Checkpoint(f"/path/to/{model.name}", None, f"no checkpoint of {model.name} is known: replace "
-                          f"/path/to/{model.name} by its folder", placeholder=True)  # fmt: skip
+                          f"/path/to/{model.name} by its folder")  # fmt: skip
     others = [alias for alias in ids if alias != chosen]
     note = f"{model.name} is also the shape of {', '.join(others[:3])}: name one to serve it" if others else None
     return Checkpoint(chosen, None, note)
@@ -140,7 +139,7 @@ def _own(text: str, origin: Path) -> Checkpoint:
     if origin.suffix in (".yaml", ".yml"):
         place = f"/path/to/{origin.stem}"
         return Checkpoint(place, None, f"{origin.name} describes a model and holds no weights: replace {place} by "
-                          "its checkpoint's folder", placeholder=True)  # fmt: skip
+                          "its checkpoint's folder")  # fmt: skip
     folder = origin if origin.is_dir() else origin.parent
     if origin.name == "config.json" or origin.is_dir():
         held = any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
@@ -153,7 +152,7 @@ def quantised(model: Model, dtype: str) -> Checkpoint:
     """The place of a checkpoint in formats that the known one is not in, and that an engine does not make itself."""
     place = f"/path/to/{model.name}-{dtype}"
     note = f"{dtype} weights need a checkpoint that is quantised so: replace {place} by its folder or id"
-    return Checkpoint(place, None, note, placeholder=True)
+    return Checkpoint(place, None, note)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from rooflinekit.explanation.walk.letters import letters_of, rank
 from rooflinekit.explanation.walk.prompts import PhaseName, Prompts
-from rooflinekit.explanation.walk.result import Phase, Section, Stop
+from rooflinekit.explanation.walk.result import Phase, Section
 from rooflinekit.explanation.walk.scene import Scene
 from rooflinekit.explanation.walk.stops import Addition, stops
 from rooflinekit.model.kernels.collective import Collective
@@ -53,19 +53,12 @@ def _title(prompts: Prompts, phase: PhaseName) -> str:
 def _section(on: Scene, title: str, parts: Iterable[Part], layers: Sequence[int] = (), count: int = 1) -> Section:
     """Stops with the letters that stand in them."""
     made = tuple(stop for block, operations in parts for op in operations for stop in stops(on, block, op))
-    letters = {name for stop in made for text in _texts(stop) for name in letters_of(text)}
+    letters = {name for stop in made for text in stop.lettered for name in letters_of(text)}
     met = {name: symbol for name, symbol in on.symbols.items() if name in letters}
     told = {name for symbol in met.values() for name in letters_of(symbol.meaning) if len(name) < _WORD}
     met |= {name: on.symbols[name] for name in told & on.symbols.keys()}  # such as P in S·P+S·(S+1)/2
     symbols = tuple(met[name] for name in sorted(met, key=rank))
     return Section(title, _ranges(layers) if layers else "", len(layers) or count, symbols, made)
-
-
-def _texts(stop: Stop) -> Iterator[str]:
-    """Where letters stand: formulas and axes."""
-    yield from (stop.flops_formula, stop.bytes_formula, stop.network_formula)
-    for tensor in (*stop.outputs, *stop.weights):
-        yield from tensor.symbols
 
 
 def _hand_overs(plan: Plan, prompts: Prompts, phase: PhaseName) -> Iterator[Section]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -95,6 +96,13 @@ class Stop:
     network_formula: str
     substituted: dict[str, str]  #: the same formulas with numbers
     note: str
+
+    @property
+    def lettered(self) -> Iterator[str]:
+        """Where letters stand: formulas and axes."""
+        yield from (self.flops_formula, self.bytes_formula, self.network_formula)
+        for tensor in (*self.outputs, *self.weights):
+            yield from tensor.symbols
 
 
 @dataclass(frozen=True, slots=True)

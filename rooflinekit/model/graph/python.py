@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from rooflinekit.model.graph.code import Loop, Printer
+from rooflinekit.model.graph.symbol import OPERATORS
 from rooflinekit.model.graph.table import Table, locate
 from rooflinekit.model.graph.trace import Graph
 
@@ -15,7 +16,7 @@ class _Python(Printer):
     operators: ClassVar[Mapping[str, str]] = {
         "+": "{0} + {1}", "-": "{0} - {1}", "*": "{0} * {1}", "/": "{0} / {1}", "**": "{0} ** {1}",
         "//": "{0} // {1}", "max": "{0} if {0} > {1} else {1}", "min": "{0} if {0} < {1} else {1}",
-        "ceil": "up({0})", "floor": "floor({0})", "sqrt": "sqrt({0})", "log2": "log2({0})", "log": "log({0})",
+        "ceil": "ceil({0})", "floor": "floor({0})", "sqrt": "sqrt({0})", "log2": "log2({0})", "log": "log({0})",
         "exp": "exp({0})", "neg": "-{0}", "abs": "abs({0})", "<=": "{0} <= {1}", "<": "{0} < {1}", ">": "{0} > {1}",
         ">=": "{0} >= {1}", "==": "{0} == {1}", "!=": "{0} != {1}", "&": "{0} and {1}", "|": "{0} or {1}",
         "~": "not {0}", "where": "{1} if {0} else {2}", "lattice": "{0}({rest})",
@@ -48,19 +49,11 @@ def compiled(graph: Graph) -> Callable[..., tuple[float, ...]]:
         [f"def answer({', '.join(graph.inputs)}):", *(f"    {line}" for line in lines), f"    return ({results})"]
     )
     tables = {name: _interpolation(table) for table, name in printer.tables.items()}
-    names: dict[str, Any] = {"inf": math.inf, "up": _up, "floor": _down, "sqrt": math.sqrt, "log2": math.log2,
-                             "log": math.log, "exp": math.exp, **tables}  # fmt: skip
+    functions = {name: OPERATORS[name] for name in ("ceil", "floor", "sqrt", "log2", "log", "exp")}
+    names: dict[str, Any] = {"inf": math.inf, **functions, **tables}
     exec(compile(source, "<graph>", "exec"), names)  # the printer writes no names but its own
     function: Callable[..., tuple[float, ...]] = names["answer"]
     return function
-
-
-def _up(value: float) -> float:
-    return float(math.ceil(value)) if math.isfinite(value) else value
-
-
-def _down(value: float) -> float:
-    return float(math.floor(value))
 
 
 def _interpolation(table: Table) -> Callable[..., float]:
