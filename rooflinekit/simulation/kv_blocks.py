@@ -64,7 +64,7 @@ class BlockPool:
         return shared + job.samples * (whole - shared)
 
     def place(self, job: Job, kept: int) -> float | None:
-        """Take the blocks of a prefill, if `kept` stay free; returns how many are copied from host memory."""
+        """Take the blocks of a prefill if `kept` stay free, else None; returns how many come from host memory."""
         needed = self.span(job, job.isl + job.made)
         if needed > self.free - kept:
             return None
