@@ -86,9 +86,10 @@ def medians(table: pd.DataFrame) -> pd.DataFrame:
 def band(key: str) -> str:
     """What, besides the operation, has a target of its own."""
     parts = key.split("/")
+    host = " eager" if parts[-1] == "eager" and parts[0] != "collective" else ""
     if parts[0] == "gemm":
-        return " bf16" if parts[1] == "bf16" else " narrow"
-    return (" skewed" if len(parts) > 2 else " balanced") if parts[0] == "moe" else ""
+        return (" bf16" if parts[1] == "bf16" else " narrow") + host
+    return ((" skewed" if "power_law_1.2" in parts else " balanced") if parts[0] == "moe" else "") + host
 
 
 def covered(lines: pd.DataFrame, by: list[str]) -> pd.DataFrame:
