@@ -40,7 +40,8 @@ bench: $(VENV)/test.stamp  ## the benchmarks of speed and scale
 	@for file in $(sort $(wildcard benchmarks/bench_*.py)); do echo "$$file"; $(BIN)/python "$$file" || exit 1; done
 
 gpu:  ## measure with the PyTorch that is here: make gpu BUDGET=40 OUT=measured (DEVICE=cpu rehearses)
-	$(PYTHON) validate/gpu.py --device $(or $(DEVICE),cuda) --budget $(or $(BUDGET),40) --out $(or $(OUT),measured)
+	$(PYTHON) validate/gpu.py --device $(or $(DEVICE),cuda) --budget $(or $(BUDGET),40) --out $(or $(OUT),measured) \
+	  --suite $(or $(SUITE),full) $(if $(PARTS),--parts $(PARTS))
 
 gpu-report: $(VENV)/test.stamp  ## from the file of make gpu: a calibration, and its errors: make gpu-report OUT=measured GPU=h100-sxm
 	@test -n "$(GPU)" || { echo "say which accelerator it is: make gpu-report OUT=measured GPU=h100-sxm" >&2; exit 2; }

@@ -36,13 +36,11 @@ COSTS = {
     "collective": (1e-5, 1e-5, 1e-3),
     "hidden": (0.5, 0.5, 1.0),
     "grouped": (0.5, 0.5, 5.0),
-    "request": (1e-2, 1e-1, 1.0),
 }
 _PLAIN = ("hidden", "grouped")  # shares and factors; the others are times
 _FEW_GROUPS = 3
-_FRONT_END = 0.02  # seconds, at which slopes are taken
-_FEW = 30  # rows below which an engine takes what all engines have
-_REQUEST = list(COSTS).index("request")
+_FRONT_END = 4e-3  # s, assumed: HTTP and JSON 1 ms, tokeniser 1 ms, hand-over to the scheduler and back 2 ms
+_FEW = 30  # rows below which an engine takes the interval of all engines
 _SCALE = np.array([prior for _, prior, _ in COSTS.values()])
 _MOST = np.array([most for _, _, most in COSTS.values()])
 # A cost one prior spread away from the pooled fit weighs like one row that is off by this. Chosen among 0.05, 0.1, 0.2
@@ -72,12 +70,12 @@ class Rows:
 
 
 def read(paths: list[Path]) -> Rows:
-    """Every row that a fit can use: static and saturated rows, and TPOT and TTFT under a closed loop."""
+    """Every row that a fit can use: static and saturated rows, and TPOT under a closed loop."""
     unanswered: Counter[str] = Counter()
     found = []
     for path in paths:
         table = read_serving_table(path)
-        looped = (table["load"] == "concurrency") & table["metric"].isin(["tpot_ms", "ttft_ms"])
+        looped = (table["load"] == "concurrency") & (table["metric"] == "tpot_ms")
         usable = table[table["load"].isin(["static", "saturated"]) | looped]
         found += [_probe(group) for group in served_groups(usable, None, unanswered)]
     print(f"not answered: {dict(unanswered)}" if unanswered else "all rows answered")
@@ -89,7 +87,7 @@ def _probe(group: ServedGroup) -> Rows:
     plan = group.resolved.plan
     own = plan.engine.costs
     # with a front end: without one, users of a closed loop come back in the step in which they left
-    base = StepCosts(graphs=own.graphs, mixes=own.mixes, launch=own.launch, request=_FRONT_END)
+    base = StepCosts(graphs=own.graphs, mixes=own.mixes, launch=own.launch, prompt=own.prompt, request=_FRONT_END)
     table = group.table.assign(profile=engine_range(group))
     rate = table["metric"].str.contains("tok_s").to_numpy()
 
@@ -104,7 +102,6 @@ def _probe(group: ServedGroup) -> Rows:
         (times(replace(base, **{cost: getattr(base, cost) + step})) - bare) / step
         for cost, (step, _, _) in COSTS.items()
     ]
-    bare = bare - _FRONT_END * slopes[_REQUEST]
     if table["profile"].iloc[0] in _NO_OVERLAP:
         slopes[list(COSTS).index("hidden")][:] = 0.0
     measured = table["value"].to_numpy(dtype=float)
@@ -134,37 +131,10 @@ def solve(rows: Rows, prior: np.ndarray, pull: float = _PRIOR_ERROR) -> np.ndarr
 
 
 def fit(rows: Rows) -> dict[str, np.ndarray]:
-    """Costs of every engine range; "" is the pooled fit. The front end comes last, from times to the first token."""
-    waits = first_tokens(rows)
-    steps = rows.where(~waits)
-    pooled = _with_request(rows.where(waits), solve(steps, np.zeros(len(COSTS))))
-    fits, profiles = {"": pooled}, rows.table["profile"].to_numpy()
-    for name in np.unique(profiles):
-        mine = profiles == name
-        own = solve(steps.where(mine[~waits]), pooled)
-        fits[name] = _with_request(rows.where(mine & waits), own) if (mine & waits).sum() >= _FEW else own
-        if (mine & waits).sum() < _FEW:
-            fits[name][_REQUEST] = pooled[_REQUEST]
-    return fits
-
-
-def first_tokens(rows: Rows) -> np.ndarray:
-    """Times to the first token under load: what the front end is fitted on."""
-    return ((rows.table["load"] == "concurrency") & (rows.table["metric"] == "ttft_ms")).to_numpy()
-
-
-def _with_request(rows: Rows, costs: np.ndarray) -> np.ndarray:
-    """The front end that makes the median relative error least: a weighted median of what is left."""
-    costs = costs.copy()
-    costs[_REQUEST] = 0.0
-    if not len(rows.time):
-        return costs
-    left = (rows.time - rows.predict(costs)) / rows.slopes[:, _REQUEST]
-    weight = rows.slopes[:, _REQUEST] / rows.time / np.sqrt(rows.table.groupby(_GROUP)["value"].transform("size"))
-    order = np.argsort(left)
-    middle = np.searchsorted(np.cumsum(weight.to_numpy()[order]), weight.sum() / 2.0)
-    costs[_REQUEST] = np.clip(left[order][middle], 0.0, _MOST[_REQUEST])
-    return costs
+    """Costs of every engine range; "" is the pooled fit."""
+    pooled = solve(rows, np.zeros(len(COSTS)))
+    profiles = rows.table["profile"].to_numpy()
+    return {"": pooled} | {name: solve(rows.where(profiles == name), pooled) for name in np.unique(profiles)}
 
 
 def predict(rows: Rows, fits: dict[str, np.ndarray]) -> np.ndarray:
@@ -219,8 +189,7 @@ def spreads(rows: Rows, fits: dict[str, np.ndarray], draws: int = 20) -> dict[st
             chosen = rng.integers(len(labels), size=len(labels))
             index = np.concatenate([np.flatnonzero(place == one) for one in chosen])
             part = Rows(own.table.iloc[index], own.time[index], own.bare[index], own.slopes[index])
-            waits = first_tokens(part)
-            drawn.append(_with_request(part.where(waits), solve(part.where(~waits), fits[""], _WEAK_PRIOR)))
+            drawn.append(solve(part, fits[""], _WEAK_PRIOR))
         out[name] = np.std(drawn, axis=0)
     return out
 
@@ -261,10 +230,9 @@ def main() -> None:
         line = (
             f"{label:16} static A: median over {len(groups)} groups {groups['error'].median():.1%}, worst {worst:.1%}"
         )
-        for metric in ("tpot_ms", "ttft_ms"):
-            loop = by_group(rows, predicted, "B", "concurrency", metric)
-            if len(loop):
-                line += f"; closed-loop {metric[:4]}: {loop['error'].median():.1%}, worst {loop['error'].max():.1%}"
+        loop = by_group(rows, predicted, "B", "concurrency", "tpot_ms")
+        if len(loop):
+            line += f"; closed-loop TPOT: {loop['error'].median():.1%}, worst {loop['error'].max():.1%}"
         print(line)
         if label != "no costs":
             print(groups.sort_values("error").tail(8).to_string(index=False))
@@ -291,6 +259,7 @@ _LAUNCH = {
     "c++": ("5 us", None, "assumed"),
 }
 _LAUNCHED_BY = {"trtllm@0.5": "c++", "gpt-fast@": "c++"}
+_PROMPTS = ("vllm@0.8", "sglang@0.4", "trtllm@0.19")  # whose prompt steps take 60 us a launch
 _SOURCES = """sources:
   fit:
     title: "benchmarks/fit_engines.py on published end-to-end times ({rows} rows for this engine)"
@@ -299,6 +268,14 @@ _SOURCES = """sources:
   issue1008:
     title: "SGLang issue 1008: Llama-3-8B on an H100 without CUDA graphs, 8.2 to 9.3 ms for 324 modelled kernels"
     url: "https://github.com/sgl-project/sglang/issues/1008"
+    read: true
+  front_end:
+    title: "assumption: HTTP and JSON 1 ms, tokeniser 1 ms (1,000 tokens), scheduler 2 ms; nothing was measured"
+    url: "docs/engines.md"
+    read: true
+  mechanisms:
+    title: "benchmarks/load_mechanisms.py: 60 us for a launch in a prompt step, of three tried (26, 60, 90 us)"
+    url: "reports/load-mechanisms.md"
     read: true
   assumed:
     title: "assumption: launching a kernel from C++ or a compiled graph takes a few microseconds; nothing was measured"
@@ -323,13 +300,15 @@ def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
     value, spread, source = _LAUNCH[_LAUNCHED_BY.get(name, "python")]
     lines = [f"      mixes: {'false' if name.startswith(('sglang', 'vllm@0.1')) else 'true'}\n"]
     lines.append(f"      launch: {{value: {value}, {f'spread: {spread}, ' if spread else ''}source: [{source}]}}\n")
+    if name in _PROMPTS:
+        lines.append("      prompt: {value: 2.3, spread: 0.7, source: [mechanisms]}\n")
     lines.append(f"      interval: {{value: {costs['interval']:.3g}, source: [fit]}}\n")
     for cost in COSTS:
         best, doubt = costs[cost]
         if cost == "hidden" and name in _NO_OVERLAP:
             continue
         lines.append(f"      {cost}: {{value: {_text(cost, best)}, spread: {_text(cost, doubt)}, source: [fit]}}\n")
-    return lines
+    return [*lines, "      request: {value: 4 ms, spread: 2 ms, source: [front_end]}\n"]
 
 
 def _text(cost: str, value: float) -> str:

@@ -6,7 +6,7 @@ Every plan is of one model, one traffic and one pair of objectives, sized for on
 simulated with seeds that the planner has not seen: at the expected times with 20,000 requests, and with
 times drawn from the calibrated intervals in two ways. `together`: one factor on all steps of a deployment, as the plan
 takes it. `by family`: one factor for each family of kernels, drawn by itself, so that errors partly cancel.
-Each further set asks the same at another rate. Without draws only the expected times are simulated.
+Each further set asks the same at another rate; of it only the expected times are simulated.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def _trace(folder: Path, rate: float) -> Path:
     return path
 
 
-def questions(folder: Path, sets: int) -> Iterator[tuple[str, PlanQuestion]]:
-    """The fixed sets."""
+def questions(folder: Path, sets: int) -> Iterator[tuple[str, PlanQuestion, bool]]:
+    """The fixed sets, and whether a question is of the first, whose times are drawn too."""
     for number, (times, (model, usual), kind, slo) in enumerate(
         product(_RATES[:sets], MODELS.items(), TRAFFIC, OBJECTIVES)
     ):
@@ -125,10 +125,8 @@ def questions(folder: Path, sets: int) -> Iterator[tuple[str, PlanQuestion]]:
         confidence = CONFIDENCES[(number + number // 8) % len(CONFIDENCES)]
         load = {"trace": _trace(folder, _TRACED * rate)} if kind == "trace" else {"rate": rate, **TRAFFIC[kind]}
         asked = {**load, "confirm": 1, "confidence": confidence, "disaggregated": kind == "steady", "mixed": False}
-        yield (
-            f"{model}, {kind}, {slo}" + (f", rate x {times:g}" if times != 1.0 else ""),
-            read_question(model, "h100-sxm", slo, asked),
-        )
+        name = f"{model}, {kind}, {slo}" + (f", rate x {times:g}" if times != 1.0 else "")
+        yield name, read_question(model, "h100-sxm", slo, asked), times == 1.0
 
 
 def replay(name: str, question: PlanQuestion, draws: int) -> Replayed | None:
@@ -189,30 +187,27 @@ def _reliability(plans: list[Replayed]) -> list[str]:
 
 def report(plans: list[Replayed], unmet: list[str]) -> str:
     """The table of reliability, what misses, and the plans."""
-    draws = plans[0].draws
+    drawn = [each for each in plans if each.draws]
+    draws = max(each.draws for each in plans)
     lines = [
         "# Plans played again", "",
         f"{len(plans)} plans ({len(unmet)} more questions that no fleet meets) of {len(MODELS)} models, {len(TRAFFIC)} "
         f"kinds of traffic and {len(OBJECTIVES)} pairs of objectives on h100-sxm, sized for a confidence of 0.5, 0.7, "
-        "0.9 or 0.95. `benchmarks/replay.py` simulates each fleet with seeds that the planner has not seen"
-        + (
-            f" and times drawn from the calibrated intervals, {draws} times: one factor on all steps (`together`, what "
-            "a plan assumes), and one for each family of kernels (`by family`)." if draws else "."
-        ),
-        *(_reliability(plans) if draws else []),
+        "0.9 or 0.95. `benchmarks/replay.py` simulates each fleet with seeds that the planner has not seen, "
+        f"{len(drawn)} of them also with times drawn from the calibrated intervals, {draws} times: one factor on all "
+        "steps (`together`, what a plan assumes), and one for each family of kernels (`by family`).",
+        *(_reliability(drawn) if drawn else []),
     ]  # fmt: skip
     missed = [each for each in plans if each.missed]
     lines += ["", f"At the expected times and {_REQUESTS:,} requests {len(missed)} of {len(plans)} plans miss an "
               "objective" + (":" if missed else "."), *([""] if missed else [])]  # fmt: skip
     lines += [f"- {each.name} (confidence {each.confidence:g}): {', '.join(each.missed)}" for each in missed]
-    if not draws:
-        return "\n".join(lines) + "\n"
     lines += [
         "",
         "| plan | confidence | GPUs | stated | held, together | held, by family |",
         "|---|--:|--:|---|---|---|",
     ]
-    for each in plans:
+    for each in drawn:
         columns = [[each.stated[o] for o in each.stated],
                    *([each.held[how][o] / each.draws for o in each.stated] for how in each.held)]  # fmt: skip
         words = " | ".join(", ".join(f"{math.floor(value * 100) / 100:.2f}" for value in column) for column in columns)
@@ -225,15 +220,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("out", type=Path, nargs="?", default=Path("reports/replay.md"))
     parser.add_argument("--draws", type=int, default=8)
-    parser.add_argument("--plans", type=int, default=40)
-    parser.add_argument("--sets", type=int, default=1, choices=range(1, len(_RATES) + 1))
+    parser.add_argument("--plans", type=int, default=120)
+    parser.add_argument("--sets", type=int, default=3, choices=range(1, len(_RATES) + 1))
     parser.add_argument("--workers", type=int, default=2)
     told = parser.parse_args()
     plans, unmet = [], []
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(told.workers) as pool:
         every = list(questions(Path(folder), told.sets))
         Random(0).shuffle(every)  # so that what is finished is a fair sample
-        asked = {pool.submit(replay, name, question, told.draws): name for name, question in every[: told.plans]}
+        asked = {
+            pool.submit(replay, name, question, told.draws if drawn else 0): name
+            for name, question, drawn in every[: told.plans]
+        }
         for done in as_completed(asked):
             if (found := done.result()) is None:
                 unmet.append(asked[done])

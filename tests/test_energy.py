@@ -211,3 +211,23 @@ def test_frames_and_estimates_draw_the_same_power():
         answer = rk.estimate("llama-3-8b", "h200-sxm", batch=row.batch, tp=row.tp).energy
         assert row.power_w_per_gpu == pytest.approx(answer.power_w_per_gpu)
         assert row.energy_per_output_token_j == pytest.approx(answer.energy_per_output_token_j)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        {"batch": 32}, {"batch": 64, "tp": 2, "weights": "fp8"}, {"rate": 1.0, "gpu": "h200-sxm"},
+        {"batch": 8, "pp": 2, "microbatches": 2}, {"batch": 4, "draft": "ngram", "draft_tokens": 3, "acceptance": 0.6},
+    ],
+)  # fmt: skip
+def test_joules_and_watts_are_explained_down_to_their_sources(scenario):
+    """Every formula, as it is printed, gives its number; the root is the estimate's."""
+    asked = {key: value for key, value in scenario.items() if key != "gpu"}
+    gpu = scenario.get("gpu", "h100-sxm")
+    energy = rk.estimate("llama-3-8b", gpu, **asked).energy
+    for metric, value in (("joules-per-token", energy.energy_per_output_token_j), ("watts", energy.power_w_per_gpu)):
+        root = rk.explain("llama-3-8b", metric, gpu, **asked).root
+        assert root.value == pytest.approx(value, rel=1e-9)
+        assert all(node.gap < 1e-9 for node in root.walk())
+        assert any("scaled" in node.source.text or "power readings" in node.source.text
+                   for node in root.walk() if node.source)  # fmt: skip

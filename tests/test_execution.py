@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.engine import StepCosts
@@ -64,6 +65,25 @@ def test_eager_execution_is_bound_by_its_launches():
     assert decode_time(graphs, 1.0) < decode_time(eager, 1.0)
     # a large batch keeps the accelerator busy for longer than the launches take
     assert decode_time(eager, 256.0) == pytest.approx(decode_time(graphs, 256.0))
+
+
+def test_a_launch_of_a_prompt_step_takes_longer_by_its_factor():
+    plain, longer = (plan_with(StepCosts(launch=26 * MICRO, graphs=False, prompt=prompt)) for prompt in (1.0, 2.3))
+    prompt = Batch.prefill(1.0, 16.0)
+    launches = sum(k.count for k in plain.kernels(prompt))
+    assert longer.time(prompt).expected == pytest.approx(2.3 * launches * 26 * MICRO)
+    assert plain.time(prompt).expected == pytest.approx(launches * 26 * MICRO)
+    assert longer.time(Batch.decode(1.0, 128.0)).expected == plain.time(Batch.decode(1.0, 128.0)).expected
+
+
+def test_no_front_end_is_longer_than_it_can_be():
+    """HTTP, tokeniser and scheduler: one user and a short prompt wait some ten milliseconds for a small model."""
+    for engine in ("vllm", "sglang", "trtllm"):
+        assert load_engine(engine).costs.request <= 0.01
+        alone = rk.estimate("llama-3-8b", "h200-sxm", engine=engine, concurrency=1, isl=512, osl=64)
+        static = rk.estimate("llama-3-8b", "h200-sxm", engine=engine, isl=512, osl=64)
+        assert alone.ttft_ms == pytest.approx(static.ttft_ms + 1e3 * load_engine(engine).costs.request, rel=0.02)
+        assert 15.0 < alone.ttft_ms < 45.0  # servers answer in 20 to 40 ms
 
 
 def test_flag_eager_reaches_the_step():

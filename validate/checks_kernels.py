@@ -47,15 +47,21 @@ def _device(trial: Trial) -> Device:
 def attention(trial: Trial) -> Iterator[CheckResult]:
     """Every timed attention kernel, in the format that models run in."""
     here, dtype = _device(trial), _NAMES[trial.dtype]
-    yield from _checked(
-        trial, prefill_cases([(_HEADS, 2, 24)], dtype, here), lambda case, q, k, v: dense_attention(q, k, v)
-    )
+    yield from _checked(trial, prefill_cases([(_HEADS, 2, 24)], dtype, here), _prompts)
     yield from _checked(trial, varlen_cases([(_HEADS, (5, 9, 17))], dtype, here), _each_alone)
     yield from _checked(trial, decode_cases([(_HEADS, 2, 40)], dtype, here), _decode)
     yield from _checked(
         trial, latent_prefill_cases([(2, 1, 24)], dtype, here), lambda case, q, k, v: dense_attention(q, k, v)
     )
     yield from _checked(trial, latent_decode_cases([(4, 2, 40)], dtype, here), _latent)
+
+
+def _prompts(case: Case, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Prompts [B, heads, S, d], or packed one after the other [B·S, heads, d]."""
+    if q.dim() == 4:
+        return dense_attention(q, k, v)
+    apart = (x.unflatten(0, (case.shape["batch"], -1)).transpose(1, 2) for x in (q, k, v))
+    return dense_attention(*apart).transpose(1, 2).flatten(0, 1)
 
 
 def _each_alone(case: Case, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -65,16 +71,18 @@ def _each_alone(case: Case, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.cat(outs, dim=1).transpose(0, 1)
 
 
-def _decode(case: Case, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None = None) -> Tensor:
-    """With k and v [B, K, T, d], or pools of pages [pages, P, K, d] with a table [B, pages of one]."""
+def _decode(case: Case, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None = None, *_: Tensor) -> Tensor:
+    """With k and v [B, K, T, d], or pages [pages, P, K, d] as the call left them and a table [B, pages of one]."""
     if table is not None:
         k, v = (torch.stack([pool[row.long()].flatten(0, 1) for row in table]).transpose(1, 2) for pool in (k, v))
         k, v = k[:, :, : case.shape["seq_len"]], v[:, :, : case.shape["seq_len"]]
     return dense_attention(q.reshape(len(q), -1, 1, q.shape[-1]), k, v).view(q.shape)
 
 
-def _latent(case: Case, q: Tensor, latent: Tensor) -> Tensor:
-    """All heads share one key of 576 columns, the first 512 of which are the value."""
+def _latent(case: Case, q: Tensor, latent: Tensor, table: Tensor | None = None) -> Tensor:
+    """All heads share one key of 576 columns, the first 512 of which are the value; [B, T, 576], or pages of them."""
+    if table is not None:
+        latent = torch.stack([latent[row.long()].flatten(0, 2) for row in table])[:, : case.shape["seq_len"]]
     kept = latent[:, None]
     return dense_attention(q[:, :, None].double() * _LATENT_SCALE, kept, kept[..., :512])[:, :, 0]
 
@@ -126,8 +134,15 @@ def matrices(trial: Trial) -> Iterator[CheckResult]:
     yield from _checked(
         trial,
         expert_cases([(13, 64, 32, 8, 2)], own, here),
-        lambda case, x, router, inner, outer: mixture_loop(x, router, inner, outer, case.shape["top_k"]),
+        _mixture,
     )
+
+
+def _mixture(case: Case, x: Tensor, router: Tensor, inner: Tensor, outer: Tensor) -> Tensor:
+    """Matrices [E, inputs, outputs]; vLLM's lie the other way."""
+    if case.engine == "vllm":
+        inner, outer = inner.mT, outer.mT
+    return mixture_loop(x, router, inner, outer, case.shape["top_k"])
 
 
 def _product(case: Case, x: Tensor, *rest: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.validate import vllm_ops
 from rooflinekit.validate.attend import attend
 from rooflinekit.validate.case import Case, Work, normal, shuffled
 from rooflinekit.validate.device import Device, version_of
@@ -36,15 +37,18 @@ def decode_cases(shapes: Iterable[tuple[Heads, int, int]], dtype: str, device: D
         size = B * d * 2.0 * (H + T * K) * parse_dtype(dtype).bytes
         for name, build in _backends(device).items():
             if build is not _gathered or number % _SELDOM == 0:
-                yield Case("attention_decode", name, shape, size, partial(build, heads, B, T, dtype, device))
+                engine, source = _WHOSE.get(build, ("gpt-fast", name))
+                yield Case("attention_decode", name, shape, size, partial(build, heads, B, T, dtype, device), engine,
+                           source)  # fmt: skip
 
 
 def _backends(device: Device) -> dict[str, Callable[..., Work]]:
     if not device.is_cuda:
         return {"torch sdpa": _contiguous, "torch sdpa, gathered pages": _gathered}
     return {
-        "torch sdpa": _contiguous,
+        f"{vllm_ops.NAME}, FlashAttention 3, pages": vllm_ops.decode,
         f"flashinfer {version_of('flashinfer-python')}, pages": _flashinfer,
+        "torch sdpa": _contiguous,
     }
 
 
@@ -103,3 +107,7 @@ def _flashinfer(heads: Heads, B: int, T: int, dtype: str, device: Device) -> Wor
         return (*(normal(table.numel(), PAGE, K, d, dtype=dtype, device=device.torch) for _ in "kv"), table)
 
     return Work(lambda q, k, v, table: wrapper.run(q, (k, v)), (q,), cold)  # the plan has read the table
+
+
+_WHOSE: dict[Callable[..., Work], tuple[str, str]] = {vllm_ops.decode: ("vllm", "_vllm_fa3_C")}
+"""Engine and library of the kernels that are not PyTorch's."""

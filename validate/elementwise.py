@@ -7,6 +7,7 @@ Letters: N tokens, D width, H heads, K KV heads, d head width.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -14,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
 from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.validate import vllm_ops
 from rooflinekit.validate.case import Call, Case, Work, fused, normal, shuffled
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.feedforward import activate
@@ -33,6 +35,13 @@ def _case(kind: str, sizes: tuple[int, int, int], dtype: str, device: Device, bu
     return Case("elementwise", name, shape, tokens * (read + written) * parse_dtype(dtype).bytes, build)
 
 
+def _both(one: Case, own: Callable[[], Work] | None, device: Device) -> Iterator[Case]:
+    """The case, and on a GPU before it the same by vLLM's kernel."""
+    if own is not None and device.is_cuda:
+        yield replace(one, backend=vllm_ops.NAME, build=own, engine="vllm", source="_C")
+    yield one
+
+
 def rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """The residual stream with x added, and its normalised copy: [N, D] each."""
     stream = x + residual
@@ -49,7 +58,8 @@ def norm_cases(shapes: Iterable[tuple[int, int]], dtype: str, device: Device, ki
     """(N, D), "rmsnorm" or "layernorm"."""
     call = fused(rms_norm if kind == "rmsnorm" else layer_norm, device)
     for N, D in shapes:
-        yield _case("norm", (N, 2 * D, 2 * D), dtype, device, partial(_norm, call, (N, D), dtype, device))
+        one = _case("norm", (N, 2 * D, 2 * D), dtype, device, partial(_norm, call, (N, D), dtype, device))
+        yield from _both(one, partial(vllm_ops.norm, (N, D), dtype, device) if kind == "rmsnorm" else None, device)
 
 
 def _norm(call: Call, shape: tuple[int, int], dtype: str, device: Device) -> Work:
@@ -81,7 +91,8 @@ def swiglu_cases(shapes: Iterable[tuple[int, int]], dtype: str, device: Device) 
     call = fused(swiglu, device)
     for N, width in shapes:
         build = partial(_swiglu, call, (N, width), dtype, device)
-        yield _case("activation", (N, 2 * width, width), dtype, device, build)
+        one = _case("activation", (N, 2 * width, width), dtype, device, build)
+        yield from _both(one, partial(vllm_ops.swiglu, (N, width), dtype, device), device)
 
 
 def _swiglu(call: Call, shape: tuple[int, int], dtype: str, device: Device) -> Work:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import ArchitectureError
+from rooflinekit.validate import vllm_ops
 from rooflinekit.validate.case import Case, Work, normal
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.feedforward import activate, grouped_matmul, route
@@ -34,7 +35,10 @@ def expert_cases(shapes: Iterable[tuple[int, int, int, int, int]], dtype: str, d
         fused = device.is_cuda and dtype == "bf16" and hasattr(F, "grouped_mm")
         name = "torch grouped_mm" if fused else "torch linear, one expert after the other"
         size = (3.0 * E * D * width + N * (2.0 * D + 3.0 * k * width)) * parse_dtype(dtype).bytes
-        yield Case("moe", name, shape, size, partial(_build, (N, D, width, E, k), dtype, device))  # fmt: skip
+        if device.is_cuda:
+            own = partial(_build_vllm, (N, D, width, E, k), dtype, device)
+            yield Case("moe", f"{vllm_ops.NAME}, fused_experts", shape, size, own, "vllm", "vllm, Triton")
+        yield Case("moe", name, shape, size, partial(_build, (N, D, width, E, k), dtype, device))
 
 
 def _build(shape: tuple[int, int, int, int, int], dtype: str, device: Device) -> Work:
@@ -46,6 +50,12 @@ def _build(shape: tuple[int, int, int, int, int], dtype: str, device: Device) ->
         return inner, normal(E, width, D, dtype=dtype, device=device.torch)
 
     return Work(partial(mixture, k=k), (x, router), cold)
+
+
+def _build_vllm(shape: tuple[int, int, int, int, int], dtype: str, device: Device) -> Work:
+    N, D, width, E, k = shape
+    tokens = balanced(normal(N, D, dtype=dtype, device=device.torch), E, k)
+    return vllm_ops.experts(tokens, (E, D, width), k, dtype, device)
 
 
 def balanced(x: Tensor, E: int, k: int) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
 from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.validate import vllm_ops
 from rooflinekit.validate.case import Call, Case, Work, fused, normal
 from rooflinekit.validate.device import Device
 
@@ -24,8 +25,11 @@ def gemm_cases(shapes: Iterable[tuple[int, int, int]], dtype: str, device: Devic
     size = parse_dtype(dtype).bytes
     for m, n, k in shapes:
         shape = {"dtype": dtype, "m": m, "n": n, "k": k}
-        build = partial(_build, (m, n, k), dtype, device)
-        yield Case("gemm", _BACKEND[dtype], shape, size * (m * k + n * k) + 2.0 * m * n, build)
+        build, moved = partial(_build, (m, n, k), dtype, device), size * (m * k + n * k) + 2.0 * m * n
+        if dtype == "fp8" and device.is_cuda:
+            own = partial(vllm_ops.fp8_gemm, (m, n, k), device)
+            yield Case("gemm", f"{vllm_ops.NAME}, CUTLASS, row scales", shape, moved, own, "vllm", "_C")
+        yield Case("gemm", _BACKEND[dtype], shape, moved, build, "gpt-fast" if dtype == "fp8" else "gpt-fast+vllm")
 
 
 _BACKEND = {"fp32": "torch linear", "bf16": "torch linear", "fp8": "torch _scaled_mm, tensor scales"}

@@ -87,7 +87,8 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--budget", default="40", help="minutes to take at most (40)")
     parser.add_argument("--out", default="measured", help="folder for the measurement file (measured)")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, or cpu for a rehearsal (cuda)")
-    parser.add_argument("--suite", default="full", help="full, quick, ceilings, kernels or model (full)")
+    parser.add_argument("--suite", default="full", help="full, quick, ceilings, kernels, model or engine (full)")
+    parser.add_argument("--parts", help="folder that validate/stage.py has joined: vLLM's operators, or all of it")
     parser.add_argument("--model", help="the model whose layers are measured")
     said = parser.parse_args(words)
     names = dict.fromkeys(path for path in (sys.executable, shutil.which("python3"), shutil.which("python")) if path)
@@ -102,7 +103,8 @@ def main(words: list[str] | None = None) -> int:
     print(f"{chosen.python}: PyTorch {chosen.torch}, CUDA {chosen.cuda or 'none'}, driver {driver() or 'none'}")
     command = [chosen.python, "-m", "rooflinekit", "validate", "--device", said.device, "--suite", said.suite,
                "--budget", said.budget, "--out", said.out, "--resume"]  # fmt: skip
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(ROOT), *([str(Path(said.parts).resolve())] if said.parts else [])]
+    paths += filter(None, [os.environ.get("PYTHONPATH")])
     command += ["--model", said.model] if said.model else []
     code = subprocess.run(command, env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)}, check=False).returncode
     if code in (0, 4):

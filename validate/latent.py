@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
 from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.validate import vllm_ops
 from rooflinekit.validate.case import Case, Work, normal
 from rooflinekit.validate.device import Device
 
@@ -36,6 +37,9 @@ def latent_decode_cases(shapes: Iterable[tuple[int, int, int]], dtype: str, devi
     """(H, B, T): one new token a sequence against the latents themselves."""
     for H, B, T in shapes:
         size = B * (T + 2.0 * H) * (_RANK + _ROPE) * parse_dtype(dtype).bytes
+        if device.is_cuda:
+            yield Case("mla_decode", f"{vllm_ops.NAME}, FlashAttention 3, pages", _columns(H, B, T, dtype), size,
+                       partial(vllm_ops.latent_decode, H, B, T, dtype, device), "vllm", "_vllm_fa3_C")  # fmt: skip
         yield Case("mla_decode", "torch batched matmul", _columns(H, B, T, dtype), size,
                    partial(_decode, H, B, T, dtype, device))  # fmt: skip
 

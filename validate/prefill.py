@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
 from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.validate import vllm_ops
 from rooflinekit.validate.case import Call, Case, Work, normal
 from rooflinekit.validate.device import Device
 
@@ -33,6 +34,10 @@ def prefill_cases(shapes: Iterable[tuple[Heads, int, int]], dtype: str, device: 
     """Causal attention of B prompts of S tokens, by every backend that the device has."""
     for heads, B, S in shapes:
         shape = _columns(heads, B, S, dtype)
+        if device.is_cuda:
+            yield Case("attention_prefill", f"{vllm_ops.NAME}, FlashAttention 3, pages", shape,
+                       _bytes(heads, B * S, dtype), partial(vllm_ops.prefill, heads, B, S, dtype, device), "vllm",
+                       "_vllm_fa3_C")  # fmt: skip
         for name, call in _backends(device).items():
             yield Case("attention_prefill", name, shape, _bytes(heads, B * S, dtype),
                        partial(_build, call, (heads, B, S), dtype, device))  # fmt: skip

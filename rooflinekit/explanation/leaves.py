@@ -22,6 +22,7 @@ from rooflinekit.model.types.hardware import Provenance, System
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.model import Layer
 from rooflinekit.model.types.numeric import Numeric
+from rooflinekit.model.types.power import PowerLaw
 
 D = TypeVar("D")
 _DATASHEET = {
@@ -101,7 +102,16 @@ class Leaves:
             )
             for dtype, rate in gpu.peaks.items()
         }
-        return replace(self.told(system, source), accelerator=replace(self.told(gpu, source), peaks=peaks))
+        told = replace(self.told(gpu, source), peaks=peaks)
+        if gpu.power is not None:
+            told = replace(told, power=self._power(gpu.power))
+        return replace(self.told(system, source), accelerator=told)
+
+    def _power(self, law: PowerLaw) -> PowerLaw:
+        """Watts and joules of a board, each from the law's own source."""
+        flop = {dtype: self._fact(each, Quantity("e_f", f"energy of a FLOP in {dtype}", "J/FLOP", law.source))
+                for dtype, each in law.flop.items()}  # fmt: skip
+        return replace(self.told(law, lambda name: law.source), flop=flop)
 
     def _calibration(self, calibration: Calibration) -> Calibration:
         families = {name: self._fit(fit, calibration.name) for name, fit in calibration.families.items()}

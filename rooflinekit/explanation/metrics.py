@@ -19,6 +19,7 @@ from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.roofline import StepTime, peak_time, stream_time
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.closed_form import FORM, SHARING, Loaded, closed_loop, open_loop
+from rooflinekit.model.traffic.energy import LoadPower, load_power, served_energy, static_energy
 from rooflinekit.model.traffic.percentiles import QUANTILES, spread
 from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.traffic.root import root
@@ -241,6 +242,28 @@ def _output_per_user(t: Traced) -> Any:
     )
 
 
+def _power(t: Traced) -> LoadPower:
+    """Power and energy of the case; raises InputError where the accelerator's power limit is not known."""
+    if t.case.answer.energy is None:
+        raise InputError(f"{t.plan.system.accelerator.name} has no rated power (power.tdp) in its file")
+    if t.case.load is None:
+        tokens, rate, lone = static_energy(t.predictor, t.work, t.point), None, 1.0
+    else:
+        found = served_energy(t.predictor, t.asked.traffic, t.loaded)
+        assert found is not None
+        tokens, rate, lone = found, t.rate * t.work.osl, 0.0
+    return load_power(tokens, t.work.osl, rate, lone)
+
+
+def _joules(t: Traced) -> Any:
+    title = "all energy of all boards over all output tokens"
+    return named(_power(t).joules_per_output_token, "e_out", title, "J", "docs/method.md, section 11")
+
+
+def _watts(t: Traced) -> Any:
+    return named(_power(t).watts, "P", "mean power of a board", "W", "docs/method.md, section 11")
+
+
 def _percentile(time: str, share: float, t: Traced) -> Any:
     if time != "tpot":
         t.within(time.upper())
@@ -304,6 +327,8 @@ METRICS: Mapping[str, Metric] = {
     "params": Metric("", 1.0, _params),
     "params_active": Metric("", 1.0, _params_active),
     "ridge": Metric("FLOP/B", 1.0, _ridge),
+    "energy_per_output_token_j": Metric("J", 1.0, _joules),
+    "power_w_per_gpu": Metric("W", 1.0, _watts),
 }
 """Metrics that do not name a step."""
 
@@ -327,6 +352,8 @@ ALIASES = {
     "knee": "knee_rate",
     "total": "memory",
     "throughput": "output_tok_s",
+    "joules_per_token": "energy_per_output_token_j",
+    "watts": "power_w_per_gpu",
     **{kind: f"decode.{kind}" for kind in ("flops", "bytes", "intensity", "bound", "mfu", "mbu")},
 }
 """Other names: those of the JSON, and short ones."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
-from rooflinekit.model.graph.symbol import formula
+from rooflinekit.model.graph.symbol import Symbol, formula, named
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.kernel import MATRIX_ROWS, ExpertsShape, GemmShape, Kernel
@@ -91,7 +91,18 @@ class Energy:
         """So many times as much."""
         return Energy(*(getattr(self, part) * factor for part in PARTS))
 
+    def labelled(self, symbol: str, what: str) -> Energy:
+        """The same; while it is traced, each part is a line of explanations; without a symbol under its own name."""
+        if not any(isinstance(getattr(self, part), Symbol) for part in PARTS):
+            return self
+        return Energy(*(named(getattr(self, part), symbol or part, f"{_SPENT[part]}{what}", "J") for part in PARTS))
 
+
+_SPENT = {
+    "weights": "weights read", "cache": "keys and values read and written", "activations": "activations",
+    "arithmetic": "multiply-adds", "links": "bytes sent to other boards", "running": "the board, besides its work",
+    "idle": "the board while no kernel runs",
+}  # fmt: skip
 PARTS = tuple(entry.name for entry in fields(Energy))
 
 
@@ -121,7 +132,8 @@ def kernel_energy(timed: KernelTime, accelerator: Accelerator, law: PowerLaw, wa
         running=running_energy(law.active, law.idle, time, minimum(timed.overhead, time)),
     )
     total = asked.total
-    return asked.times(limited_energy(total, law.held, law.limit, time) / maximum(total, _NOTHING))
+    kept = limited_energy(total, law.held, law.limit, time) / maximum(total, _NOTHING)
+    return asked.times(named(kept, "kept", "share of it that the board's limit leaves")).labelled(kernel.name, "")
 
 
 def _tile(kernel: Kernel) -> Numeric:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,8 @@ class Iteration:
     """The size of what an engine runs: how often its loop turns, and over what.
 
     passes: engine steps (prompts beyond the token budget take several); sequences: that take part in all of them;
-    layers: that each pass runs; gpus: accelerators that take part; eager: no CUDA graph is replayed.
+    layers: that each pass runs; gpus: accelerators that take part; eager: no CUDA graph is replayed;
+    prompts: some are computed.
     """
 
     passes: Numeric
@@ -40,6 +42,7 @@ class Iteration:
     layers: int
     gpus: int
     eager: bool
+    prompts: bool = False
 
 
 @formula("host", "host work of a step that the accelerator waits for", "s")
@@ -112,12 +115,20 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
     if iteration.eager and costs.launch:
         launches = sum(timed.kernel.count for timed in kernels)
         busy = named(sum((timed.expected for timed in kernels), 0.0), "busy", "time of all kernels", "s")
-        doubt = SIGMAS * costs.spread.get("launch", 0.0)
-        each = costs.launch, costs.launch - doubt, costs.launch + doubt
+        each = _launches(costs, iteration)
         gaps, low, high = (launch_gap(iteration.passes, launches, launch, busy) for launch in each)
         if not isinstance(high, float) or high > 0.0:
             entries.append(_entry("launch_gaps", dtype, launches, gaps, (low, high)))
     return entries
+
+
+def _launches(costs: StepCosts, iteration: Iteration) -> tuple[float, float, float]:
+    """Host time of a launch, and the ends of its 90 % interval [s]."""
+    longer = costs.prompt if iteration.prompts else 1.0
+    of_longer = costs.spread.get("prompt", 0.0) if iteration.prompts else 0.0
+    doubt = SIGMAS * math.hypot(longer * costs.spread.get("launch", 0.0), of_longer * costs.launch)
+    launch = longer * costs.launch
+    return launch, max(launch - doubt, 0.0), launch + doubt
 
 
 def changed(timed: KernelTime, costs: StepCosts) -> KernelTime:
@@ -284,6 +295,7 @@ class Plan:
             layers=self.model.depth,
             gpus=self._together,
             eager=batch.prefilling is not None or not self.costs.graphs or self.deployment.settings.eager,
+            prompts=batch.prefilling is not None,
         )
 
 

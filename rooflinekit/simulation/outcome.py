@@ -125,12 +125,11 @@ class Outcome(DeploymentAnswer):
     interrupted: bool
     warnings: tuple[str, ...]
     timeline: tuple[dict[str, float], ...] = field(default=(), repr=False)
-    batches: Batches = field(default_factory=Batches, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain data for JSON, without the timeline and the batches of time."""
+        """Nested plain data for JSON, without the timeline."""
         data = asdict(self)
-        del data["timeline"], data["batches"]
+        del data["timeline"]
         return data
 
     def to_row(self) -> dict[str, Any]:
@@ -198,7 +197,6 @@ def summarise(simulation: Simulation, gpus: int, batches: Batches, **more: Any) 
         replicas=tuple(ReplicaUse.of(replica, simulation) for replica in fleet.all),
         diverges=batches.diverges(),
         interrupted=simulation.interrupted,
-        batches=batches,
         **more,
     )
 

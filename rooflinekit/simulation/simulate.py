@@ -95,7 +95,7 @@ class Load:
     """What is sent: arrivals, and whether users wait for their answers.
 
     typical, longest: mean and largest isl + osl, for the size of tables and of the cache. duration: the run ends then
-    whatever is left [s]. settled: latencies before it do not count [s].
+    whatever is left [s].
     """
 
     arrivals: Iterator[Arrival]
@@ -105,15 +105,16 @@ class Load:
     warmup: int = 0
     duration: float = math.inf
     objective: RequestObjective = field(default_factory=RequestObjective)
-    settled: float = 0.0
 
 
-def serve(
+def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
     resolved: Resolved,
     load: Load,
     setup: Setup | None = None,
     watch: Watch | None = None,
     prefill: Resolved | None = None,
+    *,
+    batches: Batches | None = None,
 ) -> Outcome:
     """Serve a load on replicas of a deployment.
 
@@ -123,6 +124,7 @@ def serve(
         setup: scheduler, replicas, caches.
         watch: sees every step, such as a `ChromeTrace`.
         prefill: the deployment of the prefill replicas, if it is another one; of the same model and cache format.
+        batches: what counts, and by which times; by default all of the run.
 
     Raises:
         InputError: (and its kinds) for settings that make no sense; DoesNotFitError if the cache holds no request.
@@ -136,7 +138,7 @@ def serve(
     (64, 0)
     """
     setup = setup or Setup()
-    timeline, batches, ledger = Timeline(), Batches(load.settled), Ledger(load.objective)
+    timeline, batches, ledger = Timeline(), batches or Batches(), Ledger(load.objective)
     fleet = _fleet(resolved.predictor, (prefill or resolved).predictor, load, setup, ledger)
     source = Source(load.arrivals, load.users, load.warmup)
     run = Simulation(fleet, source, ledger, load.duration, both(timeline, batches, watch))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.simulation import simulate
 from rooflinekit.simulation.steps import build_table
 
 PLANS = [
@@ -169,3 +170,14 @@ def test_a_table_by_name_is_made_once():
     assert rk.step_table("llama3-8b", "h100-sxm", size=(32, 4096)) is table
     step = rk.predict_step("llama3-8b", "h100-sxm", rk.Deployment(), Batch.decode(16.0, 1000.0))
     assert table(16, 1000) == pytest.approx(float(step.time), rel=0.005)
+
+
+def test_simulations_of_one_plan_share_a_table_and_those_of_another_do_not(plan_of):
+    plan = plan_of("opt-125m")
+    first = simulate._table(plan, 8, 256, 1, 0)
+    assert simulate._table(plan, 8, 256, 1, 0) is first
+    assert simulate._table(plan, 16, 256, 1, 0) is not first
+    assert simulate._table(replace(plan), 8, 256, 1, 0) is not first
+    for rows in range(20):  # the latest few are kept
+        simulate._table(plan, 32 + rows, 64, 1, 0)
+    assert simulate._table(plan, 8, 256, 1, 0) is not first

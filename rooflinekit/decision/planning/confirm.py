@@ -26,9 +26,8 @@ from rooflinekit.model.traffic.percentiles import Spread
 from rooflinekit.model.types.units import format_time
 from rooflinekit.simulation.arrivals import Arrival, Constant, Gamma, Poisson, Requests, generate
 from rooflinekit.simulation.ledger import Sketch
-from rooflinekit.simulation.outcome import Outcome
 from rooflinekit.simulation.simulate import Load, Setup, serve
-from rooflinekit.simulation.watch import standard_error
+from rooflinekit.simulation.watch import Batches, standard_error
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
 _REQUESTS = (400, 2000)  # least and most that count, far below the knee
@@ -81,11 +80,10 @@ class Run:
     batches: tuple[Felt, ...] = ()
 
     @classmethod
-    def of(cls, outcome: Outcome) -> Run:
+    def of(cls, batches: Batches) -> Run:
         """What a simulation saw."""
-        batches = outcome.batches
         whole = [Sketch.joined(each) for each in zip(*batches.parts, strict=True)]
-        return cls(_felt(whole), whole[0].count, outcome.diverges, tuple(map(_felt, batches.full)))
+        return cls(_felt(whole), whole[0].count, batches.diverges(), tuple(map(_felt, batches.full)))
 
     def error(self, objective: Objective) -> float | None:
         """Standard error of what an objective is about, from the means of batches [s]; None without batches."""
@@ -229,12 +227,12 @@ def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
     prefill: Part | None = None,
 ) -> Run:
     typical, longest = float(demand.isl.mean) + float(demand.osl.mean), int(min(demand.longest, 1 << 20))
-    load = Load(arrivals, typical, longest, users, duration=seconds, settled=warm)
+    load = Load(arrivals, typical, longest, users, duration=seconds)
     first = None if prefill is None else prefill.replica.resolved
-    outcome = serve(part.replica.resolved, load, setup, prefill=first)
-    if outcome.interrupted:  # half a run says nothing
+    batches = Batches(warm)
+    if serve(part.replica.resolved, load, setup, prefill=first, batches=batches).interrupted:  # half says nothing
         raise KeyboardInterrupt
-    return Run.of(outcome)
+    return Run.of(batches)
 
 
 def _open(demand: Demand, rate: float, seed: int) -> Iterator[Arrival]:

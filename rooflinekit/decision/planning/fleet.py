@@ -99,10 +99,8 @@ def lay_out(model: str, gpu: str, scenario: dict[str, Any], demand: Demand, cali
     try:
         return _tabulated(named, resolved, demand)
     except DoesNotFitError:
-        memory, longest = (
-            resolved.predictor.memory,
-            min(demand.longest, float(resolved.plan.model.max_context or math.inf)),
-        )
+        memory = resolved.predictor.memory
+        longest = min(demand.longest, float(resolved.plan.model.max_context or math.inf))
         shares = () if "memory_fraction" in scenario else memory.fractions(1.0, longest, longest)
         best = max(shares, key=lambda share: replace(memory, fraction=share).max_batch(longest, longest), default=None)
         if best is None:

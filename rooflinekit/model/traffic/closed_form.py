@@ -319,7 +319,8 @@ class _Flow:
         turning, step = stay.turning, stay.times.step.expected
         steps = maximum(crowd - 1.0, crowd * turning.holding) / turning.arriving if self._mixes else self._after
         least = named(steps * step + crowd * stay.times.share.expected, "least", "steps and prompts of a stay", "s")
-        return self._waiting(stay, stay.ahead + maximum(least - stay.time, 0.0), math.inf)
+        wait = maximum(least - stay.time, 0.0)
+        return replace(stay, ahead=stay.ahead + wait, time=named(stay.time + wait, *_STAY))
 
     def _waiting(self, stay: _Stay, ahead: Numeric, longest: Numeric) -> _Stay:
         """The stay with another wait behind prompts; waits make it no longer than `longest`."""
@@ -488,7 +489,7 @@ def _company(others: Numeric, crowd: Numeric) -> Numeric:
     if isinstance(crowd, float) and math.isinf(crowd):
         return 1.0 - exp(-others)
     most = maximum(crowd - 1.0, _NOTHING)
-    return 1.0 - (1.0 - minimum(others / most, 1.0)) ** most
+    return where(crowd > 1.0, 1.0 - (1.0 - minimum(others / most, 1.0)) ** most, 0.0)
 
 
 def _slot_wait(load: Numeric, room: Numeric, held: Numeric, traffic: Traffic) -> Numeric:

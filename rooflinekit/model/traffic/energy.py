@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rooflinekit.model.graph import named
 from rooflinekit.model.operating_point import OperatingPoint, Predictor
 from rooflinekit.model.power import Energy, idle_energy, step_energy
 from rooflinekit.model.roofline import StepTime
@@ -46,16 +47,12 @@ class TokenEnergy:
 
 @dataclass(frozen=True)
 class LoadPower:
-    """Mean power of one board, the share of the time in which it works, and the energy of one output token of all."""
+    """Mean power of one board, the share of the time in which it works, and all energy over all output tokens."""
 
     watts: Numeric
     busy: Numeric
+    joules_per_output_token: Numeric
     energy: Energy
-
-    @property
-    def joules_per_output_token(self) -> Numeric:
-        """All energy over all output tokens, prompts and idle time included [J]."""
-        return self.energy.total
 
 
 def step_of(predictor: Predictor, kernels: Iterable[KernelTime], seconds: Numeric, parts: Numeric) -> Energy:
@@ -66,7 +63,7 @@ def step_of(predictor: Predictor, kernels: Iterable[KernelTime], seconds: Numeri
     busy = parts * sum((each.expected for each in timed), 0.0)
     energy = step_energy(timed, accelerator, law).times(parts)
     waits = idle_energy(law, plan.deployment.pp * seconds - busy)
-    return (energy + waits).times(float(plan.deployment.stage))
+    return (energy + waits).labelled("", ", in a step").times(float(plan.deployment.stage))
 
 
 def _law(predictor: Predictor) -> PowerLaw:
@@ -148,7 +145,7 @@ def load_power(tokens: TokenEnergy, osl: Numeric, rate: Numeric | None = None, l
     """
     made = (osl - lone) / osl
     needed = tokens.prompt_seconds / osl + tokens.step_seconds * made
-    rate = 1.0 / needed if rate is None else rate
+    rate = named(1.0 / needed if rate is None else rate, "R", "output tokens a second", "token/s")
     busy = rate * needed
     energy = tokens.prompt.times(1.0 / osl) + tokens.step.times(made)
     if not isinstance(busy, float) or busy > 1.0:
@@ -159,5 +156,9 @@ def load_power(tokens: TokenEnergy, osl: Numeric, rate: Numeric | None = None, l
         )  # fmt: skip
     wait = tokens.gpus * maximum(1.0 / rate - needed, 0.0)
     whole = energy + idle_energy(tokens.law, wait)
-    watts = minimum(whole.total * rate / tokens.gpus, tokens.law.held * tokens.law.limit)
-    return LoadPower(watts, minimum(busy, 1.0), whole.times(watts * tokens.gpus / (whole.total * rate)))
+    whole = whole.labelled("", ", for an output token")
+    asked = named(whole.total, "E", "energy that an output token asks for", "J")
+    most = tokens.law.held * tokens.law.limit
+    watts = named(minimum(asked * rate / tokens.gpus, most), "P", "mean power of a board", "W")
+    joules = watts * tokens.gpus / rate
+    return LoadPower(watts, minimum(busy, 1.0), joules, whole.times(joules / asked))

@@ -106,6 +106,7 @@ class StepCosts:
     memory: float = quantity("s_m", "how much slower a memory-bound kernel runs in this deployment", default=1.0)
     compute: float = quantity("s_c", "how much slower a compute-bound one runs", default=1.0)
     launch: float = quantity("issue", "host time of one launch without a CUDA graph", "s", default=0.0)
+    prompt: float = quantity("prompt", "host time of a launch in a step with prompts, over one without", default=1.0)
     request: float = quantity("request", "front end of a request", "s", default=0.0)
     graphs: bool = True  #: decode steps replay CUDA graphs; prefill is launched kernel by kernel
     mixes: bool = True  #: prompts are computed in the same steps as decoding sequences; False: in steps of their own

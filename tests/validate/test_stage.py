@@ -1,0 +1,54 @@
+"""Pieces for a bare host: what is packed comes out again, and what was damaged on the way is named."""
+
+import json
+import zipfile
+
+import pytest
+
+from rooflinekit.validate import stage
+
+
+def wheel(folder, name="vllm-0.24.0-py3-none-any.whl"):
+    path = folder / name
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("vllm/_C_stable_libtorch.abi3.so", bytes(range(256)) * 500)
+        archive.writestr("vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so", b"left out")
+        archive.writestr("vllm/__init__.py", "import torch\n")
+        archive.writestr("vllm/tests/test_x.py", "")
+        archive.writestr("vllm-0.24.0.dist-info/METADATA", "Name: vllm\nVersion: 0.24.0\nRequires-Dist: torch==2.11.0\n"
+                         "Requires-Dist: msgspec>=0.18\nRequires-Dist: ray>=2; extra == 'ray'\n")  # fmt: skip
+    return path
+
+
+def test_what_is_packed_in_pieces_comes_out_again(tmp_path):
+    files = [("vllm/a.so", bytes(range(256)) * 4000), ("vllm/b.py", b"x = 1\n")]
+    *pieces, manifest = stage.write("ops", files, tmp_path / "parts", piece=300)
+    assert len(pieces) > 1
+    assert all(path.stat().st_size <= 300 for path in pieces)
+    assert json.loads(manifest.read_text())["vllm"] == stage.VERSION
+    assert stage.join(tmp_path / "parts", tmp_path / "site") == ["ops"]
+    assert [(tmp_path / "site" / name).read_bytes() for name, _ in files] == [content for _, content in files]
+
+
+@pytest.mark.parametrize(("harm", "said"), [
+    (lambda path: path.write_bytes(path.read_bytes()[:-1]), "differs from its manifest"),
+    (lambda path: path.unlink(), "is missing"),
+])  # fmt: skip
+def test_a_piece_that_was_lost_or_cut_is_named(tmp_path, harm, said, capsys):
+    first, *_ = stage.write("ops", [("a", b"12345" * 100)], tmp_path, piece=60)
+    harm(first)
+    assert stage.main(["join", str(tmp_path), "--into", str(tmp_path / "site")]) == 2
+    assert f"{first}: {said}" in capsys.readouterr().err
+
+
+def test_operators_come_without_the_rest_of_the_package(tmp_path, monkeypatch):
+    monkeypatch.setattr(stage, "wheels", lambda packages, folder, python, alone: [wheel(tmp_path)])
+    stage.stage("ops", tmp_path / "parts", "3.12")
+    stage.join(tmp_path / "parts", tmp_path / "site")
+    found = {str(path.relative_to(tmp_path / "site")) for path in (tmp_path / "site").rglob("*") if path.is_file()}
+    assert found == {"vllm/_C_stable_libtorch.abi3.so", "vllm/__init__.py", "vllm-0.24.0.dist-info/METADATA"}
+    assert (tmp_path / "site" / "vllm" / "__init__.py").read_text() == ""  # importing it must not want all of vLLM
+
+
+def test_an_engine_needs_what_the_host_lacks(tmp_path):
+    assert stage.dependencies(wheel(tmp_path)) == ["msgspec>=0.18"]

@@ -1,0 +1,167 @@
+"""The calls of vLLM's operators against the signatures of the wheel of 0.24.0, with plain formulations behind them."""
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make test` installs it")
+
+from rooflinekit.evidence.kernel_fit.groups import kernel_tables, read_measurements  # noqa: E402
+from rooflinekit.validate import checks_kernels, vllm_ops  # noqa: E402
+from rooflinekit.validate.case import Case  # noqa: E402
+from rooflinekit.validate.device import Device, open_device  # noqa: E402
+from rooflinekit.validate.experts import balanced  # noqa: E402
+from rooflinekit.validate.prefill import Heads  # noqa: E402
+from rooflinekit.validate.record import FILE, Recorder, header  # noqa: E402
+from rooflinekit.validate.tolerance import Trial  # noqa: E402
+
+CPU = Device(torch.device("cpu"), "test", 1, 2**34, 2**20, {})
+FWD = (
+    "fwd(Tensor! q, Tensor k, Tensor v, Tensor? k_new, Tensor? v_new, Tensor? q_v, Tensor!? out, Tensor? cu_seqlens_q, "
+    "Tensor? cu_seqlens_k, Tensor? cu_seqlens_k_new, Tensor? seqused_q, Tensor? seqused_k, int? max_seqlen_q, "
+    "int? max_seqlen_k, Tensor? page_table, Tensor? kv_batch_idx, Tensor? leftpad_k, Tensor? rotary_cos, "
+    "Tensor? rotary_sin, Tensor? seqlens_rotary, Tensor? q_descale, Tensor? k_descale, Tensor? v_descale, "
+    "float softmax_scale, bool is_causal, int window_size_left, int window_size_right, float softcap, "
+    "bool is_rotary_interleaved, Tensor? scheduler_metadata, int num_splits, bool? pack_gqa, int sm_margin, "
+    "Tensor? s_aux, int cp_world_size, int cp_rank, Tensor? cp_tot_seqused_k) -> Tensor[]"
+)
+"""As the shared objects of vLLM 0.24.0 register them."""
+OWN = (
+    "cutlass_scaled_mm(Tensor! out, Tensor a, Tensor b, Tensor a_scales, Tensor b_scales, Tensor? bias) -> ()",
+    "dynamic_per_token_scaled_fp8_quant(Tensor! result, Tensor input, Tensor! scale, Tensor? scale_ub) -> ()",
+    "fused_add_rms_norm(Tensor! input, Tensor! residual, Tensor? weight, float epsilon) -> ()",
+    "silu_and_mul(Tensor! result, Tensor input) -> ()",
+)
+CACHE = (
+    "reshape_and_cache_flash(Tensor key, Tensor value, Tensor! key_cache, Tensor! value_cache, Tensor slot_mapping, "
+    "str kv_cache_dtype, Tensor k_scale, Tensor v_scale) -> ()"
+)
+
+
+def forward(q, k, v, k_new, v_new, q_v, out, starts, *rest):  # noqa: PLR0917 - as the operator takes them
+    """Attention sequence by sequence over its pages, in float64."""
+    used, table, scale, causal = rest[3], rest[6], rest[15], rest[16]
+    parts = []
+    for b, (first, last) in enumerate(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)):
+        T = int(used[b])
+        keys, values = (pool[table[b].long()].flatten(0, 1)[:T].double() for pool in (k, v))
+        group = q.shape[1] // keys.shape[1]
+        keys, values = (x.repeat_interleave(group, dim=1) for x in (keys, values))
+        logits = torch.einsum("shd,thd->hst", q[first:last].double(), keys)
+        if q_v is not None:
+            logits = logits + torch.einsum("shd,thd->hst", q_v[first:last].double(), values)
+        S = last - first
+        place = torch.arange(T)
+        hidden = place[None, :] > (place[T - S :])[:, None]
+        logits = (logits * scale).masked_fill(hidden if causal else torch.zeros_like(hidden), -math.inf)
+        parts.append(torch.einsum("hst,thd->shd", logits.softmax(-1), values).to(q.dtype))
+    return [torch.cat(parts)]
+
+
+def mm(out, a, b, a_scales, b_scales, bias):  # noqa: PLR0917
+    out.copy_((a.float() * a_scales) @ (b.float() * b_scales.view(1, -1)))
+
+
+def quant(result, x, scale, upper):
+    scale.copy_(x.float().abs().amax(dim=1, keepdim=True) / 448.0)
+    result.copy_((x.float() / scale).to(torch.float8_e4m3fn))
+
+
+def add_norm(x, residual, weight, epsilon):
+    residual.add_(x)
+    x.copy_(torch.nn.functional.rms_norm(residual, weight.shape, weight, epsilon))
+
+
+def silu(result, x):
+    gate, up = x.chunk(2, dim=-1)
+    result.copy_(torch.nn.functional.silu(gate) * up)
+
+
+def write(key, value, keys, values, slots, kind, k_scale, v_scale):  # noqa: PLR0917
+    for new, pool in ((key, keys), (value, values)):
+        pool.view(-1, *pool.shape[2:])[slots] = new
+
+
+@pytest.fixture(scope="module", autouse=True)
+def operators():
+    """Operators with vLLM's names and signatures on the CPU; nothing is called that the real ones would refuse."""
+    libraries = [torch.library.Library(name, "FRAGMENT") for name in ("_vllm_fa3_C", "_C", "_C_cache_ops")]
+    attention, own, cached = libraries
+    attention.define(FWD)
+    attention.impl("fwd", forward, "CPU")
+    for signature, call in zip(OWN, (mm, quant, add_norm, silu), strict=True):
+        own.define(signature)
+        own.impl(signature.partition("(")[0], call, "CPU")
+    cached.define(CACHE)
+    cached.impl("reshape_and_cache_flash", write, "CPU")
+    vllm_ops.ops.cache_clear()
+    yield libraries
+    vllm_ops.ops.cache_clear()
+
+
+def checked(op, shape, build, reference):
+    """As `--check` runs a case."""
+    case = Case(op, vllm_ops.NAME, shape, 1.0, build, "vllm", "vllm")
+    with torch.inference_mode():
+        (result,) = checks_kernels._checked(Trial(CPU.torch, torch.float32), [case], reference)
+    assert result.passed, result
+
+
+HEADS = Heads(8, 2, 64)
+SIZES = {"heads": 8, "kv_heads": 2, "head_dim": 64, "dtype": "fp32", "kv_dtype": "fp32"}
+
+
+def test_decode_writes_the_new_token_and_reads_the_pages():
+    checked("attention_decode", {**SIZES, "batch": 3, "seq_len": 37},
+            lambda: vllm_ops.decode(HEADS, 3, 37, "fp32", CPU), checks_kernels._decode)  # fmt: skip
+
+
+def test_a_prompt_is_causal_and_alone():
+    checked("attention_prefill", {**SIZES, "batch": 2, "seq_len": 21},
+            lambda: vllm_ops.prefill(HEADS, 2, 21, "fp32", CPU), checks_kernels._prompts)  # fmt: skip
+
+
+def test_latents_are_keys_in_two_parts():
+    checked("mla_decode", {"dtype": "fp32", "kv_dtype": "fp32", "batch": 2, "seq_len": 70, "heads": 4},
+            lambda: vllm_ops.latent_decode(4, 2, 70, "fp32", CPU), checks_kernels._latent)  # fmt: skip
+
+
+def test_an_fp8_product_is_within_the_rounding_of_its_activations():
+    checked("gemm", {"dtype": "fp8", "m": 5, "n": 64, "k": 128},
+            lambda: vllm_ops.fp8_gemm((5, 64, 128), CPU), checks_kernels._product)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["norm", "activation"])
+def test_what_lies_between_the_matrices(kind):
+    build = {"norm": vllm_ops.norm, "activation": vllm_ops.swiglu}[kind]
+    work = build((5, 64), "fp32", CPU)
+    inputs = [x.clone() for x in work.hot]
+    want = {"norm": checks_kernels._norm, "activation": checks_kernels._swiglu}[kind](*inputs)
+    assert (work.run(*work.hot) - want).abs().max() < 1e-5
+
+
+def test_without_vllm_its_kernels_are_missing_and_not_failed(monkeypatch):
+    vllm_ops.ops.cache_clear()
+    monkeypatch.setattr(vllm_ops, "_has", lambda found: False)
+    monkeypatch.setattr(vllm_ops.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="_vllm_fa3_C"):
+        vllm_ops.decode(HEADS, 1, 16, "fp32", CPU)
+    vllm_ops.ops.cache_clear()
+
+
+def test_tokens_for_experts_are_those_of_the_other_backend():
+    x, router = balanced(torch.randn(4, 64), 8, 2)
+    with pytest.raises(ImportError, match="vllm"):
+        vllm_ops.experts((x, router), (8, 64, 32), 2, "fp32", CPU)
+
+
+def test_rows_of_an_engine_make_its_own_table(tmp_path):
+    """A kernel that two engines run is in the table of both, and the fastest of each counts."""
+    times = {"p10_us": 1.0, "p90_us": 9.0, "repeats": 1, "samples_us": [5.0]}
+    shape = {"op": "gemm", "dtype": "bf16", "m": 1, "n": 64, "k": 64}
+    with Recorder(tmp_path, header(open_device("cpu"), "kernels", "gpt2")) as recorder:
+        for key, engine, us in (("a", "gpt-fast+vllm", 5.0), ("b", "vllm", 4.0), ("c", "vllm", 6.0)):
+            recorder.row({**shape, "backend": key, "key": key, "engine": engine, "kernel_source": key, **times,
+                          "latency_us": us, "warm_us": us / 2, "power_w": 100.0 * us})  # fmt: skip
+    ((_, table),) = kernel_tables(read_measurements(tmp_path / FILE))
+    assert dict(zip(table["engine"], table["latency_us"], strict=True)) == {"gpt-fast": 5.0, "vllm": 4.0}
