@@ -49,8 +49,9 @@ SHAPES = {
                           "head_dim": [72]},
     "mla_bmm": {"product": ["mla_gen_pre"], "tokens": [1, 16, 64, 256, 1024], "heads": [16, 128]},
     "quantize": {"product": ["quantize_static"], "m": [1, 256, 8192], "k": [4096, 16384]},
-    "linear_attention": {"product": ["gdn_scan_decode_kernel"], "batch": [1, 64], "seq_len": [1, 16, 256], "k_heads": [16],
-                         "v_heads": [16, 32], "head_k_dim": [128], "head_v_dim": [128], "d_conv": [4]},
+    "linear_attention": {"product": ["gdn_scan_decode_kernel"], "batch": [1, 64], "seq_len": [1, 16, 256],
+                         "k_heads": [16], "v_heads": [16, 32], "head_k_dim": [128], "head_v_dim": [128],
+                         "d_conv": [4]},
 }  # fmt: skip
 
 
