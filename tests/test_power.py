@@ -64,3 +64,13 @@ def test_senseless_clocks_are_refused(clock):
 def test_a_board_without_bf16_draws_power_too(gpu):
     energy = rk.estimate("opt-125m", gpu, batch=4, isl=64, osl=8).to_dict()["energy"]
     assert energy["idle_w"] < energy["power_w_per_gpu"] < energy["limit_w"]
+
+
+def test_levers_offer_the_cap_with_the_fewest_joules():
+    found = rk.levers("llama-3-8b", batch=32, by="energy", gpus="l40s")
+    cap = next(move for move in found.moves if move.move.startswith("power cap"))
+    assert cap.ratio["energy"] < 1.0
+    assert cap.ratio["ttft"] > 1.0
+    ratios = [move.ratio["energy"] for move in found.moves if move.possible and not move.reason]
+    own = [ratio for ratio, move in zip(ratios, found.moves, strict=False) if move.evidence == "measured"]
+    assert own == sorted(own)

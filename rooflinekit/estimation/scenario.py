@@ -187,7 +187,7 @@ class Purchase(Pricing, total=False):
 
 class Levers(Static, Prefix, Lengths, Users, Layout, Speculation, Purchase, total=False):
     """What would help most."""
-    by: Annotated[str, Option("Ranks the moves: cost, tpot, ttft or throughput.", "cost", complete=("cost", "tpot", "ttft", "throughput"), group="Question")]
+    by: Annotated[str, Option("Ranks the moves: cost, tpot, ttft, throughput or energy.", "cost", complete=("cost", "tpot", "ttft", "throughput", "energy"), group="Question")]
     gpus: Annotated[str | Sequence[str] | Mapping[str, float | None] | None, Option("Others to try, with USD an hour if you know it: h200-sxm=3.8,l40s.", usual="all with a price", complete=GPUS, kind="text", group="Question")]
     models: Annotated[str | Sequence[str] | None, Option("Other models to compare: a,b.", complete=MODELS, group="Question")]
     prefix: Annotated[float | None, Option("Share of each prompt that a prefix cache would hold.", unit="share", most=1.0, group="Question")]

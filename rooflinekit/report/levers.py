@@ -21,7 +21,7 @@ _NAMES = {
 _SMALL = 5e-3
 _RATIOS = ("ttft", "tpot", "throughput", "cost")
 _OF = ["of", "TTFT", "TPOT", "tok/s", "cost"]
-_MOVE = ["move", "TTFT", "TPOT", "tok/s/GPU", "cost", "GPUs", "USD/Mtok", "evidence"]
+_MOVE = ["move", "TTFT", "TPOT", "tok/s/GPU", "cost", "J/token", "GPUs", "USD/Mtok", "evidence"]
 
 
 def document(found: Levers) -> Document:
@@ -78,9 +78,10 @@ def _slope(value: float) -> str:
 def _row(move: MoveResult) -> list[str]:
     now = move.answer
     if now is None:
-        return [move.move, *["-"] * 7]
+        return [move.move, *["-"] * 8]
     usd = "-" if now.usd_per_million_output is None else f"{now.usd_per_million_output:.3g}"
-    return [move.move, *(_ratio(move.ratio[name]) for name in _RATIOS), str(now.gpus), usd, move.evidence or "-"]
+    return [move.move, *(_ratio(move.ratio[name]) for name in (*_RATIOS, "energy")), str(now.gpus), usd,
+            move.evidence or "-"]  # fmt: skip
 
 
 def _ratio(value: float | None) -> str:

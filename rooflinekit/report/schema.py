@@ -155,7 +155,7 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
     },
     Outcome: {**_About, "inputs": _Inputs, "timeline": None},
     Cost: {**_About, "inputs": _Inputs},
-    Levers: {**_About, "inputs": _LeverInputs, "by": _one_of(_LEVERS), "price": _Price | None},
+    Levers: {**_About, "inputs": _LeverInputs, "by": _one_of((*_LEVERS, "energy")), "price": _Price | None},
     Balance: {"causes": _Shares, "lever": str, "weight_share": _Size, "kv_share": _Size},
     Walk: {"inputs": _WalkInputs},
     Phase: {"name": Literal["prefill", "decode"], "total": Work},
@@ -184,7 +184,7 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
     Elasticity: dict.fromkeys(_LEVERS, _Signed),
     MoveResult: {
         "evidence": _one_of(EVIDENCE) | None,
-        "ratio": _object("Ratio", **dict.fromkeys(_LEVERS, NotRequired[_Size | None])),
+        "ratio": _object("Ratio", **dict.fromkeys((*_LEVERS, "energy"), NotRequired[_Size | None])),
     },
 }  # fmt: skip
 #: What a candidate of a plan has besides, by its kind; an aggregated one has the keys of its only fleet.

@@ -19,7 +19,7 @@ from rooflinekit.decision.economics.price import (
 )
 from rooflinekit.decision.sensitivity.balance import Balance, balance, in_words
 from rooflinekit.decision.sensitivity.elasticity import Elasticity, elasticities
-from rooflinekit.decision.sensitivity.moves import Move, moves
+from rooflinekit.decision.sensitivity.moves import Move, joules_per_token, moves
 from rooflinekit.decision.sensitivity.question import METRICS, Question, Setting
 from rooflinekit.estimation.estimator import read_deployment, read_workload
 from rooflinekit.estimation.options import keywords, part_of, quantity, read
@@ -38,6 +38,7 @@ from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 NO_CHANGE = "changes nothing"
 """The reason why a possible move is not ranked."""
 
+MEASURES = (*METRICS, "energy")
 _SAME = 5e-3  # relative: a metric that changes by less does not change
 
 
@@ -54,6 +55,7 @@ class Operating:
     kv_bytes_per_token: float
     gpu_seconds_per_token: float  #: of an output token, its share of the prompts included
     usd_per_million_output: float | None
+    joules_per_output_token: float | None  #: its share of the prompts included
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,14 @@ class MoveResult:
     possible: bool
     reason: str  #: why it is not possible, or not ranked
     answer: Operating | None
-    ratio: dict[str, float | None]  #: ttft, tpot, throughput (of one accelerator), cost
+    ratio: dict[str, float | None]  #: ttft, tpot, throughput (of one accelerator), cost, energy (of an output token)
     warnings: tuple[str, ...] = ()  #: what a user should hear about it that is not true of the present deployment
     evidence: str | None = None  #: what its times rest on
 
     def to_row(self) -> dict[str, Any]:
         """One flat row; empty cells where it is not possible."""
         head = {"move": self.move, "option": self.option, "possible": self.possible}
-        ratios = {f"{name}_ratio": self.ratio.get(name) for name in ("ttft", "tpot", "throughput", "cost")}
+        ratios = {f"{name}_ratio": self.ratio.get(name) for name in MEASURES}
         fields = Operating.__slots__
         numbers = {name: None if self.answer is None else getattr(self.answer, name) for name in fields}
         words = {"caveat": self.caveat, "reason": self.reason, "evidence": self.evidence}
@@ -109,8 +111,8 @@ class Levers(DeploymentAnswer):
 def checked(scenario: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords that were given. Raises InputError for one nobody knows, or two that exclude each other."""
     given = read(LeverOptions, scenario)
-    if given.get("by", "cost") not in METRICS:
-        raise UnknownNameError("metric to rank by", str(given["by"]), METRICS)
+    if given.get("by", "cost") not in MEASURES:
+        raise UnknownNameError("metric to rank by", str(given["by"]), MEASURES)
     for key in ("batch", "context"):
         if "concurrency" in given and given.get(key) not in (None, WORKLOAD_KEYS[key]):
             raise InputError(f"{key} describes a static batch and excludes concurrency; leave it out")
@@ -185,6 +187,7 @@ def operate(setting: Setting, predictor: Predictor) -> Operating:
     return Operating(
         answer.ttft * 1e3, answer.tpot * 1e3, answer.tok_s_per_gpu * gpus, answer.tok_s_per_gpu, gpus, answer.batch,
         predictor.memory.kv_bytes_per_token, answer.gpu_seconds, cost,
+        joules_per_token(predictor, replace(setting.question.work, batch=answer.batch)),
     )  # fmt: skip
 
 
@@ -210,11 +213,13 @@ def try_move(move: Move, present: Setting, now: Operating, known: tuple[str, ...
         cost = then.gpu_seconds_per_token / now.gpu_seconds_per_token
     elif then.usd_per_million_output is not None and now.usd_per_million_output is not None:
         cost = then.usd_per_million_output / now.usd_per_million_output
+    joules, before = then.joules_per_output_token, now.joules_per_output_token
     ratio = {
         "ttft": then.ttft_ms / now.ttft_ms,
         "tpot": then.tpot_ms / now.tpot_ms,
         "throughput": then.output_tok_s_per_gpu / now.output_tok_s_per_gpu,
         "cost": cost,
+        "energy": None if joules is None or before is None else joules / before,
     }
     same = all(value is not None and abs(value - 1.0) < _SAME for value in ratio.values())
     wider = "" if attempt is move.setting else f" tp {attempt.deployment.tp}"

@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rooflinekit.decision.sensitivity.question import Setting, latent_variant
+from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
+from rooflinekit.model.traffic.energy import static_power
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.model import Attention, LatentAttention
 from rooflinekit.model.types.speculation import Speculation
+from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator
 
 _EXACT = "none: the same arithmetic"
@@ -23,6 +26,7 @@ _CAVEATS = {
     "mla": "another model: it would have to be trained",
     "gpu": "none for quality; another machine",
     "engine": "none for quality; another engine",
+    "cap": "none for quality; prompts take longer",
 }
 _ENGINES = ("vllm", "sglang", "trtllm")
 
@@ -59,9 +63,33 @@ def moves(  # noqa: PLR0913, PLR0917 - what there is to try
         there = replace(setting, gpu=name, usd_per_gpu_hour=hour).on(system=None)
         wider = tuple(there.on(tp=setting.deployment.tp * factor) for factor in (2, 4, 8))
         yield Move(f"gpu {name}", f"--gpu {name}", _CAVEATS["gpu"], there, fallbacks=wider)
+    yield from _cap(setting, plan)
     yield _latent(setting, plan)
     for name in models:
         yield Move(f"model {name}", name, "another model", replace(setting, model=name))
+
+
+_CAPS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the rated power: what is tried as a cap
+
+
+def joules_per_token(predictor: Predictor, work: Workload) -> float | None:
+    """Energy of an output token of a static batch; None where no power limit is known."""
+    power = static_power(predictor, work)
+    return None if power is None else float(power.joules_per_output_token)
+
+
+def _cap(setting: Setting, plan: Plan) -> Iterator[Move]:
+    """The power cap with the fewest joules a token."""
+    gpu = plan.system.accelerator
+    if gpu.power is None or setting.deployment.power_cap is not None:
+        return
+    tried = []
+    for cap in (round(share * gpu.tdp_w) for share in _CAPS):
+        capped = setting.on(power_cap=float(cap))
+        joules = joules_per_token(capped.resolved()[0], setting.question.work)
+        tried.append((joules, cap, capped))
+    _, cap, best = min(tried, key=lambda each: each[0] or 0.0)
+    yield Move(f"power cap {cap} W", f"--power-cap {cap}", _CAVEATS["cap"], best)
 
 
 def _formats(setting: Setting, plan: Plan) -> Iterator[Move]:
