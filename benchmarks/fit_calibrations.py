@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import pickle
+import re
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -38,7 +39,7 @@ from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.choose import donors, serving_engine, widening
 from rooflinekit.specs.calibration.load import calibration_names, load_calibration
-from rooflinekit.specs.calibration.write import Heading, Lent, render
+from rooflinekit.specs.calibration.write import Heading, Lent, entry, render
 
 Fits = dict[tuple[str, str, str], FamilyFit]  # by GPU, engine and key
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -239,6 +240,7 @@ def write(folder: Path, date: str, found: list[Group], fits: Fits) -> None:
     texts = {}
     for gpu, engine in product(sorted({group.gpu for group in found}), ENGINES):
         own = [group for group in found if group.gpu == gpu and serving_engine(group.engine) == engine]
+        path = folder / f"{gpu}--{engine}.yaml"
         if any(group.operation == "gemm" for group in own):
             named = [group for group in own if group.engine != "nccl"]
             releases = sorted(
@@ -250,9 +252,20 @@ def write(folder: Path, date: str, found: list[Group], fits: Fits) -> None:
             )
             families, borrowed = calibration(gpu, engine, fits)
             heading = Heading(gpu, engine, ", ".join(releases), source_of(own), date, DEFAULTS)
-            texts[folder / f"{gpu}--{engine}.yaml"] = render(heading, families, borrowed)
+            texts[path] = render(heading, families, borrowed)
+        elif own and path.exists():
+            texts[path] = added(
+                path.read_text(encoding="utf-8"), {group.key: fits[gpu, group.engine, group.key] for group in own}
+            )
     for path, text in texts.items():  # after all were made, since they lend each other fits
         path.write_text(text, encoding="utf-8")
+
+
+def added(text: str, families: dict[str, FamilyFit]) -> str:
+    """The text of a calibration file with these entries at its end, in place of what it had for their keys."""
+    for key, fit in families.items():
+        text = re.sub(rf"(?m)^  {re.escape(key)}:\n(?:    .*\n)+", "", text) + "\n".join([*entry(key, fit), ""])
+    return text
 
 
 def source_of(groups: list[Group]) -> str:

@@ -16,7 +16,7 @@ import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.evidence.accuracy import kernel_accuracy
 from rooflinekit.evidence.kernel_fit.calibrate import build_calibration, predict
-from rooflinekit.evidence.kernel_fit.groups import fit_key, kernel_groups
+from rooflinekit.evidence.kernel_fit.groups import fit_key, kernel_groups, read_kernel_tables
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, measured_rows
 from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.timing.forms import parameters
@@ -45,6 +45,13 @@ SHAPES = {
     "kv_append": {"kv_dtype": ["bfloat16"], "tokens": [1, 64, 4096], "elements": [256, 2048]},
     "embedding": {"tokens": [1, 64, 4096], "width": [1024, 8192]},
     "sampling": {"kind": ["greedy"], "rows": [1, 64], "vocab": [32000, 128256]},
+    "encoder_attention": {"product": ["encoder"], "batch": [1, 8], "seq_len": [256, 4096], "heads": [16],
+                          "head_dim": [72]},
+    "mla_bmm": {"product": ["mla_gen_pre"], "tokens": [1, 16, 64, 256, 1024], "heads": [16, 128]},
+    "quantize": {"product": ["quantize_static"], "m": [1, 256, 8192], "k": [4096, 16384]},
+    "linear_attention": {"product": ["gdn_scan_decode_kernel"], "batch": [1, 64], "seq_len": [1, 16, 256],
+                         "k_heads": [16], "v_heads": [16, 32], "head_k_dim": [128], "head_v_dim": [128],
+                         "d_conv": [4]},
 }  # fmt: skip
 
 
@@ -336,3 +343,36 @@ def test_fp8_weights_without_fp8_units_are_computed_in_16_bit(tmp_path):
     (group,) = kernel_accuracy([tmp_path / "gemm.csv"]).groups
     assert group.answered == group.n
     assert group.key["dtype"] == "fp8"
+
+
+FAMILIES = {
+    "encoder_attention": {"batch": [1, 8], "seq_len": [256, 4096], "heads": [16], "head_dim": [72]},
+    "mla_bmm": {"op": ["mla_gen_pre", "mla_gen_post"], "tokens": [1, 64, 1024], "heads": [16, 128]},
+    "quantize": {"op": ["quantize_static"], "m": [1, 256, 8192], "k": [4096, 16384]},
+    "linear_attention": {"family": ["gdn"], "part": ["scan"], "phase": ["decode"], "batch": [1, 64], "seq_len": [1],
+                         "kernel": ["fused_recurrent_gated_delta_rule_packed_decode"], "k_heads": [16],
+                         "v_heads": [32], "head_k_dim": [128], "head_v_dim": [128], "d_conv": [4]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", FAMILIES)
+def test_kernels_of_further_families_have_fits_of_their_own(tmp_path, operation):
+    shapes = FAMILIES[operation]
+    rows = pd.DataFrame(list(product(*shapes.values())), columns=list(shapes))
+    dtype = "fp8" if operation == "quantize" else "bfloat16"
+    file = tmp_path / f"{operation}.csv"
+    rows.assign(gpu="h100-sxm", engine="vllm", dtype=dtype, latency_us=10.0).to_csv(file, index=False)
+    (group,) = kernel_accuracy([file]).groups
+    assert group.answered == len(rows)
+    (name, table), *_ = read_kernel_tables(file)
+    families = load_calibration("h100-sxm--vllm").families
+    assert all(fit_key(name, each.named) in families for each in kernel_groups(name, table))
+
+
+def test_the_state_of_a_recurrence_is_read_and_written_once_a_step():
+    """Qwen3-Next: 32 value heads of 128 x 128 in fp32, 2.1 MB a sequence, and as much written."""
+    row = dict.fromkeys(("head_k_dim", "head_v_dim"), 128) | {"batch": 8, "seq_len": 1, "k_heads": 16, "v_heads": 32}
+    row |= {"product": "gdn_scan_decode_kernel", "dtype": "bfloat16", "d_conv": 4, "latency_us": 1.0}
+    (kernel,) = measured_rows(pd.DataFrame([row]), "linear_attention").kernels
+    assert kernel.kv_read_bytes[0] == kernel.kv_write_bytes[0] == 8 * 32 * 128 * 128 * 4
+    assert kernel.flops[0] == 6 * 8 * 32 * 128 * 128

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from rooflinekit.validate.device import Device
     from rooflinekit.validate.record import Recorder
 
+_STEADY = 1.05
+"""Longest over shortest time of a sentinel up to which a machine counts as steady."""
+
 
 @command(
     Measuring, arguments={},
@@ -131,7 +134,7 @@ def _said(place: Device, recorder: Recorder, ending: str, minutes: float, gpu: s
     found = read_measurements(recorder.path)
     counts = ", ".join(f"{count} {status}" for status, count in found.counts.items()) or "no rows"
     lines = [f"wrote {recorder.path}: run {recorder.run} on {place.name}, {counts}"]
-    lines += _reasons(found.rows)
+    lines += [*_reasons(found.rows), *_drift(found)]
     if ending == "budget":
         lines.append(f"note: {minutes:g} minutes were not enough for all; --resume measures the rest")
     if not place.is_cuda and (spec := _write_spec(found)):
@@ -167,6 +170,17 @@ def _predicted(found: Measurements, gpu: str) -> list[str]:
         return ["", *model_report(rows, gpu), ""] if rows else []
     except RooflinekitError as error:
         return [f"note: no prediction for the model's steps: {error}; --gpu names the accelerator"]
+
+
+def _drift(found: Measurements) -> list[str]:
+    """What was timed every minute and did not take the same time throughout."""
+    times: dict[str, list[float]] = {}
+    for row in found.of("sentinel"):
+        times.setdefault(row["kind"], []).append(row["latency_us"])
+    return [
+        f"note: the same {kind} took {min(each):.4g} to {max(each):.4g} us within this run; rows beside it drift alike"
+        for kind, each in times.items() if max(each) > _STEADY * min(each)
+    ]  # fmt: skip
 
 
 def _reasons(rows: Any) -> list[str]:

@@ -14,6 +14,7 @@ from patience import PATIENCE, interruptible
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make test` installs it")
 
+from rooflinekit.cli.validate import _drift  # noqa: E402
 from rooflinekit.evidence.kernel_fit.groups import kernel_tables, read_measurements  # noqa: E402
 from rooflinekit.model.types.errors import InputError, SpecError  # noqa: E402
 from rooflinekit.validate import record  # noqa: E402
@@ -42,6 +43,17 @@ def test_what_is_written_is_read_again(tmp_path):
     assert found.counts == {"ok": 1, "missing": 1}
     assert found.of("gemm")[0]["samples_us"] == [4.0, 5.0, 6.0]
     assert found.ending == "complete"
+
+
+@pytest.mark.parametrize(("times", "noted"), [((100.0, 104.0), 0), ((100.0, 130.0, 101.0), 1)])
+def test_a_machine_that_drifts_is_noted(tmp_path, times, noted):
+    with Recorder(tmp_path, head()) as recorder:
+        for number, us in enumerate(times):
+            recorder.row({"op": "sentinel", "backend": "torch", "kind": "gemm", "key": str(number), **TIMED,
+                          "latency_us": us, "p10_us": us, "p90_us": us})  # fmt: skip
+    lines = _drift(read_measurements(tmp_path / FILE))
+    assert len(lines) == noted
+    assert all("the same gemm took 100 to 130 us" in line for line in lines)
 
 
 def test_a_row_is_on_its_way_to_the_disk_before_the_next_is_measured(tmp_path):

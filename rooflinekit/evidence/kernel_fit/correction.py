@@ -33,6 +33,9 @@ SMOOTHNESS, RIDGE = 0.1, 0.1
 LIMIT = 1.5
 """Largest correction [log]: a factor of 4.5, what an untuned expert kernel costs over a tuned one."""
 
+_LIKE = {"encoder": "bf16"}
+"""Variants whose form grows as another's: an encoder's as that of a causal prompt."""
+
 _STEPS, _MARGIN = 4, 0.01
 """Pieces in which a form's growth between two nodes is looked at; growth that must remain from node to node [log]."""
 
@@ -101,6 +104,14 @@ def _latent(length: str) -> Callable[[Columns], Columns]:
     return lambda points: {"batch": points["batch"], "seq_len": points[length], "heads": points["heads"]}
 
 
+def _recurrent(points: Columns) -> Columns:
+    """Of a gated delta net with 32 heads of 128 x 128."""
+    one: Array = np.ones_like(points["keys"])
+    sizes = {"k_heads": 16.0, "v_heads": 32.0, "head_k_dim": 128.0, "head_v_dim": 128.0, "d_conv": 4.0}
+    fixed = {name: size * one for name, size in sizes.items()}
+    return {"batch": points["batch_heads"] / sizes["v_heads"], "seq_len": points["keys"], **fixed}
+
+
 def _moe(points: Columns) -> Columns:
     one: Array = np.ones_like(points["tokens"])
     experts = points["local"] * points["ranks"]
@@ -151,6 +162,12 @@ LATTICES: dict[Family, Lattice] = {
         ("tokens",),
         _moe,
         kinked=True,
+    ),
+    "linear_attention": Lattice(
+        "linear_attention",
+        {"batch_heads": (1, 16, 64, 256, 1024, 4096, 65536), "keys": (1, 16, 64, 512, 4096, 32768, 2**20)},
+        ("batch_heads", "keys"),
+        _recurrent,
     ),
     "collective": Lattice(
         "comm", {"gpus": (2, 4, 8), "bytes": (256, 4096, 32768, 2**20, 2**24, 2**30)}, ("bytes",), _as_is
@@ -262,7 +279,7 @@ def fit_surface(rows: Measured, form: TimeForm, system: System, ratio: Array) ->
     basis = _basis(grid, rows)[:, free]
     penalty = _penalty(grid, free)
     first = rows.kernels[0]
-    variant = "balanced" if rows.family == "moe" else first.variant
+    variant = "balanced" if rows.family == "moe" else _LIKE.get(first.variant, first.variant)
     ground = _Ground(grid, lattice, form, system, first.dtype, variant)
     slopes, growth = ground.growth()
     logs, weights = np.log(ratio), rows.counts

@@ -43,7 +43,7 @@ _NOT_SHAPE = {"type", "run", "key", *_ROW, *_TIMES, "launch", "repeats", "outlie
 KEY = ("gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind")
 """Columns that make a group of a kernel table, where the table has them."""
 
-APART = ("layout", "clock")
+APART = ("layout", "clock", "product")
 """Columns that tell kernels of one group apart: how weights lie in memory, and "host" where the host took the time,
 with the gaps between launches in it."""
 
@@ -52,6 +52,11 @@ _HOST_LAYER, _HOST_ENGINES = "cuda_event", ("flashinfer",)
 
 _COLLECTIVES = {"custom_all_reduce": "all_reduce", "alltoall": "all_to_all"}
 _COLLECTIVE_LIBRARIES = ("nccl", "oneccl")  # which have no other mode
+_PRODUCT: dict[str, tuple[str, ...]] = {
+    "encoder_attention": (), "mla_bmm": ("op",), "quantize": ("op",),
+    "linear_attention": ("family", "part", "phase", "kernel"),
+}  # fmt: skip
+"""Columns that say which of an operation's kernels a row is."""
 _NEEDED = {
     "gemm": ("dtype", "m", "n", "k"),
     "attention_decode": ("dtype", "kv_dtype", "batch", "seq_len", "heads", "kv_heads", "head_dim"),
@@ -65,12 +70,18 @@ _NEEDED = {
     "kv_append": ("dtype", "kv_dtype", "tokens", "elements"),
     "embedding": ("dtype", "tokens", "width"),
     "sampling": ("dtype", "kind", "rows", "vocab"),
+    "encoder_attention": ("dtype", "batch", "seq_len", "heads", "head_dim"),
+    "mla_bmm": ("dtype", "product", "tokens", "heads"),
+    "quantize": ("dtype", "product", "m", "k"),
+    "linear_attention": ("dtype", "product", "batch", "seq_len", "k_heads", "v_heads", "head_k_dim", "head_v_dim",
+                         "d_conv"),
 }  # fmt: skip
 
 _WORDS: dict[str, tuple[str, ...]] = {
     "gpu": (), "engine": (), "dtype": (), "kv_dtype": (), "routing": ("balanced", "random", "power_law_1.2"),
     "collective": ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "custom_all_reduce"),
     "mode": ("eager", "graph"), "kind": (),
+    "product": (),
 }  # fmt: skip
 
 _AT_MOST = (("kv_heads", "heads"), ("top_k", "experts"))
@@ -278,6 +289,8 @@ def read_kernel_tables(path: Path, dropped: Counter[str] | None = None) -> Itera
             yield name, _checked(path, name, measured, dropped).reset_index(drop=True)
         return
     table = read_table(path)
+    if path.stem in _PRODUCT and "product" not in table and not table.empty:
+        table = _with_product(table, _PRODUCT[path.stem])
     if "op" not in table and path.stem not in OPERATIONS:
         raise SpecError(f"{path}: no column 'op', and the file name is not one of {', '.join(OPERATIONS)}")
     if table.empty:
@@ -286,6 +299,15 @@ def read_kernel_tables(path: Path, dropped: Counter[str] | None = None) -> Itera
         kept = _checked(path, str(operation), rows, dropped)
         if len(kept):
             yield str(operation), kept.assign(engine=kept["engine"].str.lower()).reset_index(drop=True)
+
+
+def _with_product(table: pd.DataFrame, columns: tuple[str, ...]) -> pd.DataFrame:
+    """With those columns as one, `product`, and 16 bit where the table does not say."""
+    joined: Any = "encoder"
+    for place, name in enumerate(column for column in columns if column in table):
+        joined = joined + "_" + table[name].astype(str) if place else table[name].astype(str)
+    dtype = table.get("dtype", "bfloat16")
+    return table.drop(columns="op", errors="ignore").assign(product=joined, dtype=dtype)
 
 
 def read_table(path: Path, text: bool = False) -> pd.DataFrame:

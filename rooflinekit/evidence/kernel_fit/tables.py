@@ -22,6 +22,7 @@ from rooflinekit.model.kernels.elementwise import elementwise_flops, gathered_by
 from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_flops, gemm_weight_bytes
 from rooflinekit.model.kernels.moe import expert_activation_bytes, expert_flops, expert_weight_bytes
 from rooflinekit.model.kernels.operation import passed_bytes
+from rooflinekit.model.kernels.recurrent import STATE_DTYPE, convolution_flops, recurrence_flops, state_bytes
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.kernel import (
@@ -51,6 +52,10 @@ _MOST_OF_A_GROUP = 64
 
 VARIANT = {
     "gemm": "layout",
+    "mla_bmm": "product",
+    "quantize": "product",
+    "encoder_attention": "product",
+    "linear_attention": "product",
     "moe": "routing",
     "comm": "collective",
     "elementwise": "kind",
@@ -71,6 +76,10 @@ GROUP = {
     "kv_append": ["elements"],
     "embedding": ["width"],
     "sampling": ["vocab"],
+    "encoder_attention": ["heads", "head_dim"],
+    "mla_bmm": ["heads"],
+    "quantize": ["k"],
+    "linear_attention": ["k_heads", "v_heads", "head_k_dim", "head_v_dim"],
 }
 """Columns that make a shape group: what one model brings, apart from the size of the batch."""
 
@@ -315,6 +324,56 @@ def _sampling(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     )  # fmt: skip
 
 
+def _encoder(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    """Attention in which every token of an image sees every other: 4·b·s²·h·d FLOP."""
+    batch, length, heads, depth = (columns[name] for name in ("batch", "seq_len", "heads", "head_dim"))
+    pairs = length * length
+    return Kernel(
+        "attention", "attention_prefill", 1, dtype, attention_flops(batch * pairs, heads, depth, depth),
+        activation_bytes=2.0 * attention_activation_bytes(batch * length, heads, depth, depth, _WIDE),
+        shape=AttentionShape(batch, length, length, length, pairs, heads, heads, depth), variant=variant,
+    )  # fmt: skip
+
+
+def _linear(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    """The convolution, or the recurrence over a state in fp32, of a gated delta net, KDA or Mamba-2."""
+    batch, length, taps = columns["batch"], columns["seq_len"], columns["d_conv"]
+    keys, values = columns["k_heads"] * columns["head_k_dim"], columns["v_heads"] * columns["head_v_dim"]
+    tokens, channels = batch * length, 2.0 * keys + values
+    if "_conv_" in variant:
+        flops, state = convolution_flops(tokens, channels, taps), state_bytes(batch, channels * (taps - 1.0), _WIDE)
+        moved = passed_bytes(tokens, 2.0 * channels, _WIDE)
+    else:
+        elements = values * columns["head_k_dim"]
+        flops, state = recurrence_flops(tokens, elements, 6.0), state_bytes(batch, elements, STATE_DTYPE.bytes)
+        moved = passed_bytes(tokens, channels + values, _WIDE)
+    shape = AttentionShape(
+        batch, length, length, length, length, columns["v_heads"], columns["k_heads"], columns["head_v_dim"]
+    )
+    return Kernel(
+        "recurrence", "linear_attention", 1, dtype, flops, kv_read_bytes=state, kv_write_bytes=state,
+        activation_bytes=moved, shape=shape, variant=variant,
+    )  # fmt: skip
+
+
+def _latent_product(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    """One product a head: queries onto the latent (128 to 512 columns), or latents onto values (512 to 128)."""
+    k, n = (_NOPE, _RANK) if variant == "mla_gen_pre" else (_RANK, _VALUES)
+    tokens, heads = columns["tokens"], columns["heads"]
+    return Kernel(
+        "gemm", "gemm", 1, dtype, gemm_flops(tokens, heads * n, k), gemm_weight_bytes(heads * n, k, dtype.bytes),
+        activation_bytes=tokens * heads * (k * dtype.bytes + n * _WIDE),
+        shape=GemmShape(tokens, heads * n, np.full_like(tokens, k)), variant=variant,
+    )  # fmt: skip
+
+
+def _quantise(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    """16-bit activations read, the narrow ones written: m·k·(2 + b) bytes."""
+    m, k = columns["m"], columns["k"]
+    moved = passed_bytes(m, k, _WIDE + dtype.bytes)
+    return Kernel("quantise", "elementwise", 1, dtype, activation_bytes=moved, shape=RowsShape(m), variant=variant)
+
+
 OPERATIONS: dict[str, tuple[Family, Callable[[Columns, Dtype, str], Kernel]]] = {
     "gemm": ("gemm", _gemm),
     "attention_decode": ("attention_decode", lambda columns, dtype, kv: _attention(columns, dtype, kv, decode=True)),
@@ -327,5 +386,9 @@ OPERATIONS: dict[str, tuple[Family, Callable[[Columns, Dtype, str], Kernel]]] = 
     "kv_append": ("kv_append", _kv_append),
     "embedding": ("embedding", _embedding),
     "sampling": ("sampling", _sampling),
+    "encoder_attention": ("attention_prefill", _encoder),
+    "mla_bmm": ("gemm", _latent_product),
+    "quantize": ("elementwise", _quantise),
+    "linear_attention": ("linear_attention", _linear),
 }
 """Kernel tables by name: the family, and the work of its rows."""

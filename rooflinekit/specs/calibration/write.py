@@ -46,10 +46,14 @@ def render(heading: Heading, families: Mapping[str, FamilyFit], borrowed: Lent =
         f"defaults: {{{', '.join(f'{family}: {key}' for family, key in heading.defaults.items())}}}",
         "families:",
     ]
-    for key, fit in families.items():
-        lines += [f"  {key}:", *_fit(fit, "    "), *_evidence(fit, "    ")]
+    lines += [line for key, fit in families.items() for line in entry(key, fit)]
     lines += [f"  {key}: {{borrowed: {name}, reach: {reach}}}" for key, (name, reach) in borrowed.items()]
     return "\n".join(lines) + "\n"
+
+
+def entry(key: str, fit: FamilyFit) -> list[str]:
+    """The lines of one family."""
+    return [f"  {key}:", *_fit(fit, "    "), *_evidence(fit, "    ")]
 
 
 def _evidence(fit: FamilyFit, indent: str) -> list[str]:
