@@ -327,8 +327,8 @@ def _fit_one(rows: Measured, system: System, prior: Prior | None, start: TimeFor
 class Carried:
     """What own rows make of a donor's fit; `fit` is None where nothing beats the donor on shapes left out.
 
-    donor, error: mean |predicted / measured − 1| of the donor, and of the best fit on shape groups that it had not
-    seen.
+    donor, error: exp(mean |ln(measured / predicted)|) − 1 of the donor, and of the best fit on shape groups that it had
+    not seen. A factor of two either way is 100 %.
     """
 
     fit: FamilyFit | None
@@ -366,17 +366,16 @@ def carry(donor: FamilyFit, rows: Measured, system: System, source: str, reach: 
     if reach.distant or donor.surface is None or len(rows.time) >= _PER_PARAMETER * len(parameters(donor.form)):
         own = calibrate_family(rows, system, source, Prior(donor.form, distant=reach.distant))
         tried.append((own.fit, own.corrected))
-    fit, held_out = min(tried, key=lambda each: _misfit(rows, each[1]).mean())
-    known = predict(donor, rows, system)
-    error, off = (float(np.mean(np.abs(times / rows.time - 1.0))) for times in (held_out, known))
-    if _misfit(rows, held_out).mean() >= _misfit(rows, known).mean():
-        return Carried(None, off, error)
-    regimes = fit_regimes(rows, rows.time / held_out)
-    return Carried(replace(fit, regimes=regimes, rows=len(rows.time), error=error, source=source), off, error)
+    fit, held_out = min(tried, key=lambda each: _misfit(rows, each[1]))
+    known, error = _misfit(rows, predict(donor, rows, system)), _misfit(rows, held_out)
+    if error >= known:
+        return Carried(None, known, error)
+    regimes, mean = fit_regimes(rows, rows.time / held_out), float(np.mean(np.abs(held_out / rows.time - 1.0)))
+    return Carried(replace(fit, regimes=regimes, rows=len(rows.time), error=mean, source=source), known, error)
 
 
-def _misfit(rows: Measured, times: Array) -> Array:
-    return np.abs(np.log(rows.time / times))
+def _misfit(rows: Measured, times: Array) -> float:
+    return float(np.expm1(np.mean(np.abs(np.log(rows.time / times)))))
 
 
 def _carried_and_held_out(donor: FamilyFit, rows: Measured, system: System, spread: float) -> tuple[FamilyFit, Array]:
