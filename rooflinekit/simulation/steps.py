@@ -305,7 +305,8 @@ class _Parts:
         one = plan.iteration(token)
         once, full = (sum(host_times(costs, replace(one, sequences=count)), 0.0) for count in (0.0, 1.0))
         counts = [sum(kernel.count for kernel in plan.kernels(batch)) for batch in (prompt, prompt | token, token)]
-        alone, mixed, decode = (float(once) + count * costs.launch for count in counts)
+        host = (costs.launch * costs.prompt, costs.launch * costs.prompt, costs.launch)
+        alone, mixed, decode = (float(once) + count * each for count, each in zip(counts, host, strict=True))
         return (alone, mixed, decode), float(full - once)
 
     def _rest(self, batch: Batch) -> Array:
