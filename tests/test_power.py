@@ -71,6 +71,6 @@ def test_levers_offer_the_cap_with_the_fewest_joules():
     cap = next(move for move in found.moves if move.move.startswith("power cap"))
     assert cap.ratio["energy"] < 1.0
     assert cap.ratio["ttft"] > 1.0
-    ratios = [move.ratio["energy"] for move in found.moves if move.possible and not move.reason]
-    own = [ratio for ratio, move in zip(ratios, found.moves, strict=False) if move.evidence == "measured"]
+    ranked = (move for move in found.moves if move.possible and not move.reason and move.evidence == "measured")
+    own = [move.ratio["energy"] for move in ranked]
     assert own == sorted(own)

@@ -31,6 +31,8 @@ def document(outcome: Outcome) -> Document:
         ["output", f"{three(o.output_tok_s)} tok/s", f"{three(o.output_tok_s_per_gpu)} tok/s a GPU"],
         ["requests", f"{three(o.request_rate)} /s", ""],
     ]
+    if o.power_w_per_gpu is not None:
+        rates.append(["power", f"{o.power_w_per_gpu:.0f} W a GPU", f"{three(o.energy_per_output_token_j)} J a token"])
     if o.goodput is not None:
         rates.append(["goodput", f"{three(o.goodput_rate)} /s", f"{o.goodput:.1%} meet the objective"])
     use = [

@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.traffic.energy import token_energy
+from rooflinekit.model.traffic.mixing import InFlight
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.simulation.event_loop import Simulation
 from rooflinekit.simulation.ledger import Sketch
@@ -119,6 +122,8 @@ class Outcome(DeploymentAnswer):
     goodput: float | None  #: share that met it
     output_tok_s: float | None
     output_tok_s_per_gpu: float | None
+    power_w_per_gpu: float | None  #: mean over the run and all boards, idle while nothing runs
+    energy_per_output_token_j: float | None  #: all energy of the run over all tokens that were decoded
     steps: int
     replicas: tuple[ReplicaUse, ...]
     diverges: bool
@@ -145,6 +150,8 @@ class Outcome(DeploymentAnswer):
             "goodput",
             "output_tok_s",
             "output_tok_s_per_gpu",
+            "power_w_per_gpu",
+            "energy_per_output_token_j",
             "duration_s",
             "diverges",
         )
@@ -163,8 +170,29 @@ class Outcome(DeploymentAnswer):
         return pd.DataFrame(self.timeline)
 
 
-def summarise(simulation: Simulation, gpus: int, batches: Batches, **more: Any) -> Outcome:
-    """Turn the books of a finished run into an answer; `gpus` counts the whole fleet's."""
+def energy_of(simulation: Simulation, predictors: Sequence[Predictor]) -> float | None:
+    """Energy of a run [J]; `predictors` are those of the fleet's replicas. None where no power limit is known.
+
+    Each replica's prompts and tokens at its mean batch and the mean lengths of the run, and idle power while it waits.
+    """
+    work = [replica.work for replica in simulation.fleet.all]
+    finished = max(simulation.ledger.finished, 1)
+    made = [replica.decoding.tokens for replica in simulation.fleet.all]
+    isl, osl = (max(sum(each) / finished, 1.0) for each in ((one.computed for one in work), made))
+    joules = 0.0
+    for books, tokens, predictor in zip(work, made, predictors, strict=True):
+        law, gpus = predictor.plan.system.accelerator.power, predictor.plan.deployment.gpus
+        if law is None:
+            return None
+        each = token_energy(predictor, InFlight(max(tokens / max(books.decode_steps, 1), 1.0), isl, osl))
+        spent = float(each.step.total) * tokens + float(each.prompt.total) * books.computed / isl
+        busy = min(max(spent, law.idle * gpus * books.busy), law.held * law.limit * gpus * books.busy)
+        joules += busy + law.idle * gpus * max(simulation.now - books.busy, 0.0)
+    return joules
+
+
+def summarise(simulation: Simulation, gpus: int, batches: Batches, joules: float | None = None, **more: Any) -> Outcome:
+    """Turn the books of a finished run into an answer; `gpus` counts the whole fleet's, `joules` are those of all."""
     firsts, tokens, wholes = zip(*batches.full, strict=True) if batches.full else ((), (), ())
     ledger, fleet = simulation.ledger, simulation.fleet
     span = ledger.last_end - ledger.measured_from
@@ -172,6 +200,8 @@ def summarise(simulation: Simulation, gpus: int, batches: Batches, **more: Any) 
     speed = _finite(ledger.measured_tokens / span)
     asked = ledger.objective.ttft is not None or ledger.objective.tpot is not None
     work = [replica.work for replica in fleet.all]
+    made = sum(replica.decoding.tokens for replica in fleet.all)
+    spent = math.nan if joules is None else joules
     return Outcome(
         requests=Counts(
             ledger.arrived,
@@ -193,6 +223,8 @@ def summarise(simulation: Simulation, gpus: int, batches: Batches, **more: Any) 
         goodput=_finite(ledger.good / ledger.measured if ledger.measured else math.nan) if asked else None,
         output_tok_s=speed,
         output_tok_s_per_gpu=None if speed is None else speed / gpus,
+        power_w_per_gpu=_finite(spent / simulation.now / gpus) if simulation.now else None,
+        energy_per_output_token_j=_finite(spent / made) if made else None,
         steps=sum(each.steps for each in work),
         replicas=tuple(ReplicaUse.of(replica, simulation) for replica in fleet.all),
         diverges=batches.diverges(),

@@ -35,7 +35,7 @@ from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import Fleet, Link, Simulation, Watch
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool, kv_capacity_tokens
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
-from rooflinekit.simulation.outcome import Outcome, summarise
+from rooflinekit.simulation.outcome import Outcome, energy_of, summarise
 from rooflinekit.simulation.policies import Limits, policy_named
 from rooflinekit.simulation.replica import HostTier, Replica
 from rooflinekit.simulation.steps import Clock, StepTable, build_table
@@ -146,10 +146,13 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
     batches.end()
     first = (prefill or resolved).plan.deployment.gpus
     gpus = resolved.plan.deployment.gpus * len(fleet.replicas) + first * len(fleet.prefills)
+    predictors = [resolved.predictor] * len(fleet.replicas)
+    predictors += [(prefill or resolved).predictor] * len(fleet.prefills)
     return summarise(
         run,
         gpus,
         batches,
+        energy_of(run, predictors),
         **about(resolved.plan),
         inputs=_inputs(resolved.plan, setup, fleet),
         warnings=(*resolved.warnings, *_notes(run, setup), *_trend(batches, run)),

@@ -19,7 +19,7 @@ from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import Option, Part, Replica, feel
 from rooflinekit.decision.sweeping.pareto import on_front
 from rooflinekit.model.power import Energy
-from rooflinekit.model.traffic.energy import load_power, token_energy
+from rooflinekit.model.traffic.energy import load_power, served_energy
 from rooflinekit.model.traffic.mixing import InFlight
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.numeric import Numeric
@@ -156,8 +156,8 @@ def fleet_watts(parts: Sequence[Part], demand: Demand, pue: float, peak: bool = 
         if predictor.plan.system.accelerator.power is None:
             return None
         loaded = part.replica.answer(demand, part.load(demand) if peak else part.mean_load(demand)).loaded
-        users = 1.0 if part.role == "prefill" else max(float(loaded.sharing), 1.0)
-        tokens = token_energy(predictor, InFlight(users, demand.traffic.isl, demand.traffic.osl))
+        tokens = served_energy(predictor, demand.traffic, loaded)
+        assert tokens is not None
         if part.role == "prefill":
             tokens = replace(tokens, step=Energy(), step_seconds=0.0)
         elif part.role == "decode":

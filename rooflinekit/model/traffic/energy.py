@@ -20,7 +20,7 @@ from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.traffic.closed_form import Loaded, Traffic
 from rooflinekit.model.traffic.mixing import InFlight, mixed_step
 from rooflinekit.model.types.batch import Batch
-from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, minimum
+from rooflinekit.model.types.numeric import Numeric, ceil_div, exp, maximum, minimum
 from rooflinekit.model.types.power import PowerLaw
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
@@ -122,6 +122,9 @@ def static_energy(predictor: Predictor, work: Workload, point: OperatingPoint | 
     )
 
 
+_RARE = 1e-6  # requests in the engine, below which there is one at a time
+
+
 def static_power(predictor: Predictor, work: Workload, point: OperatingPoint | None = None) -> LoadPower | None:
     """Power over a static batch, whose prefill makes the first token; None where no power limit is known."""
     if predictor.plan.system.accelerator.power is None:
@@ -130,10 +133,14 @@ def static_power(predictor: Predictor, work: Workload, point: OperatingPoint | N
 
 
 def served_energy(predictor: Predictor, traffic: Traffic, loaded: Loaded) -> TokenEnergy | None:
-    """Energy of requests as a load runs them; None where no power limit is known."""
+    """Energy of requests as a load runs them; None where no power limit is known.
+
+    Of E requests in the engine in the mean, E/(1 − e^−E) are there while any is: as many as come by Poisson's law.
+    """
     if predictor.plan.system.accelerator.power is None:
         return None
-    users = maximum(loaded.sharing, 1.0)
+    mean = maximum(loaded.running, _RARE)
+    users = named(mean / (1.0 - exp(-mean)), "C", "sequences in a step that has some")
     return token_energy(predictor, InFlight(users, traffic.isl, traffic.osl, traffic.cached))
 
 
