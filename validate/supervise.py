@@ -18,11 +18,13 @@ from rooflinekit.model.types.errors import InputError
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.record import Recorder
 
-__all__ = ["LIMIT", "Supervisor"]
+__all__ = ["ENGINE_LIMIT", "LIMIT", "Supervisor"]
 
 LIMIT = 300.0
 """Seconds after which a kernel or a step that has not ended is given up: compiling and timing the slowest takes two
 minutes."""
+ENGINE_LIMIT = 900.0
+"""The same where an engine starts: it compiles a whole model and captures its graphs before the first step."""
 _TRIES = 2
 _IDLE = 3
 """Processes in a row that may end before they begin anything."""
@@ -127,11 +129,12 @@ class Supervisor:
             process.stdin.flush()
         except BrokenPipeError:
             pass  # the process has ended; why is said below
+        limit = max(self.limit, ENGINE_LIMIT) if self.suite == "engine" else self.limit
         while True:
             try:
-                text = lines.get(timeout=self.limit)
+                text = lines.get(timeout=limit)
             except Empty:
-                yield "ended", f"took more than {self.limit:g} s"
+                yield "ended", f"took more than {limit:g} s"
                 return
             if not text:
                 yield "ended", _why(process, errors)
