@@ -143,7 +143,7 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     decoding = named(decoding, "own", "sequences that decode on the fullest attention replica")
     if costs.mixes:
         room = maximum(budget - decoding, 1.0)
-        sizes = new / room
+        sizes = named(new / room, "size", "of a prompt, in the room that a step has for prompts")
         chunks = named(_steps_begun(sizes, sqrt(decoding) / room), "chunks", "steps that a prompt takes")
         fitting = chunks / sizes
     else:
@@ -170,8 +170,8 @@ def _steps_begun(sizes: Numeric, varying: Numeric) -> Numeric:
     varying: deviation of the room over the room; as many decode by Poisson's law. The room is taken as even over √12
     times that, so that no sequence more is the one that makes every prompt take another step.
     """
-    whole = floor_div(sizes + 0.5, 1.0)
-    width = minimum(math.sqrt(12.0) * sizes * varying, 1.0)
+    whole = named(floor_div(sizes + 0.5, 1.0), "whole", "the nearest number of steps")
+    width = named(minimum(math.sqrt(12.0) * sizes * varying, 1.0), "width", "of sizes that the room makes of one")
     return maximum(whole + minimum(maximum(0.5 + (sizes - whole) / width, 0.0), 1.0), 1.0)
 
 
