@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -11,7 +11,7 @@ from typing import Any
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import time_step
 from rooflinekit.model.step import Plan, make_plan
-from rooflinekit.model.timing.calibrated import Calibration
+from rooflinekit.model.timing.calibrated import BORROWED, Calibration
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
@@ -54,7 +54,20 @@ def format_notes(plan: Plan) -> list[str]:
         f"no measured {family} kernels in {formats}: the efficiency of another format stands in, its interval widened"
         for family, formats in absent
     ]
-    return [*notes, *_slow_formats(plan, plan.calibration)]
+    return [*notes, *_borrowed(plan, plan.calibration, kernels), *_slow_formats(plan, plan.calibration)]
+
+
+def _borrowed(plan: Plan, calibration: Calibration, kernels: Sequence[Kernel]) -> Iterator[str]:
+    """Say for which kernels the calibration took measurements of another accelerator, and of which."""
+    own, found = plan.system.accelerator.name, dict[str, dict[str, None]]()
+    for kernel in kernels:
+        source = calibration.fit(kernel).source
+        rows = source.removeprefix(BORROWED)
+        if rows != source and f" of {own} " not in rows:
+            found.setdefault(rows.partition(" rows of ")[2] or rows, {})[kernel.family] = None
+    if found:
+        told = ", ".join(f"{' and '.join(families)} of {where}" for where, families in found.items())
+        yield f"no measurements of some kernels on {own}: {told} stand in, intervals widened"
 
 
 def _arithmetic(kernel: Kernel) -> str:
