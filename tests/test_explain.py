@@ -31,9 +31,7 @@ from rooflinekit.report.derivation import document, quantity, rows, substituted
 from rooflinekit.report.document import markdown_text, plain_text
 
 EXACT = 1e-12
-LOADED = [
-    name for name in METRICS if name in ("queue", "knee_rate", "rate") or "_p" in name.removeprefix("output_tok_s_p")
-]
+LOADED = [name for name, metric in METRICS.items() if metric.loaded]
 STATIC = [name for name in METRICS if name not in LOADED]
 STEPS = ["prefill", "decode", "prefill.flops", "decode.bytes", "decode.intensity", "decode.bound", "prefill.mfu",
          "decode.mbu"]  # fmt: skip
@@ -83,6 +81,8 @@ def said(e: rk.Estimate, metric: str) -> float:
              "max_context": "max_context", "kv_per_token": "kv_bytes_per_token"}  # fmt: skip
     if metric in sizes:
         return getattr(e.memory, sizes[metric])
+    if metric in ("energy_per_output_token_j", "power_w_per_gpu"):
+        return getattr(e.energy, metric)
     if metric in LOADED:
         assert e.load is not None
         time, _, share = metric.partition("_p")
@@ -421,7 +421,7 @@ def run(*arguments: str) -> Any:
 class TestCommand:
     def test_it_takes_the_options_of_estimate(self) -> None:
         own, shared = find("explain").options, find("estimate").options
-        assert set(own) == set(shared) - {"plots"} | {"depth"}
+        assert set(own) == set(shared) - {"plots", "kernels"} | {"depth"}
         assert all(row is shared[name] for name, row in own.items() if name in shared)
 
     def test_options_change_the_answer(self) -> None:

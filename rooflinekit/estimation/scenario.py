@@ -409,7 +409,7 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "Search": (Search,),
     "Question": (Asked,),
     "Contents": (Workbook, Page),
-    "Output": (Sweeping, Measuring, Scored, Shown, Tree, Traced, Pictures),
+    "Output": (Sweeping, Measuring, Scored, Shown, Detailed, Tree, Traced, Pictures),
 }
 """Headings of the help, in their order; what an option says of its own group goes first."""
 

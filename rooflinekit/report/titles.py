@@ -19,6 +19,7 @@ _TITLES = {
     "context": "context [tokens]", "ttft": "objective: TTFT [ms]", "tpot": "objective: TPOT [ms]",
     "output_tok_s": "output [tokens/s]", "output_tok_s_per_gpu": "output of one GPU [tokens/s]",
     "output_tok_s_per_user": "output for one user [tokens/s]",
+    "power_w_per_gpu": "power of a GPU [W]", "energy_per_output_token_j": "energy of an output token [J]",
     "usd_per_hour": "price [USD/h]", "usd_per_million_output_tokens": "cost of output [USD/million tokens]",
     "price_source": "source of the price", "capacity_bytes": "memory of a GPU [B]",
     "weight_bytes": "weights in memory [B]", "kv_bytes": "cache of the batch [B]",

@@ -234,7 +234,9 @@ def test_every_deployment_has_sliders(tmp_path: Path, keys: dict[str, Any]) -> N
     assert more["tpot"]["time"] * 1e3 == pytest.approx(other.tpot_ms, rel=1e-12)
 
 
-@pytest.mark.parametrize("load", [{"rate": 5.0}, {"rate": 1000.0}, {"concurrency": 64, "requests": 640}])
+@pytest.mark.parametrize("load", [
+    {"rate": 5.0}, {"rate": 1000.0}, {"concurrency": 64, "requests": 640}, {"concurrency": 64, "calibration": "none"},
+])  # fmt: skip
 def test_a_load_has_sliders(tmp_path: Path, load: dict[str, Any]) -> None:
     page, answer = page_of(tmp_path, "llama-3-8b", **load, **FEW), rk.estimate("llama-3-8b", **load)
     view = view_of(page)

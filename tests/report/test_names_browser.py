@@ -33,7 +33,7 @@ SHARED = """(() => {
     ("deployment", "b=1"), ("deployment", "b=512&i=8192"), ("deployment", "m=qwen3-30b-a3b&b=64"), ("fixed", "tp=4"),
 ])  # fmt: skip
 def test_names_do_not_touch(browser: Browser, pages: dict[str, Path], kind: str, state: str, width: int) -> None:
-    browser.size(width, 2000)
+    browser.size(width, 20_000)  # everything is in the window, so the roofline is drawn
     browser.open(pages[kind], f"#{state}")
     count, touching, outside, struck = browser.value(SHARED)
     assert count >= 2

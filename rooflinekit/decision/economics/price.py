@@ -319,7 +319,7 @@ def price_among(price: object, accelerators: Iterable[Accelerator]) -> Any:
 
 
 def read_carbon(given: object) -> tuple[float, str] | None:
-    """Grams of CO2 a kWh and where they come from: a number, or the name of a grid of specs/profiles/grids.yaml.
+    """Grams of CO2 a kWh and where they come from: a number, or the name of a grid of `grids.yaml`.
 
     >>> read_carbon("380"), read_carbon(None)
     ((380.0, 'given'), None)
@@ -335,7 +335,7 @@ def read_carbon(given: object) -> tuple[float, str] | None:
         number = None
     if number is not None:
         return positive(number, "carbon", zero=True), "given"
-    table = kept(read_yaml, Path(__file__).parents[2] / "specs" / "profiles" / "grids.yaml")
+    table = kept(read_yaml, Path(__file__).with_name("grids.yaml"))
     if name not in table["grids"]:
         raise UnknownNameError("grid", str(given), list(table["grids"]))
     return float(table["grids"][name]), f"{name} {table['year']}: {table['source']}"

@@ -32,7 +32,7 @@ from typing import Any
 
 from rooflinekit.model.graph import named
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.mixing import InFlight, Rotation, Shared, rotation, shared_times, slots
+from rooflinekit.model.traffic.mixing import InFlight, Rotation, Shared, follows, rotation, shared_times, slots
 from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.numeric import Numeric, choose, exp, fails, largest, maximum, minimum, sqrt, where
@@ -140,7 +140,7 @@ def closed_loop(
     """
     room = slots(predictor, traffic.isl, traffic.osl, traffic.most)
     room = where(room >= 1.0, room, maximum(users, 1.0))
-    flow = _Flow.of(predictor, traffic, known, find, in_step=predictor.plan.costs.request == 0.0)
+    flow = _Flow.of(predictor, traffic, known, find, in_step=follows(predictor.plan))
     most = flow.full(minimum(users, room))
     return choose(
         flow.always(most, users, room),

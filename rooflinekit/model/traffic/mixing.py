@@ -29,6 +29,11 @@ class InFlight:
     in_step: bool = False
 
 
+def follows(plan: Plan) -> bool:
+    """Whether each request of a closed loop comes when a step has ended, since there is no front end."""
+    return plan.costs.request == 0.0
+
+
 @dataclass(frozen=True)
 class StaticRun:
     """A batch run to its end: times of the sequences that run together, and how often that repeats to serve all."""

@@ -63,7 +63,7 @@ class SteplessGemmShape(GemmShape):
     """The same where nobody measured at which rows an engine's next tile begins: between whole tiles time is even.
 
     >>> shape = SteplessGemmShape(65.0, 1.0, 1.0)
-    >>> shape.tiled_rows, shape.padded_rows(64), SteplessGemmShape(1.0, 1.0, 1.0).padded_rows(64)
+    >>> shape.tiled_rows, shape.padded_rows(64.0), SteplessGemmShape(1.0, 1.0, 1.0).padded_rows(64.0)
     (65.0, 65.0, 64.0)
     """
 

@@ -11,7 +11,7 @@ function partsOf(kernels, rows) {  // all launches of each kernel of a step
       name, family, count, peak, bound, time, low, high, causes: { compute, memory, network, overhead },
       flops: count * flops, weights: count * weights, cache: count * (read + written), activations: count * activations,
     };
-  }).filter(({ family, time }) => family !== "host" || time > 0);
+  }).filter(({ family, high }) => family !== "host" || high > 0);
 }
 
 const memoryOf = ([capacity, weights, kv, activations, outside, total, pool, needed, available, room, fits]) =>

@@ -16,7 +16,7 @@ from rooflinekit.model.memory.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
-from rooflinekit.model.traffic.mixing import InFlight, Shared, shared_times, slots
+from rooflinekit.model.traffic.mixing import InFlight, Shared, follows, shared_times, slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.engine import StepCosts
@@ -33,7 +33,7 @@ _TIMES = (*ENDS, "compute", "memory", "network", "overhead")
 _WORK = ("flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes")
 _WIDTH = len(_TIMES) + len(_WORK)
 _LENGTHS = ("isl", "osl", "speed")
-_SHARED = ("step", "share", "alone")
+_SHARED = tuple(entry.name for entry in fields(Shared) if entry.type == "Time")
 MEMORY = ("capacity_bytes", "weight_bytes", "kv_bytes", "activation_bytes", "overhead_bytes", "total_bytes",
            "kv_pool_bytes", "needed_bytes", "available_bytes", "max_batch", "fits")  # fmt: skip
 LOADED = ("e2e", "running", "rate", "knee", "stable", "busy", "queue")
@@ -84,10 +84,10 @@ class Program:
 
     def _loaded(self, predictor: Predictor, question: LoadQuestion) -> Instance:
         """What users feel; the times that requests share are a function of their own, which the loop calls."""
-        mixing = list[Shared]()
+        mixing, in_step = list[Shared](), question.users is not None and follows(predictor.plan)
 
         def shared(users: Any, isl: Any, osl: Any, speed: Any) -> list[Any]:
-            load = InFlight(users, isl, osl, question.traffic.cached)
+            load = InFlight(users, isl, osl, question.traffic.cached, in_step)
             mixing[:] = [shared_times(self._outlined(predictor, speed), load)]
             return [getattr(getattr(mixing[0], name), end) for name in _SHARED for end in ENDS]
 
@@ -96,8 +96,8 @@ class Program:
         def loaded(load: Any, isl: Any, osl: Any, speed: Any) -> list[Any]:
             def known(running: Any) -> Shared:
                 ends: Any = iter(call(times, [running, isl, osl, speed], len(_SHARED) * len(ENDS)))
-                step, share, alone = (Time(*islice(ends, len(ENDS))) for _ in _SHARED)
-                return replace(mixing[0], step=step, share=share, alone=alone, turning=None)
+                told: dict[str, Any] = {name: Time(*islice(ends, len(ENDS))) for name in _SHARED}
+                return replace(mixing[0], **told, turning=None)
 
             traffic = replace(question.traffic, isl=isl, osl=osl)
             asked = {"rate": load} if question.users is None else {"users": load}

@@ -57,7 +57,7 @@ def write_fleet(book: Book, calculation: Calculation, headrooms: Sequence[float]
     each = when(runs, peak / replicas, 0.0)
     each = lines.add("replica_rate", "Requests of a replica", each, "1/s", "three")
     loaded = calculation.load("the fleet", each)
-    stable = runs & (loaded["stable"] >= 1.0)
+    stable = when(runs, loaded["stable"] >= 1.0, False)
     lines.section("What users meet at the peak")
     for name, label in (("ttft", "TTFT under load, mean"), ("tpot", "TPOT under load, mean")):
         steady = stable if name == "ttft" else runs
@@ -109,7 +109,7 @@ def _by_headroom(lines: Lines, calculation: Calculation, replica: Replica, headr
         sheet.put(number, 3, shown(runs, replica.peak / replicas / replica.knee), "share")
         rate = sheet.put(number, 4, when(runs, replica.peak / replicas, 0.0), "three")
         loaded = calculation.load(f"headroom {number - first + 1}", rate)
-        stable = runs & (loaded["stable"] >= 1.0)
+        stable = when(runs, loaded["stable"] >= 1.0, False)
         ttft = sheet.put(number, 5, shown(stable, loaded["ttft.expected"] * 1000.0), "one")
         tpot = sheet.put(number, 6, shown(stable, loaded["tpot.expected"] * 1000.0), "two")
         kept = when((ttft <= inputs["ttft"]) & (tpot <= inputs["tpot"]), "MEETS", "MISSES")
