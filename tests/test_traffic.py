@@ -81,7 +81,12 @@ def test_every_latency_grows_with_the_rate_up_to_the_knee(rate, isl, osl):
     light, heavy = (open_loop(PREDICTOR, share * rate * knee, traffic) for share in (0.5, 1.0))
     assert light.stable == heavy.stable == 1.0
     assert float(light.tpot.expected) <= float(heavy.tpot.expected) * (1 + 1e-6)
-    assert float(light.ttft.expected) <= float(heavy.ttft.expected) * (1 + 1e-6)
+    waits = [float(loaded.ahead) for loaded in (light, heavy)]
+    ttft = [float(loaded.ttft.expected) for loaded in (light, heavy)]
+    assert ttft[0] - waits[0] <= (ttft[1] - waits[1]) * (1 + 1e-6)
+    # Where launches take longer than the kernels, each of more prompts in a step adds less to it, and the wait behind
+    # prompts is made of what one adds: it is a microsecond or two there, and falls by up to 0.003 % of TTFT.
+    assert ttft[0] <= ttft[1] * (1 + 5e-5)
     assert float(heavy.running) <= float(slots(PREDICTOR, traffic.isl, traffic.osl))
 
 

@@ -142,7 +142,7 @@ class Believed:
 STEPS = Believed(0.05, 0.01, 0.2)
 """Time a token: what a repeated run differs by and no cost expresses. An assumption."""
 WAITS = Believed(0.4, 0.02, 1.5)
-"""Time to the first token: mostly waits, whose error in published closed loops is 42 % in the median
+"""Time to the first token: mostly waits, whose error in published closed loops is 48 % in the median
 (docs/accuracy.md), because it hangs on how the client starts. Its limits are an assumption."""
 _WEIGHT = 3.0
 _ROUNDS = 60

@@ -271,7 +271,7 @@ def _mixed(predictor: Predictor, load: InFlight, own: Numeric, prompts: Numeric,
     filled: Numeric = 1.0
     if replicas > 1:
         filled = minimum((own + beside / replicas * new * pieces) / (own + new * pieces), 1.0)
-    decoding = Sequences(own, 1.0, load.isl + load.osl / 2)
+    decoding = Sequences(own, 1.0, load.isl + load.osl / 2 - 1.0)
     prompt = Sequences(pieces, new, (load.cached + load.isl - new) / 2, prompts / pieces)
     return Batch(prompt, decoding, filled)
 
