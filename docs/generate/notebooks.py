@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import nbclient
-import nbformat
-
 FOLDER = Path(__file__).parents[1] / "notebooks"
 
 
 def main() -> None:
-    """Run each in a kernel of its own, and write it back."""
+    """Run each in a kernel of its own, and write it back; the packages are those that build the site."""
+    import nbclient  # noqa: PLC0415
+    import nbformat  # noqa: PLC0415
+
     for path in sorted(FOLDER.glob("*.ipynb")):
         book = nbformat.read(path, as_version=4)
         nbclient.NotebookClient(book, record_timing=False).execute()
