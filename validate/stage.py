@@ -118,7 +118,8 @@ def join(parts: Path, into: Path) -> list[str]:
             packed.write(content)
         packed.seek(0)
         with lzma.open(packed) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
-            archive.extractall(into, filter="data")
+            safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4 on
+            archive.extractall(into, **safe)  # type: ignore[arg-type]
         done.append(manifest.stem)
     return done
 

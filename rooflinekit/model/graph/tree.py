@@ -19,6 +19,7 @@ _COUNTED = "counted from the model's shapes"
 _LONGEST = 40  # operators of a formula beyond which it is a routine, and only its result is shown
 _SUM, _PRODUCT, _ATOM = 1, 2, 4  # how tightly a text binds
 _EQUAL = 1e-300
+_LOST = 1e-15  # of the largest operand: what a difference of nearly equal numbers loses
 _TINY = 1e-12  # what keeps a divisor from 0
 _NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
 
@@ -54,8 +55,10 @@ class Node:
 
     @property
     def gap(self) -> float:
-        """How far the formula's result is from the number, relative to it."""
-        return abs(self.recomputed() - self.value) / max(abs(self.value), _EQUAL)
+        """How far the formula's result is from the number, relative to it and to what it is a difference of."""
+        largest = max((abs(each.value) for each in self.children), default=0.0)
+        difference = abs(self.recomputed() - self.value)
+        return difference / max(abs(self.value), _EQUAL) if difference > _LOST * largest else 0.0
 
     def walk(self) -> Iterator[Node]:
         """This node and all below it, parents first; what several formulas ask for comes once."""
