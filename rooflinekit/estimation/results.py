@@ -11,7 +11,7 @@ from typing import Any
 from rooflinekit.model.memory.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS as ENERGY_PARTS
-from rooflinekit.model.roofline import StepTime, peak_time, stream_time
+from rooflinekit.model.roofline import StepTime, peak_time, stream_time, time_parts
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.energy import TokenEnergy, load_power
@@ -122,38 +122,11 @@ class StepResult:
         traffic = sum(kernel.bytes for kernel in kernels)
         mfu, mbu = (sum(float(ideal(timed.kernel, accelerator)) for timed in step.kernels) / time
                     for ideal in (peak_time, stream_time))  # fmt: skip
+        parts = {part: float(each) * 1e3 for part, each in time_parts(step, accelerator).items()}
         return cls(
             time * 1e3, float(step.bound) * 1e3, flops, traffic, flops / traffic, max(shares, key=shares.__getitem__),
-            mfu, mbu, shares, time_parts(step, accelerator), kernels,
+            mfu, mbu, shares, parts, kernels,
         )  # fmt: skip
-
-
-TIME_PARTS = ("weights", "kv_cache", "activations", "compute", "network", "above_bound", "host")
-
-
-def time_parts(step: StepTime, accelerator: Accelerator) -> dict[str, float]:
-    """What the time of a step adds up from [ms]: its datasheet bound by what binds, then what comes on top of it.
-
-    A kernel's bound is its arithmetic at the peak, its bytes at the bandwidth or what it sends over links, whichever
-    takes longest. Bytes are weights, cache, and activations that do not fit the last-level cache. `above_bound` is what
-    kernels take beyond their bounds, `host` what the engine adds between them.
-    """
-    parts = dict.fromkeys(TIME_PARTS, 0.0)
-    for timed in step.kernels:
-        kernel, bound = timed.kernel, float(timed.bound)
-        arithmetic = float(peak_time(kernel, accelerator))
-        if bound <= arithmetic * (1.0 + 1e-9):
-            parts["compute"] += bound
-        elif kernel.gpus > 1:
-            parts["network"] += bound
-        else:
-            weights = float(kernel.count * kernel.weight_bytes / accelerator.memory_bandwidth)
-            stream = float(stream_time(kernel, accelerator))
-            parts["weights"] += weights
-            parts["kv_cache"] += stream - weights
-            parts["activations"] += max(bound - stream, 0.0)
-        parts["host" if kernel.family == "host" else "above_bound"] += float(timed.expected) - bound
-    return {part: 1e3 * seconds for part, seconds in parts.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,13 +154,3 @@ def step_energy(kernels: Iterable[KernelTime], accelerator: Accelerator, law: Po
 def idle_energy(law: PowerLaw, seconds: Numeric) -> Energy:
     """Energy of a board that waits [J]."""
     return Energy(idle=law.idle * maximum(seconds, 0.0))
-
-
-@formula("P", "mean board power", "W")
-def mean_power(energy: Numeric, seconds: Numeric) -> Numeric:
-    """E/t [W].
-
-    >>> mean_power(3.5, 0.01)
-    350.0
-    """
-    return energy / seconds

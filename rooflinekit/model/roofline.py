@@ -10,7 +10,7 @@ from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.kernel import Kernel
-from rooflinekit.model.types.numeric import Numeric, maximum
+from rooflinekit.model.types.numeric import Numeric, maximum, where
 from rooflinekit.model.types.time import KernelTime, Time
 
 
@@ -123,3 +123,32 @@ class StepTime:
 def time_step(kernels: Sequence[Kernel], system: System, calibration: Calibration | None) -> StepTime:
     """Time every kernel of a step, one after the other."""
     return StepTime(tuple(time_kernel(kernel, system, calibration) for kernel in kernels))
+
+
+TIME_PARTS = ("weights", "kv_cache", "activations", "compute", "network", "above_bound", "host")
+_SAME = 1.0 + 1e-9  # of two times that differ by rounding alone
+
+
+def time_parts(step: StepTime, accelerator: Accelerator) -> dict[str, Numeric]:
+    """What the time of a step adds up from [s]: its datasheet bound by what binds, then what comes on top of it.
+
+    A kernel's bound is its arithmetic at the peak, its bytes at the bandwidth or what it sends over links, whichever
+    takes longest. Bytes are weights, cache, and activations that do not fit the last-level cache. `above_bound` is what
+    kernels take beyond their bounds, `host` what the engine adds between them.
+    """
+    parts: dict[str, Numeric] = dict.fromkeys(TIME_PARTS, 0.0)
+    for timed in step.kernels:
+        kernel, bound = timed.kernel, timed.bound
+        computed = bound <= peak_time(kernel, accelerator) * _SAME
+        moved = where(computed, 0.0, bound)
+        parts["compute"] += bound - moved
+        if kernel.gpus > 1:
+            parts["network"] += moved
+        else:
+            weights = where(computed, 0.0, kernel.count * kernel.weight_bytes / accelerator.memory_bandwidth)
+            stream = where(computed, 0.0, stream_time(kernel, accelerator))
+            parts["weights"] += weights
+            parts["kv_cache"] += stream - weights
+            parts["activations"] += maximum(moved - stream, 0.0)
+        parts["host" if kernel.family == "host" else "above_bound"] += timed.expected - bound
+    return parts

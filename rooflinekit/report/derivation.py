@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -57,7 +58,7 @@ def document(found: Derivation, depth: int | None = None) -> Document:
         facts.append(f"90 % interval {low} – {high}; datasheet bound {format_time((found.bound or 0.0) / 1e3)}")
     some = f"{found.formulas} formulas give the numbers beside them"
     checked = f"{some if found.formulas > 1 else 'the formula gives the number beside it'} to "
-    rests = [f"{checked}{max(found.largest_gap, 1e-16):.0e}"]
+    rests = [f"{checked}1e{math.ceil(math.log10(max(found.largest_gap, 1e-15)))}"]
     rests = rests if found.metric in TIMELESS else [origin(e.calibration, e.evidence), *rests]
     return [
         Section(f"{found.metric} of {e.model} on {machine(e.gpu, i['gpus'], i)}, {e.engine}", [Words(*facts)]),

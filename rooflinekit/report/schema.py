@@ -22,9 +22,10 @@ from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer
 from rooflinekit.decision.sensitivity.balance import Balance
 from rooflinekit.decision.sensitivity.elasticity import Elasticity
 from rooflinekit.decision.sensitivity.levers import Levers, MoveResult
-from rooflinekit.estimation.results import TIME_PARTS, Estimate, KernelResult, StepResult
+from rooflinekit.estimation.results import Estimate, KernelResult, StepResult
 from rooflinekit.explanation.walk.result import Phase, Section, Stop, Walk, Work
 from rooflinekit.model.graph.tree import Node
+from rooflinekit.model.roofline import TIME_PARTS
 from rooflinekit.model.traffic.question import LoadResult
 from rooflinekit.model.types.deployment import ALL_REDUCE, ENGINES, Deployment
 from rooflinekit.model.types.dtype import Dtype

@@ -1,13 +1,9 @@
 // Answers of a page without a browser: {source, script, data, calls: [function, inputs], views: [plan, state]} from stdin.
 "use strict";
 const { source, script, data, calls, views } = JSON.parse(require("fs").readFileSync(0, "utf8"));
-const page = new Function("DATA", `const OFFERS = DATA.offers; ${source}; ${script}; return { FUNCTIONS, viewOf, causes, timeParts };`)(data);
+const page = new Function("DATA", `const OFFERS = DATA.offers; ${source}; ${script}; return { FUNCTIONS, viewOf, causes };`)(data);
 const plain = (value) => (Array.isArray(value) ? value.map(plain) : Number.isFinite(value) || typeof value === "boolean" ? Number(value) : String(value));
-const seen = (view) => ({ ...view, prefill: view.prefill, decode: view.decode, causes: page.causes(view.decode), causesFirst: page.causes(view.prefill), ...parts(view) });
-function parts(view) {
-  const rate = data.offers.gpus[view.at.gpu].bandwidth * view.at.speed;
-  return { parts: page.timeParts(view.decode, rate), partsFirst: page.timeParts(view.prefill, rate) };
-}
+const seen = (view) => ({ ...view, prefill: view.prefill, decode: view.decode, causes: page.causes(view.decode), causesFirst: page.causes(view.prefill) });
 process.stdout.write(JSON.stringify({
   calls: calls.map(([place, inputs]) => plain(page.FUNCTIONS[place](...inputs))),
   views: views.map(([plan, at]) => seen(page.viewOf(plan, at))),

@@ -15,6 +15,7 @@ from rooflinekit.decision.sensitivity.scaled import scaled
 from rooflinekit.estimation.estimator import Question, ask
 from rooflinekit.model.graph.javascript import Instance
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.roofline import time_parts
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.errors import RooflinekitError
@@ -109,7 +110,9 @@ def static_answer(predictor: Predictor, at: dict[str, float], fixed: bool) -> li
     spans = [[getattr(span, end) for end in ENDS] for span in (point.ttft, point.tpot)]
     memory = [getattr(point.memory, name) for name in MEMORY]
     rate = point.output_rate(work.batch, work.osl)
-    return [*spans, memory, point.e2e(work.osl), rates(predictor, rate, point.tpot), *rows]
+    gpu = predictor.plan.system.accelerator
+    parts = [list(time_parts(step, gpu).values()) for step in (point.prefill, point.decode)]
+    return [*spans, memory, point.e2e(work.osl), rates(predictor, rate, point.tpot), *rows, parts]
 
 
 def rates(predictor: Predictor, rate: Any, tpot: Time) -> list[Any]:
@@ -171,7 +174,7 @@ def compare(count: int, states: int, seed: int) -> float:
     for found, right, (_, _, written) in zip(answers, expected, calls, strict=True):
         if written is not None:
             places = written.prefill, written.decode
-            found[-2:] = [timed_parts(steps[place], rows) for place, rows in zip(places, found[-2:], strict=True)]
+            found[-3:-1] = [timed_parts(steps[place], rows) for place, rows in zip(places, found[-3:-1], strict=True)]
         worst = max(worst, difference(found, right))
     return worst
 
@@ -211,7 +214,7 @@ def test_a_page_shows_the_estimate(
         seconds = view["causesFirst" if name == "prefill" else "causes"]
         whole = sum(part["time"] for part in parts)
         assert {cause: time / whole for cause, time in seconds.items()} == pytest.approx(step.shares, abs=1e-12)
-        adds_up = [1e3 * time for time in view["partsFirst" if name == "prefill" else "parts"].values()]
+        adds_up = [1e3 * time for time in view["parts"][name]]
         assert adds_up == pytest.approx(list(step.time_parts_ms.values()), rel=1e-9, abs=1e-12 * step.time_ms)
 
 

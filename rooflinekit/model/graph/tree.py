@@ -19,7 +19,7 @@ _COUNTED = "counted from the model's shapes"
 _LONGEST = 40  # operators of a formula beyond which it is a routine, and only its result is shown
 _SUM, _PRODUCT, _ATOM = 1, 2, 4  # how tightly a text binds
 _EQUAL = 1e-300
-_LOST = 1e-15  # of the largest operand: what a difference of nearly equal numbers loses
+_LOST = 1e-15  # of its terms: what a difference of nearly equal numbers loses
 _TINY = 1e-12  # what keeps a divisor from 0
 _NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
 
@@ -55,10 +55,18 @@ class Node:
 
     @property
     def gap(self) -> float:
-        """How far the formula's result is from the number, relative to it and to what it is a difference of."""
-        largest = max((abs(each.value) for each in self.children), default=0.0)
+        """How far the formula's result is from the number, relative to it; digits that a difference cancels are lost.
+
+        >>> a, b = Node("a", "", 1.0 + 2e-16, ""), Node("b", "", 1.0, "")
+        >>> Node("c", "", 0.0, "", "a - b", (a, b)).gap, Node("c", "", 1.1, "", "a*b", (a, b)).gap
+        (0.0, 0.0909)
+        """
         difference = abs(self.recomputed() - self.value)
-        return difference / max(abs(self.value), _EQUAL) if difference > _LOST * largest else 0.0
+        if not difference:
+            return 0.0
+        sizes = {child.symbol: abs(child.value) for child in self.children}
+        added = abs(evaluate(self.formula.replace(" - ", " + "), sizes))  # the terms, before any cancels another
+        return 0.0 if difference <= _LOST * added else difference / max(abs(self.value), _EQUAL)
 
     def walk(self) -> Iterator[Node]:
         """This node and all below it, parents first; what several formulas ask for comes once."""

@@ -19,12 +19,13 @@ const memoryOf = ([capacity, weights, kv, activations, outside, total, pool, nee
 
 class View {  // a static batch
   constructor(plan, at) {
-    const [ttft, tpot, memory, e2e, [rate, rateEach, rateUser], prefill, decode] = FUNCTIONS[plan.static](at.batch, at.isl, at.osl, at.cached ?? 0, at.context ?? 0, at.speed);
+    const [ttft, tpot, memory, e2e, [rate, rateEach, rateUser], prefill, decode, parts] = FUNCTIONS[plan.static](at.batch, at.isl, at.osl, at.cached ?? 0, at.context ?? 0, at.speed);
     Object.assign(this, {
       at, gpus: plan.gpus, ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, rate, rateEach, rateUser,
       memory: memoryOf(memory),
     });
     this.rows = { plan, prefill, decode };
+    this.parts = { prefill: parts[0], decode: parts[1] };  // of their times [s]
   }
   get prefill() { return (this.first ??= partsOf(OFFERS.steps[this.rows.plan.prefill], this.rows.prefill)); }
   get decode() { return (this.step ??= partsOf(OFFERS.steps[this.rows.plan.decode], this.rows.decode)); }
@@ -46,22 +47,6 @@ function viewOf(plan, at) {  // under load: of the sequences that it keeps runni
 const felt = (view) => view.load ?? view;
 
 const causes = (parts) => Object.fromEntries(CAUSES.map((cause) => [cause, parts.reduce((all, part) => all + part.causes[cause], 0)]));  // seconds
-const TIME_PARTS = ["weights", "cache", "activations", "compute", "network", "above", "host"];
-function timeParts(parts, bandwidth) {  // what a step's time adds up from [s]: its datasheet bound by what binds, then what comes on top of it
-  const found = Object.fromEntries(TIME_PARTS.map((name) => [name, 0]));
-  for (const part of parts) {
-    const arithmetic = part.peak > 0 ? part.flops / part.peak : 0, stream = (part.weights + part.cache) / bandwidth;
-    if (part.bound <= arithmetic * (1 + 1e-9)) found.compute += part.bound;
-    else if (part.family === "collective") found.network += part.bound;
-    else {
-      found.weights += part.weights / bandwidth;
-      found.cache += part.cache / bandwidth;
-      found.activations += Math.max(part.bound - stream, 0);
-    }
-    found[part.family === "host" ? "host" : "above"] += part.time - part.bound;
-  }
-  return found;
-}
 const bytesOf = (parts) => parts.reduce((all, part) => ({
   weights: all.weights + part.weights, cache: all.cache + part.cache, activations: all.activations + part.activations,
 }), { weights: 0, cache: 0, activations: 0 });

@@ -138,15 +138,13 @@ function timeOption(view, step) {
 }
 
 // ---- what the time adds up from
-const PART_TITLES = { weights: "weights", cache: "KV cache", activations: "activations", compute: "arithmetic", network: "network", above: "kernels above bound", host: "engine" };
-const PART_TINTS = { above: "overhead", host: "engine" };
-const partsAt = (view, step) => timeParts(view[step], OFFERS.gpus[view.at.gpu].bandwidth * view.at.speed);
+const TIME_PARTS = [["weights", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["network", "network"], ["kernels above bound", "overhead"], ["engine", "engine"]];
 function waterfallOption(view, step) {  // each bar begins where the one above it ends
-  const parts = partsAt(view, step), whole = sum(Object.values(parts)), names = TIME_PARTS.filter((name) => parts[name] >= 0.005 * whole);
-  const bars = names.map((name, place) => ({ title: PART_TITLES[name], tint: PART_TINTS[name] ?? name, start: sum(names.slice(0, place).map((before) => parts[before])), time: parts[name] }));
+  const parts = view.parts[step], whole = sum(parts), bound = whole - sum(parts.slice(-2));
+  const bars = TIME_PARTS.map(([title, tint], place) => ({ title, tint, start: sum(parts.slice(0, place)), time: parts[place] })).filter(({ time }) => time >= 0.005 * whole);
   bars.push({ title: `${step} step`, tint: "ink", start: 0, time: whole });
   bars.reverse();
-  const bound = whole - parts.above - parts.host, option = base();
+  const option = base();
   option.grid = { left: small() ? 118 : 150, right: small() ? 100 : 120, top: 24, bottom: 46 };
   option.tooltip.formatter = ({ data }) => `${data.bar.title}\n${asTime(data.bar.time)} (${asShare(data.bar.time / whole)})`;
   const line = { symbol: "none", silent: true, lineStyle: { color: colour("bad"), type: "dashed", width: 1.4 }, label: { formatter: `bound ${asTime(bound)}`, position: "end", ...text(12.5), color: colour("bad") }, data: [{ xAxis: bound * 1e3 }] };

@@ -14,6 +14,7 @@ from rooflinekit.model.graph.javascript import Instance, Library, Printed, array
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.memory.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.roofline import time_parts
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.mixing import InFlight, Shared, follows, shared_times, slots
@@ -75,7 +76,10 @@ class Program:
             steps[:] = point.prefill.kernels, point.decode.kernels
             rates = _rates(point.output_rate(batch, osl), predictor, point.tpot)
             rows = [list(map(_row, step)) for step in steps]
-            return [_ends(point.ttft), _ends(point.tpot), _memory(point.memory), point.e2e(osl), rates, *rows]
+            gpu = predictor.plan.system.accelerator
+            faster = replace(gpu, memory_bandwidth=gpu.memory_bandwidth * speed)
+            parts = [list(time_parts(step, faster).values()) for step in (point.prefill, point.decode)]
+            return [_ends(point.ttft), _ends(point.tpot), _memory(point.memory), point.e2e(osl), rates, *rows, parts]
 
         instance = self._added(static, INPUTS)
         under = None if question is None else self._loaded(predictor, question)
