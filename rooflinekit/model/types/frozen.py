@@ -1,6 +1,6 @@
 """Frozen dataclasses that are made three times as fast as the standard library's, for modules that every command loads.
 
-The standard library compiles six methods of each class one by one, which was a third of a short command. Here only
+The standard library compiles six methods of each class one by one, which took a third of a short command. Here only
 `__init__` is compiled. Fields, equality, hashes, pickles and errors are the same; `field(init=False)` is not there.
 """
 
