@@ -273,7 +273,7 @@ def test_a_run_without_a_cap_or_a_rate_is_a_burst(file):
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("", "nothing that is known wrote this"), ("hello", "nothing that is known"), ("[]", "nothing that is known"),
+    ("", "the file is empty"), ("hello", "nothing that is known"), ("[]", "nothing that is known"),
     ("{}", "nothing that is known"), ("{", "line 1: is not valid JSON"), ('{"a": ' * 5000, "not valid JSON"),
     (json.dumps(VLLM | {"mean_ttft_ms": -1}), "mean_ttft_ms is '-1'"),
     (json.dumps(VLLM | {"mean_tpot_ms": float("nan")}), "mean_tpot_ms is 'nan'"),

@@ -15,7 +15,7 @@ from rooflinekit.model.types.engine import LoadEnds
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.report.document import plain_text
 from rooflinekit.report.estimate import document
-from rooflinekit.specs.engines import _load_ends, engine_names, load_engine, step_ranges
+from rooflinekit.specs.engines import engine_names, load_engine, read_facts, step_ranges
 from rooflinekit.specs.section import Section
 
 TRAFFIC = Traffic(1024.0, 256.0)
@@ -78,4 +78,4 @@ def test_every_engine_has_tested_factors_and_answers_say_how_they_did():
 def test_factors_that_are_none_are_refused(tmp_path, value):
     section = Section(tmp_path / "x.yaml", "", {"ttft": {"value": value, "source": []}})
     with pytest.raises(SpecError, match="ttft"):
-        _load_ends(section)
+        read_facts(section, LoadEnds, "loaded.")

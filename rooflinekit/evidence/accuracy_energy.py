@@ -13,15 +13,15 @@ import pandas as pd
 
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
-from rooflinekit.evidence.kernel_fit.groups import read_table
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.energy import load_power, static_energy, token_energy
 from rooflinekit.model.traffic.mixing import InFlight, static_run
 from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
-from rooflinekit.model.types.errors import InputError, RooflinekitError, SpecError
+from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_model
+from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.engines import engine_names, engine_version_of
 
 METRICS = ("power_w_per_gpu", "energy_per_output_token_j")
@@ -45,9 +45,7 @@ def energy_accuracy(
     unanswered: Counter[str] = Counter()
     rows = []
     for path in files:
-        table = read_table(path, text=True)
-        if missing := [name for name in _NEEDED if name not in table]:
-            raise SpecError(f"{path}: is no table of runs with energy: column {missing[0]!r} is missing")
+        table = read_table(path, _NEEDED, "table of runs with energy", text=True)
         for cells in table.to_numpy():
             run: dict[str, Any] = dict(zip(map(str, table), cells, strict=True))
             if progress is not None:

@@ -14,7 +14,6 @@ import pandas as pd
 
 from rooflinekit.evidence.accuracy import Accuracy, scored
 from rooflinekit.evidence.gguf import gguf_memory
-from rooflinekit.evidence.kernel_fit.groups import read_table
 from rooflinekit.model.memory.capacity import Memory, make_memory_model
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.deployment import Deployment
@@ -25,6 +24,7 @@ from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.model import Model, WeightFormats
 from rooflinekit.model.types.units import GIB
 from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.engines import load_engine
 
 QUANTITIES = (
@@ -90,9 +90,7 @@ def read_memory_tables(files: Sequence[Path]) -> list[StartUpRun]:
     """
     found = []
     for path in files:
-        table = read_table(path, text=True)
-        if missing := [column for column in _COLUMNS if column not in table]:
-            raise SpecError(f"{path}: is not a memory table: column {missing[0]!r} is missing")
+        table = read_table(path, _COLUMNS, "memory table", text=True)
         for place in np.flatnonzero(~table["quantity"].isin(QUANTITIES))[:1]:
             name = table["quantity"].iloc[place]
             raise SpecError(f"{path}: line {place + 2}: quantity {name!r} is not one of {', '.join(QUANTITIES)}")

@@ -17,18 +17,19 @@ from numpy.typing import NDArray
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
-from rooflinekit.evidence.kernel_fit.groups import read_table
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop
 from rooflinekit.model.traffic.mixing import InFlight, static_run
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
-from rooflinekit.model.types.errors import RooflinekitError, SpecError, UnknownNameError, WorkloadError
+from rooflinekit.model.types.errors import RooflinekitError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.numeric import Array, Numeric
 from rooflinekit.model.types.time import Time
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.clients import USUAL, Client, Conditions, client_of
+from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.engines import engine_names, engine_version_of
+from rooflinekit.specs.locate import shipped_path
 
 METRICS = (
     "ttft_ms", "tpot_ms", "e2e_ms", "output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user",
@@ -69,10 +70,8 @@ class ServedGroup:
 
 
 def published_table() -> Path:
-    """The shipped table of published figures: inside the package (a wheel), else beside it (a checkout)."""
-    package = Path(__file__).resolve().parents[1]
-    inside = package / "validate" / "published.csv"
-    return inside if inside.is_file() else package.parent / "validate" / "published.csv"
+    """The shipped table of published figures."""
+    return shipped_path("validate/published.csv")
 
 
 def read_serving_table(path: Path) -> pd.DataFrame:
@@ -80,9 +79,7 @@ def read_serving_table(path: Path) -> pd.DataFrame:
 
     Raises SpecError for a file that cannot be read or is no serving table.
     """
-    table = read_table(path)
-    if missing := [name for name in _NEEDED if name not in table]:
-        raise SpecError(f"{path}: is no serving table: column {missing[0]!r} is missing; it needs {', '.join(_NEEDED)}")
+    table: pd.DataFrame = read_table(path, _NEEDED, "serving table")
     for name, default in _OPTIONAL.items():
         if name not in table:
             table[name] = default

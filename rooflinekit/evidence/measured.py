@@ -18,6 +18,7 @@ from typing import Any
 from rooflinekit.evidence.measurement import Facts, Fields, Measurement, Spread, StartUp
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.units import GB, GIB
+from rooflinekit.specs.files import read_text
 
 __all__ = ["Facts", "Measurement", "Spread", "StartUp", "is_benchmark", "read_measurements"]
 
@@ -37,7 +38,7 @@ def read_measurements(path: Path) -> list[Measurement | StartUp]:
 
     Raises SpecError for a file that cannot be read or that none of the known tools wrote.
     """
-    text, source = _text(path), path.name
+    text, source = read_text(path), path.name
     found: list[Measurement | StartUp] = []
     if text.lstrip()[:1] in ("{", "["):
         found += [one for name, data in _objects(path, source, text) for one in _from_json(name, data)]
@@ -59,23 +60,12 @@ def is_benchmark(path: Path) -> bool:
     """
     named = path.suffix in (".json", ".log", ".txt")
     try:
-        text = _text(path)
+        text = read_text(path)
     except SpecError:
         return named
     if text.lstrip()[:1] in ("{", "["):
         return not _HARNESS.match(text)
     return _is_aiperf_csv(text) or _is_mlperf(text) or _is_startup(text) or named
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise SpecError(f"{path}: no such file") from None
-    except UnicodeDecodeError:
-        raise SpecError(f"{path}: is not UTF-8 text") from None
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
 def _objects(path: Path, source: str, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -258,7 +248,7 @@ _PER_MS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "µs": 1
 
 
 def _is_aiperf_csv(text: str) -> bool:
-    return text.lstrip("\ufeff").startswith("Metric,avg,")
+    return text.startswith("Metric,avg,")
 
 
 def _aiperf_csv(source: str, text: str) -> Measurement:
@@ -266,7 +256,7 @@ def _aiperf_csv(source: str, text: str) -> Measurement:
     blocks: dict[str, dict[str, Any]] = {}
     header: list[str] = []
     try:
-        for row in csv.reader(text.lstrip("\ufeff").splitlines()):
+        for row in csv.reader(text.splitlines()):
             if row and row[0] == "Metric":
                 header = ["avg" if name == "Value" else name for name in row]
             elif len(row) > 1 and header[:2] == ["Metric", "avg"]:

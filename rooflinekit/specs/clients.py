@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.specs.locate import shipped_path
 from rooflinekit.specs.section import Cites, Count, Layout, Section
 
 
@@ -94,9 +95,7 @@ def client_of(source_key: str) -> Client:
 
 @lru_cache(maxsize=1)
 def _shipped() -> tuple[Client, ...]:
-    package = Path(__file__).resolve().parents[1]
-    inside = package / "validate" / "clients.yaml"
-    return read_clients(inside if inside.is_file() else package.parent / "validate" / "clients.yaml")
+    return read_clients(shipped_path("validate/clients.yaml"))
 
 
 def read_clients(path: Path) -> tuple[Client, ...]:

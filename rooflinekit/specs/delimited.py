@@ -6,12 +6,12 @@ import csv
 import io
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.errors import InputError, MissingExtraError, SpecError
 
 
 def delimiter_of(header: str) -> str:
@@ -50,6 +50,32 @@ def read_delimited(name: str, **how: Any) -> Any:
     check_columns(name, header)
     with cells_checked(name):
         return pd.read_csv(source, sep=delimiter_of(header), index_col=False, **how)
+
+
+def read_table(path: Path, needed: Sequence[str] = (), what: str = "table", text: bool = False) -> Any:
+    """A CSV or Parquet file as a frame; with `text` every cell is text, and an empty one "".
+
+    Raises SpecError for a file that cannot be read, or has not every `needed` column of `what`, and MissingExtraError
+    for Parquet without pyarrow.
+    """
+    import pandas as pd  # noqa: PLC0415 - takes a while
+
+    if not path.is_file():
+        raise SpecError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
+    how: dict[str, Any] = {"dtype": str, "keep_default_na": False} if text else {"low_memory": False}
+    try:
+        parquet = path.suffix.lower() == ".parquet"
+        table = pd.read_parquet(path) if parquet else read_delimited(str(path), **how)
+    except ImportError:
+        raise MissingExtraError("reading Parquet", "accuracy") from None
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:  # the parser's errors are ValueErrors
+        raise SpecError(f"{path}: cannot be read: {' '.join(str(error).split())[:120]}") from None
+    if missing := [name for name in needed if name not in table]:
+        columns = ", ".join(needed)
+        raise SpecError(f"{path}: is no {what}: column {missing[0]!r} is missing; it needs {columns}")
+    return table.astype(object).where(table.notna(), "").astype(str) if text and parquet else table
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,11 +21,13 @@ from rooflinekit.specs.section import EMPTY, Cites, Layout, Section, described
 _FOLDER = Path(__file__).resolve().with_name("profiles")
 _VERSION = r"(?i)[vb]?\d+(?:\.\d+)*(?:[.+-]?[a-z][\w.+-]*)?"
 _SPELLINGS = {"trtllm": "trt-?llm|tensorrt-?llm", "vllm": "vllm", "gpt-fast": "gpt-?fast"}
-_BYTES = {
-    "large", "context", "non_torch", "graphs", "graphs_per_layer", "layer_base", "sampler_base", "state_base",
-    "loading", "slack", "context_base", "communicator_pcie",
+_UNITS = {
+    **dict.fromkeys((
+        "large", "context", "non_torch", "graphs", "graphs_per_layer", "layer_base", "sampler_base", "state_base",
+        "loading", "slack", "context_base", "communicator_pcie",
+    ), "B"), "communicator_links": "B/s",
 }  # fmt: skip
-# the fields of a memory rule that are in bytes
+"""Units of a memory rule's numbers; the others have none."""
 
 _PARTS = {
     **dict.fromkeys(("context", "non_torch"), (".one", ".several")),
@@ -119,18 +122,15 @@ def _engine(path: Path, _: Path, name: str, version: str | None) -> Engine:
             root.refuse("versions", f"{earlier.until!r} is followed by {later.since!r}; ranges must join, oldest first")
     number = _choose(name, profile.versions, version)
     chosen = profile.versions[number]
-    rule, provenance = _memory_rule(root.entries("versions")[number].section("memory"))
+    rule, provenance = read_facts(root.entries("versions")[number].section("memory"), MemoryRule, "memory.")
     engine = Engine(name, profile.title, chosen.since, chosen.until, rule, provenance=provenance)
     steps = _range(name, version)
     if steps is None:
         return engine
     costs, origins = read_step_costs(steps.section("costs"))
-    loaded, factors = _load_ends(steps.section("loaded")) if steps.has("loaded") else (LoadEnds(), ())
-    levels = steps.section("tested") if steps.has("tested") else None
-    words = {key: levels.text(key) for key in ("static", "load")} if levels else {}
-    return replace(
-        engine, costs=costs, loaded=loaded, tested=words, provenance=(*provenance, *origins, *factors)
-    )  # fmt: skip
+    loaded, factors = read_facts(steps.section("loaded"), LoadEnds, "loaded.")
+    words = {key: steps.section("tested").text(key) for key in ("static", "load")} if steps.has("tested") else {}
+    return replace(engine, costs=costs, loaded=loaded, tested=words, provenance=(*provenance, *origins, *factors))
 
 
 def engine_version_of(name: str, text: str) -> str | None:
@@ -202,75 +202,46 @@ def _choose(name: str, ranges: tuple[_Versions, ...], version: str | None) -> in
     raise InputError(f"engine {name} {version} is older than any version described; the first is {ranges[0].since}")
 
 
-def _memory_rule(section: Section) -> tuple[MemoryRule, tuple[Provenance, ...]]:
-    """Read the keys that are there; the others keep the default of `MemoryRule`."""
-    required, hints = described(MemoryRule)
-    section.expect(required, hints)
+def read_step_costs(section: Section) -> tuple[StepCosts, tuple[Provenance, ...]]:
+    """The costs of one range of versions and where they come from; raises SpecError for anything unknown."""
+    return read_facts(section, StepCosts, "")
+
+
+def read_facts(section: Section, kind: Any, prefix: str) -> Any:
+    """The facts of a section as a `kind` (memory rule, step costs, ends of intervals), and where each comes from.
+
+    Keys that are not there keep their defaults. Raises SpecError for anything unknown.
+    """
+    required, hints = described(kind)
+    section.expect(required, [key for key in hints if key != "spread"])
     chosen: dict[str, Any] = {}
+    spread: dict[str, float] = {}
     provenance: list[Provenance] = []
     for key in section.data:
-        kind = hints[key]
-        if kind in (bool, str, Budget):
-            chosen[key] = section.value(key, kind)
+        if hints[key] in (bool, str, Budget):
+            chosen[key] = section.value(key, hints[key])
             continue
         entry = section.section(key)
         fact = entry.read(_Fact)
         values = fact.value if isinstance(fact.value, list) else [fact.value]
-        if len(values) not in ((1, 2) if kind == Pair else (1,)):
+        if len(values) not in ((2,) if kind is LoadEnds else (1, 2) if hints[key] == Pair else (1,)):
             entry.refuse("value", f"{fact.value!r} has the wrong length")
-        unit = "B/s" if key == "communicator_links" else "B" if key in _BYTES else ""
-        read = [entry.quantity_in("value", v, unit) if unit else entry.number_in("value", v) for v in values]
-        for value, part in zip(read, _PARTS.get(key, ("",)) if len(read) > 1 else ("",), strict=True):
-            provenance.append(_cited(entry, fact, f"memory.{key}{part}", value, unit))
-        chosen[key] = (read[0], read[-1]) if kind == Pair else kind(read[0])
-    return MemoryRule(**chosen), tuple(provenance)
-
-
-def read_step_costs(section: Section) -> tuple[StepCosts, tuple[Provenance, ...]]:
-    """The costs of one range of versions and where they come from; raises SpecError for anything unknown."""
-    hints = described(StepCosts)[1]
-    section.expect((), [key for key in hints if key != "spread"])
-    chosen: dict[str, Any] = {}
-    spread: dict[str, float] = {}
-    provenance = []
-    for key in section.data:
-        if hints[key] is bool:
-            chosen[key] = section.flag(key)
-            continue
-        entry = section.section(key)
-        fact = entry.read(_Fact)
-        chosen[key] = _cost(entry, key, "value")
-        spread[key] = _cost(entry, key, "spread") if entry.has("spread") else 0.0
-        provenance.append(_cited(entry, fact, key, chosen[key], "" if key in _MOST else "s"))
-    return StepCosts(**chosen, spread=spread), tuple(provenance)
-
-
-def _load_ends(section: Section) -> tuple[LoadEnds, tuple[Provenance, ...]]:
-    """The factors of intervals under load; raises SpecError for anything but pairs above 0."""
-    section.expect((), tuple(described(LoadEnds)[1]))
-    pairs: dict[str, Pair] = {}
-    provenance = []
-    for key in section.data:
-        entry = section.section(key)
-        fact = entry.read(_Fact)
-        if not isinstance(fact.value, list) or len(fact.value) != 2:
-            entry.refuse("value", f"{fact.value!r} is not a pair of factors")
-        low, high = (entry.number_in("value", value) for value in fact.value)
-        if min(low, high) <= 0.0:
+        unit = ("" if key in _MOST else "s") if kind is StepCosts else _UNITS.get(key, "")
+        read = [_number(entry, key, "value", value, unit) for value in values]
+        if kind is LoadEnds and min(read) <= 0.0:
             entry.refuse("value", f"{fact.value!r} has a factor that is not above 0")
-        pairs[key] = (low, high)
-        for value, end in zip(pairs[key], ("low", "high"), strict=True):
-            provenance.append(_cited(entry, fact, f"loaded.{key}.{end}", value, ""))
-    return LoadEnds(**pairs), tuple(provenance)
+        if kind is StepCosts:
+            spread[key] = _number(entry, key, "spread", fact.spread, unit) if entry.has("spread") else 0.0
+        note = "" if fact.spread is None else f" ± {fact.spread}"
+        for value, part in zip(read, _PARTS.get(key, (".low", ".high")) if len(read) > 1 else ("",), strict=True):
+            title = entry.titles(fact.source)
+            provenance.append(Provenance(f"engine.{prefix}{key}{part}{note}", value, unit, title))
+        chosen[key] = (read[0], read[-1]) if hints[key] == Pair else hints[key](read[0])
+    return kind(**chosen, **({"spread": spread} if kind is StepCosts else {})), tuple(provenance)
 
 
-def _cost(entry: Section, key: str, part: str) -> float:
-    return entry.number(part, 0.0, _MOST[key]) if key in _MOST else entry.quantity_in(part, entry.data[part], "s")
-
-
-def _cited(entry: Section, fact: _Fact, key: str, value: float, unit: str) -> Provenance:
-    spread = "" if fact.spread is None else f" ± {fact.spread}"
-    return Provenance(f"engine.{key}{spread}", value, unit, entry.titles(fact.source))
+def _number(entry: Section, key: str, part: str, value: object, unit: str) -> float:
+    return entry.quantity_in(part, value, unit) if unit else entry.number_in(part, value, 0.0, _MOST.get(key, math.inf))
 
 
 def launchable() -> list[str]:

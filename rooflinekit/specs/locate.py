@@ -57,11 +57,15 @@ class _Aliases:
 
 
 @cache
-def spec_dir(kind: Kind) -> Path:
-    """The library's folder of specs: inside the package (a wheel), else beside it (a checkout)."""
+def shipped_path(name: str) -> Path:
+    """A folder or file that is shipped: inside the package (a wheel), else beside it (a checkout)."""
     package = Path(__file__).resolve().parents[1]
-    inside = package / _FOLDER[kind]
-    return inside if inside.is_dir() else package.parent / _FOLDER[kind]
+    return package / name if (package / name).exists() else package.parent / name
+
+
+def spec_dir(kind: Kind) -> Path:
+    """The library's folder of specs."""
+    return shipped_path(_FOLDER[kind])
 
 
 def user_dir(kind: Kind) -> Path:

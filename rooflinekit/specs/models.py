@@ -1,4 +1,4 @@
-"""Loading a model: a library file, a config.json, a folder, or an entry of the local Hugging Face cache."""
+"""Loading a model: a library file, a config.json, a folder, an entry of the local Hugging Face cache, or a download."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from rooflinekit.specs.files import kept, read_json, read_yaml, refuse_cut
 from rooflinekit.specs.locate import Loaded, resolve, spec_dir
 from rooflinekit.specs.section import Layout, Section
 
+_HUB = "hf:"
 _COMPANION = "hf_quant_config.json"
 _INDEX = "model.safetensors.index.json"
 _HEAVIER = 1.25  # than its files: towers and heads that are not counted make a checkpoint heavier, never lighter
@@ -64,15 +65,19 @@ def load_model(name: str | os.PathLike[str]) -> Loaded[Model]:
     """Load the model that a name, alias, Hugging Face id or path means.
 
     Library and user specs come first, then paths (a config.json, or a folder that holds one, with
-    hf_quant_config.json beside it if quantised), then the local Hugging Face cache. Nothing is downloaded.
+    hf_quant_config.json beside it if quantised), then the local Hugging Face cache. `hf:org/name` is downloaded into it
+    from the Hugging Face hub; nothing else is ever downloaded.
 
     Raises:
         UnknownNameError: nobody knows the name; the nearest are named.
         SpecError: a file, key or value that cannot be trusted.
         ArchitectureError: a network that is not a decoder, or has features that are not understood.
         DtypeError: an unknown number format or quantisation.
+        MissingExtraError: a download without huggingface_hub.
     """
     text = os.fspath(name)
+    if text.startswith(_HUB):
+        return _from_config(_download(text.removeprefix(_HUB)), text.removeprefix(_HUB))
     cached = cached_config(text)
     try:
         resolved = resolve("model", name)
@@ -174,46 +179,29 @@ def _contradicted(model: Model, claim: str | None) -> list[str]:
     if found.warnings or found.value.parent != spec_dir("model"):  # a guess, or not the library's
         return []
     known = kept(_from_library, found.value).value
-    told = _differences(model, known)
-    if not told:
-        return []
-    owners = (f"the library's {known.name}", *["it"] * _TOLD)
-    has = [f"{key} {ours} where {owner} has {its}" for (key, ours, its), owner in zip(told, owners, strict=False)]
-    rest = [f"{len(told) - _TOLD} more differences"] if len(told) > _TOLD else []
-    return [f"{Path(model.origin).name} says it is {claim}, but has {', '.join((*has[:_TOLD], *rest))}"]
-
-
-def _differences(model: Model, known: Model) -> list[tuple[str, str, str]]:
-    """What costs in one model and not in the other: the key of the config, and both values."""
     stated = {meaning.partition(" = ")[0]: key for key, meaning in model.read_keys.items()}
-    mine, theirs = _facts(model), _facts(known)
-    told = []
+    mine, theirs, has = _facts(model), _facts(known), []
     for fact in dict.fromkeys((*mine, *theirs)):
         ours, its = _told(mine.get(fact)), _told(theirs.get(fact))
         if ours != its and mine.get(fact) != theirs.get(fact):
-            told.append((stated.get(fact, NAMES.get(fact, (fact,))[0]), ours, its))
-    return told
+            owner = "it" if has else f"the library's {known.name}"
+            has.append(f"{stated.get(fact, NAMES.get(fact, (fact,))[0])} {ours} where {owner} has {its}")
+    if len(has) > _TOLD:
+        has[_TOLD:] = [f"{len(has) - _TOLD} more differences"]
+    return [f"{Path(model.origin).name} says it is {claim}, but has {', '.join(has)}"] if has else []
 
 
 def _facts(model: Model) -> dict[str, Counter[object]]:
     """Every size of a model under its concept, with the number of layers that have it."""
-    facts: dict[str, Counter[object]] = {
-        "depth": Counter([model.depth]),
-        "hidden": Counter([model.hidden]),
-        "vocab": Counter([model.vocab]),
-        "tie_word_embeddings": Counter([model.tied]),
-        "position_rows": Counter([model.position_rows]),
-        "lm_head_bias": Counter([model.lm_head_bias]),
-    }
+    sizes = {name: getattr(model, name) for name in ("depth", "hidden", "vocab", "position_rows", "lm_head_bias")}
+    facts = {name: Counter([size]) for name, size in (sizes | {"tie_word_embeddings": model.tied}).items()}
     for layer, times in model.layer_counts.items():
-        for block in (layer.mixer, layer.ffn):
-            if block is None:
-                continue
-            names = _KEYS
+        for block in filter(None, (layer.mixer, layer.ffn)):
+            names = dict(_KEYS)
             if isinstance(block, DenseFFN | MixtureOfExperts):
-                names = {**_KEYS, "gated": "mlp_gated", "bias": "mlp_bias"}
+                names |= {"gated": "mlp_gated", "bias": "mlp_bias"}
             if isinstance(block, MixtureOfExperts):
-                names = {**names, "width": "expert_width"}
+                names["width"] = "expert_width"
             for part in fields(block):
                 facts.setdefault(names.get(part.name, part.name), Counter())[getattr(block, part.name)] += times
     return facts
@@ -221,12 +209,10 @@ def _facts(model: Model) -> dict[str, Counter[object]]:
 
 def _told(values: Counter[object] | None) -> str:
     """One value as it is; several with the number of layers that have each."""
-    if values is None or not values:
-        return "none"
-    names = {value: "none" if value is None else str(value).lower() for value in values}
-    if len(values) == 1:
-        return next(iter(names.values()))
-    return ", ".join(f"{names[value]} ({times} layers)" for value, times in values.most_common())
+    named = [("none" if value is None else str(value).lower(), n) for value, n in (values or Counter()).most_common()]
+    if len(named) < 2:
+        return named[0][0] if named else "none"
+    return ", ".join(f"{name} ({times} layers)" for name, times in named)
 
 
 def cached_config(identifier: str) -> Path | None:
@@ -235,21 +221,13 @@ def cached_config(identifier: str) -> Path | None:
     if not re.fullmatch(_ID, identifier):
         return None
     entry = _hub_cache() / f"models--{identifier.replace('/', '--')}"
-    if not entry.is_dir():
-        return None
-    pointer = entry / "refs" / (revision or "main")
-    try:
-        commit = pointer.read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        commit = revision
-    snapshots = entry / "snapshots"
-    try:
-        known = [] if revision else sorted(snapshots.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
-    except OSError:
-        known = []
-    folders = ([snapshots / commit] if commit else []) + known
-    found = [path for folder in folders if (path := folder / "config.json").is_file()]
-    return found[0] if found else None
+    commit, known = revision, []
+    with suppress(OSError, ValueError):
+        commit = (entry / "refs" / (revision or "main")).read_text(encoding="utf-8").strip()
+    with suppress(OSError):
+        known = sorted((entry / "snapshots").iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
+    folders = [*([entry / "snapshots" / commit] if commit else []), *([] if revision else known)]
+    return next((path for folder in folders if (path := folder / "config.json").is_file()), None)
 
 
 def _hub_cache() -> Path:
@@ -260,26 +238,18 @@ def _hub_cache() -> Path:
     return Path(home).expanduser() / "hub"
 
 
-def fetch_config(identifier: str, revision: str | None = None) -> Path:
-    """Download config.json (and hf_quant_config.json, if there is one) from the Hugging Face hub into its cache.
-
-    `identifier` is `org/name` or `org/name@revision`. This is the only function that touches the network.
-
-    Raises:
-        MissingExtraError: huggingface_hub is not installed.
-        SpecError: the hub has no such model or revision, refuses access to it, or cannot be reached.
-    """
+def _download(identifier: str) -> Path:
+    """The config.json of `org/name` or `org/name@revision` and its companion, downloaded into the cache."""
     try:
         hub = import_module("huggingface_hub")
     except ImportError:
         raise MissingExtraError("a download from the Hugging Face hub", "hub") from None
-    identifier, _, pinned = identifier.partition("@")
-    pin = revision or pinned or None
+    identifier, _, revision = identifier.partition("@")
     try:
-        path = Path(hub.hf_hub_download(identifier, "config.json", revision=pin))
+        path = Path(hub.hf_hub_download(identifier, "config.json", revision=revision or None))
     except (OSError, ValueError) as error:  # the hub's own errors derive from these
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise SpecError(f"{identifier}: cannot be downloaded: {reason[0]}") from None
     with suppress(OSError, ValueError):
-        hub.hf_hub_download(identifier, _COMPANION, revision=pin)
+        hub.hf_hub_download(identifier, _COMPANION, revision=revision or None)
     return path

@@ -19,7 +19,7 @@ from rooflinekit.model.types.errors import InputError, MissingExtraError, Unknow
 from rooflinekit.specs import load_model, spec_dir
 from rooflinekit.specs.files import read_yaml
 from rooflinekit.specs.locate import tokens
-from rooflinekit.specs.models import cached_config, fetch_config
+from rooflinekit.specs.models import cached_config
 
 SHIPPED = sorted(path.stem for path in spec_dir("model").glob("*.yaml"))
 FACTS = Path(__file__).parents[2].parent / "shared" / "data" / "specs" / "models.csv"
@@ -238,7 +238,7 @@ def test_a_download_needs_the_extra(monkeypatch):
 
     monkeypatch.setattr(models, "import_module", absent)
     with pytest.raises(MissingExtraError, match=r"rooflinekit\[hub\]"):
-        fetch_config("org/name")
+        load_model("hf:org/name")
 
 
 def test_a_download_that_fails_is_one_line(monkeypatch):
@@ -251,8 +251,27 @@ def test_a_download_that_fails_is_one_line(monkeypatch):
 
     monkeypatch.setattr(models, "import_module", lambda name: Hub)
     with pytest.raises(InputError, match="org/name: cannot be downloaded: org/name at abc: 404") as caught:
-        fetch_config("org/name@abc")
+        load_model("hf:org/name@abc")
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_of_the_hub_is_downloaded_by_its_id(monkeypatch, tmp_path):
+    from rooflinekit.specs import models
+
+    config = read_yaml(spec_dir("model") / "llama-3-8b.yaml")["config"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    fetched = []
+
+    class Hub:
+        @staticmethod
+        def hf_hub_download(identifier, file, revision=None):
+            fetched.append((identifier, file, revision))
+            return str(tmp_path / file)
+
+    monkeypatch.setattr(models, "import_module", lambda name: Hub)
+    model = load_model("hf:org/tuned-llama@abc").value
+    assert (model.name, model.layers) == ("org/tuned-llama@abc", load_model("llama-3-8b").value.layers)
+    assert fetched == [("org/tuned-llama", name, "abc") for name in ("config.json", "hf_quant_config.json")]
 
 
 def test_equal_layers_are_one_object():

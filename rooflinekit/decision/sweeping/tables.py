@@ -14,7 +14,7 @@ from rooflinekit.decision.sweeping.answer import Rows
 from rooflinekit.decision.sweeping.output import need_parquet
 from rooflinekit.estimation.frames import INPUT_COLUMNS, input_names
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.specs.delimited import cells_checked, read_delimited
+from rooflinekit.specs.delimited import cells_checked, read_delimited, read_table
 
 _STEP = 262_144  # rows read at once
 
@@ -171,18 +171,7 @@ def read_answers(name: str) -> pd.DataFrame:
 
     Raises InputError for a file that is not there, of another kind, or that cannot be read.
     """
-    path = Path(name)
-    if not path.is_file():
-        raise InputError(f"{name}: no such file")
-    try:
-        if path.suffix.lower() == ".parquet":
-            need_parquet("a Parquet file")
-            return pd.read_parquet(path)
-        if path.suffix.lower() == ".csv":
-            table: pd.DataFrame = read_delimited(name, low_memory=False)
-            return table
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:  # pandas' parser errors are ValueErrors
-        raise InputError(f"{name} cannot be read: {str(error).splitlines()[0]}") from None
-    raise InputError(f"{name} is neither .csv nor .parquet")
+    if Path(name).is_file() and Path(name).suffix.lower() not in (".csv", ".parquet"):
+        raise InputError(f"{name} is neither .csv nor .parquet")
+    table: pd.DataFrame = read_table(Path(name))
+    return table

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, VARIANT, Measured, measured_rows, number_formats
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
-from rooflinekit.model.types.errors import InputError, MissingExtraError, SpecError
+from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.kernel import Family
-from rooflinekit.specs.delimited import read_delimited
+from rooflinekit.specs.delimited import read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -308,30 +308,6 @@ def _with_product(table: pd.DataFrame, columns: tuple[str, ...]) -> pd.DataFrame
         joined = joined + "_" + table[name].astype(str) if place else table[name].astype(str)
     dtype = table.get("dtype", "bfloat16")
     return table.drop(columns="op", errors="ignore").assign(product=joined, dtype=dtype)
-
-
-def read_table(path: Path, text: bool = False) -> pd.DataFrame:
-    """A CSV or Parquet file; with `text` every cell is text, and an empty one "".
-
-    Raises SpecError for a file that cannot be read, MissingExtraError for Parquet without pyarrow.
-    """
-    import pandas as pd  # noqa: PLC0415
-
-    if not path.is_file():
-        raise SpecError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
-    try:
-        if path.suffix != ".parquet":
-            how: dict[str, Any] = {"dtype": str, "keep_default_na": False} if text else {}
-            found: pd.DataFrame = read_delimited(str(path), **how)
-            return found
-        table = pd.read_parquet(path)
-    except ImportError:
-        raise MissingExtraError("reading Parquet", "accuracy") from None
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{path}: cannot be read: {' '.join(str(error).split())[:120]}") from None
-    return table.astype(object).where(table.notna(), "").astype(str) if text else table
 
 
 def _checked(path: Path, operation: str, table: pd.DataFrame, dropped: Counter[str] | None) -> pd.DataFrame:
