@@ -18,7 +18,7 @@ from typing import Any
 from rooflinekit.evidence.measurement import Facts, Fields, Measurement, Spread, StartUp
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.units import GB, GIB
-from rooflinekit.specs.files import read_text
+from rooflinekit.specs.files import json_lines, read_text
 
 __all__ = ["Facts", "Measurement", "Spread", "StartUp", "is_benchmark", "read_measurements"]
 
@@ -73,13 +73,7 @@ def _objects(path: Path, source: str, text: str) -> Iterator[tuple[str, Mapping[
     try:
         documents = [json.loads(text)]
     except (ValueError, RecursionError):
-        documents = []
-        for number, line in enumerate(text.splitlines(), 1):
-            try:
-                documents += [json.loads(line)] if line.strip() else []
-            except (ValueError, RecursionError) as error:
-                what = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-                raise SpecError(f"{path}, line {number}: is not valid JSON ({what})") from None
+        documents = [data for _, data in json_lines(path, text.splitlines())]
     entries = documents[0] if len(documents) == 1 and isinstance(documents[0], list) else documents
     for number, data in enumerate(entries):
         if isinstance(data, Mapping):

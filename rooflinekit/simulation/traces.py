@@ -27,6 +27,7 @@ from rooflinekit.estimation.spelling import at_least
 from rooflinekit.model.types.errors import MissingExtraError, SpecError
 from rooflinekit.simulation.arrivals import Arrival
 from rooflinekit.specs.delimited import check_columns, delimiter_of
+from rooflinekit.specs.files import json_lines
 
 _LONGEST_S = 10 * 365 * 86400.0  # ten years: beyond that a relative time is a clock, or in another unit
 _EPOCH = (1e9, 4e9)  # but seconds since 1970, from 2001 to 2096, are a clock
@@ -256,15 +257,7 @@ def _csv_rows(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any
 
 
 def _json_rows(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(text, 1):
-        if not line.strip():
-            continue
-        try:
-            cells = json.loads(line)
-        except (ValueError, RecursionError):
-            raise SpecError(f"{path}, line {number}: is not valid JSON") from None
-        if not isinstance(cells, dict):
-            raise SpecError(f"{path}, line {number}: is not a JSON object")
+    for number, cells in json_lines(path, text):
         yield number, {name.strip().lower(): value for name, value in cells.items()}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
@@ -141,6 +141,24 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{path}: not valid JSON: {_reason(error)}") from None
     return _mapping(path, data)
+
+
+def json_lines(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The JSON objects of a file that has one a line, with the number of the line; empty lines are passed over.
+
+    Raises SpecError, by line, for anything else.
+    """
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            data = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            what = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
+            raise SpecError(f"{path}, line {number}: is not valid JSON ({what})") from None
+        if not isinstance(data, dict):
+            raise SpecError(f"{path}, line {number}: is not a JSON object")
+        yield number, data
 
 
 def _reason(error: Exception) -> str:

@@ -157,17 +157,12 @@ def _gains(facts: Facts) -> Iterator[Finding]:
     for dtype, most in _GAIN.items():
         gain = chip.peaks.get(dtype, 0.0) / base if base and not facts.is_reasoned(dtype) else 0.0
         if gain > most:
-            yield facts.of_peak(
-                dtype,
-                f"is {gain:.3g} x the 16-bit peak, {most - 0.1:g} x is the most expected; {_excess(gain)}, "
-                f"or say why under compute.unusual.{dtype}",
-            )
+            most_expected = f"{most - 0.1:g} x is the most expected; {_excess(gain)}, or say why under"
+            yield facts.of_peak(dtype, f"is {gain:.3g} x the 16-bit peak, {most_expected} compute.unusual.{dtype}")
         if chip.compute_capability in _DOUBLES.get(dtype, ()) and 0 < gain < 1.9:
-            yield facts.of_peak(
-                dtype,
-                f"is {gain:.3g} x the 16-bit peak, and {chip.compute_capability} doubles it; is it the 16-bit "
-                f"number, or is that one sparse? Else say why: compute.unusual.{dtype}",
-            )
+            asked = "is it the 16-bit number, or is that one sparse? Else say why: compute.unusual."
+            usual = f"is {gain:.3g} x the 16-bit peak, and {chip.compute_capability} doubles it; {asked}{dtype}"
+            yield facts.of_peak(dtype, usual)
 
 
 # The wider of two formats is never the faster one.
@@ -183,10 +178,8 @@ def _columns(facts: Facts) -> Iterator[Finding]:
     for wide, narrow in _ORDER:
         faster = wide in peaks and narrow in peaks and peaks[wide] > peaks[narrow] * _ROUNDING
         if faster and not {wide, narrow} & {*unusual}:
-            problem = (
-                f"is above that of {narrow}; are the two in each other's place? Else say why: compute.unusual.{wide}"
-            )
-            yield facts.of_peak(wide, problem)
+            swapped = "are the two in each other's place? Else say why: compute.unusual."
+            yield facts.of_peak(wide, f"is above that of {narrow}; {swapped}{wide}")
     bf16, fp16 = peaks.get(Dtype.BF16), peaks.get(Dtype.FP16)
     if bf16 and fp16 and max(bf16, fp16) > min(bf16, fp16) * _ROUNDING and not {*_SIXTEEN_BIT} & {*unusual}:
         yield facts.of_peak(Dtype.FP16, f"differs from bf16 ({_tera(bf16)}); say why under compute.unusual.fp16")
@@ -290,10 +283,8 @@ def _links(facts: Facts) -> Iterator[Finding]:
         of = f"the {format_rate(lanes, 'B/s')} of 16 lanes of this generation in one direction"
         yield facts.of_rate("links.pcie", pcie, f"is above {of}; {_BOTH_DIRECTIONS}", refused=True)
     if nic > _NIC_CEILING:
-        problem = (
-            "is more than any network card gives one accelerator; networks are sold in Gb/s, is it written as GB/s?"
-        )
-        yield facts.of_rate("links.nic", nic, problem)
+        most = "is more than any network card gives one accelerator; "
+        yield facts.of_rate("links.nic", nic, most + "networks are sold in Gb/s, is it written as GB/s?")
 
 
 _CHECKS = (

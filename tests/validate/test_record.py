@@ -138,8 +138,8 @@ def test_a_row_that_cannot_be_is_refused_by_line(tmp_path, change, said):
 @pytest.mark.parametrize(("text", "said"), [
     ("", "line 1 is not the header"),
     ('{"type": "row"}\n', "line 1 is not the header"),
-    ("not json\n", "line 1 is not JSON"),
-    ("[]\n", "line 1 is not an object"),
+    ("not json\n", "line 1: is not valid JSON"),
+    ("[]\n", "line 1: is not a JSON object"),
 ])  # fmt: skip
 def test_a_file_that_is_no_measurement_is_refused(tmp_path, text, said):
     (tmp_path / "a.jsonl").write_text(text)

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.kernel import Family
 from rooflinekit.specs.delimited import read_table
+from rooflinekit.specs.files import json_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,16 +142,8 @@ def read_measurements(path: Path) -> Measurements:
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     """Every line that was written in full."""
-    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True), 1):
-        if not text.endswith("\n"):
-            return
-        try:
-            line = json.loads(text)
-        except ValueError:
-            raise SpecError(f"{path}: line {number} is not JSON") from None
-        if not isinstance(line, dict):
-            raise SpecError(f"{path}: line {number} is not an object")
-        yield line
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    return (line for _, line in json_lines(path, takewhile(lambda line: line.endswith("\n"), lines)))
 
 
 def _check_types(where: str, line: Mapping[str, Any], known: Mapping[str, type]) -> None:
