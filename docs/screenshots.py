@@ -19,9 +19,7 @@ SHOTS = (
     ("report-dark", "deepseek-v3", "dark", (1280, 1500)),
     ("report-phone", "mixtral-8x7b", "light", (390, 1800)),
 )
-PLAYED = (
-    ("playground-light", "", "light", (1440, 900)),
-)
+PLAYED = (("playground-light", "", "light", (1440, 900)),)
 
 
 def main() -> None:
