@@ -124,13 +124,8 @@ _APART = ("sweep", "plan", "validate", "calibrate", "watch", "workbook", "report
 COMMANDS = {
     words: words if words in _APART else "answers"
     for words in (
-<<<<<<< HEAD
-        "estimate", "explain", "simulate", "shapes", "levers", "cost", "sweep", "plan", "models", "gpus", "show",
-        "validate", "calibrate", "compare", "watch", "launch", "workbook", "report",
-=======
         "estimate", "explain", "simulate", "trace", "shapes", "levers", "cost", "sweep", "plan", "models", "gpus",
-        "show", "validate", "calibrate", "compare", "launch", "workbook", "report",
->>>>>>> main
+        "show", "validate", "calibrate", "compare", "watch", "launch", "workbook", "report",
         "accuracy energy", "accuracy kernels", "accuracy memory", "accuracy serving",
     )
 }  # fmt: skip
