@@ -51,7 +51,8 @@ class LoadPrediction:
     """What users feel, as means.
 
     parts [ms]: `step` and `interference` add up to TPOT; `prefill` and `queue` to TTFT. running: sequences in the
-    batch. note: what the reader should know, else empty.
+    batch. note: what the reader should know, else empty. high_ms: the high ends of the 90 % intervals of `ttft_ms` and
+    `tpot_ms`.
     """
 
     ttft_ms: float
@@ -61,6 +62,7 @@ class LoadPrediction:
     parts: Mapping[str, float]
     running: float
     note: str = ""
+    high_ms: Mapping[str, float] = field(default_factory=dict)
 
 
 def load_traffic(point: LoadPoint) -> Traffic:
@@ -102,6 +104,7 @@ def predict_load(predictor: Predictor, point: LoadPoint) -> LoadPrediction:
         parts={name: 1e3 * value for name, value in parts.items()},
         running=float(loaded.running),
         note=note,
+        high_ms={"ttft_ms": 1e3 * float(loaded.ttft.high), "tpot_ms": 1e3 * float(loaded.tpot.high)},
     )
 
 
