@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.energy import token_energy
 from rooflinekit.model.traffic.mixing import InFlight
 from rooflinekit.model.types.answer import DeploymentAnswer
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.simulation.event_loop import Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.ledger import Sketch
