@@ -1,4 +1,4 @@
-"""Turns, gaps and lengths of the conversations in a trace with block ids, as `rooflinekit.simulation.sessions` has them.
+"""Turns, gaps and lengths of the conversations in a trace with block ids, as `simulation.sessions` has them.
 
     python benchmarks/session_figures.py mooncake_conversation.jsonl.gz
 

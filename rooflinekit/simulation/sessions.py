@@ -111,13 +111,13 @@ SESSIONS: Mapping[str, SessionLaw] = {
         system=4000, answer=200,
     ),
 }  # fmt: skip
-"""chat: counted in Mooncake's conversation trace (benchmarks/session_figures.py; one hour, sampled): turns of those that
-began in its first third, gaps and new tokens between prompts that extend each other, first prompts; the law's means are
-4 to 20 % above the trace's. 512 tokens are common to most prompts there. coding-agent: turns and gaps of InferenceX'
-recorded coding traffic (InferenceX-app 01668b87: 13,735 sessions, 2.9 million requests); its means are 211 turns, and
-of a request 7,630 new tokens with the answer before and 823 out, while the spread of tokens, first prompts, 12,000
-tokens of instructions and the longest gap are assumptions. swe-bench: 15.3 calls, 6 to 20, of LLMServingSim's set
-(5daddb21); lengths are assumptions, gaps those of the coding traffic."""
+"""chat: counted in Mooncake's conversation trace (benchmarks/session_figures.py; one hour, sampled): turns of those
+that began in its first third, gaps and new tokens between prompts that extend each other, first prompts; means of
+the law are 4 to 20 % above the trace's. 512 tokens are common to most prompts there. coding-agent: turns and gaps
+of InferenceX' recorded coding traffic (InferenceX-app 01668b87: 13,735 sessions, 2.9 million requests); its means
+are 211 turns, and of a request 7,630 new tokens with the answer before and 823 out, while the spread of tokens,
+first prompts, 12,000 tokens of instructions and the longest gap are assumptions. swe-bench: 15.3 calls, 6 to 20, of
+LLMServingSim's set (5daddb21); lengths are assumptions, gaps those of the coding traffic."""
 
 _KEYS = ("turns", "wait", "first", "asked")
 _KNOWN = dict.fromkeys(SESSIONS, dict.fromkeys(_KEYS, 0.0) | {"system": -1.0, "most": 0.0})
