@@ -138,6 +138,7 @@ class Arrivals(TypedDict, total=False):
     """What is sent to a simulated deployment."""
     arrivals: Annotated[str | None, Option("An arrival process, such as gamma:rate=4,cv=2.")]
     trace: Annotated[Path | None, Option("Replay a trace: Azure, Mooncake, BurstGPT, Bailian, CSV.")]
+    sessions: Annotated[str | None, Option("Turns that wait for each other: chat, coding-agent or swe-bench; other means as chat:turns=6,wait=30,first=900,asked=100,system=0.", metavar="KIND")]
     speed: Annotated[float, Option("Replay the trace this many times as fast.", 1.0)]
     clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False)]
     warmup: Annotated[int, Option("Requests before those that count.", 0, least=0)]
