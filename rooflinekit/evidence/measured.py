@@ -69,7 +69,7 @@ def read_intervals(path: Path) -> list[Interval]:
 
     Raises SpecError for a file that cannot be read or is neither.
     """
-    found = _intervals(path, path.name, _text(path))
+    found = _intervals(path, path.name, read_text(path))
     if not found:
         raise SpecError(f"{path}: is neither a recording of `rooflinekit watch` nor a log of requests in JSON lines")
     return found

@@ -20,11 +20,11 @@ from rooflinekit.evidence.kernel_fit.groups import (
     SUFFIX,
     VERSIONS,
     read_kernel_tables,
-    read_table,
 )
 from rooflinekit.evidence.measured import Measurement, is_benchmark, read_measurements
 from rooflinekit.evidence.measurement import Fields
 from rooflinekit.model.types.errors import SpecError
+from rooflinekit.specs.delimited import read_table
 
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 RATES = ("TFLOPS", "TFLOP/s", "GFLOPS", "GFLOP/s", "GB/s", "TB/s", "tok/s", "1/s")

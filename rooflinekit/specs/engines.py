@@ -204,7 +204,8 @@ def _choose(name: str, ranges: tuple[_Versions, ...], version: str | None) -> in
 
 def read_step_costs(section: Section) -> tuple[StepCosts, tuple[Provenance, ...]]:
     """The costs of one range of versions and where they come from; raises SpecError for anything unknown."""
-    return read_facts(section, StepCosts, "")
+    costs: tuple[StepCosts, tuple[Provenance, ...]] = read_facts(section, StepCosts, "")
+    return costs
 
 
 def read_facts(section: Section, kind: Any, prefix: str) -> Any:

@@ -180,7 +180,8 @@ def _contradicted(model: Model, claim: str | None) -> list[str]:
         return []
     known = kept(_from_library, found.value).value
     stated = {meaning.partition(" = ")[0]: key for key, meaning in model.read_keys.items()}
-    mine, theirs, has = _facts(model), _facts(known), []
+    mine, theirs = _facts(model), _facts(known)
+    has: list[str] = []
     for fact in dict.fromkeys((*mine, *theirs)):
         ours, its = _told(mine.get(fact)), _told(theirs.get(fact))
         if ours != its and mine.get(fact) != theirs.get(fact):
@@ -196,7 +197,8 @@ def _facts(model: Model) -> dict[str, Counter[object]]:
     sizes = {name: getattr(model, name) for name in ("depth", "hidden", "vocab", "position_rows", "lm_head_bias")}
     facts = {name: Counter([size]) for name, size in (sizes | {"tie_word_embeddings": model.tied}).items()}
     for layer, times in model.layer_counts.items():
-        for block in filter(None, (layer.mixer, layer.ffn)):
+        blocks: tuple[Any, ...] = (layer.mixer, layer.ffn)
+        for block in filter(None, blocks):
             names = dict(_KEYS)
             if isinstance(block, DenseFFN | MixtureOfExperts):
                 names |= {"gated": "mlp_gated", "bias": "mlp_bias"}
