@@ -278,10 +278,9 @@ class TestFiles:
         answer = rk.plan(MODEL, GPU, SLO, **asked, confirm=0, trace=str(path), profile="trace", rate=60)
         over = answer.over_time
         assert over is not None
-        assert len(over.intervals) == 24
         assert max(row.rate for row in over.intervals) == pytest.approx(answer.traffic["peak_load"])
         assert max(row.gpus for row in over.intervals) == answer.best.gpus
-        assert over.intervals[3].gpus < over.intervals[20].gpus
+        assert over.intervals[0].gpus < over.intervals[-2].gpus
 
 
 class TestBudgets:
