@@ -22,6 +22,7 @@ PICTURES: Mapping[str, Mapping[str, str]] = {
     "Outcome": {"percentiles": "served.percentiles", "timeline": "served.timeline"},
     "Levers": {"elasticities": "sensitivities.elasticities", "moves": "sensitivities.moves"},
     "PlanAnswer": {"hours": "hours.hours"}, "OverTime": {"hours": "hours.hours"},
+    "TraceAnswer": {"hit-rate": "reuse.hit_rate"},
     "tuple": {"intensity": "intensity.intensity"},
 }  # fmt: skip
 """By type of result, a tuple being several estimates: the pictures, which are named as their files, and who draws."""
@@ -32,8 +33,8 @@ def plot(result: Any, kind: str | None = None, theme: str = "light") -> Picture:
 
     Args:
         result: an `Estimate` (roofline, time, bytes, memory), a table of `sweep` or `estimate_frame` (batch, context,
-            load, pareto), an `Outcome` of `simulate` (percentiles, timeline), `Levers` (elasticities, moves), a plan
-            over time (hours), or a list of estimates of one model (intensity).
+            load, pareto), an `Outcome` of `simulate` (percentiles, timeline), `Levers` (elasticities, moves), a
+            `TraceAnswer` (hit-rate), a plan over time (hours), or a list of estimates of one model (intensity).
         kind: which picture; the first of those by default.
         theme: light or dark.
 
@@ -85,7 +86,11 @@ def _kinds_of(result: Any) -> Mapping[str, str]:
     name = type(result).__name__
     several = name == "tuple" and not (result and all(type(each).__name__ == "Estimate" for each in result))
     if several or name not in PICTURES:
+<<<<<<< HEAD
         known = "an Estimate or several, a table of them, an Outcome of simulate, Levers, or a plan over time"
+=======
+        known = "an Estimate or several, a table of them, an Outcome of simulate, Levers or a trace"
+>>>>>>> main
         raise InputError(f"cannot draw {'these' if several else f'a {name}'}; give {known}")
     return PICTURES[name]
 
