@@ -86,11 +86,7 @@ def _kinds_of(result: Any) -> Mapping[str, str]:
     name = type(result).__name__
     several = name == "tuple" and not (result and all(type(each).__name__ == "Estimate" for each in result))
     if several or name not in PICTURES:
-<<<<<<< HEAD
-        known = "an Estimate or several, a table of them, an Outcome of simulate, Levers, or a plan over time"
-=======
-        known = "an Estimate or several, a table of them, an Outcome of simulate, Levers or a trace"
->>>>>>> main
+        known = "an Estimate or several, a table, an Outcome of simulate, Levers, a trace or a plan over time"
         raise InputError(f"cannot draw {'these' if several else f'a {name}'}; give {known}")
     return PICTURES[name]
 
