@@ -18,11 +18,10 @@ from rooflinekit.model.speculation import Draft, SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import Calibration, FamilyFit
 from rooflinekit.model.types.engine import Engine
-from rooflinekit.model.types.hardware import Provenance, System
+from rooflinekit.model.types.hardware import PowerLaw, Provenance, System
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.model import Layer
 from rooflinekit.model.types.numeric import Numeric
-from rooflinekit.model.types.power import PowerLaw
 
 D = TypeVar("D")
 _DATASHEET = {

@@ -157,14 +157,11 @@ Span = tuple[float, float]
 """Ends of a 90 % interval over what is expected."""
 
 _NONE: Span = (1.0, 1.0)
-_ROUNDING = 1e-12  # ends that lie no further apart are those of a time without an interval
 
 
 def _span(time: Time) -> Span:
-    expected, low, high = map(float, (time.expected, time.low, time.high))
-    if not expected or high - low <= _ROUNDING * expected:
-        return _NONE
-    return low / expected, high / expected
+    expected = float(time.expected)
+    return (float(time.low) / expected, float(time.high) / expected) if expected else _NONE
 
 
 def _spans(ttft: Span, tpot: Span, first: float) -> dict[str, Span]:

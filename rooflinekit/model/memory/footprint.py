@@ -11,8 +11,7 @@ from rooflinekit.model.kernels.elementwise import Embedding
 from rooflinekit.model.kernels.gemm import Linear
 from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import Operation
-from rooflinekit.model.layers.build import stage_operations
-from rooflinekit.model.layers.feedforward import group_share
+from rooflinekit.model.layers.build import group_share, stage_operations
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype

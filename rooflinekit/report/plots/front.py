@@ -21,7 +21,7 @@ PICTURES: Mapping[str, Mapping[str, str]] = {
                   "pareto": "sweeps.pareto"},
     "Outcome": {"percentiles": "served.percentiles", "timeline": "served.timeline"},
     "Levers": {"elasticities": "sensitivities.elasticities", "moves": "sensitivities.moves"},
-    "tuple": {"intensity": "intensity.intensity"},
+    "tuple": {"intensity": "roofline.intensity"},
 }  # fmt: skip
 """By type of result, a tuple being several estimates: the pictures, which are named as their files, and who draws."""
 
