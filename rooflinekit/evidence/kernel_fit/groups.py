@@ -365,10 +365,11 @@ def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:
         return column
     if column.dtype.kind == "f":
         return column.where(column.abs() < math.inf)
-    return column.map(_number)
+    return column.map(number_of)
 
 
-def _number(cell: object) -> float:
+def number_of(cell: object) -> float:
+    """The number in a cell, NaN where it holds no finite one."""
     try:
         number = float(cell) if isinstance(cell, (Real, str)) else math.nan
     except ValueError:
