@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeGuard
 
 from rooflinekit.model.graph.symbol import fact
@@ -26,6 +26,7 @@ from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.errors import DeploymentError, InputError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import (
     Attention,
     DenseFFN,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from os import PathLike
 from typing import Any, Unpack
 
@@ -31,6 +31,7 @@ from rooflinekit.model.traffic.energy import static_power
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError, RooflinekitError, UnknownNameError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Attention, LatentAttention
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.workload import Workload

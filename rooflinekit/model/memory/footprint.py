@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rooflinekit.model.graph.symbol import about
 from rooflinekit.model.kernels.attention import LatentUpProjection
@@ -16,10 +16,10 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import MemoryRule
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import (
     Attention,
     DenseFFN,
-    GatedDeltaNet,
     LatentAttention,
     Mixer,
     MixtureOfExperts,
@@ -166,7 +166,7 @@ def activation_peak(plan: Plan, token_budget: float) -> Peak:
     columns = model.vocab if model.outputs is None else model.outputs
     logits = columns * 4.0
     kept = token_budget * _workspace_elements(plan, token_budget) * stream if rule.expert_workspace else 0.0
-    recurrent = any(isinstance(layer.mixer, GatedDeltaNet) for layer in model.layer_counts)
+    recurrent = any(getattr(layer.mixer, "kind", "") == "gated_delta_net" for layer in model.layer_counts)
     between = 2.0 * hidden if plan.deployment.pp > 1 else 0.0  # residual and hidden states from the stage before
     return Peak(
         layer_token=2.0 * hidden + max(blocks, default=0.0) * stream + between,
