@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from xlsxwriter.worksheet import Worksheet
-
 from rooflinekit.model.graph.cells import Cell
 from rooflinekit.report.workbook.calculation import Calculation, Found, blocks_of, write_labels
 from rooflinekit.report.workbook.compare import compare_inputs, write_comparison
@@ -20,13 +18,6 @@ from rooflinekit.report.workbook.sheet import Book
 from rooflinekit.report.workbook.views import sweep_inputs, write_kernels, write_results, write_sweep
 from rooflinekit.specs.writing import open_workbook, whole
 from rooflinekit.version import __version__
-
-
-class PlainWorksheet(Worksheet):  # type: ignore[misc] # XlsxWriter has no types
-    """No function of the workbook is newer than Excel 2007, so that none has to be searched for: half the time."""
-
-    def _prepare_formula(self, formula: str, expand_future_functions: bool = False) -> str:
-        return formula.removeprefix("=")
 
 
 _LINE, _WIDTH = 15, 115  # points of a line of text, and letters that fit into it
@@ -107,7 +98,7 @@ def write_workbook(path: Path, choices: Choices, planned: Planned) -> Built:
     Raises:
         InputError: a name is unknown, or nothing of what is offered can be run.
     """
-    from rooflinekit.report.workbook.write import PlainWorksheet  # noqa: PLC0415
+    from rooflinekit.report.workbook.plain import PlainWorksheet  # noqa: PLC0415
 
     offers = make_offers(choices, planned)
     with whole(path) as partial, open_workbook(partial) as file:
