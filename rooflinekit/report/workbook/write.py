@@ -19,7 +19,6 @@ from rooflinekit.report.workbook.views import sweep_inputs, write_kernels, write
 from rooflinekit.specs.writing import open_workbook, whole
 from rooflinekit.version import __version__
 
-
 _LINE, _WIDTH = 15, 115  # points of a line of text, and letters that fit into it
 
 _ASSUMPTIONS = (
