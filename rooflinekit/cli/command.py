@@ -125,7 +125,7 @@ COMMANDS = {
     words: words if words in _APART else "answers"
     for words in (
         "estimate", "explain", "simulate", "trace", "shapes", "levers", "cost", "sweep", "plan", "models", "gpus",
-        "show", "validate", "calibrate", "compare", "launch", "workbook", "report",
+        "show", "validate", "calibrate", "compare", "guard", "launch", "workbook", "report",
         "accuracy energy", "accuracy kernels", "accuracy memory", "accuracy serving",
     )
 }  # fmt: skip

@@ -310,6 +310,13 @@ class Served(TypedDict, total=False):
     engine: Annotated[str | None, Option("Engine.", usual="the file's, else vllm", complete=ENGINES, group="Engine")]
     calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", group="Engine")]
 
+class Guarding(Served, total=False):
+    """What a change is judged by."""
+    baseline: Annotated[Sequence[str] | None, Option("Earlier run of the same suite; may be repeated.", kind="text", many=True, usual="the prediction", metavar="FILE")]
+    noise: Annotated[float | None, Option("Deviation of one reading, where neither repeats nor the file say it.", unit="share", above=True, most=1.0, usual="3 %")]
+    chance: Annotated[float, Option("Probability that a run without a change alarms at all.", 0.02, unit="share", above=True, most=0.5)]
+    unit: Annotated[str | None, Option("Unit of the values of a CSV whose header names none.", complete=("s", "ms", "us", "ns", "TFLOPS", "GFLOPS", "GB/s", "TB/s", "tok/s"))]
+
 class Workbook(Lengths, total=False):
     """What a workbook offers, and what its cells start with."""
     model: Annotated[Names, Option("Models to offer, comma between them.", kind="names", complete=MODELS)]
@@ -342,6 +349,10 @@ class Written(TypedDict, total=False):
     format: Annotated[str, Option("table, json, csv or md.", "table", kind="choice", complete=("table", "json", "csv", "md"))]
     out: Annotated[Path | None, Option("Write to this file instead; its folder must exist.", kind="path")]
     force: Annotated[bool, Option("Overwrite an existing file.", False)]
+
+class Judged(Written, total=False):
+    """What is written of a judgement."""
+    junit: Annotated[Path | None, Option("Write JUnit XML to this file too, a test a row.", kind="path")]
 
 class Detailed(Written, total=False):
     """What is shown of an estimate."""
@@ -421,9 +432,9 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "Pricing": (Purchase, Reserves),
     "Dialogues": (Dialogues,),
     "Search": (Search,),
-    "Question": (Asked,),
+    "Question": (Asked, Guarding),
     "Contents": (Workbook, Page),
-    "Output": (Sweeping, Measuring, Scored, Shown, Detailed, Tree, Traced, Pictures),
+    "Output": (Sweeping, Measuring, Scored, Shown, Judged, Detailed, Tree, Traced, Pictures),
 }
 """Headings of the help, in their order; what an option says of its own group goes first."""
 

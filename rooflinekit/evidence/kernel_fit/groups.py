@@ -36,9 +36,11 @@ _HEADER = {"schema": int, "run": str, "started": str, "suite": str, "model": str
            "engine_version": str, "dtype": str, "device": dict}  # fmt: skip
 _ROW = {"op": str, "backend": str, "status": str, "detail": str}
 _TIMES = ("latency_us", "p10_us", "p90_us")
+VERSIONS = ("engine_version", "kernel_source")
+"""Columns that say which build ran: two runs of one suite may differ in them."""
 _NOT_SHAPE = {"type", "run", "key", *_ROW, *_TIMES, "launch", "repeats", "outliers", "samples_us", "sure", "warm_us",
               "sustained_us", "power_w", "power_limit_w", "sm_mhz", "memory_mhz", "temperature_c", "readings",
-              "throttled", "kernel_source", "engine_version"}  # fmt: skip
+              "throttled", *VERSIONS}  # fmt: skip
 
 KEY = ("gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind")
 """Columns that make a group of a kernel table, where the table has them."""
@@ -266,7 +268,7 @@ def read_kernel_tables(path: Path, dropped: Counter[str] | None = None) -> Itera
     """
     if path.suffix == SUFFIX:
         for name, measured in kernel_tables(read_measurements(path)):
-            yield name, _checked(path, name, measured, dropped).reset_index(drop=True)
+            yield name, checked_table(path, name, measured, dropped).reset_index(drop=True)
         return
     table = read_table(path)
     if path.stem in _PRODUCT and "product" not in table and not table.empty:
@@ -276,7 +278,7 @@ def read_kernel_tables(path: Path, dropped: Counter[str] | None = None) -> Itera
     if table.empty:
         raise SpecError(f"{path}: the table has no rows")
     for operation, rows in table.groupby("op", dropna=False) if "op" in table else [(path.stem, table)]:
-        kept = _checked(path, str(operation), rows, dropped)
+        kept = checked_table(path, str(operation), rows, dropped)
         if len(kept):
             yield str(operation), kept.assign(engine=kept["engine"].str.lower()).reset_index(drop=True)
 
@@ -314,7 +316,7 @@ def read_table(path: Path, text: bool = False) -> pd.DataFrame:
     return table.astype(object).where(table.notna(), "").astype(str) if text else table
 
 
-def _checked(path: Path, operation: str, table: pd.DataFrame, dropped: Counter[str] | None) -> pd.DataFrame:
+def checked_table(path: Path, operation: str, table: pd.DataFrame, dropped: Counter[str] | None) -> pd.DataFrame:
     """The rows that a kernel could have; the others refused by row and column, or counted."""
     if operation not in OPERATIONS:
         raise SpecError(f"{path}: op {operation!r} is not a kernel table; known: {', '.join(OPERATIONS)}")
