@@ -138,6 +138,7 @@ class Arrivals(TypedDict, total=False):
     """What is sent to a simulated deployment."""
     arrivals: Annotated[str | None, Option("An arrival process, such as gamma:rate=4,cv=2.")]
     trace: Annotated[Path | None, Option("Replay a trace: Azure, Mooncake, BurstGPT, Bailian, CSV.")]
+    sessions: Annotated[str | None, Option("Turns that wait for each other: chat, coding-agent or swe-bench; other means as chat:turns=6,wait=30,first=900,asked=100,system=0.", metavar="KIND")]
     speed: Annotated[float, Option("Replay the trace this many times as fast.", 1.0)]
     clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False)]
     warmup: Annotated[int, Option("Requests before those that count.", 0, least=0)]
@@ -343,6 +344,13 @@ class Workbook(Lengths, total=False):
 class Pictures(TypedDict, total=False):
     """Pictures of the answer."""
     plots: Annotated[Path | None, Option("Write pictures into this folder, as SVG and PNG; made if its parent exists.", kind="folder")]
+
+class Watching(TypedDict, total=False):
+    """How a running fleet is watched."""
+    once: Annotated[bool, Option("Look at one interval, and end.", False, group="Watching")]
+    every: Annotated[float, Option("Seconds between two looks.", 60.0, unit="s", least=1.0, most=86400.0, group="Watching")]
+    record: Annotated[Path | None, Option("Append what the servers say to this file, to be watched or compared again.", kind="path", group="Watching")]
+    listen: Annotated[int | None, Option("Serve measured and predicted times as metrics at this port of 127.0.0.1.", least=1, most=65535, group="Watching")]
 
 class Written(TypedDict, total=False):
     """How an answer is printed, and where to."""
