@@ -6,12 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
 
-from rooflinekit.decision.planning.fleet import feel
-from rooflinekit.decision.planning.objective import Felt, Objective, chance
+from rooflinekit.decision.planning.fleet import feel, slowed
+from rooflinekit.decision.planning.objective import Objective, chance
 from rooflinekit.estimation.estimator import Resolved, ask
 from rooflinekit.model.graph.merge import Merge
 from rooflinekit.model.graph.symbol import Pool, Symbol
@@ -366,11 +365,7 @@ def _sized(found: Resolved, planned: Planned) -> tuple[float, AtPeak]:
     knee = float(answer_load(found.predictor, question).loaded.knee)
     replicas = max(math.ceil(planned.peak_rate / ((1.0 - planned.headroom) * knee)), 1)
     rate, gpus = planned.peak_rate / replicas, replicas * float(found.plan.deployment.gpus)
-
-    @cache
-    def feels(factor: float) -> Felt:  # steps that take so many times as long
-        return feel(answer_load(found.predictor, replace(question, rate=rate * factor))).stretched(factor)
-
+    feels = slowed(lambda at: feel(answer_load(found.predictor, replace(question, rate=at))), rate)
     felt = feels(1.0)
     if not felt.stable:
         return gpus, AtPeak()
