@@ -9,6 +9,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
 from rooflinekit.decision.economics.price import positive
+from rooflinekit.decision.economics.tco import read_owning
 from rooflinekit.decision.planning.confirm import Ranked, agreed, ranked, warnings
 from rooflinekit.decision.planning.cost import FleetCost, Point, cold_start_s, cost_of, points, read_tariff
 from rooflinekit.decision.planning.demand import Demand, read_demand
@@ -479,7 +480,7 @@ def _course(given: dict[str, Any], profile: Profile | None, demand: Demand) -> C
         raise InputError(f"{min(scaling)} belongs to autoscaling; add autoscale")
     if given.get("autoscale") and "profile" not in given:
         raise InputError("autoscaling follows a load that changes: give profile")
-    if not given.keys() & {"profile", "growth", "months"}:
+    if not given.keys() & {"profile", "growth", "months", "tco"}:
         return None
     if demand.closed:
         raise InputError("a plan over time takes requests a second: give rate, trace or profile in place of users")
@@ -490,7 +491,9 @@ def _course(given: dict[str, Any], profile: Profile | None, demand: Demand) -> C
     growth = read_growth(given["growth"]) if "growth" in given else 0.0
     months = given.get("months", 12 if growth else 1)
     scaling |= part_of(given, ("load_gbps",))
-    return Course(profile or flat(demand.peak_load), growth, months, scaling if given.get("autoscale") else None)
+    owning = read_owning(given["tco"]) if "tco" in given else None
+    scaled = scaling if given.get("autoscale") else None
+    return Course(profile or flat(demand.peak_load), growth, months, scaled, owning)
 
 
 def _gpu_names(gpus: tuple[str, ...]) -> list[str]:
