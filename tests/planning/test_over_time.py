@@ -116,6 +116,29 @@ class TestHours:
         assert "prefill" in over.deployment
         assert over.intervals[0].gpus < over.intervals[1].gpus
 
+    def test_growth_of_one_rate_has_no_hours_to_save(self) -> None:
+        over = _plan(profile=None, rate=40, growth=0.1).over_time
+        assert over is not None
+        assert over.gpu_hours == over.peak_gpu_hours
+        assert "below" not in over.answer
+        assert "must grow" in over.answer
+
+    def test_fleets_of_two_kinds_are_left_out(self) -> None:
+        more = ONE | {"prices": {GPU: 3.0, "l40s": 1.0}, "confirm": 0, "profile": DAY}
+        answer = rk.plan(MODEL, [GPU, "l40s"], "p95 tpot<60ms", **more)
+        assert "mixed" not in {each.kind for each in answer.candidates}
+        assert answer.over_time is not None
+
+    def test_an_interrupt_keeps_the_plan(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def stopped(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("rooflinekit.decision.planning.plan.over_time", stopped)
+        answer = _plan()
+        assert answer.interrupted
+        assert answer.over_time is None
+        assert answer.best.gpus
+
     def test_an_accelerator_without_a_price_is_planned_by_its_hours(self) -> None:
         over = rk.plan(
             MODEL, "l40s", "p95 tpot<60ms", **(ONE | {"prices": None, "confirm": 0, "profile": DAY})

@@ -269,10 +269,11 @@ def _words(made: OverTime) -> str:
     instead = "" if made.peak_usd is None else f" and ${made.peak_usd:,.0f}"
     count = len(made.months)
     saved = 1.0 - made.gpu_hours / made.peak_gpu_hours
+    span = f"{least:,} to {most:,} GPUs" if least < most else f"{most:,} GPU{'s' if most > 1 else ''}"
+    against = f", {saved:.0%} below the {made.peak_gpu_hours:,.0f}{instead} of a fleet for the peak" if saved else ""
     parts = [
-        f"By the hour {made.deployment} takes {least:,} to {most:,} GPUs{' at first' if count > 1 else ''}: "
-        f"{made.gpu_hours:,.0f} GPU-hours{dollars} {'in ' + str(count) + ' months' if count > 1 else 'a month'}, "
-        f"{saved:.0%} below the {made.peak_gpu_hours:,.0f}{instead} of a fleet for the peak."
+        f"By the hour {made.deployment} takes {span}{' at first' if count > 1 else ''}: {made.gpu_hours:,.0f} GPU-hours"
+        f"{dollars} {'in ' + str(count) + ' months' if count > 1 else 'a month'}{against}."
     ]
     if len(made.buy) > 1:
         told = ", ".join(f"{count:,} by month {month}" for month, count, _ in made.buy[1:_PURCHASES])

@@ -59,6 +59,7 @@ _NAMES = {
 }  # fmt: skip
 """Options whose parts have names of their own here: there may be several."""
 
+_OVER_TIME = {"profile", "growth", "months", "tco"}
 _SCALING = ("cold_start", "provision", "weights_from", "engine_start")
 _ROLES = {"prefill": "prefill ", "decode": "decode "}
 _SHARES = (0.5, 0.9, 0.95, 0.99)
@@ -429,6 +430,8 @@ def read_question(
     given = {_NAMES.get(key, key): value for key, value in read(Plan, scenario).items()}
     if given.pop("aggregated_only", False):
         given["disaggregated"] = False
+    if given.keys() & _OVER_TIME:
+        given["mixed"] = False  # whose hours would be a search of their own
     if given.get("autoscale"):
         given["disaggregated"] = False  # one number of replicas is scaled
     if given.pop("one_kind", False):
@@ -480,7 +483,7 @@ def _course(given: dict[str, Any], profile: Profile | None, demand: Demand) -> C
         raise InputError(f"{min(scaling)} belongs to autoscaling; add autoscale")
     if given.get("autoscale") and "profile" not in given:
         raise InputError("autoscaling follows a load that changes: give profile")
-    if not given.keys() & {"profile", "growth", "months", "tco"}:
+    if not given.keys() & _OVER_TIME:
         return None
     if demand.closed:
         raise InputError("a plan over time takes requests a second: give rate, trace or profile in place of users")
@@ -581,7 +584,11 @@ def plan(
     median = None if found.interrupted else _median(question, order[0])
     names = [" + ".join(f"{_ROLES.get(fleet.role, '')}{deployment_name(fleet.scenario)}" for fleet in each.fleets)
              + f" on {each.gpu}" for each in candidates]  # fmt: skip
-    course = question.course
+    over = None
+    try:
+        over = over_time(question, question.course, order, names) if question.course else None
+    except KeyboardInterrupt:  # the plan is known
+        found.interrupted = True
     return PlanAnswer(
         version=__version__,
         model=load_model(question.model).value.name,
@@ -600,7 +607,7 @@ def plan(
         prices={gpu: None if price is None else price.to_dict() for gpu, price in question.tariff.prices.items()},
         interrupted=found.interrupted,
         warnings=tuple(dict.fromkeys(warnings(question, found, order))),
-        over_time=over_time(question, course, order, names) if course else None,
+        over_time=over,
     )
 
 
