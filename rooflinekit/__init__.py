@@ -18,6 +18,7 @@ from rooflinekit.version import __version__ as __version__
 TYPE_CHECKING = False  # that of `typing`, which takes longer to load than all the rest of this file
 if TYPE_CHECKING:
     from rooflinekit.decision.economics.cost import cost
+    from rooflinekit.decision.economics.retention import TraceAnswer, trace
     from rooflinekit.decision.launching.launch import Launch, launch
     from rooflinekit.decision.planning.inverse import break_even_prices, fewest_gpus, largest, required_bandwidth
     from rooflinekit.decision.planning.plan import PlanAnswer, plan
@@ -59,6 +60,7 @@ if os.path.isfile(os.path.join(_BESIDE, "pyproject.toml")):  # noqa: PTH113, PTH
 
 _NAMES = {
     "decision.economics.cost": "cost",
+    "decision.economics.retention": "TraceAnswer trace",
     "decision.launching.launch": "Launch launch",
     "decision.planning.inverse": "break_even_prices fewest_gpus largest required_bandwidth",
     "decision.planning.plan": "PlanAnswer plan",
@@ -106,6 +108,7 @@ __all__ = [
     "Report",
     "RooflinekitError",
     "SpecError",
+    "TraceAnswer",
     "UnknownNameError",
     "WorkloadError",
     "break_even_prices",
@@ -132,6 +135,7 @@ __all__ = [
     "simulate",
     "step_table",
     "sweep",
+    "trace",
     "write_plots",
     "write_report",
 ]

@@ -20,6 +20,7 @@ from rooflinekit.estimation.scenario import (
     Launching,
     Levers,
     Pictures,
+    Retention,
     Scenario,
     Scored,
     Served,
@@ -121,6 +122,24 @@ def _progress(total: int | None) -> Iterator[Watch]:
                 shown += 1
 
         yield watch
+
+
+@command(
+    Accelerator, Retention, Pictures, Written,
+    arguments={"file": Argument("A trace: Azure, Mooncake, BurstGPT, Bailian, CSV.")},
+    examples=(
+        "rooflinekit trace conversation.jsonl",
+        "rooflinekit trace conversation.jsonl --model llama-3.3-70b --tp 4 --replicas 4 --cache-tier host=1TB,50GB/s",
+    ),
+)  # fmt: skip
+def trace(file: str, *, to: Output, **scenario: Any) -> None:
+    """Sum a trace up: rate, lengths, and the share of its prompts that a prefix cache of any size finds."""
+    from rooflinekit.decision.economics.retention import trace as looked_at
+
+    to.check("TraceAnswer")
+    found = looked_at(file, **scenario)
+    to.draw(found)
+    to.show(found)
 
 
 @command(

@@ -125,8 +125,8 @@ _SERVICE = ("serve", "mcp")
 COMMANDS = {
     words: words if words in _APART else "service" if words in _SERVICE else "answers"
     for words in (
-        "estimate", "explain", "simulate", "shapes", "levers", "cost", "sweep", "plan", "models", "gpus", "show",
-        "validate", "calibrate", "compare", "guard", "launch", "workbook", "report", *_SERVICE,
+        "estimate", "explain", "simulate", "trace", "shapes", "levers", "cost", "sweep", "plan", "models", "gpus",
+        "show", "validate", "calibrate", "compare", "guard", "launch", "workbook", "report", *_SERVICE,
         "accuracy energy", "accuracy kernels", "accuracy memory", "accuracy serving",
     )
 }  # fmt: skip

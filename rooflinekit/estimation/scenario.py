@@ -148,7 +148,11 @@ class Arrivals(TypedDict, total=False):
     classes: Annotated[str | Sequence[float] | None, Option("Shares of priority classes, such as 0.2,0.8.", kind="text")]
     seed: Annotated[int, Option("Seed of everything that is drawn.", 0, least=0)]
 
-class Scheduling(TypedDict, total=False):
+class Tiers(TypedDict, total=False):
+    """Memory behind the accelerators' own."""
+    cache_tier: Annotated[str | Sequence[str] | None, Option("Memory behind the cache, nearest first, may be repeated: host=200GB,50GB/s or remote=20TB,5GB/s,1ms,shared.", kind="text", many=True, metavar="NAME=SIZE,...", group="Engine")]
+
+class Scheduling(Tiers, total=False):
     """How each replica forms its steps, and keeps its cache."""
     policy: Annotated[str | None, Option("chunked, continuous, prefill-priority, decode-priority or static.", usual="the engine's", complete=("chunked", "continuous", "prefill-priority", "decode-priority", "static"))]
     queue_limit: Annotated[int | None, Option("Waiting requests beyond which new ones are rejected.")]
@@ -173,9 +177,19 @@ class Fleet(TypedDict, total=False):
 class Simulation(Lengths, Layout, Load, Drafting, Arrivals, Scheduling, Fleet, total=False):
     """Requests one by one."""
 
-class Pricing(TypedDict, total=False):
+class Price(TypedDict, total=False):
     """What an accelerator hour costs."""
     price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour, of all or of one: 2.5, h100-sxm=2.10 (may be repeated); or a CSV: name, term, low, high, source.", unit="USD", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
+
+class Retention(Layout, Tiers, Price, total=False):
+    """What a prefix cache saves of a trace."""
+    model: Annotated[str | None, Option("Model whose replicas serve it: their memory is a cache too.", complete=MODELS, group="Workload")]
+    clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False, group="Load")]
+    replicas: Annotated[int, Option("Replicas that share the requests, each with a cache of its own.", 1, most=10_000, group="Replicas")]
+    router: Annotated[str, Option("prefix-affinity (a conversation stays with its replica) or random.", "prefix-affinity", complete=("prefix-affinity", "random"), group="Replicas")]
+
+class Pricing(Price, total=False):
+    """What an accelerator hour costs."""
     pue: Annotated[float | None, Option("Power of the building over power of the machines.", usual="1")]
     carbon: Annotated[str | float | None, Option("Grams of CO2 a kWh, or a grid: world, france, germany, ireland ...", unit="g/kWh", kind="text")]
 

@@ -196,13 +196,13 @@ def _compare(asked: dict[str, Any]) -> dict[str, Any]:
     for run in from_json("run", asked.pop("run")):
         read = {"model": run.facts.model, "gpu": run.facts.gpu}
         named = {name: asked.get(name) or (text and in_catalogue(_KINDS[name], text)) for name, text in read.items()}
-        entries.append(replace(run, facts=replace(run.facts, **named)))
+        entries.append(replace(run, facts=replace(run.facts, model=named["model"], gpu=named["gpu"])))
     if not entries:
         raise InputError(f"run: nothing that is known wrote this; known: {', '.join(TOOLS)}")
     return compare_runs(entries, Given.of(**asked), {}).to_dict()
 
 
-def _listed(kind: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def _listed(kind: Kind) -> Callable[[dict[str, Any]], dict[str, Any]]:
     def call(asked: dict[str, Any]) -> dict[str, Any]:
         from rooflinekit import specs  # noqa: PLC0415
         from rooflinekit.report import catalogue  # noqa: PLC0415

@@ -118,19 +118,19 @@ def openapi() -> dict[str, Any]:
     """The service as OpenAPI 3.1, from the models of the tools."""
     shared: dict[str, Any] = {}
     paths = {}
+    answers = {
+        "200": {"description": "tool, answer, basis: level, 90 % interval, evidence and sources"},
+        "4XX": {"description": "error: one line that says what is wrong, and the nearest that is right"},
+    }
     for name, tool in TOOLS.items():
         schema = dict(tool.schema)
-        shared |= schema.pop("$defs", {})
+        shared.update(schema.pop("$defs", {}))
         body = {"required": True, "content": {"application/json": {"schema": schema}}}
-        answers = {status: {"description": what, "content": {"application/json": {}}} for status, what in (
-            ("200", "tool, answer, basis: level, 90 % interval, evidence and sources"),
-            ("4XX", "error: one line that says what is wrong and the nearest that is right"))}  # fmt: skip
-        paths[f"/v1/{name}"] = {"post": {"operationId": name, "summary": tool.help, "requestBody": body,
-                                         "responses": answers}}  # fmt: skip
+        post = {"operationId": name, "summary": tool.help, "requestBody": body, "responses": answers}
+        paths[f"/v1/{name}"] = {"post": post}
+    parts = {"schemas": shared, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
     about = {"title": "rooflinekit", "version": __version__}
-    made = {"openapi": "3.1.0", "info": about, "paths": paths, "components": {"schemas": shared}}
-    made["components"] |= {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
-    return made | {"security": [{}, {"token": []}]}
+    return {"openapi": "3.1.0", "info": about, "paths": paths, "components": parts, "security": [{}, {"token": []}]}
 
 
 def run(host: str, port: int, workers: int, seconds: float) -> None:

@@ -173,6 +173,8 @@ class Simulation:
             replica.exports = self._export
         for replica in fleet.replicas:
             replica.fetches = self._fetch
+        for replica in fleet.all:
+            replica.loads = self._load
 
     def run(self) -> None:
         """Run until nothing is left, the horizon, or an interrupt; what is left then is cut, and counted as such."""
@@ -282,6 +284,14 @@ class Simulation:
         done = max(now, self._free_at[home]) + link.latency + link.token_s * job.keys
         self._free_at[home] = done
         self._push(done, self._copied, (job, home, to))
+
+    def _load(self, job: Job, to: Replica, ready: float) -> None:
+        self._push(ready, self._has_loaded, (job, to))
+
+    def _has_loaded(self, what: tuple[Job, Replica]) -> None:
+        job, replica = what
+        replica.loaded(job)
+        self._wake(replica)
 
     def _copied(self, what: tuple[Job, Replica, Replica]) -> None:
         job, home, to = what

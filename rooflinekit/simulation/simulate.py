@@ -39,6 +39,7 @@ from rooflinekit.simulation.outcome import Outcome, energy_of, summarise
 from rooflinekit.simulation.policies import Limits, policy_named
 from rooflinekit.simulation.replica import HostTier, Replica
 from rooflinekit.simulation.steps import Clock, StepTable, build_table
+from rooflinekit.simulation.tiers import CacheTier, Store, overrun, read_tiers
 from rooflinekit.simulation.traces import load_trace
 from rooflinekit.simulation.watch import Batches, Timeline, both
 
@@ -83,6 +84,7 @@ class Setup:
     prefix_cache: bool = False
     hash_tokens: int | None = None  #: prompt tokens that one hash of an arrival stands for; None: one block
     host_gib: float = 0.0  #: host memory for cache blocks, for each replica [GiB]
+    tiers: tuple[CacheTier, ...] = ()  #: memory behind the accelerators' for prefixes, nearest first
     prefill_replicas: int = 0
     link_gb_s: float | None = None  #: from a prefill to a decode replica [GB/s]; None: the accelerators' NICs
     link_ms: float = 0.0  #: latency of a transfer [ms]
@@ -168,10 +170,12 @@ def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, led
     clock = _clock(predictor, load, setup, drafted + 1)
     prompts = clock if first is predictor and not drafted else _clock(first, load, setup, 1)
 
+    shared: dict[str, Store] = {}
+
     def replica(number: int, own: Predictor, clock: Clock) -> Replica:
         limits = _limits(own, setup.scheduler)
         tokens = setup.kv_tokens or kv_capacity_tokens(own, load.typical, limits.max_num_seqs)
-        pool = _pool(own, setup, tokens)
+        pool = _pool(own, setup, tokens, shared)
         decoding = Lockstep(pool)
         if drafted:
             decoding = Speculative(pool, drafted, setup.scheduler.acceptance, setup.seed + number)
@@ -240,7 +244,7 @@ def _block(plan: Plan, setup: Setup) -> int:
     return told or (math.gcd(own, setup.hash_tokens) if setup.prefix_cache and setup.hash_tokens else own)
 
 
-def _pool(predictor: Predictor, setup: Setup, tokens: int) -> BlockPool:
+def _pool(predictor: Predictor, setup: Setup, tokens: int, shared: dict[str, Store]) -> BlockPool:
     size = _block(predictor.plan, setup)
     blocks = max(tokens // size, 1)
     if not setup.prefix_cache:
@@ -248,20 +252,38 @@ def _pool(predictor: Predictor, setup: Setup, tokens: int) -> BlockPool:
     hashed = setup.hash_tokens or size
     if hashed % size:
         raise WorkloadError(f"a hash stands for {hashed} tokens, which is no multiple of block_size={size}")
-    host = int(_tier(setup) * GIB / (hashed * predictor.memory.kv_bytes_per_token))
-    return PrefixPool(blocks, size, hashed // size, host)
+    tiers = setup.tiers
+    if setup.host_gib:
+        tiers = (CacheTier("host", _tier(setup) * GIB, waits=True), *tiers)
+    stores = [_store(predictor, tier, hashed, shared) for tier in tiers]
+    return PrefixPool(blocks, size, hashed // size, stores)
+
+
+def _store(predictor: Predictor, tier: CacheTier, hashed: int, shared: dict[str, Store]) -> Store:
+    """A tier of one replica, or the one that all share."""
+    known = shared.get(tier.name)
+    if known is None:
+        each = hashed * predictor.memory.kv_bytes_per_token
+        known = Store(tier, each, tier.bandwidth or pcie_bandwidth(predictor, f"cache tier {tier.name} without a rate"))
+        if tier.shared:
+            shared[tier.name] = known
+    return known
+
+
+def pcie_bandwidth(predictor: Predictor, what: str) -> float:
+    """The PCIe links of a replica's accelerators, each of which carries its own share of the cache [B/s]."""
+    accelerator = predictor.plan.system.accelerator
+    if not accelerator.pcie_bandwidth:
+        raise WorkloadError(f"{what} needs the PCIe bandwidth of {accelerator.name}, which its file does not give")
+    return float(accelerator.pcie_bandwidth) * predictor.plan.deployment.gpus
 
 
 def _host(predictor: Predictor, setup: Setup) -> HostTier:
-    """Host memory behind the accelerators' PCIe links, each of which carries its own share of the cache."""
+    """Host memory for preempted requests."""
     if not setup.host_gib:
         return HostTier()
     block = _block(predictor.plan, setup) * predictor.memory.kv_bytes_per_token
-    bandwidth = float(predictor.plan.system.accelerator.pcie_bandwidth) * predictor.plan.deployment.gpus
-    if not bandwidth:
-        name = predictor.plan.system.accelerator.name
-        raise WorkloadError(f"host_gib needs the PCIe bandwidth of {name}, which its file does not give")
-    return HostTier(int(_tier(setup) * GIB / block), block / bandwidth)
+    return HostTier(int(_tier(setup) * GIB / block), block / pcie_bandwidth(predictor, "host_gib"))
 
 
 def _tier(setup: Setup) -> float:
@@ -304,7 +326,9 @@ def _inputs(plan: Plan, setup: Setup, fleet: Fleet) -> dict[str, Any]:
     inputs = {key: getattr(plan.deployment, key) for key in ("tp", "pp", "ep", "dp", "gpus")}
     precision = plan.precision
     inputs |= {"weights": getattr(precision.formats, plan.model.matrices[-1]).value, "kv": precision.kv.value}
-    inputs |= asdict(setup.scheduler) | {key: value for key, value in asdict(setup).items() if key != "scheduler"}
+    own = {key: value for key, value in asdict(setup).items() if key not in ("scheduler", "tiers")}
+    inputs |= asdict(setup.scheduler) | own
+    inputs["cache_tier"] = ", ".join(f"{tier.name}={tier.capacity / GB:g}GB" for tier in setup.tiers) or None
     inputs |= {"token_budget": limits.token_budget, "max_num_seqs": limits.max_num_seqs}
     inputs |= {"max_model_len": limits.max_model_len, "policy": setup.scheduler.policy or _usual(plan)}
     pool = fleet.replicas[0].pool
@@ -313,6 +337,8 @@ def _inputs(plan: Plan, setup: Setup, fleet: Fleet) -> dict[str, Any]:
 
 def _notes(run: Simulation, setup: Setup) -> Iterator[str]:
     ledger = run.ledger
+    stores = {id(store): store for replica in run.fleet.all for store in getattr(replica.pool, "tiers", ())}
+    yield from dict.fromkeys(overrun(list(stores.values()), run.now))
     if setup.scheduler.swap and not setup.host_gib:
         yield "swap has no host memory: preempted requests were computed again; host_gib gives it some"
     if ledger.finished and not ledger.measured:
@@ -467,7 +493,9 @@ def simulate(
     question = _question(given)
     load, hash_tokens, notes = make_load(question, given.get("seed", 0))
     scheduler = Scheduler(**part_of(given, _SCHEDULER) | _ordered(given))
-    chosen = {"hash_tokens": hash_tokens} | part_of(given, _SETUP)
+    chosen: dict[str, Any] = {"hash_tokens": hash_tokens, "tiers": read_tiers(given.get("cache_tier"))} | part_of(
+        given, _SETUP
+    )
     resolved = resolve(model, gpu, deployment, given.get("calibration"))
     outcome = serve(resolved, load, Setup(scheduler, **chosen), watch)
     notes = (*notes, *_idle(given))
@@ -475,8 +503,8 @@ def simulate(
 
 
 _WITH = {"clean": "trace", "speed": "trace", "prefix_groups": "shared_prefix", "acceptance": "draft_tokens",
-         "draft_ms": "draft_tokens", "link_gb_s": "prefill_replicas", "link_ms": "prefill_replicas",
-         "staging": "prefill_replicas"}  # fmt: skip
+         "draft_ms": "draft_tokens", "cache_tier": "prefix_cache", "link_gb_s": "prefill_replicas",
+         "link_ms": "prefill_replicas", "staging": "prefill_replicas"}  # fmt: skip
 _WITHOUT = {"isl": "trace", "osl": "trace", "isl_cv": "trace", "osl_cv": "trace", "burstiness": "concurrency"}
 
 

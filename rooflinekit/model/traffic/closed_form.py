@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from rooflinekit.model.graph import named
@@ -35,6 +35,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import InFlight, Rotation, Shared, follows, rotation, shared_times, slots
 from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.errors import DoesNotFitError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric, choose, exp, fails, largest, maximum, minimum, sqrt, where
 from rooflinekit.model.types.time import Time
 
