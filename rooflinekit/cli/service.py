@@ -6,7 +6,7 @@ from rooflinekit.cli.command import command
 from rooflinekit.cli.output import Output, note
 from rooflinekit.estimation.scenario import Answering, Serving
 
-_HOST, _PORT, _SECONDS = "127.0.0.1", 8000, 10.0
+_HOST, _PORT, _SECONDS = "127.0.0.1", 8000, 30.0
 
 
 @command(Serving, arguments={}, examples=("rooflinekit serve", "rooflinekit serve --port 9000 --workers 2"))

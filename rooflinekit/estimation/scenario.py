@@ -411,7 +411,7 @@ class Measuring(TypedDict, total=False):
 
 class Answering(TypedDict, total=False):
     """How long a service works on one answer."""
-    seconds: Annotated[float, Option("Longest time of one answer, in s.", 10.0, unit="s", above=True, most=3600.0)]
+    seconds: Annotated[float, Option("Longest time of one answer, in s.", 30.0, unit="s", above=True, most=3600.0)]
 
 class Serving(Answering, total=False):
     """Where a service listens."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import Any
 
@@ -64,12 +66,18 @@ def server(seconds: float = 60.0) -> Server[Any]:
         text = method_text() if str(asked.uri) == _METHOD else _spec(str(asked.uri))
         return types.ReadResourceResult(contents=[types.TextResourceContents(uri=asked.uri, text=text)])
 
+    @asynccontextmanager
+    async def served(made: Server[Any]) -> AsyncIterator[None]:
+        yield
+        workers.close()
+
     return Server(
         "rooflinekit", version=__version__,
         instructions="Predictions of LLM inference from first principles. Every answer has a basis: level, 90 % "
         "interval, evidence, sources; say them beside the numbers.",
         on_list_tools=list_tools, on_call_tool=call_tool,
         on_list_resources=list_resources, on_read_resource=read_resource,
+        lifespan=served,
     )  # fmt: skip
 
 

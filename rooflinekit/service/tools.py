@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.estimation import scenario
 from rooflinekit.estimation.options import Option, model_of, options_of
-from rooflinekit.model.types.errors import InputError, UnknownNameError
+from rooflinekit.model.types.errors import InputError, UnknownNameError, nearest
 from rooflinekit.model.types.speculation import METHODS
 from rooflinekit.specs import Kind, in_catalogue
 
@@ -88,14 +88,26 @@ class Tool:
         try:
             asked = self.model.model_validate(arguments).model_dump(exclude_none=True)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"][:2]))
-            raise InputError(f"{where}: {first['msg']}" if where else first["msg"]) from None
+            raise InputError(self._said(error.errors(include_url=False, include_input=False)[0])) from None
         for name, value in asked.items():
             if isinstance(value, (int, float)) and value > self.most.get(name, value):
                 raise InputError(f"{name} must be at most {self.most[name]:,} here, not {value:,}")
         options = options_of(self.table)
         return {name: _safe(name, options.get(name), value) for name, value in asked.items()}
+
+    def _said(self, flaw: Mapping[str, Any]) -> str:
+        """The first flaw that pydantic found, in one line."""
+        where = ".".join(map(str, flaw["loc"][:2]))
+        match flaw["type"]:
+            case "missing":
+                return f"{where} is missing"
+            case "extra_forbidden":
+                known = list(self.model.model_fields)
+                return f"unknown option {where[:60]!r}; nearest: {', '.join(nearest(where, known) or known)}"
+            case "value_error":
+                return str(flaw["ctx"]["error"])
+            case _:
+                return f"{where}: {flaw['msg']}"
 
     def quickly(self, asked: Mapping[str, Any]) -> bool:
         """Whether these arguments are answered at once."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hmac
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import lru_cache, partial
 from typing import Any
 
@@ -42,7 +43,7 @@ def app(local: bool = True) -> ASGIApp:
     The token is read from the environment; without one, nobody is asked for it.
     """
     token = os.environ.get(TOKEN, "")
-    workers = Workers(max(os.cpu_count() or 1, 1), float(os.environ.get(SECONDS, "10")))
+    workers = Workers(max(os.cpu_count() or 1, 1), float(os.environ.get(SECONDS, "30")))
     paths = {f"/v1/{name}": partial(_answered, tool=tool, workers=workers, token=token) for name, tool in TOOLS.items()}
     routes = [Route(path, handler, methods=["POST"]) for path, handler in paths.items()]
     described = json.dumps(openapi()).encode()
@@ -53,9 +54,14 @@ def app(local: bool = True) -> ASGIApp:
     async def health(request: Request) -> Response:
         return _json({"version": __version__})
 
+    @asynccontextmanager
+    async def served(made: Starlette) -> AsyncIterator[None]:
+        yield
+        workers.close()
+
     routes += [Route("/openapi.json", schema), Route("/healthz", health)]
     refused: Callable[[Request, Exception], Awaitable[Response]] = _refused
-    made = Starlette(routes=routes, exception_handlers={HTTPException: refused})
+    made = Starlette(routes=routes, exception_handlers={HTTPException: refused}, lifespan=served)
     return TrustedHostMiddleware(made, [*LOCAL, "[::1]"], www_redirect=False) if local else made
 
 
