@@ -46,6 +46,16 @@ class _More(_Ours):
             raise ValueError("below 0")
 
 
+@dataclasses.dataclass(frozen=True)
+class _Below(_More):
+    below: float = 0.5
+
+
+@dataclass(frozen=True)
+class _Above(_Standard):
+    above: float = 0.5
+
+
 def test_as_the_standard_library() -> None:
     ours, standard = _Ours(1, extra={"a": 1.0}), _Standard(1, extra={"a": 1.0})
     assert repr(ours) == repr(standard).replace("_Standard", "_Ours")
@@ -66,16 +76,16 @@ def test_equality_leaves_out_what_is_not_compared() -> None:
     assert _Ours(1).extra is not _Ours(1).extra
 
 
-@pytest.mark.parametrize("one", [_Ours(1), _Slotted(1.0)])
-def test_nothing_can_be_set_or_deleted(one: _Ours | _Slotted) -> None:
+@pytest.mark.parametrize("one", [_Ours(1), _Slotted(1.0), _Below(1), _Above(1)])
+def test_nothing_can_be_set_or_deleted(one: _Ours | _Slotted | _Above) -> None:
     with pytest.raises(FrozenInstanceError, match="cannot assign to field 'first'"):
         one.first = 2  # type: ignore[misc]
     with pytest.raises(FrozenInstanceError, match="cannot delete field 'first'"):
         del one.first
 
 
-@pytest.mark.parametrize("one", [_Ours(1, extra={"a": 2.0}), _Slotted(1.5), _More(1, more=2)])
-def test_copies_are_equal(one: _Ours | _Slotted) -> None:
+@pytest.mark.parametrize("one", [_Ours(1, extra={"a": 2.0}), _Slotted(1.5), _More(1, more=2), _Below(1), _Above(1)])
+def test_copies_are_equal(one: _Ours | _Slotted | _Above) -> None:
     assert pickle.loads(pickle.dumps(one)) == copy.deepcopy(one) == copy.copy(one) == replace(one) == one
     assert replace(one, first=7).first == 7
 

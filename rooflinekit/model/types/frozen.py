@@ -29,8 +29,13 @@ def dataclass(*, frozen: Literal[True], eq: bool = True, slots: bool = False) ->
     """
 
     def made(cls: type[T]) -> type[T]:
+        whole = [vars(base)["__dataclass_params__"] for base in cls.__mro__ if "__dataclass_params__" in vars(base)]
+        for params in whole:  # under a frozen class the standard library makes no class of another kind
+            params.frozen = False
         kind: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
         own = vars(kind)
+        for params in (*whole, kind.__dataclass_params__):
+            params.frozen = True
         kind.__init__ = _initialiser(kind)
         kind.__setattr__, kind.__delattr__ = _no_setting, _no_deleting
         if slots:
