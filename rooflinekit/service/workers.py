@@ -125,12 +125,12 @@ def work() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     try:
         for line in sys.stdin:
-            question, found = json.loads(line), ({}, "")
+            question = json.loads(line)
             try:
-                found = finite(TOOLS[question["tool"]].answer(question["asked"])), ""
+                found, message = finite(TOOLS[question["tool"]].answer(question["asked"])), ""
             except Exception as error:
-                found = {}, line_of(error)
-            answers.write(f"{json.dumps(found)}\n")
+                found, message = {}, line_of(error)
+            answers.write(f"{json.dumps([found, message])}\n")
             answers.flush()
     except KeyboardInterrupt:
         return
