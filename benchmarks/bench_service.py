@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import quantiles
 
 import anyio
-import httpx
+import httpx2 as httpx
 
 
 def question(number: int) -> dict[str, object]:
