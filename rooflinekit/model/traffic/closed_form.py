@@ -32,7 +32,17 @@ from typing import Any
 
 from rooflinekit.model.graph import named
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.mixing import InFlight, Rotation, Shared, follows, rotation, shared_times, slots
+from rooflinekit.model.traffic.mixing import (
+    InFlight,
+    Rotation,
+    Shared,
+    burst_first,
+    follows,
+    front_end,
+    rotation,
+    shared_times,
+    slots,
+)
 from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.numeric import Numeric, choose, exp, fails, largest, maximum, minimum, sqrt, where
@@ -286,7 +296,7 @@ class _Flow:
         """Whether as many users as there are places are in the engine at any time, or all of them."""
         if self.in_step:
             return True
-        request = self.predictor.plan.costs.request
+        request = front_end(self.predictor.plan.costs, self.traffic.isl)
         time = self._crowded(most, minimum(users, room)).time
         return users * time >= room * (time + request)
 
@@ -324,21 +334,21 @@ class _Flow:
 
     def _waiting(self, stay: _Stay, ahead: Numeric, longest: Numeric) -> _Stay:
         """The stay with another wait behind prompts; waits make it no longer than `longest`."""
-        own = stay.time - stay.ahead - stay.late
-        late = minimum(stay.late, maximum(longest - own, 0.0))
-        ahead = minimum(ahead, maximum(longest - own - late, 0.0))
-        late = named(late, "late", "until the step under way has ended", "s")
-        ahead = named(ahead, "ahead", "behind prompts that came before", "s")
-        return replace(stay, late=late, ahead=ahead, time=named(own + late + ahead, *_STAY))
+        own = stay.time - stay.ahead
+        ahead = named(minimum(ahead, maximum(longest - own, 0.0)), "ahead", "behind prompts that came before", "s")
+        return replace(stay, ahead=ahead, time=named(own + ahead, *_STAY))
 
     def _closed(self, stay: _Stay, sharing: Numeric, users: Numeric, room: Numeric) -> Loaded:
         times, traffic, crowd = stay.times, self.traffic, minimum(users, room)
-        share, others = times.share.expected, 1.0 - 1.0 / maximum(users, 1.0)
+        others = 1.0 - 1.0 / maximum(users, 1.0)
         together = 1.0 / traffic.requests
-        if not times.mixes:
-            together = _together(traffic, crowd * share, self._after * stay.tpot.expected)
+        burst: Numeric = 0.0
+        if not (isinstance(traffic.requests, float) and math.isinf(traffic.requests)):
+            burst = burst_first(self.predictor, InFlight(crowd, traffic.isl, traffic.osl, traffic.cached))
+            if not times.mixes:
+                together = _together(traffic, 2.0 * burst, self._after * stay.tpot.expected)
         together = named(together, "together", "share of the requests whose prompts come all at once", source=FORM)
-        burst = together * maximum((crowd - 1.0) / 2.0 * share - stay.ahead, 0.0)
+        burst = together * maximum(burst - stay.late - stay.ahead - stay.first.expected, 0.0)
         burst = named(burst, "burst", "behind the prompts of all users at once", "s")
         held = others * held_back(traffic, stay.turning.arriving) * stay.tpot.expected
         time = named(
@@ -393,7 +403,7 @@ class _Flow:
         where it is known.
         """
         times, after, mixes = self.times(sharing), self._after, self._mixes
-        gaps = 1.0 if rate is None else self.traffic.arrival_cv
+        closed, gaps = rate is None, 1.0 if rate is None else self.traffic.arrival_cv
         turning = times.turning
         if turning is None:
             turning = self._turning(sharing, 0.0 if self.in_step else times.alone.expected / times.step.expected)
@@ -404,8 +414,8 @@ class _Flow:
             once = named(once + share * arriving, "once", "about the steps that hold the own prompt", "s")
             rate = arriving * maximum(after, 1.0) / self._exposed(once, tpot.expected, step)
             rate = named(rate, "others", "prompts of others in a second", "1/s")
-        late = named(self._late(turning, times, rate), "under_way", "what is left of the step under way", "s")
-        met, others = (arriving, arriving) if in_step else (2.0 * rate * late, rate * tpot.expected)
+        under_way, late = self._late(turning, times, rate, closed)
+        met, others = (arriving, arriving) if in_step else (rate * under_way, rate * tpot.expected)
         first = self._first(turning, times, met, others * after, crowd)
         exposed = self._exposed(first.expected, tpot.expected, step)
         ahead = self._ahead(turning, times, rate, in_step, gaps)
@@ -425,14 +435,28 @@ class _Flow:
         traffic = self.traffic
         return rotation(self.predictor, InFlight(sharing, traffic.isl, traffic.osl, traffic.cached), ratio)
 
-    def _late(self, turning: Rotation, times: Shared, rate: Numeric) -> Numeric:
-        """What is left of the step under way: half the mean square of steps, over the time (a long one is met more)."""
-        step = times.step.expected
+    def _late(self, turning: Rotation, times: Shared, rate: Numeric, closed: bool) -> tuple[Numeric, Numeric]:
+        """The step under way when a prompt comes, and what is left of it.
+
+        Half of it is left where prompts come at any time, and a long one is met more often. A user of a closed loop
+        sends the next prompt when a step has ended: as long as the front end takes after the next one began. Steps that
+        are made up by then come before the prompt too.
+        """
+        step, request = times.step.expected, times.request
         long = turning.together * times.share.expected + (step if times.mixes else 0.0)
         long = named(long, "long", "a step that holds prompts", "s")
         holding = named(minimum(rate / turning.together * long, 1.0), "prompts", "share of the time in such steps")
         plain = minimum(1.0 - holding, rate * self._after * step)
-        return (holding * long + plain * step) / 2.0
+        next_long = turning.holding if times.mixes else turning.holding / (1.0 + turning.holding)
+        mean = (holding + plain) * (step + next_long * (long - step))
+        if closed:
+            left = [maximum(time - request, time / 2.0) for time in (step, long)]
+            under_way, late = mean, (holding + plain) * (left[0] + next_long * (left[1] - left[0]))
+        else:
+            under_way = holding * long + plain * step
+            late = under_way / 2.0
+        late += self.predictor.plan.costs.overlap * mean
+        return under_way, named(late, "under_way", "what is left of the step under way, and of those made up", "s")
 
     def _first(self, turning: Rotation, times: Shared, met: Numeric, others: Numeric, crowd: Numeric) -> Time:
         """The steps that hold the own prompt, `met` of those that came in the same step, and `others` that decode."""
