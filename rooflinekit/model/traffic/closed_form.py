@@ -18,8 +18,8 @@ the front end as in the engine for its time there, λ = C/(request + residence),
 engine never rests, so that a stay is at least steps·t_d + C·s. Beside a root nothing is searched. TPOT and λ grow with
 q. Places are filled at E: the knee is the rate of a full engine.
 
-A closed loop that starts with all users at once makes each of them wait for (C − 1)/2 prompts on average, once in the
-`requests` that each sends. Users beyond the room for sequences wait for a slot: a full turn each. In an open loop the
+A closed loop that starts with all users at once makes each of them wait for half of the steps that hold their prompts on
+average, once in the `requests` that each sends. Users beyond the room for sequences wait for a slot: a full turn each. In an open loop the
 wait for a slot is Sakasegawa's approximation of the M/M/c queue (doi:10.1007/BF02480951).
 """
 
@@ -120,6 +120,7 @@ class Loaded:
     stable: Numeric
     together: Numeric
     shared: Shared  #: the times it is made of
+    burst: Numeric = 0.0  #: from the first to the last of the first tokens, where all prompts come at once [s]
 
 
 @dataclass(frozen=True)
@@ -342,13 +343,13 @@ class _Flow:
         times, traffic, crowd = stay.times, self.traffic, minimum(users, room)
         others = 1.0 - 1.0 / maximum(users, 1.0)
         together = 1.0 / traffic.requests
-        burst: Numeric = 0.0
+        whole: Numeric = 0.0
         if not (isinstance(traffic.requests, float) and math.isinf(traffic.requests)):
-            burst = burst_first(self.predictor, InFlight(crowd, traffic.isl, traffic.osl, traffic.cached))
+            whole = 2.0 * burst_first(self.predictor, InFlight(crowd, traffic.isl, traffic.osl, traffic.cached))
             if not times.mixes:
-                together = _together(traffic, 2.0 * burst, self._after * stay.tpot.expected)
+                together = _together(traffic, whole, self._after * stay.tpot.expected)
         together = named(together, "together", "share of the requests whose prompts come all at once", source=FORM)
-        burst = together * maximum(burst - stay.late - stay.ahead - stay.first.expected, 0.0)
+        burst = together * maximum(whole / 2.0 - stay.late - stay.ahead - stay.first.expected, 0.0)
         burst = named(burst, "burst", "behind the prompts of all users at once", "s")
         held = others * held_back(traffic, stay.turning.arriving) * stay.tpot.expected
         time = named(
@@ -358,7 +359,7 @@ class _Flow:
         slot = maximum(users / room * time - cycle, 0.0)
         rate = named(users / (cycle + slot), "rate", "requests a second that are served", "1/s")
         slot = named(slot * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
-        return self._loaded(stay, sharing, rate, rate, time, slot, burst + held, together)
+        return self._loaded(stay, sharing, rate, rate, time, slot, burst + held, together, whole)
 
     def steady(self, sharing: Numeric, rate: Numeric, room: Numeric, knee: Numeric) -> Loaded:
         """An open loop below its knee."""
@@ -370,7 +371,7 @@ class _Flow:
 
     def _loaded(  # noqa: PLR0913, PLR0917 - what both loops have
         self, stay: _Stay, sharing: Numeric, rate: Numeric, knee: Numeric, time: Numeric, slot: Numeric,
-        held: Numeric, together: Numeric,
+        held: Numeric, together: Numeric, whole: Numeric = 0.0,
     ) -> Loaded:  # fmt: skip
         queue = named(stay.ahead + held + slot, *_QUEUE)
         request, ends = stay.times.request, self.predictor.plan.load_ends
@@ -391,6 +392,7 @@ class _Flow:
             busy=named(minimum(rate * stay.times.share.expected, 1.0), *_RHO),
             stable=1.0 + 0.0 * rate,
             together=together,
+            burst=maximum(whole - 2.0 * stay.first.expected, 0.0),
             shared=stay.times,
         )
 
