@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH  ?= torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-all test-long check lint types bench gpu gpu-report calibration report-kernels report-serving predictions catalogue reports docs notebooks figures screenshots site clean
+.PHONY: help run test test-slow test-all test-long check lint types bench gpu gpu-report calibration report-kernels report-serving predictions catalogue reports docs notebooks figures screenshots site playground clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -98,10 +98,13 @@ figures: $(VENV)/docs.stamp  ## draw docs/figures again
 screenshots: $(VENV)/core.stamp  ## take the pictures of reports/ again (needs Chromium)
 	$(BIN)/python docs/screenshots.py
 
-site: $(VENV)/docs.stamp  ## the documentation as a site in build/site; a warning is an error
+site: $(VENV)/docs.stamp playground  ## the documentation as a site in build/site; a warning is an error
 	$(BIN)/python docs/figures.py --check
 	$(BIN)/python -m sphinx -b html -c docs -d build/doctrees -j 2 -n -q -W --keep-going . build/site
 	@echo "build/site/index.html"
+
+playground: $(VENV)/core.stamp  ## the playground of the site: all models, or MODELS="llama-3-8b deepseek-v3"
+	$(BIN)/python -m docs.generate.playground build/site/playground $(MODELS)
 
 clean:  ## remove everything that was made
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

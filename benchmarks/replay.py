@@ -18,7 +18,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise, product
 from pathlib import Path
 from random import Random
@@ -30,6 +30,7 @@ from rooflinekit.decision.planning.objective import Objective, slowest
 from rooflinekit.decision.planning.plan import read_question
 from rooflinekit.decision.planning.search import PlanQuestion, search
 from rooflinekit.model.timing.calibrated import Calibration, FamilyFit
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.time import SIGMAS
 

@@ -18,6 +18,7 @@ from rooflinekit.version import __version__ as __version__
 TYPE_CHECKING = False  # that of `typing`, which takes longer to load than all the rest of this file
 if TYPE_CHECKING:
     from rooflinekit.decision.economics.cost import cost
+    from rooflinekit.decision.economics.retention import TraceAnswer, trace
     from rooflinekit.decision.launching.launch import Launch, launch
     from rooflinekit.decision.planning.inverse import break_even_prices, fewest_gpus, largest, required_bandwidth
     from rooflinekit.decision.planning.plan import PlanAnswer, plan
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from rooflinekit.estimation.frames import estimate_frame
     from rooflinekit.estimation.results import Estimate
     from rooflinekit.evidence.compare import Comparison, compare
+    from rooflinekit.evidence.guard import Guarded, guard
     from rooflinekit.explanation.front import Derivation, explain
     from rooflinekit.explanation.walk.front import shapes
     from rooflinekit.model.parameter_count import ParameterCount
@@ -58,6 +60,7 @@ if os.path.isfile(os.path.join(_BESIDE, "pyproject.toml")):  # noqa: PTH113, PTH
 
 _NAMES = {
     "decision.economics.cost": "cost",
+    "decision.economics.retention": "TraceAnswer trace",
     "decision.launching.launch": "Launch launch",
     "decision.planning.inverse": "break_even_prices fewest_gpus largest required_bandwidth",
     "decision.planning.plan": "PlanAnswer plan",
@@ -68,6 +71,7 @@ _NAMES = {
     "estimation.frames": "estimate_frame",
     "estimation.results": "Estimate",
     "evidence.compare": "Comparison compare",
+    "evidence.guard": "Guarded guard",
     "explanation.front": "Derivation explain",
     "explanation.walk.front": "shapes",
     "model.parameter_count": "ParameterCount",
@@ -95,6 +99,7 @@ __all__ = [
     "Dtype",
     "DtypeError",
     "Estimate",
+    "Guarded",
     "InfeasibleError",
     "InputError",
     "Launch",
@@ -103,6 +108,7 @@ __all__ = [
     "Report",
     "RooflinekitError",
     "SpecError",
+    "TraceAnswer",
     "UnknownNameError",
     "WorkloadError",
     "break_even_prices",
@@ -112,6 +118,7 @@ __all__ = [
     "estimate_frame",
     "explain",
     "fewest_gpus",
+    "guard",
     "kv_cache_bytes",
     "largest",
     "launch",
@@ -128,6 +135,7 @@ __all__ = [
     "simulate",
     "step_table",
     "sweep",
+    "trace",
     "write_plots",
     "write_report",
 ]

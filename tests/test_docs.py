@@ -135,6 +135,18 @@ def test_make_has_the_targets_that_are_named(page: str) -> None:
             assert {name for name in TARGETS[target] if f"{name}=" not in given} == set(), f"{page}: make {target}"
 
 
+def test_every_page_is_in_a_table_of_contents() -> None:
+    listed = {ROOT / "docs" / "index.md"}
+    pages = {
+        path for place in ("docs", "reports") for path in (ROOT / place).glob("**/*.md") if "_site" not in path.parts
+    }
+    for page in pages:
+        for block in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(encoding="utf-8"), re.S):
+            entries = (line.strip() for line in block.splitlines() if line.strip() and not line.startswith(":"))
+            listed |= {(page.parent / f"{entry}.md").resolve() for entry in entries}
+    assert sorted(path.relative_to(ROOT).as_posix() for path in pages - listed) == []
+
+
 def test_the_python_page_has_every_public_name() -> None:
     shown = re.findall(r"^\.\. auto\w+:: rooflinekit\.(\w+)$", TEXTS["docs/api.md"], re.MULTILINE)
     assert sorted(shown) == rk.__all__

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import TypeVar
 
@@ -16,6 +15,7 @@ from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import parse_dtype
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import AttentionShape, GemmShape, Kernel
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts

@@ -124,8 +124,8 @@ _APART = ("sweep", "plan", "validate", "calibrate", "workbook", "report")  # whi
 COMMANDS = {
     words: words if words in _APART else "answers"
     for words in (
-        "estimate", "explain", "simulate", "shapes", "levers", "cost", "sweep", "plan", "models", "gpus", "show",
-        "validate", "calibrate", "compare", "launch", "workbook", "report",
+        "estimate", "explain", "simulate", "trace", "shapes", "levers", "cost", "sweep", "plan", "models", "gpus",
+        "show", "validate", "calibrate", "compare", "guard", "launch", "workbook", "report",
         "accuracy energy", "accuracy kernels", "accuracy memory", "accuracy serving",
     )
 }  # fmt: skip

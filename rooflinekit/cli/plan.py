@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import command
-from rooflinekit.cli.guard import INTERRUPTED
+from rooflinekit.cli.failures import INTERRUPTED
 from rooflinekit.cli.output import Output
 from rooflinekit.cli.progress import counting
 from rooflinekit.estimation.options import part_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from os import PathLike
 from typing import Any, Unpack
@@ -34,6 +34,7 @@ from rooflinekit.model.types.deployment import ALL_REDUCE, ENGINES, Deployment
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.engine import Engine, EngineSettings
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, UnknownNameError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator, Provenance, System, capped, clocked
 from rooflinekit.model.types.kv_policy import FULL, parse_kv_policy
 from rooflinekit.model.types.model import Model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -16,6 +16,7 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.model.types.numeric import Numeric, where

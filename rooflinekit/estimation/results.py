@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from functools import reduce
 from typing import Any
 
@@ -17,6 +17,7 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.energy import TokenEnergy, load_power
 from rooflinekit.model.traffic.question import LoadResult
 from rooflinekit.model.types.answer import DeploymentAnswer
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator, Provenance
 from rooflinekit.model.types.numeric import Numeric, maximum, where
 from rooflinekit.model.types.time import KernelTime

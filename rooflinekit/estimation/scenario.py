@@ -138,6 +138,7 @@ class Arrivals(TypedDict, total=False):
     """What is sent to a simulated deployment."""
     arrivals: Annotated[str | None, Option("An arrival process, such as gamma:rate=4,cv=2.")]
     trace: Annotated[Path | None, Option("Replay a trace: Azure, Mooncake, BurstGPT, Bailian, CSV.")]
+    sessions: Annotated[str | None, Option("Turns that wait for each other: chat, coding-agent or swe-bench; other means as chat:turns=6,wait=30,first=900,asked=100,system=0.", metavar="KIND")]
     speed: Annotated[float, Option("Replay the trace this many times as fast.", 1.0)]
     clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False)]
     warmup: Annotated[int, Option("Requests before those that count.", 0, least=0)]
@@ -148,7 +149,11 @@ class Arrivals(TypedDict, total=False):
     classes: Annotated[str | Sequence[float] | None, Option("Shares of priority classes, such as 0.2,0.8.", kind="text")]
     seed: Annotated[int, Option("Seed of everything that is drawn.", 0, least=0)]
 
-class Scheduling(TypedDict, total=False):
+class Tiers(TypedDict, total=False):
+    """Memory behind the accelerators' own."""
+    cache_tier: Annotated[str | Sequence[str] | None, Option("Memory behind the cache, nearest first, may be repeated: host=200GB,50GB/s or remote=20TB,5GB/s,1ms,shared.", kind="text", many=True, metavar="NAME=SIZE,...", group="Engine")]
+
+class Scheduling(Tiers, total=False):
     """How each replica forms its steps, and keeps its cache."""
     policy: Annotated[str | None, Option("chunked, continuous, prefill-priority, decode-priority or static.", usual="the engine's", complete=("chunked", "continuous", "prefill-priority", "decode-priority", "static"))]
     queue_limit: Annotated[int | None, Option("Waiting requests beyond which new ones are rejected.")]
@@ -173,9 +178,19 @@ class Fleet(TypedDict, total=False):
 class Simulation(Lengths, Layout, Load, Drafting, Arrivals, Scheduling, Fleet, total=False):
     """Requests one by one."""
 
-class Pricing(TypedDict, total=False):
+class Price(TypedDict, total=False):
     """What an accelerator hour costs."""
     price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour, of all or of one: 2.5, h100-sxm=2.10 (may be repeated); or a CSV: name, term, low, high, source.", unit="USD", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
+
+class Retention(Layout, Tiers, Price, total=False):
+    """What a prefix cache saves of a trace."""
+    model: Annotated[str | None, Option("Model whose replicas serve it: their memory is a cache too.", complete=MODELS, group="Workload")]
+    clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False, group="Load")]
+    replicas: Annotated[int, Option("Replicas that share the requests, each with a cache of its own.", 1, most=10_000, group="Replicas")]
+    router: Annotated[str, Option("prefix-affinity (a conversation stays with its replica) or random.", "prefix-affinity", complete=("prefix-affinity", "random"), group="Replicas")]
+
+class Pricing(Price, total=False):
+    """What an accelerator hour costs."""
     pue: Annotated[float | None, Option("Power of the building over power of the machines.", usual="1")]
     carbon: Annotated[str | float | None, Option("Grams of CO2 a kWh, or a grid: world, france, germany, ireland ...", unit="g/kWh", kind="text")]
 
@@ -296,6 +311,13 @@ class Served(TypedDict, total=False):
     engine: Annotated[str | None, Option("Engine.", usual="the file's, else vllm", complete=ENGINES, group="Engine")]
     calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", group="Engine")]
 
+class Guarding(Served, total=False):
+    """What a change is judged by."""
+    baseline: Annotated[Sequence[str] | None, Option("Earlier run of the same suite; may be repeated.", kind="text", many=True, usual="the prediction", metavar="FILE")]
+    noise: Annotated[float | None, Option("Deviation of one reading, where neither repeats nor the file say it.", unit="share", above=True, most=1.0, usual="3 %")]
+    chance: Annotated[float, Option("Probability that a run without a change alarms at all.", 0.02, unit="share", above=True, most=0.5)]
+    unit: Annotated[str | None, Option("Unit of the values of a CSV whose header names none.", complete=("s", "ms", "us", "ns", "TFLOPS", "GFLOPS", "GB/s", "TB/s", "tok/s"))]
+
 class Workbook(Lengths, total=False):
     """What a workbook offers, and what its cells start with."""
     model: Annotated[Names, Option("Models to offer, comma between them.", kind="names", complete=MODELS)]
@@ -328,6 +350,10 @@ class Written(TypedDict, total=False):
     format: Annotated[str, Option("table, json, csv or md.", "table", kind="choice", complete=("table", "json", "csv", "md"))]
     out: Annotated[Path | None, Option("Write to this file instead; its folder must exist.", kind="path")]
     force: Annotated[bool, Option("Overwrite an existing file.", False)]
+
+class Judged(Written, total=False):
+    """What is written of a judgement."""
+    junit: Annotated[Path | None, Option("Write JUnit XML to this file too, a test a row.", kind="path")]
 
 class Detailed(Written, total=False):
     """What is shown of an estimate."""
@@ -407,9 +433,9 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "Pricing": (Purchase, Reserves),
     "Dialogues": (Dialogues,),
     "Search": (Search,),
-    "Question": (Asked,),
+    "Question": (Asked, Guarding),
     "Contents": (Workbook, Page),
-    "Output": (Sweeping, Measuring, Scored, Shown, Detailed, Tree, Traced, Pictures),
+    "Output": (Sweeping, Measuring, Scored, Shown, Judged, Detailed, Tree, Traced, Pictures),
 }
 """Headings of the help, in their order; what an option says of its own group goes first."""
 

@@ -49,7 +49,8 @@ class LoadPrediction:
     """What users feel, as means.
 
     parts [ms]: `step` and `interference` add up to TPOT; `prefill` and `queue` to TTFT. running: sequences in the
-    batch. note: what the reader should know, else empty.
+    batch. note: what the reader should know, else empty. high_ms: the high ends of the 90 % intervals of `ttft_ms` and
+    `tpot_ms`.
     """
 
     ttft_ms: float
@@ -59,6 +60,7 @@ class LoadPrediction:
     parts: Mapping[str, float]
     running: float
     note: str = ""
+    high_ms: Mapping[str, float] = field(default_factory=dict)
 
 
 def predict_load(predictor: Predictor, point: LoadPoint) -> LoadPrediction:
@@ -95,6 +97,7 @@ def predict_load(predictor: Predictor, point: LoadPoint) -> LoadPrediction:
         parts={name: 1e3 * value for name, value in parts.items()},
         running=float(loaded.running),
         note=note,
+        high_ms={"ttft_ms": 1e3 * float(loaded.ttft.high), "tpot_ms": 1e3 * float(loaded.tpot.high)},
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from rooflinekit.evidence.benchmark_runs import (
 from rooflinekit.evidence.measured import Facts, Measurement, StartUp, read_measurements
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.version import __version__
 
 __all__ = ["CAUSES", "Comparison", "Gap", "Given", "Metric", "Run", "attribute", "compare"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from os import PathLike
 from typing import Any, Unpack
 
@@ -16,6 +16,7 @@ from rooflinekit.explanation.rules import Rule, mental_rule
 from rooflinekit.model.graph.tree import Node, tree
 from rooflinekit.model.types.answer import Answer, DeploymentAnswer
 from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.frozen import dataclass
 
 __all__ = ["TIMELESS", "Derivation", "derive", "explain", "make_case"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from rooflinekit.model.graph.symbol import fact, named
@@ -11,6 +11,7 @@ from rooflinekit.model.memory.capacity import Memory, MemoryModel, make_memory_m
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric, ceil_div, distinct, floor_div, maximum
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload

@@ -10,10 +10,11 @@ that limit, holds the slowdown already.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from rooflinekit.model.graph.symbol import Symbol, formula, named
 from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.kernel import MATRIX_ROWS, ExpertsShape, GemmShape, Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum, minimum

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.timing.calibrated import Calibration
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum, where

@@ -7,7 +7,7 @@ k + 1 tokens; it yields E = `expected_tokens` of them. So TPOT = (verification +
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rooflinekit.model.graph.symbol import fact
 from rooflinekit.model.layers.draft import attached_head
@@ -18,6 +18,7 @@ from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.errors import DeploymentError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.model.types.numeric import Numeric, maximum, minimum
 from rooflinekit.model.types.speculation import Speculation, break_even_acceptance

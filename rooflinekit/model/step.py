@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -21,6 +21,7 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import IDEAL, Engine, LoadEnds, StepCosts
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import AttentionShape, Kernel
 from rooflinekit.model.types.model import Model

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any, NamedTuple, Protocol
 
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.report.table import WIDTH, aligned, markdown, wrapped
 from rooflinekit.version import __version__
 

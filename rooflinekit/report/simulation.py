@@ -37,7 +37,8 @@ def document(outcome: Outcome) -> Document:
         rates.append(["goodput", f"{three(o.goodput_rate)} /s", f"{o.goodput:.1%} meet the objective"])
     use = [
         [str(number), use.role, f"{use.steps:,}", f"{use.utilisation:.0%}", f"{use.mean_batch:.1f}",
-         f"{use.kv_use:.0%}", "-" if use.prefix_hit_rate is None else f"{use.prefix_hit_rate:.1%}"]
+         f"{use.kv_use:.0%}", "-" if use.prefix_hit_rate is None else f"{use.prefix_hit_rate:.1%}",
+         *(f"{share:.1%}" for share in use.tiers.values())]
         for number, use in enumerate(o.replicas)
     ]  # fmt: skip
     stopped = "; INTERRUPTED, the results are of what was done" if o.interrupted else ""
@@ -45,7 +46,7 @@ def document(outcome: Outcome) -> Document:
         Section(f"{o.model} on {fleet}{machine(o.gpu, i['gpus'], i)}, {o.engine}", [asked]),
         Section("", [Table(["", "mean", "p50", "p90", "p99", "max"], latencies, gap=4)]),
         Section("", [Table((), rates, left=(0, 2))]),
-        Section("", [Table(_USE, use, left=(0, 1))]),
+        Section("", [Table([*_USE, *(f"from {name}" for name in o.replicas[0].tiers)], use, left=(0, 1))]),
         footer(f"{origin(o.calibration, o.evidence)}{stopped}", o.warnings, o.version),
     ]
 
@@ -57,6 +58,9 @@ def _load(asked: dict[str, Any]) -> str:
     if asked["trace"] is not None:
         speed = "" if asked["speed"] == 1.0 else f" {asked['speed']:g} times as fast"
         return f"trace {asked['trace']}{speed}; "
+    if asked["sessions"] is not None:
+        many = f"{asked['concurrency']} at a time" if asked["rate"] is None else f"{asked['rate']:g} requests/s"
+        return f"sessions {asked['sessions']}, {many}, {asked['osl']} tokens out; "
     if asked["concurrency"] is not None:
         comes = f"closed loop of {asked['concurrency']} user{'s' if asked['concurrency'] > 1 else ''}"
     elif asked["arrivals"] is not None:

@@ -2,17 +2,24 @@
 
 A block of a sequence's own is only counted. A block that other prompts may share is known by its hash: while a running
 sequence uses it, it is pinned; after that it stays until its place is needed, the least recently used first, and then
-moves to host memory if there is a tier for it (Kwon et al. 2023, arXiv:2309.06180; vLLM's automatic prefix caching).
+moves to the tiers behind, if there are any (Kwon et al. 2023, arXiv:2309.06180; vLLM's automatic prefix caching).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 from rooflinekit.simulation.arrivals import Job
+from rooflinekit.simulation.tiers import Store, demote
 
+Loads = Mapping[Store, int]
+"""Hashes that a prompt has in each tier."""
+
+_NONE: Loads = MappingProxyType({})
 _LONGEST = 1 << 26  # tokens beyond which a cache that does not grow is not followed
 
 
@@ -63,15 +70,15 @@ class BlockPool:
         shared = min(job.isl // self.size, whole)
         return shared + job.samples * (whole - shared)
 
-    def place(self, job: Job, kept: int) -> float | None:
-        """Take the blocks of a prefill if `kept` stay free, else None; returns how many come from host memory."""
+    def place(self, job: Job, kept: int) -> Loads | None:
+        """Take the blocks of a prefill if `kept` stay free, else None; returns what comes from tiers."""
         needed = self.span(job, job.isl + job.made)
         if needed > self.free - kept:
             return None
         job.computed = job.cached = 0
         job.blocks = needed
         self.take(needed)
-        return 0.0
+        return _NONE
 
     def take(self, count: int) -> None:
         """Take blocks that are free."""
@@ -91,22 +98,22 @@ class BlockPool:
 
 
 class PrefixPool(BlockPool):
-    """The same with a prefix cache; a hash stands for `per` blocks. `host` is the size of the host tier in hashes."""
+    """The same with a prefix cache; a hash stands for `per` blocks. `tiers` take what leaves it, nearest first."""
 
-    def __init__(self, total: int, size: int, per: int = 1, host: int = 0) -> None:
+    def __init__(self, total: int, size: int, per: int = 1, tiers: Sequence[Store] = ()) -> None:
         super().__init__(total, size)
-        self.per, self.host_room = per, host
+        self.per, self.tiers = per, tiers
         self.pinned: dict[int, int] = {}
         self.idle: OrderedDict[int, None] = OrderedDict()
-        self.host: OrderedDict[int, None] = OrderedDict()
 
     def match(self, job: Job) -> int:
         """Leading prompt tokens that are in the cache on the accelerator; at least one token stays to be computed."""
         return self._hits(job)[0] * self.per * self.size
 
-    def place(self, job: Job, kept: int) -> float | None:
+    def place(self, job: Job, kept: int) -> Loads | None:
         """Pin what is found and take the rest; what is found and not pinned must be free as well."""
-        hits, loaded = self._hits(job)
+        hits, loads = self._hits(job)
+        loaded = sum(loads.values())
         span = self.span(job, job.isl + job.made)
         if span - sum(key in self.pinned for key in job.hashes[:hits]) * self.per > self.free - kept:
             return None
@@ -114,14 +121,14 @@ class PrefixPool(BlockPool):
             self._pin(key)
         self.take(span - hits * self.per)
         for key in job.hashes[hits : hits + loaded]:
-            self.host.pop(key, None)
+            self._raise(key)
             self.pinned[key] = 1
         job.held = job.hashes[: hits + loaded]
         job.blocks = span - len(job.held) * self.per
         job.computed = job.cached = len(job.held) * self.per * self.size
         self.asked += job.isl
         self.found += job.cached
-        return loaded * self.per
+        return loads
 
     def take(self, count: int) -> None:
         """Take blocks that are free, from unused prefixes where no others are left."""
@@ -129,25 +136,28 @@ class PrefixPool(BlockPool):
         while spare < count:
             key, _ = self.idle.popitem(last=False)
             spare += self.per
-            if self.host_room:
-                self.host[key] = None
-                if len(self.host) > self.host_room:
-                    self.host.popitem(last=False)
+            demote(key, self.tiers)
         self.free -= count
 
     def publish(self, job: Job) -> None:
         """Move the prompt's full blocks from the request to the cache, but for those that another brought first."""
-        whole = job.hashes[: job.isl // (self.per * self.size)]
+        self._share(job, job.isl)
+
+    def _share(self, job: Job, tokens: int) -> None:
+        """Put the full blocks of its first tokens into the cache."""
+        whole = job.hashes[: tokens // (self.per * self.size)]
         rest = dict.fromkeys(whole[len(job.held) :])
         fresh = [key for key in rest if key not in self.pinned and key not in self.idle]
         for key in fresh:
             self.pinned[key] = 1
-            self.host.pop(key, None)
+            self._raise(key)
         job.held = (*job.held, *fresh)
         job.blocks -= len(fresh) * self.per
 
     def release(self, job: Job) -> None:
-        """Unpin what it shared, the end of the prompt first, so that beginnings stay longest."""
+        """Unpin what it shared, the end first, so that beginnings stay longest; of sessions their answers too."""
+        if job.session >= 0 and job.made:
+            self._share(job, job.keys)
         super().release(job)
         for key in reversed(job.held):
             self.pinned[key] -= 1
@@ -157,16 +167,28 @@ class PrefixPool(BlockPool):
                 self.free += self.per
         job.held = ()
 
-    def _hits(self, job: Job) -> tuple[int, int]:
-        """Leading hashes on the accelerator, and those that follow in host memory."""
+    def _hits(self, job: Job) -> tuple[int, Loads]:
+        """Leading hashes on the accelerator, and those that follow in the tiers."""
         usable = min(len(job.hashes), (job.isl - 1) // (self.per * self.size))
         found = 0
         while found < usable and (job.hashes[found] in self.pinned or job.hashes[found] in self.idle):
             found += 1
-        loaded = found
-        while loaded < usable and job.hashes[loaded] in self.host:
-            loaded += 1
-        return found, loaded - found
+        loads: dict[Store, int] = {}
+        for key in job.hashes[found:usable] if self.tiers else ():
+            tier = next((tier for tier in self.tiers if key in tier.held), None)
+            if tier is None or key in self.pinned or key in self.idle:
+                break
+            loads[tier] = loads.get(tier, 0) + 1
+        return found, loads
+
+    def _raise(self, key: int) -> None:
+        """Take a hash that is on the accelerator from the tiers; one that all replicas share keeps it."""
+        for tier in self.tiers:
+            if key in tier.held:
+                if tier.shared:
+                    tier.held.move_to_end(key)
+                else:
+                    del tier.held[key]
 
     def _pin(self, key: int) -> None:
         if key in self.pinned:

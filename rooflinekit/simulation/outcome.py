@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.energy import token_energy
 from rooflinekit.model.traffic.mixing import InFlight
 from rooflinekit.model.types.answer import DeploymentAnswer
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.simulation.event_loop import Simulation
+from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.ledger import Sketch
 from rooflinekit.simulation.replica import Replica
 from rooflinekit.simulation.watch import Batches, standard_error
@@ -81,7 +83,8 @@ class ReplicaUse:
     utilisation: float  #: share of the time with a step under way
     mean_batch: float  #: sequences in a step, weighted by its time
     kv_use: float  #: share of the blocks in use, over the whole run
-    prefix_hit_rate: float | None  #: share of prompt tokens found in the prefix cache; None without one
+    prefix_hit_rate: float | None  #: share of prompt tokens found in the prefix cache or its tiers; None without one
+    tiers: dict[str, float]  #: of them, share that came from each tier; of one that replicas share, for all
     prompt_tokens: int  #: computed, those lost in preemptions again
     decode_tokens: int
 
@@ -98,9 +101,20 @@ class ReplicaUse:
             mean_batch=work.sequences / work.busy if work.busy else 0.0,
             kv_use=work.blocks / pool.total / elapsed,
             prefix_hit_rate=pool.found / pool.asked if pool.asked else None,
+            tiers=_from_tiers(pool, simulation),
             prompt_tokens=work.computed,
             decode_tokens=replica.decoding.tokens,
         )
+
+
+def _from_tiers(pool: BlockPool, simulation: Simulation) -> dict[str, float]:
+    """Share of the prompt tokens that came from each tier."""
+    found = {}
+    for tier in getattr(pool, "tiers", ()):
+        users = [each.pool for each in simulation.fleet.all if tier in getattr(each.pool, "tiers", ())]
+        asked = sum(each.asked for each in users)
+        found[tier.name] = tier.loaded * pool.per * pool.size / asked if asked else 0.0
+    return found
 
 
 @dataclass(frozen=True)

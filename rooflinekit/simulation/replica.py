@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rooflinekit.simulation.arrivals import Job
 from rooflinekit.simulation.decoding import Lockstep
-from rooflinekit.simulation.kv_blocks import BlockPool
+from rooflinekit.simulation.kv_blocks import BlockPool, Loads
 from rooflinekit.simulation.ledger import Ledger
 from rooflinekit.simulation.policies import ByClass, FirstCome, Limits, Queue
 from rooflinekit.simulation.steps import Chunk, Clock
@@ -20,7 +20,7 @@ FULL = "the queue was full"
 
 @dataclass
 class HostTier:
-    """Host memory for blocks: `room` for swapped sequences [blocks], and the time to copy one block [s]."""
+    """Host memory for swapped sequences: `room` [blocks], and the time to copy one block [s]."""
 
     room: int = 0
     block_s: float = 0.0
@@ -55,6 +55,8 @@ class Replica:
         self.staged: dict[Job, tuple[int, tuple[int, ...]]] = {}  # prompts that wait for a decode replica to take them
         self.exports: Callable[[Job, float], None] | None = None  # takes finished prompts, on a prefill replica
         self.fetches: Callable[[Job, Replica, float], None] | None = None  # copies a prompt's blocks to this replica
+        self.loads: Callable[[Job, Replica, float], None] | None = None  # says when a prompt's blocks are here
+        self.loading: dict[Job, None] = {}  # prompts whose cached blocks come from a tier
         self.staging = 1 << 30  #: most prompts that may be computed or staged here at once, on a prefill replica
         self.places = 0  #: sequences that hold blocks here
         self._width: int = getattr(clock, "width", 1)  # tokens that a sequence computes in a decode step
@@ -90,7 +92,7 @@ class Replica:
 
     def cut(self, now: float) -> float:
         """Something has come in: end the run with the step under way; returns when that is [s]."""
-        if self.steps > 1 and (self._landed or self._may_admit()):
+        if self.steps > 1 and (self._landed or self.partial or self._may_admit()):
             self.steps = self._steps_until(now)
             self.until = self.began + self._span(self.steps)
         return self.until
@@ -183,6 +185,11 @@ class Replica:
         else:
             self._landed.append(job)
 
+    def loaded(self, job: Job) -> None:
+        """The cached blocks of a prompt have come from their tiers: the next step computes the rest."""
+        del self.loading[job]
+        self.partial.append(job)
+
     def evict_all(self) -> list[Job]:
         """Everything that is here at the end of the run, brought up to date."""
         jobs = [*self.admitted, *self.staged]
@@ -236,7 +243,7 @@ class Replica:
                 break
             if not self._admit(job, now):
                 break
-            if job.target > job.computed:  # else its blocks came back, or are on their way
+            if job.target > job.computed and job not in self.loading:  # else its blocks came back, or are on their way
                 take = min(job.target - job.computed, budget, most) if policy.chunks else job.target - job.computed
                 if take < job.target - job.computed:
                     self.partial.append(job)
@@ -271,11 +278,12 @@ class Replica:
                 return False
             job.blocks = needed
             pool.take(needed)
-        elif (loaded := pool.place(job, kept)) is None:
+        elif (loads := pool.place(job, kept)) is None:
             return False
         else:
             job.target = self._tokens(job)
-            self._stall += loaded * self.host.block_s
+            if loads:
+                self._load(job, loads, now)
             if job.first < 0.0 and job.measured:
                 self.ledger.queued.add(now - job.queued)
         self.queue.pop()
@@ -286,6 +294,19 @@ class Replica:
         elif job.home is not None and self.fetches:
             self.fetches(job, self, now)
         return True
+
+    def _load(self, job: Job, loads: Loads, now: float) -> None:
+        """Copy blocks from their tiers, from all at once; the request waits for them, or the whole next step does."""
+        ready = now
+        for tier, count in loads.items():
+            if tier.waits or self.loads is None:
+                self._stall += tier.latency + count * tier.hash_s
+                tier.loaded += count
+            else:
+                ready = max(ready, tier.load(now, count))
+        if ready > now and self.loads is not None:
+            self.loading[job] = None
+            self.loads(job, self, ready)
 
     def _exit(self, job: Job) -> None:
         del self.admitted[job]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
@@ -39,7 +40,9 @@ from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.outcome import Outcome, energy_of, summarise
 from rooflinekit.simulation.policies import Limits, policy_named
 from rooflinekit.simulation.replica import HostTier, Replica
+from rooflinekit.simulation.sessions import BLOCK, SessionSource, parse_sessions, session_trace
 from rooflinekit.simulation.steps import Clock, StepTable, build_table
+from rooflinekit.simulation.tiers import CacheTier, Store, overrun, read_tiers
 from rooflinekit.simulation.traces import load_trace
 from rooflinekit.simulation.watch import Batches, Timeline, both
 
@@ -84,6 +87,7 @@ class Setup:
     prefix_cache: bool = False
     hash_tokens: int | None = None  #: prompt tokens that one hash of an arrival stands for; None: one block
     host_gib: float = 0.0  #: host memory for cache blocks, for each replica [GiB]
+    tiers: tuple[CacheTier, ...] = ()  #: memory behind the accelerators' for prefixes, nearest first
     prefill_replicas: int = 0
     link_gb_s: float | None = None  #: from a prefill to a decode replica [GB/s]; None: the accelerators' NICs
     link_ms: float = 0.0  #: latency of a transfer [ms]
@@ -106,6 +110,7 @@ class Load:
     warmup: int = 0
     duration: float = math.inf
     objective: RequestObjective = field(default_factory=RequestObjective)
+    sessions: SessionSource | None = None  #: in place of arrivals and users
 
 
 def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
@@ -141,7 +146,7 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
     setup = setup or Setup()
     timeline, batches, ledger = Timeline(), batches or Batches(), Ledger(load.objective)
     fleet = _fleet(resolved.predictor, (prefill or resolved).predictor, load, setup, ledger)
-    source = Source(load.arrivals, load.users, load.warmup)
+    source = load.sessions or Source(load.arrivals, load.users, load.warmup)
     run = Simulation(fleet, source, ledger, load.duration, both(timeline, batches, watch))
     run.run()
     batches.end()
@@ -172,10 +177,12 @@ def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, led
     def front(isl: int) -> float:
         return float(front_end(predictor.plan.costs, isl))
 
+    shared: dict[str, Store] = {}
+
     def replica(number: int, own: Predictor, clock: Clock) -> Replica:
         limits = _limits(own, setup.scheduler)
         tokens = setup.kv_tokens or kv_capacity_tokens(own, load.typical, limits.max_num_seqs)
-        pool = _pool(own, setup, tokens)
+        pool = _pool(own, setup, tokens, shared)
         decoding = Lockstep(pool)
         if drafted:
             decoding = Speculative(pool, drafted, setup.scheduler.acceptance, setup.seed + number)
@@ -245,7 +252,7 @@ def _block(plan: Plan, setup: Setup) -> int:
     return told or (math.gcd(own, setup.hash_tokens) if setup.prefix_cache and setup.hash_tokens else own)
 
 
-def _pool(predictor: Predictor, setup: Setup, tokens: int) -> BlockPool:
+def _pool(predictor: Predictor, setup: Setup, tokens: int, shared: dict[str, Store]) -> BlockPool:
     size = _block(predictor.plan, setup)
     blocks = max(tokens // size, 1)
     if not setup.prefix_cache:
@@ -253,20 +260,38 @@ def _pool(predictor: Predictor, setup: Setup, tokens: int) -> BlockPool:
     hashed = setup.hash_tokens or size
     if hashed % size:
         raise WorkloadError(f"a hash stands for {hashed} tokens, which is no multiple of block_size={size}")
-    host = int(_tier(setup) * GIB / (hashed * predictor.memory.kv_bytes_per_token))
-    return PrefixPool(blocks, size, hashed // size, host)
+    tiers = setup.tiers
+    if setup.host_gib:
+        tiers = (CacheTier("host", _tier(setup) * GIB, waits=True), *tiers)
+    stores = [_store(predictor, tier, hashed, shared) for tier in tiers]
+    return PrefixPool(blocks, size, hashed // size, stores)
+
+
+def _store(predictor: Predictor, tier: CacheTier, hashed: int, shared: dict[str, Store]) -> Store:
+    """A tier of one replica, or the one that all share."""
+    known = shared.get(tier.name)
+    if known is None:
+        each = hashed * predictor.memory.kv_bytes_per_token
+        known = Store(tier, each, tier.bandwidth or pcie_bandwidth(predictor, f"cache tier {tier.name} without a rate"))
+        if tier.shared:
+            shared[tier.name] = known
+    return known
+
+
+def pcie_bandwidth(predictor: Predictor, what: str) -> float:
+    """The PCIe links of a replica's accelerators, each of which carries its own share of the cache [B/s]."""
+    accelerator = predictor.plan.system.accelerator
+    if not accelerator.pcie_bandwidth:
+        raise WorkloadError(f"{what} needs the PCIe bandwidth of {accelerator.name}, which its file does not give")
+    return float(accelerator.pcie_bandwidth) * predictor.plan.deployment.gpus
 
 
 def _host(predictor: Predictor, setup: Setup) -> HostTier:
-    """Host memory behind the accelerators' PCIe links, each of which carries its own share of the cache."""
+    """Host memory for preempted requests."""
     if not setup.host_gib:
         return HostTier()
     block = _block(predictor.plan, setup) * predictor.memory.kv_bytes_per_token
-    bandwidth = float(predictor.plan.system.accelerator.pcie_bandwidth) * predictor.plan.deployment.gpus
-    if not bandwidth:
-        name = predictor.plan.system.accelerator.name
-        raise WorkloadError(f"host_gib needs the PCIe bandwidth of {name}, which its file does not give")
-    return HostTier(int(_tier(setup) * GIB / block), block / bandwidth)
+    return HostTier(int(_tier(setup) * GIB / block), block / pcie_bandwidth(predictor, "host_gib"))
 
 
 def _tier(setup: Setup) -> float:
@@ -309,7 +334,9 @@ def _inputs(plan: Plan, setup: Setup, fleet: Fleet) -> dict[str, Any]:
     inputs = {key: getattr(plan.deployment, key) for key in ("tp", "pp", "ep", "dp", "gpus")}
     precision = plan.precision
     inputs |= {"weights": getattr(precision.formats, plan.model.matrices[-1]).value, "kv": precision.kv.value}
-    inputs |= asdict(setup.scheduler) | {key: value for key, value in asdict(setup).items() if key != "scheduler"}
+    own = {key: value for key, value in asdict(setup).items() if key not in ("scheduler", "tiers")}
+    inputs |= asdict(setup.scheduler) | own
+    inputs["cache_tier"] = ", ".join(f"{tier.name}={tier.capacity / GB:g}GB" for tier in setup.tiers) or None
     inputs |= {"token_budget": limits.token_budget, "max_num_seqs": limits.max_num_seqs}
     inputs |= {"max_model_len": limits.max_model_len, "policy": setup.scheduler.policy or _usual(plan)}
     pool = fleet.replicas[0].pool
@@ -318,6 +345,8 @@ def _inputs(plan: Plan, setup: Setup, fleet: Fleet) -> dict[str, Any]:
 
 def _notes(run: Simulation, setup: Setup) -> Iterator[str]:
     ledger = run.ledger
+    stores = {id(store): store for replica in run.fleet.all for store in getattr(replica.pool, "tiers", ())}
+    yield from dict.fromkeys(overrun(list(stores.values()), run.now))
     if setup.scheduler.swap and not setup.host_gib:
         yield "swap has no host memory: preempted requests were computed again; host_gib gives it some"
     if ledger.finished and not ledger.measured:
@@ -351,6 +380,7 @@ class Question:
     concurrency: int | None = None
     arrivals: str | None = None
     trace: Path | None = None
+    sessions: str | None = None
     speed: float = 1.0
     clean: bool = False
     isl: str = "1024"
@@ -366,8 +396,10 @@ class Question:
     tpot_ms: float | None = None
 
 
-def make_load(question: Question, seed: int = 0) -> tuple[Load, int, tuple[str, ...]]:
+def make_load(question: Question, seed: int = 0, most: int | None = None) -> tuple[Load, int, tuple[str, ...]]:
     """Arrivals for `simulate`, the tokens that a hash stands for, and what the reader should know.
+
+    most: tokens of the longest sequence that the engine admits.
 
     >>> load, _, _ = make_load(Question(rate=2.0, requests=3, isl="64", osl="8"))
     >>> [arrival.isl for arrival in load.arrivals]
@@ -386,6 +418,8 @@ def make_load(question: Question, seed: int = 0) -> tuple[Load, int, tuple[str, 
     ttft, tpot = (None if ms is None else ms / 1e3 for ms in (question.ttft_ms, question.tpot_ms))
     users, warmup = question.concurrency, question.warmup
     notes: tuple[str, ...] = ()
+    if question.sessions is not None:
+        return _sessions(question, seed, most, RequestObjective(ttft, tpot))
     if question.trace is not None:
         trace = load_trace(question.trace, question.clean)
         arrivals = trace.arrivals(question.speed, question.requests)
@@ -412,6 +446,22 @@ def make_load(question: Question, seed: int = 0) -> tuple[Load, int, tuple[str, 
     arrivals = _dressed(arrivals, question)
     load = Load(arrivals, typical, longest, users, warmup, question.duration, RequestObjective(ttft, tpot))
     return load, hash_tokens, notes
+
+
+def _sessions(
+    question: Question, seed: int, most: int | None, objective: RequestObjective
+) -> tuple[Load, int, tuple[str, ...]]:
+    """Sessions at a rate of requests, or so many at a time; mean lengths are those of a thousand requests."""
+    if question.arrivals is not None or question.trace is not None:
+        raise InputError("sessions come at a --rate of requests, or --concurrency of them at a time")
+    law, users, osl = parse_sessions(question.sessions or ""), question.concurrency, parse_length(question.osl)
+    most = min(law.most or _LONGEST, most or _LONGEST)
+    count = (question.requests or (_REQUESTS if users is None else _PER_USER * users)) + question.warmup
+    made = partial(SessionSource, law, osl, most, seed=seed)
+    seen = session_trace(made(rate=question.rate or 1.0))
+    source = made(rate=question.rate, users=users, requests=count, warmup=question.warmup)
+    typical = (sum(seen.isl) + sum(seen.osl)) / len(seen)
+    return Load(iter(()), typical, most, users, 0, question.duration, objective, source), BLOCK, ()
 
 
 def _process(question: Question) -> Process:
@@ -470,9 +520,13 @@ def simulate(
     given = read(SimulationOptions, scenario)
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     question = _question(given)
-    load, hash_tokens, notes = make_load(question, given.get("seed", 0))
+    resolved = resolve(model, gpu, deployment, given.get("calibration"))
+    most = deployment.settings.max_model_len or resolved.plan.model.max_context
+    load, hash_tokens, notes = make_load(question, given.get("seed", 0), most)
     scheduler = Scheduler(**part_of(given, _SCHEDULER) | _ordered(given))
-    chosen = {"hash_tokens": hash_tokens} | part_of(given, _SETUP)
+    chosen: dict[str, Any] = {"hash_tokens": hash_tokens, "tiers": read_tiers(given.get("cache_tier"))} | part_of(
+        given, _SETUP
+    )
     resolved = resolve(model, gpu, deployment, given.get("calibration"))
     outcome = serve(resolved, load, Setup(scheduler, **chosen), watch)
     notes = (*notes, *_idle(given))
@@ -480,8 +534,8 @@ def simulate(
 
 
 _WITH = {"clean": "trace", "speed": "trace", "prefix_groups": "shared_prefix", "acceptance": "draft_tokens",
-         "draft_ms": "draft_tokens", "link_gb_s": "prefill_replicas", "link_ms": "prefill_replicas",
-         "staging": "prefill_replicas"}  # fmt: skip
+         "draft_ms": "draft_tokens", "cache_tier": "prefix_cache", "link_gb_s": "prefill_replicas",
+         "link_ms": "prefill_replicas", "staging": "prefill_replicas"}  # fmt: skip
 _WITHOUT = {"isl": "trace", "osl": "trace", "isl_cv": "trace", "osl_cv": "trace", "burstiness": "concurrency"}
 
 
@@ -527,6 +581,8 @@ def _question(given: dict[str, Any]) -> Question:
         asked["classes"] = _shares(asked["classes"])
     if "trace" in asked:
         asked["trace"] = Path(asked["trace"])
+    if "sessions" in asked and "osl" not in given:
+        asked["osl"] = str(parse_sessions(asked["sessions"]).answer)
     return Question(**asked)
 
 

@@ -112,14 +112,17 @@ FORMATS = (
     TraceFormat("azure", "arrived_at", "num_prefill_tokens", "num_decode_tokens", _number),
     TraceFormat("burstgpt", "timestamp", "request tokens", "response tokens", _number, exact_clock=False),
     TraceFormat("bailian", "timestamp", "input_length", "output_length", _number, "chat_id", 16),
-    TraceFormat("mooncake", "timestamp", "input_length", "output_length", _milliseconds, "hash_ids", 512),
+    TraceFormat(
+        "mooncake", "timestamp", "input_length", "output_length", _milliseconds, "hash_ids", 512, exact_clock=False
+    ),
     TraceFormat("plain", "time_s", "isl", "osl", _number, "priority", has_priority=True),
     TraceFormat("plain", "time_s", "isl", "osl", _number),
 )
 """In the order in which they are tried.
 
 Azure 2023 and 2024: AzurePublicDataset, and the same as processed by Vidur. BurstGPT: arXiv:2401.17644; whole seconds.
-Mooncake: arXiv:2407.00079; milliseconds, blocks of 512 tokens. Bailian: arXiv:2506.02634; blocks of 16 tokens.
+Mooncake: arXiv:2407.00079; milliseconds, but many requests of one of its traces share each third second; blocks of 512
+tokens. Bailian: arXiv:2506.02634; blocks of 16 tokens.
 """
 
 

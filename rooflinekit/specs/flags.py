@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.frozen import dataclass
 
 
 def version_key(version: str) -> tuple[int, ...]:

@@ -10,13 +10,13 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 from rooflinekit.model.types.errors import SpecError, UnknownNameError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.specs.files import kept, once, read_yaml
 
 Kind = Literal["model", "accelerator", "system"]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError, nearest
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Source
 from rooflinekit.model.types.units import parse_quantity
 from rooflinekit.specs.files import once, read_yaml

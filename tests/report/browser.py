@@ -9,8 +9,13 @@ import shutil
 import socket
 import struct
 import subprocess
+import threading
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,6 +28,20 @@ _FLAGS = (
     "--disable-features=IsolateSandboxedIframes",  # so that errors inside a frame are told here too
 )  # fmt: skip
 _PATIENCE = 30.0
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """A folder on a plain web server of this machine; its address."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 class Browser:
@@ -86,13 +105,21 @@ class Browser:
 
     def open(self, page: Path, state: str = "") -> None:
         """Load a file, and wait until its charts are drawn."""
+        self.visit(f"{page.as_uri()}{state}")
+
+    def visit(self, address: str, ready: str = "document.readyState === 'complete'") -> None:
+        """Load an address, and wait until it is `ready` and its charts are drawn."""
         self.send("Page.navigate", url="about:blank")
-        self.send("Page.navigate", url=f"{page.as_uri()}{state}")
-        end = time.monotonic() + _PATIENCE
-        while self.value("document.readyState") != "complete" or not self.value("location.protocol === 'file:'"):
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        self.send("Page.navigate", url=address)
+        self.wait(f"location.protocol !== 'about:' && {ready}")
         self.settle()
+
+    def wait(self, ready: str) -> None:
+        """Until an expression is true."""
+        end = time.monotonic() + _PATIENCE
+        while not self.value(ready):
+            assert time.monotonic() < end, ready
+            time.sleep(0.02)
 
     def settle(self) -> None:
         """Wait for two frames and the front."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+from functools import partial
 from itertools import count
 from random import Random
 from statistics import median, stdev
@@ -20,6 +21,7 @@ from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective, Sketch
 from rooflinekit.simulation.policies import POLICIES, Limits, policy_named
 from rooflinekit.simulation.replica import HostTier, Replica
+from rooflinekit.simulation.tiers import CacheTier, Store
 
 
 class Constant:
@@ -190,10 +192,53 @@ def test_the_least_recently_used_prefix_goes_first_and_host_memory_keeps_it():
     arrivals = [Arrival(float(at), 9, 1, keys) for at, keys in enumerate(prefixes)]
     _, ends = serve(arrivals, pool=lambda: PrefixPool(6, 4))
     assert [cached for *_, cached in ends.values()] == [0, 0, 8, 0, 8, 4]
-    _, ends = serve(arrivals, Constant(0.5), pool=lambda: PrefixPool(6, 4, host=10), host=(0, 0.125))
-    assert [cached for *_, cached in ends.values()] == [0, 0, 8, 0, 8, 8]
-    first, _, *_ = ends[6]
-    assert first == 5.0 + 0.5 + 0.125  # one block from the host
+    for waits in (True, False):  # the step waits for the copy, or the request alone: nobody else is there
+        host = store("host", blocks=10, waits=waits)
+        _, ends = serve(arrivals, Constant(0.5), pool=partial(PrefixPool, 6, 4, 1, [host]))
+        assert [cached for *_, cached in ends.values()] == [0, 0, 8, 0, 8, 8]
+        first, _, *_ = ends[6]
+        assert first == 5.0 + 0.5 + 0.125  # one block from the host
+        assert host.loaded == 1
+
+
+def store(name, blocks, latency=0.0, seconds=0.125, **more):
+    """A tier of so many blocks, each of which takes some time to load."""
+    return Store(CacheTier(name, float(blocks), latency=latency, **more), 1.0, 1.0 / seconds)
+
+
+def test_what_leaves_a_tier_goes_to_the_next_and_a_load_takes_latency_and_bytes():
+    """Of six other blocks two push the first prefix out of host memory; both its blocks are loaded from NVMe."""
+    arrivals = [Arrival(float(at), 9, 1, keys) for at, keys in enumerate([(1, 2), (3, 4), (5, 6), (7, 8), (1, 2)])]
+    host, nvme = store("host", 2), store("nvme", 100, latency=0.25, seconds=0.5)
+    _, ends = serve(arrivals, Constant(0.5), pool=lambda: PrefixPool(3, 4, 1, [host, nvme]))
+    assert [cached for *_, cached in ends.values()] == [0, 0, 0, 0, 8]
+    assert ends[5][0] == 4.0 + 0.25 + 2 * 0.5 + 0.5
+    assert (host.loaded, nvme.loaded) == (0, 2)
+
+
+def test_a_load_delays_its_request_alone_and_one_load_follows_the_other():
+    """Two prompts come from the tier while a third decodes: it gets a token a step, they wait for 2 and 4 blocks."""
+    seen = [Arrival(0.0, 9, 1, (1, 2)), Arrival(1.0, 9, 1, (3, 4)), Arrival(2.0, 57, 1)]  # which takes all 15 blocks
+    again = [Arrival(10.0, 2, 30), Arrival(10.0, 9, 1, (1, 2)), Arrival(10.0, 9, 1, (3, 4))]
+    _, ends = serve(
+        [*seen, *again], Constant(0.25), pool=lambda: PrefixPool(15, 4, 1, [store("host", 10, seconds=1.0)])
+    )
+    assert [ends[number][4] for number in (4, 5, 6)] == [0, 8, 8]
+    assert [ends[number][1] for number in (4, 5, 6)] == [10.0 + 30 * 0.25, 12.25, 14.25]
+
+
+def test_replicas_share_a_remote_tier():
+    """What the first replica had to give up, the second loads; of two tiers of their own it would find nothing."""
+    arrivals = [Arrival(float(at), 9, 1, keys) for at, keys in enumerate([(1, 2), (9, 9), (3, 4), (1, 2)])]
+
+    def cached(tiers):
+        pools = iter(PrefixPool(3, 4, 1, [each]) for each in tiers)
+        _, ends = serve(arrivals, pool=lambda: next(pools), replicas=2)
+        return ends[4][4]
+
+    one = store("remote", 10, shared=True)
+    assert cached([one, one]) == 8
+    assert cached([store("own", 10), store("own", 10)]) == 0
 
 
 def test_samples_share_the_prompt():

@@ -98,6 +98,21 @@ def test_a_trace_is_replayed(tmp_path):
     assert fast["duration_s"] < data["duration_s"]
 
 
+def test_tiers_are_in_the_table_and_a_link_that_is_overrun_is_named(tmp_path):
+    """Four conversations take turns on a cache of two prompts: each comes back from the tier."""
+    rows = [{"timestamp": 1000 * at, "input_length": 1537, "output_length": 2, "hash_ids": [4 * (at % 4) + n
+             for n in range(4)]} for at in range(16)]  # fmt: skip
+    file = tmp_path / "turns.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    words = [*SMALL[:1], "--trace", str(file), "--prefix-cache", "--kv-tokens", "4096", "--cache-tier"]
+    data = json.loads(run(*words, "host=10GB", "--format", "json").stdout)
+    (use,) = data["replicas"]
+    assert use["tiers"] == {"host": pytest.approx(12 * 1536 / (16 * 1537))}
+    assert "from host" in run(*words, "host=10GB").stdout
+    slow = run(*words, "host=10GB,0.01GB/s").stdout
+    assert "times as many blocks leave for it as its link carries" in " ".join(slow.split())
+
+
 def test_disaggregation_and_replicas():
     data = json.loads(
         run(*SMALL, "--prefill-replicas", "1", "--replicas", "2", "--router", "least-loaded", "--format", "json").stdout
@@ -140,6 +155,11 @@ def test_what_is_cut_and_rejected_is_said():
     (["llama-3-8b", "--concurrency", "0"], "concurrency"),
     (["llama-3-8b", "--rate", "1", "--requests", "-3"], "requests"),
     (["llama-3-8b", "--trace", "./nowhere.csv"], "nowhere.csv"),
+    (["llama-3-8b", "--rate", "1", "--prefix-cache", "--cache-tier", "host"], "'host' is no name=size"),
+    (["llama-3-8b", "--rate", "1", "--prefix-cache", "--cache-tier", "host=2"], "'2' must be above 0, with its unit"),
+    (["llama-3-8b", "--rate", "1", "--prefix-cache", "--cache-tier", "host=1GB,fast"], "'fast' is no size, rate"),
+    (["llama-3-8b", "--rate", "1", "--prefix-cache", "--cache-tier", "a=1GB,2TB"], "two values of capacity"),
+    (["llama-3-8b", "--rate", "1", "--prefix-cache", "--cache-tier", "a=1GB", "--cache-tier", "a=2GB"], "twice"),
     (["lama-3-8", "--rate", "1"], "unknown model"),
 ])  # fmt: skip
 def test_bad_input_is_one_line_that_names_it(arguments, said):

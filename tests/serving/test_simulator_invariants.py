@@ -15,6 +15,7 @@ from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.policies import POLICIES, Limits
 from rooflinekit.simulation.replica import HostTier, Replica
+from rooflinekit.simulation.tiers import CacheTier, Store
 
 SIZE = 4
 
@@ -66,6 +67,7 @@ settings_of_runs = st.fixed_dictionaries(
         "swap": st.booleans(),
         "host_room": st.sampled_from([0, 7, 1000]),
         "prefix": st.booleans(),
+        "tiers": st.sampled_from([(), ("host",), ("host", "nvme")]),
         "draft": st.one_of(st.none(), st.tuples(st.integers(1, 4), st.floats(0, 1))),
         "queue_limit": st.one_of(st.none(), st.integers(0, 3)),
         "replicas": st.integers(1, 3),
@@ -100,7 +102,7 @@ def check(index, replica, now):
     if isinstance(pool, PrefixPool):
         pinned, idle = len(pool.pinned) * pool.per, len(pool.idle) * pool.per
         assert not pool.pinned.keys() & pool.idle.keys()
-        assert len(pool.host) <= pool.host_room
+        assert all(len(tier.held) <= tier.room for tier in pool.tiers)
     assert pool.used == own + pinned
     assert idle <= pool.free
     members = [job for job in replica.admitted if job.due >= 0]
@@ -113,7 +115,8 @@ def build(asked, ledger):
     """The fleet that a scenario asks for."""
 
     def replica(seed):
-        pool = PrefixPool(asked["blocks"], SIZE, 1, 5) if asked["prefix"] else BlockPool(asked["blocks"], SIZE)
+        stores = [Store(CacheTier(name, 5.0, None, 0.003), 1.0, 500.0) for name in asked["tiers"]]
+        pool = PrefixPool(asked["blocks"], SIZE, 1, stores) if asked["prefix"] else BlockPool(asked["blocks"], SIZE)
         decoding = Speculative(pool, *asked["draft"], seed) if asked["draft"] else Lockstep(pool)
         limits = Limits(
             POLICIES[asked["policy"]],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflinekit.model.types.errors import InputError, SpecError
-from rooflinekit.simulation.traces import load_trace
+import rooflinekit as rk
+from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError, WorkloadError
+from rooflinekit.simulation.reuse import conversations, reuse_of
+from rooflinekit.simulation.traces import Trace, load_trace
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "traces"
 
@@ -262,3 +265,90 @@ def test_tables_as_spreadsheets_write_them_and_clocks_since_1970(tmp_path, text)
 def test_columns_and_clocks_that_contradict_themselves(tmp_path, text, said):
     with pytest.raises(InputError, match=said):
         load_trace(written(tmp_path, text))
+
+
+# --- what comes again -------------------------------------------------------------------------------------------------
+
+CONVERSATIONS = Path(__file__).parents[2] / "docs" / "conversations.jsonl"
+MOONCAKE_TRACES = SHARED.parent / "sessions"
+
+
+def by_hand(trace, blocks):
+    """Prompt tokens that a cache of so many blocks finds: a dictionary in order of use, one request after the other."""
+    held, saved = OrderedDict(), 0
+    for index in range(len(trace)):
+        ids = trace.prefix(index)
+        prefixes = [ids[: end + 1] for end in range(len(ids))]
+        hits = next((n for n, each in enumerate(prefixes) if each not in held), len(ids))
+        saved += min(hits * trace.block_tokens, trace.isl[index])
+        for each in reversed(prefixes):
+            held[each] = None
+            held.move_to_end(each)
+            while len(held) > blocks:
+                held.popitem(last=False)
+    return saved
+
+
+def test_the_hit_rate_of_seven_requests_counted_by_hand():
+    """0 + 512 + 1,024 + 1,024 + 2,048 + 512 + 3,072 of 15,700 tokens."""
+    reuse = reuse_of(load_trace(CONVERSATIONS))
+    assert reuse.most == 8192 / 15_700
+    assert reuse.share(512 * 3) == by_hand(load_trace(CONVERSATIONS), 3) / 15_700
+    # Block 0 comes back with each request; the last prompt's other five blocks are a minute old.
+    assert sorted(reuse.ages.tolist()) == [5.0, 15.0, *[20.0] * 3, *[30.0] * 2, 35.0, *[40.0] * 3, *[60.0] * 5]
+
+
+@pytest.mark.skipif(not MOONCAKE_TRACES.is_dir(), reason="the Mooncake traces are not here")
+@pytest.mark.parametrize(
+    ("name", "requests", "share"), [("conversation", 12_031, "37.4"), ("synthetic", 3_993, "65.1")]
+)
+def test_the_mooncake_traces_repeat_themselves_as_counted_elsewhere(name, requests, share):
+    trace = load_trace(MOONCAKE_TRACES / f"mooncake_{name}.jsonl.gz")
+    reuse = reuse_of(trace)
+    assert len(trace) == requests
+    assert f"{100 * reuse.most:.1f}" == share
+    assert reuse.share(reuse.size(1.0)) == reuse.most
+    assert reuse_of(trace, 4, "random").most < reuse_of(trace, 4).most == pytest.approx(reuse.most, rel=0.01)
+
+
+@given(
+    prompts=st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=5), st.integers(1, 4)), min_size=1, max_size=25),
+    blocks=st.integers(1, 30),
+)
+def test_one_pass_finds_what_caches_of_every_size_find(prompts, blocks):
+    """The stack against a cache that is played; ids may repeat within a prompt, and mean other blocks elsewhere."""
+    isl = [max(4 * len(ids) - 4 + last, 1) for ids, last in prompts]
+    ids = [block for ids, _ in prompts for block in ids] or [0]
+    ends = np.cumsum([len(ids) for ids, _ in prompts]).tolist()
+    ends[-1] = len(ids)
+    trace = Trace("t", "mooncake", [float(at) for at in range(len(isl))], isl, [1] * len(isl), (), ids, ends, 4)
+    reuse = reuse_of(trace)
+    for size in {1, 2, blocks, 1000}:
+        assert reuse.share(4 * size) * sum(isl) == pytest.approx(by_hand(trace, size))
+
+
+def test_conversations_stay_together_and_a_shared_prompt_is_nobodys():
+    """Three conversations of the file: A five times, B twice, C; block 0 is everybody's."""
+    assert conversations(load_trace(CONVERSATIONS)) == [0, 1, 0, 1, 0, 5, 0]
+    with pytest.raises(UnknownNameError, match="prefix-affinity"):
+        reuse_of(load_trace(CONVERSATIONS), 2, "afinity")
+
+
+def test_a_trace_without_ids_has_no_hit_rate(tmp_path):
+    answer = rk.trace(written(tmp_path, PLAIN), model="llama-3-8b")
+    assert answer.hit_rate is None and answer.memories == ()
+    assert "no block ids" in answer.warnings[0]
+    with pytest.raises(WorkloadError, match="no block ids"):
+        reuse_of(load_trace(written(tmp_path, PLAIN)))
+
+
+def test_what_each_memory_finds_adds_up_and_a_farther_one_is_kept_longer():
+    tiers = ["host=1GB,50GB/s,10us,0.002$/GBh", "nvme=10GB,5GB/s,1ms,0.0001$/GBh"]
+    answer = rk.trace(CONVERSATIONS, model="llama-3-8b", kv="bf16", cache_tier=tiers, price=3.0)
+    own, host, nvme = answer.memories
+    assert own.hit_rate == answer.hit_rate  # the pool is larger than the trace
+    assert (host.from_here, nvme.from_here) == (0.0, 0.0)
+    assert host.tokens - own.tokens == pytest.approx(1e9 / 131_072)
+    assert host.keep_s * 20 == pytest.approx(nvme.keep_s)
+    assert host.load_gb_s == pytest.approx(131_072 / (own.keep_s / own.tokens) / 1e9)
+    assert own.usd_per_million < host.usd_per_million < nvme.usd_per_million  # nothing comes from them, and they cost

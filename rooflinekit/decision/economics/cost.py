@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from os import PathLike
 from typing import Any, Unpack
 
@@ -42,6 +42,7 @@ from rooflinekit.model.traffic.energy import TokenEnergy, load_power, token_ener
 from rooflinekit.model.traffic.mixing import InFlight, slots
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 

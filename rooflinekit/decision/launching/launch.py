@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from os import PathLike
 from textwrap import indent, wrap
@@ -19,6 +19,7 @@ from rooflinekit.decision.launching.target import Setting, Target, Wish, grant
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import DeploymentError, InputError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.units import GB
 from rooflinekit.version import __version__
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from rooflinekit.model.traffic.mixing import InFlight, Shared, front_end, lone_p
 from rooflinekit.model.traffic.percentiles import Spread, spread
 from rooflinekit.model.traffic.question import LoadAnswer, answer_load
 from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import NOTHING, Time
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -37,6 +37,7 @@ from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, WorkloadError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import EVIDENCE

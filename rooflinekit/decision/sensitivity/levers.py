@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from os import PathLike
 from typing import Any, Unpack
 
@@ -30,6 +30,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.energy import static_power
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.errors import InputError, RooflinekitError, UnknownNameError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model, names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from rooflinekit.model.traffic.closed_form import Find, Traffic, closed_loop
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Attention, LatentAttention, Layer, Model
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.speculation import Speculation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from rooflinekit.evidence.engine_fit.posterior import (
     solve,
 )
 from rooflinekit.model.types.engine import StepCosts
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.specs.calibration.load import calibration_path

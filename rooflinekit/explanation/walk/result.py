@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

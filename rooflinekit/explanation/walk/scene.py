@@ -6,8 +6,9 @@ are numbers that carry a letter. So the work of a kernel comes with its formula,
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +25,7 @@ from rooflinekit.model.layers.shard import Shard
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.model import Attention, LatentAttention
 
@@ -41,7 +43,7 @@ _HELD = {
 }  # fmt: skip
 
 
-@dataclass
+@dataclasses.dataclass
 class Scene:
     """One section of one phase; `symbols` are the letters that were met in it."""
 

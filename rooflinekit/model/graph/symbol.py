@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 from rooflinekit.model.graph.table import Table
+from rooflinekit.model.types.frozen import dataclass
 
 P = ParamSpec("P")
 R = TypeVar("R")

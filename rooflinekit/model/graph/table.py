@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
+
+from rooflinekit.model.types.frozen import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

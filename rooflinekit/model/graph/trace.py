@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
 from rooflinekit.model.graph.symbol import Pool, Quantity, Symbol
+from rooflinekit.model.types.frozen import dataclass
 
 Inputs = Iterable[str] | Mapping[str, Quantity | None]
 

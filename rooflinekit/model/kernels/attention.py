@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from rooflinekit.model.graph.symbol import about, formula, named, quantity
 from rooflinekit.model.kernels.collective import Tiers, collective_kernel
@@ -11,6 +11,7 @@ from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_kernel, g
 from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
 from rooflinekit.model.types.batch import Sequences
 from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import AttentionShape, Family, GemmShape, Kernel, RowsShape
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.numeric import Numeric, minimum

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rooflinekit.model.graph.symbol import about, formula, quantity
 from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
 from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel, RowsShape
 from rooflinekit.model.types.numeric import Numeric
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from rooflinekit.model.graph.symbol import about, formula, named, quantity
 from rooflinekit.model.kernels.operation import Operation, Step, Weights
 from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import GemmShape, Kernel
 from rooflinekit.model.types.numeric import Numeric
 

@@ -6,7 +6,6 @@ accelerator's share of some weights and turns an engine step into the work of it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import ClassVar
@@ -14,6 +13,7 @@ from typing import ClassVar
 from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, ceil_div
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rooflinekit.model.graph.symbol import about, formula
 from rooflinekit.model.kernels.elementwise import own_bytes
 from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
 from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric
 

@@ -11,12 +11,12 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
 from rooflinekit.model.graph.symbol import fact, named
 from rooflinekit.model.graph.table import Table
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric, lattice, log, maximum, minimum
 
 Load = tuple[float, float]

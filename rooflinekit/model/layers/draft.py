@@ -7,7 +7,7 @@ smaller LM head of its own.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeGuard
 
 from rooflinekit.model.kernels.elementwise import Elementwise, Sampling
@@ -18,6 +18,7 @@ from rooflinekit.model.layers.precision import Precision
 from rooflinekit.model.layers.shard import Shard
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import (
     Attention,
     DenseFFN,

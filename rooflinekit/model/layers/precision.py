@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.model import Model, WeightFormats
 

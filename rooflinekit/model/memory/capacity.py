@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from rooflinekit.model.graph.symbol import about, fact, named
@@ -12,6 +12,7 @@ from rooflinekit.model.memory.cache import Layout, cache_law, cache_layout
 from rooflinekit.model.memory.footprint import Peak, activation_peak, resident_bytes
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.engine import Budget, MemoryRule
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.numeric import Numeric, ceil_div, floor_div, maximum, minimum, where
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rooflinekit.model.graph.symbol import about
 from rooflinekit.model.kernels.attention import LatentUpProjection
@@ -17,6 +17,7 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import MemoryRule
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, Mixer, MixtureOfExperts, Model
 from rooflinekit.model.types.numeric import Numeric, maximum
 from rooflinekit.model.types.units import MIB

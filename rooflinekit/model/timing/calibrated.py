@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cache, cached_property
 from itertools import pairwise, product
 
@@ -12,6 +12,7 @@ from rooflinekit.model.graph.symbol import UNKNOWN, Symbol, named
 from rooflinekit.model.graph.table import Table
 from rooflinekit.model.timing.forms import Duration, TimeForm
 from rooflinekit.model.types.engine import ServedCosts
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import AttentionShape, CollectiveShape, ExpertsShape, GemmShape, Kernel, S
 from rooflinekit.model.types.numeric import Numeric, lattice, log2, maximum, where

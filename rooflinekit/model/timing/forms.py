@@ -6,10 +6,11 @@ of the kernel's number format, W the memory bandwidth, SM the cores (docs/method
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, Protocol
 
 from rooflinekit.model.graph.symbol import Quantity, formula, named
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.kernel import (
     FAMILIES,

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from rooflinekit.model.graph import named
@@ -45,6 +45,7 @@ from rooflinekit.model.traffic.mixing import (
 )
 from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.errors import DoesNotFitError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric, choose, exp, fails, largest, maximum, minimum, sqrt, where
 from rooflinekit.model.types.time import Time
 

@@ -11,7 +11,6 @@ A stage of a pipeline waits while others compute; what waits draws idle power.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from rooflinekit.model.graph import named
 from rooflinekit.model.operating_point import OperatingPoint, Predictor
@@ -20,6 +19,7 @@ from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.traffic.closed_form import Loaded, Traffic
 from rooflinekit.model.traffic.mixing import InFlight, mixed_step
 from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric, ceil_div, exp, maximum, minimum
 from rooflinekit.model.types.power import PowerLaw
 from rooflinekit.model.types.time import KernelTime

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rooflinekit.model.graph import fact, named
 from rooflinekit.model.operating_point import Predictor
@@ -11,6 +11,7 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.side_by_side import side_by_side
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.engine import StepCosts
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric, ceil_div, exp, floor_div, log, maximum, minimum, sqrt, where
 from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload

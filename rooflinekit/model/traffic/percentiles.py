@@ -14,11 +14,11 @@ compares it with simulations).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 
 from rooflinekit.model.graph.symbol import named
 from rooflinekit.model.traffic.closed_form import Loaded, Traffic
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric, absolute, exp, log, maximum, minimum, sqrt, where
 
 QUANTILES = (0.5, 0.9, 0.99)

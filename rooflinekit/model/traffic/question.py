@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from rooflinekit.model.memory.capacity import Memory
@@ -12,6 +11,7 @@ from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, Times, Traff
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.percentiles import QUANTILES, Spread, goodput, spread
 from rooflinekit.model.types.errors import InputError, WorkloadError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric, fails, floor_div, maximum
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from rooflinekit.model.types.frozen import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,13 +7,13 @@ scalar (one scenario) or an array (many scenarios at once); a ragged batch is an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
 from typing import Any
 
 from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric, floor_div, largest, maximum, minimum, total
 
 MOST = 10**18

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import DEFAULTS, EngineSettings
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 
 ENGINES = ("vllm", "sglang", "trtllm", "gpt-fast", "ideal")

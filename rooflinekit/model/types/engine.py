@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from rooflinekit.model.graph.symbol import quantity
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator, Provenance
 from rooflinekit.model.types.numeric import Numeric, exp
 from rooflinekit.model.types.time import Time

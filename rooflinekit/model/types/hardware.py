@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from rooflinekit.model.graph.symbol import about, formula, quantity
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError, WorkloadError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum
 from rooflinekit.model.types.power import PowerLaw

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
 from rooflinekit.model.graph.symbol import quantity
 from rooflinekit.model.types.batch import Sequences
 from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric, minimum
 
 _PAGE = 16

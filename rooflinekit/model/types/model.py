@@ -8,11 +8,12 @@ identical layers costs as much to describe as one.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
 from rooflinekit.model.graph.symbol import Quantity, quantity
 from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.frozen import dataclass
 
 Norm: TypeAlias = Literal["rmsnorm", "layernorm", "layernorm_nobias", "none"]
 

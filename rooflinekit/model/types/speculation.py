@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.frozen import dataclass
 
 METHODS = ("medusa", "eagle", "eagle3", "mtp", "ngram")
 """Drafts that are not a model of their own; any other name is a draft model's."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric, maximum
 
 

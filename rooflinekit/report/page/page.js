@@ -39,6 +39,7 @@ function crossing(view, read) {  // more sequences read more experts, so that th
   }
   return Number.isFinite(at) ? `At this context the cache would weigh as much as the weights at a batch of about ${GROUPED.format(Math.max(Math.round(at), 1))}.` : "";
 }
+const MOST_GPUS = 6;  // other accelerators among the moves: the fastest
 function moves(view) {
   const asked = ["batch", "rate", "users"].find((name) => name in state), half = (name) => (name === "rate" ? state.rate / 2 : Math.max(1, Math.floor(state[name] / 2)));
   const options = [
@@ -54,7 +55,8 @@ function moves(view) {
     const other = answer(settled({ ...state, ...parts })), [there, here] = [other, view].map(felt);
     rows.push([title, there.tpot.time / here.tpot.time - 1, there.ttft.time / here.ttft.time - 1, there.rateEach / here.rateEach - 1, other.memory.fits && Boolean(other.load) === Boolean(view.load), plan.evidence === view.rows.plan.evidence ? "" : plan.evidence]);
   }
-  return rows.sort((a, b) => b[4] - a[4] || a[1] - b[1]);
+  const [others, ours] = [true, false].map((other) => rows.filter(([title]) => title.startsWith("on ") === other).sort((a, b) => b[4] - a[4] || a[1] - b[1]));
+  return [...ours, ...others.slice(0, MOST_GPUS)].sort((a, b) => b[4] - a[4] || a[1] - b[1]);
 }
 const signed = (ratio) => (!Number.isFinite(ratio) ? "–" : `${ratio > 0 ? "+" : ratio < 0 ? "−" : ""}${Math.abs(100 * ratio).toFixed(Math.abs(ratio) < 0.0995 ? 1 : 0)}\u00a0%`);
 function showMoves(view) {
@@ -113,8 +115,8 @@ function notesOf(view) {
 function retell(view) {
   const box = byId("lead"), own = isAsked(state), named = titleAt(state);
   for (const note of document.querySelectorAll(".stays")) note.hidden = own;
-  if (!DATA.heading) document.title = own ? NAMED : `${named}${DATA.reference ? `, against ${DATA.reference.title}` : ""}`;
-  if (own) return box.replaceChildren(...LEAD);
+  if (!DATA.heading) document.title = own && !DATA.files ? NAMED : `${named}${DATA.reference ? `, against ${DATA.reference.title}` : ""}`;
+  if (own && !DATA.files) return box.replaceChildren(...LEAD);
   const notes = view ? notesOf(view) : [[`${whyNot(state)}; ${wouldFit(state)}`, "bad"]], list = make("ul", "", { class: "notes" }, ...notes.map(([text, kind]) => make("li", text, kind ? { class: kind } : {})));
   const told = view ? [make("p", answerOf(view), { class: "answer" }), ...factsOf(view).map((line) => make("p", line, { class: "facts" }))] : [];
   return box.replaceChildren(make("h1", `${DATA.heading ?? ""}${named}`), ...told, ...(notes.length ? [list] : []));
@@ -217,25 +219,28 @@ let waiting = 0, pending = null;
 addEventListener("beforeprint", () => pending?.());
 function later(view) {
   clearTimeout(waiting);
-  pending = () => {
-    pending = null;
-    const points = [];
-    for (const label of Object.keys(OFFERS.plans)) {
-      const [model, gpu, tp, weights, kv] = label.split(APART);
-      if (model !== state.model) continue;
-      for (const batch of BATCHES) {
-        const found = new View(OFFERS.plans[label], { ...view.at, batch, speed: gpu === state.gpu ? state.speed : 1 });
-        const said = `${gpu} × ${optionTitle("tp", tp)}, batch ${batch}\nweights ${optionTitle("weights", weights)}, KV ${optionTitle("kv", kv)}\n${three(found.rateUser)} tok/s each user, ${three(found.rateEach)} each GPU\n${OFFERS.plans[label].evidence}${found.memory.fits ? "" : "\ndoes not fit in memory"}`;
-        points.push({ value: [found.rateUser, found.rateEach], group: gpu, fits: found.memory.fits, said });
-      }
-    }
-    const groups = Object.keys(OFFERS.gpus).filter((gpu) => points.some((point) => point.group === gpu));
-    const within = (place, name, label) => axis({ axis: { type: "log", name, nameGap: 30, ...around(points.map((point) => point.value[place])) }, label: { formatter: (value) => niceLog(value, label) } });
-    C.pareto.show("Tokens a second of each user against those of each GPU, over all deployments in this page.", () => cloudOption(points, groups, { x: within(0, "tokens/s each user", three), y: within(1, "", plain), here: [view.rateUser, view.rateEach] }),
-      () => [["deployment", "tokens/s each user", "tokens/s each GPU"], ...frontOf(points.filter((point) => point.fits)).map((point) => [point.said.split("\n").slice(0, 2).join("; "), ...point.value])]);
-    key("pareto-key", [...groups.map((group, place) => [group, TINTS[place % TINTS.length]]), ...(points.every((point) => point.fits) ? [] : [["does not fit", "bad", true]])]);
+  const labels = Object.keys(OFFERS.plans).map((label) => label.split(APART)).filter(([model, , , weights, kv]) => model === view.at.model && weights === view.at.weights && kv === view.at.kv);
+  const points = [], left = labels.flatMap((words) => BATCHES.map((batch) => [words, batch])).reverse();
+  pending = (whole = true) => {  // in parts, so that nobody who moves a slider waits
+    const end = performance.now() + 6;
+    while (left.length && (whole || performance.now() < end)) points.push(pointAt(view, ...left.pop()));
+    if (left.length) waiting = setTimeout(() => pending(false));
+    else drawFront(view, points);
   };
-  waiting = setTimeout(() => pending?.(), 60);
+  waiting = setTimeout(() => pending?.(false), 60);
+}
+function pointAt(view, [model, gpu, tp, weights, kv], batch) {
+  const plan = OFFERS.plans[[model, gpu, tp, weights, kv].join(APART)], found = new View(plan, { ...view.at, batch, speed: gpu === view.at.gpu ? view.at.speed : 1 });
+  const said = `${gpu} × ${optionTitle("tp", tp)}, batch ${batch}\n${three(found.rateUser)} tok/s each user, ${three(found.rateEach)} each GPU\n${plan.evidence}${found.memory.fits ? "" : "\ndoes not fit in memory"}`;
+  return { value: [found.rateUser, found.rateEach], group: gpu, fits: found.memory.fits, said };
+}
+function drawFront(view, points) {
+  pending = null;
+  const groups = Object.keys(OFFERS.gpus).filter((gpu) => points.some((point) => point.group === gpu));
+  const within = (place, name, label) => axis({ axis: { type: "log", name, nameGap: 30, ...around(points.map((point) => point.value[place])) }, label: { formatter: (value) => niceLog(value, label) } });
+  C.pareto.show("Tokens a second of each user against those of each GPU, over all deployments in this page.", () => cloudOption(points, groups, { x: within(0, "tokens/s each user", three), y: within(1, "", plain), here: [view.rateUser, view.rateEach] }),
+    () => [["deployment", "tokens/s each user", "tokens/s each GPU"], ...frontOf(points.filter((point) => point.fits)).map((point) => [point.said.split("\n").slice(0, 2).join("; "), ...point.value])]);
+  key("pareto-key", [...groups.map((group, place) => [group, TINTS[place % TINTS.length]]), ...(points.every((point) => point.fits) ? [] : [["does not fit", "bad", true]])]);
 }
 function key(id, entries) {
   const box = byId(id);
@@ -263,11 +268,10 @@ function begin() {
   const tints = (names, titles) => names.map((name) => [titles[name] ?? name, name]);
   key("bytes-key", tints(["weights", "cache", "activations"], { cache: "KV cache" }));
   key("memory-key", [...tints(["weights", "cache", "activations", "engine"], { cache: "KV cache" }), ["free", "soft", true]]);
-  state = read();
-  addEventListener("hashchange", () => { state = read(); update(); });
+  addEventListener("hashchange", () => arrive(update));
   update();
 }
-if (OFFERS) {  // absent from a page on a sweep
+if (OFFERS) arrive(() => {  // absent from a page on a sweep
   byId("layout").hidden = false;
   begin();
-}
+});

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from rooflinekit.model.traffic.mixing import InFlight, Shared, follows, shared_t
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.engine import StepCosts
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import minimum
 from rooflinekit.model.types.time import ENDS, KernelTime, Time

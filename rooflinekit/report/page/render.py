@@ -13,7 +13,7 @@ from rooflinekit.report.markup import filled, script_hashes, script_json
 LIMIT_BYTES = 2_500_000
 """A page is at most this large."""
 
-_HERE = Path(__file__).parent
+HERE = Path(__file__).parent
 _SCRIPTS = ("vendor/echarts.min.js", "draw.js", "answers.js", "names.js", "charts.js", "state.js", "page.js",
             "sweep.js", "sections.js")  # fmt: skip
 
@@ -35,14 +35,18 @@ class Page:
 
 def render(page: Page) -> str:
     """The whole page as one file that loads nothing."""
-    texts = [(_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS]
-    scripts = "\n".join(f"<script>{text}</script>" for text in (page.functions, *texts))
+    written = "\n".join(f"<script>{text}</script>" for text in (page.functions, *scripts()))
     parts = {
         "title": escape(page.title), "lead": page.lead, "before": page.before, "after": page.after, "foot": page.foot,
-        "accountant": page.accountant, "style": (_HERE / "page.css").read_text(encoding="utf-8"),
-        "hashes": script_hashes("".join((scripts, *page.framed))), "data": script_json(page.data), "scripts": scripts,
+        "accountant": page.accountant, "style": (HERE / "page.css").read_text(encoding="utf-8"),
+        "hashes": script_hashes("".join((written, *page.framed))), "data": script_json(page.data), "scripts": written,
     }  # fmt: skip
-    return filled(_HERE / "template.html", parts)
+    return filled(HERE / "template.html", parts)
+
+
+def scripts() -> list[str]:
+    """The scripts that draw a page, in their order."""
+    return [(HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS]
 
 
 def paragraphs(lines: Iterable[str], kind: str = "facts") -> str:

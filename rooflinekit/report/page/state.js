@@ -12,7 +12,15 @@ let state = { ...DATA.asked }, pinned = null, step = "decode", painted = 0;
 // ---- answers
 const APART = "\u0000", labelOf = (at) => CHOICES.map((name) => at[name]).join(APART);  // names come from users: no file has this in its name
 const planOf = (at) => OFFERS.plans[labelOf(at)] ?? null;
-const isAsked = (at) => Object.keys(DATA.asked).every((name) => at[name] === DATA.asked[name]);
+const askedOf = (model) => OFFERS.asked?.[model] ?? DATA.asked;  // where a playground begins with a model; else what the page was asked for
+const isAsked = (at) => Object.entries(askedOf(at.model)).every(([name, value]) => at[name] === value);
+function withModels(wanted, act) {  // a playground fetches a model when it is first chosen
+  const missing = wanted.filter((name) => DATA.files && !OFFERS.asked[name]);
+  if (missing.length) Promise.all(missing.map(fetchModel)).then(act, (error) => { byId("said").textContent = `${missing.join(", ")} could not be fetched: ${error.message}`; });
+  else act();
+}
+const modelsIn = (given, name = given.get(SHORT.model), vs = given.get(SHORT.pinned)) => [optionsOf("model").includes(name) ? name : DATA.asked.model, ...(vs === null ? [] : modelsIn(new URLSearchParams(vs)))];
+const arrive = (act) => withModels(modelsIn(new URLSearchParams(location.hash.slice(1))), () => { state = read(); act(); });
 function answer(at) {
   const plan = planOf(at);
   return plan && viewOf(plan, at);
@@ -36,7 +44,7 @@ function read(address = location.hash) {
   return stateIn(given);
 }
 function stateIn(given) {  // what is not there, or makes no sense, is as it was asked for
-  const found = { ...DATA.asked };
+  const model = given.get(SHORT.model), found = { ...askedOf(optionsOf("model").includes(model) ? model : DATA.asked.model) };
   for (const name of CHOICES) {
     const value = given.get(SHORT[name]);
     if (optionsOf(name).includes(value)) found[name] = typed(name, value);
@@ -49,8 +57,8 @@ function inside(name, textual) {  // the number within its limits; what was aske
   return textual.trim() === "" || !Number.isFinite(value) ? DATA.asked[name] : Math.min(Math.max(WHOLE(name) ? Math.round(value) : value, low), high);
 }
 function written(at) {
-  const told = new URLSearchParams();
-  for (const name of [...CHOICES, ...Object.keys(NUMBERS)]) if (at[name] !== DATA.asked[name]) told.set(SHORT[name], at[name]);
+  const told = new URLSearchParams(), own = askedOf(at.model);
+  for (const name of [...CHOICES, ...Object.keys(NUMBERS)]) if (at[name] !== (name === "model" ? DATA.asked : own)[name]) told.set(SHORT[name], at[name]);
   return told;
 }
 let writing = 0;
@@ -68,7 +76,8 @@ function write() {
 const TITLES = { model: "Model", gpu: "GPU", tp: "Tensor parallel", weights: "Weights", kv: "KV cache", batch: "Batch", rate: "Requests a second", users: "Users", isl: "Prompt", osl: "Output", cached: "Prompt in the cache", context: "Context", speed: "Memory bandwidth" };
 const typed = (name, value) => (name === "tp" && /^\d+$/.test(value) ? Number(value) : value);
 const gpusOf = (split) => String(split).split(" ").reduce((all, word) => all * Number(word.match(/^(?:tp|pp|dp|cp)?(\d+)$/)?.[1] ?? 1), 1);
-const optionsOf = (name) => [...new Set([...Object.keys(OFFERS.plans), ...Object.keys(OFFERS.missing)].map((label) => label.split(APART)[CHOICES.indexOf(name)]))];
+const OPTIONS = {};
+const optionsOf = (name) => (OPTIONS[name] ??= DATA.files && name === "model" ? Object.keys(DATA.files) : [...new Set([...Object.keys(OFFERS.plans), ...Object.keys(OFFERS.missing)].map((label) => label.split(APART)[CHOICES.indexOf(name)]))]);
 function optionTitle(name, value) {
   if (name === "tp") return `${gpusOf(value)} ${counted("GPU", gpusOf(value))}${typeof typed("tp", value) === "number" ? "" : ` (${value})`}`;
   if (value !== "own") return value;
@@ -113,7 +122,7 @@ function controls() {
   if (!form) return;
   form.append(...CHOICES.map(choice), ...Object.keys(NUMBERS).map(slider));
   const reset = make("button", "Reset", { type: "button", id: "reset" }), pin = make("button", "Compare with this", { type: "button", id: "pin", "aria-pressed": "false" });
-  reset.addEventListener("click", () => { pinned = null; change({ ...DATA.asked }); pin.focus(); });  // the button that was pressed is disabled now
+  reset.addEventListener("click", () => { pinned = null; change({ ...askedOf(state.model) }); pin.focus(); });  // the button that was pressed is disabled now
   pin.addEventListener("click", () => { pinned = pinned ? null : { ...state }; change({}); });
   form.append(make("div", "", { class: "buttons" }, pin, reset));
   form.addEventListener("submit", (event) => event.preventDefault());
@@ -125,7 +134,7 @@ function reflect() {
     const select = byId(`in-${name}`);
     select.value = String(state[name]);
     for (const option of select.options) {
-      const label = labelOf({ ...state, [name]: option.value }), there = label in OFFERS.plans || option.value === String(DATA.asked[name]);
+      const label = labelOf({ ...state, [name]: option.value }), there = label in OFFERS.plans || option.value === String(askedOf(state.model)[name]) || (DATA.files && name === "model");
       const why = OFFERS.missing[label]?.startsWith("does not fit") ? "does not fit" : "not here";
       option.textContent = optionTitle(name, option.value) + (there ? "" : ` (${why})`);
     }
@@ -133,7 +142,7 @@ function reflect() {
   for (const name of Object.keys(NUMBERS)) {
     byId(`in-${name}`).value = stopOf(name, state[name]);
     byId(`box-${name}`).value = state[name];
-    const told = name === "speed" ? `${prefixed(OFFERS.gpus[state.gpu].bandwidth * state.speed, "B/s")}` : name === "rate" ? three(state.rate) : `${GROUPED.format(state[name])} ${counted(UNITS[name], state[name])}`;
+    const told = name === "speed" ? `${prefixed((OFFERS.gpus[state.gpu]?.bandwidth ?? 0) * state.speed, "B/s")}` : name === "rate" ? three(state.rate) : `${GROUPED.format(state[name])} ${counted(UNITS[name], state[name])}`;
     byId(`out-${name}`).textContent = told;
     byId(`in-${name}`).setAttribute("aria-valuetext", told);
   }
@@ -142,8 +151,12 @@ function reflect() {
   byId("reset").disabled = isAsked(state) && !pinned;
 }
 function change(parts) {
-  state = settled({ ...state, ...parts });
-  writeSoon();
-  cancelAnimationFrame(painted);
-  painted = requestAnimationFrame(update);
+  withModels([parts.model ?? state.model], () => {
+    const wanted = { ...state, ...parts }, own = askedOf(wanted.model);
+    if (DATA.files && parts.model && !planOf(wanted)) for (const name of CHOICES) wanted[name] = own[name];  // where it fits
+    state = settled(wanted);
+    writeSoon();
+    cancelAnimationFrame(painted);
+    painted = requestAnimationFrame(update);
+  });
 }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import BORROWED, Calibration, FamilyFit
 from rooflinekit.model.timing.forms import parameters
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Provenance
 from rooflinekit.specs.calibration.choose import reach_of
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.types.engine import ServedCosts, StepCosts
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.specs.engines import read_step_costs
 from rooflinekit.specs.section import EMPTY, Layout, Section
 from rooflinekit.version import __version__

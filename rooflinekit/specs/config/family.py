@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.types.errors import SpecError
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Norm
 from rooflinekit.specs.config.keys import Keys
 from rooflinekit.specs.files import parse_yaml

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError, SpecError, nearest
+from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import DenseFFN, LatentAttention, Layer, MixtureOfExperts, WeightFormats
 from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.keys import Keys, shown

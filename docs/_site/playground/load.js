@@ -1,0 +1,17 @@
+// Unpacks the scripts of the page and starts them, while the numbers of the first model are on their way.
+"use strict";
+async function unpacked(address) {
+  const answer = await fetch(address);
+  if (!answer.ok) throw new Error(`${address}: ${answer.status}`);
+  const bytes = await answer.arrayBuffer(), [first, second] = new Uint8Array(bytes);
+  if (first !== 0x1f || second !== 0x8b) return new TextDecoder().decode(bytes);  // the server has unpacked it
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+}
+const { files, asked } = JSON.parse(document.getElementById("data").textContent), wanted = new URLSearchParams(location.hash.slice(1)).get("m");
+const EARLY = { model: Object.hasOwn(files, wanted) ? wanted : asked.model };  // the first model is fetched beside the scripts
+EARLY.text = unpacked(files[EARLY.model]);
+unpacked(document.currentScript.dataset.app).then((text) => {
+  const script = document.createElement("script");
+  script.src = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
+  document.body.append(script);
+});

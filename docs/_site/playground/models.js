@@ -1,0 +1,28 @@
+// The files of the models: each is fetched once, and what it offers is put beside what the page offers already.
+"use strict";
+const FETCHED = {};
+function fetchModel(model) {
+  const early = model === EARLY.model && EARLY.text;
+  EARLY.text = null;
+  return (FETCHED[model] ??= (early || unpacked(DATA.files[model])).then(JSON.parse).then(adopt).catch((error) => { delete FETCHED[model]; throw error; }));
+}
+
+async function adopt({ asked, offers, library: data, functions }) {
+  const address = URL.createObjectURL(new Blob([`${functions}\nexport default library;`], { type: "text/javascript" }));
+  const { default: made } = await import(address);
+  URL.revokeObjectURL(address);
+  const first = FUNCTIONS.length, step = OFFERS.steps.length, note = OFFERS.notes.length;
+  FUNCTIONS.push(...made(data));
+  OFFERS.steps.push(...offers.steps);
+  OFFERS.notes.push(...offers.notes);
+  for (const [label, plan] of Object.entries(offers.plans)) {
+    OFFERS.plans[label] = { ...plan, static: plan.static + first, prefill: plan.prefill + step, decode: plan.decode + step, notes: plan.notes.map((place) => place + note) };
+  }
+  Object.assign(OFFERS.missing, offers.missing);
+  Object.assign(OFFERS.gpus, offers.gpus);
+  Object.assign(OFFERS.formats, offers.formats);
+  OFFERS.asked[asked.model] = asked;
+  const known = Object.fromEntries(CHOICES.map((name) => [name, OPTIONS[name]]));
+  for (const name of CHOICES) delete OPTIONS[name];
+  for (const name of CHOICES) if (known[name] && String(optionsOf(name)) !== String(known[name])) byId(`in-${name}`).replaceChildren(...optionsOf(name).map((value) => make("option", value, { value })));
+}

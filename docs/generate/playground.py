@@ -1,0 +1,146 @@
+"""The playground: every model on every accelerator, as files that a plain web server serves.
+
+python -m docs.generate.playground build/site/playground [MODEL ...]
+
+The page and its scripts are those of a report. What the sliders call stands in a file of its own for each model, which
+the page fetches when the model is first chosen; files are compressed here and unpacked by the page, so that the server
+need not. A model whose specs and whose code are as they were is taken from build/playground.
+"""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from rooflinekit.report.markup import filled, script_json
+from rooflinekit.report.page.deployment import Deployed, accountant, slider_data
+from rooflinekit.report.page.offers import make_offers
+from rooflinekit.report.page.render import HERE, scripts
+from rooflinekit.report.page.words import SENTENCES
+from rooflinekit.specs import load_model, names
+from rooflinekit.version import __version__
+
+ROOT = Path(__file__).parents[2]
+TEMPLATES = ROOT / "docs" / "_site" / "playground"
+STORE = ROOT / "build" / "playground"
+FIRST = "llama-3-8b"
+"""The model that an address without one shows."""
+
+_PLACES = (*(("h100-sxm", tp) for tp in (1, 2, 4, 8)), ("h200-sxm", 8), ("b200-sxm", 8), ("b300-sxm", 8))
+"""Where a model is shown first: the first of these accelerators and degrees that holds it."""
+
+
+def first_deployment(model: str) -> Deployed:
+    """A model on the first of the usual machines that holds it, else on the last."""
+    for gpu, tp in _PLACES:
+        found = Deployed.of(model, gpu, {"tp": tp, "batch": 32})
+        if found.answer.memory.fits:
+            break
+    return found
+
+
+def model_file(model: str, gpus: Sequence[str]) -> bytes:
+    """What the page fetches for a model: its deployments on the accelerators that hold it, and their functions."""
+    collecting = gc.isenabled()
+    gc.disable()  # nothing is released before the file is written
+    try:
+        deployed = first_deployment(model)
+        data, functions = slider_data(make_offers(deployed.asked, (), gpus), deployed, None)
+    finally:
+        if collecting:
+            gc.enable()
+    told = {"asked": data["asked"], "offers": data["offers"], "library": data["library"], "functions": functions}
+    return packed(script_json(told))
+
+
+def packed(text: str) -> bytes:
+    """Text as the page unpacks it; equal text gives equal bytes."""
+    return gzip.compress(text.encode(), compresslevel=9, mtime=0)
+
+
+@cache
+def _code() -> bytes:
+    """What all files depend on: the code of answers and pages, the accelerators, the engines."""
+    found = hashlib.sha256()
+    for folder in ("model", "specs", "estimation", "report/page"):
+        for path in sorted((ROOT / "rooflinekit" / folder).glob("**/*.[py][ya]*")):
+            found.update(path.read_bytes())
+    for path in sorted((ROOT / "hardware_specs").glob("**/*.yaml")):
+        found.update(path.read_bytes())
+    return found.digest()
+
+
+def kept_file(model: str, gpus: Sequence[str], store: Path) -> Path:
+    """A model's file in the store, made where it is not there."""
+    spec = (ROOT / "model_specs" / f"{model}.yaml").read_bytes()
+    key = hashlib.sha256(_code() + spec + " ".join(gpus).encode())
+    path = store / f"{key.hexdigest()[:24]}.gz"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_suffix(f".{os.getpid()}")
+        scratch.write_bytes(model_file(model, gpus))
+        scratch.replace(path)
+        gc.collect()
+    return path
+
+
+def write_playground(folder: Path, models: Sequence[str], gpus: Sequence[str], store: Path = STORE) -> None:
+    """Write page, scripts and one file a model into a folder; files of earlier runs that it replaces are removed."""
+    (folder / "models").mkdir(parents=True, exist_ok=True)
+    files, start = {}, time.perf_counter()
+    with ProcessPoolExecutor() as pool:
+        made = pool.map(partial(kept_file, gpus=gpus, store=store), models)
+        for place, (model, path) in enumerate(zip(models, made, strict=True), 1):
+            content = path.read_bytes()
+            files[model] = f"models/{model}.{hashlib.sha256(content).hexdigest()[:8]}.gz"
+            (folder / files[model]).write_bytes(content)
+            sys.stderr.write(f"\r{place} of {len(models)} models, {time.perf_counter() - start:.0f} s ")
+            sys.stderr.flush()
+    sys.stderr.write("\n")
+    for old in (folder / "models").iterdir():
+        if f"models/{old.name}" not in files.values():
+            old.unlink()
+    write_app(folder, files)
+
+
+def write_app(folder: Path, files: dict[str, str]) -> None:
+    """The page and its scripts."""
+    own = first_deployment(FIRST if FIRST in files else next(iter(files)))
+    app = "\n".join(((TEMPLATES / "models.js").read_text(encoding="utf-8"), *scripts()))
+    packed_app = packed(app)
+    name = f"app.{hashlib.sha256(packed_app).hexdigest()[:8]}.gz"
+    for old in folder.glob("app.*.gz"):
+        old.unlink()
+    (folder / name).write_bytes(packed_app)
+    data: dict[str, Any] = {
+        "asked": own.at, "engine": own.answer.engine, "process": "", "words": SENTENCES, "reference": None,
+        "files": files,
+        "offers": {
+            "models": {model: load_model(model).value.max_context for model in files}, "gpus": {}, "plans": {},
+            "notes": [], "missing": {}, "formats": {}, "steps": [], "asked": {},
+        },
+    }  # fmt: skip
+    parts = {
+        "style": (HERE / "page.css").read_text(encoding="utf-8"),
+        "accountant": accountant(own),
+        "app": name,
+        "data": script_json(data),
+        "version": __version__,
+    }
+    (folder / "index.html").write_text(filled(TEMPLATES / "index.html", parts), encoding="utf-8")
+    loader = (TEMPLATES / "load.js").read_text(encoding="utf-8")
+    (folder / "load.js").write_text(loader, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    out, *chosen = sys.argv[1:]
+    write_playground(Path(out), chosen or names("model"), names("accelerator"))

@@ -1,0 +1,130 @@
+"""Memory behind the accelerators' own for cache blocks: host, NVMe, remote; nearest first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rooflinekit.estimation.options import quantity
+from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.types.units import GB, GIB
+
+_WORDS = ("sync", "shared")
+_LIKE = "write it like host=200GB,50GB/s,10us or remote=20TB,5GB/s,1ms,shared"
+
+
+@dataclass(frozen=True)
+class CacheTier:
+    """One kind of memory that holds cache blocks which have left the one before.
+
+    capacity: of each replica, or of all where it is `shared` [B]; bandwidth: of reads, for each replica (None: the
+    PCIe links of its accelerators) [B/s]; latency: of a load [s]; usd_gb_hour: what a GB costs in an hour; waits: the
+    next step waits for a load, else only the request does.
+    """
+
+    name: str
+    capacity: float
+    bandwidth: float | None = None
+    latency: float = 0.0
+    usd_gb_hour: float | None = None
+    waits: bool = False
+    shared: bool = False
+
+
+def read_tiers(given: str | Sequence[str] | None) -> tuple[CacheTier, ...]:
+    """Read what a user types for cache tiers, nearest first.
+
+    >>> read_tiers("host=200GB,50GB/s,10us")[0].bandwidth, read_tiers(["nvme=2TB,6GB/s,100us,sync"])[0].waits
+    (50000000000.0, True)
+
+    Raises WorkloadError for what is none, and for two of one name.
+    """
+    tiers = tuple(map(_tier, (given,) if isinstance(given, str) else given or ()))
+    for place, tier in enumerate(tiers):
+        if tier.name in [other.name for other in tiers[:place]]:
+            raise WorkloadError(f"cache_tier {tier.name!r} is given twice; nearest first, each once")
+    return tiers
+
+
+def _tier(text: str) -> CacheTier:
+    name, sign, rest = text.partition("=")
+    if not sign or not name.strip():
+        raise WorkloadError(f"cache_tier {text!r} is no name=size; {_LIKE}")
+    sizes: dict[str, float] = {}
+    parts = [part.strip() for part in rest.split(",")]
+    for part in parts:
+        if part not in _WORDS:
+            key, value = _size(text, part)
+            if key in sizes:
+                raise WorkloadError(f"cache_tier {text!r} has two values of {key}; {_LIKE}")
+            sizes[key] = value
+    if "capacity" not in sizes:
+        raise WorkloadError(f"cache_tier {text!r} lacks its size; {_LIKE}")
+    return CacheTier(
+        name.strip(), sizes["capacity"], sizes.get("bandwidth"), sizes.get("latency", 0.0), sizes.get("usd_gb_hour"),
+        waits="sync" in parts, shared="shared" in parts,
+    )  # fmt: skip
+
+
+def _size(text: str, part: str) -> tuple[str, float]:
+    """What a part of a tier says, by its unit."""
+    try:
+        if part.endswith("$/GBh"):
+            return "usd_gb_hour", quantity(part.removesuffix("$/GBh"))
+        if part.endswith("/s"):
+            kind, value = "bandwidth", quantity(part, "GB/s") * GB
+        elif part.endswith("s"):
+            return "latency", quantity(part[:-2], "") * 1e-6 if part.endswith("us") else quantity(part, "s")
+        else:
+            kind, value = "capacity", quantity(part, "GiB") * GIB
+    except ValueError:
+        raise WorkloadError(f"cache_tier {text!r}: {part!r} is no size, rate, time or price; {_LIKE}") from None
+    if not 0.0 < value < 1e30 or part[-1:].isdigit():
+        raise WorkloadError(f"cache_tier {text!r}: {part!r} must be above 0, with its unit; {_LIKE}")
+    return kind, value
+
+
+class Store:
+    """A tier of one run: hashes of blocks, the least recently used first."""
+
+    def __init__(self, tier: CacheTier, hash_bytes: float, bandwidth: float) -> None:
+        self.name, self.waits, self.shared, self.latency = tier.name, tier.waits, tier.shared, tier.latency
+        self.room = int(tier.capacity / hash_bytes)
+        self.hash_s = hash_bytes / bandwidth  #: to load the blocks of one hash [s]
+        self.held: OrderedDict[int, None] = OrderedDict()
+        self.free_at = 0.0  #: when the link has loaded all that was asked of it [s]
+        self.loaded = self.stored = 0  #: hashes
+
+    def load(self, now: float, count: int) -> float:
+        """When so many hashes that are asked for now are there [s]: one load after the other."""
+        self.free_at = max(now, self.free_at) + self.latency + count * self.hash_s
+        self.loaded += count
+        return self.free_at
+
+    def keep(self, key: int) -> int | None:
+        """Take a hash in; returns the one that leaves for it."""
+        self.stored += key not in self.held
+        self.held[key] = None
+        self.held.move_to_end(key)
+        return self.held.popitem(last=False)[0] if len(self.held) > self.room else None
+
+
+def demote(key: int, stores: Sequence[Store]) -> None:
+    """Give what has left the accelerator to the first tier, what leaves that to the next, and so on."""
+    left: int | None = key
+    for store in stores:
+        if left is None:
+            return
+        left = store.keep(left)
+
+
+def overrun(stores: Sequence[Store], seconds: float) -> Iterator[str]:
+    """Tiers to which more is written than their links carry."""
+    for store in stores:
+        need = store.stored * store.hash_s
+        if need > seconds > 0.0:
+            yield (
+                f"{store.name}: {need / seconds:.1f} times as many blocks leave for it as its link carries, so that it "
+                "would hold fewer than here"
+            )

@@ -1,0 +1,123 @@
+"""The playground: static files on a plain web server, fetched model by model, and Python's numbers in every state."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rooflinekit as rk
+from docs.generate.playground import FIRST, model_file, write_playground
+from rooflinekit.specs import names
+
+from .browser import Browser, served
+
+GPUS = ("h100-sxm", "h200-sxm", "l40s", "v100-sxm2-32gb")
+OTHER = "mixtral-8x7b"
+READY = "!!document.querySelector('.tile')"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("playground")
+    write_playground(out / "site", [FIRST, OTHER], GPUS, out / "store")
+    return out
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
+    with served(folder / "site") as found:
+        yield f"{found}/index.html"
+
+
+def shown(browser: Browser) -> str:
+    return str(browser.value("document.getElementById('lead').innerText"))
+
+
+def test_files_of_models_are_kept_and_the_same_twice(folder: Path, tmp_path: Path) -> None:
+    stored = {path.name: path.stat().st_mtime_ns for path in (folder / "store").iterdir()}
+    write_playground(tmp_path, [FIRST], GPUS, folder / "store")
+    assert {path.name: path.stat().st_mtime_ns for path in (folder / "store").iterdir()} == stored
+    first = next((folder / "site" / "models").glob(f"{FIRST}.*"))
+    assert first.read_bytes() == next((tmp_path / "models").iterdir()).read_bytes() == model_file(FIRST, GPUS)
+
+
+@pytest.mark.long
+def test_the_first_load_has_at_most_800_kb(folder: Path) -> None:
+    site = [path.stat().st_size for path in (folder / "site").iterdir() if path.is_file()]
+    assert sum(site) + len(model_file(FIRST, names("accelerator"))) <= 800_000
+
+
+def test_a_model_is_fetched_when_it_is_chosen(browser: Browser, address: str) -> None:
+    browser.errors.clear()
+    browser.requests.clear()
+    browser.visit(address, READY)
+    asked = [request.rpartition("/")[2].split(".")[0] for request in browser.requests if "/models/" in request]
+    assert asked == [FIRST]
+    assert f"{FIRST} on h100-sxm, vllm" in shown(browser)
+    browser.value(f"{{ const box = byId('in-model'); box.value = '{OTHER}'; box.dispatchEvent(new Event('change')); }}")
+    browser.wait(f"document.title.startsWith('{OTHER}')")
+    browser.settle()
+    assert f"{OTHER} on 2 x h100-sxm (tp2)" in shown(browser)  # the first usual machine that holds it
+    expected = rk.estimate(OTHER, "h100-sxm", tp=2, batch=32)
+    assert browser.value("answer(state).tpot.time") * 1e3 == pytest.approx(expected.tpot_ms, rel=1e-12)
+    browser.value(f"change({{ model: '{FIRST}' }})")
+    browser.wait(f"document.title.startsWith('{FIRST}')")
+    own = address.rpartition("/")[0]
+    assert sum("/models/" in request for request in browser.requests) == 2
+    assert all(request.startswith((own, f"blob:{own}", "about:")) for request in browser.requests)
+    assert browser.errors == []
+
+
+def test_an_address_holds_the_state_and_what_it_is_compared_with(browser: Browser, address: str) -> None:
+    browser.visit(f"{address}#m={OTHER}&g=h200-sxm&tp=4&w=fp8&b=7&i=300&vs=b%3D5%26g%3Dl40s", READY)
+    expected = rk.estimate(OTHER, "h200-sxm", tp=4, weights="fp8", batch=7, isl=300)
+    assert browser.value("answer(state).ttft.time") * 1e3 == pytest.approx(expected.ttft_ms, rel=1e-12)
+    assert browser.value("[pinned.model, pinned.gpu, pinned.batch]") == [FIRST, "l40s", 5]
+    browser.value("change({ batch: 8 })")
+    browser.wait("location.hash.includes('b=8')")
+    kept = browser.value("location.hash")
+    browser.visit(address + kept, READY)
+    assert browser.value("[state.model, state.gpu, state.tp, state.weights, state.batch, state.isl]") == [
+        OTHER, "h200-sxm", 4, "fp8", 8, 300]  # fmt: skip
+
+
+@pytest.mark.parametrize("state", ["#m=nothing", "#m=constructor&g=__proto__", "#tp=3&b=x", "#vs=m%3Dnothing"])
+def test_a_broken_address_is_mended(browser: Browser, address: str, state: str) -> None:
+    browser.errors.clear()
+    browser.visit(address + state, READY)
+    assert f"{FIRST} on h100-sxm" in shown(browser)
+    assert browser.errors == []
+
+
+def test_a_file_that_is_not_there_is_said(browser: Browser, address: str) -> None:
+    browser.visit(address, READY)
+    browser.value(f"DATA.files['{OTHER}'] = 'models/none.gz'; change({{ model: '{OTHER}' }})")
+    browser.wait(f"document.getElementById('said').textContent.includes('{OTHER} could not be fetched')")
+    browser.errors.clear()
+
+
+def test_random_states_are_pythons(browser: Browser, address: str, count: int = 40) -> None:
+    browser.visit(f"{address}#m={OTHER}&vs=b%3D5", READY)
+    plans = browser.value("Object.keys(OFFERS.plans).map((label) => label.split(APART))")
+    draw = random.Random(4)
+    for model, gpu, tp, weights, kv in draw.choices(plans, k=count):
+        at: dict[str, Any] = {
+            name: int(2 ** draw.uniform(0, most)) for name, most in (("batch", 9), ("isl", 12), ("osl", 10))
+        }
+        given = {"model": model, "gpu": gpu, "tp": int(tp), "weights": weights, "kv": kv, "cached": 0, "speed": 1, **at}
+        found = browser.value(
+            f"(({{ ttft, tpot, memory }}) => [ttft.time, tpot.time, memory.total])(answer({given!r}))"
+        )
+        formats = {name: value for name, value in (("weights", weights), ("kv", kv)) if value != "own"}
+        expected = rk.estimate(model, gpu, tp=int(tp), allow_oom=True, **formats, **at)
+        own = [expected.ttft_ms / 1e3, expected.tpot_ms / 1e3, expected.memory.total_bytes]
+        assert found == pytest.approx(own, rel=1e-12), given
+
+
+@pytest.mark.long
+def test_many_random_states_are_pythons(browser: Browser, address: str) -> None:
+    test_random_states_are_pythons(browser, address, 500)
