@@ -3,12 +3,14 @@
     python benchmarks/compare_load.py [--loads 400] [--out errors.csv]
 
 Closed loops of 1 to 300 users, ten requests each, all at once at first; open loops of Poisson arrivals at a share of
-the knee. Prompts of 64 to 8,192 tokens, answers of 1 to 900, lengths even within a tenth or within a half of the mean.
+the knee, twenty for each place that is taken on average, of which the first five are not counted. Prompts of 64 to
+8,192 tokens, answers of 1 to 900, lengths even within a tenth or within a half of the mean.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
-from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, Traffic, closed_loop
+from rooflinekit.model.traffic.closed_form import OpenLoop, Traffic, closed_loop, open_loop
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.simulation.arrivals import Arrival
 from rooflinekit.simulation.simulate import Load, serve
@@ -34,31 +36,38 @@ DEPLOYMENTS: list[tuple[str, str, dict[str, Any]]] = [
     ("deepseek-v3", "b200-sxm", {"engine": "trtllm", "tp": 8, "dp": 8, "ep": 8}),
     ("llama-3-8b", "h100-sxm", {"engine": "ideal"}),
 ]
-_TURNS, _ARRIVALS = 10, 600
+_TURNS, _TAKEN, _WARM, _MOST = 10, 20, 5, 2000  # requests a user, arrivals a place, not counted, arrivals at most
 
 
 def compared(number: int, known: dict[int, Resolved]) -> dict[str, Any] | None:
-    """One load, in closed form and simulated; None where it does not fit, or an open loop has no room."""
+    """One load, in closed form and simulated; None where it does not fit, or takes too long to simulate."""
     rng = np.random.default_rng(number)
     which = int(rng.integers(len(DEPLOYMENTS)))
     model, gpu, told = DEPLOYMENTS[which]
     resolved = known.setdefault(which, resolve(model, gpu, read_deployment(told), None))
     users, isl, osl = (np.exp(rng.uniform(np.log(low), np.log(high))) for low, high in ((1, 300), (64, 8192), (1, 900)))
     users, half, closed, share = int(users), float(rng.choice([0.1, 0.5])), rng.random() < 0.6, rng.uniform(0.1, 1.0)
-    count = _TURNS * users if closed else _ARRIVALS
-    ins, outs = (np.maximum(np.round(mean * rng.uniform(1 - half, 1 + half, count)), 1) for mean in (isl, osl))
     cv = half / 3.0**0.5
-    traffic = Traffic(float(ins.mean()), float(outs.mean()), isl_cv=cv, osl_cv=cv, requests=float(_TURNS))
+    traffic = Traffic(isl, osl, isl_cv=cv, osl_cv=cv, requests=float(_TURNS))
     try:
-        formed: Loaded
-        if closed:
-            formed, at = closed_loop(resolved.predictor, float(users), traffic), np.zeros(count)
-        else:
+        count, warm, rate = _TURNS * users, 0, 0.0
+        if not closed:
             level = OpenLoop.of(resolved.predictor, traffic, None)
             rate = share * float(level.knee)
-            formed, at = level.at(rate), np.cumsum(rng.exponential(1.0 / rate, count))
+            taken = int(level.at(rate).running) + 20
+            count, warm = _TAKEN * taken, _WARM * taken
+            if count > _MOST:
+                return None
+        ins, outs = (np.maximum(np.round(mean * rng.uniform(1 - half, 1 + half, count)), 1) for mean in (isl, osl))
+        traffic = replace(traffic, isl=float(ins.mean()), osl=float(outs.mean()))
+        at = np.zeros(count) if closed else np.cumsum(rng.exponential(1.0 / rate, count))
+        formed = (
+            closed_loop(resolved.predictor, float(users), traffic)
+            if closed
+            else open_loop(resolved.predictor, rate, traffic)
+        )
         arrivals = (Arrival(float(t), int(i), int(o)) for t, i, o in zip(at, ins, outs, strict=True))
-        load = Load(arrivals, traffic.isl + traffic.osl, int(ins.max() + outs.max()), users=users if closed else None)
+        load = Load(arrivals, traffic.isl + traffic.osl, int(ins.max() + outs.max()), users if closed else None, warm)
         played = serve(resolved, load)
     except RooflinekitError:
         return None

@@ -18,9 +18,9 @@ the front end as in the engine for its time there, λ = C/(request + residence),
 engine never rests, so that a stay is at least steps·t_d + C·s. Beside a root nothing is searched. TPOT and λ grow with
 q. Places are filled at E: the knee is the rate of a full engine.
 
-A closed loop that starts with all users at once makes each of them wait for half of the steps that hold their prompts on
-average, once in the `requests` that each sends. Users beyond the room for sequences wait for a slot: a full turn each. In an open loop the
-wait for a slot is Sakasegawa's approximation of the M/M/c queue (doi:10.1007/BF02480951).
+A closed loop that starts with all users at once makes each of them wait for half of the steps that hold their prompts
+on average, once in the `requests` that each sends. Users beyond the room for sequences wait for a slot: a full turn
+each. In an open loop the wait for a slot is Sakasegawa's approximation of the M/M/c queue (doi:10.1007/BF02480951).
 """
 
 from __future__ import annotations
