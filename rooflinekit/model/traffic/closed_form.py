@@ -312,14 +312,14 @@ class _Flow:
     def away(self, sharing: Numeric, most: Numeric, users: Numeric, room: Numeric) -> Loaded:
         """A closed loop whose users are in the front end some of the time: their prompts come at any time.
 
-        No stay is longer than one beside users who are never away.
+        No stay is longer than one beside users who are never away, but for the step that has begun when a prompt comes.
         """
         longest = self._crowded(most, minimum(users, room)).time
         stay = self.stay(sharing, users, False)
         turn = stay.exposed / (stay.turning.arriving * maximum(self._after, 1.0))
         behind = maximum((users - 1.0) * turn - stay.times.request - stay.time, 0.0)
         behind = named(behind, "behind", "the queue that a closed loop has where prompts fill the steps", "s")
-        return self._closed(self._waiting(stay, stay.ahead + behind, longest), sharing, users, room)
+        return self._closed(self._waiting(stay, stay.ahead + behind, longest + stay.late), sharing, users, room)
 
     def _crowded(self, most: Numeric, crowd: Numeric) -> _Stay:
         """The stay of each of `crowd` requests that are always in the engine, which then never rests.
@@ -336,9 +336,12 @@ class _Flow:
 
     def _waiting(self, stay: _Stay, ahead: Numeric, longest: Numeric) -> _Stay:
         """The stay with another wait behind prompts; waits make it no longer than `longest`."""
-        own = stay.time - stay.ahead
-        ahead = named(minimum(ahead, maximum(longest - own, 0.0)), "ahead", "behind prompts that came before", "s")
-        return replace(stay, ahead=ahead, time=named(own + ahead, *_STAY))
+        own = stay.time - stay.ahead - stay.late
+        late = minimum(stay.late, maximum(longest - own, 0.0))
+        ahead = minimum(ahead, maximum(longest - own - late, 0.0))
+        late = named(late, "late", "until the step under way has ended", "s")
+        ahead = named(ahead, "ahead", "behind prompts that came before", "s")
+        return replace(stay, late=late, ahead=ahead, time=named(own + late + ahead, *_STAY))
 
     def _closed(self, stay: _Stay, sharing: Numeric, users: Numeric, room: Numeric) -> Loaded:
         times, traffic, crowd = stay.times, self.traffic, minimum(users, room)
