@@ -86,6 +86,7 @@ def test_a_keyboard_reaches_everything(browser: Browser, pages: dict[str, Path])
     browser.size(1280, 900)
     browser.open(pages["deployment"])
     browser.value("document.activeElement.blur()")
+    browser.wait("[...CHARTS.values()].every((chart) => !chart.option || !chart.stale)")
     wanted = set(browser.value(
         "[...document.querySelectorAll('select, input, button:not(:disabled), summary, a[href]')]"
         ".filter((each) => each.checkVisibility()).map((each, place) =>"
