@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rooflinekit.estimation.frames import estimate_frame
     from rooflinekit.estimation.results import Estimate
     from rooflinekit.evidence.compare import Comparison, compare
+    from rooflinekit.evidence.guard import Guarded, guard
     from rooflinekit.explanation.front import Derivation, explain
     from rooflinekit.explanation.walk.front import shapes
     from rooflinekit.model.parameter_count import ParameterCount
@@ -70,6 +71,7 @@ _NAMES = {
     "estimation.frames": "estimate_frame",
     "estimation.results": "Estimate",
     "evidence.compare": "Comparison compare",
+    "evidence.guard": "Guarded guard",
     "explanation.front": "Derivation explain",
     "explanation.walk.front": "shapes",
     "model.parameter_count": "ParameterCount",
@@ -97,6 +99,7 @@ __all__ = [
     "Dtype",
     "DtypeError",
     "Estimate",
+    "Guarded",
     "InfeasibleError",
     "InputError",
     "Launch",
@@ -115,6 +118,7 @@ __all__ = [
     "estimate_frame",
     "explain",
     "fewest_gpus",
+    "guard",
     "kv_cache_bytes",
     "largest",
     "launch",

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from test_compare import FILES, LOG, VLLM
 from test_docs import ROOT, TEXTS, blocks
+from test_guard import pytest_benchmark
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
@@ -61,6 +62,7 @@ def folder(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     runs = {"bench": 32, "result": 32, "run1": 8, "run2": 16, "run3": 32, "run4": 24}
     files: dict[str, str] = {
         **{f"{name}.json": json.dumps(VLLM | {"max_concurrency": users}) for name, users in runs.items()},
+        **{f"{name}.json": json.dumps(pytest_benchmark()) for name in ("main", "now")},
         "server.log": LOG,
         "mlperf_log_summary.txt": FILES["mlperf_log_summary.txt"],
         "my-chip.yaml": accelerator_template(),

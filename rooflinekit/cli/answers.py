@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import MAYBE_MODEL, MODEL, Argument, command
-from rooflinekit.cli.guard import INTERRUPTED
+from rooflinekit.cli.failures import INTERRUPTED
 from rooflinekit.cli.output import Output, emit, to_csv, to_json
 from rooflinekit.cli.progress import counting
 from rooflinekit.estimation.scenario import (
     Accelerator,
     Cost,
     Detailed,
+    Guarding,
+    Judged,
     Launching,
     Levers,
     Pictures,
@@ -258,6 +260,34 @@ def compare(files: list[str], *, to: Output, **said: Any) -> int:
         found = compared(files, given, progress=progress)
     to.show(found)
     return 4 if found.failed else 0
+
+
+@command(
+    Guarding, Judged,
+    arguments={
+        "files": Argument("Runs of pytest-benchmark, nvbench, Triton, kernel tables, load generators.", many=True)
+    },
+    examples=(
+        "rooflinekit guard now.json --baseline main.json --junit guard.xml",
+        "rooflinekit guard gemm.csv --format md",
+    ),
+)  # fmt: skip
+def guard(files: list[str], *, to: Output, junit: Path | None = None, **said: Any) -> int:
+    """Find what became slower: benchmarks against an earlier run with its noise, or the prediction's interval.
+
+    The exit code is 4 where something has.
+    """
+    from rooflinekit.evidence.guard import guard as judge
+    from rooflinekit.report.guard import junit_xml
+
+    if junit is not None:
+        check_target(junit, to.force)
+    to.check()
+    found = judge(files, **said)
+    if junit is not None:
+        emit(junit_xml(found), junit, to.force)
+    to.show(found)
+    return 4 if found.regressions else 0
 
 
 @command(

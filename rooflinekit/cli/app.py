@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from rooflinekit.cli.command import COMMANDS, Argument, Command, find, grouped
-from rooflinekit.cli.guard import guarded
+from rooflinekit.cli.failures import guarded
 from rooflinekit.estimation.options import Option
 from rooflinekit.estimation.scenario import GROUPS, complete
 from rooflinekit.version import __version__

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from rooflinekit.cli.command import COMMANDS, Command, find
-from rooflinekit.cli.guard import guarded
+from rooflinekit.cli.failures import guarded
 
 
 def main(words: Sequence[str] | None = None) -> None:

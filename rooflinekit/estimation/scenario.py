@@ -138,6 +138,7 @@ class Arrivals(TypedDict, total=False):
     """What is sent to a simulated deployment."""
     arrivals: Annotated[str | None, Option("An arrival process, such as gamma:rate=4,cv=2.")]
     trace: Annotated[Path | None, Option("Replay a trace: Azure, Mooncake, BurstGPT, Bailian, CSV.")]
+    sessions: Annotated[str | None, Option("Turns that wait for each other: chat, coding-agent or swe-bench; other means as chat:turns=6,wait=30,first=900,asked=100,system=0.", metavar="KIND")]
     speed: Annotated[float, Option("Replay the trace this many times as fast.", 1.0)]
     clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False)]
     warmup: Annotated[int, Option("Requests before those that count.", 0, least=0)]
@@ -179,7 +180,7 @@ class Simulation(Lengths, Layout, Load, Drafting, Arrivals, Scheduling, Fleet, t
 
 class Price(TypedDict, total=False):
     """What an accelerator hour costs."""
-    price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour, of all or of one: 2.5, h100-sxm=2.10 (may be repeated); or a CSV: name, term, low, high, source.", unit="USD", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
+    price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour, of all or of one: 2.5, h100-sxm=2.10 (may be repeated); or a CSV: name, term, low, high, source, and for commitments and spot: commitment, interruptions.", unit="USD", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
 
 class Retention(Layout, Tiers, Price, total=False):
     """What a prefix cache saves of a trace."""
@@ -270,7 +271,13 @@ class Reserves(Pricing, total=False):
     confidence: Annotated[float, Option("Probability with which every objective has to hold.", 0.9, unit="share", least=0.5, most=0.999)]
     load_gbps: Annotated[float | None, Option("Rate at which weights come to a new replica, in GB/s.", unit="GB/s", kind="loose", usual="5")]
 
-class Plan(Traffic, Search, Reserves, total=False):
+class OverTime(TypedDict, total=False):
+    """How the load goes over time."""
+    profile: Annotated[Path | Sequence[float] | None, Option("Load over time: a CSV of hour and rate, or trace for the hours of --trace. Adds the fleet by the hour.", kind="text")]
+    growth: Annotated[str | float | None, Option("How the load grows: 8%/month or 100%/year.", usual="0", kind="text", metavar="SHARE")]
+    months: Annotated[int, Option("Months that are planned.", most=120, usual="1, with --growth 12")]
+
+class Plan(Traffic, Search, Reserves, OverTime, total=False):
     """Which deployments carry a traffic."""
 
 class LoadCase(Lengths, Layout, total=False):
@@ -287,6 +294,7 @@ class Asked(Static, Prefix, Objectives, total=False):
     """The question of a plan the other way round."""
     slo: Annotated[str | Sequence[str] | None, Option("Objectives, such as 'p95 ttft<1s, p95 tpot<40ms'; without a percentile the mean. May be repeated: all have to hold.", kind="text", many=True, usual="p95 ttft<1s, p95 tpot<50ms", group="Load")]
     max: Annotated[str | None, Option("Ask instead for the largest batch, context, rate or users.", complete=("batch", "context", "rate", "users"))]
+    budget: Annotated[float | None, Option("With --max rate: USD a month that the whole fleet may cost; of a --profile its hours are scaled.", unit="USD/month", above=True)]
     find: Annotated[str | None, Option("Ask instead for the least: gpus, bandwidth or price.", complete=("gpus", "bandwidth", "price"))]
     subject_to: Annotated[str | None, Option("Objectives of --max and --find: 'tpot<30ms,ttft<500ms'.")]
 
@@ -309,6 +317,13 @@ class Served(TypedDict, total=False):
     kv: Annotated[str | None, Option("KV cache format.", usual="as activations", complete=FORMATS, group="Formats")]
     engine: Annotated[str | None, Option("Engine.", usual="the file's, else vllm", complete=ENGINES, group="Engine")]
     calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", group="Engine")]
+
+class Guarding(Served, total=False):
+    """What a change is judged by."""
+    baseline: Annotated[Sequence[str] | None, Option("Earlier run of the same suite; may be repeated.", kind="text", many=True, usual="the prediction", metavar="FILE")]
+    noise: Annotated[float | None, Option("Deviation of one reading, where neither repeats nor the file say it.", unit="share", above=True, most=1.0, usual="3 %")]
+    chance: Annotated[float, Option("Probability that a run without a change alarms at all.", 0.02, unit="share", above=True, most=0.5)]
+    unit: Annotated[str | None, Option("Unit of the values of a CSV whose header names none.", complete=("s", "ms", "us", "ns", "TFLOPS", "GFLOPS", "GB/s", "TB/s", "tok/s"))]
 
 class Workbook(Lengths, total=False):
     """What a workbook offers, and what its cells start with."""
@@ -337,11 +352,22 @@ class Pictures(TypedDict, total=False):
     """Pictures of the answer."""
     plots: Annotated[Path | None, Option("Write pictures into this folder, as SVG and PNG; made if its parent exists.", kind="folder")]
 
+class Watching(TypedDict, total=False):
+    """How a running fleet is watched."""
+    once: Annotated[bool, Option("Look at one interval, and end.", False, group="Watching")]
+    every: Annotated[float, Option("Seconds between two looks.", 60.0, unit="s", least=1.0, most=86400.0, group="Watching")]
+    record: Annotated[Path | None, Option("Append what the servers say to this file, to be watched or compared again.", kind="path", group="Watching")]
+    listen: Annotated[int | None, Option("Serve measured and predicted times as metrics at this port of 127.0.0.1.", least=1, most=65535, group="Watching")]
+
 class Written(TypedDict, total=False):
     """How an answer is printed, and where to."""
     format: Annotated[str, Option("table, json, csv or md.", "table", kind="choice", complete=("table", "json", "csv", "md"))]
     out: Annotated[Path | None, Option("Write to this file instead; its folder must exist.", kind="path")]
     force: Annotated[bool, Option("Overwrite an existing file.", False)]
+
+class Judged(Written, total=False):
+    """What is written of a judgement."""
+    junit: Annotated[Path | None, Option("Write JUnit XML to this file too, a test a row.", kind="path")]
 
 class Detailed(Written, total=False):
     """What is shown of an estimate."""
@@ -420,10 +446,11 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "Replicas": (Fleet,),
     "Pricing": (Purchase, Reserves),
     "Dialogues": (Dialogues,),
+    "Over time": (OverTime,),
     "Search": (Search,),
-    "Question": (Asked,),
+    "Question": (Asked, Guarding),
     "Contents": (Workbook, Page),
-    "Output": (Sweeping, Measuring, Scored, Shown, Detailed, Tree, Traced, Pictures),
+    "Output": (Sweeping, Measuring, Scored, Shown, Judged, Detailed, Tree, Traced, Pictures),
 }
 """Headings of the help, in their order; what an option says of its own group goes first."""
 

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from rooflinekit.evidence.board_power import READINGS, power_of
 from rooflinekit.evidence.kernel_fit.groups import Group, fit_key, kernel_groups, read_kernel_tables
+from rooflinekit.evidence.kernel_fit.tables import Measured
 from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.numeric import Array
+from rooflinekit.model.types.time import KernelTime
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.choose import choose_calibration, serving_engine, stand_in
 from rooflinekit.specs.calibration.load import load_calibration
@@ -162,13 +164,8 @@ def _score(
     first, columns, used = groups[0], [np.zeros((4, 0))], set()
     for group in groups:
         try:
-            system = System.of(_accelerator(group, own))
-            engine = serving_engine(group.engine)
-            if isinstance(asked, Calibration):
-                chosen: Calibration | None = stand_in(asked, system.accelerator, engine)[0]
-            else:
-                chosen = None if asked == "none" else choose_calibration(system.accelerator, engine)[0]
-            columns.append(_predict(group.on(system.accelerator), system, chosen))
+            system, chosen = timed_with(group, asked, own)
+            columns.append(_predict(*timed_rows(group, system, chosen)))
             used.add(signature(chosen))
         except RooflinekitError as error:
             unanswered[str(error)] += len(group.table)
@@ -203,18 +200,40 @@ def signature(calibration: Calibration | None) -> str:
     return f"{calibration.name} {calibration.hash}" if calibration else ""
 
 
-def _predict(group: Group, system: System, calibration: Calibration | None) -> Array:
-    """Measured and predicted time and both ends of the interval for each row [s], by the fit of the group's key."""
-    rows = group.rows()
+def timed_with(
+    group: Group, asked: Calibration | str | None, own: Accelerator | None
+) -> tuple[System, Calibration | None]:
+    """The accelerator that the rows name, and the calibration asked for, "none", or that of `estimate` for None."""
+    system = System.of(_accelerator(group, own))
+    engine = serving_engine(group.engine)
+    if isinstance(asked, Calibration):
+        return system, stand_in(asked, system.accelerator, engine)[0]
+    return system, None if asked == "none" else choose_calibration(system.accelerator, engine)[0]
+
+
+def timed_rows(
+    group: Group, system: System, calibration: Calibration | None
+) -> tuple[Measured, tuple[KernelTime, ...]]:
+    """The rows as kernels, and the times of each kernel by the fit of the group's key.
+
+    Raises DtypeError for a format that the accelerator lacks.
+    """
+    rows = group.on(system.accelerator).rows()
     family, dtype, *variant = fit_key(group.operation, group.named).split("/")
     label = "/".join(variant)
     if calibration is not None and f"{family}/{dtype}/{label}" not in calibration.families:
         label = label.removesuffix("eager").removesuffix("/").removeprefix("nccl_")
     named = rows.relabelled(label)
     warm = rows.warm and calibration is not None
-    timed = [time_kernel(kernel, system, calibration, warm) for kernel in named.kernels]
-    columns = [rows.time]
-    for part in ("expected", "low", "high"):
-        pieces = [np.broadcast_to(getattr(t, part), (n,)) for t, n in zip(timed, named.sizes, strict=True)]
-        columns.append(np.concatenate(pieces).astype(float))
-    return np.array(columns)
+    return named, tuple(time_kernel(kernel, system, calibration, warm) for kernel in named.kernels)
+
+
+def _predict(rows: Measured, timed: Sequence[KernelTime]) -> Array:
+    """Measured and predicted time and both ends of the interval for each row [s]."""
+    ends = ([getattr(t, part) for t in timed] for part in ("expected", "low", "high"))
+    return np.array([rows.time, *(joined(end, rows.sizes) for end in ends)])
+
+
+def joined(pieces: Sequence[Any], sizes: Sequence[int]) -> Array:
+    """Pieces of one column, each for so many rows, as one."""
+    return np.concatenate([np.broadcast_to(p, (n,)) for p, n in zip(pieces, sizes, strict=True)]).astype(float)

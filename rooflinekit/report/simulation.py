@@ -58,6 +58,9 @@ def _load(asked: dict[str, Any]) -> str:
     if asked["trace"] is not None:
         speed = "" if asked["speed"] == 1.0 else f" {asked['speed']:g} times as fast"
         return f"trace {asked['trace']}{speed}; "
+    if asked["sessions"] is not None:
+        many = f"{asked['concurrency']} at a time" if asked["rate"] is None else f"{asked['rate']:g} requests/s"
+        return f"sessions {asked['sessions']}, {many}, {asked['osl']} tokens out; "
     if asked["concurrency"] is not None:
         comes = f"closed loop of {asked['concurrency']} user{'s' if asked['concurrency'] > 1 else ''}"
     elif asked["arrivals"] is not None:

@@ -34,7 +34,8 @@ class Arrival(NamedTuple):
     time: when it is sent, from the start of the run [s]; isl, osl: tokens of the prompt and of each output.
     hashes: the prompt's leading blocks by content, one number a block, so that prompts that begin with the same numbers
     begin with the same text; how many tokens a block has is one number a run. priority: lower is served first, where
-    the order of the queue is by class. samples: outputs drawn from the one prompt (`n`).
+    the order of the queue is by class. samples: outputs drawn from the one prompt (`n`). session: which one it is a
+    turn of; then the hashes go on with those of the answer.
     """
 
     time: float
@@ -43,6 +44,7 @@ class Arrival(NamedTuple):
     hashes: tuple[int, ...] = ()
     priority: int = 0
     samples: int = 1
+    session: int = -1
 
 
 class Job:
@@ -50,12 +52,12 @@ class Job:
 
     __slots__ = (
         "arrived", "blocks", "cached", "computed", "due", "first", "hashes", "held", "home", "isl", "joined", "last",
-        "made", "measured", "number", "offset", "osl", "priority", "queued", "samples", "swapped", "target",
+        "made", "measured", "number", "offset", "osl", "priority", "queued", "samples", "session", "swapped", "target",
     )  # fmt: skip
 
     def __init__(self, number: int, arrival: Arrival, measured: bool = True) -> None:
         self.number = number  #: order of arrival
-        self.arrived, self.isl, self.osl, self.hashes, self.priority, self.samples = arrival
+        self.arrived, self.isl, self.osl, self.hashes, self.priority, self.samples, self.session = arrival
         self.queued = self.arrived  #: when the front end handed it on [s]
         self.measured = measured  #: whether it counts in the statistics (not one of the warm-up)
         self.target = self.isl  #: tokens that a prefill must have in the cache before the next token comes out
@@ -276,14 +278,14 @@ class Source:
         elif first := self.after_arrival():
             yield first
 
-    def after_arrival(self) -> tuple[Arrival, bool] | None:
+    def after_arrival(self, job: Job | None = None) -> tuple[Arrival, bool] | None:
         """The next, when one has arrived; none where users wait."""
         if self._users is not None or (arrival := next(self._arrivals, None)) is None:
             return None
         self._warmup -= 1
         return arrival, self._warmup < 0
 
-    def after_end(self, now: float) -> Iterator[tuple[Arrival, bool]]:
+    def after_end(self, now: float, job: Job) -> Iterator[tuple[Arrival, bool]]:
         """What follows the end of a request: the user's next one; after the last of the warm-up, one of each."""
         if self._users is None:
             return iter(())

@@ -22,6 +22,7 @@ from rooflinekit.model.types.errors import UnknownNameError, WorkloadError
 from rooflinekit.simulation.arrivals import Arrival, Job, Source
 from rooflinekit.simulation.ledger import Ledger
 from rooflinekit.simulation.replica import FULL, Replica
+from rooflinekit.simulation.sessions import SessionSource
 
 IMBALANCE = 16
 """Requests by which a replica may exceed the least loaded one and still be chosen for its prefix (assumption)."""
@@ -157,7 +158,12 @@ class Simulation:
     """One run of requests from a source through a fleet; `run` may be called once."""
 
     def __init__(
-        self, fleet: Fleet, source: Source, ledger: Ledger, horizon: float = math.inf, watch: Watch | None = None
+        self,
+        fleet: Fleet,
+        source: Source | SessionSource,
+        ledger: Ledger,
+        horizon: float = math.inf,
+        watch: Watch | None = None,
     ) -> None:
         self.fleet, self.source, self.ledger, self.horizon, self.watch = fleet, source, ledger, horizon, watch
         self.now = 0.0
@@ -226,7 +232,7 @@ class Simulation:
 
     def _arrive(self, job: Job) -> None:
         self.ledger.enter(job, self.now)
-        if following := self.source.after_arrival():
+        if following := self.source.after_arrival(job):
             self._expect(*following)
         if self.fleet.front_end > 0.0:
             self._coming[job] = None
@@ -270,7 +276,7 @@ class Simulation:
 
     def _leave(self, job: Job, how: str) -> None:
         self.ledger.leave(job, self.now, how)
-        for arrival, measured in self.source.after_end(self.now):
+        for arrival, measured in self.source.after_end(self.now, job):
             self._expect(arrival, measured)
 
     def _export(self, job: Job, now: float) -> None:

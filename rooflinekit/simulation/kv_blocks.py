@@ -141,7 +141,11 @@ class PrefixPool(BlockPool):
 
     def publish(self, job: Job) -> None:
         """Move the prompt's full blocks from the request to the cache, but for those that another brought first."""
-        whole = job.hashes[: job.isl // (self.per * self.size)]
+        self._share(job, job.isl)
+
+    def _share(self, job: Job, tokens: int) -> None:
+        """Put the full blocks of its first tokens into the cache."""
+        whole = job.hashes[: tokens // (self.per * self.size)]
         rest = dict.fromkeys(whole[len(job.held) :])
         fresh = [key for key in rest if key not in self.pinned and key not in self.idle]
         for key in fresh:
@@ -151,7 +155,9 @@ class PrefixPool(BlockPool):
         job.blocks -= len(fresh) * self.per
 
     def release(self, job: Job) -> None:
-        """Unpin what it shared, the end of the prompt first, so that beginnings stay longest."""
+        """Unpin what it shared, the end first, so that beginnings stay longest; of sessions their answers too."""
+        if job.session >= 0 and job.made:
+            self._share(job, job.keys)
         super().release(job)
         for key in reversed(job.held):
             self.pinned[key] -= 1

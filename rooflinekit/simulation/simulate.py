@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
@@ -38,6 +39,7 @@ from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.outcome import Outcome, energy_of, summarise
 from rooflinekit.simulation.policies import Limits, policy_named
 from rooflinekit.simulation.replica import HostTier, Replica
+from rooflinekit.simulation.sessions import BLOCK, SessionSource, parse_sessions, session_trace
 from rooflinekit.simulation.steps import Clock, StepTable, build_table
 from rooflinekit.simulation.tiers import CacheTier, Store, overrun, read_tiers
 from rooflinekit.simulation.traces import load_trace
@@ -107,6 +109,7 @@ class Load:
     warmup: int = 0
     duration: float = math.inf
     objective: RequestObjective = field(default_factory=RequestObjective)
+    sessions: SessionSource | None = None  #: in place of arrivals and users
 
 
 def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
@@ -142,7 +145,7 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
     setup = setup or Setup()
     timeline, batches, ledger = Timeline(), batches or Batches(), Ledger(load.objective)
     fleet = _fleet(resolved.predictor, (prefill or resolved).predictor, load, setup, ledger)
-    source = Source(load.arrivals, load.users, load.warmup)
+    source = load.sessions or Source(load.arrivals, load.users, load.warmup)
     run = Simulation(fleet, source, ledger, load.duration, both(timeline, batches, watch))
     run.run()
     batches.end()
@@ -372,6 +375,7 @@ class Question:
     concurrency: int | None = None
     arrivals: str | None = None
     trace: Path | None = None
+    sessions: str | None = None
     speed: float = 1.0
     clean: bool = False
     isl: str = "1024"
@@ -387,8 +391,10 @@ class Question:
     tpot_ms: float | None = None
 
 
-def make_load(question: Question, seed: int = 0) -> tuple[Load, int, tuple[str, ...]]:
+def make_load(question: Question, seed: int = 0, most: int | None = None) -> tuple[Load, int, tuple[str, ...]]:
     """Arrivals for `simulate`, the tokens that a hash stands for, and what the reader should know.
+
+    most: tokens of the longest sequence that the engine admits.
 
     >>> load, _, _ = make_load(Question(rate=2.0, requests=3, isl="64", osl="8"))
     >>> [arrival.isl for arrival in load.arrivals]
@@ -407,6 +413,8 @@ def make_load(question: Question, seed: int = 0) -> tuple[Load, int, tuple[str, 
     ttft, tpot = (None if ms is None else ms / 1e3 for ms in (question.ttft_ms, question.tpot_ms))
     users, warmup = question.concurrency, question.warmup
     notes: tuple[str, ...] = ()
+    if question.sessions is not None:
+        return _sessions(question, seed, most, RequestObjective(ttft, tpot))
     if question.trace is not None:
         trace = load_trace(question.trace, question.clean)
         arrivals = trace.arrivals(question.speed, question.requests)
@@ -433,6 +441,22 @@ def make_load(question: Question, seed: int = 0) -> tuple[Load, int, tuple[str, 
     arrivals = _dressed(arrivals, question)
     load = Load(arrivals, typical, longest, users, warmup, question.duration, RequestObjective(ttft, tpot))
     return load, hash_tokens, notes
+
+
+def _sessions(
+    question: Question, seed: int, most: int | None, objective: RequestObjective
+) -> tuple[Load, int, tuple[str, ...]]:
+    """Sessions at a rate of requests, or so many at a time; mean lengths are those of a thousand requests."""
+    if question.arrivals is not None or question.trace is not None:
+        raise InputError("sessions come at a --rate of requests, or --concurrency of them at a time")
+    law, users, osl = parse_sessions(question.sessions or ""), question.concurrency, parse_length(question.osl)
+    most = min(law.most or _LONGEST, most or _LONGEST)
+    count = (question.requests or (_REQUESTS if users is None else _PER_USER * users)) + question.warmup
+    made = partial(SessionSource, law, osl, most, seed=seed)
+    seen = session_trace(made(rate=question.rate or 1.0))
+    source = made(rate=question.rate, users=users, requests=count, warmup=question.warmup)
+    typical = (sum(seen.isl) + sum(seen.osl)) / len(seen)
+    return Load(iter(()), typical, most, users, 0, question.duration, objective, source), BLOCK, ()
 
 
 def _process(question: Question) -> Process:
@@ -491,7 +515,9 @@ def simulate(
     given = read(SimulationOptions, scenario)
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     question = _question(given)
-    load, hash_tokens, notes = make_load(question, given.get("seed", 0))
+    resolved = resolve(model, gpu, deployment, given.get("calibration"))
+    most = deployment.settings.max_model_len or resolved.plan.model.max_context
+    load, hash_tokens, notes = make_load(question, given.get("seed", 0), most)
     scheduler = Scheduler(**part_of(given, _SCHEDULER) | _ordered(given))
     chosen: dict[str, Any] = {"hash_tokens": hash_tokens, "tiers": read_tiers(given.get("cache_tier"))} | part_of(
         given, _SETUP
@@ -550,6 +576,8 @@ def _question(given: dict[str, Any]) -> Question:
         asked["classes"] = _shares(asked["classes"])
     if "trace" in asked:
         asked["trace"] = Path(asked["trace"])
+    if "sessions" in asked and "osl" not in given:
+        asked["osl"] = str(parse_sessions(asked["sessions"]).answer)
     return Question(**asked)
 
 

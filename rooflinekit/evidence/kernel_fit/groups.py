@@ -36,9 +36,11 @@ _HEADER = {"schema": int, "run": str, "started": str, "suite": str, "model": str
            "engine_version": str, "dtype": str, "device": dict}  # fmt: skip
 _ROW = {"op": str, "backend": str, "status": str, "detail": str}
 _TIMES = ("latency_us", "p10_us", "p90_us")
+VERSIONS = ("engine_version", "kernel_source")
+"""Columns that say which build ran: two runs of one suite may differ in them."""
 _NOT_SHAPE = {"type", "run", "key", *_ROW, *_TIMES, "launch", "repeats", "outliers", "samples_us", "sure", "warm_us",
               "sustained_us", "power_w", "power_limit_w", "sm_mhz", "memory_mhz", "temperature_c", "readings",
-              "throttled", "kernel_source", "engine_version"}  # fmt: skip
+              "throttled", *VERSIONS}  # fmt: skip
 
 KEY = ("gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind")
 """Columns that make a group of a kernel table, where the table has them."""
@@ -57,7 +59,7 @@ _PRODUCT: dict[str, tuple[str, ...]] = {
     "linear_attention": ("family", "part", "phase", "kernel"),
 }  # fmt: skip
 """Columns that say which of an operation's kernels a row is."""
-_NEEDED = {
+NEEDED = {
     "gemm": ("dtype", "m", "n", "k"),
     "attention_decode": ("dtype", "kv_dtype", "batch", "seq_len", "heads", "kv_heads", "head_dim"),
     "attention_prefill": ("dtype", "kv_dtype", "batch", "seq_len", "heads", "kv_heads", "head_dim"),
@@ -76,6 +78,7 @@ _NEEDED = {
     "linear_attention": ("dtype", "product", "batch", "seq_len", "k_heads", "v_heads", "head_k_dim", "head_v_dim",
                          "d_conv"),
 }  # fmt: skip
+"""Columns that a table of an operation must have."""
 
 _WORDS: dict[str, tuple[str, ...]] = {
     "gpu": (), "engine": (), "dtype": (), "kv_dtype": (), "routing": ("balanced", "random", "power_law_1.2"),
@@ -286,7 +289,7 @@ def read_kernel_tables(path: Path, dropped: Counter[str] | None = None) -> Itera
     """
     if path.suffix == SUFFIX:
         for name, measured in kernel_tables(read_measurements(path)):
-            yield name, _checked(path, name, measured, dropped).reset_index(drop=True)
+            yield name, checked_table(path, name, measured, dropped).reset_index(drop=True)
         return
     table = read_table(path)
     if path.stem in _PRODUCT and "product" not in table and not table.empty:
@@ -296,7 +299,7 @@ def read_kernel_tables(path: Path, dropped: Counter[str] | None = None) -> Itera
     if table.empty:
         raise SpecError(f"{path}: the table has no rows")
     for operation, rows in table.groupby("op", dropna=False) if "op" in table else [(path.stem, table)]:
-        kept = _checked(path, str(operation), rows, dropped)
+        kept = checked_table(path, str(operation), rows, dropped)
         if len(kept):
             yield str(operation), kept.assign(engine=kept["engine"].str.lower()).reset_index(drop=True)
 
@@ -334,11 +337,11 @@ def read_table(path: Path, text: bool = False) -> pd.DataFrame:
     return table.astype(object).where(table.notna(), "").astype(str) if text else table
 
 
-def _checked(path: Path, operation: str, table: pd.DataFrame, dropped: Counter[str] | None) -> pd.DataFrame:
+def checked_table(path: Path, operation: str, table: pd.DataFrame, dropped: Counter[str] | None) -> pd.DataFrame:
     """The rows that a kernel could have; the others refused by row and column, or counted."""
     if operation not in OPERATIONS:
         raise SpecError(f"{path}: op {operation!r} is not a kernel table; known: {', '.join(OPERATIONS)}")
-    missing = [name for name in ("gpu", "engine", *_NEEDED[operation], "latency_us") if name not in table]
+    missing = [name for name in ("gpu", "engine", *NEEDED[operation], "latency_us") if name not in table]
     if missing:
         raise SpecError(f"{path}: a {operation} table needs the column {', '.join(missing)}")
     good = table["gpu"].notna() & table["engine"].notna()
@@ -349,7 +352,7 @@ def _checked(path: Path, operation: str, table: pd.DataFrame, dropped: Counter[s
         if rows and dropped is not None:
             dropped[f"{path.name}: {name} is not {wanted}"] += len(rows)
         good &= ~wrong
-    numbers = [name for name in (*_NEEDED[operation], "latency_us") if name not in _WORDS]
+    numbers = [name for name in (*NEEDED[operation], "latency_us") if name not in _WORDS]
     kept = table[good].astype(dict.fromkeys(numbers, float))
     if "layer" not in kept:
         return kept
@@ -360,7 +363,7 @@ def _checked(path: Path, operation: str, table: pd.DataFrame, dropped: Counter[s
 def _flaws(operation: str, table: pd.DataFrame) -> Iterator[tuple[str, pd.Series[Any], str]]:
     """Columns with the rows whose value cannot be, and what it should be."""
     values = {}
-    for name in (*_NEEDED[operation], "latency_us"):
+    for name in (*NEEDED[operation], "latency_us"):
         if name in _WORDS:
             known = _WORDS[name]
             wrong = ~table[name].isin(known) if known else table[name].isna()

@@ -1,0 +1,94 @@
+"""How many planted regressions of kernels `rooflinekit guard` finds in measured tables, and how often it errs.
+
+    python benchmarks/guard_errors.py TABLE... [--rows 80] [--turns 20]
+
+From each kernel table (Parquet or CSV) rows are drawn as a suite. Against a baseline, the repeats of both runs are the
+measured times with drawn noise, 1 % in the median and unequal between rows; 40 rows are made 5 to 30 % slower. Against
+the prediction, rows are as they were measured, and then the same slow-downs are planted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from rooflinekit.evidence.guard import guard
+from rooflinekit.evidence.kernel_fit.groups import read_kernel_tables
+from rooflinekit.evidence.readings import read_readings
+
+
+def drawn(path: Path, rows: int, rng: np.random.Generator) -> pd.DataFrame:
+    """A suite: shapes of a table that are all different."""
+    (operation, table), *_ = read_kernel_tables(path)
+    table = table.drop(columns=[name for name in ("samples_min", "power_w", "power_limit_w") if name in table])
+    table = table.drop_duplicates([name for name in table if name not in ("latency_us", "engine_version")])
+    return table.iloc[rng.choice(len(table), rows, replace=False)].assign(op=operation)
+
+
+def judged(suite: pd.DataFrame, factors: list[np.ndarray], before: list[np.ndarray], folder: Path):
+    """The answer for runs of a suite whose times are multiplied."""
+    paths: dict[str, list[Path]] = {"now": [], "before": []}
+    for which, all_of in (("now", factors), ("before", before)):
+        for number, each in enumerate(all_of):
+            path = folder / f"{which}{number}.csv"
+            suite.assign(latency_us=suite["latency_us"] * each).to_csv(path, index=False)
+            paths[which].append(path)
+    return guard(paths["now"], paths["before"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tables", nargs="+", type=Path)
+    parser.add_argument("--rows", type=int, default=80)
+    parser.add_argument("--turns", type=int, default=20)
+    asked = parser.parse_args()
+    rng = np.random.default_rng(1)
+    print(
+        "table | against | repeats | found of planted | above 1.5 limits found | suites that alarm for nothing | rows"
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        for path in asked.tables:
+            for repeats in (0, 1, 3):
+                report(path, repeats, asked, rng, Path(scratch))
+
+
+def report(path: Path, repeats: int, asked: argparse.Namespace, rng: np.random.Generator, folder: Path) -> None:
+    """One line: a table, judged by the prediction (no repeats) or by baselines of so many runs."""
+    rows, turns = asked.rows, asked.turns
+    found = planted = above = above_found = alarms = false = judged_rows = 0
+    for _ in range(turns):
+        suite = drawn(path, rows, rng)
+        slower = np.ones(rows)
+        slower[: min(40, rows // 2)] = 1.0 + np.linspace(0.05, 0.30, min(40, rows // 2))
+        noise = 0.01 * np.exp(rng.normal(0.0, 0.3, rows))
+
+        def runs(factor: np.ndarray, noise: np.ndarray = noise) -> list[np.ndarray]:
+            if not repeats:
+                return [factor]
+            return [factor * np.exp(noise * rng.normal(size=rows)) for _ in range(repeats)]
+
+        before = runs(np.ones(rows)) if repeats else []
+        clean = judged(suite, runs(np.ones(rows)), before, folder)
+        slow = judged(suite, runs(slower), before, folder)
+        alarms += bool(clean.regressions)
+        false += len(clean.regressions)
+        judged_rows += len(clean.checks)
+        already = {row.name for row in clean.regressions}
+        factors = dict(zip((row.name for row in read_readings(folder / "now0.csv")), slower, strict=True))
+        for row in slow.checks:
+            if (factor := factors[row.name]) > 1.0 and row.name not in already:
+                planted += 1
+                found += row.regressed
+                above += factor - 1.0 > 1.5 * row.limit
+                above_found += row.regressed and factor - 1.0 > 1.5 * row.limit
+    against = f"baseline | {repeats}" if repeats else "prediction | -"
+    rate = f"{alarms / turns:.1%} | {false / judged_rows:.2%}"
+    print(f"{path.stem} | {against} | {found} of {planted} | {above_found} of {above} | {rate}")
+
+
+if __name__ == "__main__":
+    main()

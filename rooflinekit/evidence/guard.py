@@ -1,0 +1,337 @@
+"""Benchmarks of a change against what they should be: an earlier run with its noise, or the prediction's interval.
+
+A row has regressed where it is slower than noise explains. Times are compared by their logarithms, so that a rate and a
+time count alike. Of N rows that nothing happened to, one or more alarm with the probability `chance`: each row's limit
+is z(chance / N) standard errors (Bonferroni).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from os import PathLike
+from pathlib import Path
+from statistics import NormalDist, fmean, median
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rooflinekit.estimation.results import time_by_cause
+from rooflinekit.evidence.accuracy import joined, timed_rows, timed_with
+from rooflinekit.evidence.benchmark_runs import Given, pose, predict_load
+from rooflinekit.evidence.compare import Gap, attribute
+from rooflinekit.evidence.kernel_fit.groups import Group, checked_table, kernel_groups
+from rooflinekit.evidence.kernel_fit.tables import OPERATIONS
+from rooflinekit.evidence.measured import Measurement
+from rooflinekit.evidence.readings import Reading, read_readings
+from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.errors import InputError, RooflinekitError
+from rooflinekit.specs.calibration.load import load_calibration
+from rooflinekit.version import __version__
+
+ASSUMED = 0.03
+"""Standard deviation of a reading that was taken once and says no spread: an assumption, for `noise` to replace."""
+RUN_TO_RUN = 0.01
+"""What clocks, heat and addresses add between two runs, where only the spread within a run is known: an assumption."""
+_FINEST = 0.001  # no suite is less noisy, however alike a few readings are
+_PRIOR = 4  # repeats that the noise of the other rows is worth in the estimate of a row's own
+_TOGETHER = 5  # rows that it takes to say that all have moved
+_LIMITS = {"compute": "arithmetic", "memory": "memory", "network": "links", "overhead": "launches"}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One row: what was measured and what it should be, times [s] or rates.
+
+    change: how much slower it is, as a share (below 0: faster); limit: the change from which it counts; cause: what a
+    regression waits for, or where its time went; share: of the time of all rows.
+    """
+
+    name: str
+    measured: float
+    expected: float
+    rate: bool
+    change: float
+    limit: float
+    share: float | None
+    cause: str = ""
+
+    @property
+    def regressed(self) -> bool:
+        """Whether it is slower than its limit."""
+        return self.change > self.limit
+
+
+@dataclass(frozen=True)
+class Guarded(Answer):
+    """All rows of some files. against: `baseline` or `prediction`; noise: what the limits rest on, in words."""
+
+    against: str
+    checks: tuple[Check, ...]
+    noise: str
+    notes: tuple[str, ...] = ()
+    version: str = __version__
+
+    @property
+    def regressions(self) -> tuple[Check, ...]:
+        """The rows that are slower than their limits, the worst first."""
+        return tuple(sorted((row for row in self.checks if row.regressed), key=lambda row: -row.change))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON of the command."""
+        rows = [asdict(row) | {"regressed": row.regressed} for row in self.checks]
+        return {"against": self.against, "regressed": len(self.regressions), "checks": rows, "noise": self.noise,
+                "notes": list(self.notes), "version": self.version}  # fmt: skip
+
+
+def guard(
+    files: Sequence[str | PathLike[str]],
+    baseline: Sequence[str | PathLike[str]] = (),
+    *,
+    noise: float | None = None,
+    chance: float = 0.02,
+    unit: str | None = None,
+    **said: Any,
+) -> Guarded:
+    """Judge benchmark files by earlier runs of the same suite, or by the prediction where there are none.
+
+    Args:
+        files: runs of the change; several are repeats.
+        baseline: earlier runs, likewise.
+        noise: relative standard deviation of a reading for which neither repeats nor the file give one.
+        chance: probability that a run to which nothing happened alarms at all.
+        unit: of the values of a CSV whose header names none.
+        **said: what the files leave out, as for `compare`; `gpu` and `engine` also of kernels.
+
+    Raises:
+        RooflinekitError: (one of its kinds) for a file that cannot be read, or if no row can be judged.
+    """
+    given = Given.of(**said)
+    now = _gathered(files, unit)
+    if baseline:
+        return _by_baseline(now, _gathered(baseline, unit), noise, chance, given)
+    return _by_prediction([row for rows in now.values() for row in rows], given)
+
+
+def _gathered(files: Sequence[str | PathLike[str]], unit: str | None) -> dict[str, list[Reading]]:
+    """The readings of files by their names."""
+    found: dict[str, list[Reading]] = {}
+    for path in files:
+        for row in read_readings(Path(path), unit):
+            found.setdefault(row.name, []).append(row)
+    return found
+
+
+def _by_baseline(
+    now: Mapping[str, list[Reading]],
+    before: Mapping[str, list[Reading]],
+    noise: float | None,
+    chance: float,
+    given: Given,
+) -> Guarded:
+    shared = [name for name in now if name in before]
+    if not shared:
+        raise InputError(f"no row is in both: {next(iter(now))!r} is not in the baseline, which has "
+                         f"{next(iter(before))!r}")  # fmt: skip
+    own = {name: _deviation(now[name], before[name]) for name in shared}
+    known = [deviation for deviation in own.values() if deviation is not None]
+    usual = max(median(known), _FINEST) if known else noise or ASSUMED
+    z = NormalDist().inv_cdf(1.0 - chance / len(shared))
+    change = {name: _middle(now[name]) - _middle(before[name]) for name in shared}
+    limits = {name: _limit(now[name], before[name], own[name], usual, z) for name in shared}
+    moved = median(change.values()) if len(shared) >= _TOGETHER else 0.0
+    total = sum(row.value for name in shared for row in now[name][:1] if _kernel(row))
+    causes = _kernel_causes([now[name][0] for name in shared if change[name] > limits[name]], before, given)
+    checks = []
+    for name in shared:
+        row, old = now[name][0], before[name][0]
+        limit = limits[name]
+        cause = causes.get(name) or _served_cause(row, old)
+        if change[name] > limit > change[name] - moved:
+            cause = "; ".join(filter(None, ("it moved with all rows: clock, power, driver or host", cause)))
+        sign = -1.0 if row.rate else 1.0
+        measured, expected = (math.exp(sign * _middle(rows)) for rows in (now[name], before[name]))
+        share = row.value / total if _kernel(row) else None
+        told = cause if change[name] > limit else ""
+        checks.append(
+            Check(name, measured, expected, row.rate, math.expm1(change[name]), math.expm1(limit), share, told)
+        )
+    notes = [f"all rows moved by {math.expm1(moved):+.1%} in the median"] if abs(moved) > RUN_TO_RUN else []
+    for said, some, others in (("not in the baseline", now, before), ("not run again", before, now)):
+        if lost := [name for name in some if name not in others]:
+            notes.append(f"{len(lost)} {said}, {lost[0]!r} first")
+    said_once = "as given" if noise else "assumed: rows were read once, and say no spread"
+    source = f"median of {len(known)} rows" if known else said_once
+    words = f"a reading varies by {usual:.2%} ({source}); {chance:.0%} of runs without a change alarm"
+    return Guarded("baseline", tuple(checks), words, tuple(notes))
+
+
+def _kernel(row: Reading) -> bool:
+    """Whether it is a time that adds up with others, not what users feel."""
+    return not row.rate and row.run is None
+
+
+def _middle(rows: Sequence[Reading]) -> float:
+    return fmean(row.slowness for row in rows)
+
+
+def _deviation(now: Sequence[Reading], before: Sequence[Reading]) -> float | None:
+    """Standard deviation of one reading: of repeated runs, else within a run, to which runs add their own."""
+    freedom = len(now) + len(before) - 2
+    if freedom:
+        squares = sum((row.slowness - _middle(rows)) ** 2 for rows in (now, before) for row in rows)
+        return math.sqrt(squares / freedom)
+    spreads = [row.spread for row in (*now, *before) if row.spread is not None]
+    return max(*spreads, RUN_TO_RUN) if spreads else None
+
+
+def _limit(now: Sequence[Reading], before: Sequence[Reading], own: float | None, usual: float, z: float) -> float:
+    """Change of the logarithm from which a row is slower.
+
+    A variance from few repeats is joined with the suite's as `_PRIOR` more (Smyth 2004, doi:10.2202/1544-6115.1027);
+    Student's quantile is expanded about the normal one (Abramowitz and Stegun 26.7.5).
+    """
+    freedom = len(now) + len(before) - 2
+    deviation, quantile = max(own or usual, usual), z
+    if freedom and own is not None:
+        n = freedom + _PRIOR
+        deviation = math.sqrt((_PRIOR * usual**2 + freedom * own**2) / n)
+        quantile += (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        quantile += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+    return quantile * deviation * math.sqrt(1.0 / len(now) + 1.0 / len(before))
+
+
+def _by_prediction(rows: Sequence[Reading], given: Given) -> Guarded:
+    if given.calibration == "none":
+        raise InputError("the datasheet bound has no interval; leave --calibration none out, or give --baseline")
+    lost: Counter[str] = Counter()
+    checks, fast = _served(rows, given, lost), 0
+    total = sum(row.value for row in rows if _kernel(row))
+    for row, predicted in _kernels(rows, given, lost):
+        limit, change = predicted.high / predicted.expected - 1.0, row.value / predicted.expected - 1.0
+        if limit <= 0.0:
+            lost["no calibration"] += 1
+            continue
+        cause = predicted.cause(row.value, predicted.expected, "predicted") if change > limit else ""
+        checks.append(Check(row.name, row.value, predicted.expected, False, change, limit, row.value / total, cause))
+        fast += row.value < predicted.bound
+    if not checks:
+        why = ", ".join(lost) or "no columns of a kernel table (op, gpu, dtype, m, n, k ...)"
+        raise InputError(f"nothing can be predicted: {why}; give --baseline FILE")
+    if left := len(rows) - len(checks) - sum(lost.values()):
+        lost["no prediction has an interval for them"] += left
+    if fast:
+        lost["faster than the datasheet allows: a cache, or a measurement to look at"] = fast
+    words = "high end of the prediction's 90 % interval, above which 5 % of sound rows lie"
+    return Guarded("prediction", tuple(checks), words, tuple(f"{count} rows: {said}" for said, count in lost.items()))
+
+
+@dataclass(frozen=True)
+class _Predicted:
+    """A kernel's predicted time, its datasheet bound and the high end of its interval [s], and what it waits for."""
+
+    expected: float
+    bound: float
+    high: float
+    limit: str
+
+    def cause(self, value: float, other: float, said: str) -> str:
+        """What the kernel waits for, and the share of the datasheet's rate that it reaches."""
+        if self.limit == "overhead":
+            return f"waits for {_LIMITS[self.limit]}: {other * 1e6:.3g} µs {said}"
+        return (f"waits for {_LIMITS[self.limit]}: {self.bound / value:.0%} of the datasheet's rate, "
+                f"{self.bound / other:.0%} {said}")  # fmt: skip
+
+
+def _kernels(rows: Sequence[Reading], given: Given, notes: Counter[str]) -> list[tuple[Reading, _Predicted]]:
+    """The rows that say which kernel they are, each with its prediction."""
+    usual = {"gpu": given.facts.gpu, "engine": given.facts.engine or "vllm"}
+    by_operation: dict[str, list[dict[str, Any]]] = {}
+    for place, row in enumerate(rows):
+        cells = {key.lower(): cell for key, cell in row.columns.items()}
+        cells |= {key: cell for key, cell in usual.items() if cell is not None and not cells.get(key)}
+        if (operation := str(cells.get("op", "")).lower()) in OPERATIONS and not row.rate:
+            by_operation.setdefault(operation, []).append(cells | {"latency_us": row.value * 1e6, "place": place})
+
+    found: list[tuple[Reading, _Predicted]] = []
+    for operation, listed in by_operation.items():
+        table = checked_table(Path(operation), operation, pd.DataFrame(listed), notes)
+        table = table.sort_values("gpus", kind="stable") if "gpus" in table else table
+        for group in kernel_groups(operation, table) if len(table) else ():
+            try:
+                predicted = _group(group, given)
+            except RooflinekitError as error:
+                notes[str(error)] += len(group.table)
+            else:
+                found += [(rows[place], one) for place, one in zip(group.table["place"], predicted, strict=True)]
+    return found
+
+
+def _group(group: Group, given: Given) -> list[_Predicted]:
+
+    asked = None if given.calibration is None else load_calibration(given.calibration)
+    measured, timed = timed_rows(group, *timed_with(group, asked, None))
+    ends = [joined([getattr(one, part) for one in timed], measured.sizes) for part in ("expected", "bound", "high")]
+    split = [time_by_cause(one) for one in timed]
+    shares = {cause: joined([part[cause] for part in split], measured.sizes) for cause in _LIMITS}
+    named = list(_LIMITS)
+    most = np.argmax([shares[cause] for cause in named], axis=0)
+    return [
+        _Predicted(float(expected), float(bound), float(high), named[cause])
+        for expected, bound, high, cause in zip(*ends, most, strict=True)
+    ]
+
+
+def _kernel_causes(rows: Sequence[Reading], before: Mapping[str, list[Reading]], given: Given) -> dict[str, str]:
+    """What regressed kernels wait for, by name, as far as their columns say which they are."""
+    found = _kernels(rows, given, Counter()) if rows else []
+    return {row.name: one.cause(row.value, before[row.name][0].value, "before") for row, one in found}
+
+
+def _served_cause(row: Reading, old: Reading) -> str:
+    """What made a serving run slower than another one, by the figures that tell steps from waiting."""
+    if row.run is None or old.run is None:
+        return ""
+    if row.metric == "ttft_ms":
+        own = _slower(row.run.ttft.low, old.run.ttft.low)
+        return "" if own is None else f"its own prompt {own:+.1%} (smallest TTFT), the rest is waiting"
+    step = _slower(row.run.itl.p50, old.run.itl.p50)
+    return "" if step is None else f"a step {step:+.1%} (median gap between tokens), the rest is prompts of others"
+
+
+def _slower(now: float | None, before: float | None) -> float | None:
+    return now / before - 1.0 if now and before else None
+
+
+def _served(rows: Sequence[Reading], given: Given, notes: Counter[str]) -> list[Check]:
+    """TTFT and TPOT of serving runs against the interval under load; the cause is the largest part of the gap."""
+    runs: dict[int, tuple[Measurement, list[Reading]]] = {}
+    for row in rows:
+        if row.run is not None and row.metric in ("ttft_ms", "tpot_ms"):
+            runs.setdefault(id(row.run), (row.run, []))[1].append(row)
+    found = []
+    for run, own in runs.values():
+        posed = pose(run, given)
+        expected = predict_load(posed.resolved.predictor, posed.load)
+        if posed.resolved.plan.calibration is None or not math.isfinite(expected.ttft_ms):
+            notes["no calibration, or more load than can be served"] += len(own)
+            continue
+        gap, more = attribute(run, expected, posed.load), max(posed.load.osl - 1.0, 1.0)
+        for row in own:
+            predicted, high = getattr(expected, row.metric) / 1e3, expected.high_ms[row.metric] / 1e3
+            check = Check(
+                row.name, row.value, predicted, False, row.value / predicted - 1.0, high / predicted - 1.0, None
+            )
+            found.append(replace(check, cause=_gap(row, predicted, gap, more) if gap and check.regressed else ""))
+    return found
+
+
+def _gap(row: Reading, predicted: float, gap: Gap, more: float) -> str:
+    """The two parts of what a metric of a run is above its prediction."""
+    first = row.metric == "ttft_ms"
+    other = (gap.queue_ms if first else gap.interference_ms / more) / 1e3
+    own, names = row.value - predicted - other, ("prompt", "waiting") if first else ("step", "prompts of others")
+    return f"{names[0]} {own * 1e3:+.3g} ms, {names[1]} {other * 1e3:+.3g} ms"

@@ -1,0 +1,269 @@
+"""Conversations and agents' runs: turns that wait for the answer and grow with it, drawn from published figures."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from itertools import accumulate, count, pairwise
+from random import Random
+
+from rooflinekit.estimation.lengths import Length
+from rooflinekit.estimation.spelling import at_least, read_phrase
+from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.simulation.arrivals import Arrival, Job
+from rooflinekit.simulation.traces import Trace
+
+BLOCK = 64
+"""Tokens of one hash of a session's prompts."""
+
+_SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
+_GRID = 1000  # sessions, evenly over their law, that means are taken over
+_ANSWER_S = 0.02  # of a token: how long an answer takes where nobody serves it
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """A law known by its least and largest value and the quantiles of 25, 50, 75, 90 and 99 %.
+
+    Between them the logarithm is straight.
+
+    >>> waits = Quantiles((0.1, 0.65, 3.8, 11.5, 28.9, 334.0, 1000.0))
+    >>> waits.at(0.5), round(waits.at(0.375), 3), round(waits.mean, 1)
+    (3.8, 1.572, 22.4)
+    """
+
+    values: tuple[float, float, float, float, float, float, float]
+    scale: float = 1.0
+
+    @cached_property
+    def mean(self) -> float:
+        """First moment; of a stretch between a and b it is (b − a)/ln(b/a)."""
+        stretches = zip(pairwise(self.values), pairwise(_SHARES), strict=True)
+        parts = ((high - low) * (a if a == b else (b - a) / math.log(b / a)) for (a, b), (low, high) in stretches)
+        return self.scale * sum(parts)
+
+    def at(self, share: float) -> float:
+        """The value that `share` of all do not exceed."""
+        at = min(bisect_right(_SHARES, share), len(_SHARES) - 1)
+        low, high = self.values[at - 1 : at + 1]
+        part = (share - _SHARES[at - 1]) / (_SHARES[at] - _SHARES[at - 1])
+        return self.scale * low * math.exp(part * math.log(high / low))
+
+    def scaled(self, mean: float) -> Quantiles:
+        """The same shape with another mean."""
+        return replace(self, scale=self.scale * mean / self.mean)
+
+
+@dataclass(frozen=True)
+class SessionLaw:
+    """What sessions look like.
+
+    turns: requests of one; wait: from an answer to the next prompt [s]; first: tokens of the first prompt beside the
+    `system` ones that all sessions begin with; asked: tokens that a turn adds beside the answer before; answer: mean
+    tokens out; most: tokens of prompt and answer with which a session begins anew (None: the model's context).
+    """
+
+    turns: Quantiles
+    wait: Quantiles
+    first: Quantiles
+    asked: Quantiles
+    system: int
+    answer: int
+    most: int | None = None
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """Turns of a thousand sessions."""
+        return [max(round(self.turns.at((at + 0.5) / _GRID)), 1) for at in range(_GRID)]
+
+    @property
+    def mean_turns(self) -> float:
+        """Requests of a session."""
+        return sum(self.counts) / _GRID
+
+
+_AGENT_WAIT = Quantiles((0.1, 0.65, 3.8, 11.5, 28.9, 334.0, 1000.0))
+SESSIONS: Mapping[str, SessionLaw] = {
+    "chat": SessionLaw(
+        turns=Quantiles((1.0, 1.0, 1.0, 2.0, 3.0, 10.0, 43.0)),
+        wait=Quantiles((3.0, 66.0, 123.0, 267.0, 477.0, 1467.0, 3030.0)),
+        first=Quantiles((891.0, 1336.0, 5264.0, 13_056.0, 25_559.0, 89_868.0, 126_195.0)),
+        asked=Quantiles((1.0, 10.0, 28.0, 394.0, 4294.0, 17_010.0, 91_467.0)),
+        system=512, answer=343,
+    ),
+    "coding-agent": SessionLaw(
+        turns=Quantiles((1.0, 6.0, 25.0, 104.0, 324.0, 3072.0, 9000.0)),
+        wait=_AGENT_WAIT,
+        first=Quantiles((500.0, 2000.0, 5000.0, 10_000.0, 20_000.0, 50_000.0, 100_000.0)),
+        asked=Quantiles((50.0, 600.0, 2500.0, 7000.0, 17_000.0, 60_000.0, 110_000.0)),
+        system=12_000, answer=823,
+    ),
+    "swe-bench": SessionLaw(
+        turns=Quantiles((6.0, 12.0, 16.0, 19.0, 20.0, 20.0, 20.0)),
+        wait=_AGENT_WAIT,
+        first=Quantiles((500.0, 1000.0, 2000.0, 4000.0, 8000.0, 20_000.0, 40_000.0)),
+        asked=Quantiles((20.0, 150.0, 500.0, 1000.0, 2000.0, 8000.0, 20_000.0)),
+        system=4000, answer=200,
+    ),
+}  # fmt: skip
+"""chat: counted in Mooncake's conversation trace (benchmarks/session_figures.py; one hour, sampled): turns of those
+that began in its first third, gaps and new tokens between prompts that extend each other, first prompts; means of
+the law are 4 to 20 % above the trace's. 512 tokens are common to most prompts there. coding-agent: turns and gaps
+of InferenceX' recorded coding traffic (InferenceX-app 01668b87: 13,735 sessions, 2.9 million requests); its means
+are 211 turns, and of a request 7,630 new tokens with the answer before and 823 out, while the spread of tokens,
+first prompts, 12,000 tokens of instructions and the longest gap are assumptions. swe-bench: 15.3 calls, 6 to 20, of
+LLMServingSim's set (5daddb21); lengths are assumptions, gaps those of the coding traffic."""
+
+_KEYS = ("turns", "wait", "first", "asked")
+_KNOWN = dict.fromkeys(SESSIONS, dict.fromkeys(_KEYS, 0.0) | {"system": -1.0, "most": 0.0})
+
+
+def parse_sessions(text: str) -> SessionLaw:
+    """Read what a user types for sessions: a name, and other means if they are told.
+
+    >>> round(parse_sessions("chat").wait.mean), round(parse_sessions("chat:turns=6,wait=30").wait.mean, 6)
+    (230, 30.0)
+
+    Raises WorkloadError for a name that nobody knows, and for numbers that make no sense.
+    """
+    name, given = read_phrase(text, "kind of sessions", _KNOWN)
+    law = SESSIONS[name]
+    scaled = {key: getattr(law, key).scaled(at_least(given[key], 0, key)) for key in _KEYS if given[key]}
+    if given["turns"] and given["turns"] < 1:
+        raise WorkloadError(f"{text!r}: turns must be at least 1, not {given['turns']:g}")
+    system = law.system if given["system"] < 0 else int(given["system"])
+    most = int(at_least(given["most"], 1, "most", whole=True)) if given["most"] else law.most
+    return replace(law, **scaled, system=system, most=most)
+
+
+class _Session:
+    """One under way: its prompt so far, and the turns that are left."""
+
+    def __init__(self, number: int, law: SessionLaw, osl: Length, most: int, seed: int) -> None:
+        self.number, self.law, self.osl, self.most = number, law, osl, most
+        self.draw = Random(f"{seed} {number}")
+        self.left = max(round(law.turns.at(self.draw.random())), 1)
+        self.epoch, self.isl, self.answer = 0, 0, 0
+        self._open()
+
+    def _open(self) -> None:
+        """Begin a context: instructions and a first question."""
+        self.isl = self.law.system + max(round(self.law.first.at(self.draw.random())), 1)
+        self.answer = max(round(self.osl.quantile(self.draw.random())), 1)
+        self.isl = min(self.isl, max(self.most - self.answer, 1))
+
+    def go_on(self) -> None:
+        """The next turn: everything so far, the answer, and what is asked."""
+        self.left -= 1
+        self.isl += self.answer + max(round(self.law.asked.at(self.draw.random())), 1)
+        self.answer = max(round(self.osl.quantile(self.draw.random())), 1)
+        if self.isl + self.answer > self.most:
+            self.epoch += 1
+            self._open()
+
+    def arrival(self, time: float) -> Arrival:
+        """The request as the client sends it: blocks of the prompt, and of the answer that will follow it."""
+        shared = min(self.law.system, self.isl) // BLOCK
+        base = (1 + self.number) << 36 | (self.epoch & 0xFFFF) << 20
+        own = range(base + shared, base + (self.isl + self.answer) // BLOCK)
+        return Arrival(time, self.isl, self.answer, (*range(shared), *own), session=self.number)
+
+    def wait(self) -> float:
+        """Seconds to the next prompt."""
+        return self.law.wait.at(self.draw.random())
+
+
+class SessionSource:
+    """Sessions that begin at a rate, or as many at any time as there are `users`; a source as `arrivals.Source` is one.
+
+    An open stream begins with sessions under way: as many as are so in the mean, the longer ones more often, anywhere
+    in their turns; it sends for as long as `requests` of them take in the mean. The first `warmup` are not counted. Who
+    is refused does not come back.
+    """
+
+    def __init__(  # noqa: PLR0913 - who, how often, how long, how many
+        self, law: SessionLaw, osl: Length, most: int, *, rate: float | None = None, users: int | None = None,
+        requests: int = 1000, warmup: int = 0, seed: int = 0,
+    ) -> None:  # fmt: skip
+        self.law, self.osl, self.most = law, osl, most
+        self.begins = None if rate is None else rate / law.mean_turns  # sessions a second
+        self.users, self.left, self.warmup, self.seed = users, requests, warmup, seed
+        self.until = math.inf if rate is None else requests / rate
+        self.draw, self.numbers = Random(seed), count()
+        self.live: dict[int, _Session] = {}
+        self.clock, self.latest = 0.0, -1  # begin of the latest session, and which it is
+
+    def start(self) -> Iterator[tuple[Arrival, bool]]:
+        """Sessions under way, and the first that begins."""
+        if self.begins is None:
+            for _ in range(self.users or 0):
+                yield from self._send(self._new(), 0.0)
+            return
+        upto = list(accumulate(turns - 1.0 for turns in self.law.counts))
+        for _ in range(round(self.begins * self.law.wait.mean * upto[-1] / _GRID)):
+            session = self._new()
+            session.left = self.law.counts[bisect_right(upto, self.draw.random() * upto[-1])]
+            for _ in range(self.draw.randrange(1, session.left)):
+                session.go_on()
+            yield from self._send(session, self.draw.random() * session.wait())
+        yield from self._begin()
+
+    def after_arrival(self, job: Job) -> tuple[Arrival, bool] | None:
+        """The next session, when the latest has begun."""
+        return next(self._begin(), None) if job.session == self.latest else None
+
+    def after_end(self, now: float, job: Job) -> Iterator[tuple[Arrival, bool]]:
+        """The next turn of the session; where it has ended and users wait, another one."""
+        session = self.live.get(job.session)
+        if session is None:
+            return
+        if session.left > 1 and job.made >= job.osl:
+            session.go_on()
+            yield from self._send(session, now + session.wait())
+        else:
+            del self.live[session.number]
+            if self.begins is None:
+                yield from self._send(self._new(), now)
+
+    def _begin(self) -> Iterator[tuple[Arrival, bool]]:
+        assert self.begins is not None
+        self.clock += self.draw.expovariate(self.begins)
+        session = self._new()
+        self.latest = session.number
+        yield from self._send(session, self.clock)
+
+    def _new(self) -> _Session:
+        session = _Session(next(self.numbers), self.law, self.osl, self.most, self.seed)
+        self.live[session.number] = session
+        return session
+
+    def _send(self, session: _Session, time: float) -> Iterator[tuple[Arrival, bool]]:
+        if time <= self.until and (self.left > 0 or self.begins is not None):
+            self.left -= 1
+            self.warmup -= 1
+            yield session.arrival(time), self.warmup < 0
+
+
+def session_trace(source: SessionSource) -> Trace:
+    """What sessions send where an answer takes 20 ms a token, as a trace with block ids."""
+    queue = [(arrival.time, arrival.session, arrival) for arrival, _ in source.start()]
+    heapify(queue)
+    time, isl, out, blocks, ends = array("d"), array("q"), array("q"), array("q"), array("q")
+    while queue:
+        now, _, arrival = heappop(queue)
+        time.append(now)
+        isl.append(arrival.isl)
+        out.append(arrival.osl)
+        blocks.extend(arrival.hashes)
+        ends.append(len(blocks))
+        job = Job(0, arrival)
+        job.made = job.osl
+        more = [] if (begun := source.after_arrival(job)) is None else [begun]
+        for after, _ in (*more, *source.after_end(now + _ANSWER_S * arrival.osl, job)):
+            heappush(queue, (after.time, after.session, after))
+    return Trace("sessions", "sessions", time, isl, out, (), blocks, ends, BLOCK)

@@ -1,0 +1,105 @@
+"""Sessions: turns that wait for each other, and what caches find of them."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from itertools import pairwise
+
+import pytest
+from typer.testing import CliRunner
+
+import rooflinekit as rk
+from rooflinekit.cli.app import app
+from rooflinekit.estimation.lengths import Fixed
+from rooflinekit.model.types.errors import InputError, WorkloadError
+from rooflinekit.simulation.reuse import reuse_of
+from rooflinekit.simulation.sessions import BLOCK, SESSIONS, SessionSource, parse_sessions, session_trace
+from rooflinekit.simulation.simulate import Question, make_load
+
+CHAT = "chat:turns=6,wait=20,first=500,asked=60,system=256"
+SERVED = {"rate": 2.0, "requests": 400, "osl": 40, "kv_tokens": 60_000, "prefix_cache": True, "calibration": "none"}
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_a_turn_begins_with_all_that_was_said_before(name):
+    """Prompts of a session: what was sent and answered is the beginning of the next, unless the context is full."""
+    law, seen = SESSIONS[name], defaultdict(list)
+    source = SessionSource(law, Fixed(100), 200_000, users=5, requests=300)
+    trace = session_trace(source)
+    for at in range(len(trace)):
+        assert trace.isl[at] + trace.osl[at] <= 200_000
+        blocks = trace.prefix(at)
+        assert len(blocks) == (trace.isl[at] + trace.osl[at]) // BLOCK
+        seen[blocks[-1] >> 36].append((trace.time[at], trace.isl[at], blocks))
+    for turns in seen.values():
+        for (time, isl, blocks), (later, longer, more) in pairwise(turns):
+            assert later > time
+            if longer > isl:
+                assert more[: len(blocks)] == blocks
+
+
+@pytest.mark.parametrize(("name", "turns"), [("chat", 1.83), ("coding-agent", 211.0), ("swe-bench", 15.3)])
+def test_sessions_have_the_turns_that_were_counted(name, turns):
+    assert SESSIONS[name].mean_turns == pytest.approx(turns, rel=0.08)
+    assert parse_sessions(f"{name}:turns=9").mean_turns == pytest.approx(9.0, rel=0.05)
+
+
+def test_a_stream_of_sessions_is_steady_from_its_start():
+    """As many requests come in the first fifth of an hour as in the others: some sessions are under way."""
+    law = parse_sessions("chat:turns=8,wait=60")
+    trace = session_trace(SessionSource(law, Fixed(50), 100_000, rate=2.0, requests=7000, seed=3))
+    counts = [sum(600 * part <= time < 600 * part + 600 for time in trace.time) for part in range(5)]
+    assert all(count == pytest.approx(1200, rel=0.2) for count in counts), counts
+
+
+def test_the_simulator_finds_what_the_stack_says():
+    """One replica that keeps up: hits of the run against the trace of the same sessions, whose answers take as long."""
+    outcome = rk.simulate("llama-3-8b", sessions=CHAT, **SERVED)
+    assert outcome.requests.finished == outcome.requests.arrived == pytest.approx(400, rel=0.2)
+    law = parse_sessions(CHAT)
+    trace = session_trace(SessionSource(law, Fixed(40), 8192, rate=2.0, requests=400))
+    found = reuse_of(trace)
+    small = rk.simulate("llama-3-8b", sessions=CHAT, **(SERVED | {"kv_tokens": 9000}))
+    assert outcome.replicas[0].prefix_hit_rate == pytest.approx(found.share(60_000), abs=0.04)
+    assert small.replicas[0].prefix_hit_rate == pytest.approx(found.share(9000), abs=0.08)
+    assert small.replicas[0].prefix_hit_rate < outcome.replicas[0].prefix_hit_rate - 0.1
+    tiers = rk.simulate("llama-3-8b", sessions=CHAT, cache_tier="host=100GB", **(SERVED | {"kv_tokens": 9000}))
+    assert tiers.replicas[0].prefix_hit_rate == pytest.approx(found.most, abs=0.04)
+    assert tiers.replicas[0].tiers["host"] > 0.1
+
+
+def test_sessions_stay_with_their_replica_under_affinity_alone():
+    computed = {
+        router: sum(use.prompt_tokens for use in rk.simulate(
+            "llama-3-8b", sessions=CHAT, replicas=3, router=router, **SERVED).replicas)
+        for router in ("prefix-affinity", "random")
+    }  # fmt: skip
+    assert computed["prefix-affinity"] < 0.7 * computed["random"]
+
+
+def test_users_hold_one_session_each_and_the_warm_up_is_not_counted():
+    outcome = rk.simulate("llama-3-8b", sessions=CHAT, concurrency=4, requests=40, warmup=10, calibration="none")
+    assert (outcome.requests.arrived, outcome.requests.measured) == (50, 40)
+    load, tokens, _ = make_load(Question(sessions="chat", concurrency=3, requests=5, osl="20"), most=4096)
+    assert tokens == BLOCK and load.longest == 4096 and load.sessions is not None
+    assert len(list(load.sessions.start())) == 3
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("chats", "unknown kind of sessions 'chats'; nearest: chat"), ("chat:turns=0.5", "turns must be at least 1"),
+    ("chat:wait=-1", "wait must be"), ("chat:most=1.5", "most must be"), ("chat:gap=3", "takes no 'gap'"),
+])  # fmt: skip
+def test_sessions_that_make_no_sense_are_refused(text, said):
+    with pytest.raises(WorkloadError, match=said):
+        parse_sessions(text)
+
+
+def test_sessions_come_by_a_rate_or_users_and_nothing_else():
+    with pytest.raises(InputError, match="--rate of requests, or --concurrency"):
+        make_load(Question(sessions="chat", arrivals="poisson:rate=1"))
+    words = ["simulate", "llama-3-8b", "--sessions", "chat:first=500,asked=50", "--rate", "2", "--requests", "40"]
+    run = CliRunner().invoke(app, [*words, "--format", "json"])
+    asked = json.loads(run.stdout)["inputs"]
+    assert (asked["sessions"], asked["osl"]) == ("chat:first=500,asked=50", "343")
+    assert "sessions chat" in CliRunner().invoke(app, words).stdout
