@@ -158,7 +158,7 @@ def test_charts_out_of_sight_are_drawn_too(browser: Browser, pages: dict[str, Pa
     browser.open(pages["deployment"])
     undrawn = "[...CHARTS.values()].filter((chart) => chart.option && chart.stale).length"
     browser.value(f"new Promise((done) => {{ const look = () => {undrawn} ? setTimeout(look, 50) : done(); look(); }})")
-    charts = "[...CHARTS.values()].every((chart) => !chart.option || chart.box.querySelector('svg, canvas'))"
+    charts = "[...CHARTS.values()].every((chart) => !chart.option || chart.box.querySelector('svg, canvas, .scale'))"
     assert browser.value(f"CHARTS.size > 5 && {charts}")
 
 
