@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
@@ -149,10 +149,12 @@ class _Session:
         self.draw = Random(f"{seed} {number}")
         self.left = max(round(law.turns.at(self.draw.random())), 1)
         self.epoch, self.isl, self.answer = 0, 0, 0
+        self.before = 0  #: tokens of the prompt that were there before it
         self._open()
 
     def _open(self) -> None:
         """Begin a context: instructions and a first question."""
+        self.before = 0
         self.isl = self.law.system + max(round(self.law.first.at(self.draw.random())), 1)
         self.answer = max(round(self.osl.quantile(self.draw.random())), 1)
         self.isl = min(self.isl, max(self.most - self.answer, 1))
@@ -160,7 +162,8 @@ class _Session:
     def go_on(self) -> None:
         """The next turn: everything so far, the answer, and what is asked."""
         self.left -= 1
-        self.isl += self.answer + max(round(self.law.asked.at(self.draw.random())), 1)
+        self.before = self.isl + self.answer
+        self.isl = self.before + max(round(self.law.asked.at(self.draw.random())), 1)
         self.answer = max(round(self.osl.quantile(self.draw.random())), 1)
         if self.isl + self.answer > self.most:
             self.epoch += 1
@@ -197,6 +200,7 @@ class SessionSource:
         self.draw, self.numbers = Random(seed), count()
         self.live: dict[int, _Session] = {}
         self.clock, self.latest = 0.0, -1  # begin of the latest session, and which it is
+        self.under_way = list(self._under_way()) if self.begins is not None else []
 
     def start(self) -> Iterator[tuple[Arrival, bool]]:
         """Sessions under way, and the first that begins."""
@@ -204,14 +208,25 @@ class SessionSource:
             for _ in range(self.users or 0):
                 yield from self._send(self._new(), 0.0)
             return
+        for session in self.under_way:
+            yield from self._send(session, self.draw.random() * session.wait())
+        yield from self._begin()
+
+    def before(self) -> Iterator[tuple[int, Sequence[int]]]:
+        """Blocks that sessions under way have had computed."""
+        for session in self.under_way:
+            yield session.number, session.arrival(0.0).hashes[: session.before // BLOCK]
+
+    def _under_way(self) -> Iterator[_Session]:
+        """Sessions that began earlier, by what they have left."""
+        assert self.begins is not None
         upto = list(accumulate(turns - 1.0 for turns in self.law.counts))
         for _ in range(round(self.begins * self.law.wait.mean * upto[-1] / _GRID)):
             session = self._new()
             session.left = self.law.counts[bisect_right(upto, self.draw.random() * upto[-1])]
             for _ in range(self.draw.randrange(1, session.left)):
                 session.go_on()
-            yield from self._send(session, self.draw.random() * session.wait())
-        yield from self._begin()
+            yield session
 
     def after_arrival(self, job: Job) -> tuple[Arrival, bool] | None:
         """The next session, when the latest has begun."""
