@@ -120,12 +120,12 @@ def command(
     return decorated
 
 
-_APART = ("sweep", "plan", "validate", "calibrate", "workbook", "report")  # which have modules of their own
+_APART = ("sweep", "plan", "validate", "calibrate", "watch", "workbook", "report")  # which have modules of their own
 COMMANDS = {
     words: words if words in _APART else "answers"
     for words in (
         "estimate", "explain", "simulate", "trace", "shapes", "levers", "cost", "sweep", "plan", "models", "gpus",
-        "show", "validate", "calibrate", "compare", "guard", "launch", "workbook", "report",
+        "show", "validate", "calibrate", "compare", "guard", "watch", "launch", "workbook", "report",
         "accuracy energy", "accuracy kernels", "accuracy memory", "accuracy serving",
     )
 }  # fmt: skip

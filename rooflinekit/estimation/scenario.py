@@ -347,6 +347,13 @@ class Pictures(TypedDict, total=False):
     """Pictures of the answer."""
     plots: Annotated[Path | None, Option("Write pictures into this folder, as SVG and PNG; made if its parent exists.", kind="folder")]
 
+class Watching(TypedDict, total=False):
+    """How a running fleet is watched."""
+    once: Annotated[bool, Option("Look at one interval, and end.", False, group="Watching")]
+    every: Annotated[float, Option("Seconds between two looks.", 60.0, unit="s", least=1.0, most=86400.0, group="Watching")]
+    record: Annotated[Path | None, Option("Append what the servers say to this file, to be watched or compared again.", kind="path", group="Watching")]
+    listen: Annotated[int | None, Option("Serve measured and predicted times as metrics at this port of 127.0.0.1.", least=1, most=65535, group="Watching")]
+
 class Written(TypedDict, total=False):
     """How an answer is printed, and where to."""
     format: Annotated[str, Option("table, json, csv or md.", "table", kind="choice", complete=("table", "json", "csv", "md"))]

@@ -32,7 +32,8 @@ class LoadPoint:
 
     isl, osl: mean tokens a request; users: requests in flight (closed loop), or None for an open loop at `rate`
     requests a second; requests: how many there are in all (None: a steady state); most: most sequences that run at
-    once, where that is known; osl_cv: standard deviation of the output lengths over their mean.
+    once, where that is known; osl_cv: standard deviation of the output lengths over their mean; cached: tokens of each
+    prompt that the prefix cache held.
     """
 
     isl: float
@@ -42,6 +43,7 @@ class LoadPoint:
     requests: int | None = None
     most: int | None = None
     osl_cv: float = 0.0
+    cached: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -63,15 +65,20 @@ class LoadPrediction:
     high_ms: Mapping[str, float] = field(default_factory=dict)
 
 
+def load_traffic(point: LoadPoint) -> Traffic:
+    """The traffic of a point, as the closed form takes it."""
+    most = math.inf if point.most is None else float(point.most)
+    share = math.inf if point.requests is None or not point.users else point.requests / point.users
+    return Traffic(point.isl, point.osl, osl_cv=point.osl_cv, requests=max(share, 1.0), most=most, cached=point.cached)
+
+
 def predict_load(predictor: Predictor, point: LoadPoint) -> LoadPrediction:
     """The closed form of `rooflinekit.model.traffic` at one operating point, told apart as a comparison needs it.
 
     Raises DoesNotFitError if not one such request fits.
     """
-    most = math.inf if point.most is None else float(point.most)
-    share = math.inf if point.requests is None or not point.users else point.requests / point.users
-    traffic = Traffic(point.isl, point.osl, osl_cv=point.osl_cv, requests=max(share, 1.0), most=most)
-    room = float(slots(predictor, traffic.isl, traffic.osl, most))
+    traffic = load_traffic(point)
+    room = float(slots(predictor, traffic.isl, traffic.osl, traffic.most))
     if room < 1.0:
         name = predictor.plan.model.name
         raise DoesNotFitError(f"{name}: not one request of {point.isl + point.osl:.0f} tokens fits in memory")
@@ -161,7 +168,8 @@ def pose(run: Measurement, given: Given, room: int | None = None) -> Posed:
     copies = given.replicas  # which share the load evenly
     users, requests = (None if count is None else -(-count // copies) for count in (facts.concurrency, facts.requests))
     rate = facts.rate / copies if facts.rate else facts.rate
-    load = LoadPoint(isl, osl, users, rate, requests, most, facts.osl_cv or 0.0)
+    cached = min((facts.hits or 0.0) * isl, isl - 1.0)  # the last token is always computed
+    load = LoadPoint(isl, osl, users, rate, requests, most, facts.osl_cv or 0.0, cached)
     return Posed(run, facts, resolve_facts(facts, given), load)
 
 

@@ -15,6 +15,13 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+from rooflinekit.evidence.exposition import (
+    Interval,
+    is_recording,
+    is_request_log,
+    read_recording,
+    read_request_log,
+)
 from rooflinekit.evidence.measurement import Facts, Fields, Measurement, Spread, StartUp
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.units import GB, GIB
@@ -28,6 +35,8 @@ TOOLS = (
     "AIPerf or GenAI-Perf (JSON, CSV)",
     "mlperf_log_summary.txt",
     "vLLM start-up log",
+    "a recording of `rooflinekit watch`",
+    "requests with OpenTelemetry's gen_ai attributes (JSON lines)",
 )
 _HARNESS = re.compile(r'\s*\{"type": *"header"')  # the first line of a measurement file of ours
 
@@ -39,7 +48,9 @@ def read_measurements(path: Path) -> list[Measurement | StartUp]:
     """
     text, source = _text(path), path.name
     found: list[Measurement | StartUp] = []
-    if text.lstrip()[:1] in ("{", "["):
+    if intervals := _intervals(path, source, text):
+        found += [each.run for each in intervals]
+    elif text.lstrip()[:1] in ("{", "["):
         found += [one for name, data in _objects(path, source, text) for one in _from_json(name, data)]
     elif _is_aiperf_csv(text):
         found.append(_aiperf_csv(source, text))
@@ -50,6 +61,24 @@ def read_measurements(path: Path) -> list[Measurement | StartUp]:
     if not found:
         raise SpecError(f"{path}: nothing that is known wrote this; known: {', '.join(TOOLS)}")
     return found
+
+
+def read_intervals(path: Path) -> list[Interval]:
+    """What a recording of scrapes or a log of requests holds, in order of time.
+
+    Raises SpecError for a file that cannot be read or is neither.
+    """
+    found = _intervals(path, path.name, _text(path))
+    if not found:
+        raise SpecError(f"{path}: is neither a recording of `rooflinekit watch` nor a log of requests in JSON lines")
+    return found
+
+
+def _intervals(path: Path, source: str, text: str) -> list[Interval]:
+    if is_recording(text):
+        return read_recording(source, text)
+    lines = [data for _, data in _objects(path, source, text)] if text.lstrip()[:1] == "{" else []
+    return read_request_log(source, lines) if lines and is_request_log(lines[0]) else []
 
 
 def is_benchmark(path: Path) -> bool:
@@ -64,7 +93,7 @@ def is_benchmark(path: Path) -> bool:
         return named
     if text.lstrip()[:1] in ("{", "["):
         return not _HARNESS.match(text)
-    return _is_aiperf_csv(text) or _is_mlperf(text) or _is_startup(text) or named
+    return is_recording(text) or _is_aiperf_csv(text) or _is_mlperf(text) or _is_startup(text) or named
 
 
 def _text(path: Path) -> str:

@@ -13,7 +13,7 @@ _WRITTEN = {
     "Derivation": "derivation", "EngineFit": "engine_fit", "Estimate": "estimate", "Guarded": "guard",
     "Launch": "launch", "Levers": "levers", "Loaded": "catalogue", "Outcome": "simulation",
     "ParameterCount": "catalogue", "PlanAnswer": "plan", "Solution": "inverse", "TraceAnswer": "trace",
-    "Walk": "walk",
+    "Walk": "walk", "Watched": "watch",
 }  # fmt: skip
 """Types of answers, and the module that writes each; it is imported when it is asked for."""
 _FOLDED = ("Estimate", "Walk")  # whose sections a notebook opens one by one

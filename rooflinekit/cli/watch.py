@@ -1,0 +1,142 @@
+"""`rooflinekit watch`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from rooflinekit.cli.command import Argument, command
+from rooflinekit.cli.output import Output, note
+from rooflinekit.estimation.scenario import Served, Watching, Written
+from rooflinekit.evidence.benchmark_runs import Given
+from rooflinekit.evidence.exposition import Interval, Scrape, interval, read_scrape, scrape_text, together
+from rooflinekit.evidence.measured import read_intervals
+from rooflinekit.evidence.watching import Watched, Watcher
+from rooflinekit.model.types.errors import InputError
+
+_LONGEST = 10.0  # seconds that a server may take to answer
+_LARGEST = 64 << 20  # bytes of an exposition
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+@command(
+    Served, Watching, Written, leave=("concurrency",),
+    arguments={"sources": Argument("Addresses of servers' metrics, or recordings and request logs.", many=True)},
+    examples=(
+        "rooflinekit watch http://localhost:8000/metrics --gpu h100 --tp 1",
+        "rooflinekit watch requests.jsonl --gpu h100 --tp 1 --once --format json",
+    ),
+)  # fmt: skip
+def watch(
+    sources: list[str], *, to: Output, once: bool = False, every: float = 60.0, record: Path | None = None,
+    listen: int | None = None, **said: Any,
+) -> int:  # fmt: skip
+    """Set a running fleet beside its prediction: gaps and their causes, drifts, headroom.
+
+    Several addresses are replicas that share the load.
+    """
+    live = [source for source in sources if source.startswith(("http://", "https://"))]
+    if live and len(live) < len(sources):
+        raise InputError("give addresses of servers or files, not both")
+    if not live and (record or listen is not None):
+        raise InputError("--record and --listen are for running servers, and these are files")
+    to.check()
+    given = Given.of(**({"replicas": len(live)} | said if live else said))
+    watcher = Watcher(given)
+    if not live:
+        for each in sorted((each for name in sources for each in read_intervals(Path(name))), key=_end):
+            watcher.see(each)
+        to.show(watcher.answer())
+        return 0
+    show = _exporter(listen) if listen is not None else None
+    try:
+        for each in _intervals(live, every, record):
+            watcher.see(each)
+            answer = watcher.answer()
+            if show:
+                show(answer)
+            if once:
+                break
+            if to.out is None and to.format == "table":
+                to.emit(_CLEAR)
+                to.show(answer)
+    except KeyboardInterrupt:
+        if not watcher.seen:
+            raise
+    if once or to.out is not None or to.format != "table":
+        to.show(watcher.answer())
+    return 0
+
+
+def _end(each: Interval) -> float:
+    return each.end
+
+
+def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> Iterator[Interval]:
+    """What happens between looks at all servers; one that does not answer is said, and looked at again."""
+    before: Scrape | None = None
+    while True:
+        begun = time.monotonic()
+        try:
+            texts = [_fetched(address) for address in addresses]
+        except OSError as error:
+            if before is None:
+                raise InputError(f"{error}") from None
+            note(f"{error}; looking again")
+        else:
+            now = time.time()
+            if record is not None:
+                with record.open("a", encoding="utf-8") as file:
+                    file.write(scrape_text("\n".join(texts), now))
+            after = together([read_scrape(text, now, where) for text, where in zip(texts, addresses, strict=True)])
+            found = interval(before, after, addresses[0]) if before is not None else None
+            if before is not None and found is None:
+                note("no request came to its first token, or a server started anew; looking again")
+            before = after
+            if found is not None:
+                yield found
+        time.sleep(max(begun + every - time.monotonic(), 0.0))
+
+
+def _fetched(address: str) -> str:
+    """The text at an address; raises OSError, which names it."""
+    try:
+        with urlopen(address, timeout=_LONGEST) as answer:
+            return str(answer.read(_LARGEST).decode("utf-8", "replace"))
+    except (URLError, OSError, ValueError) as error:
+        raise OSError(f"{address} does not answer: {getattr(error, 'reason', error)}") from None
+
+
+def _exporter(port: int) -> Callable[[Watched], None]:
+    """Serve what is seen as metrics of our own at 127.0.0.1; returns what takes a new answer."""
+    from prometheus_client import Gauge, start_http_server
+
+    times = Gauge("rooflinekit_seconds", "Mean times of the last interval", ["metric", "kind"])
+    drift = Gauge("rooflinekit_drift_ratio", "Lasting change against the usual, 0 for none", ["metric"])
+    share = Gauge("rooflinekit_headroom_ratio", "Share of the knee that is left")
+    try:
+        start_http_server(port, addr="127.0.0.1")
+    except OSError as error:
+        raise InputError(f"--listen {port}: {error.strerror}") from None
+
+    def show(answer: Watched) -> None:
+        now, found = answer.now, {each.metric: each.change for each in answer.drifts}
+        for metric in ("ttft", "tpot"):
+            for kind, name in (
+                ("measured", "ms"),
+                ("predicted", "expected_ms"),
+                ("low", "low_ms"),
+                ("high", "high_ms"),
+            ):
+                value = getattr(now, f"{metric}_{name}")
+                if value is not None:
+                    times.labels(metric, kind).set(value / 1e3)
+            drift.labels(metric).set(found.get(metric, 0.0))
+        if answer.headroom is not None:
+            share.set(answer.headroom.share)
+
+    return show

@@ -1,0 +1,308 @@
+"""What a running server says of itself: scrapes of its `/metrics` and logs of its requests, as measured intervals.
+
+A recording holds scrapes one after another, each below a line `# scraped 2026-11-22T14:00:00+00:00`, as
+`rooflinekit watch URL --record FILE` writes them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+from rooflinekit.evidence.measurement import Facts, Fields, Measurement, Spread
+from rooflinekit.model.types.errors import InputError, SpecError
+
+SCRAPED = "# scraped "
+"""What the first line of each scrape of a recording begins with; a time follows."""
+
+_Names = dict[str, tuple[str, ...]]
+_REQUESTS: _Names = {
+    "ttft": ("time_to_first_token_seconds",),
+    "e2e": ("e2e_request_latency_seconds",),
+    "gap": ("inter_token_latency_seconds", "time_per_output_token_seconds", "request_time_per_output_token_seconds"),
+}
+# Names by engine and quantity, newest first: vllm/v1/metrics/loggers.py (0.8 to 0.24), sglang/srt/observability and
+# sglang/srt/metrics (0.4 to 0.5), tensorrt_llm/metrics/collector.py (1.0), llama.cpp tools/server/README.md.
+EXPORTERS: Mapping[str, _Names] = {
+    "vllm": _REQUESTS | {
+        "running": ("num_requests_running",), "waiting": ("num_requests_waiting",),
+        "kv_use": ("kv_cache_usage_perc", "gpu_cache_usage_perc"), "preemptions": ("num_preemptions_total",),
+        "isl": ("request_prompt_tokens",), "osl": ("request_generation_tokens",),
+        "prompt_tokens": ("prompt_tokens_total",), "output_tokens": ("generation_tokens_total",),
+        "hits": ("prefix_cache_hits_total", "gpu_prefix_cache_hits_total"),
+        "asked": ("prefix_cache_queries_total", "gpu_prefix_cache_queries_total"),
+    },
+    "sglang": _REQUESTS | {
+        "running": ("num_running_reqs",), "waiting": ("num_queue_reqs",), "kv_use": ("token_usage",),
+        "isl": ("prompt_tokens_histogram",), "osl": ("generation_tokens_histogram",),
+        "prompt_tokens": ("prompt_tokens_total",), "output_tokens": ("generation_tokens_total",),
+        "hits": ("cached_tokens_total",), "asked": ("prompt_tokens_total",),
+        "preemptions": ("num_retracted_requests_total",),
+    },
+    "trtllm": _REQUESTS | {"kv_use": ("kv_cache_utilization",), "running": ("num_requests_running",)},
+    "llamacpp": {
+        "running": ("requests_processing",), "waiting": ("requests_deferred",), "kv_use": ("kv_cache_usage_ratio",),
+        "prompt_tokens": ("prompt_tokens_total",), "output_tokens": ("tokens_predicted_total",),
+        "gap_seconds": ("tokens_predicted_seconds_total",),
+    },
+}  # fmt: skip
+_NAME = re.compile(r"^(vllm|sglang|trtllm|llamacpp)[:_](.+)$")
+_GAUGES = ("running", "waiting", "kv_use")
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """One look at the servers of a deployment: totals since they started, and gauges, over all their label sets.
+
+    time: seconds of the Unix clock. values: by quantity; of a histogram `ttft.sum` [s] and `ttft.count`. kv_tokens:
+    what their caches hold together, where they say so.
+    """
+
+    time: float
+    engine: str
+    model: str | None
+    values: Mapping[str, float]
+    kv_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What was measured between two scrapes, or of the requests of one minute.
+
+    run: the requests of it as a benchmark run; running, waiting: requests in the engine and before it; kv_use: share
+    of the cache in use; preemptions: requests thrown out of it; hits: share of the prompt tokens that the prefix cache
+    held. None where nothing says so.
+    """
+
+    start: float
+    end: float
+    run: Measurement
+    running: float | None = None
+    waiting: float | None = None
+    kv_use: float | None = None
+    preemptions: float | None = None
+    kv_tokens: int | None = None
+
+
+def read_scrape(text: str, time: float, source: str) -> Scrape:
+    """One exposition (Prometheus text format 0.0.4).
+
+    >>> read_scrape('vllm:num_requests_running{model_name="m"} 3.0', 0.0, "url").values
+    {'running': 3.0}
+
+    Raises InputError without the package that reads it, SpecError for what is no exposition of a known engine.
+    """
+    try:
+        from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise InputError(
+            "reading a server's metrics needs prometheus-client: pip install 'rooflinekit[watch]'"
+        ) from None
+    values: dict[str, list[float]] = {}
+    engine, model, blocks = "", None, 0.0
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if not (hit := _NAME.match(sample.name)):
+                    continue
+                engine, model = hit[1], model or sample.labels.get("model_name")
+                if hit[2] == "cache_config_info":
+                    blocks += _room(sample.labels)
+                values.setdefault(hit[2], []).append(float(sample.value))
+    except ValueError as error:
+        raise SpecError(f"{source}: is no Prometheus text exposition ({error})") from None
+    if not engine:
+        raise SpecError(f"{source}: has no metric of {', '.join(EXPORTERS)}; start the server with its metrics on")
+    found: dict[str, float] = {}
+    for quantity, names in EXPORTERS[engine].items():
+        for key, end in ((quantity, ""), (f"{quantity}.sum", "_sum"), (f"{quantity}.count", "_count")):
+            each = next((values[name + end] for name in names if name + end in values), None)
+            if each:
+                found[key] = sum(each) / (len(each) if quantity == "kv_use" else 1)
+    return Scrape(time, engine, model, found, int(blocks) or None)
+
+
+def _room(labels: Mapping[str, str]) -> float:
+    """Tokens of one server's cache, as vLLM's info says."""
+    try:
+        return float(labels["num_gpu_blocks"]) * float(labels["block_size"])
+    except (KeyError, ValueError):
+        return 0.0
+
+
+def together(scrapes: Sequence[Scrape]) -> Scrape:
+    """Servers that share a load as one: what they count adds up, and their caches are used as on average."""
+    first = scrapes[0]
+    names = dict.fromkeys(name for each in scrapes for name in each.values)
+    values = {name: sum(each.values.get(name, 0.0) for each in scrapes) for name in names}
+    if "kv_use" in values:
+        values["kv_use"] /= len(scrapes)
+    return replace(first, values=values, kv_tokens=sum(each.kv_tokens or 0 for each in scrapes) or None)
+
+
+def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
+    """What happened between two scrapes; None where a server started anew, or no request came to its first token."""
+    if any(after.values.get(name, 0.0) < value for name, value in before.values.items() if name not in _GAUGES):
+        return None
+    seconds = after.time - before.time
+    grown = {name: value - before.values.get(name, 0.0) for name, value in after.values.items()}
+
+    def mean(quantity: str) -> float | None:
+        count = grown.get(f"{quantity}.count", 0.0)
+        return grown[f"{quantity}.sum"] / count if count > 0 else None
+
+    def ratio(above: str, below: str) -> float | None:
+        return grown[above] / grown[below] if above in grown and grown.get(below, 0.0) > 0.0 else None
+
+    begun = grown.get("ttft.count") or grown.get("e2e.count") or 0.0
+    if seconds <= 0.0 or (not begun and not grown.get("output_tokens")):
+        return None
+    ended = grown.get("e2e.count") or begun
+    gap = mean("gap") or ratio("gap_seconds", "output_tokens")
+    milliseconds = {
+        name: each and 1e3 * each for name, each in (("ttft", mean("ttft")), ("e2e", mean("e2e")), ("gap", gap))
+    }
+    gauges = {name: (before.values[name] + after.values[name]) / 2 if name in before.values else after.values[name]
+              for name in _GAUGES if name in after.values}  # fmt: skip
+    facts = Facts(
+        model=after.model, engine=after.engine.replace("llamacpp", "llama.cpp"),
+        isl=mean("isl") or (begun and grown.get("prompt_tokens", 0.0) / begun) or None,
+        osl=mean("osl") or (ended and grown.get("output_tokens", 0.0) / ended) or None,
+        rate=begun / seconds or None, hits=ratio("hits", "asked"),
+    )  # fmt: skip
+    run = Measurement(
+        source, f"{after.engine} metrics", facts,
+        Spread(mean=milliseconds["ttft"]), Spread(mean=milliseconds["gap"]), e2e=Spread(mean=milliseconds["e2e"]),
+        output_tok_s=grown.get("output_tokens", 0.0) / seconds or None, request_s=ended / seconds or None,
+    )  # fmt: skip
+    preemptions = grown.get("preemptions")
+    return Interval(before.time, after.time, run, **gauges, preemptions=preemptions, kv_tokens=after.kv_tokens)
+
+
+def is_recording(text: str) -> bool:
+    """Whether a text begins as a recording does."""
+    return text.startswith(SCRAPED)
+
+
+def scrape_text(text: str, time: float) -> str:
+    """A scrape as a recording holds it."""
+    return f"{SCRAPED}{datetime.fromtimestamp(time, UTC).isoformat(timespec='milliseconds')}\n{text.rstrip()}\n"
+
+
+def read_recording(source: str, text: str) -> list[Interval]:
+    """The intervals of a recording, in order of time.
+
+    Raises SpecError for a time that cannot be read, one that does not grow, or fewer than two scrapes.
+    """
+    scrapes: list[Scrape] = []
+    for part in text.split(SCRAPED)[1:]:
+        stamp, _, body = part.partition("\n")
+        time = _seconds(stamp.strip(), f"{source}: {SCRAPED.strip()}")
+        if scrapes and time <= scrapes[-1].time:
+            raise SpecError(f"{source}: {SCRAPED}{stamp.strip()} does not come after the scrape above it")
+        scrapes.append(read_scrape(body, time, f"{source} at {stamp.strip()}"))
+    if len(scrapes) < 2:
+        raise SpecError(f"{source}: holds one scrape; what happened between two of them is what can be measured")
+    found = (interval(*pair, f"{source} at {_clock(pair[1].time)}") for pair in pairwise(scrapes))
+    return [each for each in found if each is not None]
+
+
+_START = ("start_time", "startTime", "timestamp", "time", "arrival_s")
+_ATTRIBUTES = {  # OpenTelemetry's gen_ai attributes, then vLLM's own spans (vllm/tracing.py), then plain names
+    "isl": ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "input_tokens", "prompt_tokens"),
+    "osl": ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "output_tokens", "completion_tokens"),
+    "ttft": ("gen_ai.server.time_to_first_token", "gen_ai.latency.time_to_first_token", "ttft_s", "ttft"),
+    "e2e": ("gen_ai.server.request.duration", "gen_ai.latency.e2e", "e2e_s", "duration"),
+}
+_MODELS = ("gen_ai.response.model", "gen_ai.request.model", "model")
+_MINUTE = 60.0
+
+
+def is_request_log(data: Any) -> bool:
+    """Whether a JSON line is of one request: its lengths and its time to the first token."""
+    flat = _flat(data) if isinstance(data, Mapping) else {}
+    return all(any(name in flat for name in _ATTRIBUTES[part]) for part in ("isl", "osl", "ttft"))
+
+
+def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A span with its attributes beside its times, whether they are a mapping or OTLP's list of keys and values."""
+    inner = data.get("attributes", {})
+    if isinstance(inner, Sequence):
+        pairs = (each for each in inner if isinstance(each, Mapping) and isinstance(each.get("value"), Mapping))
+        inner = {each.get("key"): next(iter(each["value"].values()), None) for each in pairs}
+    return {**data, **(inner if isinstance(inner, Mapping) else {})}
+
+
+def read_request_log(source: str, lines: Sequence[Mapping[str, Any]]) -> list[Interval]:
+    """Requests, one mapping each, by the minute in which they ended.
+
+    Raises SpecError for a request without a start, its lengths or its times.
+    """
+    minutes: dict[int, list[dict[str, float]]] = {}
+    arrived: Counter[int] = Counter()
+    model = None
+    for number, line in enumerate(lines, 1):
+        where = f"{source}, request {number}"
+        fields = Fields(where, _flat(line))
+        model = model or fields.text(*_MODELS)
+        request = {part: fields.number(*names) for part, names in _ATTRIBUTES.items()}
+        nanoseconds = fields.number("startTimeUnixNano", scale=1e-9)
+        stamp = next((fields.data[name] for name in _START if name in fields.data), None)
+        if missing := next((part for part, value in request.items() if value is None), None):
+            raise SpecError(f"{where}: has no {missing}: none of {', '.join(_ATTRIBUTES[missing])}")
+        if nanoseconds is None and stamp is None:
+            raise SpecError(f"{where}: has no start: none of startTimeUnixNano, {', '.join(_START)}")
+        start = _seconds(stamp, where) if nanoseconds is None else nanoseconds
+        known = {part: float(value) for part, value in request.items() if value is not None} | {"start": start}
+        arrived[math.floor(start / _MINUTE)] += 1
+        minutes.setdefault(math.floor((start + known["e2e"]) / _MINUTE), []).append(known)
+    return [_minute(source, number, minutes[number], arrived[number], model) for number in sorted(minutes)]
+
+
+def _minute(
+    source: str, number: int, requests: Sequence[Mapping[str, float]], arrived: int, model: str | None
+) -> Interval:
+    """The requests that ended in a minute, at the rate at which others came, or ended where none came.
+
+    Those under way are Little's law: their seconds over those of the minute.
+    """
+
+    def mean(values: Iterator[float]) -> float:
+        found = list(values)
+        return math.fsum(found) / len(found) if found else 0.0
+
+    start, rate = number * _MINUTE, len(requests) / _MINUTE
+    stay = mean(each["e2e"] for each in requests)
+    gaps = ((each["e2e"] - each["ttft"]) / (each["osl"] - 1.0) for each in requests if each["osl"] > 1.0)
+    isl, osl = (mean(each[part] for each in requests) for part in ("isl", "osl"))
+    first = [1e3 * each["ttft"] for each in requests]
+    facts = Facts(model=model, isl=isl, osl=osl, rate=arrived / _MINUTE or rate)
+    run = Measurement(
+        f"{source} at {_clock(start + _MINUTE)}", "request log", facts,
+        Spread(mean=mean(iter(first)), low=min(first)), Spread(mean=1e3 * mean(gaps)), e2e=Spread(mean=1e3 * stay),
+        output_tok_s=rate * osl, request_s=rate,
+    )  # fmt: skip
+    return Interval(start, start + _MINUTE, run, running=rate * stay)
+
+
+def _seconds(stamp: Any, where: str) -> float:
+    """A time as seconds of the Unix clock, from a number or ISO 8601."""
+    try:
+        return float(stamp)
+    except (TypeError, ValueError):
+        pass
+    try:
+        time = datetime.fromisoformat(str(stamp).strip())
+    except ValueError:
+        raise SpecError(f"{where} {str(stamp)[:40]!r} is no time; write 2026-11-22T14:00:00+00:00") from None
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
+
+def _clock(time: float) -> str:
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M")

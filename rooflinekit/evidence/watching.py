@@ -1,0 +1,392 @@
+"""A running fleet beside its prediction: each interval's gap and its cause, drifts, and the headroom that is left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Any
+
+from rooflinekit.estimation.results import about
+from rooflinekit.evidence.benchmark_runs import Given, LoadPoint, Posed, load_traffic, pose
+from rooflinekit.evidence.exposition import Interval
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.traffic.closed_form import closed_loop, open_loop
+from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.time import ENDS, Time
+from rooflinekit.model.types.workload import Workload
+from rooflinekit.version import __version__
+
+SMALLEST = {"tpot": 0.05, "ttft": 0.2}
+"""The smallest lasting change that must be found, as a share of the time."""
+LEARNT = 60
+"""Intervals that say what is usual here before anything counts as a drift."""
+_A_DAY = 24 * 60  # intervals of a minute
+_A_WEEK = 7 * _A_DAY  # between two false alarms
+_CERTAIN = 1.645  # standard errors within which an estimate is 19 times out of 20, on the side that matters
+_LEAST_SPREAD = 0.003  # of the logarithm of a mean time: less is chance
+_MAD = 1.4826  # standard deviations in a median absolute deviation of a normal variable
+_TREND = 4.0  # standard errors beyond which a slope is one
+_TOLD_APART = 10.0  # by how many variances the squares that another cause leaves are larger: odds of e⁵ to 1
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A mean time [ms]: measured (None where nothing says so), predicted, its bound and its 90 % interval."""
+
+    measured: float | None
+    expected: float
+    bound: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, measured: float | None, time: Time) -> Figure:
+        """A measured time [ms] beside a predicted one [s]."""
+        return cls(measured, *(1e3 * float(getattr(time, end)) for end in ENDS))
+
+
+@dataclass(frozen=True)
+class Beside:
+    """One interval, measured and predicted for the traffic that came in it; times in ms, rates a second.
+
+    in_flight: requests under way. The gap of TPOT is batch_ms (more are under way than this rate explains) + step_ms
+    (a step of that many takes longer); that of TTFT is queue_ms + prompt_ms; None where nothing says who waits. knee:
+    the rate that the deployment could sustain. step: predicted TPOT of as many requests as were under way, of which
+    host_ms and kv_ms are the engine's own time and reads of the cache.
+    """
+
+    start: float
+    end: float
+    rate: float
+    isl: float
+    osl: float
+    hits: float | None
+    in_flight: float
+    waiting: float | None
+    kv_use: float | None
+    preemptions: float | None
+    ttft: Figure
+    tpot: Figure
+    step: Figure
+    output_tok_s: float | None
+    output_expected_tok_s: float
+    batch_ms: float | None
+    step_ms: float | None
+    queue_ms: float | None
+    prompt_ms: float | None
+    knee: float
+    host_ms: float
+    kv_ms: float
+
+    @property
+    def strain(self) -> dict[str, float | None]:
+        """Logarithms of measured over predicted times: of a step of that many requests, and of the first token."""
+        return {name: math.log(figure.measured / figure.expected)
+                if figure.measured and 0.0 < figure.expected < math.inf else None
+                for name, figure in (("tpot", self.step), ("ttft", self.ttft))}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A lasting change since some time, found at another: `change` is the ratio to what was usual here, less 1."""
+
+    metric: str
+    since: float
+    found: float
+    change: float
+    cause: str
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """What is left below the knee: its share, and the hours until a rate that grows as now reaches it."""
+
+    rate: float
+    knee: float
+    share: float
+    hours_left: float | None = None
+
+
+@dataclass(frozen=True)
+class Watched(Answer):
+    """All that was seen: intervals, drifts that last, the headroom, and why the prediction moved."""
+
+    model: str
+    gpu: str
+    engine: str
+    gpus: int
+    intervals: tuple[Beside, ...]
+    drifts: tuple[Drift, ...]
+    headroom: Headroom | None
+    moved: dict[str, float]  #: predicted TPOT over that of the usual traffic, with one thing alone as it is now
+    notes: tuple[str, ...] = ()
+    calibration: dict[str, str] | None = None
+
+    @property
+    def now(self) -> Beside:
+        """The last interval."""
+        return self.intervals[-1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON of the command."""
+        return asdict(self) | {"version": __version__}
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row an interval; the parts of a figure have its name before them."""
+        return [
+            {f"{name}_{part}_ms" if part else name: one for name, value in asdict(each).items()
+             for part, one in (value.items() if isinstance(value, dict) else (("", value),))}
+            for each in self.intervals
+        ]  # fmt: skip
+
+
+class Watcher:
+    """Sets one interval after another beside its prediction."""
+
+    def __init__(self, given: Given, learnt: int = LEARNT) -> None:
+        self.given, self.learnt = given, learnt
+        self.seen: list[Beside] = []
+        self._changes = {name: Change(smallest, learnt) for name, smallest in SMALLEST.items()}
+        self._found: dict[str, float] = {}
+        self._posed: Posed | None = None
+
+    def see(self, interval: Interval) -> Beside:
+        """Predict an interval, and judge it.
+
+        Raises InputError for what its deployment lacks, DoesNotFitError where not one request would fit.
+        """
+        posed = pose(interval.run, self.given, interval.kv_tokens)
+        beside = set_beside(interval, posed, self.given.replicas)
+        self._posed = posed
+        self.seen.append(beside)
+        for name, strain in beside.strain.items():
+            if strain is not None:
+                self._changes[name].see(strain, len(self.seen) - 1)
+                if self._changes[name].since is None:
+                    self._found.pop(name, None)
+                else:
+                    self._found.setdefault(name, beside.end)
+        return beside
+
+    def answer(self) -> Watched:
+        """What was seen so far. Raises InputError before the first interval."""
+        if self._posed is None:
+            raise InputError("no request came to its first token while the servers were watched")
+        resolved = self._posed.resolved
+        return Watched(
+            resolved.plan.model.name, resolved.plan.system.accelerator.name, self._posed.facts.engine or "vllm",
+            resolved.plan.deployment.gpus * self.given.replicas, tuple(self.seen),
+            tuple(self._drift(name) for name, change in self._changes.items() if change.since is not None),
+            headroom(self.seen), self._moved(), tuple(resolved.warnings), about(resolved.plan)["calibration"],
+        )  # fmt: skip
+
+    def _drift(self, name: str) -> Drift:
+        change = self._changes[name]
+        since = change.since or 0
+        before, after = self.seen[:since], self.seen[since:]
+        cause = cause_of(before, after, change.usual) if name == "tpot" else "first tokens wait or compute longer"
+        return Drift(name, self.seen[since].start, self._found[name], math.exp(change.size) - 1.0, cause)
+
+    def _moved(self) -> dict[str, float]:
+        """Each of rate, lengths and hits alone, as it is now, in the traffic that was usual."""
+        usual, now, posed = self.seen[: self.learnt], self.seen[-1], self._posed
+        if posed is None or len(self.seen) <= self.learnt:
+            return {}
+        parts = ("rate", "isl", "osl", "hits")
+        base = {part: fmean(getattr(each, part) or 0.0 for each in usual) for part in parts}
+        copies, predictor = self.given.replicas, posed.resolved.predictor
+
+        def tpot(**changed: float) -> float:
+            at = base | changed
+            load = replace(posed.load, isl=at["isl"], osl=at["osl"], cached=at["hits"] * at["isl"])
+            return float(open_loop(predictor, at["rate"] / copies, load_traffic(load)).tpot.expected)
+
+        whole = tpot()
+        return {part: tpot(**{part: getattr(now, part) or 0.0}) / whole for part in parts}
+
+
+def watch(intervals: Iterable[Interval], given: Given | None = None, **said: Any) -> Watched:
+    """Set the intervals of a recording or of a request log beside their prediction.
+
+    Args:
+        intervals: in order of time, as `read_intervals` gives them.
+        given: what the server does not say.
+        **said: the same as keywords, as `compare` takes them.
+
+    Raises InputError without intervals or for what the deployment lacks.
+    """
+    watcher = Watcher(given or Given.of(**said))
+    for each in intervals:
+        watcher.see(each)
+    return watcher.answer()
+
+
+def set_beside(interval: Interval, posed: Posed, replicas: int) -> Beside:
+    """An interval beside the open loop at its rate, and beside as many requests as were under way in it.
+
+    Those are Little's law where end-to-end times are counted, else the gauges, else what the open loop has.
+    """
+    run, load, predictor = interval.run, posed.load, posed.resolved.predictor
+    if not load.rate:
+        raise InputError(f"{run.source} does not say how many requests came; add --rate")
+    traffic = load_traffic(load)
+    at_rate = open_loop(predictor, load.rate, traffic)
+    in_flight = float(at_rate.running) * replicas
+    if run.e2e.mean and run.request_s:
+        in_flight = run.request_s * run.e2e.mean / 1e3
+    elif interval.running is not None:
+        in_flight = interval.running + (interval.waiting or 0.0)
+    at_users = closed_loop(predictor, max(in_flight / replicas, 1.0), traffic)
+    ttft, tpot = Figure.of(run.ttft.mean, at_rate.ttft), Figure.of(run.tpot.mean, at_rate.tpot)
+    step = Figure.of(run.tpot.mean, at_users.tpot)
+    queue = None
+    if interval.waiting is not None and math.isfinite(float(at_rate.queue)):
+        queue = 1e3 * (interval.waiting / (load.rate * replicas) - float(at_rate.queue))
+    host, kv = _told_apart(predictor, float(at_users.running), load)
+    return Beside(
+        interval.start, interval.end, load.rate * replicas, load.isl, load.osl, posed.facts.hits, in_flight,
+        interval.waiting, interval.kv_use, interval.preemptions, ttft, tpot, step,
+        output_tok_s=run.output_tok_s,
+        output_expected_tok_s=min(float(at_rate.rate), float(at_rate.knee)) * load.osl * replicas,
+        batch_ms=step.expected - tpot.expected if tpot.measured else None,
+        step_ms=step.measured - step.expected if step.measured else None,
+        queue_ms=queue,
+        prompt_ms=ttft.measured - ttft.expected - queue if ttft.measured and queue is not None else None,
+        knee=float(at_rate.knee) * replicas, host_ms=host, kv_ms=kv,
+    )  # fmt: skip
+
+
+def _told_apart(predictor: Predictor, running: float, load: LoadPoint) -> tuple[float, float]:
+    """What the engine adds to a decode step, and what kernels that read the cache take of it [ms]."""
+    middle = Workload(max(running, 1.0), load.isl, load.osl, context=load.isl + load.osl / 2.0)
+    kernels = predictor.decode_step(middle).kernels
+    host = sum(float(each.expected) for each in kernels if each.kernel.family == "host")
+    kv = sum(float(each.expected) for each in kernels if float(each.kernel.kv_read_bytes) > 0.0)
+    return 1e3 * host, 1e3 * kv
+
+
+class Change:
+    """Finds a lasting change of a mean by two cumulative sums (Page 1954), after learning what is usual.
+
+    S ← max(S + (x − usual)/σ − k, 0) upwards and likewise downwards, k = half the smallest change; S above h is a
+    change since S was last 0. h is where chance alone passes it once a week: the mean run of one sum is
+    (exp(2kb) − 2kb − 1)/(2k²) with b = h + 1.166 (Siegmund 1985, 2.5), independent normal intervals assumed. What is
+    usual is learnt over `most` values as long as nothing changes; its own errors widen σ and lessen k.
+
+    >>> change = Change(0.05)
+    >>> for place in range(70):
+    ...     change.see(0.01 * (-1) ** place + (0.05 if place >= 64 else 0.0), place)
+    >>> change.since, round(change.size, 2)
+    (64, 0.05)
+    """
+
+    def __init__(self, smallest: float, learnt: int = LEARNT, most: int = _A_DAY, between: float = _A_WEEK) -> None:
+        self.smallest, self.learnt, self.most, self.between = smallest, learnt, most, between
+        self.usual, self.size = 0.0, 0.0
+        self.since: int | None = None
+        self._kept: list[float] = []
+        self._sums, self._starts = [0.0, 0.0], [0, 0]
+        self._lately: list[float] = []
+        self._spread = self._k = self._h = 0.0
+
+    def see(self, value: float, place: int) -> None:
+        """The next value; `place` is what `since` counts."""
+        if len(self._kept) >= self.learnt:
+            self._judge(value, place)
+        quiet = max(self._sums) < self._h / 2.0 or len(self._kept) < self.learnt
+        if quiet and len(self._kept) < self.most and self.since is None:
+            self._kept.append(value)
+            if len(self._kept) % self.learnt == 0:
+                self._learn()
+
+    def _judge(self, value: float, place: int) -> None:
+        away = (value - self.usual) / self._spread
+        for side, sign in enumerate((1.0, -1.0)):
+            if self._sums[side] == 0.0:
+                self._starts[side] = place
+            grown = max(self._sums[side] + sign * away - self._k, 0.0)
+            self._sums[side] = min(grown, 2.0 * self._h)  # so that a change that ends is seen to end
+        side = max((0, 1), key=self._sums.__getitem__)
+        self._lately = [*self._lately[-_A_DAY:], value]
+        if self._sums[side] <= self._h:
+            self.since = None
+            return
+        if self.since is None:
+            self.since = self._starts[side]
+        self.size = fmean(self._lately[-(place - self.since + 1) :]) - self.usual
+
+    def _learn(self) -> None:
+        self.usual = median(self._kept)
+        steps = [abs(after - before) for before, after in pairwise(self._kept)]  # a slow swing is no noise
+        error = _CERTAIN / math.sqrt(len(self._kept))
+        self._spread = max(_MAD * median(steps) / math.sqrt(2.0) * (1.0 + 1.5 * error), _LEAST_SPREAD)
+        self._k = max(self.smallest / self._spread / 2.0 - 1.25 * error, 0.1)  # errors of the two medians
+        self._h = max(limit(self._k, 2.0 * self.between), self._k)  # one interval alone is no lasting change
+
+
+def limit(k: float, run: float) -> float:
+    """The limit of a one-sided cumulative sum whose mean run without a change is `run`, from Siegmund's formula.
+
+    >>> round(limit(0.5, 336.0), 2), round(limit(0.5, 930.0), 2)  # Montgomery, table 9.3: 4 and 5
+    (3.99, 5.0)
+    """
+    low, high = 0.0, 50.0
+    for _ in range(60):
+        h = (low + high) / 2.0
+        exponent = 2.0 * k * (h + 1.166)
+        short = exponent < 600.0 and (math.exp(exponent) - exponent - 1.0) / (2.0 * k * k) < run
+        low, high = (h, high) if short else (low, h)
+    return high
+
+
+def cause_of(before: Sequence[Beside], after: Sequence[Beside], usual: float) -> str:
+    """What a longer step is made of: the one cause that leaves the least squares, if the loads tell them apart."""
+    rates = [sum(each.preemptions or 0.0 for each in part) / max(len(part), 1) for part in (before, after)]
+    if rates[1] > 2.0 * rates[0] + 1.0:
+        return f"preemptions: {rates[1]:.3g} an interval, {rates[0]:.3g} before"
+    factor = math.exp(usual)
+    longer = [(each.step.measured or 0.0) - factor * each.step.expected for each in after]
+    shapes: dict[str, Callable[[Beside], float]] = {
+        "kernels": lambda at: at.step.expected - at.host_ms,
+        "host": lambda at: 1.0,
+        "cache reads": lambda at: at.kv_ms,
+    }
+    found: dict[str, tuple[float, float]] = {}
+    for name, shape in shapes.items():
+        sizes = [factor * shape(each) if name != "host" else 1.0 for each in after]
+        square = math.fsum(size * size for size in sizes)
+        if square > 0.0:
+            share = math.fsum(size * more for size, more in zip(sizes, longer, strict=True)) / square
+            left = math.fsum((more - share * size) ** 2 for size, more in zip(sizes, longer, strict=True))
+            found[name] = left, share
+    best = min(found, key=found.__getitem__)
+    left, share = found[best]
+    variance = left / max(len(after) - 1, 1)
+    if any(other - left < _TOLD_APART * variance for name, (other, _) in found.items() if name != best):
+        return "steps take longer; these loads do not tell kernels, cache reads and host apart"
+    return f"host: {share:+.2f} ms a step" if best == "host" else f"{best}: {share:+.0%}"
+
+
+def headroom(seen: Sequence[Beside]) -> Headroom | None:
+    """The rate against the knee, and when a growth that is more than chance would reach it (least squares)."""
+    if not seen:
+        return None
+    now = seen[-1]
+    left = Headroom(now.rate, now.knee, 1.0 - now.rate / now.knee)
+    if len(seen) <= LEARNT:
+        return left
+    times, rates = [each.end / 3600.0 for each in seen], [each.rate for each in seen]
+    middle, mean = fmean(times), fmean(rates)
+    width = math.fsum((time - middle) ** 2 for time in times)
+    slope = math.fsum((time - middle) * rate for time, rate in zip(times, rates, strict=True)) / width
+    rest = math.fsum((rate - mean - slope * (time - middle)) ** 2 for time, rate in zip(times, rates, strict=True)) / (
+        len(seen) - 2
+    )
+    if slope <= _TREND * math.sqrt(rest / width):
+        return left
+    level = mean + slope * (times[-1] - middle)
+    return replace(left, hours_left=max(now.knee - level, 0.0) / slope)

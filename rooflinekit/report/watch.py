@@ -1,0 +1,114 @@
+"""A running fleet beside its prediction: the last interval, its gap, what drifts, and what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from rooflinekit.evidence.watching import Beside, Figure, Watched
+from rooflinekit.model.types.units import format_time
+from rooflinekit.report.document import Document, Items, Section, Table, Words, footer, machine
+
+_SAID = {"rate": "the request rate", "isl": "the prompts' length", "osl": "the answers' length", "hits": "prefix hits"}
+_MOVED = 0.05  # of the predicted TPOT: less is not worth a sentence
+
+
+def document(found: Watched) -> Document:
+    """The whole answer."""
+    now = found.now
+    sizes = f"{now.isl:,.0f} tokens in, {now.osl:,.0f} out"
+    hits = "" if now.hits is None else f", {now.hits:.0%} of the prompt in the prefix cache"
+    title = f"{found.model} on {machine(found.gpu, found.gpus, {})}, {found.engine}"
+    span = f"{_clock(now.start)} to {_clock(now.end)}, interval {len(found.intervals)}"
+    rows = [
+        ["TTFT", *_times(now.ttft)],
+        ["TPOT", *_times(now.tpot)],
+        ["output", *_rates(now.output_tok_s, now.output_expected_tok_s)],
+    ]
+    used = found.calibration
+    return [
+        Section(title, [Words(f"{span}: {now.rate:.3g} requests/s, {sizes}{hits}")]),
+        Section("", [Table(["", "measured", "predicted", "90 % interval", "ratio"], rows, left=(0,))]),
+        Section("", [Items(*_gaps(now))]),
+        Section("", [Items(*_state(now), *_drifts(found), *_moved(found), *_left(found))]),
+        footer(f"calibration {used['name']} ({used['hash']})" if used else "", found.notes),
+    ]
+
+
+def _times(figure: Figure) -> list[str]:
+    expected, low, high = (format_time(each / 1e3) for each in (figure.expected, figure.low, figure.high))
+    return [*_measured(figure.measured, lambda value: format_time(value / 1e3)), expected, f"{low} – {high}",
+            _ratio(figure.measured, figure.expected)]  # fmt: skip
+
+
+def _rates(measured: float | None, expected: float) -> list[str]:
+    return [*_measured(measured, lambda value: f"{value:,.0f} tok/s"), f"{expected:,.0f} tok/s", "",
+            _ratio(measured, expected)]  # fmt: skip
+
+
+def _measured(value: float | None, shown: Callable[[float], str]) -> list[str]:
+    return ["not said" if value is None else shown(value)]
+
+
+def _ratio(measured: float | None, expected: float) -> str:
+    return "" if measured is None else f"x {measured / expected:.2f}"
+
+
+def _gaps(now: Beside) -> Iterator[str]:
+    """Of each time that was measured, where its gap comes from."""
+    if now.tpot.measured is not None and now.batch_ms is not None and now.step_ms is not None:
+        yield (f"gap of TPOT {_signed(now.tpot.measured - now.tpot.expected)}: {_signed(now.batch_ms)} from "
+               f"{now.in_flight:.1f} requests under way, {_signed(now.step_ms)} from steps of that many")  # fmt: skip
+    if now.ttft.measured is not None and now.queue_ms is not None and now.prompt_ms is not None:
+        yield (f"gap of TTFT {_signed(now.ttft.measured - now.ttft.expected)}: {_signed(now.queue_ms)} from waiting, "
+               f"{_signed(now.prompt_ms)} from the prompt's own steps")  # fmt: skip
+
+
+def _state(now: Beside) -> Iterator[str]:
+    parts = [
+        "" if now.waiting is None else f"{now.waiting:.1f} requests wait",
+        "" if now.kv_use is None else f"{now.kv_use:.0%} of the cache is in use",
+        "" if not now.preemptions else f"{now.preemptions:.0f} preemptions",
+    ]
+    if any(parts):
+        yield "; ".join(part for part in parts if part)
+
+
+def _drifts(found: Watched) -> Iterator[str]:
+    for drift in found.drifts:
+        side = "above" if drift.change > 0 else "below"
+        change = f"{drift.metric.upper()} is {abs(drift.change):.0%} {side} the usual"
+        yield f"{change} since {_clock(drift.since)}: {drift.cause}"
+
+
+def _moved(found: Watched) -> Iterator[str]:
+    """Which part of the traffic moved the prediction most."""
+    if found.moved:
+        part = max(found.moved, key=lambda name: abs(found.moved[name] - 1.0))
+        change = found.moved[part] - 1.0
+        if abs(change) >= _MOVED:
+            yield f"{_SAID[part]} alone moves the predicted TPOT by {change:+.0%} against the first hour"
+
+
+def _left(found: Watched) -> Iterator[str]:
+    if (left := found.headroom) is not None:
+        words = f"headroom {left.share:.0%}: {left.rate:.3g} of {left.knee:.3g} requests/s"
+        if left.share < 0:
+            words = f"no headroom: {left.rate:.3g} requests/s come, and {left.knee:.3g} can be sustained"
+        elif left.hours_left is not None:
+            words += f"; as the rate grows now, none is left in {left.hours_left:.1f} hours"
+        yield words
+
+
+def _clock(time: float) -> str:
+    return f"{datetime.fromtimestamp(time, UTC):%a %H:%M}"
+
+
+def _signed(milliseconds: float) -> str:
+    return f"{'+' if milliseconds >= 0 else '−'}{format_time(abs(milliseconds) / 1e3)}"
+
+
+def rows(found: Watched) -> list[dict[str, Any]]:
+    """One row an interval."""
+    return found.to_rows()

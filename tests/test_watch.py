@@ -1,0 +1,339 @@
+"""A running fleet beside its prediction: what servers say is read, gaps are divided, slow-downs are found."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+from functools import cache
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from typer.testing import CliRunner
+
+from rooflinekit.cli.app import app
+from rooflinekit.evidence.benchmark_runs import Given, pose, resolve_facts
+from rooflinekit.evidence.exposition import (
+    Interval,
+    interval,
+    read_recording,
+    read_request_log,
+    read_scrape,
+    scrape_text,
+    together,
+)
+from rooflinekit.evidence.measured import read_intervals, read_measurements
+from rooflinekit.evidence.measurement import Facts, Measurement, Spread
+from rooflinekit.evidence.watching import LEARNT, Change, Watcher, headroom, set_beside, watch
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.traffic.closed_form import Loaded, Traffic, open_loop
+from rooflinekit.model.types.errors import InputError, SpecError
+
+pytest.importorskip("prometheus_client")
+SAID = {"model": "llama-3-8b", "gpu": "h100-sxm", "tp": 1}
+NAMES = {
+    "vllm": ("vllm:", "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "generation_tokens_total"),
+    "sglang": ("sglang:", "num_running_reqs", "num_queue_reqs", "token_usage", "generation_tokens_total"),
+    "trtllm": ("trtllm_", "num_requests_running", "", "kv_cache_utilization", ""),
+}
+
+
+def exposition(
+    totals: dict[str, float], engine: str = "vllm", label: str = 'model_name="meta-llama/Meta-Llama-3-8B"'
+) -> str:
+    """What an engine says after so many requests, tokens and seconds."""
+    prefix, running, waiting, used, made = NAMES[engine]
+    lines = [f"{prefix}{running}{{{label}}} {totals.get('running', 4.0)}", f"{prefix}{used}{{{label}}} 0.25"]
+    lines += [f"{prefix}{waiting}{{{label}}} {totals.get('waiting', 0.0)}"] if waiting else []
+    lines += [f"{prefix}{made}{{{label}}} {totals['output']}"] if made else []
+    lines += [f"{prefix}prompt_tokens_total{{{label}}} {totals['prompts']}"] if made else []
+    counts = {"time_to_first_token_seconds": ("ttft", "requests"), "e2e_request_latency_seconds": ("e2e", "requests"),
+              "inter_token_latency_seconds": ("gap", "gaps")}  # fmt: skip
+    for name, (total, count) in counts.items():
+        kept = name if engine != "trtllm" else name.replace("inter_token_latency", "time_per_output_token")
+        lines += [f"# TYPE {prefix}{kept} histogram", f'{prefix}{kept}_bucket{{{label},le="+Inf"}} {totals[count]}']
+        lines += [f"{prefix}{kept}_sum{{{label}}} {totals[total]}", f"{prefix}{kept}_count{{{label}}} {totals[count]}"]
+    if engine == "vllm":
+        lines += [f"vllm:request_prompt_tokens_sum{{{label}}} {totals['prompts']}",
+                  f"vllm:request_prompt_tokens_count{{{label}}} {totals['requests']}",
+                  f"vllm:prefix_cache_queries_total{{{label}}} {totals['prompts']}",
+                  f"vllm:prefix_cache_hits_total{{{label}}} {totals.get('hits', 0.0)}",
+                  f"vllm:num_preemptions_total{{{label}}} {totals.get('preempted', 0.0)}",
+                  f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="2000",{label}}} 1.0']  # fmt: skip
+    return "\n".join(lines)
+
+
+NOTHING = {"output": 0.0, "prompts": 0.0, "ttft": 0.0, "e2e": 0.0, "gap": 0.0, "requests": 0.0, "gaps": 0.0}
+AN_HOUR = {"output": 12000.0, "prompts": 60000.0, "hits": 15000.0, "ttft": 6.0, "e2e": 126.0, "gap": 118.8,
+           "requests": 60.0, "gaps": 11940.0, "preempted": 3.0}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", list(NAMES))
+def test_two_scrapes_are_an_interval(engine: str) -> None:
+    before, after = (
+        read_scrape(exposition(each, engine), time, "url") for each, time in ((NOTHING, 0.0), (AN_HOUR, 60.0))
+    )
+    found = interval(before, after, "url")
+    assert found is not None
+    run = found.run
+    assert (run.facts.rate, run.facts.engine) == (1.0, engine)
+    assert run.ttft.mean == pytest.approx(100.0)
+    assert run.tpot.mean == pytest.approx(1e3 * 118.8 / 11940)
+    assert run.e2e.mean == pytest.approx(2100.0)
+    assert found.kv_use == 0.25
+    if engine != "trtllm":
+        assert (run.facts.isl, run.facts.osl, run.output_tok_s) == (1000.0, 200.0, 200.0)
+    if engine == "vllm":
+        assert (run.facts.hits, found.preemptions, found.kv_tokens) == (0.25, 3.0, 32000)
+
+
+def test_llama_cpp_says_tokens_and_their_seconds() -> None:
+    said = "llamacpp:requests_processing {}\nllamacpp:prompt_tokens_total {}\nllamacpp:tokens_predicted_total {}\n" \
+           "llamacpp:tokens_predicted_seconds_total {}"  # fmt: skip
+    scrapes = [
+        read_scrape(said.format(*row), time, "url") for row, time in (((1, 0, 0, 0), 0.0), ((3, 900, 300, 6), 60.0))
+    ]
+    found = interval(*scrapes, "url")
+    assert found is not None
+    assert (found.run.tpot.mean, found.run.output_tok_s, found.running) == (20.0, 5.0, 2.0)
+
+
+def test_replicas_add_up_and_a_new_start_counts_for_nothing() -> None:
+    one = read_scrape(exposition(AN_HOUR), 60.0, "url")
+    both = together([one, one])
+    assert both.values["ttft.count"] == 120.0 and both.values["kv_use"] == 0.25 and both.kv_tokens == 64000
+    assert interval(one, read_scrape(exposition(NOTHING), 120.0, "url"), "url") is None
+    assert interval(one, replace(one, time=120.0), "url") is None  # nothing happened
+
+
+def test_a_recording_is_watched_compared_and_refused_in_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "day.prom"
+    text = scrape_text(exposition(NOTHING), 0.0) + scrape_text(exposition(AN_HOUR), 60.0)
+    path.write_text(text)
+    (only,) = read_intervals(path)
+    assert read_measurements(path) == [only.run]
+    with pytest.raises(SpecError, match="does not come after"):
+        read_recording("day", scrape_text(exposition(AN_HOUR), 60.0) * 2)
+    with pytest.raises(SpecError, match="holds one scrape"):
+        read_recording("day", scrape_text(exposition(AN_HOUR), 60.0))
+    with pytest.raises(SpecError, match="is no time"):
+        read_recording("day", "# scraped yesterday\n")
+    with pytest.raises(SpecError, match="has no metric of vllm, sglang"):
+        read_scrape("node_load1 0.5", 0.0, "url")
+    with pytest.raises(SpecError, match="no Prometheus text"):
+        read_scrape("vllm:num_requests_running{ 3", 0.0, "url")
+
+
+SPAN = {"name": "llm_request", "startTimeUnixNano": "60000000000", "attributes": [
+    {"key": "gen_ai.usage.prompt_tokens", "value": {"intValue": "1000"}},
+    {"key": "gen_ai.usage.completion_tokens", "value": {"intValue": "101"}},
+    {"key": "gen_ai.latency.time_to_first_token", "value": {"doubleValue": 0.2}},
+    {"key": "gen_ai.latency.e2e", "value": {"doubleValue": 1.2}},
+    {"key": "gen_ai.response.model", "value": {"stringValue": "llama-3-8b"}},
+]}  # fmt: skip
+FLAT = {"start_time": "1970-01-01T00:01:30Z", "gen_ai.usage.input_tokens": 3000, "gen_ai.usage.output_tokens": 1,
+        "gen_ai.server.time_to_first_token": 0.4, "gen_ai.server.request.duration": 0.4}  # fmt: skip
+
+
+def test_requests_are_gathered_by_the_minute_in_which_they_end(tmp_path: Path) -> None:
+    late = {**FLAT, "start_time": 119.9}
+    path = tmp_path / "requests.jsonl"
+    path.write_text("\n".join(map(json.dumps, (SPAN, FLAT, late))))
+    first, second = read_intervals(path)
+    assert (first.start, first.end, second.start) == (60.0, 120.0, 120.0)
+    assert first.run.facts == Facts(model="llama-3-8b", isl=2000.0, osl=51.0, rate=3 / 60)  # three came in it
+    assert (first.run.ttft.mean, first.run.ttft.low) == (pytest.approx(300.0), pytest.approx(200.0))
+    assert first.run.tpot.mean == pytest.approx(10.0)  # of the one that has a second token
+    assert first.running == pytest.approx(1.6 / 60)  # Little's law
+    with pytest.raises(SpecError, match="request 1: has no e2e"):
+        read_request_log("log", [{key: value for key, value in FLAT.items() if "duration" not in key}])
+    with pytest.raises(SpecError, match="request 1: has no start"):
+        read_request_log("log", [{key: value for key, value in FLAT.items() if key != "start_time"}])
+
+
+HOUR = 30  # minutes that say what is usual, in these tests
+
+
+Machine = tuple[tuple[str, float], ...]
+"""Costs of its engine that differ from the usual ones."""
+USUAL: Machine = ()
+
+
+@cache
+def machine(costs: Machine) -> Predictor:
+    predictor = resolve_facts(Facts(**SAID), Given()).predictor
+    engine = predictor.plan.engine
+    return predictor.on(replace(predictor.plan, engine=replace(engine, costs=replace(engine.costs, **dict(costs)))))
+
+
+@cache
+def loaded_at(costs: Machine, rate: float, isl: float) -> Loaded:
+    return open_loop(machine(costs), rate, Traffic(isl, 200.0))
+
+
+def served(costs: Machine, rate: float, start: float, noise: random.Random, isl: float = 1000.0) -> Interval:
+    """A minute of an open loop on a machine, as its clients measure it."""
+    loaded = loaded_at(costs, rate, isl)
+    near = [math.exp(noise.gauss(0.0, 0.01)) for _ in range(2)]
+    tpot, ttft = 1e3 * float(loaded.tpot.expected) * near[0], 1e3 * float(loaded.ttft.expected) * near[1] ** 4
+    run = Measurement(
+        "test", "test", Facts(engine="vllm", isl=isl, osl=200.0, rate=rate), Spread(mean=ttft), Spread(mean=tpot),
+        e2e=Spread(mean=ttft + 199.0 * tpot), output_tok_s=200.0 * rate, request_s=rate,
+    )  # fmt: skip
+    return Interval(start, start + 60.0, run, waiting=float(loaded.queue) * rate)
+
+
+def watched(after: Machine, begins: int, minutes: int, seed: int = 0) -> Watcher:
+    """Watched minutes of a rate that swings from 4 to 12, on another machine from some minute on."""
+    watcher, noise, before = Watcher(Given.of(**SAID), learnt=HOUR), random.Random(seed), USUAL
+    for minute in range(minutes):
+        rate = float(round(8.0 + 4.0 * math.sin(minute / 3.0)))
+        watcher.see(served(after if minute >= begins else before, rate, 60.0 * minute, noise))
+    return watcher
+
+
+def test_the_usual_gives_no_drift_and_a_gap_of_nothing() -> None:
+    answer = watched(USUAL, 0, HOUR + 10).answer()
+    assert answer.drifts == ()
+    now = answer.now
+    assert now.tpot.measured == pytest.approx(now.tpot.expected, rel=0.05)
+    assert now.batch_ms is not None and now.step_ms is not None and now.tpot.measured is not None
+    assert now.batch_ms + now.step_ms == pytest.approx(now.tpot.measured - now.tpot.expected)
+    assert answer.headroom is not None and 0.0 < answer.headroom.share < 1.0
+
+
+@pytest.mark.parametrize(
+    ("costs", "cause"),
+    [({"memory": 1.1}, "kernels"), ({"memory": 1.2}, "kernels"), ({"step": 5e-4}, "host"), ({"grouped": 1.0}, "cache")],
+)  # fmt: skip
+def test_a_planted_slow_down_is_found_within_five_minutes_with_its_cause(costs: dict[str, float], cause: str) -> None:
+    plain = machine(USUAL).plan.costs
+    planted = {name: value * plain.memory if name == "memory" else value + getattr(plain, name)
+               for name, value in costs.items()}  # fmt: skip
+    answer = watched(tuple(planted.items()), HOUR, HOUR + 40).answer()
+    drift = next(each for each in answer.drifts if each.metric == "tpot")
+    began = 60.0 * HOUR
+    assert abs(drift.since - began) <= 300.0
+    assert began < drift.found <= began + 300.0
+    assert 0.02 < drift.change < 0.35
+    assert drift.cause.startswith((cause, "steps take longer"))  # a few per cent of these loads may fit two causes
+    assert drift.change < 0.1 or drift.cause.startswith(cause)
+
+
+def test_a_slow_down_that_ends_is_no_drift_any_more() -> None:
+    watcher, noise, slow, plain = Watcher(Given.of(**SAID), HOUR), random.Random(3), (("step", 4e-3),), USUAL
+    for minute in range(HOUR + 20):
+        watcher.see(served(slow if HOUR <= minute < HOUR + 10 else plain, 8.0, 60.0 * minute, noise))
+    assert not [each for each in watcher.answer().drifts if each.metric == "tpot"]
+
+
+def test_chance_alone_is_a_drift_less_than_once_a_week() -> None:
+    noise, weeks, alarms = random.Random(0), 60, 0
+    for week in range(weeks):
+        change, was = Change(0.05), False
+        spread = (0.01, 0.02, 0.03)[week % 3]
+        for place in range(7 * 24 * 60):
+            change.see(noise.gauss(0.0, spread), place)
+            alarms += change.since is not None and not was
+            was = change.since is not None
+    assert alarms <= weeks
+
+
+def test_preemptions_are_named() -> None:
+    watcher, noise, slow = Watcher(Given.of(**SAID), HOUR), random.Random(1), (("step", 4e-3),)
+    for minute in range(HOUR + 5):
+        each = served(slow if minute >= HOUR else USUAL, 8.0, 60.0 * minute, noise)
+        watcher.see(replace(each, preemptions=40.0 if minute >= HOUR else 0.0))
+    assert "preemptions: 40 an interval" in watcher.answer().drifts[0].cause
+
+
+def test_longer_prompts_are_what_moved_the_prediction() -> None:
+    noise, plain = random.Random(2), USUAL
+    minutes = [served(plain, 8.0, 60.0 * n, noise, 1000.0 if n < LEARNT else 3000.0) for n in range(LEARNT + 1)]
+    moved = watch(minutes, **SAID).moved
+    assert max(moved, key=lambda name: abs(moved[name] - 1.0)) == "isl" and moved["isl"] > 1.1
+    assert moved["hits"] == 1.0
+
+
+def test_a_growing_rate_meets_the_knee_when_its_line_does() -> None:
+    noise, plain = random.Random(2), USUAL
+    seen = [
+        set_beside(each, pose(each.run, Given.of(**SAID)), 1)
+        for each in (served(plain, 4.0 + minute / 6.0, 600.0 * minute, noise) for minute in range(12))
+    ]
+    left = headroom([replace(each, end=each.end + 600.0 * 12 * turn, rate=each.rate + 2.0 * turn)
+                     for turn in range(6) for each in seen])  # fmt: skip
+    assert left is not None and left.hours_left is not None
+    assert left.hours_left == pytest.approx(left.knee - left.rate, rel=0.05)  # one request a second more each hour
+
+
+def test_nothing_that_is_missing_is_guessed() -> None:
+    minute = served(USUAL, 8.0, 0.0, random.Random(0))
+    with pytest.raises(InputError, match="add --model, --gpu, --tp"):
+        watch([minute])
+    with pytest.raises(InputError, match="no request came"):
+        watch([], **SAID)
+    with pytest.raises(InputError, match="add --rate"):
+        silent = replace(minute, run=replace(minute.run, facts=replace(minute.run.facts, rate=None)))
+        watch([silent], **SAID, concurrency=4)
+
+
+def test_the_command_shows_a_log(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text("\n".join(json.dumps({**FLAT, "start_time": 60 + n, "gen_ai.usage.output_tokens": 50,
+                                          "gen_ai.server.request.duration": 1.0}) for n in range(20)))  # fmt: skip
+    options = ["--model", "llama-3-8b", "--gpu", "h100", "--tp", "1"]
+    shown = CliRunner().invoke(app, ["watch", str(path), *options])
+    assert shown.exit_code == 0, shown.output
+    assert "0.333 requests/s, 3,000 tokens in, 50 out" in shown.stdout
+    assert "headroom" in shown.stdout
+    found = json.loads(CliRunner().invoke(app, ["watch", str(path), *options, "--format", "json"]).stdout)
+    assert found["intervals"][0]["tpot"]["measured"] == pytest.approx(1e3 * 0.6 / 49)
+    refused = CliRunner().invoke(app, ["watch", str(path), "http://localhost/metrics", *options])
+    assert refused.exit_code == 2 and "not both" in refused.stderr
+
+
+def test_a_running_server_is_looked_at_and_recorded(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(1)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(exposition({name: value * len(asked) for name, value in AN_HOUR.items()}).encode())
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Server) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address, recorded = f"http://127.0.0.1:{server.server_port}/metrics", tmp_path / "day.prom"
+        options = [
+            "--gpu",
+            "h100",
+            "--tp",
+            "1",
+            "--once",
+            "--every",
+            "1",
+            "--record",
+            str(recorded),
+            "--format",
+            "json",
+        ]
+        shown = CliRunner().invoke(app, ["watch", address, *options])
+        server.shutdown()
+    assert shown.exit_code == 0, shown.output
+    found = json.loads(shown.stdout)
+    assert found["model"] == "llama-3-8b" and found["intervals"][0]["hits"] == 0.25
+    assert read_intervals(recorded)[0].run.ttft.mean == pytest.approx(100.0)
+
+
+def test_a_server_that_does_not_answer_is_named() -> None:
+    refused = CliRunner().invoke(app, ["watch", "http://127.0.0.1:9/metrics", "--gpu", "h100", "--tp", "1"])
+    assert refused.exit_code == 2
+    assert "http://127.0.0.1:9/metrics does not answer" in refused.stderr
