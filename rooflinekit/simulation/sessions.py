@@ -265,10 +265,18 @@ class SessionSource:
 
 
 def session_trace(source: SessionSource) -> Trace:
-    """What sessions send where an answer takes 20 ms a token, as a trace with block ids."""
+    """What sessions send where an answer takes 20 ms a token, as a trace with block ids; first what was said before."""
     queue = [(arrival.time, arrival.session, arrival) for arrival, _ in source.start()]
     heapify(queue)
     time, isl, out, blocks, ends = array("d"), array("q"), array("q"), array("q"), array("q")
+    former = 0
+    for _, hashes in source.before():
+        former += 1
+        time.append(0.0)
+        isl.append(max(len(hashes) * BLOCK, 1))
+        out.append(1)
+        blocks.extend(hashes)
+        ends.append(len(blocks))
     while queue:
         now, _, arrival = heappop(queue)
         time.append(now)
@@ -281,4 +289,4 @@ def session_trace(source: SessionSource) -> Trace:
         more = [] if (begun := source.after_arrival(job)) is None else [begun]
         for after, _ in (*more, *source.after_end(now + _ANSWER_S * arrival.osl, job)):
             heappush(queue, (after.time, after.session, after))
-    return Trace("sessions", "sessions", time, isl, out, (), blocks, ends, BLOCK)
+    return Trace("sessions", "sessions", time, isl, out, (), blocks, ends, BLOCK, former=former)

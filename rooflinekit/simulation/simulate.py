@@ -460,7 +460,7 @@ def _sessions(
     made = partial(SessionSource, law, osl, most, seed=seed)
     seen = session_trace(made(rate=question.rate or 1.0))
     source = made(rate=question.rate, users=users, requests=count, warmup=question.warmup)
-    typical = (sum(seen.isl) + sum(seen.osl)) / len(seen)
+    typical = (sum(seen.isl[seen.former :]) + sum(seen.osl[seen.former :])) / (len(seen) - seen.former)
     return Load(iter(()), typical, most, users, 0, question.duration, objective, source), BLOCK, ()
 
 

@@ -7,7 +7,6 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.planning.demand import read_demand
 from rooflinekit.decision.planning.fleet import lay_out, remembering
@@ -85,14 +84,16 @@ def test_the_simulation_agrees_with_a_cached_plan():
     assert best.simulated["ttft_ms"]["mean"] == pytest.approx(best.predicted["ttft_ms"]["mean"], rel=0.5)
 
 
-def test_a_trace_with_block_ids_has_caches_among_its_candidates():
+def test_a_trace_with_block_ids_has_caches_among_its_candidates(tmp_path):
     words = ["plan", "llama-3-8b", "--trace", "docs/conversations.jsonl", "--tp", "1", "--aggregated-only", "--confirm"]
     run = CliRunner().invoke(app, [*words, "0", "--slo", "ttft<1s", "--format", "json"])
     data = json.loads(run.stdout)
     assert [each["hit_rate"] for each in data["candidates"] if each["hit_rate"]] == [pytest.approx(8192 / 15_700)]
     assert len(data["candidates"]) == 2
-    (best, *_) = [each for each in data["candidates"] if each["hit_rate"]]
-    assert "--enable-prefix-caching" in str(rk.launch(**best["scenario"]).commands)
+    (place, _), *_ = [each for each in enumerate(data["candidates"], 1) if each[1]["hit_rate"]]
+    (tmp_path / "plan.json").write_text(run.stdout)
+    words = ["launch", "--plan", str(tmp_path / "plan.json"), "--candidate", str(place)]
+    assert "--enable-prefix-caching" in CliRunner().invoke(app, words).output
 
 
 @pytest.mark.parametrize(("given", "said"), [

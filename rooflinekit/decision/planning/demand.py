@@ -255,7 +255,8 @@ def _of_sessions(given: dict[str, Any], peak: float, prefixes: Prefixes) -> Dema
     osl = _parsed(given.get("osl", law.answer))
     law = replace(law, most=min(law.most or _MOST_CONTEXT, given.get("max_context") or _MOST_CONTEXT))
     trace = session_trace(SessionSource(law, osl, law.most or 0, rate=rate * peak, requests=_SAMPLE))
-    return Demand(rate, None, peak, Empirical.of(trace.isl), osl, prefixes=replace(prefixes, trace=trace, law=law))
+    seen = replace(prefixes, trace=trace, law=law)
+    return Demand(rate, None, peak, Empirical.of(trace.isl[trace.former :]), osl, prefixes=seen)
 
 
 def _traced(trace: Trace, given: dict[str, Any], peak: float, slo: Sequence[Objective]) -> Demand:

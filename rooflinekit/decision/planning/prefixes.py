@@ -63,8 +63,9 @@ class Prefixes:
 
     def kept(self, predictor: Predictor, tiers: tuple[CacheTier, ...], replicas: float) -> Kept:
         """What one of so many replicas finds, with its whole pool as a cache."""
-        isl = sum(self.trace.isl) / len(self.trace)
-        typical = isl + sum(self.trace.osl) / len(self.trace)
+        counted = len(self.trace) - self.trace.former
+        isl = sum(self.trace.isl[self.trace.former :]) / counted
+        typical = isl + sum(self.trace.osl[self.trace.former :]) / counted
         each, share = float(predictor.memory.kv_bytes_per_token), cache(partial(self.share, replicas))
         pool = kv_capacity_tokens(predictor, typical, int(predictor.memory.rows))
         filled = list(
