@@ -76,6 +76,10 @@ ANSWERS: dict[str, list[tuple[str, Callable[[], Any]]]] = {
     ],
     "plan": [
         ("a rate, two kinds", lambda: rk.plan("llama-3-8b", ["h100-sxm", "l40s"], rate=20, tp=[1], confirm=1)),
+        (
+            "by the hour, growing",
+            lambda: rk.plan("llama-3-8b", tp=[1], confirm=0, disaggregated=False, profile=[9.0, 40.0], growth=-0.1),
+        ),
         ("users, no price", lambda: rk.plan("llama-3-8b", "h20", users=50, tp=[1], confirm=0, disaggregated=False)),
     ],
 }

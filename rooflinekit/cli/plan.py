@@ -22,7 +22,7 @@ _STATIC = ("batch", "cached")
 _ONE = ("isl", "osl", "burstiness", *_STATIC, "activations", "memory_fraction", "calibration")
 _OF_FLEETS = (
     "rate", "concurrency", "trace", "peak", "clean", "max_gpus", "price", "limit", "headroom", "redundancy",
-    "load_gbps", "confidence", "measured_only",
+    "load_gbps", "confidence", "measured_only", "profile", "growth", "months",
 )  # fmt: skip
 
 
@@ -59,6 +59,14 @@ def _answered(
     from rooflinekit.decision.planning.plan import plan as run
 
     largest, least = inverse
+    budget = asked.pop("budget", None)
+    if budget is not None:
+        from rooflinekit.decision.planning.budget import affordable
+
+        if largest != "rate":
+            raise InputError("--budget needs --max rate: the largest load that it carries")
+        with counting("plan") as progress:
+            return affordable(model, gpus, slo, budget, progress=progress, **asked)
     if largest is not None and least is not None:
         raise InputError("--max and --find exclude each other")
     if largest is not None or least == "bandwidth":

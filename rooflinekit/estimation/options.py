@@ -32,6 +32,9 @@ _UNITS: dict[str, Mapping[str, float]] = {  # unit of an option -> what may foll
     "g/kWh": {"": 1.0},
     "USD": _COUNTS | {f"{prefix}{end}": factor for prefix, factor in (("", 1.0), ("k", 1e3))
                       for end in ("USD", "$", "USD/h", "$/h", "USD/kWh", "$/kWh")},
+    "USD/month": {f"{prefix}{end}{per}": factor * share
+                  for prefix, factor in (("", 1.0), ("k", 1e3), ("K", 1e3), ("M", 1e6)) for end in ("", "USD", "$")
+                  for per, share in (("", 1.0), ("/month", 1.0), ("/h", 730.0), ("/day", 730 / 24), ("/year", 1 / 12))},
     "share": {"": 1.0, "%": 0.01},
     "years": {"": 1.0, "y": 1.0, "year": 1.0, "years": 1.0, "months": 1 / 12},
     "GiB": {"": 1.0} | {name: factor / 2.0**30 for name, factor in _SIZES.items()},
@@ -40,7 +43,7 @@ _UNITS: dict[str, Mapping[str, float]] = {  # unit of an option -> what may foll
 }  # fmt: skip
 _NUMBER = re.compile(r"\$?\s*([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(\D*)")
 _EXAMPLES = {"1/s": "20 or 20rps", "ms": "40 or 1.5s", "s": "60 or 1h", "min": "5 or 1h", "W": "500 or 0.5kW",
-             "MHz": "1400 or 1.4GHz",
+             "MHz": "1400 or 1.4GHz", "USD/month": "50000/month or 70/h",
              "share": "0.2 or 20%", "GiB": "64 or 80GB", "GB/s": "50 or 400Gb/s"}  # fmt: skip
 _WORDS = {"count": "N", "loose count": "N", "text": "TEXT", "length": "TOKENS", "names": "LIST", "counts": "LIST",
           "price": "USD", "pairs": "NAME=N", "path": "PATH", "folder": "DIR", "choice": "FORMAT"}  # fmt: skip

@@ -180,7 +180,7 @@ class Simulation(Lengths, Layout, Load, Drafting, Arrivals, Scheduling, Fleet, t
 
 class Price(TypedDict, total=False):
     """What an accelerator hour costs."""
-    price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour, of all or of one: 2.5, h100-sxm=2.10 (may be repeated); or a CSV: name, term, low, high, source.", unit="USD", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
+    price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour, of all or of one: 2.5, h100-sxm=2.10 (may be repeated); or a CSV: name, term, low, high, source, and for commitments and spot: commitment, interruptions.", unit="USD", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
 
 class Retention(Layout, Tiers, Price, total=False):
     """What a prefix cache saves of a trace."""
@@ -273,7 +273,13 @@ class Reserves(Pricing, total=False):
     confidence: Annotated[float, Option("Probability with which every objective has to hold.", 0.9, unit="share", least=0.5, most=0.999)]
     load_gbps: Annotated[float | None, Option("Rate at which weights come to a new replica, in GB/s.", unit="GB/s", kind="loose", usual="5")]
 
-class Plan(Traffic, Search, Reserves, total=False):
+class OverTime(TypedDict, total=False):
+    """How the load goes over time."""
+    profile: Annotated[Path | Sequence[float] | None, Option("Load over time: a CSV of hour and rate, or trace for the hours of --trace. Adds the fleet by the hour.", kind="text")]
+    growth: Annotated[str | float | None, Option("How the load grows: 8%/month or 100%/year.", usual="0", kind="text", metavar="SHARE")]
+    months: Annotated[int, Option("Months that are planned.", most=120, usual="1, with --growth 12")]
+
+class Plan(Traffic, Search, Reserves, OverTime, total=False):
     """Which deployments carry a traffic."""
 
 class LoadCase(Lengths, Layout, total=False):
@@ -290,6 +296,7 @@ class Asked(Static, Prefix, Objectives, total=False):
     """The question of a plan the other way round."""
     slo: Annotated[str | Sequence[str] | None, Option("Objectives, such as 'p95 ttft<1s, p95 tpot<40ms'; without a percentile the mean. May be repeated: all have to hold.", kind="text", many=True, usual="p95 ttft<1s, p95 tpot<50ms", group="Load")]
     max: Annotated[str | None, Option("Ask instead for the largest batch, context, rate or users.", complete=("batch", "context", "rate", "users"))]
+    budget: Annotated[float | None, Option("With --max rate: USD a month that the whole fleet may cost; of a --profile its hours are scaled.", unit="USD/month", above=True)]
     find: Annotated[str | None, Option("Ask instead for the least: gpus, bandwidth or price.", complete=("gpus", "bandwidth", "price"))]
     subject_to: Annotated[str | None, Option("Objectives of --max and --find: 'tpot<30ms,ttft<500ms'.")]
 
@@ -441,6 +448,7 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "Replicas": (Fleet,),
     "Pricing": (Purchase, Reserves),
     "Dialogues": (Dialogues,),
+    "Over time": (OverTime,),
     "Search": (Search,),
     "Question": (Asked, Guarding),
     "Contents": (Workbook, Page),

@@ -12,8 +12,8 @@ _WRITTEN = {
     "Accuracy": "accuracy", "BreakEven": "inverse", "Comparison": "compare", "Cost": "cost",
     "Derivation": "derivation", "EngineFit": "engine_fit", "Estimate": "estimate", "Guarded": "guard",
     "Launch": "launch", "Levers": "levers", "Loaded": "catalogue", "Outcome": "simulation",
-    "ParameterCount": "catalogue", "PlanAnswer": "plan", "Solution": "inverse", "TraceAnswer": "trace",
-    "Walk": "walk", "Watched": "watch",
+    "OverTime": "over_time", "ParameterCount": "catalogue", "PlanAnswer": "plan", "Solution": "inverse",
+    "TraceAnswer": "trace", "Walk": "walk", "Watched": "watch",
 }  # fmt: skip
 """Types of answers, and the module that writes each; it is imported when it is asked for."""
 _FOLDED = ("Estimate", "Walk")  # whose sections a notebook opens one by one

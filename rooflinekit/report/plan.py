@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rooflinekit.decision.economics.price import HourlyPrice
 from rooflinekit.decision.planning.cost import Point
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
 from rooflinekit.model.types.units import format_time
+from rooflinekit.report import over_time
 from rooflinekit.report.document import Document, Facts, Items, Section, Table, Words, notes
 
 _SHOWN, _EXPLAINED, _POINTS = 8, 5, 7
@@ -31,10 +33,16 @@ def document(answer: PlanAnswer) -> Document:
         Section("", [_candidates(answer), Words(*told)]),
         Section("", [_latencies(answer.best)]),
         Section("", [Facts(*_facts(answer.best))]),
+        *(over_time.document(answer.over_time) if answer.over_time else ()),
         Section("why the others lost" if lost else "", [Items(*lost, indent="   ", most=_EXPLAINED)]),
         Section("", [_front(answer.pareto)]),
         Section("", [notes(_notes(answer))]),
     ]
+
+
+def rows(answer: PlanAnswer) -> list[dict[str, Any]]:
+    """The intervals of a plan over time, else the candidates."""
+    return (answer.over_time or answer).to_rows()
 
 
 def _candidates(answer: PlanAnswer) -> Table:

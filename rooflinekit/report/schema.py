@@ -39,7 +39,7 @@ Schema: TypeAlias = dict[str, Any]
 
 _EXPLAINED = "Every key is explained in docs/nomenclature.md."
 _REGIMES = ("compute", "memory", "network", "overhead")
-_OF_ANY_SIGN = ("value", "headroom")
+_OF_ANY_SIGN = ("value", "headroom", "growth")
 _LEVERS = ("ttft", "tpot", "throughput", "cost")
 
 

@@ -51,6 +51,16 @@ def test_a_plan_is_in_its_page(tmp_path: Path, plans: dict[str, dict[str, Any]],
         assert bad not in page.split('<script type="application/json"')[0], bad
 
 
+def test_the_hours_of_a_plan_over_time_are_drawn(tmp_path: Path) -> None:
+    made = rk.plan("llama-3-8b", tp=[1], confirm=0, disaggregated=False, profile=[9.0, 80.0, 40.0], growth=0.1)
+    page = page_of(tmp_path, plan=made, models=[], gpus=[])
+    hours = data_of(page)["plan"]["hours"]
+    assert made.over_time is not None
+    first = [row.gpus for row in made.over_time.intervals[:3]]
+    assert hours == {"time": [0.0, 1.0, 2.0, 3.0], "gpus": [*first, first[-1]], "rate": [9.0, 80.0, 40.0, 40.0]}
+    assert made.over_time.answer.split(":")[0] in page
+
+
 def test_a_decode_replica_runs_what_little_says(plans: dict[str, dict[str, Any]]) -> None:
     """16.7 requests/s for 299 steps of 23.7 ms: 118 at once, at the plan's TPOT but for the transfer."""
     best = plans["disaggregated"]["best"]

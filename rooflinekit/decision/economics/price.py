@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ class HourlyPrice:
     """What one accelerator costs an hour [USD/h], and who says so.
 
     low, high: those of a quote, if known; term: for how long it is rented (on demand, three years), "" if nobody says.
+    months: that are paid whether it is used or not; interruptions: how often a month a machine is taken away, None for
+    one that is not.
     """
 
     usd_per_gpu_hour: Numeric
@@ -48,6 +50,13 @@ class HourlyPrice:
     low: float | None = None
     high: float | None = None
     term: str = ""
+    months: float = field(default=0.0, repr=False)
+    interruptions: float | None = field(default=None, repr=False)
+
+    @property
+    def on_demand(self) -> bool:
+        """Paid by the hour, and kept as long as it is wanted."""
+        return not self.months and self.interruptions is None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -202,10 +211,14 @@ def read_price(
 
 @dataclass(frozen=True)
 class Quotes:
-    """Prices of some accelerators by full name (None: nobody knows), and what a user should hear about them."""
+    """Prices of some accelerators by full name (None: nobody knows), and what a user should hear about them.
+
+    terms: commitments and spot prices beside them.
+    """
 
     hourly: Mapping[str, HourlyPrice | None]
     notes: tuple[str, ...] = ()
+    terms: Mapping[str, tuple[HourlyPrice, ...]] = field(default_factory=dict)
 
 
 def quotes_of(accelerators: Iterable[Accelerator], price: object = None) -> Quotes:
@@ -213,7 +226,8 @@ def quotes_of(accelerators: Iterable[Accelerator], price: object = None) -> Quot
 
     Args:
         accelerators: that are compared.
-        price: USD of an hour of each; or by name; or a CSV with columns name, term, low, high, source.
+        price: USD of an hour of each; or by name; or a CSV with columns name, term, low, high, source, and
+            perhaps commitment and interruptions, whose rows are the terms beside the price on demand.
 
     Returns:
         Prices like for like: of several terms in a file the one that all have. Unused prices, missing ones and prices
@@ -230,9 +244,11 @@ def quotes_of(accelerators: Iterable[Accelerator], price: object = None) -> Quot
     """
     loaded = {each.name: each for each in accelerators}
     if isinstance(price, (str, Path)) and str(price).endswith(".csv"):
-        rows = _price_file(Path(price))
+        quoted = _price_file(Path(price))
+        rows = {name: [row for row in own if row.on_demand] for name, own in quoted.items()}
+        beside = {name: tuple(row for row in own if not row.on_demand) for name, own in quoted.items()}
     else:
-        named = priced_names(price)
+        beside, named = {}, priced_names(price)
         if not isinstance(named, Mapping):
             return Quotes({name: quoted_price(each) if named is None else hourly_price(each, named)
                            for name, each in loaded.items()}, ())  # fmt: skip
@@ -251,11 +267,11 @@ def quotes_of(accelerators: Iterable[Accelerator], price: object = None) -> Quot
              for name, price in hourly.items() if price is not None}  # fmt: skip
     if len(set(kinds.values())) > 1:
         notes.append(f"prices are not like for like: {', '.join(f'{name} {kind}' for name, kind in kinds.items())}")
-    return Quotes(hourly, tuple(notes))
+    return Quotes(hourly, tuple(notes), beside)
 
 
 def _price_file(path: Path) -> dict[str, list[HourlyPrice]]:
-    """Quotes of a CSV by accelerator; the price is the middle of low and high."""
+    """Quotes of a CSV by accelerator, those on demand first; the price is the middle of low and high."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as text:
             rows = list(csv.DictReader(text))
@@ -270,17 +286,31 @@ def _price_file(path: Path) -> dict[str, list[HourlyPrice]]:
     for line, row in enumerate(rows, 2):
         try:
             low, high = (positive(quantity(row[key] or "", "USD"), key) for key in ("low", "high"))
+            months, interruptions = _terms(row)
         except (ValueError, WorkloadError) as error:
             raise SpecError(f"{path}, line {line}: {error}") from None
         if low > high:
             raise SpecError(f"{path}, line {line}: low {low:g} is above high {high:g}")
         name = load_accelerator((row["name"] or "").strip()).value.name
         source, term = ((row[key] or "").strip() for key in ("source", "term"))
-        quote = HourlyPrice((low + high) / 2.0, source or path.name, low, high, term)
+        quote = HourlyPrice((low + high) / 2.0, source or path.name, low, high, term, months, interruptions)
         if quote.term in {other.term for other in found.get(name, ())}:
             raise SpecError(f"{path}, line {line}: {name} {quote.term} has a price already")
         found.setdefault(name, []).append(quote)
+    for name, quotes in found.items():
+        quotes.sort(key=lambda quote: not quote.on_demand)
+        if not quotes[0].on_demand:
+            raise SpecError(f"{path}: {name} has no price on demand; add a row without commitment and interruptions")
     return found
+
+
+def _terms(row: Mapping[str, str | None]) -> tuple[float, float | None]:
+    """Months of a commitment, and interruptions a month of a spot price. Raises ValueError and WorkloadError."""
+    said, often = ((row.get(key) or "").strip() for key in ("commitment", "interruptions"))
+    months = 0.0 if said in ("", "0", "none") else 12.0 * positive(quantity(said, "years"), "commitment")
+    if abs(months - round(months)) > 1e-6:
+        raise WorkloadError(f"commitment must be whole months, like 12 months or 3 years, not {said!r}")
+    return float(round(months)), positive(quantity(often), "interruptions", zero=True) if often else None
 
 
 _COLUMNS = ("name", "term", "low", "high", "source")

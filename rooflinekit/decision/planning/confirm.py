@@ -344,9 +344,14 @@ def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[
     if unknown:
         notes.append(f"no price is known for {', '.join(unknown)}; give --price {unknown[0]}=USD to compare by cost")
     notes += question.tariff.assumptions
-    if not question.demand.closed:
-        notes.append("requests reach replicas at random; a balancer that evens them out does better")
     best, played = order[0].option, order[0].played
+    kept = best.parts[0].replica.kept
+    if not question.demand.closed and kept is None:
+        notes.append("requests reach replicas at random; a balancer that evens them out does better")
+    if kept is not None and kept.tiers and not kept.usd_hour:
+        notes.append("cache tiers have no price; say one as host=1TB,50GB/s,0.002$/GBh")
+    elif kept is not None and kept.usd_hour and question.course is not None:
+        notes.append("costs over time leave out the rent of cache tiers")
     if played is None and question.confirm:
         notes.append("the simulation agrees with no candidate: each missed an objective, with replicas added too")
     if played is not None and played.felt.stable:

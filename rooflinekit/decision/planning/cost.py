@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -44,6 +44,7 @@ class Tariff:
     assumptions: tuple[str, ...] = ()
     by_gpus: bool = False  #: rank by accelerators first
     saves: Demand | None = None  #: the traffic at which the fleet that draws least is first
+    terms: Mapping[str, tuple[HourlyPrice, ...]] = field(default_factory=dict)  #: commitments and spot prices
 
     def price(self, gpu: str) -> float | None:
         """One accelerator hour [USD]."""
@@ -81,7 +82,7 @@ def read_tariff(gpus: tuple[str, ...], given: object, pue: float, load_gb_s: flo
         raise WorkloadError(f"load_gbps must be a number of GB/s above 0, not {load_gb_s!r}")
     told = () if load_gb_s else (f"weights load at {LOAD_GB_S:g} GB/s ({LOAD_ASSUMPTION})",)
     notes = (*quotes.notes, POWER_NOTE, *told)
-    return Tariff(quotes.hourly, pue, (load_gb_s or LOAD_GB_S) * GB, notes, by == "gpus")
+    return Tariff(quotes.hourly, pue, (load_gb_s or LOAD_GB_S) * GB, notes, by == "gpus", terms=quotes.terms)
 
 
 @dataclass(frozen=True)

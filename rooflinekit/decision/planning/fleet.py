@@ -481,6 +481,11 @@ class Option:
         return sum(part.gpus for part in self.parts)
 
     @property
+    def replicas(self) -> int:
+        """Replicas in all."""
+        return sum(part.replicas for part in self.parts)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Its accelerators."""
         return tuple(dict.fromkeys(part.replica.gpu for part in self.parts))

@@ -20,6 +20,8 @@ from rooflinekit.decision.planning.objective import (
     refuse_undecoded,
     slowest_factor,
 )
+from rooflinekit.decision.planning.over_time import OverTime, over_time
+from rooflinekit.decision.planning.profile import Course, Profile, flat, hourly, profile_of, read_growth, read_profile
 from rooflinekit.decision.planning.search import (
     NOT_MEASURED,
     Found,
@@ -56,6 +58,7 @@ _NAMES = {
 }  # fmt: skip
 """Options whose parts have names of their own here: there may be several."""
 
+_ROLES = {"prefill": "prefill ", "decode": "decode "}
 _SHARES = (0.5, 0.9, 0.95, 0.99)
 _STATISTICS = ("mean", "p50", "p95", "p99")
 DEFAULT_SLO = "p95 ttft<1s, p95 tpot<50ms"
@@ -235,7 +238,7 @@ class PlanAnswer(Answer):
 
     confidence: probability that every objective holds; median: the fleet at one half, None without intervals;
     simulated: which requests the best was played with, "" for none; stand_ins: what would have to be true for
-    accelerators without measured kernels to win.
+    accelerators without measured kernels to win; over_time: by the hour and month, None for one peak.
     """
 
     version: str
@@ -255,6 +258,7 @@ class PlanAnswer(Answer):
     prices: dict[str, dict[str, Any] | None]
     interrupted: bool
     warnings: tuple[str, ...]
+    over_time: OverTime | None = None
 
     @property
     def best(self) -> Candidate:
@@ -267,7 +271,8 @@ class PlanAnswer(Answer):
         data = {key: value for key, value in _plain(self).items() if key != "question"}
         data |= {key: [each.to_dict() for each in getattr(self, key)] for key in several}
         data |= {key: list(getattr(self, key)) for key in ("slo", "stand_ins", "warnings")}
-        return data | {"best": self.best.to_dict(), "median": asdict(self.median) if self.median else None}
+        data |= {"best": self.best.to_dict(), "median": asdict(self.median) if self.median else None}
+        return data | {"over_time": self.over_time.to_dict() if self.over_time else None}
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One flat row a candidate."""
@@ -437,6 +442,7 @@ def read_question(
     names = tuple(dict.fromkeys(_gpu_names((gpus,) if isinstance(gpus, str) else tuple(gpus))))
     context = load_model(model).value.max_context
     objectives = parse_objectives(slo)
+    profile = _profile(given)
     demand = read_demand(given | {"max_context": context}, objectives)
     refuse_undecoded(objectives, demand.osl.mean)
     money = given.get("prices"), given.get("pue", 1.0), given.get("load_gbps"), given.get("by", "cost")
@@ -452,8 +458,39 @@ def read_question(
         measured_only=given.get("measured_only", False),
         confirm=given.get("confirm", 3),
         seed=given.get("seed", 0),
+        course=_course(given, profile, demand),
         progress=progress or silent,
     )
+
+
+def _profile(given: dict[str, Any]) -> Profile | None:
+    """The profile of a file or of hourly rates, of whose peak the demand becomes; None for that of a trace."""
+    said = given.get("profile")
+    if said is None or str(said) == "trace":
+        return None
+    for key in ("peak", "users", "trace"):
+        if given.get(key) is not None:
+            other = "; for the hours of a trace give --profile trace" if key == "trace" else ""
+            raise InputError(f"{key} and profile exclude each other: the profile has its own load{other}")
+    profile = hourly(said) if isinstance(said, (list, tuple)) else read_profile(said)
+    if given.get("rate") is not None:
+        profile = profile.scaled(positive(given["rate"], "rate") / profile.mean)
+    given |= {"rate": profile.mean, "peak": profile.peak / profile.mean}
+    return profile
+
+
+def _course(given: dict[str, Any], profile: Profile | None, demand: Demand) -> Course | None:
+    """How the load goes on, where that is asked."""
+    if not given.keys() & {"profile", "growth", "months"}:
+        return None
+    if demand.closed:
+        raise InputError("a plan over time takes requests a second: give rate, trace or profile in place of users")
+    if profile is None and "profile" in given:
+        if demand.trace is None:
+            raise InputError("profile trace is that of a trace: give trace, or name a file of hours and rates")
+        profile = profile_of(demand.trace, demand.span_s, demand.speed)
+    growth = read_growth(given["growth"]) if "growth" in given else 0.0
+    return Course(profile or flat(demand.peak_load), growth, given.get("months", 12 if growth else 1))
 
 
 def _gpu_names(gpus: tuple[str, ...]) -> list[str]:
@@ -539,6 +576,9 @@ def plan(
     best = candidates[0]
     lost = [replace(each, lost=lost_in_words(each, best, question.demand)) for each in candidates[1:]]
     median = None if found.interrupted else _median(question, order[0])
+    names = [" + ".join(f"{_ROLES.get(fleet.role, '')}{deployment_name(fleet.scenario)}" for fleet in each.fleets)
+             + f" on {each.gpu}" for each in candidates]  # fmt: skip
+    course = question.course
     return PlanAnswer(
         version=__version__,
         model=load_model(question.model).value.name,
@@ -557,6 +597,7 @@ def plan(
         prices={gpu: None if price is None else price.to_dict() for gpu, price in question.tariff.prices.items()},
         interrupted=found.interrupted,
         warnings=tuple(dict.fromkeys(warnings(question, found, order))),
+        over_time=over_time(question, course, order, names) if course else None,
     )
 
 

@@ -30,6 +30,7 @@ from rooflinekit.decision.planning.fleet import (
     working_replicas,
 )
 from rooflinekit.decision.planning.objective import Objective, missed
+from rooflinekit.decision.planning.profile import Course
 from rooflinekit.estimation.results import shares_by_cause
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, DtypeError, WorkloadError
@@ -135,6 +136,7 @@ class PlanQuestion:
 
     confidence: probability with which every objective has to hold; deviations: of the calibrated interval, the same.
     confirm: candidates to simulate at least, beside the best of each accelerator; 0 leaves it at the formula.
+    course: how the load goes over time, whose first peak is that of the demand.
     """
 
     model: str
@@ -148,6 +150,7 @@ class PlanQuestion:
     measured_only: bool = False
     confirm: int = 0
     seed: int = 0
+    course: Course | None = None
     progress: Progress = field(default=silent, repr=False)
 
     @property

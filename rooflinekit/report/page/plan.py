@@ -104,7 +104,11 @@ def plan_cards(plan: Mapping[str, Any]) -> str:
         for name, heading in (("plan-speed", "Tokens/s each GPU"), ("plan-price", "USD a million tokens"))
     )
     fronts = card("What cannot be improved in one respect alone", f'<div class="two">{boxes}</div>')
-    return f'<div class="wrap">{costs}{latency}{fronts}</div>'
+    hours = ""
+    if made := plan.get("over_time"):
+        chart = '<div class="chart" id="plan-hours"></div>'
+        hours = card(f"By the hour: {made['profile']}", paragraphs([made["answer"]]) + chart)
+    return f'<div class="wrap">{costs}{latency}{hours}{fronts}</div>'
 
 
 def _least(probability: Mapping[str, float | None]) -> str | None:
@@ -136,7 +140,15 @@ def plan_data(plan: Mapping[str, Any]) -> dict[str, Any]:
                "user": point["tok_s_per_user"],
                "gpu_rate": point["tok_s_per_gpu"], "e2e": point["e2el_ms"], "usd": point["usd_per_million_tokens"],
                "on": list(point["on"])} for point in plan["pareto"]]  # fmt: skip
-    return {"candidates": _candidates(plan), "spreads": spreads, "points": points}
+    made = {"candidates": _candidates(plan), "spreads": spreads, "points": points}
+    return made | ({"hours": _hours(plan["over_time"])} if plan.get("over_time") else {})
+
+
+def _hours(made: Mapping[str, Any]) -> dict[str, list[float]]:
+    """The first month's intervals, and the end of the last."""
+    rows = [row for row in made["intervals"] if row["month"] == 1]
+    rows.append(rows[-1] | {"hour": made["span_h"]})
+    return {"time": [row["hour"] for row in rows]} | {key: [row[key] for row in rows] for key in ("gpus", "rate")}
 
 
 def _candidates(plan: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -54,11 +54,14 @@ def _checks() -> TypeAdapter[Any]:
     one: Any = Annotated[tagged, Discriminator(_kind)]
     point = _object(scenario=scenario, tok_s_per_user=positive, tok_s_per_gpu=positive, e2el_ms=positive,
                     usd_per_million_tokens=size | None, on=list[str])  # fmt: skip
+    interval = _object(month=count, hour=size, rate=size, gpus=count)
+    hours = _object(profile=str, answer=str, span_h=positive,
+                    intervals=Annotated[list[interval], Field(min_length=1)])  # type: ignore[valid-type]  # fmt: skip
     return TypeAdapter(_object(
         version=str, model=str, traffic=Annotated[traffic, AfterValidator(_one_load)], slo=list[str], answer=str,
         candidates=Annotated[list[one], Field(min_length=1)], pareto=list[point],  # type: ignore[valid-type]
         refused=NotRequired[list[_object(what=str, why=str)]],  # type: ignore[misc]
-        tried=NotRequired[natural], warnings=list[str],
+        tried=NotRequired[natural], warnings=list[str], over_time=NotRequired[hours | None],
     ))  # fmt: skip
 
 

@@ -26,15 +26,15 @@ function roomBefore(values, width) {  // where a logarithmic axis begins so that
 }
 const spreadRows = (rows) => [["", "mean [ms]", "P50", "P90", "P95", "P99"], ...rows.map(([title, spread]) => [title, ...["mean", ...MARKS].map((mark) => spread[mark] ?? "")])];
 
-function timeLineOption(line, names, label = three) {
+function timeLineOption(line, names, label = three, unit = "s") {
   const option = base();
-  option.tooltip = { ...option.tooltip, trigger: "axis", formatter: (found) => [`${three(found[0].value[0])} s`, ...found.map((each) => `${each.seriesName} ${label(each.value[1])}`)].join("\n") };
+  option.tooltip = { ...option.tooltip, trigger: "axis", formatter: (found) => [`${three(found[0].value[0])} ${unit}`, ...found.map((each) => `${each.seriesName} ${label(each.value[1])}`)].join("\n") };
   option.grid = { ...option.grid, right: 76 };
   const series = names.map(([key, title, tint]) => ({
     type: "line", step: "end", name: title, data: line.time.map((time, place) => [time, line[key][place]]), symbol: "none", lineStyle: { width: 1.4, color: colour(tint) }, itemStyle: { color: colour(tint) },
     endLabel: { show: true, formatter: title, ...text(12), color: colour(tint), offset: [0, key === "queue" ? 8 : -6] },
   }));
-  return { ...option, xAxis: along("s", { axis: { min: 0, max: line.time[line.time.length - 1] }, label: { formatter: three, showMaxLabel: false } }), yAxis: along("", { label: { formatter: label } }), series };
+  return { ...option, xAxis: along(unit, { axis: { min: 0, max: line.time[line.time.length - 1] }, label: { formatter: three, showMaxLabel: false } }), yAxis: along("", { label: { formatter: label } }), series };
 }
 
 function simulation({ spreads, line }) {
@@ -44,15 +44,21 @@ function simulation({ spreads, line }) {
   new Chart("sim-kv", () => 200).show("Share of the cache in use over time.", () => timeLineOption(line, [["kv", "cache", "cache"]], asShare), rows);
 }
 
-function plan({ candidates, spreads, points }) {
+function plan({ candidates, spreads, points, hours }) {
   const priced = candidates.some((each) => each.usd !== null), worth = (each) => (priced ? each.usd ?? 0 : each.gpus), unit = priced ? "USD/h" : "GPUs";
   const shown = candidates.slice(0, 12);
   new Chart("plan-cost", () => shown.length * (small() ? 62 : 34) + 60).show(`Cost of the candidates in ${unit}; the first is the answer.`, () => candidateOption([...shown].reverse(), worth, unit, candidates[0]),
     () => [["candidate", "GPUs", "USD/h", "verdict"], ...candidates.map((each) => [each.title, each.gpus, each.usd ?? "", each.verdict])]);
   if (spreads.length) new Chart("plan-spread", () => spreads.length * 46 + 60).show("Latencies of the answer, by formula and simulated.", () => spreadOption(spreads, "plan-spread"), () => spreadRows(spreads));
+  if (hours) new Chart("plan-hours", () => 300).show("GPUs and requests a second by the hour of the first month.", () => hoursOption(hours), () => [["hour", "GPUs", "requests/s"], ...hours.time.map((time, place) => [time, hours.gpus[place], hours.rate[place]])]);
   const speed = points.filter((point) => point.on.includes("speed")), cost = points.filter((point) => point.on.includes("cost") && point.usd !== null);
   front("plan-speed", speed, ["user", "tokens/s each user"], ["gpu_rate", "tokens/s each GPU"], "Tokens a second of each user against those of each GPU.");
   front("plan-price", cost, ["e2e", "mean time of a request [ms]"], ["usd", "USD a million tokens"], "Cost of a million tokens against the time of a request.");
+}
+function hoursOption(hours) {  // GPUs to the left, requests a second to the right
+  const option = timeLineOption(hours, [["gpus", "GPUs", "decode"], ["rate", "requests/s", "compute"]], three, "h");
+  option.series[1].yAxisIndex = 1;
+  return { ...option, yAxis: [option.yAxis, { ...along("", { label: { formatter: three } }), position: "right", splitLine: { show: false } }] };
 }
 function candidateOption(shown, worth, unit, best) {
   const option = base();

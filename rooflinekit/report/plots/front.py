@@ -21,6 +21,7 @@ PICTURES: Mapping[str, Mapping[str, str]] = {
                   "pareto": "sweeps.pareto"},
     "Outcome": {"percentiles": "served.percentiles", "timeline": "served.timeline"},
     "Levers": {"elasticities": "sensitivities.elasticities", "moves": "sensitivities.moves"},
+    "PlanAnswer": {"hours": "hours.hours"}, "OverTime": {"hours": "hours.hours"},
     "TraceAnswer": {"hit-rate": "reuse.hit_rate"},
     "tuple": {"intensity": "intensity.intensity"},
 }  # fmt: skip
@@ -33,7 +34,7 @@ def plot(result: Any, kind: str | None = None, theme: str = "light") -> Picture:
     Args:
         result: an `Estimate` (roofline, time, bytes, memory), a table of `sweep` or `estimate_frame` (batch, context,
             load, pareto), an `Outcome` of `simulate` (percentiles, timeline), `Levers` (elasticities, moves), a
-            `TraceAnswer` (hit-rate), or a list of estimates of one model (intensity).
+            `TraceAnswer` (hit-rate), a plan over time (hours), or a list of estimates of one model (intensity).
         kind: which picture; the first of those by default.
         theme: light or dark.
 
@@ -85,7 +86,7 @@ def _kinds_of(result: Any) -> Mapping[str, str]:
     name = type(result).__name__
     several = name == "tuple" and not (result and all(type(each).__name__ == "Estimate" for each in result))
     if several or name not in PICTURES:
-        known = "an Estimate or several, a table of them, an Outcome of simulate, Levers or a trace"
+        known = "an Estimate or several, a table, an Outcome of simulate, Levers, a trace or a plan over time"
         raise InputError(f"cannot draw {'these' if several else f'a {name}'}; give {known}")
     return PICTURES[name]
 

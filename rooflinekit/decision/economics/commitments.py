@@ -1,0 +1,152 @@
+"""How the hours of a fleet are paid: commitments for what is used most of the time, spot and on demand for the rest.
+
+One accelerator more pays as a commitment of price r where it is used at least a share r/p of the hours, p being the
+price on demand: it costs r always, or p as long as it is used. That is the critical ratio of the newsvendor: level k of
+the fleet is committed while P(n >= k) >= r/p (Arrow, Harris and Marschak 1951, Econometrica 19(3)). Commitments of
+several months and terms, while the load grows, are a shortest path from month to month for each level.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooflinekit.decision.economics.price import HourlyPrice
+
+Table = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Paid:
+    """What is paid under one term: accelerators at most, their hours, and dollars in all."""
+
+    term: str
+    usd_per_gpu_hour: float
+    gpus: float
+    gpu_hours: float
+    usd: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+class Spot(NamedTuple):
+    """Machines that may be taken away: how often a month, hours until another one serves, accelerators of a replica."""
+
+    price: float
+    interruptions: float
+    recovery_h: float
+    size: int
+    confidence: float
+
+    @property
+    def up(self) -> float:
+        """Share of its time that a machine is there: 1/(1 + f·t)."""
+        return 1.0 / (1.0 + self.interruptions / 730.0 * self.recovery_h)
+
+    def spares(self, replicas: int) -> int:
+        """Replicas beside so many, so that with the confidence no fewer are there; each is away by itself.
+
+        >>> Spot(1.0, 730.0, 0.25, 1, 0.99).spares(10)  # a fifth of the time away
+        6
+        """
+        extra = 0
+        while (
+            self.interruptions
+            and sum(self._away(replicas + extra, down) for down in range(extra + 1)) < self.confidence
+        ):
+            extra += 1
+        return extra
+
+    def _away(self, replicas: int, down: int) -> float:
+        """Probability that so many of them are away: binomial."""
+        ways = math.lgamma(replicas + 1) - math.lgamma(down + 1) - math.lgamma(replicas - down + 1)
+        return math.exp(ways + down * math.log1p(-self.up) + (replicas - down) * math.log(self.up))
+
+
+def held_levels(use: Table, hours: float, on_demand: float, terms: Sequence[HourlyPrice]) -> NDArray[np.int64]:
+    """The term that each level of the fleet has in each month, -1 for none, at the least cost.
+
+    use: hours in which a level is used, (months, levels); hours: of a month. A commitment that lasts beyond the last
+    month is charged up to it: the load goes on.
+
+    >>> year = HourlyPrice(2.0, "", months=12.0)
+    >>> held_levels(np.array([[730.0, 400.0]]), 730.0, 3.0, [year])  # 400/730 is below 2/3
+    array([[ 0, -1]])
+    """
+    months, levels = use.shape
+    best, choice = np.zeros((months + 1, levels)), np.full((months, levels), -1)
+    for month in reversed(range(months)):
+        best[month] = use[month] * on_demand + best[month + 1]
+        for number, term in enumerate(terms):
+            end = min(month + round(term.months), months)
+            cost = (end - month) * hours * float(term.usd_per_gpu_hour) + best[end]
+            better = cost < best[month] - 1e-9
+            best[month], choice[month][better] = np.minimum(best[month], cost), number
+    held, until = np.full((months, levels), -1), np.zeros(levels, int)
+    for month in range(months):
+        free = until <= month
+        held[month] = np.where(free, choice[month], held[month - 1] if month else -1)
+        for number, term in enumerate(terms):
+            until[free & (choice[month] == number)] = month + round(term.months)
+    return held
+
+
+def pay(
+    gpus: Table, weights: Sequence[float], on_demand: HourlyPrice, terms: Sequence[HourlyPrice], spot: Spot | None
+) -> tuple[Paid, ...]:
+    """The cheapest split of a fleet's hours.
+
+    Args:
+        gpus: accelerators in each interval of each month, (months, intervals).
+        weights: hours that each interval takes in a month.
+        on_demand: the price without a commitment.
+        terms: prices with one.
+        spot: machines that may be taken away, for what the commitments leave; None for none.
+
+    Returns:
+        What is paid under each term that is used.
+    """
+    hours, price = np.asarray(weights), float(on_demand.usd_per_gpu_hour)
+    least = min(price, spot.price / spot.up) if spot else price
+    tops = np.unique(gpus[gpus > 0])
+    widths = np.diff(tops, prepend=0.0)
+    used = gpus[:, :, None] >= tops
+    use = np.einsum("mil,i->ml", used, hours)
+
+    def split(marginal: float) -> tuple[Paid, ...]:
+        """With commitments against this price of an hour without one."""
+        held = held_levels(use, float(hours.sum()), marginal, terms)
+        left = (used * (held < 0)[:, None, :] * widths).sum(axis=2)
+        counts = [((held == number) * widths).sum(axis=1)[:, None] for number in range(len(terms))]
+        paid = [_row(term.term or f"{term.months:g} months", float(term.usd_per_gpu_hour), count, hours.sum())
+                for term, count in zip(terms, counts, strict=True)]  # fmt: skip
+        if spot is not None:
+            levels, places = np.unique(left, return_inverse=True)
+            shared = np.array([_shared(level, spot, price) for level in levels])
+            taken, left = (shared[places.reshape(left.shape), kind] for kind in (0, 1))
+            paid.append(_row("spot", spot.price, taken, hours))
+        paid.append(_row(on_demand.term or "on demand", price, left, hours))
+        return tuple(each for each in paid if each.gpu_hours > 0.0)
+
+    return min(map(split, {price, least}), key=lambda paid: sum(each.usd for each in paid))
+
+
+def _row(term: str, price: float, gpus: Table, hours: Table | float) -> Paid:
+    whole = float((gpus * hours).sum())
+    return Paid(term, price, float(gpus.max()), whole, whole * price)
+
+
+def _shared(gpus: float, spot: Spot, on_demand: float) -> tuple[float, float]:
+    """Accelerators on spot, spares included, and on demand, that carry what the commitments leave at the least cost."""
+    best = (gpus * on_demand, 0.0, gpus)
+    for replicas in range(1, int(gpus) // spot.size + 1):
+        taken, plain = float(spot.size * (replicas + spot.spares(replicas))), gpus - spot.size * replicas
+        best = min(best, (taken * spot.price + plain * on_demand, taken, plain))
+    return best[1], best[2]

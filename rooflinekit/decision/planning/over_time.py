@@ -1,0 +1,221 @@
+"""A plan over time: replicas by the hour and by the month, what they cost, how they are paid, and when to buy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rooflinekit.decision.economics.commitments import Paid, Spot, Table, pay
+from rooflinekit.decision.planning.capacity import Capacity, capacity_of, formula_capacity
+from rooflinekit.decision.planning.confirm import Ranked
+from rooflinekit.decision.planning.profile import MONTH_HOURS, Course
+from rooflinekit.decision.planning.search import PlanQuestion
+from rooflinekit.model.types.answer import Answer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COMPARED = 4  # candidates of the plan that are looked at over time
+_PURCHASES = 5  # that the sentence names
+_RECOVERY_H = 5.0 / 60.0
+RECOVERY_NOTE = "a spot machine that is taken away is replaced within 5 minutes (assumption)"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """One interval of a month: when it begins [h], requests a second, and the fleet that carries them."""
+
+    month: int
+    hour: float
+    rate: float
+    replicas: int
+    gpus: int
+    usd_per_hour: float | None
+
+
+@dataclass(frozen=True)
+class Month:
+    """One month: its busiest interval, hours of accelerators by the hour and of a fleet for the peak, and dollars."""
+
+    month: int
+    peak_rate: float
+    replicas: int
+    gpus: int
+    gpu_hours: float
+    peak_gpu_hours: float
+    usd: float | None
+    peak_usd: float | None
+
+
+@dataclass(frozen=True)
+class OverTime(Answer):
+    """The deployment that costs least by the hour.
+
+    profile: its name; span_h: hours until it repeats; growth: a month; rank: of its candidate, from 1; used: share of
+    what a replica bears that it is given at most; gpu_hours, usd: by the hour on demand, in all months; peak_: of a
+    fleet for the peak of each month; paid: the cheapest split by term; buy: month, accelerators more, and in all.
+    """
+
+    profile: str
+    span_h: float
+    growth: float
+    deployment: str
+    rank: int
+    used: float
+    answer: str
+    intervals: tuple[Interval, ...]
+    months: tuple[Month, ...]
+    gpu_hours: float
+    peak_gpu_hours: float
+    usd: float | None
+    peak_usd: float | None
+    paid: tuple[Paid, ...]
+    paid_usd: float | None
+    buy: tuple[tuple[int, int, int], ...]
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        data = {each.name: getattr(self, each.name) for each in fields(self)}
+        nested = {key: [asdict(each) for each in data[key]] for key in ("intervals", "months", "paid")}
+        return data | nested | {"buy": [list(each) for each in self.buy], "warnings": list(self.warnings)}
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One flat row for each interval of each month."""
+        return [asdict(each) for each in self.intervals]
+
+    def to_frame(self) -> pd.DataFrame:
+        """The intervals as a table."""
+        import pandas as pd  # noqa: PLC0415 - only where it is asked for
+
+        return pd.DataFrame(self.to_rows())
+
+
+def over_time(question: PlanQuestion, course: Course, order: Sequence[Ranked], names: Sequence[str]) -> OverTime:
+    """The cheapest by the hour of the plan's first candidates, which rest on the same evidence and agree as the best.
+
+    names: of the deployments of the candidates, in their order.
+    """
+    best = order[0]
+    rivals = [(place, entry) for place, entry in enumerate(order, 1)
+              if entry.evidence == best.evidence and entry.option.kind != "mixed"
+              and (entry.played is None) == (best.played is None)]  # fmt: skip
+    rates = {rate * factor for rate in course.profile.rates for factor in course.factors}
+    least = sorted(((_hourly(formula_capacity(question, entry.option), course), place, entry)
+                    for place, entry in rivals[:_COMPARED]), key=lambda each: each[:2])  # fmt: skip
+    found: list[tuple[tuple[float, float], int, Capacity]] = []
+    for bound, place, entry in least:  # the simulation only adds replicas
+        if not found or bound < found[0][0]:
+            capacity = capacity_of(question, entry, rates)
+            found = sorted([*found, (_hourly(capacity, course), place, capacity)], key=lambda each: each[:2])
+    _, place, capacity = found[0]
+    return _told(question, course, capacity, place, names[place - 1])
+
+
+def _hourly(capacity: Capacity, course: Course) -> tuple[float, float]:
+    """Dollars (without a price infinitely many) and hours of accelerators of all months, by the hour."""
+    whole = float((gpu_table(capacity, course) * course.month_hours).sum())
+    price = capacity.question.tariff.price(capacity.option.names[0])
+    return (math.inf if price is None else round(whole * price, 6)), whole
+
+
+def gpu_table(capacity: Capacity, course: Course) -> Table:
+    """Accelerators in each interval of each month, (months, intervals)."""
+    rates = course.profile.rates
+    return np.array([[capacity.gpus(rate * factor) for rate in rates] for factor in course.factors], float)
+
+
+def _told(question: PlanQuestion, course: Course, capacity: Capacity, rank: int, name: str) -> OverTime:
+    gpu, profile, gpus = capacity.option.names[0], course.profile, gpu_table(capacity, course)
+    price = question.tariff.price(gpu)
+    intervals: list[Interval] = []
+    months: list[Month] = []
+    for month, factor in enumerate(course.factors, 1):
+        rows = [
+            Interval(month, hour, rate * factor, fleet.replicas, fleet.gpus, price and fleet.gpus * price)
+            for hour, rate in zip(profile.starts, profile.rates, strict=True)
+            for fleet in (capacity.fleet(rate * factor),)
+        ]
+        intervals += rows
+        most, whole = max(rows, key=lambda row: row.gpus), float(gpus[month - 1] @ course.month_hours)
+        peak = most.gpus * MONTH_HOURS
+        months.append(Month(month, profile.peak * factor, most.replicas, most.gpus, whole, peak,
+                            price and whole * price, price and peak * price))  # fmt: skip
+    paid = _paid(question, capacity, gpus, course)
+    owned = [0, *accumulate((row.gpus for row in months), max)]
+    hours, peak_hours = (sum(getattr(row, key) for row in months) for key in ("gpu_hours", "peak_gpu_hours"))
+    made = OverTime(
+        profile=profile.name,
+        span_h=profile.span,
+        growth=course.growth,
+        deployment=name,
+        rank=rank,
+        used=min(capacity.used),
+        answer="",
+        intervals=tuple(intervals),
+        months=tuple(months),
+        gpu_hours=hours,
+        peak_gpu_hours=peak_hours,
+        usd=price and hours * price,
+        peak_usd=price and peak_hours * price,
+        paid=paid,
+        paid_usd=sum(each.usd for each in paid) if paid else None,
+        buy=tuple((month, now - then, now) for month, (then, now) in enumerate(pairwise(owned), 1) if now > then),
+        warnings=tuple(_warnings(question, capacity, months, paid)),
+    )
+    return replace(made, answer=_words(made))
+
+
+def _paid(question: PlanQuestion, capacity: Capacity, gpus: Table, course: Course) -> tuple[Paid, ...]:
+    """The cheapest split by term; nothing without a price."""
+    gpu, size = capacity.option.names[0], capacity.option.parts[0].replica.gpus
+    on_demand, terms = question.tariff.prices.get(gpu), question.tariff.terms.get(gpu, ())
+    if on_demand is None:
+        return ()
+    spots = [
+        Spot(float(each.usd_per_gpu_hour), each.interruptions, _RECOVERY_H, size, question.confidence)
+        for each in terms if each.interruptions is not None
+    ]  # fmt: skip
+    committed = [each for each in terms if each.months]
+    cheapest = min(spots, key=lambda spot: spot.price / spot.up, default=None)
+    return pay(gpus, course.month_hours, on_demand, committed, cheapest)
+
+
+def _warnings(
+    question: PlanQuestion, capacity: Capacity, months: Sequence[Month], paid: Sequence[Paid]
+) -> Iterator[str]:
+    limit = question.reserve.limit(capacity.option.names[0])
+    if over := next((row for row in months if row.gpus > limit), None):
+        yield f"month {over.month} takes {over.gpus:,} GPUs, more than the {limit:,.0f} that there are"
+    yield "the load of an interval is its mean: what is busier within it needs --headroom, or shorter intervals"
+    if any(each.term == "spot" for each in paid):
+        yield RECOVERY_NOTE
+
+
+def _words(made: OverTime) -> str:
+    """The answer in three sentences: the hours, the months, and how they are paid."""
+    first = [row for row in made.intervals if row.month == 1]
+    least, most = (end(row.gpus for row in first) for end in (min, max))
+    dollars = "" if made.usd is None else f" and ${made.usd:,.0f}"
+    instead = "" if made.peak_usd is None else f" and ${made.peak_usd:,.0f}"
+    count = len(made.months)
+    saved = 1.0 - made.gpu_hours / made.peak_gpu_hours
+    parts = [
+        f"By the hour {made.deployment} takes {least:,} to {most:,} GPUs{' at first' if count > 1 else ''}: "
+        f"{made.gpu_hours:,.0f} GPU-hours{dollars} {'in ' + str(count) + ' months' if count > 1 else 'a month'}, "
+        f"{saved:.0%} below the {made.peak_gpu_hours:,.0f}{instead} of a fleet for the peak."
+    ]
+    if len(made.buy) > 1:
+        told = ", ".join(f"{count:,} by month {month}" for month, count, _ in made.buy[1:_PURCHASES])
+        more = f" and {len(made.buy) - _PURCHASES} times more" if len(made.buy) > _PURCHASES else ""
+        parts.append(f"The fleet of {made.buy[0][2]:,} must grow: buy {told}{more} "
+                     f"({made.buy[-1][2]:,} GPUs in the end).")  # fmt: skip
+    if made.paid_usd is not None and made.usd and made.paid_usd < made.usd:
+        split = ", ".join(f"{each.gpu_hours / made.gpu_hours:.0%} {each.term}" for each in made.paid)
+        parts.append(f"Paid as {split} it is ${made.paid_usd:,.0f}, {1.0 - made.paid_usd / made.usd:.0%} less.")
+    return " ".join(parts)

@@ -1,0 +1,61 @@
+"""A plan over time: replicas by the hour with bars, months, terms, and when to buy."""
+
+from __future__ import annotations
+
+from rooflinekit.decision.planning.over_time import OverTime
+from rooflinekit.report.document import Document, Section, Table, Words, notes, three
+
+_ROWS, _BAR = 24, 24  # rows of a table at most, and letters of a bar
+
+
+def document(made: OverTime) -> Document:
+    """The answer, then hours, months and terms."""
+    return [
+        Section(f"over time: {made.profile}", [Words(made.answer)]),
+        Section("", [_hours(made)]),
+        Section("", [_months(made)]),
+        Section("", [_terms(made)]),
+        Section("", [notes(made.warnings)]),
+    ]
+
+
+def _hours(made: OverTime) -> Table:
+    """The first month: of more than 24 intervals the largest fleet of each of 24 parts."""
+    rows = [row for row in made.intervals if row.month == 1]
+    if len(rows) == 1:
+        return Table([], [])
+    size = -(-len(rows) // _ROWS)
+    shown = [max(rows[start : start + size], key=lambda row: row.gpus) for start in range(0, len(rows), size)]
+    starts = [rows[start].hour for start in range(0, len(rows), size)]
+    most = max(row.gpus for row in shown)
+    head = ["hour", "req/s", "replicas", "GPUs", "$/h", ""]
+    cells = [[f"{start:g}", three(row.rate), f"{row.replicas:,}", f"{row.gpus:,}", _money(row.usd_per_hour, 2),
+              "█" * max(round(_BAR * row.gpus / most), 1)]
+             for start, row in zip(starts, shown, strict=True)]  # fmt: skip
+    return Table(head, cells, left=(5,))
+
+
+def _months(made: OverTime) -> Table:
+    if len(made.months) == 1:
+        return Table([], [])
+    bought = {month: more for month, more, _ in made.buy}
+    head = ["month", "peak req/s", "GPUs", "buy", "GPU-hours", "$ by the hour", "$ for the peak"]
+    return Table(head, [
+        [str(row.month), three(row.peak_rate), f"{row.gpus:,}", f"{bought.get(row.month, 0) or ''}",
+         f"{row.gpu_hours:,.0f}", _money(row.usd), _money(row.peak_usd)]
+        for row in made.months
+    ])  # fmt: skip
+
+
+def _terms(made: OverTime) -> Table:
+    if made.paid_usd == made.usd:
+        return Table([], [])
+    head = ["paid as", "$/GPU-hour", "GPUs at most", "GPU-hours", "$"]
+    return Table(head, [
+        [each.term, f"{each.usd_per_gpu_hour:.2f}", f"{each.gpus:,.0f}", f"{each.gpu_hours:,.0f}", _money(each.usd)]
+        for each in made.paid
+    ])  # fmt: skip
+
+
+def _money(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"

@@ -1,0 +1,375 @@
+"""Plans over time: fleets by the hour, their costs against brute force, terms, growth, budgets, and a day replayed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import rooflinekit as rk
+from rooflinekit.cli.app import app
+from rooflinekit.decision.economics.commitments import Spot, held_levels, pay
+from rooflinekit.decision.economics.price import HourlyPrice, quotes_of
+from rooflinekit.decision.planning.budget import affordable
+from rooflinekit.decision.planning.capacity import formula_capacity
+from rooflinekit.decision.planning.plan import PlanAnswer, read_question
+from rooflinekit.decision.planning.profile import read_growth, read_profile
+from rooflinekit.decision.planning.search import search
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.estimation.lengths import Fixed
+from rooflinekit.model.types.errors import InfeasibleError, InputError
+from rooflinekit.simulation.arrivals import Arrival, Poisson, Requests, generate
+from rooflinekit.simulation.simulate import Load, Setup, serve
+from rooflinekit.specs import load_accelerator
+
+MODEL, GPU, SLO = "llama-3-8b", "h100-sxm", "p95 ttft<1s, p95 tpot<30ms"
+ONE: dict[str, Any] = {
+    "isl": 1000, "osl": 150, "prices": 3.0, "tp": [1], "token_budgets": [8192], "max_num_seqs": [256],
+    "disaggregated": False,
+}  # fmt: skip
+DAY = [round(40.0 + 35.0 * math.sin((hour - 9) / 12 * math.pi), 1) for hour in range(24)]
+
+
+def _plan(**more: Any) -> PlanAnswer:
+    return rk.plan(MODEL, GPU, SLO, **(ONE | {"confirm": 0, "profile": DAY} | more))
+
+
+@pytest.fixture(scope="module")
+def day() -> PlanAnswer:
+    """A day by the formula."""
+    return _plan()
+
+
+@pytest.fixture(scope="module")
+def simulated() -> PlanAnswer:
+    """The same with the simulation's say."""
+    return _plan(confirm=1)
+
+
+class TestHours:
+    @settings(max_examples=8, deadline=None)
+    @given(
+        rate=st.floats(0.5, 300.0), cv=st.sampled_from([1.0, 0.5, 3.0]), headroom=st.sampled_from([0.0, 0.2]),
+        redundancy=st.integers(0, 2),
+    )  # fmt: skip
+    def test_each_hour_is_the_flat_plan_at_its_rate(
+        self, rate: float, cv: float, headroom: float, redundancy: int
+    ) -> None:
+        more = {"cv": cv, "headroom": headroom, "redundancy": redundancy, "confirm": 0}
+        alone = rk.plan(MODEL, GPU, SLO, **ONE, rate=rate, **more)
+        over = _plan(profile=[rate, 400.0], **more).over_time
+        assert over is not None
+        assert over.intervals[0].gpus == alone.best.gpus
+
+    def test_with_the_simulation_no_hour_has_fewer(self, day: PlanAnswer, simulated: PlanAnswer) -> None:
+        assert day.over_time is not None
+        assert simulated.over_time is not None
+        for alone, agreed in zip(day.over_time.intervals, simulated.over_time.intervals, strict=True):
+            assert agreed.replicas >= alone.replicas
+        assert max(row.gpus for row in simulated.over_time.intervals) == simulated.best.gpus
+        assert 0.0 < simulated.over_time.used <= 1.0
+
+    def test_the_hours_cost_no_more_than_the_peak_and_add_up(self, day: PlanAnswer) -> None:
+        over = day.over_time
+        assert over is not None
+        assert over.peak_usd == pytest.approx(day.best.gpus * 3.0 * 730)
+        assert over.usd == pytest.approx(sum(row.gpus for row in over.intervals) / 24 * 730 * 3.0)
+        assert over.usd < over.peak_usd
+        assert day.traffic["peak_load"] == max(DAY)
+        assert len(over.to_frame()) == 24
+
+    @pytest.mark.parametrize(("growth", "more"), [(0.0, 0.01), (0.05, 0.2), (-0.1, 0.1)])
+    def test_more_growth_never_costs_less(self, growth: float, more: float) -> None:
+        less, greater = (_plan(growth=each, months=6).over_time for each in (growth, growth + more))
+        assert less is not None
+        assert greater is not None
+        assert less.usd <= greater.usd
+        assert sum(count for _, count, _ in greater.buy) == max(row.gpus for row in greater.months)
+        assert [total for *_, total in greater.buy] == sorted({row.gpus for row in greater.months})
+
+    def test_the_cheapest_by_the_hour_is_the_answer(self) -> None:
+        """Replicas of one accelerator follow a small load more closely than pairs."""
+        both = _plan(tp=[1, 2], profile=[2.0] * 23 + [60.0]).over_time
+        for degree in (1, 2):
+            own = _plan(tp=[degree], profile=[2.0] * 23 + [60.0]).over_time
+            assert both is not None
+            assert own is not None
+            assert both.usd <= own.usd
+
+    def test_pools_have_hours_of_their_own(self) -> None:
+        over = rk.plan("llama-3.3-70b", GPU, "p95 ttft<2s, p95 tpot<60ms", isl=2000, osl=300, tp=[2, 8], confirm=0,
+                       one_kind=True, profile=[5.0, 40.0]).over_time  # fmt: skip
+        assert over is not None
+        assert "prefill" in over.deployment
+        assert over.intervals[0].gpus < over.intervals[1].gpus
+
+    def test_an_accelerator_without_a_price_is_planned_by_its_hours(self) -> None:
+        over = rk.plan(
+            MODEL, "l40s", "p95 tpot<60ms", **(ONE | {"prices": None, "confirm": 0, "profile": DAY})
+        ).over_time
+        assert over is not None
+        assert over.usd is over.paid_usd is None
+        assert over.gpu_hours < over.peak_gpu_hours
+
+
+class TestTerms:
+    YEAR, HALF = HourlyPrice(2.0, "", months=3.0), HourlyPrice(2.4, "", months=1.0)
+
+    @settings(max_examples=40, deadline=None)
+    @given(
+        st.lists(st.integers(0, 730), min_size=1, max_size=5), st.floats(0.5, 4.0), st.floats(0.5, 4.0),
+        st.integers(1, 4), st.integers(1, 3),
+    )  # fmt: skip
+    def test_no_choice_of_months_is_cheaper(
+        self, used: list[int], first: float, second: float, long: int, short: int
+    ) -> None:
+        terms = [HourlyPrice(first, "", months=float(long)), HourlyPrice(second, "", months=float(short))]
+        use = np.array(used, float)[:, None]
+        held = held_levels(use, 730.0, 3.0, terms)[:, 0]
+        ours = sum(hours * 3.0 if term < 0 else 730.0 * float(terms[term].usd_per_gpu_hour)
+                   for hours, term in zip(used, held, strict=True))  # fmt: skip
+        least = math.inf
+        for starts in product((-1, 0, 1), repeat=len(used)):
+            until, now, cost = 0, -1, 0.0
+            for month, term in enumerate(starts):
+                if month >= until:
+                    now = term
+                    until = month + (round(terms[term].months) if term >= 0 else 1)
+                cost += used[month] * 3.0 if now < 0 else 730.0 * float(terms[now].usd_per_gpu_hour)
+            least = min(least, cost)
+        assert ours == pytest.approx(least)
+
+    def test_a_level_is_committed_from_the_critical_ratio_on(self) -> None:
+        """8 hours of 12, 8 of 8 and 8 of 4 accelerators at 2 of 3 USD: used 1, 2/3 and 1/3 of the time."""
+        gpus, hours = np.array([[12.0, 8.0, 4.0]]), [730.0 / 3] * 3
+        paid = pay(gpus, hours, HourlyPrice(3.0, ""), [HourlyPrice(1.99, "", term="year", months=12.0)], None)
+        assert {each.term: each.gpus for each in paid} == {"year": 8.0, "on demand": 4.0}
+        paid = pay(gpus, hours, HourlyPrice(3.0, ""), [HourlyPrice(2.01, "", term="year", months=12.0)], None)
+        assert {each.term: each.gpus for each in paid} == {"year": 4.0, "on demand": 8.0}
+
+    @settings(max_examples=20, deadline=None)
+    @given(st.lists(st.integers(0, 6), min_size=2, max_size=5).filter(any), st.floats(0.3, 2.9))
+    def test_no_committed_level_is_cheaper(self, counts: list[int], price: float) -> None:
+        gpus, hours = np.array([counts], float), [730.0 / len(counts)] * len(counts)
+        paid = pay(gpus, hours, HourlyPrice(3.0, ""), [HourlyPrice(price, "", months=1.0)], None)
+        brute = min(
+            sum(hour * (level * price + max(count - level, 0) * 3.0) for count, hour in zip(counts, hours, strict=True))
+            for level in range(max(counts) + 1)
+        )
+        assert sum(each.usd for each in paid) == pytest.approx(brute)
+
+    def test_spares_of_spot_keep_enough_machines(self) -> None:
+        """Against the binomial distribution counted out."""
+        spot = Spot(1.0, 200.0, 0.5, 1, 0.95)
+        for replicas in (1, 5, 20):
+            spares = spot.spares(replicas)
+
+            def there(extra: int, replicas: int = replicas) -> float:
+                whole = replicas + extra
+                return sum(math.comb(whole, n) * spot.up**n * (1 - spot.up) ** (whole - n)
+                           for n in range(replicas, whole + 1))  # fmt: skip
+
+            assert there(spares) >= 0.95
+            assert spares == 0 or there(spares - 1) < 0.95
+
+    def test_spot_is_taken_where_its_spares_pay(self) -> None:
+        gpus, hours = np.array([[40.0, 10.0]]), [365.0, 365.0]
+        terms = [HourlyPrice(2.0, "", term="year", months=12.0)]
+        cheap, dear = (pay(gpus, hours, HourlyPrice(3.0, ""), terms, Spot(price, often, 0.5, 1, 0.99))
+                       for price, often in ((1.2, 20.0), (2.9, 200.0)))  # fmt: skip
+        assert {each.term for each in cheap} == {"spot"}
+        assert {each.term for each in dear} == {"year", "on demand"}
+        assert sum(each.usd for each in cheap) < sum(each.usd for each in dear)
+
+    def test_the_price_file_has_terms_beside_the_price_on_demand(self, tmp_path: Path) -> None:
+        path = tmp_path / "prices.csv"
+        head = "name,term,commitment,interruptions,low,high,source\n"
+        rows = "h100-sxm,one year,1 year,,2,2,me\nh100-sxm,on demand,,,3,3,me\nh100-sxm,spot,,20,1.5,1.5,me\n"
+        path.write_text(head + rows)
+        found = quotes_of([load_accelerator("h100-sxm").value], path)
+        hour = found.hourly["h100-sxm"]
+        assert hour is not None
+        assert hour.usd_per_gpu_hour == 3.0
+        assert [(each.months, each.interruptions) for each in found.terms["h100-sxm"]] == [(12.0, None), (0.0, 20.0)]
+        over = _plan(prices=str(path)).over_time
+        assert over is not None
+        assert over.paid_usd < over.usd
+        path.write_text(head + "h100-sxm,one year,1 year,,2,2,me\n")
+        with pytest.raises(InputError, match="no price on demand"):
+            _plan(prices=str(path))
+        path.write_text(head + "h100-sxm,one year,soon,,2,2,me\n")
+        with pytest.raises(InputError, match="line 2"):
+            _plan(prices=str(path))
+
+
+class TestFiles:
+    def test_hours_dates_and_units(self, tmp_path: Path) -> None:
+        path = tmp_path / "load.csv"
+        path.write_text("hour;rate\n0;120rpm\n6;5\n7;1\n")
+        read = read_profile(path)
+        assert read.rates == (2.0, 5.0, 1.0)
+        assert read.hours == (6.0, 1.0, 1.0)
+        assert (read.at(6.5), read.at(8.5)) == (5.0, 2.0)
+        path.write_text("time,rate\n2026-05-01T00:00,1\n2026-05-01T00:30,2\n")
+        assert read_profile(path).hours == (0.5, 0.5)
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("hour,req\n0,1\n1,2\n", "rate is missing"),
+            ("hr,rate\n0,1\n1,2\n", "hour is missing"),
+            ("hour,rate\n0,1\n", "at least two rows"),
+            ("hour,rate\n0,1\n0,2\n", "line 3"),
+            ("hour,rate\n0,1\n1,-2\n", "line 3"),
+            ("hour,rate\n0,1\n1,many\n", "line 3"),
+            ("hour,rate\n0,0\n1,0\n", "no request"),
+            ("time,rate\nnoon,1\n1,0\n", "line 2"),
+            ("", "empty"),
+        ],
+    )
+    def test_what_is_no_profile(self, tmp_path: Path, text: str, says: str) -> None:
+        path = tmp_path / "load.csv"
+        path.write_text(text)
+        with pytest.raises(InputError, match=says):
+            read_profile(path)
+
+    @pytest.mark.parametrize(
+        ("asked", "says"),
+        [
+            ({"peak": 2}, "peak and profile exclude"),
+            ({"users": 5}, "users and profile exclude"),
+            ({"profile": "trace", "rate": 5}, "that of a trace"),
+            ({"profile": None, "users": 5, "growth": "8%/month"}, "requests a second"),
+            ({"growth": "lots"}, "8%/month"),
+            ({"months": 0}, "months"),
+            ({"profile": [0.0, 0.0]}, "no request"),
+        ],
+    )
+    def test_what_makes_no_sense(self, asked: dict[str, Any], says: str) -> None:
+        with pytest.raises(InputError, match=says):
+            _plan(**asked)
+
+    def test_a_rate_beside_it_is_its_mean(self) -> None:
+        question = read_question(MODEL, GPU, SLO, ONE | {"profile": DAY, "rate": 80})
+        assert question.course is not None
+        assert question.course.profile.mean == pytest.approx(80.0)
+        assert question.demand.peak_load == pytest.approx(80.0 * max(DAY) / (sum(DAY) / 24))
+
+    def test_growth_a_year_compounds(self) -> None:
+        assert (1 + read_growth("100%/year")) ** 12 == pytest.approx(2.0)
+
+    def test_the_hours_of_a_trace_end_at_its_peak(self, tmp_path: Path) -> None:
+        path = tmp_path / "trace.csv"
+        draw = np.random.default_rng(0)
+        calm, busy = (np.sort(draw.uniform(low, low + 1800, count)) for low, count in ((0, 4000), (1800, 12000)))
+        rows = [f"{time:.6f},1000,150" for time in (*calm, *busy)]
+        path.write_text("time_s,isl,osl\n" + "\n".join(rows) + "\n")
+        asked = {key: value for key, value in ONE.items() if key not in ("isl", "osl")}
+        answer = rk.plan(MODEL, GPU, SLO, **asked, confirm=0, trace=str(path), profile="trace", rate=60)
+        over = answer.over_time
+        assert over is not None
+        assert max(row.rate for row in over.intervals) == pytest.approx(answer.traffic["peak_load"])
+        assert max(row.gpus for row in over.intervals) == answer.best.gpus
+        assert over.intervals[0].gpus < over.intervals[-2].gpus
+
+
+class TestBudgets:
+    @pytest.mark.parametrize("profile", [None, DAY])
+    def test_nothing_more_is_paid_for(self, profile: list[float] | None) -> None:
+        budget = 20_000.0
+        solved = affordable(MODEL, GPU, SLO, budget, **ONE, confirm=0, profile=profile)
+        shape = [rate / (sum(DAY) / 24) for rate in profile] if profile else [1.0, 1.0]
+        (option,) = search(read_question(MODEL, GPU, SLO, ONE | {"rate": solved.value})).options
+        capacity = formula_capacity(read_question(MODEL, GPU, SLO, ONE | {"rate": solved.value}), option)
+        for factor, within in ((0.999, True), (1.001, False)):
+            gpus = [capacity.gpus(solved.value * each * factor) for each in shape]
+            assert (sum(gpus) / len(gpus) * 730 * 3.0 <= budget) is within
+
+    def test_with_the_simulation_it_is_no_more(self) -> None:
+        alone, agreed = (affordable(MODEL, GPU, SLO, 20_000.0, **ONE, confirm=confirm) for confirm in (0, 1))
+        assert agreed.value <= alone.value
+        assert rk.plan(MODEL, GPU, SLO, **ONE, rate=agreed.value, confirm=1).best.cost.usd_per_hour <= 20_000 / 730
+
+    def test_less_than_one_replica(self) -> None:
+        with pytest.raises(InfeasibleError, match="one replica"):
+            affordable(MODEL, GPU, SLO, 100.0, **ONE, confirm=0)
+        with pytest.raises(InputError, match="rate has no part"):
+            affordable(MODEL, GPU, SLO, 100.0, **ONE, rate=3)
+
+    def test_accelerators_may_be_fewer_than_the_budget(self) -> None:
+        solved = affordable(MODEL, GPU, SLO, 1e6, **ONE, confirm=0, limit={"h100-sxm": 3})
+        assert solved.binds == ("limit",)
+        assert solved.scenario["gpus"] == 3
+
+
+class TestCommand:
+    ASK = ("plan", MODEL, "--isl", "1000", "--osl", "150", "--tp", "1", "--aggregated-only", "--confirm", "0")
+
+    def run(self, *args: str) -> tuple[int, str, str]:
+        done = CliRunner().invoke(app, [*self.ASK, *args])
+        return done.exit_code, done.stdout, done.stderr
+
+    def test_table_csv_and_json_say_the_same(self, tmp_path: Path) -> None:
+        path = tmp_path / "week.csv"
+        path.write_text("hour,rate\n" + "".join(f"{hour},{DAY[hour % 24]}\n" for hour in range(168)))
+        ask = ("--profile", str(path), "--growth", "5%/month", "--months", "4")
+        code, out, _ = self.run(*ask)
+        assert code == 0
+        assert max(map(len, out.splitlines())) <= 80
+        data = json.loads(self.run(*ask, "--format", "json")[1])["over_time"]
+        rows = list(csv.DictReader(io.StringIO(self.run(*ask, "--format", "csv")[1])))
+        assert len(rows) == len(data["intervals"]) == 4 * 168
+        assert [int(row["gpus"]) for row in rows] == [row["gpus"] for row in data["intervals"]]
+        assert f"{data['gpu_hours']:,.0f} GPU-hours" in " ".join(out.split())
+
+    def test_a_budget(self) -> None:
+        code, out, _ = self.run("--max", "rate", "--budget", "20k/month")
+        assert code == 0
+        assert "of the $20,000 a month" in " ".join(out.split())
+        code, _, error = self.run("--budget", "20000")
+        assert code == 2
+        assert "--max rate" in error
+
+    def test_it_is_drawn(self, day: PlanAnswer) -> None:
+        picture = rk.plot(day)
+        assert "GPU-hours" in picture.description
+        with pytest.raises(InputError, match="one peak"):
+            rk.plot(_plan(profile=None, rate=5))
+
+
+def _day_of_one_replica(answer: PlanAnswer, seconds: float, seed: int) -> list[Arrival]:
+    """What one replica sees whose requests are drawn at random, each hour cut to some seconds."""
+    assert answer.over_time is not None
+    arrivals: list[Arrival] = []
+    for number, row in enumerate(answer.over_time.intervals):
+        start, rate = number * seconds, row.rate / row.replicas
+        for arrival in generate(Poisson(rate), Requests(Fixed(1000), Fixed(150)), 1 << 30, 100 * seed + number):
+            if arrival.time >= seconds:
+                break
+            arrivals.append(arrival._replace(time=start + arrival.time))
+    return arrivals
+
+
+@pytest.mark.slow
+def test_a_day_by_the_hour_meets_the_objectives_when_it_is_replayed(simulated: PlanAnswer) -> None:
+    """For less than the fleet for the peak, with each hour cut to four minutes, some hundred requests' times."""
+    over, best = simulated.over_time, simulated.best
+    assert over is not None
+    assert over.usd < 0.85 * (over.peak_usd or 0.0)
+    scenario = {key: value for key, value in best.fleets[0].scenario.items() if key not in ("model", "gpu")}
+    resolved = resolve(MODEL, GPU, read_deployment(scenario), None)
+    arrivals = _day_of_one_replica(simulated, 240.0, 1)
+    outcome = serve(resolved, Load(iter(arrivals), 1150.0, 1150), Setup())
+    assert outcome.requests.finished == len(arrivals)
+    assert outcome.ttft_ms.p99 <= 1000.0
+    assert outcome.tpot_ms.p90 <= 30.0
