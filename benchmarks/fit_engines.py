@@ -10,7 +10,6 @@ together, which is also what an engine without rows gets. Rows of a group (sourc
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from cached_rows import cached, table_parser
 from scipy.optimize import lsq_linear
 
 from rooflinekit.evidence.accuracy_serving import ServedGroup, predict_group, read_serving_table, served_groups
@@ -195,18 +195,11 @@ def spreads(rows: Rows, fits: dict[str, np.ndarray], draws: int = 20) -> dict[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", nargs="+", type=Path)
+    parser = table_parser(__doc__)
     parser.add_argument("--out", type=Path, help="write costs and errors to this JSON file")
     parser.add_argument("--write", type=Path, help="write the costs into the step files of this folder")
-    parser.add_argument("--cache", type=Path, help="keep the probed rows in this pickle, and use it if it is there")
     arguments = parser.parse_args()
-    if arguments.cache and arguments.cache.exists():
-        rows = pd.read_pickle(arguments.cache)
-    else:
-        rows = read(arguments.tables)
-        if arguments.cache:
-            pd.to_pickle(rows, arguments.cache)
+    rows = cached(arguments.cache, lambda: read(arguments.tables))
     fits = fit(rows)
     spread = spreads(rows, fits)
     report: dict[str, Any] = {"costs": {}, "errors": {}}

@@ -14,7 +14,6 @@ Tested twice: costs and factors without the model, and without the source, whose
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from pathlib import Path
 import fit_engines
 import numpy as np
 import pandas as pd
+from cached_rows import cached, table_parser
 from serving_errors import unseen_rows
 
 KINDS = {"ttft": "closed loop, TTFT", "tpot": "closed loop, TPOT", "full": "saturated"}
@@ -176,18 +176,11 @@ def write(folder: Path, rows: pd.DataFrame) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", nargs="+", type=Path)
+    parser = table_parser(__doc__)
     parser.add_argument("--write", type=Path, help="the folder of step costs")
     parser.add_argument("--out", type=Path, help="the table of reliability, as CSV")
-    parser.add_argument("--cache", type=Path, help="keep the predicted rows in this pickle, and use it if it is there")
     arguments = parser.parse_args()
-    if arguments.cache and arguments.cache.exists():
-        rows = pd.read_pickle(arguments.cache)
-    else:
-        rows, _ = unseen_rows(arguments.tables, fit_engines.read(arguments.tables))
-        if arguments.cache:
-            pd.to_pickle(rows, arguments.cache)
+    rows = cached(arguments.cache, lambda: unseen_rows(arguments.tables, fit_engines.read(arguments.tables))[0])
     rows = covered(rows)
     found = reliability(rows)
     print(found.round(3).to_string(index=False))

@@ -10,7 +10,6 @@ mechanism changed at a time. A mechanism is kept if the rows that it must move c
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from cached_rows import cached, table_parser
 
 from rooflinekit.evidence.accuracy_serving import ServedGroup, predict_group, read_serving_table, served_groups
 from rooflinekit.model.operating_point import Predictor
@@ -143,17 +143,10 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", nargs="+", type=Path)
+    parser = table_parser(__doc__)
     parser.add_argument("--out", type=Path, help="the report, in Markdown")
-    parser.add_argument("--cache", type=Path, help="keep the predicted rows in this pickle, and use it if it is there")
     arguments = parser.parse_args()
-    if arguments.cache and arguments.cache.exists():
-        rows = pd.read_pickle(arguments.cache)
-    else:
-        rows = predicted(arguments.tables)
-        if arguments.cache:
-            pd.to_pickle(rows, arguments.cache)
+    rows = cached(arguments.cache, lambda: predicted(arguments.tables))
     text = report(rows)
     if arguments.out:
         arguments.out.write_text(text, encoding="utf-8")

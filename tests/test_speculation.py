@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.model.layers.draft import attached_head
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.speculation import SpeculativePredictor, speculate
+from rooflinekit.model.speculation import SpeculativePredictor, attached_head, speculate
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.hardware import System

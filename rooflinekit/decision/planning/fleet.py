@@ -180,14 +180,11 @@ Span = tuple[float, float]
 """Ends of a 90 % interval over what is expected."""
 
 _NONE: Span = (1.0, 1.0)
-_ROUNDING = 1e-12  # ends that lie no further apart are those of a time without an interval
 
 
 def _span(time: Time) -> Span:
-    expected, low, high = map(float, (time.expected, time.low, time.high))
-    if not expected or high - low <= _ROUNDING * expected:
-        return _NONE
-    return low / expected, high / expected
+    expected = float(time.expected)
+    return (float(time.low) / expected, float(time.high) / expected) if expected else _NONE
 
 
 def _spans(ttft: Span, tpot: Span, first: float) -> dict[str, Span]:
@@ -198,14 +195,13 @@ def _spans(ttft: Span, tpot: Span, first: float) -> dict[str, Span]:
 
 def loaded_feels(bearer: Replica | PrefillPool | DecodePool, demand: Demand, load: float) -> Feels:
     """What is felt at this load where steps take a factor times as long."""
-    plain = cache(lambda at: bearer.feel(demand, at))  # a closed loop has the same load at every factor
+    return slowed(lambda at: bearer.feel(demand, at), load, demand.closed)
 
-    @cache
-    def feels(factor: float) -> Felt:
-        felt: Felt = plain(load if demand.closed else load * factor)
-        return felt.stretched(factor)
 
-    return feels
+def slowed(felt_at: Callable[[float], Felt], load: float, closed: bool = False) -> Feels:
+    """The same of anything that says what is felt at a load; a closed loop has the same load at every factor."""
+    plain = cache(felt_at)
+    return cache(lambda factor: plain(load if closed else load * factor).stretched(factor))
 
 
 @dataclass(frozen=True)

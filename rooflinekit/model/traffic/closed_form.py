@@ -57,7 +57,7 @@ _RHO = "rho", "share of the time that goes to prompts"
 _RUNNING = "E", "requests in the engine: rate x stay (Little's law)"
 
 _SETTLED = 1e-13  # relative: neighbours of the root agree
-_FULL = 1.0 - 1e-6  # of the room for prompts
+_FULL = 1.0 - 1e-6  # load at which a wait is taken at most: it grows as 1/(1 − load), without end towards 1
 _NOTHING = 1e-12  # stands for none where something is divided by: a decode pool has no prompts
 
 
