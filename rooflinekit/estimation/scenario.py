@@ -277,6 +277,11 @@ class OverTime(TypedDict, total=False):
     """How the load goes over time."""
     profile: Annotated[Path | Sequence[float] | None, Option("Load over time: a CSV of hour and rate, or trace for the hours of --trace. Adds the fleet by the hour.", kind="text")]
     growth: Annotated[str | float | None, Option("How the load grows: 8%/month or 100%/year.", usual="0", kind="text", metavar="SHARE")]
+    autoscale: Annotated[bool, Option("Play autoscaling policies through the profile, and recommend the cheapest that meets the objectives.", False)]
+    cold_start: Annotated[Counts, Option("Cold starts in minutes that are played beside the own one.", kind="counts", usual="2,5,8")]
+    provision: Annotated[float | None, Option("Of the own cold start: until a machine is there.", unit="s", usual="120")]
+    weights_from: Annotated[str | None, Option("Where its weights come from: object-store, nvme or host-cache.", usual="nvme", complete=("object-store", "nvme", "host-cache"))]
+    engine_start: Annotated[float | None, Option("Until its engine serves, once it has them.", unit="s", usual="64")]
     months: Annotated[int, Option("Months that are planned.", most=120, usual="1, with --growth 12")]
 
 class Plan(Traffic, Search, Reserves, OverTime, total=False):

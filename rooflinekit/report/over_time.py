@@ -15,8 +15,23 @@ def document(made: OverTime) -> Document:
         Section("", [_hours(made)]),
         Section("", [_months(made)]),
         Section("", [_terms(made)]),
+        Section("", [_policies(made)]),
         Section("", [notes(made.warnings)]),
     ]
+
+
+def _policies(made: OverTime) -> Table:
+    """The cheapest setting of each policy for each cold start, the best with a star."""
+    if made.autoscaling is None:
+        return Table([], [])
+    head = ["cold start", "policy", "target", "within", "GPU-hours", "$ a month", "changes/h", "back/h", "holds"]
+    return Table(head, [
+        [f"{each.cold_start_s:.0f} s", f"{each.policy}{'*' if each is made.autoscaling.best else ''}",
+         f"{each.target:.0%}", f"{min(each.attained.values()):.2%}", f"{each.gpu_hours_per_month:,.0f}",
+         _money(each.usd_per_month), f"{each.changes_per_hour:.2f}", f"{each.reversals_per_hour:.2f}",
+         "yes" if each.meets else "no"]
+        for each in made.autoscaling.policies
+    ], left=(1,), gap=1, drop=(4,))  # fmt: skip
 
 
 def _hours(made: OverTime) -> Table:

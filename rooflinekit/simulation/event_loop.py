@@ -148,6 +148,10 @@ class Fleet:
         after = [other.refusal(job) for other in self.replicas]
         return after[0] if all(after) else ""
 
+    def resize(self, count: int) -> None:
+        """Send new requests to the first so many replicas alone; the others end what they have."""
+        self.replicas[:] = self.all[len(self.prefills) : len(self.prefills) + count]
+
     def full(self, waiting: int) -> bool:
         """Whether the queue in front of all replicas takes no more: it is as long as that of one replica may be."""
         limit = self.all[0].limits.queue_limit
@@ -191,6 +195,10 @@ class Simulation:
         except KeyboardInterrupt:
             self.interrupted = True
         self._cut_rest()
+
+    def resize_at(self, time: float, count: int) -> None:
+        """From a time on, let so many replicas take new requests; not behind a router that goes by turns."""
+        self._push(time, self.fleet.resize, count)
 
     def stop(self) -> None:
         """End the run before its next event."""

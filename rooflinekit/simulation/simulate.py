@@ -121,6 +121,7 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
     prefill: Resolved | None = None,
     *,
     batches: Batches | None = None,
+    steps: Iterable[tuple[float, int]] = (),
 ) -> Outcome:
     """Serve a load on replicas of a deployment.
 
@@ -131,6 +132,7 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
         watch: sees every step, such as a `ChromeTrace`.
         prefill: the deployment of the prefill replicas, if it is another one; of the same model and cache format.
         batches: what counts, and by which times; by default all of the run.
+        steps: times [s] from which so many replicas take new requests, as an autoscaler has them.
 
     Raises:
         InputError: (and its kinds) for settings that make no sense; DoesNotFitError if the cache holds no request.
@@ -152,11 +154,13 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
         if isinstance(pool, PrefixPool):
             pool.seed(hashes)
     run = Simulation(fleet, source, ledger, load.duration, both(timeline, batches, watch))
+    for time, count in steps:
+        run.resize_at(time, count)
     run.run()
     batches.end()
     first = (prefill or resolved).plan.deployment.gpus
-    gpus = resolved.plan.deployment.gpus * len(fleet.replicas) + first * len(fleet.prefills)
-    predictors = [resolved.predictor] * len(fleet.replicas)
+    gpus = resolved.plan.deployment.gpus * setup.replicas + first * len(fleet.prefills)
+    predictors = [resolved.predictor] * setup.replicas
     predictors += [(prefill or resolved).predictor] * len(fleet.prefills)
     return summarise(
         run,

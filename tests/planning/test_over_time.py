@@ -29,6 +29,7 @@ from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.estimation.lengths import Fixed
 from rooflinekit.model.types.errors import InfeasibleError, InputError
 from rooflinekit.simulation.arrivals import Arrival, Poisson, Requests, generate
+from rooflinekit.simulation.ledger import RequestObjective
 from rooflinekit.simulation.simulate import Load, Setup, serve
 from rooflinekit.specs import load_accelerator
 
@@ -373,3 +374,96 @@ def test_a_day_by_the_hour_meets_the_objectives_when_it_is_replayed(simulated: P
     assert outcome.requests.finished == len(arrivals)
     assert outcome.ttft_ms.p99 <= 1000.0
     assert outcome.tpot_ms.p90 <= 30.0
+
+
+SLOW = {
+    "isl": 16_000, "osl": 1000, "prices": 3.0, "tp": [1], "token_budgets": [8192], "max_num_seqs": [256],
+    "confidence": 0.5, "autoscale": True, "profile": [round(0.6 + 0.5 * math.sin((h - 9) / 12 * math.pi), 3)
+                                                      for h in range(24)],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def scaled() -> PlanAnswer:
+    """A day of long requests, autoscaled."""
+    return rk.plan("llama-3.1-8b", GPU, "p95 ttft<8s, p95 tpot<50ms", **SLOW, confirm=1)
+
+
+class TestAutoscaling:
+    def test_it_costs_less_than_the_peak_with_each_cold_start(self, scaled: PlanAnswer) -> None:
+        over = scaled.over_time
+        assert over is not None
+        assert over.autoscaling is not None
+        best = over.autoscaling.best
+        assert best is not None
+        assert over.autoscaling.cold_start.seconds == pytest.approx(
+            120 + scaled.best.fleets[0].cold_start_s + 64
+        ) == best.cold_start_s  # fmt: skip
+        for seconds in (120.0, 300.0, 480.0, best.cold_start_s):
+            good = [each for each in over.autoscaling.policies if each.cold_start_s == seconds and each.meets]
+            assert min(each.usd_per_month or 0.0 for each in good) < over.peak_usd
+            assert all(share >= 0.95 for each in good for share in each.attained.values())
+        assert {each.policy for each in over.autoscaling.policies} == {"utilisation", "queue", "forecast"}
+        assert "cold start of 187 s" in over.answer
+        json.dumps(scaled.to_dict())
+
+    def test_a_longer_cold_start_serves_no_better(self) -> None:
+        """A load that doubles within an hour, at the same setting."""
+        more = {**SLOW, "profile": [0.3] * 12 + [3.0] * 12, "cold_start": [1, 30]}
+        over = rk.plan("llama-3.1-8b", GPU, "p95 ttft<8s, p95 tpot<50ms", **more, confirm=0).over_time
+        assert over is not None
+        assert over.autoscaling is not None
+        rows = {(each.cold_start_s, each.policy): each for each in over.autoscaling.policies}
+        for policy in ("utilisation", "queue"):
+            quick, late = rows[60.0, policy], rows[1800.0, policy]
+            assert late.gpu_hours_per_month > quick.gpu_hours_per_month or not late.meets
+        ahead = rows[1800.0, "forecast"]
+        assert ahead.meets
+        assert min(ahead.attained.values()) > min(rows[1800.0, "utilisation"].attained.values())
+
+    def test_the_path_of_the_weights_is_part_of_the_cold_start(self) -> None:
+        seconds = {}
+        for path in ("object-store", "nvme", "host-cache"):
+            over = _plan(autoscale=True, weights_from=path, provision=0.0, engine_start=0.0, cold_start=[2]).over_time
+            assert over is not None
+            assert over.autoscaling is not None
+            seconds[path] = over.autoscaling.cold_start.seconds
+        assert seconds["object-store"] == pytest.approx(4 * seconds["nvme"])
+        assert seconds["host-cache"] == pytest.approx(seconds["nvme"] * 5 / 63)
+
+    @pytest.mark.parametrize(
+        ("asked", "says"),
+        [
+            ({"cold_start": [2]}, "add autoscale"),
+            ({"autoscale": True, "profile": None, "rate": 5}, "give profile"),
+            ({"autoscale": True, "weights_from": "tape"}, "nvme"),
+            ({"autoscale": True, "weights_from": "host-cache", "load_gbps": 2.0}, "give one"),
+        ],
+    )
+    def test_what_makes_no_sense(self, asked: dict[str, Any], says: str) -> None:
+        with pytest.raises(InputError, match=says):
+            _plan(**asked)
+
+    @pytest.mark.long
+    def test_the_day_meets_the_objectives_request_by_request(self, scaled: PlanAnswer) -> None:
+        """With cold starts of 2, 5 and 8 minutes: the replicas that each policy had, at what it costs."""
+        over, best = scaled.over_time, scaled.best
+        assert over is not None
+        assert over.autoscaling is not None
+        scenario = {key: value for key, value in best.fleets[0].scenario.items() if key not in ("model", "gpu")}
+        resolved = resolve("llama-3.1-8b", GPU, read_deployment(scenario), None)
+        clock, draw = np.arange(86_400), np.random.default_rng(7)
+        rates = np.interp((clock + 0.5) / 3600, np.arange(24) + 0.5, SLOW["profile"], period=24)
+        came = draw.poisson(rates)
+        times = np.sort(np.repeat(clock, came) + draw.uniform(size=came.sum())).tolist()
+        for seconds in (120.0, 300.0, 480.0):
+            good = [each for each in over.autoscaling.policies if each.cold_start_s == seconds and each.meets]
+            least = min(good, key=lambda each: each.usd_per_month or 0.0)
+            assert (least.usd_per_month or 0.0) < over.peak_usd
+            setup = Setup(replicas=max(count for _, count in least.steps), router="random")
+            objective = RequestObjective(8.0, 0.05)
+            load = Load((Arrival(time, 16_000, 1000) for time in times), 17_000.0, 17_000, objective=objective)
+            outcome = serve(resolved, load, setup, steps=least.steps)
+            assert outcome.requests.finished == len(times)
+            assert outcome.goodput is not None
+            assert outcome.goodput >= 0.95

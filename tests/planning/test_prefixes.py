@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -15,6 +16,7 @@ from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.simulation.kv_blocks import kv_capacity_tokens
 from rooflinekit.simulation.tiers import read_tiers
 
+TRACE = str(Path(__file__).parents[2] / "docs" / "conversations.jsonl")
 CHAT = "chat:turns=6,wait=60,first=2000,asked=100,system=500"
 TIER = "host=500GB,50GB/s,10us,0.002$/GBh"
 ASKED = {"rate": 20.0, "sessions": CHAT, "osl": 200, "tp": [1], "disaggregated": False, "confidence": 0.5}
@@ -85,7 +87,7 @@ def test_the_simulation_agrees_with_a_cached_plan():
 
 
 def test_a_trace_with_block_ids_has_caches_among_its_candidates(tmp_path):
-    words = ["plan", "llama-3-8b", "--trace", "docs/conversations.jsonl", "--tp", "1", "--aggregated-only", "--confirm"]
+    words = ["plan", "llama-3-8b", "--trace", TRACE, "--tp", "1", "--aggregated-only", "--confirm"]
     run = CliRunner().invoke(app, [*words, "0", "--slo", "ttft<1s", "--format", "json"])
     data = json.loads(run.stdout)
     assert [each["hit_rate"] for each in data["candidates"] if each["hit_rate"]] == [pytest.approx(8192 / 15_700)]
@@ -99,7 +101,7 @@ def test_a_trace_with_block_ids_has_caches_among_its_candidates(tmp_path):
 @pytest.mark.parametrize(("given", "said"), [
     ({"rate": None}, "give rate"), ({"isl": 100}, "isl and sessions exclude each other"),
     ({"rate": None, "users": 4}, "users and sessions exclude"),
-    ({"trace": "docs/conversations.jsonl"}, "trace and sessions"),
+    ({"trace": TRACE}, "trace and sessions"),
 ])  # fmt: skip
 def test_what_contradicts_sessions_is_refused(given, said):
     with pytest.raises(InputError, match=said):

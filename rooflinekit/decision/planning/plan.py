@@ -33,7 +33,7 @@ from rooflinekit.decision.planning.search import (
     search,
     silent,
 )
-from rooflinekit.estimation.options import keywords, read
+from rooflinekit.estimation.options import keywords, part_of, read
 from rooflinekit.estimation.scenario import Plan
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.batch import whole_number
@@ -58,6 +58,7 @@ _NAMES = {
 }  # fmt: skip
 """Options whose parts have names of their own here: there may be several."""
 
+_SCALING = ("cold_start", "provision", "weights_from", "engine_start")
 _ROLES = {"prefill": "prefill ", "decode": "decode "}
 _SHARES = (0.5, 0.9, 0.95, 0.99)
 _STATISTICS = ("mean", "p50", "p95", "p99")
@@ -437,6 +438,8 @@ def read_question(
     given = {_NAMES.get(key, key): value for key, value in read(Plan, scenario).items()}
     if given.pop("aggregated_only", False):
         given["disaggregated"] = False
+    if given.get("autoscale"):
+        given["disaggregated"] = False  # one number of replicas is scaled
     if given.pop("one_kind", False):
         given["mixed"] = False
     names = tuple(dict.fromkeys(_gpu_names((gpus,) if isinstance(gpus, str) else tuple(gpus))))
@@ -481,6 +484,11 @@ def _profile(given: dict[str, Any]) -> Profile | None:
 
 def _course(given: dict[str, Any], profile: Profile | None, demand: Demand) -> Course | None:
     """How the load goes on, where that is asked."""
+    scaling = part_of(given, _SCALING)
+    if scaling and not given.get("autoscale"):
+        raise InputError(f"{min(scaling)} belongs to autoscaling; add autoscale")
+    if given.get("autoscale") and "profile" not in given:
+        raise InputError("autoscaling follows a load that changes: give profile")
     if not given.keys() & {"profile", "growth", "months"}:
         return None
     if demand.closed:
@@ -490,7 +498,9 @@ def _course(given: dict[str, Any], profile: Profile | None, demand: Demand) -> C
             raise InputError("profile trace is that of a trace: give trace, or name a file of hours and rates")
         profile = profile_of(demand.trace, demand.span_s, demand.speed)
     growth = read_growth(given["growth"]) if "growth" in given else 0.0
-    return Course(profile or flat(demand.peak_load), growth, given.get("months", 12 if growth else 1))
+    months = given.get("months", 12 if growth else 1)
+    scaling |= part_of(given, ("load_gbps",))
+    return Course(profile or flat(demand.peak_load), growth, months, scaling if given.get("autoscale") else None)
 
 
 def _gpu_names(gpus: tuple[str, ...]) -> list[str]:

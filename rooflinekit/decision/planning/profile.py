@@ -6,13 +6,13 @@ import csv
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import accumulate, pairwise
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rooflinekit.estimation.options import Option, quantity
 from rooflinekit.model.types.errors import SpecError, WorkloadError, nearest
@@ -189,6 +189,7 @@ class Course:
     profile: Profile
     growth: float = 0.0
     months: int = 1
+    scaling: Mapping[str, Any] | None = None  #: what was said of autoscaling, None where it was not asked for
 
     @property
     def factors(self) -> list[float]:
