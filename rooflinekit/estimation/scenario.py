@@ -431,6 +431,16 @@ class Measuring(TypedDict, total=False):
     resume: Annotated[bool, Option("Go on with the run that is there.", False)]
     retry_failed: Annotated[bool, Option("Go on with it, and measure once more what failed.", False)]
 
+class Answering(TypedDict, total=False):
+    """How long a service works on one answer."""
+    seconds: Annotated[float, Option("Longest time of one answer, in s.", 30.0, unit="s", above=True, most=3600.0)]
+
+class Serving(Answering, total=False):
+    """Where a service listens."""
+    host: Annotated[str, Option("Address to listen on; another than this machine's own needs a token in ROOFLINEKIT_TOKEN.", "127.0.0.1")]
+    port: Annotated[int, Option("Port to listen on.", 8000, most=65535)]
+    workers: Annotated[int, Option("Processes that take requests.", 1, most=64)]
+
 class Scored(Written, total=False):
     """What is set beside measured tables."""
     calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", group="Engine")]
@@ -457,7 +467,7 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "Search": (Search,),
     "Question": (Asked, Guarding),
     "Contents": (Workbook, Page),
-    "Output": (Sweeping, Measuring, Scored, Shown, Judged, Detailed, Tree, Traced, Pictures),
+    "Output": (Sweeping, Measuring, Scored, Shown, Judged, Serving, Detailed, Tree, Traced, Pictures),
 }
 """Headings of the help, in their order; what an option says of its own group goes first."""
 

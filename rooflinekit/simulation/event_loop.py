@@ -124,12 +124,12 @@ class Link:
 class Fleet:
     """Replicas behind a router; with `prefills`, those compute prompts and hand them to `replicas` over a link.
 
-    front_end: time of a request before it comes to a queue [s].
+    front_end: time of a prompt of so many tokens before it comes to a queue [s].
     """
 
     def __init__(
         self, replicas: list[Replica], router: str = "round-robin", prefills: list[Replica] | None = None,
-        link: Link | None = None, front_end: float = 0.0,
+        link: Link | None = None, front_end: Callable[[int], float] = lambda isl: 0.0,
     ) -> None:  # fmt: skip
         if not replicas:
             raise WorkloadError("a simulation needs at least one replica")
@@ -242,9 +242,9 @@ class Simulation:
         self.ledger.enter(job, self.now)
         if following := self.source.after_arrival(job):
             self._expect(*following)
-        if self.fleet.front_end > 0.0:
+        if (front_end := self.fleet.front_end(job.isl)) > 0.0:
             self._coming[job] = None
-            self._push(self.now + self.fleet.front_end, self._admit, job)
+            self._push(self.now + front_end, self._admit, job)
         else:
             self._admit(job)
 

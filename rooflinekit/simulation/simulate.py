@@ -18,6 +18,7 @@ from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Simulation as SimulationOptions
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
+from rooflinekit.model.traffic.mixing import front_end
 from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.units import GB, GIB
 from rooflinekit.simulation.arrivals import (
@@ -182,6 +183,9 @@ def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, led
     clock = _clock(predictor, load, setup, drafted + 1)
     prompts = clock if first is predictor and not drafted else _clock(first, load, setup, 1)
 
+    def front(isl: int) -> float:
+        return float(front_end(predictor.plan.costs, isl))
+
     shared: dict[str, Store] = {}
 
     def replica(number: int, own: Predictor, clock: Clock) -> Replica:
@@ -195,7 +199,7 @@ def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, led
 
     replicas = [replica(number, predictor, clock) for number in range(setup.replicas)]
     prefills = [replica(setup.replicas + number, first, prompts) for number in range(setup.prefill_replicas)]
-    return Fleet(replicas, setup.router, prefills, _link(first, setup), predictor.plan.costs.request)
+    return Fleet(replicas, setup.router, prefills, _link(first, setup), front)
 
 
 def _clock(predictor: Predictor, load: Load, setup: Setup, width: int) -> Clock:
@@ -241,6 +245,7 @@ def _limits(predictor: Predictor, chosen: Scheduler) -> Limits:
         by_class=chosen.by_class,
         swap=chosen.swap,
         engines=plan.deployment.dp,
+        overlap=int(plan.costs.overlap),
     )
 
 

@@ -61,4 +61,4 @@ def tabulate(predictor: Predictor, isl: float, osl: float, most: float, cached: 
     times = shared_times(predictor, InFlight(np.array(grid), isl, osl, cached))
     columns: list[Any] = [getattr(getattr(times, kind), part) for kind in _KINDS for part in ENDS]
     table: Array = np.stack([np.broadcast_to(np.asarray(column, float), len(grid)) for column in columns])
-    return SharedCurve(grid, [tuple(row) for row in table.T.tolist()], times.request, times.mixes)
+    return SharedCurve(grid, [tuple(row) for row in table.T.tolist()], float(times.request), times.mixes)

@@ -27,7 +27,7 @@ from rooflinekit.decision.planning.prefixes import Kept
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, Times, Traffic
-from rooflinekit.model.traffic.mixing import InFlight, Shared, lone_prompt, slots
+from rooflinekit.model.traffic.mixing import InFlight, Shared, front_end, lone_prompt, slots
 from rooflinekit.model.traffic.percentiles import Spread, spread
 from rooflinekit.model.traffic.question import LoadAnswer, answer_load
 from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
@@ -303,7 +303,7 @@ class PrefillPool:
         """Latencies up to the first token, at this rate on each replica; TPOT is 0."""
         alone, traffic = self.prompt, demand.traffic
         spans = dict.fromkeys(("ttft", "e2el"), _span(alone)) if _span(alone) != _NONE else {}
-        request = self.replica.predictor.plan.costs.request
+        request = float(front_end(self.replica.predictor.plan.costs, traffic.isl))
         busy = rate / self.knee(demand)
         if busy >= 1.0:
             return _endless(spans)
