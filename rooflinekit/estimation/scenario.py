@@ -227,10 +227,12 @@ class Cost(Prefix, Lengths, Users, Layout, Purchase, Dialogues, total=False):
 Names = str | Sequence[str] | None
 Counts = int | Sequence[int] | None
 
-class Traffic(Lengths, Users, total=False):
+class Traffic(Lengths, Users, Tiers, total=False):
     """What a fleet has to carry."""
     rate: Annotated[float | None, Option("Requests a second in the mean of the day.", unit="1/s", kind="loose")]
     trace: Annotated[Path | None, Option("A trace of requests: rate, lengths and bursts come from it.")]
+    sessions: Annotated[str | None, Option("Turns of conversations or agents at --rate: chat, coding-agent or swe-bench, as in simulate.", metavar="KIND")]
+    router: Annotated[str, Option("Of prefix caches: prefix-affinity (a conversation stays with its replica) or random.", "prefix-affinity", complete=("prefix-affinity", "random"))]
     clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False)]
     peak: Annotated[float | None, Option("The busiest hour over the mean: the fleet is made for it, and paid all day.", usual="1", kind="loose")]
     burstiness: Annotated[float | None, Option("Variation of the gaps between arrivals: 1 is Poisson.", usual="1", kind="loose", also=("cv",))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from os import PathLike
@@ -111,6 +111,7 @@ class Load:
     duration: float = math.inf
     objective: RequestObjective = field(default_factory=RequestObjective)
     sessions: SessionSource | None = None  #: in place of arrivals and users
+    before: Iterable[tuple[int, Sequence[int]]] = ()  #: blocks of former requests by conversation, the latest last
 
 
 def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
@@ -149,6 +150,10 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
     timeline, batches, ledger = Timeline(), batches or Batches(), Ledger(load.objective)
     fleet = _fleet(resolved.predictor, (prefill or resolved).predictor, load, setup, ledger)
     source = load.sessions or Source(load.arrivals, load.users, load.warmup)
+    for conversation, hashes in (*load.before, *(load.sessions.before() if load.sessions else ())):
+        pool = fleet.all[conversation % len(fleet.prefills or fleet.replicas)].pool
+        if isinstance(pool, PrefixPool):
+            pool.seed(hashes)
     run = Simulation(fleet, source, ledger, load.duration, both(timeline, batches, watch))
     for time, count in steps:
         run.resize_at(time, count)
@@ -464,7 +469,7 @@ def _sessions(
     made = partial(SessionSource, law, osl, most, seed=seed)
     seen = session_trace(made(rate=question.rate or 1.0))
     source = made(rate=question.rate, users=users, requests=count, warmup=question.warmup)
-    typical = (sum(seen.isl) + sum(seen.osl)) / len(seen)
+    typical = (sum(seen.isl[seen.former :]) + sum(seen.osl[seen.former :])) / (len(seen) - seen.former)
     return Load(iter(()), typical, most, users, 0, question.duration, objective, source), BLOCK, ()
 
 

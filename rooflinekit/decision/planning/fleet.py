@@ -23,6 +23,7 @@ from typing import Any
 from rooflinekit.decision.planning.curve import tabulate
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.objective import Feels, Felt, Objective, last_met, missed, slowest, spare
+from rooflinekit.decision.planning.prefixes import Kept
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, Times, Traffic
@@ -33,6 +34,7 @@ from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import NOTHING, Time
+from rooflinekit.simulation.tiers import CacheTier
 
 _GRID = 16  # loads between which the first violation is looked for
 _CLOSE = 1e-4  # relative: a search for a rate ends
@@ -45,7 +47,8 @@ _ROUNDING = 1e-9
 class Replica:
     """A deployment, as keywords and resolved, with its shared times tabulated.
 
-    room: sequences that run at once; reach: of the table, a little more.
+    room: sequences that run at once; reach: of the table, a little more; kept: what its prefix cache finds, None
+    without one.
     """
 
     scenario: dict[str, Any]
@@ -53,6 +56,7 @@ class Replica:
     times: Times
     room: float
     reach: float
+    kept: Kept | None = None
 
     @property
     def predictor(self) -> Predictor:
@@ -73,18 +77,28 @@ class Replica:
     def _open(self) -> Callable[[Traffic], OpenLoop]:
         return cache(lambda traffic: OpenLoop.of(self.predictor, traffic, self.times))
 
+    def traffic(self, demand: Demand) -> Traffic:
+        """What comes, with what the prefix cache finds of a mean prompt."""
+        return demand.traffic if self.kept is None else replace(demand.traffic, cached=self.kept.cached)
+
     def answer(self, demand: Demand, load: float) -> LoadAnswer:
         """The closed form at this load, from the table."""
-        loop = None if demand.closed else self._open(demand.traffic)
+        loop = None if demand.closed else self._open(self.traffic(demand))
         return answer_load(self.predictor, demand.question(load), self.times, loop)
 
     def knee(self, demand: Demand) -> float:
         """Requests a second of a full batch."""
-        return float(self._open(demand.traffic).knee)
+        return float(self._open(self.traffic(demand)).knee)
 
     def feel(self, demand: Demand, load: float) -> Felt:
-        """The latencies at this load."""
-        return feel(self.answer(demand, load))
+        """The latencies at this load; what comes from tiers delays the first token."""
+        felt = feel(self.answer(demand, load))
+        if self.kept is None or not self.kept.late or not felt.stable:
+            return felt
+        late, times = self.kept.late, felt.times
+        means = {key: mean + (late if key != "tpot" else 0.0) for key, mean in felt.means.items()}
+        later = Spread(lambda share: times.ttft(share) + late, times.tpot, lambda share: times.e2e(share) + late)
+        return replace(felt, means=means, times=later)
 
 
 def lay_out(model: str, gpu: str, scenario: dict[str, Any], demand: Demand, calibration: str | None) -> Replica:
@@ -122,6 +136,14 @@ def retuned(replica: Replica, setting: dict[str, Any], demand: Demand) -> Replic
     if plan.token_budget == replica.resolved.plan.token_budget and room <= replica.reach:
         return replace(replica, scenario=replica.scenario | setting, resolved=resolved, room=room)
     return _tabulated(replica.scenario | setting, resolved, demand)
+
+
+def remembering(base: Replica, demand: Demand, tiers: tuple[CacheTier, ...], replicas: float) -> Replica:
+    """The same with a prefix cache and some tiers, as one of so many replicas."""
+    assert demand.prefixes is not None  # asked only where something is known of prefixes
+    kept = demand.prefixes.kept(base.predictor, tiers, replicas)
+    curve = tabulate(base.predictor, demand.isl.mean, demand.osl.mean, base.reach, kept.cached)
+    return replace(base, scenario=base.scenario | {"cached": int(kept.cached)}, times=curve, kept=kept)
 
 
 def _tabulated(scenario: dict[str, Any], resolved: Resolved, demand: Demand) -> Replica:

@@ -74,7 +74,8 @@ class Fleet:
     scenario: keywords of `rk.estimate`; replicas: all of them, `spare` of which may fail; load: at the peak with the
     spares down; capacity: within the objectives at the confidence asked for; expected_capacity: where steps take as
     long as expected; knee: at any latency (None in a closed loop); utilisation: load over knee; headroom: of the
-    capacity; cold_start_s: weights at the stated rate.
+    capacity; cold_start_s: weights at the stated rate; hit_rate: share of the prompt tokens that the prefix cache
+    and its tiers find (None: no cache).
     """
 
     role: str
@@ -91,6 +92,8 @@ class Fleet:
     headroom: float
     binds: tuple[str, ...]
     cold_start_s: float
+    hit_rate: float | None = None
+    tiers: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -99,7 +102,14 @@ class Fleet:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        return _plain(self) | {"binds": list(self.binds), "gpus": self.gpus}
+        return _plain(self) | {"binds": list(self.binds), "tiers": list(self.tiers), "gpus": self.gpus}
+
+    @property
+    def caching(self) -> str:
+        """How it keeps prefixes, in words; empty where it does not."""
+        if self.hit_rate is None:
+            return ""
+        return f" with prefix cache{''.join(f' + {tier}' for tier in self.tiers)}"
 
 
 def _plain(answer: Any) -> dict[str, Any]:
@@ -161,7 +171,7 @@ class Candidate:
             role = {"prefill": "P", "decode": "D"}.get(fleet.role, "")
             formats = "".join(f" {fleet.scenario[key]}" for key in ("weights", "kv") if key in fleet.scenario)
             sign = f"{fleet.replicas}{role}" if role else f"{fleet.replicas} x"
-            pieces.append(f"{sign} {split_name(fleet.scenario)}{formats}")
+            pieces.append(f"{sign} {split_name(fleet.scenario)}{formats}{fleet.caching}")
         return " + ".join(pieces)
 
     @property
@@ -303,7 +313,7 @@ def answer_in_words(best: Candidate, question: PlanQuestion, median: Median | No
     for fleet in best.fleets:
         role = "" if fleet.role == "serve" else f"{fleet.role} "
         number = f"{fleet.replicas} {role}replica{'s' if fleet.replicas > 1 else ''}"
-        pieces.append(f"{number} x {deployment_name(fleet.scenario)} on {fleet.scenario['gpu']}")
+        pieces.append(f"{number} x {deployment_name(fleet.scenario)} on {fleet.scenario['gpu']}{fleet.caching}")
     money = "no price is known, so plans are compared by GPUs"
     if best.cost.usd_per_hour is not None:
         million = _three(best.cost.million_tokens_usd or 0.0)
@@ -437,10 +447,10 @@ def read_question(
     if given.pop("one_kind", False):
         given["mixed"] = False
     names = tuple(dict.fromkeys(_gpu_names((gpus,) if isinstance(gpus, str) else tuple(gpus))))
-    load_model(model)
+    context = load_model(model).value.max_context
     objectives = parse_objectives(slo)
     profile = _profile(given)
-    demand = read_demand(given, objectives)
+    demand = read_demand(given | {"max_context": context}, objectives)
     refuse_undecoded(objectives, demand.osl.mean)
     money = given.get("prices"), given.get("pue", 1.0), given.get("load_gbps"), given.get("by", "cost")
     return PlanQuestion(
@@ -694,6 +704,8 @@ def _fleet(question: PlanQuestion, part: Part, first: Replica) -> Fleet:
         headroom=1.0 - load / part.ability.load,
         binds=part.ability.binds,
         cold_start_s=cold_start_s(part.replica, question.tariff),
+        hit_rate=None if part.replica.kept is None else part.replica.kept.cached / demand.isl.mean,
+        tiers=() if part.replica.kept is None else tuple(tier.name for tier in part.replica.kept.tiers),
     )
 
 
