@@ -366,6 +366,10 @@ class TestCommand:
         code, _, error = self.run("--budget", "20000")
         assert code == 2
         assert "--max rate" in error
+        for ask in (("--budget", "20000"), ()):
+            code, _, error = self.run("--max", "rate", *ask, "--autoscale")
+            assert code == 2
+            assert "autoscale" in error
 
     def test_it_is_drawn(self, day: PlanAnswer) -> None:
         picture = rk.plot(day)
