@@ -282,6 +282,7 @@ class OverTime(TypedDict, total=False):
     provision: Annotated[float | None, Option("Of the own cold start: until a machine is there.", unit="s", usual="120")]
     weights_from: Annotated[str | None, Option("Where its weights come from: object-store, nvme or host-cache.", usual="nvme", complete=("object-store", "nvme", "host-cache"))]
     engine_start: Annotated[float | None, Option("Until its engine serves, once it has them.", unit="s", usual="64")]
+    tco: Annotated[Path | None, Option("Rent against buy: a YAML of purchase, years, interest, residual, power_price, pue, rack, staff.")]
     months: Annotated[int, Option("Months that are planned.", most=120, usual="1, with --growth 12")]
 
 class Plan(Traffic, Search, Reserves, OverTime, total=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rooflinekit.decision.planning.over_time import OverTime
-from rooflinekit.report.document import Document, Section, Table, Words, notes, three
+from rooflinekit.report.document import Document, Facts, Section, Table, Words, notes, three
 
 _ROWS, _BAR = 24, 24  # rows of a table at most, and letters of a bar
 
@@ -16,8 +16,21 @@ def document(made: OverTime) -> Document:
         Section("", [_months(made)]),
         Section("", [_terms(made)]),
         Section("", [_policies(made)]),
+        Section("", [_tco(made)]),
         Section("", [notes(made.warnings)]),
     ]
+
+
+def _tco(made: OverTime) -> Facts:
+    """One accelerator a month."""
+    if made.tco is None:
+        return Facts()
+    each, said = made.tco, made.tco.inputs
+    owned = f"${each.capital_usd:,.2f} capital + ${each.running_usd:,.2f} power, racks and staff = "
+    owned += f"${each.capital_usd + each.running_usd:,.2f} a GPU and month"
+    terms = f"${said.purchase:,.0f} a GPU over {said.years:g} years at {said.interest:.1%}, {said.residual:.0%} left"
+    given = f"{terms}, ${said.power_price:g}/kWh, PUE {said.pue:g}"
+    return Facts(("owning", owned), ("", given))
 
 
 def _policies(made: OverTime) -> Table:
@@ -63,7 +76,7 @@ def _months(made: OverTime) -> Table:
 
 
 def _terms(made: OverTime) -> Table:
-    if made.paid_usd == made.usd:
+    if not made.saved_usd:
         return Table([], [])
     head = ["paid as", "$/GPU-hour", "GPUs at most", "GPU-hours", "$"]
     return Table(head, [

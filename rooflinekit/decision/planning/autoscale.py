@@ -249,7 +249,8 @@ def _played(  # noqa: PLR0915 - one loop over time
 
     def told(place: int) -> Scaled:
         start, policy, aim = settings[place]
-        attained = dict(zip(map(str, question.slo), (met[:, place] / rates.sum()).tolist(), strict=True))
+        share = np.minimum(met[:, place] / rates.sum(), 1.0).tolist()
+        attained = dict(zip(map(str, question.slo), share, strict=True))
         meets = all(attained[str(each)] >= (each.share or _MEAN_SHARE) for each in question.slo)
         monthly = (float(paid[place]) / count + spare) * gpus * MONTH_HOURS
         return Scaled(

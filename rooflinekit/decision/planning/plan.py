@@ -9,6 +9,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
 from rooflinekit.decision.economics.price import positive
+from rooflinekit.decision.economics.tco import read_owning
 from rooflinekit.decision.planning.confirm import Ranked, agreed, ranked, warnings
 from rooflinekit.decision.planning.cost import FleetCost, Point, cold_start_s, cost_of, points, read_tariff
 from rooflinekit.decision.planning.demand import Demand, read_demand
@@ -58,6 +59,7 @@ _NAMES = {
 }  # fmt: skip
 """Options whose parts have names of their own here: there may be several."""
 
+_OVER_TIME = {"profile", "growth", "months", "tco"}
 _SCALING = ("cold_start", "provision", "weights_from", "engine_start")
 _ROLES = {"prefill": "prefill ", "decode": "decode "}
 _SHARES = (0.5, 0.9, 0.95, 0.99)
@@ -438,6 +440,8 @@ def read_question(
     given = {_NAMES.get(key, key): value for key, value in read(Plan, scenario).items()}
     if given.pop("aggregated_only", False):
         given["disaggregated"] = False
+    if given.keys() & _OVER_TIME:
+        given["mixed"] = False  # whose hours would be a search of their own
     if given.get("autoscale"):
         given["disaggregated"] = False  # one number of replicas is scaled
     if given.pop("one_kind", False):
@@ -489,7 +493,7 @@ def _course(given: dict[str, Any], profile: Profile | None, demand: Demand) -> C
         raise InputError(f"{min(scaling)} belongs to autoscaling; add autoscale")
     if given.get("autoscale") and "profile" not in given:
         raise InputError("autoscaling follows a load that changes: give profile")
-    if not given.keys() & {"profile", "growth", "months"}:
+    if not given.keys() & _OVER_TIME:
         return None
     if demand.closed:
         raise InputError("a plan over time takes requests a second: give rate, trace or profile in place of users")
@@ -500,7 +504,9 @@ def _course(given: dict[str, Any], profile: Profile | None, demand: Demand) -> C
     growth = read_growth(given["growth"]) if "growth" in given else 0.0
     months = given.get("months", 12 if growth else 1)
     scaling |= part_of(given, ("load_gbps",))
-    return Course(profile or flat(demand.peak_load), growth, months, scaling if given.get("autoscale") else None)
+    owning = read_owning(given["tco"]) if "tco" in given else None
+    scaled = scaling if given.get("autoscale") else None
+    return Course(profile or flat(demand.peak_load), growth, months, scaled, owning)
 
 
 def _gpu_names(gpus: tuple[str, ...]) -> list[str]:
@@ -588,7 +594,11 @@ def plan(
     median = None if found.interrupted else _median(question, order[0])
     names = [" + ".join(f"{_ROLES.get(fleet.role, '')}{deployment_name(fleet.scenario)}" for fleet in each.fleets)
              + f" on {each.gpu}" for each in candidates]  # fmt: skip
-    course = question.course
+    over = None
+    try:
+        over = over_time(question, question.course, order, names) if question.course else None
+    except KeyboardInterrupt:  # the plan is known
+        found.interrupted = True
     return PlanAnswer(
         version=__version__,
         model=load_model(question.model).value.name,
@@ -607,7 +617,7 @@ def plan(
         prices={gpu: None if price is None else price.to_dict() for gpu, price in question.tariff.prices.items()},
         interrupted=found.interrupted,
         warnings=tuple(dict.fromkeys(warnings(question, found, order))),
-        over_time=over_time(question, course, order, names) if course else None,
+        over_time=over,
     )
 
 

@@ -323,7 +323,7 @@ function pointAt(view, [model, gpu, tp, weights, kv], batch) {
 function drawFront(view, points) {
   pending = null;
   const fitting = points.filter((point) => point.fits), front = frontOf(fitting), share = (gpu) => (gpu === view.at.gpu ? Infinity : front.filter((point) => point.group === gpu).length);
-  const gpus = [...new Set(fitting.map((point) => point.group))], named = gpus.sort((a, b) => share(b) - share(a)).slice(0, TINTS.length);
+  const gpus = [...new Set(fitting.map((point) => point.group))], named = gpus.sort((a, b) => share(b) - share(a)).filter((gpu) => gpus.length <= TINTS.length || share(gpu) > 0).slice(0, TINTS.length);
   const within = (place, name, label) => axis({ axis: { type: "log", name, nameGap: 30, ...around(fitting.map((point) => point.value[place])) }, label: { formatter: (value) => niceLog(value, label) } });
   byId("pareto").parentElement.hidden = !fitting.length;
   C.pareto.show("Tokens a second of each user against those of each GPU, over the deployments of this model.", () => curvesOption(fitting, named, { x: within(0, "tokens/s each user", three), y: within(1, "", plain), here: [view.rateUser, view.rateEach] }),
