@@ -14,6 +14,7 @@ not seen.
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -23,11 +24,11 @@ import yaml
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from rooflinekit.evidence.board_power import READINGS, PoweredRows, as_read, timed_groups
+from rooflinekit.evidence.board_power import READINGS, PoweredRows, as_read, powered
+from rooflinekit.evidence.kernel_fit.groups import kernel_groups, read_kernel_tables
 from rooflinekit.model.power import kernel_energy
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.hardware import Accelerator
-from rooflinekit.model.types.power import PowerLaw
+from rooflinekit.model.types.hardware import Accelerator, PowerLaw
 from rooflinekit.specs import load_accelerator
 
 FOLDS = 4
@@ -59,12 +60,20 @@ def law_of(values: Mapping[str, float], idle: float, limit: float, gpu: Accelera
     )  # fmt: skip
 
 
+def powered_rows(path: Path, chip: str, engine: str) -> Iterator[PoweredRows]:
+    """The rows of a chip and an engine that have a power."""
+    for operation, table in read_kernel_tables(path, Counter()):
+        own = table[(table["gpu"] == chip) & (table["engine"] == engine) & (table["power_w"] > 0)]
+        for group in kernel_groups(operation, own.reset_index(drop=True)) if len(own) else ():
+            yield powered(group)
+
+
 class Rows:
     """Kernels of one chip with their readings, the shape group of each, and how they are predicted."""
 
     def __init__(self, tables: list[Path], chip: str, engine: str, readings: int) -> None:
         self.gpu = load_accelerator(chip).value
-        self.parts = [part for path in tables for part in timed_groups(path, chip, engine)]
+        self.parts = [part for path in tables for part in powered_rows(path, chip, engine)]
         self.keep = [part.table["samples_min"].to_numpy() >= readings for part in self.parts]
         if not self.parts:
             return

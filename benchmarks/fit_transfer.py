@@ -11,7 +11,6 @@ factor of all families together.
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from cached_rows import cached, table_parser
 
 from rooflinekit.evidence.kernel_fit.calibrate import predict
 from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_kernel_tables
@@ -110,18 +110,11 @@ def mean_cover(found: pd.DataFrame) -> pd.Series:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", nargs="+", type=Path)
+    parser = table_parser(__doc__)
     parser.add_argument("--write", type=Path)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--cache", type=Path, help="keep the scored rows in this pickle, and use it if it is there")
     arguments = parser.parse_args()
-    if arguments.cache and arguments.cache.exists():
-        rows = pd.read_pickle(arguments.cache)
-    else:
-        rows = scores(arguments.tables)
-        if arguments.cache:
-            pd.to_pickle(rows, arguments.cache)
+    rows = cached(arguments.cache, lambda: scores(arguments.tables))
     lines, tested, tables = [], [], []
     for reach in REACH:
         own = rows[rows["reach"] == reach]

@@ -112,7 +112,7 @@ def by_regime(data: Data) -> Block:
     found = covered(data.coverage, ["op", "regime"])
     rows = []
     for op in data.operations:
-        family, _ = OPERATIONS[op]
+        family = OPERATIONS[op].family
         axis, edges = REGIMES[family]
         for number in range(len(edges) + 1):
             span = (f"≤ {edges[0]:,.0f}" if not number else f"> {edges[-1]:,.0f}" if number == len(edges)
@@ -259,7 +259,7 @@ def over_size(axes: object, rows: pd.DataFrame, kind: str) -> None:
     middle = 2.0 ** (2.0 * spread.index.to_numpy() + 1.0)
     for quantile, width in ((0.1, 0.8), (0.5, 1.6), (0.9, 0.8)):
         axes.semilogx(middle, spread[quantile], color=INK, linewidth=width)
-    axes.set(xlabel=AXIS_NAMES[REGIMES[OPERATIONS[kind][0]][0]], ylabel="error [%]", ylim=(-60, 60))
+    axes.set(xlabel=AXIS_NAMES[REGIMES[OPERATIONS[kind].family][0]], ylabel="error [%]", ylim=(-60, 60))
 
 
 def histogram(axes: object, rows: pd.DataFrame, kind: str) -> None:

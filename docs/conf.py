@@ -38,14 +38,15 @@ autodoc_default_options = {"members": True}
 napoleon_google_docstring = True
 nitpick_ignore_regex = [(r"py:.*", r".*")]  # types in signatures that have no page of their own
 
-pygments_style = "friendly"
-pygments_dark_style = "monokai"
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"
 highlight_language = "none"
 default_role = "code"
 html_theme = "furo"
 html_title = f"rooflinekit {version}"
 html_static_path = ["_site/static"]
 html_css_files = ["site.css"]
+html_js_files = [("site.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_search_summary = False  # summaries are fetched, which a browser refuses to a page of a file

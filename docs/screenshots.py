@@ -19,7 +19,11 @@ SHOTS = (
     ("report-dark", "deepseek-v3", "dark", (1280, 1500)),
     ("report-phone", "mixtral-8x7b", "light", (390, 1800)),
 )
-PLAYED = (("playground-light", "", "light", (1440, 900)),)
+PLAYED = (
+    ("playground-light", "light", (1440, 900)),
+    ("playground-dark", "dark", (1440, 900)),
+    ("playground-phone", "light", (390, 844)),
+)
 
 
 def main() -> None:
@@ -37,10 +41,10 @@ def main() -> None:
         for name, page, theme, size in SHOTS:
             shot(name, (ROOT / "reports" / f"{page}.html").as_uri(), theme, size, "document.readyState === 'complete'")
         folder = Path(scratch) / "playground"
-        write_playground(folder, [FIRST, "deepseek-v3"], names("accelerator"))
+        write_playground(folder, [FIRST], names("accelerator"))
         with served(folder) as address:
-            for name, state, theme, size in PLAYED:
-                shot(name, f"{address}/index.html{state}", theme, size, "!!document.querySelector('.tile')")
+            for name, theme, size in PLAYED:
+                shot(name, f"{address}/index.html", theme, size, "!!document.querySelector('.tile')")
 
 
 if __name__ == "__main__":

@@ -230,8 +230,8 @@ def test_cold_kernels_take_at_least_the_bound_and_lie_in_their_interval(name):
     system = System.of(load_accelerator(calibration.accelerator).value)
     keys = [key for key in calibration.families if "/" in key]
     assert keys
-    for operation, (family, _) in OPERATIONS.items():
-        for dtype in {parse_dtype(key.split("/")[1]) for key in keys if key.startswith(family + "/")}:
+    for operation, known in OPERATIONS.items():
+        for dtype in {parse_dtype(key.split("/")[1]) for key in keys if key.startswith(known.family + "/")}:
             rows = measured_rows(grid(operation, dtype=dtype.value), operation)
             for kernel in rows.kernels:
                 timed = time_kernel(kernel, system, calibration)

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 from rooflinekit.cli.app import app
 from rooflinekit.evidence.accuracy_memory import (
     engine_of,
+    gguf_memory,
     memory_accuracy,
     memory_of,
     predict_run,
     read_memory_tables,
     setup_of,
 )
-from rooflinekit.evidence.gguf import gguf_memory
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs import load_model

@@ -117,14 +117,10 @@ def test_a_mixed_step_costs_its_gemms_once_and_its_attention_apart(plan_of):
     assert cores["attention_decode"].flops == 4 * 32 * 128 * 8 * 100
 
 
-def test_ragged_lengths_and_their_padding_waste():
+def test_ragged_lengths_are_counted_without_padding():
     batch = Batch.ragged([10, 20, 30], past=[0, 5, 0])
     assert (batch.tokens, batch.sequences, batch.sampled_rows) == (60.0, 3.0, 3.0)
     assert batch.prefilling.longest == 30.0
-    # A padded batch computes 3 x 30 tokens, 30 of them for nothing.
-    assert batch.padding_waste == pytest.approx(30 / 90)
-    assert Batch.prefill(4.0, 100.0).padding_waste == 0.0
-    assert Batch.ragged([7, 7]).padding_waste == 0.0
 
 
 def test_cumulative_offsets_are_the_same_batch():

@@ -225,7 +225,7 @@ class TestFormulas:
     def test_under_load(self) -> None:
         tpot, ttft = (rk.explain("llama3-8b", metric, rate=8.0).root for metric in ("tpot", "ttft"))
         assert tpot.formula == "step + q*s"
-        assert set(re.findall(r"[a-zA-Z]+", ttft.formula)) == {"request", "late", "queue", "first"}
+        assert set(re.findall(r"[a-zA-Z]+", ttft.formula)) == {"request", "isl", "token", "late", "queue", "first"}
 
     def test_a_wrong_formula_is_seen(self) -> None:
         parts = tuple(Node(symbol, "", value, "") for symbol, value in (("a", 2.0), ("b", 3.0)))

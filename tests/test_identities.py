@@ -10,7 +10,7 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.model.kernels.gemm import Linear
 from rooflinekit.model.kernels.routing import Routing
-from rooflinekit.model.layers.feedforward import group_share
+from rooflinekit.model.layers.build import group_share
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.model import MixtureOfExperts

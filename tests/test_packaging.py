@@ -23,7 +23,18 @@ from rooflinekit.cli.app import app
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "rooflinekit"
 SHIPPED = ("hardware_specs", "model_specs", "validate")  # top-level folders that ship inside the package
-ROOMS = ("model", "specs", "estimation", "simulation", "explanation", "decision", "evidence", "report", "cli")
+ROOMS = (
+    "model",
+    "specs",
+    "estimation",
+    "simulation",
+    "explanation",
+    "decision",
+    "evidence",
+    "report",
+    "service",
+    "cli",
+)
 OUTSIDE = ("__init__", "__main__", "version")  # the lazy front door, what runs the command line, and a number
 MODULES = sorted(PACKAGE.rglob("*.py"))
 SOURCES = sorted(path for folder in ("rooflinekit", "validate", "benchmarks") for path in (ROOT / folder).rglob("*.py"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -220,3 +220,11 @@ def test_lines_of_tables_have_other_colours_than_weights_and_cache():
     tints = re.search(r"const TINTS = (\[[^\]]*\])", (REPORT / "page" / "charts.js").read_text(encoding="utf-8"))
     assert re.findall(r'"([a-z]+)"', tints[1]) == list(SERIES)
     assert not {"weights", "cache"} & set(SERIES)
+
+
+@pytest.mark.parametrize("theme", PALETTES)
+def test_colours_of_accelerators_are_those_of_no_quantity(theme):
+    palette = PALETTES[theme]
+    for own, quantity in product(SERIES, {*CLASSES.values(), *CAUSES}):
+        far = 100 * np.linalg.norm(oklab(palette[own], "all cones") - oklab(palette[quantity], "all cones"))
+        assert far >= 8.0, (own, quantity, far)

@@ -80,6 +80,18 @@ ANSWERS: dict[str, list[tuple[str, Callable[[], Any]]]] = {
             "by the hour, growing",
             lambda: rk.plan("llama-3-8b", tp=[1], confirm=0, disaggregated=False, profile=[9.0, 40.0], growth=-0.1),
         ),
+        (
+            "autoscaled, rent or buy",
+            lambda: rk.plan(
+                "llama-3-8b",
+                tp=[1],
+                confirm=0,
+                profile=[9.0, 40.0],
+                autoscale=True,
+                cold_start=[2],
+                tco=str(FOLDER.parent / "own.yaml"),
+            ),
+        ),
         ("users, no price", lambda: rk.plan("llama-3-8b", "h20", users=50, tp=[1], confirm=0, disaggregated=False)),
     ],
 }

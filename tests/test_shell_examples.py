@@ -1,8 +1,8 @@
 """Every `rooflinekit` line of a shell block in the documents, and of the table in README.md, runs.
 
 They run in a folder that holds the files that they name; the numbers in these files are invented. Lines of `validate`,
-and lines that read what it measured, are not run here: test_docs.py checks their options, and tests/validate runs the
-same on small shapes.
+lines that read what it measured, and lines that ask running servers are not run here: test_docs.py checks their
+options, tests/validate runs the same on small shapes, and test_watch.py asks a server of its own.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import yaml
 from test_compare import FILES, LOG, VLLM
 from test_docs import ROOT, TEXTS, blocks
 from test_guard import pytest_benchmark
+from test_watch import AN_HOUR, NOTHING, SPAN, exposition
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
+from rooflinekit.evidence.exposition import scrape_text
 from rooflinekit.specs import accelerator_template
 
 MEASURED = ("here/", "measured/", "kernels.yaml")
@@ -36,7 +38,7 @@ def lines(block: str) -> list[list[str]]:
         for words in split
         if words[:1] == ["rooflinekit"]
         and words[1] != "validate"
-        and not any(word.startswith(MEASURED) for word in words)
+        and not any(word.startswith((*MEASURED, "http://")) for word in words)
     ]
 
 
@@ -64,6 +66,20 @@ def folder(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         **{f"{name}.json": json.dumps(VLLM | {"max_concurrency": users}) for name, users in runs.items()},
         **{f"{name}.json": json.dumps(pytest_benchmark()) for name in ("main", "now")},
         "server.log": LOG,
+        "requests.jsonl": json.dumps(SPAN),
+        "day.prom": scrape_text(exposition(NOTHING), 0.0) + scrape_text(exposition(AN_HOUR), 60.0),
+        "conversation.jsonl": "".join(
+            f'{{"timestamp": {1000 * turn}, "input_length": {512 * turn}, "output_length": 50, '
+            f'"hash_ids": {[*range(turn)]}}}\n'
+            for turn in range(1, 60)
+        ),
+        "requests.csv": "arrived_at,num_prefill_tokens,num_decode_tokens\n"
+        + "".join(f"{60 * minute}.0,{900 + minute},200\n" for minute in range(60)),
+        **{
+            f"{place}{name}": (ROOT / "docs" / name).read_text(encoding="utf-8")
+            for name in ("day.csv", "prices.csv", "own.yaml")
+            for place in ("", "docs/")
+        },
         "mlperf_log_summary.txt": FILES["mlperf_log_summary.txt"],
         "my-chip.yaml": accelerator_template(),
         "my-model.yaml": spec_of("docs/spec-files.md").replace("my-model-7b", "my-model"),
@@ -73,6 +89,7 @@ def folder(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         **{path.name: path.read_text(encoding="utf-8") for path in made.iterdir()},
     }
     (tmp_path / "my-model").mkdir()
+    (tmp_path / "docs").mkdir()
     config: Any = yaml.safe_load(spec_of("docs/spec-files.md"))["config"]
     files["my-model/config.json"] = json.dumps(config)
     for name, text in files.items():
@@ -100,7 +117,10 @@ def test_shell_blocks_run(page: str, block: str, folder: Path) -> None:
             (folder / target).write_text(result.stdout, encoding="utf-8")
 
 
-@pytest.mark.parametrize("line", re.findall(r"^\| \[.*?`(rooflinekit [^`]+)`", TEXTS["README.md"], re.MULTILINE))
+@pytest.mark.parametrize(
+    "line",
+    [*filter(lines, re.findall(r"^\| \[.*?`(rooflinekit [^`]+)`", TEXTS["README.md"], re.MULTILINE))],
+)
 def test_commands_of_the_table_run(line: str, folder: Path) -> None:
     result = CliRunner().invoke(app, shlex.split(line)[1:])
     assert result.exit_code == 0, f"{line}: {result.stderr}"

@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.model.layers.draft import attached_head
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.speculation import SpeculativePredictor, speculate
+from rooflinekit.model.speculation import SpeculativePredictor, attached_head, speculate
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.speculation import Speculation, break_even_acceptance, expected_tokens
+from rooflinekit.model.types.speculation import MEASURED, Speculation, break_even_acceptance, expected_tokens
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model
 
@@ -255,7 +254,24 @@ class TestAnswer:
         assert table["tpot_ms"][2] == pytest.approx(rk.estimate("llama-3-8b").tpot_ms, rel=1e-9)
         assert {"draft": "eagle", "draft_tokens": 3, "acceptance": "0.8,0.7"}.items() <= one.to_row().items()
 
-    def test_only_deepseek_published_an_acceptance(self) -> None:
+    @pytest.mark.parametrize(
+        ("draft", "lengths"),
+        [("mtp", (1.92, 2.61, 2.99, 3.33, 3.61, 3.78)), ("eagle3", (1.815, 2.41, 2.855, 3.175, 3.405, 3.51))],
+    )
+    def test_defaults_give_the_median_acceptance_lengths_that_were_measured(
+        self, draft: str, lengths: tuple[float, ...]
+    ) -> None:
+        rates, spread = MEASURED[draft]
+        for tokens, (length, (low, high)) in enumerate(zip(lengths, spread, strict=True), 1):
+            assert expected_tokens(rates, tokens) == pytest.approx(length, abs=0.005)
+            assert low <= length <= high
+        place = {"model": "deepseek-v3", "gpu": "h200-sxm", "tp": 8} if draft == "mtp" else {"model": "llama-3.1-8b"}
+        answer = rk.estimate(**place, draft=draft, draft_tokens=3, calibration="none")  # type: ignore[arg-type]
+        assert answer.speculation is not None
+        assert answer.speculation.acceptance == rates[:3]
+        assert any("by run (InferenceX" in note for note in answer.warnings)
+
+    def test_one_token_of_mtp_has_the_acceptance_that_deepseek_published(self) -> None:
         answer = rk.estimate("deepseek-v3", "h200-sxm", tp=8, draft="mtp", calibration="none")
         assert answer.speculation is not None
         assert answer.speculation.acceptance == (0.85,)

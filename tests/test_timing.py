@@ -24,6 +24,7 @@ from rooflinekit.model.timing.forms import (
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import FAMILIES, CollectiveShape, GemmShape, Kernel, RowsShape
+from rooflinekit.model.types.time import Time
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration import calibration_names, load_calibration
 
@@ -84,7 +85,7 @@ def experts(tokens: float, hidden: float = 4096, width: float = 1536, count: flo
 def one(operation: str, dtype: Dtype, variant: str, **columns: float) -> Kernel:
     """A kernel of scalars through the code that reads kernel tables."""
     arrays = {name: np.array([float(value)]) for name, value in columns.items()}
-    return scalar(OPERATIONS[operation][1](arrays, dtype, variant))
+    return scalar(OPERATIONS[operation].kernel(arrays, dtype, variant))
 
 
 def scalar(kernel: Kernel) -> Kernel:
@@ -259,3 +260,10 @@ def test_no_kernel_beats_the_datasheet(name, m, n, k, length):
     system = System.of(load_accelerator(calibration.accelerator).value)
     for kernel in (gemm(m, n, k), decode(m, length), prefill(1, length), experts(m)):
         assert time_kernel(kernel, system, calibration).expected >= max(roofline_bound(kernel, system))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(1e-9, 1e3), st.floats(0.0, 1e4))
+def test_a_time_without_an_interval_waits_without_one(time, wait):
+    waited = Time(time, 0.5 * time, time, time).later(wait)
+    assert waited.low == waited.expected == waited.high

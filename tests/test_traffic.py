@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, largest_rate, open_loop
 from rooflinekit.model.traffic.mixing import InFlight, lone_prompt, mixed_step, prefill_share, rotation, slots
 from rooflinekit.model.traffic.percentiles import spread
@@ -110,11 +112,44 @@ def test_users_beyond_the_slots_wait_a_turn_each():
 def test_the_first_burst_waits_longest():
     """All users at once, and never again: the mean wait is that of half of the prompts ahead."""
     burst = closed_loop(PREDICTOR, 64.0, Traffic(1024.0, 256.0, requests=1.0))
-    later = closed_loop(PREDICTOR, 64.0, Traffic(1024.0, 256.0))
-    share = float(burst.shared.share.expected)
-    assert float(burst.ttft.expected) - float(later.ttft.expected) == pytest.approx(63 / 2 * share, rel=0.1)
     quantiles = spread(burst, Traffic(1024.0, 256.0, requests=1.0), closed=True)
-    assert quantiles.ttft(0.99) - quantiles.ttft(0.01) == pytest.approx(0.98 * 63 * share, rel=0.1)
+    assert float(burst.ttft.expected) > 64 / 2 * float(burst.shared.alone.expected)
+    played = rk.simulate("llama-3-8b", concurrency=64, requests=64, isl=1024, osl=256).ttft_ms
+    assert 1e3 * float(burst.ttft.expected) == pytest.approx(played.mean, rel=0.05)
+    assert 1e3 * quantiles.ttft(0.99) == pytest.approx(played.p99, rel=0.1)
+
+
+def test_short_prompts_of_a_burst_share_a_step():
+    """Where launches take as long as kernels, sixteen prompts in a step take little longer than one."""
+    predictor = resolve("llama-3.1-70b", "b200-sxm", read_deployment({"tp": 8}), None).predictor
+    burst = closed_loop(predictor, 16.0, Traffic(128.0, 256.0, requests=1.0))
+    assert float(burst.ttft.expected) < 1.5 * float(burst.shared.alone.expected)
+
+
+@pytest.mark.parametrize("users", [4, 16, 64])
+def test_a_closed_loop_waits_as_the_simulator_does(users):
+    """A user comes back after a step has begun; ten prompts each, lengths within a fifth, all at once at first."""
+    traffic = Traffic(922.0, 461.0, isl_cv=0.064, osl_cv=0.064, requests=10.0)
+    predictor = resolve("llama-3.1-70b", "h200-sxm", read_deployment({"tp": 2, "weights": "fp8"}), None).predictor
+    lengths = {"isl": "uniform:820-1024", "osl": "uniform:410-512"}
+    played = rk.simulate(
+        "llama-3.1-70b", "h200-sxm", tp=2, weights="fp8", concurrency=users, requests=10 * users, **lengths
+    )
+    formed = closed_loop(predictor, float(users), traffic)
+    assert 1e3 * float(formed.ttft.expected) == pytest.approx(played.ttft_ms.mean, rel=0.08)
+    assert 1e3 * float(formed.tpot.expected) == pytest.approx(played.tpot_ms.mean, rel=0.04)
+
+
+def test_a_step_made_up_before_a_prompt_came_goes_before_it():
+    """With an overlapped scheduler a prompt waits one step more, where others decode; a lone one does not."""
+    plan = PREDICTOR.plan
+    costs = replace(plan.costs, overlap=0.0)
+    plain = Predictor(replace(plan, engine=replace(plan.engine, costs=costs)), PREDICTOR.memory)
+    for users, steps in ((1.0, 0.0), (16.0, 1.0)):
+        with_it, without = (closed_loop(each, users, TRAFFIC) for each in (PREDICTOR, plain))
+        step = float(without.tpot.expected)
+        later = float(with_it.ttft.expected) - float(without.ttft.expected)
+        assert later == pytest.approx(steps * step, rel=0.15, abs=1e-6)
 
 
 @settings(deadline=None, max_examples=30)

@@ -121,11 +121,12 @@ def command(
 
 
 _APART = ("sweep", "plan", "validate", "calibrate", "watch", "workbook", "report")  # which have modules of their own
+_SERVICE = ("serve", "mcp")
 COMMANDS = {
-    words: words if words in _APART else "answers"
+    words: words if words in _APART else "service" if words in _SERVICE else "answers"
     for words in (
         "estimate", "explain", "simulate", "trace", "shapes", "levers", "cost", "sweep", "plan", "models", "gpus",
-        "show", "validate", "calibrate", "compare", "guard", "watch", "launch", "workbook", "report",
+        "show", "validate", "calibrate", "compare", "guard", "watch", "launch", "workbook", "report", *_SERVICE,
         "accuracy energy", "accuracy kernels", "accuracy memory", "accuracy serving",
     )
 }  # fmt: skip

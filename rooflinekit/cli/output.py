@@ -21,15 +21,8 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # all but tab and new line
 
-_BLUE, _ORANGE, _GREEN, _GREY, _PLAIN = "\x1b[34m", "\x1b[33m", "\x1b[32m", "\x1b[90m", "\x1b[0m"
-_COLOURS = {
-    **dict.fromkeys(("memory", "weights", "KV cache", "activations"), _BLUE),
-    **dict.fromkeys(("compute", "arithmetic"), _ORANGE), "network": _GREEN,
-    **dict.fromkeys(("overhead", "engine", "above bound"), _GREY),
-}  # fmt: skip
-_BARS = re.compile(rf"^({'|'.join(_COLOURS)}) .*[█▏].*$", re.MULTILINE)
-_BAR = re.compile("[█▏]+")
-_LIMITS = re.compile(r"\b(?:compute|memory|network|overhead)$", re.MULTILINE)
+_LIMITS = {"memory": "\x1b[34m", "compute": "\x1b[33m", "network": "\x1b[32m", "overhead": "\x1b[90m"}
+_PLAIN = "\x1b[0m"
 
 
 class Output(NamedTuple):
@@ -98,9 +91,14 @@ def _coloured(text: str) -> str:
     >>> _coloured("host   1  overhead")
     'host   1  \x1b[90moverhead\x1b[0m'
     """
-    return _BARS.sub(
-        lambda line: _BAR.sub(lambda bar: f"{_COLOURS[line[1]]}{bar[0]}{_PLAIN}", line[0]),
-        _LIMITS.sub(lambda limit: f"{_COLOURS[limit[0]]}{limit[0]}{_PLAIN}", text),
+    from rooflinekit.report.estimate import PARTS
+
+    colours = _LIMITS | {name: _LIMITS[limit] for name, limit in PARTS.values()}
+    text = re.sub(rf"(?m)\b(?:{'|'.join(_LIMITS)})$", lambda limit: f"{colours[limit[0]]}{limit[0]}{_PLAIN}", text)
+    return re.sub(
+        rf"(?m)^({'|'.join(colours)}) .*[█▏].*$",
+        lambda line: re.sub("[█▏]+", lambda bar: f"{colours[line[1]]}{bar[0]}{_PLAIN}", line[0]),
+        text,
     )
 
 

@@ -23,6 +23,7 @@ _ONE = ("isl", "osl", "burstiness", *_STATIC, "activations", "memory_fraction", 
 _OF_FLEETS = (
     "rate", "concurrency", "trace", "peak", "clean", "max_gpus", "price", "limit", "headroom", "redundancy",
     "load_gbps", "confidence", "measured_only", "profile", "growth", "months",
+    "autoscale", "cold_start", "provision", "weights_from", "engine_start", "tco",
 )  # fmt: skip
 
 

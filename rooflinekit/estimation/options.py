@@ -293,8 +293,10 @@ def number_of(name: str, value: Any) -> float:
     return float(Option("", kind="number").check(name, number))
 
 
-def model_of(table: Any, **more: Any) -> type[BaseModel]:
-    """A table as a model of pydantic's, for programs that check or describe inputs; `more` are fields besides.
+def model_of(table: Any, leave: Iterable[str] = (), **more: Any) -> type[BaseModel]:
+    """A table as a model of pydantic's, for programs that check or describe inputs.
+
+    `leave` are rows that it does not have, `more` fields besides.
 
     >>> from rooflinekit.estimation.scenario import Scenario
     >>> model_of(Scenario)(batch=32).batch
@@ -304,7 +306,7 @@ def model_of(table: Any, **more: Any) -> type[BaseModel]:
 
     fields, annotated = dict(more), cast(Any, Annotated)
     for name, option in options_of(table).items():
-        if not option.hidden:
+        if not option.hidden and name not in leave and name not in more:
             kind = annotated[option.type | None, AfterValidator(partial(_checked, name, option))]
             fields[name] = (kind, Field(default=None, json_schema_extra=option.json))
     return create_model(table.__name__, __config__=ConfigDict(extra="forbid"), **fields)

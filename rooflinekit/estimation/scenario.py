@@ -227,10 +227,12 @@ class Cost(Prefix, Lengths, Users, Layout, Purchase, Dialogues, total=False):
 Names = str | Sequence[str] | None
 Counts = int | Sequence[int] | None
 
-class Traffic(Lengths, Users, total=False):
+class Traffic(Lengths, Users, Tiers, total=False):
     """What a fleet has to carry."""
     rate: Annotated[float | None, Option("Requests a second in the mean of the day.", unit="1/s", kind="loose")]
     trace: Annotated[Path | None, Option("A trace of requests: rate, lengths and bursts come from it.")]
+    sessions: Annotated[str | None, Option("Turns of conversations or agents at --rate: chat, coding-agent or swe-bench, as in simulate.", metavar="KIND")]
+    router: Annotated[str, Option("Of prefix caches: prefix-affinity (a conversation stays with its replica) or random.", "prefix-affinity", complete=("prefix-affinity", "random"))]
     clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False)]
     peak: Annotated[float | None, Option("The busiest hour over the mean: the fleet is made for it, and paid all day.", usual="1", kind="loose")]
     burstiness: Annotated[float | None, Option("Variation of the gaps between arrivals: 1 is Poisson.", usual="1", kind="loose", also=("cv",))]
@@ -275,6 +277,12 @@ class OverTime(TypedDict, total=False):
     """How the load goes over time."""
     profile: Annotated[Path | Sequence[float] | None, Option("Load over time: a CSV of hour and rate, or trace for the hours of --trace. Adds the fleet by the hour.", kind="text")]
     growth: Annotated[str | float | None, Option("How the load grows: 8%/month or 100%/year.", usual="0", kind="text", metavar="SHARE")]
+    autoscale: Annotated[bool, Option("Play autoscaling policies through the profile, and recommend the cheapest that meets the objectives.", False)]
+    cold_start: Annotated[Counts, Option("Cold starts in minutes that are played beside the own one.", kind="counts", usual="2,5,8")]
+    provision: Annotated[float | None, Option("Of the own cold start: until a machine is there.", unit="s", usual="120")]
+    weights_from: Annotated[str | None, Option("Where its weights come from: object-store, nvme or host-cache.", usual="nvme", complete=("object-store", "nvme", "host-cache"))]
+    engine_start: Annotated[float | None, Option("Until its engine serves, once it has them.", unit="s", usual="64")]
+    tco: Annotated[Path | None, Option("Rent against buy: a YAML of purchase, years, interest, residual, power_price, pue, rack, staff.")]
     months: Annotated[int, Option("Months that are planned.", most=120, usual="1, with --growth 12")]
 
 class Plan(Traffic, Search, Reserves, OverTime, total=False):
@@ -424,6 +432,16 @@ class Measuring(TypedDict, total=False):
     resume: Annotated[bool, Option("Go on with the run that is there.", False)]
     retry_failed: Annotated[bool, Option("Go on with it, and measure once more what failed.", False)]
 
+class Answering(TypedDict, total=False):
+    """How long a service works on one answer."""
+    seconds: Annotated[float, Option("Longest time of one answer, in s.", 30.0, unit="s", above=True, most=3600.0)]
+
+class Serving(Answering, total=False):
+    """Where a service listens."""
+    host: Annotated[str, Option("Address to listen on; another than this machine's own needs a token in ROOFLINEKIT_TOKEN.", "127.0.0.1")]
+    port: Annotated[int, Option("Port to listen on.", 8000, most=65535)]
+    workers: Annotated[int, Option("Processes that take requests.", 1, most=64)]
+
 class Scored(Written, total=False):
     """What is set beside measured tables."""
     calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", group="Engine")]
@@ -450,7 +468,7 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "Search": (Search,),
     "Question": (Asked, Guarding),
     "Contents": (Workbook, Page),
-    "Output": (Sweeping, Measuring, Scored, Shown, Judged, Detailed, Tree, Traced, Pictures),
+    "Output": (Sweeping, Measuring, Scored, Shown, Judged, Serving, Detailed, Tree, Traced, Pictures),
 }
 """Headings of the help, in their order; what an option says of its own group goes first."""
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
+from rooflinekit.evidence.kernel_fit.groups import number_of
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.energy import load_power, static_energy, token_energy
 from rooflinekit.model.traffic.mixing import InFlight, static_run
@@ -152,8 +153,5 @@ def _format(given: object) -> Dtype | None:
 
 def _number(run: Mapping[str, Any], name: str) -> float | None:
     """A finite number of a cell; None where there is none."""
-    try:
-        value = float(run.get(name) or math.nan)
-    except ValueError:
-        return None
+    value = number_of(run.get(name))
     return value if math.isfinite(value) else None

@@ -87,7 +87,7 @@ def predict_load(predictor: Predictor, point: LoadPoint) -> LoadPrediction:
     else:
         loaded = open_loop(predictor, point.rate, traffic)
     times = loaded.shared
-    step, own = float(times.step.expected), float(loaded.first.expected) + times.request
+    step, own = float(times.step.expected), float(loaded.first.expected) + float(times.request)
     tpot, ttft = float(loaded.tpot.expected), float(loaded.ttft.expected)
     parts = {"step": step, "interference": tpot - step, "prefill": own, "queue": ttft - own}
     rate = min(float(loaded.rate), float(loaded.knee))

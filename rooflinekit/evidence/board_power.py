@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_kernel_tables
+from rooflinekit.evidence.kernel_fit.groups import Group
 from rooflinekit.model.power import kernel_energy
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.hardware import Accelerator
@@ -73,14 +70,6 @@ def power_of(group: Group, accelerator: Accelerator) -> tuple[Array, Array, Arra
     width = np.array(law.widths)[np.searchsorted(law.edges, rows.time)]
     ends = np.maximum(shown / width, law.idle), np.minimum(shown * width, _ABOVE * law.limit)
     return rows.table["power_w"].to_numpy(float), shown, *ends
-
-
-def timed_groups(path: Path, chip: str, engine: str) -> Iterator[PoweredRows]:
-    """The rows of a chip and an engine that have a power."""
-    for operation, table in read_kernel_tables(path, Counter()):
-        own = table[(table["gpu"] == chip) & (table["engine"] == engine) & (table["power_w"] > 0)]
-        for group in kernel_groups(operation, own.reset_index(drop=True)) if len(own) else ():
-            yield powered(group)
 
 
 def as_read(power: Array, idle: float, operation: str, time: Array, share: float = 1.0) -> Array:

@@ -27,7 +27,7 @@ from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.version import __version__
 
-__all__ = ["CAUSES", "Comparison", "Gap", "Given", "Metric", "Run", "attribute", "compare"]
+__all__ = ["CAUSES", "Comparison", "Gap", "Given", "Metric", "Run", "attribute", "compare", "compare_runs"]
 
 CAUSES = ("step", "interference", "queue", "protocol")
 _BUDGET = 2048  # tokens a step, the smallest default of the engines: the most chunks that a prompt is cut into
@@ -182,6 +182,16 @@ def compare(
     for path in files:
         with listed(failures, str(path)):
             entries += read_measurements(Path(path))
+    return compare_runs(entries, given, failures, progress)
+
+
+def compare_runs(
+    entries: Sequence[Measurement | StartUp],
+    given: Given,
+    failures: dict[str, RooflinekitError],
+    progress: Callable[[str], None] | None = None,
+) -> Comparison:
+    """The same for runs that have been read; `failures` holds what has gone wrong so far."""
     room, runs = room_of(entries), []
     for entry in entries:
         if progress is not None:

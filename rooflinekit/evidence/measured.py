@@ -27,7 +27,7 @@ from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.units import GB, GIB
 from rooflinekit.specs.files import json_lines, read_text
 
-__all__ = ["Facts", "Measurement", "Spread", "StartUp", "is_benchmark", "read_measurements"]
+__all__ = ["Facts", "Measurement", "Spread", "StartUp", "from_json", "is_benchmark", "read_measurements"]
 
 TOOLS = (
     "vllm bench serve (JSON)",
@@ -52,7 +52,7 @@ def read_measurements(path: Path) -> list[Measurement | StartUp]:
     if intervals := _intervals(path, source, text):
         found += [each.run for each in intervals]
     elif text.lstrip()[:1] in ("{", "["):
-        found += [one for name, data in _objects(path, source, text) for one in _from_json(name, data)]
+        found += [one for name, data in _objects(path, source, text) for one in from_json(name, data)]
     elif _is_aiperf_csv(text):
         found.append(_aiperf_csv(source, text))
     elif _is_mlperf(text):
@@ -109,7 +109,8 @@ def _objects(path: Path, source: str, text: str) -> Iterator[tuple[str, Mapping[
             yield f"{source}#{number}" if len(entries) > 1 else source, data
 
 
-def _from_json(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]:
+def from_json(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]:
+    """The runs of one JSON document; none if no known tool wrote it. Raises SpecError for a value that cannot be."""
     benchmarks = data["benchmarks"][:1] if isinstance(data.get("benchmarks"), list) else []
     blocks = (data.get(name) for name in ("request_latency", "time_to_first_token", "request_throughput"))
     if benchmarks and isinstance(benchmarks[0], Mapping) and isinstance(benchmarks[0].get("metrics"), Mapping):

@@ -16,11 +16,11 @@ from typing import Any
 
 from rooflinekit.evidence.kernel_fit.groups import (
     KEY,
-    NEEDED,
     SUFFIX,
     VERSIONS,
     read_kernel_tables,
 )
+from rooflinekit.evidence.kernel_fit.tables import OPERATIONS
 from rooflinekit.evidence.measured import Measurement, is_benchmark, read_measurements
 from rooflinekit.evidence.measurement import Fields
 from rooflinekit.model.types.errors import SpecError
@@ -150,7 +150,7 @@ def _summaries(listed: Any) -> Iterator[tuple[str, Any]]:
 def _kernel_table(path: Path) -> Iterator[Reading]:
     """Rows of a kernel table or a measurement file; the p10 and p90 of a row say how it spreads."""
     for operation, table in read_kernel_tables(path):
-        own = {*KEY, *NEEDED[operation]}
+        own = {*KEY, *OPERATIONS[operation].needed.split()}
         texts = [name for name in table if name in own or (table[name].dtype == object and name not in VERSIONS)]
         for row in table.to_dict("records"):
             cells = {str(name): row[name] for name in texts if row[name] == row[name]}

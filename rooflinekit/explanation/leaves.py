@@ -14,15 +14,15 @@ from rooflinekit.model.layers.build import stage_operations
 from rooflinekit.model.memory.cache import cache_law
 from rooflinekit.model.memory.capacity import RULE, MemoryModel, Stage
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.parameter_count import MODULES
 from rooflinekit.model.speculation import Draft, SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import Calibration, FamilyFit
 from rooflinekit.model.types.engine import Engine
-from rooflinekit.model.types.hardware import Provenance, System
+from rooflinekit.model.types.hardware import PowerLaw, Provenance, System
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.model import Layer
 from rooflinekit.model.types.numeric import Numeric
-from rooflinekit.model.types.power import PowerLaw
 
 D = TypeVar("D")
 _DATASHEET = {
@@ -35,7 +35,6 @@ _DATASHEET = {
 }
 """What the files of accelerators and systems call a number."""
 
-_MODULES = ("embedding", "attention", "ffn", "experts", "shared_experts", "lm_head", "other")
 _RESIDENT = "rooflinekit.model.memory.footprint.resident_bytes; " + RULE
 _PEAK = "rooflinekit.model.memory.footprint.activation_peak; " + RULE
 _PLACE = "layers that have it, over the stages"
@@ -186,7 +185,7 @@ class Leaves:
         self, plan: Plan, counts: Mapping[Operation, int], size: Callable[[Weights], Numeric], unit: str
     ) -> Iterable[Numeric]:
         """Weights of each module as a line: elements or bytes, over its operations."""
-        found: dict[str, list[Numeric]] = {module: [] for module in _MODULES}
+        found: dict[str, list[Numeric]] = {module: [] for module in MODULES}
         times = Quantity("n", "times on this accelerator" if unit else "times in the model")
         for op, count in counts.items():
             told = self.told(op, lambda _: _config(plan))

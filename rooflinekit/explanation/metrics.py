@@ -115,8 +115,6 @@ class Traced:
         """What has TTFT and TPOT: the static batch, or the load."""
         return self.point if self.case.load is None else self.loaded
 
-    # --- memory ------------------------------------------------------------------------------------------------------
-
     @cached_property
     def memory_model(self) -> MemoryModel:
         """The memory, whose fullest stage is explained down to the shapes."""
@@ -135,8 +133,6 @@ class Traced:
         told = {each.name: each.metadata["quantity"] for each in fields(found) if each.metadata}
         values = {name: named(getattr(found, name), q.symbol, q.meaning, q.unit) for name, q in told.items()}
         return replace(found, **values)
-
-    # --- load --------------------------------------------------------------------------------------------------------
 
     @cached_property
     def asked(self) -> LoadQuestion:
@@ -190,8 +186,6 @@ class Traced:
             raise WorkloadError(f"{what} has no limit")
         return self
 
-    # --- steps -------------------------------------------------------------------------------------------------------
-
     def step(self, name: str) -> StepTime:
         """The step whose kernels `estimate` lists under `prefill` or `decode`."""
         if name == "decode":
@@ -204,9 +198,6 @@ class Traced:
 def layers_dtype(plan: Plan) -> Dtype:
     """Format in which most of the layers' matrices are multiplied."""
     return plan.precision.compute(getattr(plan.precision.formats, plan.model.matrices[-1]))
-
-
-# --- metrics that do not name a step ---------------------------------------------------------------------------------
 
 
 class Metric(NamedTuple):
@@ -397,8 +388,6 @@ def find_metric(case: Case, name: str) -> Found:
 
 
 _FIRST = ("tpot", "ttft", "memory", "max_batch", "kv_per_token", "params", "decode", "decode.attention")
-
-# --- steps and their kernels -----------------------------------------------------------------------------------------
 
 _STEPS = ("prefill", "decode")
 _SIZES: dict[str, tuple[str, str, Callable[[KernelTime, Accelerator], Any]]] = {

@@ -10,6 +10,9 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Model
 
+MODULES = ("embedding", "attention", "ffn", "experts", "shared_experts", "lm_head", "other")
+"""Kinds of modules that have weights."""
+
 
 @dataclass(frozen=True, slots=True)
 class ParameterCount(Answer):
@@ -28,9 +31,7 @@ class ParameterCount(Answer):
     @property
     def total(self) -> int:
         """All weights, each stored once."""
-        return (
-            self.embedding + self.attention + self.ffn + self.experts + self.shared_experts + self.lm_head + self.other
-        )
+        return sum(getattr(self, module) for module in MODULES)
 
     @property
     def active(self) -> int:
@@ -60,7 +61,7 @@ def count_parameters(model: Model) -> ParameterCount:
     """
     whole = Deployment()
     precision = Precision(model.dtype, model.dtype, model.formats)
-    counts = dict.fromkeys(("embedding", "attention", "ffn", "experts", "shared_experts", "lm_head", "other"), 0)
+    counts = dict.fromkeys(MODULES, 0)
     inactive = 0
     for op, times in model_operations(model, whole, precision).items():
         for weights in op.weights:

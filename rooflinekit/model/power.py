@@ -15,10 +15,9 @@ from dataclasses import fields
 from rooflinekit.model.graph.symbol import Symbol, formula, named
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.hardware import Accelerator, PowerLaw
 from rooflinekit.model.types.kernel import MATRIX_ROWS, ExpertsShape, GemmShape, Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum, minimum
-from rooflinekit.model.types.power import PowerLaw
 from rooflinekit.model.types.time import KernelTime
 
 _NOTHING = 1e-30

@@ -262,12 +262,9 @@ class Plan:
 
         What an engine adds is shared as the kernels are.
         """
-        stages = Counter(
-            frozenset(
-                stage_operations(self.model, self.deployment, self.precision, stage, self.system.domain_size).items()
-            )
-            for stage in range(self.deployment.pp)
-        )
+        cut = self.model, self.deployment, self.precision
+        held = (stage_operations(*cut, stage, self.system.domain_size) for stage in range(self.deployment.pp))
+        stages = Counter(frozenset(operations.items()) for operations in held)
         timed = [(replace(self, operations=dict(held))._bare(batch), count) for held, count in stages.items()]
         shares = []
         for kind in ("expected", "bound"):
@@ -309,15 +306,8 @@ def make_plan(
     """
     check_deployment(model, deployment, system)
     precision = resolve_precision(model, deployment, system.accelerator)
-    return Plan(
-        model,
-        deployment,
-        system,
-        precision,
-        calibration,
-        model_operations(model, _as_run(deployment, system), precision, system.domain_size),
-        engine,
-    )
+    operations = model_operations(model, _as_run(deployment, system), precision, system.domain_size)
+    return Plan(model, deployment, system, precision, calibration, operations, engine)
 
 
 def _as_run(deployment: Deployment, system: System) -> Deployment:

@@ -14,10 +14,12 @@ _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "sh
 _MOST, _LARGEST = 1e3, 1e9  # above these, a share is a factor and a number has an exponent
 _BAR = 16  # columns of a whole bar
 _LEAST = 0.005  # share of a step that is worth a line
-_PARTS = {
-    "weights": "weights", "kv_cache": "KV cache", "activations": "activations", "compute": "arithmetic",
-    "network": "network", "above_bound": "above bound", "host": "engine",
+PARTS = {
+    "weights": ("weights", "memory"), "kv_cache": ("KV cache", "memory"), "activations": ("activations", "memory"),
+    "compute": ("arithmetic", "compute"), "network": ("network", "network"),
+    "above_bound": ("above bound", "overhead"), "host": ("engine", "overhead"),
 }  # fmt: skip
+"""What the time of a step is made of: its name here, and what it waits for."""
 _MOVES = {
     "weights": "weights take longest: narrower formats, or more users who share them",
     "kv_cache": "the KV cache takes longest: a narrower format, or shorter contexts",
@@ -78,7 +80,7 @@ def _waterfall(estimate: Estimate) -> Table:
     for (title, _), step in zip(_steps(estimate), steps, strict=True):
         header += [f"{title.partition(' (')[0]} {_ms(step.time_ms)}", "", ""]
     rows, ends = [], [0.0, 0.0]
-    for part, name in _PARTS.items():
+    for part, (name, _) in PARTS.items():
         shares = [step.time_parts_ms[part] / step.time_ms for step in steps]
         row = [name]
         for place, (share, step) in enumerate(zip(shares, steps, strict=True)):

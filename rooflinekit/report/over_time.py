@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rooflinekit.decision.planning.over_time import OverTime
-from rooflinekit.report.document import Document, Section, Table, Words, notes, three
+from rooflinekit.report.document import Document, Facts, Section, Table, Words, notes, three
 
 _ROWS, _BAR = 24, 24  # rows of a table at most, and letters of a bar
 
@@ -15,8 +15,36 @@ def document(made: OverTime) -> Document:
         Section("", [_hours(made)]),
         Section("", [_months(made)]),
         Section("", [_terms(made)]),
+        Section("", [_policies(made)]),
+        Section("", [_tco(made)]),
         Section("", [notes(made.warnings)]),
     ]
+
+
+def _tco(made: OverTime) -> Facts:
+    """One accelerator a month."""
+    if made.tco is None:
+        return Facts()
+    each, said = made.tco, made.tco.inputs
+    owned = f"${each.capital_usd:,.2f} capital + ${each.running_usd:,.2f} power, racks and staff = "
+    owned += f"${each.capital_usd + each.running_usd:,.2f} a GPU and month"
+    terms = f"${said.purchase:,.0f} a GPU over {said.years:g} years at {said.interest:.1%}, {said.residual:.0%} left"
+    given = f"{terms}, ${said.power_price:g}/kWh, PUE {said.pue:g}"
+    return Facts(("owning", owned), ("", given))
+
+
+def _policies(made: OverTime) -> Table:
+    """The cheapest setting of each policy for each cold start, the best with a star."""
+    if made.autoscaling is None:
+        return Table([], [])
+    head = ["cold start", "policy", "target", "within", "GPU-hours", "$ a month", "changes/h", "back/h", "holds"]
+    return Table(head, [
+        [f"{each.cold_start_s:.0f} s", f"{each.policy}{'*' if each is made.autoscaling.best else ''}",
+         f"{each.target:.0%}", f"{min(each.attained.values()):.2%}", f"{each.gpu_hours_per_month:,.0f}",
+         _money(each.usd_per_month), f"{each.changes_per_hour:.2f}", f"{each.reversals_per_hour:.2f}",
+         "yes" if each.meets else "no"]
+        for each in made.autoscaling.policies
+    ], left=(1,), gap=1, drop=(4,))  # fmt: skip
 
 
 def _hours(made: OverTime) -> Table:
@@ -48,7 +76,7 @@ def _months(made: OverTime) -> Table:
 
 
 def _terms(made: OverTime) -> Table:
-    if made.paid_usd == made.usd:
+    if not made.saved_usd:
         return Table([], [])
     head = ["paid as", "$/GPU-hour", "GPUs at most", "GPU-hours", "$"]
     return Table(head, [

@@ -18,6 +18,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict  # typing's own cannot be read back before Python 3.12
 
 from rooflinekit.decision.economics.cost import Cost
+from rooflinekit.decision.planning.autoscale import ColdStart
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer
 from rooflinekit.decision.sensitivity.balance import Balance
 from rooflinekit.decision.sensitivity.elasticity import Elasticity
@@ -165,6 +166,7 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
     Work: {"bytes": _Size},
     Node: {"formula": str | None},
     Fleet: {"gpus": _Count},
+    ColdStart: {"seconds": _Size},
     PlanAnswer: {
         "question": None, "traffic": _Traffic, "prices": dict[str, _QuotedPrice | None], "best": Candidate,
         **dict.fromkeys(("slo", "stand_ins"), list[str]),

@@ -124,12 +124,12 @@ class Link:
 class Fleet:
     """Replicas behind a router; with `prefills`, those compute prompts and hand them to `replicas` over a link.
 
-    front_end: time of a request before it comes to a queue [s].
+    front_end: time of a prompt of so many tokens before it comes to a queue [s].
     """
 
     def __init__(
         self, replicas: list[Replica], router: str = "round-robin", prefills: list[Replica] | None = None,
-        link: Link | None = None, front_end: float = 0.0,
+        link: Link | None = None, front_end: Callable[[int], float] = lambda isl: 0.0,
     ) -> None:  # fmt: skip
         if not replicas:
             raise WorkloadError("a simulation needs at least one replica")
@@ -147,6 +147,10 @@ class Fleet:
             return why
         after = [other.refusal(job) for other in self.replicas]
         return after[0] if all(after) else ""
+
+    def resize(self, count: int) -> None:
+        """Send new requests to the first so many replicas alone; the others end what they have."""
+        self.replicas[:] = self.all[len(self.prefills) : len(self.prefills) + count]
 
     def full(self, waiting: int) -> bool:
         """Whether the queue in front of all replicas takes no more: it is as long as that of one replica may be."""
@@ -192,6 +196,10 @@ class Simulation:
             self.interrupted = True
         self._cut_rest()
 
+    def resize_at(self, time: float, count: int) -> None:
+        """From a time on, let so many replicas take new requests; not behind a router that goes by turns."""
+        self._push(time, self.fleet.resize, count)
+
     def stop(self) -> None:
         """End the run before its next event."""
         self.interrupted = True
@@ -234,9 +242,9 @@ class Simulation:
         self.ledger.enter(job, self.now)
         if following := self.source.after_arrival(job):
             self._expect(*following)
-        if self.fleet.front_end > 0.0:
+        if (front_end := self.fleet.front_end(job.isl)) > 0.0:
             self._coming[job] = None
-            self._push(self.now + self.fleet.front_end, self._admit, job)
+            self._push(self.now + front_end, self._admit, job)
         else:
             self._admit(job)
 

@@ -143,6 +143,17 @@ class PrefixPool(BlockPool):
         """Move the prompt's full blocks from the request to the cache, but for those that another brought first."""
         self._share(job, job.isl)
 
+    def seed(self, hashes: Sequence[int]) -> None:
+        """Put blocks of former requests into the cache, unused."""
+        for key in reversed(hashes):
+            if key not in self.idle:
+                if self.free - len(self.idle) * self.per < self.per:
+                    if not self.idle:
+                        return
+                    demote(self.idle.popitem(last=False)[0], self.tiers)
+                self.idle[key] = None
+            self.idle.move_to_end(key)
+
     def _share(self, job: Job, tokens: int) -> None:
         """Put the full blocks of its first tokens into the cache."""
         whole = job.hashes[: tokens // (self.per * self.size)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -66,6 +67,7 @@ class Replica:
         self._ghosts = self._ghost_keys = 0  # places and keys of finished sequences that a static batch still pads
         self._stall = 0.0  # copies from and to host memory that the next step waits for [s]
         self.began, self._time, self._slope = 0.0, 0.0, 0.0  #: start of what is under way [s]
+        self._starts: deque[float] = deque([0.0], maxlen=max(limits.overlap, 1))  # of the latest steps [s]
         self.steps = self.decodes = 0  #: steps that are under way, and sequences that decode in them
         self.shares: list[tuple[Job, int]] = []  #: prompts of this step, and how many tokens of each
         self._firsts = 0  # sequences of this step whose prompts end with it
@@ -134,7 +136,8 @@ class Replica:
             time, slope, steps = self.clock.step(padded, keys, chunks, self._firsts), 0.0, 1
         else:
             time, slope, most = self.clock.run(padded, keys)
-            steps = decoding.longest_run(1 if self._stall or short else min(most, limits.longest_run))
+            single = self._stall or short or self._made_up()
+            steps = decoding.longest_run(1 if single else min(most, limits.longest_run))
         if self._stall:
             time, self._stall = time + self._stall, 0.0
         self.began, self._time, self._slope, self.steps = now, time, slope, steps
@@ -145,6 +148,7 @@ class Replica:
         """Book the step or run under way; returns the requests that end with it."""
         ended: list[Job] = []
         steps, decodes, took, work = self.steps, self.decodes, now - self.began, self.work
+        self._starts.extend(self.began + self._span(step) for step in range(max(steps - self.limits.overlap, 0), steps))
         work.steps += steps
         work.busy += took
         work.sequences += took * (decodes + len(self.shares))
@@ -233,6 +237,8 @@ class Replica:
             budget -= self._take(job, take, chunks)
         while not short and len(self.queue) and (budget > 0 or not (chunks or policy.chunks)):
             job = self.queue.first()
+            if self._made_up():
+                break
             if not policy.chunks and chunks and self._tokens(job) - self.pool.match(job) > budget:
                 break
             if not self._admit(job, now):
@@ -243,6 +249,11 @@ class Replica:
                     self.partial.append(job)
                 budget -= self._take(job, take, chunks)
         return chunks
+
+    def _made_up(self) -> bool:
+        """Whether this step was made up before the next of the queue came (overlapped scheduling)."""
+        early = self.limits.overlap and self.decoding.width and len(self.queue)
+        return bool(early) and self.queue.first().queued > self._starts[0]
 
     def _take(self, job: Job, take: int, chunks: list[Chunk]) -> int:
         chunks.append((take, job.computed))

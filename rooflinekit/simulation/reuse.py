@@ -101,12 +101,12 @@ def reuse_of(trace: Trace, replicas: int = 1, router: str = "prefix-affinity", s
     places = np.arange(len(nodes))
     opens = np.r_[0, np.flatnonzero(np.diff(request) | np.diff(where)) + 1]
     own = places - opens[np.searchsorted(opens, places, "right") - 1]  # blocks of the same prompt that came just now
-    known = before >= 0
+    known = (before >= 0) & (request >= trace.former)
     depth = (places - before - _later(before) - own)[known]
     order = np.argsort(depth, kind="stable")
     time = np.asarray(trace.time)
     ages = (time[request] - time[request[before]])[known][order]
-    return Reuse(depth[order], np.cumsum(content[last_first][known][order]), sum(trace.isl), size, ages)
+    return Reuse(depth[order], np.cumsum(content[last_first][known][order]), sum(trace.isl[trace.former :]), size, ages)
 
 
 def _nodes(trace: Trace) -> Whole:

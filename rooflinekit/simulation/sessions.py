@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
@@ -149,10 +149,12 @@ class _Session:
         self.draw = Random(f"{seed} {number}")
         self.left = max(round(law.turns.at(self.draw.random())), 1)
         self.epoch, self.isl, self.answer = 0, 0, 0
+        self.before = 0  #: tokens of the prompt that were there before it
         self._open()
 
     def _open(self) -> None:
         """Begin a context: instructions and a first question."""
+        self.before = 0
         self.isl = self.law.system + max(round(self.law.first.at(self.draw.random())), 1)
         self.answer = max(round(self.osl.quantile(self.draw.random())), 1)
         self.isl = min(self.isl, max(self.most - self.answer, 1))
@@ -160,7 +162,8 @@ class _Session:
     def go_on(self) -> None:
         """The next turn: everything so far, the answer, and what is asked."""
         self.left -= 1
-        self.isl += self.answer + max(round(self.law.asked.at(self.draw.random())), 1)
+        self.before = self.isl + self.answer
+        self.isl = self.before + max(round(self.law.asked.at(self.draw.random())), 1)
         self.answer = max(round(self.osl.quantile(self.draw.random())), 1)
         if self.isl + self.answer > self.most:
             self.epoch += 1
@@ -197,6 +200,7 @@ class SessionSource:
         self.draw, self.numbers = Random(seed), count()
         self.live: dict[int, _Session] = {}
         self.clock, self.latest = 0.0, -1  # begin of the latest session, and which it is
+        self.under_way = list(self._under_way()) if self.begins is not None else []
 
     def start(self) -> Iterator[tuple[Arrival, bool]]:
         """Sessions under way, and the first that begins."""
@@ -204,14 +208,25 @@ class SessionSource:
             for _ in range(self.users or 0):
                 yield from self._send(self._new(), 0.0)
             return
+        for session in self.under_way:
+            yield from self._send(session, self.draw.random() * session.wait())
+        yield from self._begin()
+
+    def before(self) -> Iterator[tuple[int, Sequence[int]]]:
+        """Blocks that sessions under way have had computed."""
+        for session in self.under_way:
+            yield session.number, session.arrival(0.0).hashes[: session.before // BLOCK]
+
+    def _under_way(self) -> Iterator[_Session]:
+        """Sessions that began earlier, by what they have left."""
+        assert self.begins is not None
         upto = list(accumulate(turns - 1.0 for turns in self.law.counts))
         for _ in range(round(self.begins * self.law.wait.mean * upto[-1] / _GRID)):
             session = self._new()
             session.left = self.law.counts[bisect_right(upto, self.draw.random() * upto[-1])]
             for _ in range(self.draw.randrange(1, session.left)):
                 session.go_on()
-            yield from self._send(session, self.draw.random() * session.wait())
-        yield from self._begin()
+            yield session
 
     def after_arrival(self, job: Job) -> tuple[Arrival, bool] | None:
         """The next session, when the latest has begun."""
@@ -250,10 +265,18 @@ class SessionSource:
 
 
 def session_trace(source: SessionSource) -> Trace:
-    """What sessions send where an answer takes 20 ms a token, as a trace with block ids."""
+    """What sessions send where an answer takes 20 ms a token, as a trace with block ids; first what was said before."""
     queue = [(arrival.time, arrival.session, arrival) for arrival, _ in source.start()]
     heapify(queue)
     time, isl, out, blocks, ends = array("d"), array("q"), array("q"), array("q"), array("q")
+    former = 0
+    for _, hashes in source.before():
+        former += 1
+        time.append(0.0)
+        isl.append(max(len(hashes) * BLOCK, 1))
+        out.append(1)
+        blocks.extend(hashes)
+        ends.append(len(blocks))
     while queue:
         now, _, arrival = heappop(queue)
         time.append(now)
@@ -266,4 +289,4 @@ def session_trace(source: SessionSource) -> Trace:
         more = [] if (begun := source.after_arrival(job)) is None else [begun]
         for after, _ in (*more, *source.after_end(now + _ANSWER_S * arrival.osl, job)):
             heappush(queue, (after.time, after.session, after))
-    return Trace("sessions", "sessions", time, isl, out, (), blocks, ends, BLOCK)
+    return Trace("sessions", "sessions", time, isl, out, (), blocks, ends, BLOCK, former=former)

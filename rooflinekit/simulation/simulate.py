@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from os import PathLike
@@ -18,6 +18,7 @@ from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Simulation as SimulationOptions
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
+from rooflinekit.model.traffic.mixing import front_end
 from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.units import GB, GIB
 from rooflinekit.simulation.arrivals import (
@@ -110,6 +111,7 @@ class Load:
     duration: float = math.inf
     objective: RequestObjective = field(default_factory=RequestObjective)
     sessions: SessionSource | None = None  #: in place of arrivals and users
+    before: Iterable[tuple[int, Sequence[int]]] = ()  #: blocks of former requests by conversation, the latest last
 
 
 def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
@@ -120,6 +122,7 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
     prefill: Resolved | None = None,
     *,
     batches: Batches | None = None,
+    steps: Iterable[tuple[float, int]] = (),
 ) -> Outcome:
     """Serve a load on replicas of a deployment.
 
@@ -130,6 +133,7 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
         watch: sees every step, such as a `ChromeTrace`.
         prefill: the deployment of the prefill replicas, if it is another one; of the same model and cache format.
         batches: what counts, and by which times; by default all of the run.
+        steps: times [s] from which so many replicas take new requests, as an autoscaler has them.
 
     Raises:
         InputError: (and its kinds) for settings that make no sense; DoesNotFitError if the cache holds no request.
@@ -146,12 +150,18 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
     timeline, batches, ledger = Timeline(), batches or Batches(), Ledger(load.objective)
     fleet = _fleet(resolved.predictor, (prefill or resolved).predictor, load, setup, ledger)
     source = load.sessions or Source(load.arrivals, load.users, load.warmup)
+    for conversation, hashes in (*load.before, *(load.sessions.before() if load.sessions else ())):
+        pool = fleet.all[conversation % len(fleet.prefills or fleet.replicas)].pool
+        if isinstance(pool, PrefixPool):
+            pool.seed(hashes)
     run = Simulation(fleet, source, ledger, load.duration, both(timeline, batches, watch))
+    for time, count in steps:
+        run.resize_at(time, count)
     run.run()
     batches.end()
     first = (prefill or resolved).plan.deployment.gpus
-    gpus = resolved.plan.deployment.gpus * len(fleet.replicas) + first * len(fleet.prefills)
-    predictors = [resolved.predictor] * len(fleet.replicas)
+    gpus = resolved.plan.deployment.gpus * setup.replicas + first * len(fleet.prefills)
+    predictors = [resolved.predictor] * setup.replicas
     predictors += [(prefill or resolved).predictor] * len(fleet.prefills)
     return summarise(
         run,
@@ -173,6 +183,9 @@ def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, led
     clock = _clock(predictor, load, setup, drafted + 1)
     prompts = clock if first is predictor and not drafted else _clock(first, load, setup, 1)
 
+    def front(isl: int) -> float:
+        return float(front_end(predictor.plan.costs, isl))
+
     shared: dict[str, Store] = {}
 
     def replica(number: int, own: Predictor, clock: Clock) -> Replica:
@@ -186,7 +199,7 @@ def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, led
 
     replicas = [replica(number, predictor, clock) for number in range(setup.replicas)]
     prefills = [replica(setup.replicas + number, first, prompts) for number in range(setup.prefill_replicas)]
-    return Fleet(replicas, setup.router, prefills, _link(first, setup), predictor.plan.costs.request)
+    return Fleet(replicas, setup.router, prefills, _link(first, setup), front)
 
 
 def _clock(predictor: Predictor, load: Load, setup: Setup, width: int) -> Clock:
@@ -232,6 +245,7 @@ def _limits(predictor: Predictor, chosen: Scheduler) -> Limits:
         by_class=chosen.by_class,
         swap=chosen.swap,
         engines=plan.deployment.dp,
+        overlap=int(plan.costs.overlap),
     )
 
 
@@ -455,7 +469,7 @@ def _sessions(
     made = partial(SessionSource, law, osl, most, seed=seed)
     seen = session_trace(made(rate=question.rate or 1.0))
     source = made(rate=question.rate, users=users, requests=count, warmup=question.warmup)
-    typical = (sum(seen.isl) + sum(seen.osl)) / len(seen)
+    typical = (sum(seen.isl[seen.former :]) + sum(seen.osl[seen.former :])) / (len(seen) - seen.former)
     return Load(iter(()), typical, most, users, 0, question.duration, objective, source), BLOCK, ()
 
 

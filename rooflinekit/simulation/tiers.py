@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rooflinekit.estimation.options import quantity
 from rooflinekit.model.types.errors import WorkloadError
@@ -83,6 +84,38 @@ def _size(text: str, part: str) -> tuple[str, float]:
     if not 0.0 < value < 1e30 or part[-1:].isdigit():
         raise WorkloadError(f"cache_tier {text!r}: {part!r} must be above 0, with its unit; {_LIKE}")
     return kind, value
+
+
+class Filled(NamedTuple):
+    """A memory with all before it.
+
+    tokens: that they hold for a replica; share: of the prompt tokens that they find, and what of it is here; bandwidth
+    [B/s]; load_s: in which what a mean prompt has here is loaded; usd_hour: of a replica.
+    """
+
+    tier: CacheTier
+    tokens: float
+    share: float
+    from_here: float
+    bandwidth: float
+    load_s: float
+    usd_hour: float
+
+
+def fill(  # noqa: PLR0913 - what is filled, with what, for whom
+    tiers: Sequence[CacheTier], pool: float, share: Callable[[float], float], *, replicas: float, prompt_bytes: float,
+    token_bytes: float, own_link: Callable[[str], float],
+) -> Iterator[Filled]:  # fmt: skip
+    """Fill tiers behind a pool of so many tokens; `share` says what a cache of so many finds."""
+    tokens, before = pool, share(pool)
+    for tier in tiers:
+        size = tier.capacity / (replicas if tier.shared else 1.0)
+        tokens += size / token_bytes
+        found = share(tokens)
+        link = tier.bandwidth or own_link(f"cache tier {tier.name} without a rate")
+        load = (found - before) * prompt_bytes / link + (tier.latency if found > before else 0.0)
+        yield Filled(tier, tokens, found, found - before, link, load, size / GB * (tier.usd_gb_hour or 0.0))
+        before = found
 
 
 class Store:

@@ -283,7 +283,7 @@ class Trace:
 
     time: since the first request [s]; isl, osl [tokens]; priority: empty if the file has none; blocks: ids of all
     prompt blocks one after another, `ends` where each request's end (both empty if the file has none), `block_tokens`
-    tokens a block; cleaned: rows mended or dropped, by reason.
+    tokens a block; cleaned: rows mended or dropped, by reason; former: requests at the start that only fill caches.
     """
 
     name: str
@@ -296,6 +296,7 @@ class Trace:
     ends: Sequence[int] = field(default=(), repr=False)
     block_tokens: int | None = None
     cleaned: Mapping[str, int] = field(default_factory=dict)
+    former: int = 0
 
     def __len__(self) -> int:
         return len(self.time)

@@ -134,6 +134,20 @@ def resolve(kind: Kind, name: str | os.PathLike[str]) -> Loaded[Path]:
     raise unknown_name(kind, text, _suggestions(text, scanned))
 
 
+def in_catalogue(kind: Kind, name: str) -> str:
+    """The spec that a name or an alias means, never a path: no file of the caller's choice is opened.
+
+    >>> in_catalogue("accelerator", "H100")
+    'h100-sxm'
+
+    Raises UnknownNameError with the nearest names.
+    """
+    found = None if _looks_like_path(name) else _by_stem(kind, name) or _by_alias(name, _scan(kind))
+    if found is None:
+        raise unknown_name(kind, name, _suggestions(name, _scan(kind)))
+    return found.value.stem
+
+
 def unknown_name(kind: str, name: str, suggestions: Sequence[str]) -> UnknownNameError:
     """The error for a name that nobody knows, with these suggestions as they stand, best first."""
     error = UnknownNameError(kind, name, ())

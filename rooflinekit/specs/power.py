@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.hardware import Accelerator, Provenance
-from rooflinekit.model.types.power import PowerLaw
+from rooflinekit.model.types.hardware import Accelerator, PowerLaw, Provenance
 from rooflinekit.specs.files import kept, read_yaml
 from rooflinekit.specs.locate import spec_dir
 

@@ -16,7 +16,16 @@ from rooflinekit.decision.economics.price import quotes_of
 from rooflinekit.decision.planning import confirm
 from rooflinekit.decision.planning.confirm import play
 from rooflinekit.decision.planning.demand import read_demand
-from rooflinekit.decision.planning.fleet import Option, Part, PrefillPool, ability, lay_out
+from rooflinekit.decision.planning.fleet import (
+    Ability,
+    Option,
+    Part,
+    PrefillPool,
+    Reserve,
+    ability,
+    lay_out,
+    working_replicas,
+)
 from rooflinekit.decision.planning.objective import Felt, Objective, chance, missed, parse_objectives
 from rooflinekit.decision.planning.plan import read_question
 from rooflinekit.model.traffic.percentiles import Spread
@@ -255,3 +264,8 @@ def test_a_trace_of_one_request_is_no_rate(tmp_path: Path) -> None:
     path.write_text("time_s,isl,osl\n3,100,10\n")
     with pytest.raises(InputError, match=r"one\.csv: all requests come at one moment"):
         rk.plan(MODEL, "h100-sxm", SLO, trace=path)
+
+
+def test_what_a_load_loses_to_rounding_takes_no_replica_more():
+    rounded = Ability(5.0 * (1.0 - 3e-11), ())  # 50 a second over it are 10.0000000003 replicas
+    assert working_replicas(rounded, read_demand({"rate": 50}), Reserve()) == 10

@@ -20,6 +20,7 @@ import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.economics.commitments import Spot, held_levels, pay
 from rooflinekit.decision.economics.price import HourlyPrice, quotes_of
+from rooflinekit.decision.economics.tco import Owning, rent_or_buy
 from rooflinekit.decision.planning.budget import affordable
 from rooflinekit.decision.planning.capacity import formula_capacity
 from rooflinekit.decision.planning.plan import PlanAnswer, read_question
@@ -29,6 +30,7 @@ from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.estimation.lengths import Fixed
 from rooflinekit.model.types.errors import InfeasibleError, InputError
 from rooflinekit.simulation.arrivals import Arrival, Poisson, Requests, generate
+from rooflinekit.simulation.ledger import RequestObjective
 from rooflinekit.simulation.simulate import Load, Setup, serve
 from rooflinekit.specs import load_accelerator
 
@@ -87,6 +89,7 @@ class TestHours:
         assert over.usd < over.peak_usd
         assert day.traffic["peak_load"] == max(DAY)
         assert len(over.to_frame()) == 24
+        assert "less" not in over.answer  # one price, so nothing is saved by terms
 
     @pytest.mark.parametrize(("growth", "more"), [(0.0, 0.01), (0.05, 0.2), (-0.1, 0.1)])
     def test_more_growth_never_costs_less(self, growth: float, more: float) -> None:
@@ -112,6 +115,29 @@ class TestHours:
         assert over is not None
         assert "prefill" in over.deployment
         assert over.intervals[0].gpus < over.intervals[1].gpus
+
+    def test_growth_of_one_rate_has_no_hours_to_save(self) -> None:
+        over = _plan(profile=None, rate=40, growth=0.1).over_time
+        assert over is not None
+        assert over.gpu_hours == over.peak_gpu_hours
+        assert "below" not in over.answer
+        assert "must grow" in over.answer
+
+    def test_fleets_of_two_kinds_are_left_out(self) -> None:
+        more = ONE | {"prices": {GPU: 3.0, "l40s": 1.0}, "confirm": 0, "profile": DAY}
+        answer = rk.plan(MODEL, [GPU, "l40s"], "p95 tpot<60ms", **more)
+        assert "mixed" not in {each.kind for each in answer.candidates}
+        assert answer.over_time is not None
+
+    def test_an_interrupt_keeps_the_plan(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def stopped(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("rooflinekit.decision.planning.plan.over_time", stopped)
+        answer = _plan()
+        assert answer.interrupted
+        assert answer.over_time is None
+        assert answer.best.gpus
 
     def test_an_accelerator_without_a_price_is_planned_by_its_hours(self) -> None:
         over = rk.plan(
@@ -295,6 +321,7 @@ class TestBudgets:
             gpus = [capacity.gpus(solved.value * each * factor) for each in shape]
             assert (sum(gpus) / len(gpus) * 730 * 3.0 <= budget) is within
 
+    @pytest.mark.slow
     def test_with_the_simulation_it_is_no_more(self) -> None:
         alone, agreed = (affordable(MODEL, GPU, SLO, 20_000.0, **ONE, confirm=confirm) for confirm in (0, 1))
         assert agreed.value <= alone.value
@@ -339,6 +366,10 @@ class TestCommand:
         code, _, error = self.run("--budget", "20000")
         assert code == 2
         assert "--max rate" in error
+        for ask in (("--budget", "20000"), ()):
+            code, _, error = self.run("--max", "rate", *ask, "--autoscale")
+            assert code == 2
+            assert "autoscale" in error
 
     def test_it_is_drawn(self, day: PlanAnswer) -> None:
         picture = rk.plot(day)
@@ -373,3 +404,175 @@ def test_a_day_by_the_hour_meets_the_objectives_when_it_is_replayed(simulated: P
     assert outcome.requests.finished == len(arrivals)
     assert outcome.ttft_ms.p99 <= 1000.0
     assert outcome.tpot_ms.p90 <= 30.0
+
+
+SLOW = {
+    "isl": 16_000, "osl": 1000, "prices": 3.0, "tp": [1], "token_budgets": [8192], "max_num_seqs": [256],
+    "confidence": 0.5, "autoscale": True, "profile": [round(0.6 + 0.5 * math.sin((h - 9) / 12 * math.pi), 3)
+                                                      for h in range(24)],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def scaled() -> PlanAnswer:
+    """A day of long requests, autoscaled."""
+    return rk.plan("llama-3.1-8b", GPU, "p95 ttft<8s, p95 tpot<50ms", **SLOW, confirm=1)
+
+
+class TestAutoscaling:
+    def test_it_costs_less_than_the_peak_with_each_cold_start(self, scaled: PlanAnswer) -> None:
+        over = scaled.over_time
+        assert over is not None
+        assert over.autoscaling is not None
+        best = over.autoscaling.best
+        assert best is not None
+        assert over.autoscaling.cold_start.seconds == pytest.approx(
+            120 + scaled.best.fleets[0].cold_start_s + 64
+        ) == best.cold_start_s  # fmt: skip
+        for seconds in (120.0, 300.0, 480.0, best.cold_start_s):
+            good = [each for each in over.autoscaling.policies if each.cold_start_s == seconds and each.meets]
+            assert min(each.usd_per_month or 0.0 for each in good) < over.peak_usd
+            assert all(share >= 0.95 for each in good for share in each.attained.values())
+        assert {each.policy for each in over.autoscaling.policies} == {"utilisation", "queue", "forecast"}
+        assert "cold start of 187 s" in over.answer
+        json.dumps(scaled.to_dict())
+
+    def test_a_longer_cold_start_serves_no_better(self) -> None:
+        """A load that doubles within an hour, at the same setting."""
+        more = {**SLOW, "profile": [0.3] * 12 + [3.0] * 12, "cold_start": [1, 30]}
+        over = rk.plan("llama-3.1-8b", GPU, "p95 ttft<8s, p95 tpot<50ms", **more, confirm=0).over_time
+        assert over is not None
+        assert over.autoscaling is not None
+        rows = {(each.cold_start_s, each.policy): each for each in over.autoscaling.policies}
+        for policy in ("utilisation", "queue"):
+            quick, late = rows[60.0, policy], rows[1800.0, policy]
+            assert late.gpu_hours_per_month > quick.gpu_hours_per_month or not late.meets
+        ahead = rows[1800.0, "forecast"]
+        assert ahead.meets
+        assert min(ahead.attained.values()) > min(rows[1800.0, "utilisation"].attained.values())
+
+    def test_the_path_of_the_weights_is_part_of_the_cold_start(self) -> None:
+        seconds = {}
+        for path in ("object-store", "nvme", "host-cache"):
+            over = _plan(autoscale=True, weights_from=path, provision=0.0, engine_start=0.0, cold_start=[2]).over_time
+            assert over is not None
+            assert over.autoscaling is not None
+            seconds[path] = over.autoscaling.cold_start.seconds
+        assert seconds["object-store"] == pytest.approx(4 * seconds["nvme"])
+        assert seconds["host-cache"] == pytest.approx(seconds["nvme"] * 5 / 63)
+
+    @pytest.mark.parametrize(
+        ("asked", "says"),
+        [
+            ({"cold_start": [2]}, "add autoscale"),
+            ({"autoscale": True, "profile": None, "rate": 5}, "give profile"),
+            ({"autoscale": True, "weights_from": "tape"}, "nvme"),
+            ({"autoscale": True, "weights_from": "host-cache", "load_gbps": 2.0}, "give one"),
+        ],
+    )
+    def test_what_makes_no_sense(self, asked: dict[str, Any], says: str) -> None:
+        with pytest.raises(InputError, match=says):
+            _plan(**asked)
+
+    @pytest.mark.long
+    def test_the_day_meets_the_objectives_request_by_request(self, scaled: PlanAnswer) -> None:
+        """With cold starts of 2, 5 and 8 minutes: the replicas that each policy had, at what it costs."""
+        over, best = scaled.over_time, scaled.best
+        assert over is not None
+        assert over.autoscaling is not None
+        scenario = {key: value for key, value in best.fleets[0].scenario.items() if key not in ("model", "gpu")}
+        resolved = resolve("llama-3.1-8b", GPU, read_deployment(scenario), None)
+        clock, draw = np.arange(86_400), np.random.default_rng(7)
+        rates = np.interp((clock + 0.5) / 3600, np.arange(24) + 0.5, SLOW["profile"], period=24)
+        came = draw.poisson(rates)
+        times = np.sort(np.repeat(clock, came) + draw.uniform(size=came.sum())).tolist()
+        for seconds in (120.0, 300.0, 480.0):
+            good = [each for each in over.autoscaling.policies if each.cold_start_s == seconds and each.meets]
+            least = min(good, key=lambda each: each.usd_per_month or 0.0)
+            assert (least.usd_per_month or 0.0) < over.peak_usd
+            setup = Setup(replicas=max(count for _, count in least.steps), router="random")
+            objective = RequestObjective(8.0, 0.05)
+            load = Load((Arrival(time, 16_000, 1000) for time in times), 17_000.0, 17_000, objective=objective)
+            outcome = serve(resolved, load, setup, steps=least.steps)
+            assert outcome.requests.finished == len(times)
+            assert outcome.goodput is not None
+            assert outcome.goodput >= 0.95
+
+
+class TestOwning:
+    TEXT = (
+        "purchase: 30000\nyears: 4\ninterest: 0.08\nresidual: 0.1\npower_price: 0.1\npue: 1.3\nrack: 150\nstaff: 1200\n"
+    )
+
+    def test_the_annuity_pays_the_purchase_back(self) -> None:
+        """The present value of all its months and of the residual is the price."""
+        owning = Owning(30_000.0, 4.0, interest=0.08, residual=0.1)
+        i = owning.month_interest
+        months = sum(owning.capital / (1 + i) ** month for month in range(1, 49))
+        assert months + 3_000.0 / 1.08**4 == pytest.approx(30_000.0)
+        assert Owning(30_000.0, 4.0).capital == pytest.approx(30_000.0 / 48)
+
+    @given(
+        rent=st.floats(100.0, 5000.0), running=st.floats(0.0, 3000.0), interest=st.floats(0.0, 0.3),
+        gpus=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    )  # fmt: skip
+    def test_the_break_even_is_the_first_month_that_pays(
+        self, rent: float, running: float, interest: float, gpus: list[int]
+    ) -> None:
+        owning = Owning(20_000.0, 3.0, interest=interest, staff=12 * running)
+        rents = [rent * each for each in gpus]
+        told = rent_or_buy(owning, gpus, rents, 0.0, 0.0)
+        i = owning.month_interest
+
+        def ahead(month: int) -> float:
+            """Rents so far less purchases and running, at the end of a month, each counted out."""
+            total, owned = 0.0, 0
+            for each in range(1, month + 1):
+                at = min(each, len(gpus)) - 1
+                needed = max(gpus[at], owned)
+                total += (rents[at] - needed * running) / (1 + i) ** each
+                total -= (needed - owned) * 20_000.0 / (1 + i) ** (each - 1)
+                owned = needed
+            return total
+
+        first = next((month for month in range(1, 37) if ahead(month) >= -1e-6), None)
+        assert told.break_even_month == first
+
+    def test_a_plan_says_when_buying_pays(self, tmp_path: Path) -> None:
+        path = tmp_path / "own.yaml"
+        path.write_text(self.TEXT)
+        over = _plan(tco=str(path)).over_time
+        assert over is not None
+        assert over.tco is not None
+        assert over.tco.capital_usd == pytest.approx(674.92, abs=0.01)
+        board = (over.tco.running_usd - 205.0) / (1.3 * 0.73 * 0.1)
+        law = load_accelerator(GPU).value.power
+        assert law is not None
+        assert law.idle < board < law.limit
+        assert over.tco.rent_usd == pytest.approx(
+            sum((over.usd or 0.0) / (1 + over.tco.inputs.month_interest) ** month for month in range(1, 49))
+        )
+        assert "cheaper from month" in over.answer
+        dear = _plan(tco=str(path), prices=0.2).over_time
+        assert dear is not None
+        assert dear.tco is not None
+        assert dear.tco.break_even_month is None
+        assert "Renting stays cheaper" in dear.answer
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("purchase: 1\n", "years is missing"),
+            ("purchase: 1\nyears: 4\nintrest: 1\n", "nearest: interest"),
+            ("purchase: -1\nyears: 4\n", "purchase must be"),
+            ("purchase: 1\nyears: 4\nresidual: 2\n", "shares"),
+            ("purchase: 1\nyears: 4\npue: 0.5\n", "pue"),
+            ("purchase: 1\nyears: 0.01\n", "years must"),
+            ("", "empty"),
+        ],
+    )
+    def test_what_is_no_purchase(self, tmp_path: Path, text: str, says: str) -> None:
+        path = tmp_path / "own.yaml"
+        path.write_text(text)
+        with pytest.raises(InputError, match=says):
+            _plan(tco=str(path))

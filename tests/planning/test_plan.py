@@ -20,7 +20,7 @@ from rooflinekit.decision.planning.objective import Objective, parse_objectives
 from rooflinekit.decision.planning.plan import PlanAnswer, read_question
 from rooflinekit.decision.planning.search import PlanQuestion, search
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.model.traffic.mixing import InFlight, shared_times, slots
+from rooflinekit.model.traffic.mixing import InFlight, front_end, shared_times, slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError
 from rooflinekit.specs import load_accelerator
@@ -233,7 +233,7 @@ def test_a_prefill_pool_is_a_queue_with_one_server() -> None:
     pool = PrefillPool.of(lay_out(MODEL, "h100-sxm", {}, demand, None), demand)
     service = float(pool.prompt.expected)
     felt = pool.feel(demand, 0.5 / service)
-    request = pool.replica.predictor.plan.costs.request
+    request = front_end(pool.replica.predictor.plan.costs, 1000.0)
     assert felt.means["ttft"] == pytest.approx(service + request + service / 2.0)
 
 

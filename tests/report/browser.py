@@ -129,8 +129,9 @@ class Browser:
     def press(self, key: str) -> None:
         """Press a key."""
         for kind in ("keyDown", "keyUp"):
-            number = {"Tab": 9, "ArrowLeft": 37}.get(key, 39)
-            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=number)
+            number = {"Tab": 9, "Enter": 13, "ArrowLeft": 37}.get(key, 39)
+            more = {"text": "\r"} if (kind, key) == ("keyDown", "Enter") else {}
+            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=number, **more)
 
     def screenshot(self, out: Path) -> None:
         """The window as a PNG file."""

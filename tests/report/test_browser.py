@@ -86,6 +86,7 @@ def test_a_keyboard_reaches_everything(browser: Browser, pages: dict[str, Path])
     browser.size(1280, 900)
     browser.open(pages["deployment"])
     browser.value("document.activeElement.blur()")
+    browser.wait("[...CHARTS.values()].every((chart) => !chart.option || !chart.stale)")
     wanted = set(browser.value(
         "[...document.querySelectorAll('select, input, button:not(:disabled), summary, a[href]')]"
         ".filter((each) => each.checkVisibility()).map((each, place) =>"
@@ -157,7 +158,7 @@ def test_charts_out_of_sight_are_drawn_too(browser: Browser, pages: dict[str, Pa
     browser.open(pages["deployment"])
     undrawn = "[...CHARTS.values()].filter((chart) => chart.option && chart.stale).length"
     browser.value(f"new Promise((done) => {{ const look = () => {undrawn} ? setTimeout(look, 50) : done(); look(); }})")
-    charts = "[...CHARTS.values()].every((chart) => !chart.option || chart.box.querySelector('svg, canvas'))"
+    charts = "[...CHARTS.values()].every((chart) => !chart.option || chart.box.querySelector('svg, canvas, .scale'))"
     assert browser.value(f"CHARTS.size > 5 && {charts}")
 
 

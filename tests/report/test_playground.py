@@ -85,6 +85,14 @@ def test_an_address_holds_the_state_and_what_it_is_compared_with(browser: Browse
         OTHER, "h200-sxm", 4, "fp8", 8, 300]  # fmt: skip
 
 
+def test_of_many_accelerators_those_on_the_front_have_colours(browser: Browser, address: str) -> None:
+    """The others are grey, and so is one that nothing recommends; the present one has a colour always."""
+    browser.visit(f"{address}#g=l40s", READY)
+    browser.value("TINTS.splice(2); update(); pending()")
+    named = browser.value("[...byId('pareto-key').children].map((each) => each.textContent)")
+    assert named == ["l40s", "h200-sxm", "other accelerators"]
+
+
 @pytest.mark.parametrize("state", ["#m=nothing", "#m=constructor&g=__proto__", "#tp=3&b=x", "#vs=m%3Dnothing"])
 def test_a_broken_address_is_mended(browser: Browser, address: str, state: str) -> None:
     browser.errors.clear()

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import rooflinekit as rk
+from rooflinekit.cli.app import app
 from rooflinekit.decision.sensitivity.scaled import scaled
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.types.workload import Workload
@@ -168,7 +170,7 @@ BROKEN = (
 def test_a_broken_address_is_mended(browser: Browser, pages: dict[str, Path], state: str) -> None:
     browser.errors.clear()
     browser.open(pages["deployment"], state)
-    assert browser.value("document.getElementById('tiles').children.length") == 5
+    assert browser.value("document.getElementById('tiles').children.length") == 6
     assert browser.errors == []
 
 
@@ -191,7 +193,7 @@ def test_what_is_compared_stays_within_the_limits(browser: Browser, pages: dict[
 
 def test_what_is_not_in_the_page_says_so(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["fixed"])
-    assert browser.value("document.getElementById('tiles').children.length") == 5
+    assert browser.value("document.getElementById('tiles').children.length") == 6
     browser.open(pages["deployment"], "#m=qwen3-30b-a3b&w=fp8")
     assert browser.value("document.getElementById('charts').hidden") is False
     browser.open(pages["fixed"], "#tp=8&w=fp8&m=nothing&b=4096&i=1000000")
@@ -228,6 +230,68 @@ def test_a_legend_names_what_is_drawn(browser: Browser, pages: dict[str, Path]) 
     assert browser.value(keys) == ["arithmetic", "memory", "launches and host"]
     browser.value("Object.assign(state, { tp: 2 }); update()")
     assert browser.value(keys) == ["arithmetic", "memory", "network", "launches and host"]
+
+
+def test_a_step_is_drawn_to_scale(browser: Browser, pages: dict[str, Path]) -> None:
+    """Widths are shares of the step, hatched what is above the bound; a layer is one of its kernels' launches."""
+    browser.size(1280, 900)
+    browser.open(pages["deployment"])
+    browser.value("C.time.paint()")
+    shares = browser.value("answer(state).decode.filter(({ time }) => time > 0).map(({ time }) => time)")
+    widths = browser.value("[...document.querySelector('.scale').children].map((each) => parseFloat(each.style.width))")
+    assert widths == pytest.approx([100 * each / sum(shares) for each in shares], rel=1e-4)
+    assert "one of 32" in browser.value("byId('time').textContent")
+    hatched = browser.value("parseFloat(document.querySelector('[data-kernel=attention] i').style.width)")
+    time, bound = browser.value(
+        "(({ time, bound }) => [time, bound])(answer(state).decode.find(({ name }) => name === 'attention'))"
+    )
+    assert hatched == pytest.approx(100 * (1 - bound / time), rel=1e-4)
+    browser.value("document.querySelector('[data-kernel=attention]').click()")
+    told = browser.value("byId('picked').textContent")
+    assert "attention, 32 launches" in told
+    assert "Derivation of the whole time" in told
+
+
+def test_a_chip_applies_its_change(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.size(1280, 900)
+    browser.open(pages["deployment"])
+    said = browser.value("[...document.querySelectorAll('#chips button')].map((each) => each.textContent)")
+    place = next(place for place, text in enumerate(said) if text.startswith("weights in fp8 → "))
+    browser.value(f"document.querySelectorAll('#chips button')[{place}].click()")
+    browser.settle()
+    assert browser.value("state.weights") == "fp8"
+    expected = rk.estimate("llama-3-8b", batch=16, weights="fp8")
+    assert browser.value("answer(state).tpot.time") * 1e3 == pytest.approx(expected.tpot_ms, rel=1e-12)
+    assert said[place].split("→ ")[1].startswith(browser.value("asTime(answer(state).tpot.time)"))
+
+
+def test_the_command_answers_what_the_page_shows(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["deployment"])
+    browser.value("change({ gpu: 'h200-sxm', tp: 2, kv: 'fp8', batch: 9, cached: 7 })")
+    browser.settle()
+    command = browser.value("commandOf(state)")
+    assert command == ("rooflinekit estimate llama-3-8b --gpu h200-sxm --tp 2 --batch 9 --isl 1024 --osl 256 "
+                       "--cached 7 --kv fp8")  # fmt: skip
+    told = CliRunner().invoke(app, [*command.split()[1:], "--format", "json"])
+    assert json.loads(told.output)["tpot_ms"] == pytest.approx(1e3 * browser.value("answer(state).tpot.time"))
+    browser.open(pages["fixed"])
+    assert browser.value("commandOf(state)").startswith(
+        "rooflinekit estimate mixtral-8x7b --gpu h100-sxm --tp 2 --ep 2 "
+    )
+    picture = browser.value("picture()")
+    assert picture.startswith("data:image/png;base64,")
+    assert len(picture) > 20_000
+
+
+def test_the_result_stays_on_a_phone(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.size(390, 844)
+    browser.open(pages["deployment"])
+    browser.value("scrollTo(0, 2000)")
+    box = browser.value("(({ top, bottom }) => [top, bottom])(byId('bar').getBoundingClientRect())")
+    assert 700 < box[0] < box[1] == 844
+    assert browser.value("asTime(answer(state).tpot.time)") in browser.value("byId('bar').textContent")
+    browser.size(1280, 900)
+    assert browser.value("getComputedStyle(byId('bar')).display") == "none"
 
 
 def test_a_load_moves(browser: Browser, pages: dict[str, Path]) -> None:

@@ -111,6 +111,13 @@ def test_chunks_fill_the_budget_beside_decoding():
     assert times(ends)[1] == (4.0, 4.0)
 
 
+@pytest.mark.parametrize(("overlap", "first"), [(0, 3.0), (1, 4.0), (2, 5.0)])
+def test_a_prompt_joins_after_the_steps_made_up_before_it_came(overlap, first):
+    """It comes at 1.5, in the step from 1 to 2; an idle engine takes it at once."""
+    _, ends = serve([Arrival(0.0, 8, 40), Arrival(1.5, 8, 2), Arrival(100.0, 8, 1)], token_budget=100, overlap=overlap)
+    assert times(ends)[1:] == [(first, first + 1.0), (101.0, 101.0)]
+
+
 @pytest.mark.parametrize(("policy", "expected"), [
     # the first has its prompt at 1; the second comes at 1.5
     ("static", [(1.0, 4.0), (5.0, 6.0)]),

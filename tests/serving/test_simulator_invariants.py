@@ -79,6 +79,7 @@ settings_of_runs = st.fixed_dictionaries(
         "fails_at": st.one_of(st.just(math.inf), st.integers(1, 60)),
         "longest_run": st.sampled_from([1, 7, 1 << 30]),
         "front_end": st.sampled_from([0.0, 0.013, 5.0]),
+        "overlap": st.integers(0, 2),
     }
 )
 
@@ -126,13 +127,16 @@ def build(asked, ledger):
             by_class=asked["by_class"],
             swap=asked["swap"],
             longest_run=asked["longest_run"],
+            overlap=asked["overlap"],
         )
         clock = Clock(asked["fails_at"] if seed == 0 else math.inf)
         return Replica(limits, clock, decoding, ledger, HostTier(asked["host_room"], 0.001))
 
     replicas = [replica(number) for number in range(asked["replicas"])]
     prefills = [replica(10 + number) for number in range(asked["prefills"])]
-    return Fleet(replicas, asked["router"], prefills, Link(0.01, 0.001, asked["staging"]), asked["front_end"])
+    return Fleet(
+        replicas, asked["router"], prefills, Link(0.01, 0.001, asked["staging"]), lambda isl: asked["front_end"]
+    )
 
 
 def simulate(requests, asked):

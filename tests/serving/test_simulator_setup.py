@@ -10,6 +10,7 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.traffic.mixing import front_end
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.simulation.arrivals import Job
 from rooflinekit.simulation.kv_blocks import kv_capacity_tokens
@@ -82,7 +83,7 @@ def test_an_idle_server_answers_as_the_estimate_does():
     """One user at a time: TTFT is the front end and a prefill, TPOT the mean decode step, of the same step function."""
     outcome = simulate("llama-3-8b", concurrency=1, requests=3, isl=1000, osl=200)
     estimate = rk.estimate("llama-3-8b", isl=1000, osl=200)
-    front_end_ms = 1e3 * load_engine("vllm").costs.request
+    front_end_ms = 1e3 * front_end(load_engine("vllm").costs, 1000)
     assert outcome.ttft_ms.mean == pytest.approx(front_end_ms + estimate.ttft_ms, rel=0.01)
     assert outcome.tpot_ms.mean == pytest.approx(estimate.tpot_ms, rel=0.01)
     assert outcome.queue_ms.max == 0

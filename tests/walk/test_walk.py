@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.explanation.walk.build import layer_parts
-from rooflinekit.explanation.walk.front import walk
+from rooflinekit.explanation.walk.front import layer_parts, walk
 from rooflinekit.explanation.walk.prompts import Prompts
 from rooflinekit.explanation.walk.result import Stop, Walk, Work
 from rooflinekit.model.layers.build import layer_operations

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -32,10 +33,11 @@ from rooflinekit.model.traffic.closed_form import Traffic, open_loop
 from rooflinekit.model.traffic.mixing import InFlight
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.numeric import Numeric
+from rooflinekit.model.types.units import GB
 from rooflinekit.simulation.kv_blocks import kv_capacity_tokens
 from rooflinekit.simulation.reuse import Reuse, reuse_of
 from rooflinekit.simulation.simulate import pcie_bandwidth
-from rooflinekit.simulation.tiers import CacheTier, read_tiers
+from rooflinekit.simulation.tiers import CacheTier, fill, read_tiers
 from rooflinekit.simulation.traces import Trace, load_trace
 from rooflinekit.version import __version__
 
@@ -210,30 +212,27 @@ class _Deployed:
         traffic = Traffic(isl.mean, osl.mean, isl_cv=cv(isl), osl_cv=cv(osl))
         times = token_times(predictor, InFlight(1.0, isl.mean, osl.mean))
         saved = max(float(times.input) - float(times.cached), 1e-30)
-        rent, late, before, tokens = 0.0, 0.0, 0.0, 0.0
-        found = []
-        for tier in (None, *self.tiers):
-            size = pool if tier is None else tier.capacity / (self.replicas if tier.shared else 1) / each
-            tokens += size
-            share = self.reuse.share(tokens)
-            row = Retained(
-                "accelerators" if tier is None else tier.name, tokens, share, share - before, keep_s=saved * pool
+        share = self.reuse.share(pool)
+        seen = [Retained("accelerators", pool, share, share, keep_s=saved * pool)]
+        late, rent = [0.0], [0.0]
+        for tier, tokens, found, here, link, load, usd in fill(
+            self.tiers, pool, self.reuse.share, replicas=self.replicas, prompt_bytes=isl.mean * each, token_bytes=each,
+            own_link=partial(pcie_bandwidth, predictor),
+        ):  # fmt: skip
+            faster, keep = saved - each / link, None
+            if tier.usd_gb_hour is not None and second is not None:
+                keep = float(keep_seconds(saved, second, each, tier.usd_gb_hour / GB / _HOUR))
+            prefix = tier.latency / faster if faster > 0.0 else None
+            seen.append(
+                Retained(tier.name, tokens, found, here, keep_s=keep, load_gb_s=each / saved / GB, prefix=prefix)
             )
-            if tier is not None:
-                link = tier.bandwidth or pcie_bandwidth(predictor, f"cache tier {tier.name} without a rate")
-                late += row.from_here * isl.mean * each / link + (tier.latency if row.from_here else 0.0)
-                faster = saved - each / link
-                row = replace(row, keep_s=None, load_gb_s=each / saved / 1e9,
-                              prefix=tier.latency / faster if faster > 0.0 else None)  # fmt: skip
-                if tier.usd_gb_hour is not None and second is not None:
-                    price = tier.usd_gb_hour / 1e9 / _HOUR
-                    row = replace(row, keep_s=float(keep_seconds(saved, second, each, price)))
-                    rent += size * each * price
-            loaded = open_loop(predictor, rate, replace(traffic, cached=share * isl.mean))
-            first = (float(loaded.ttft.expected) + late) * 1e3 if bool(loaded.stable) else None
-            usd = None
-            if second is not None:
-                usd = float(usd_per_million((second + rent) * _HOUR, float(loaded.knee) * (isl.mean + osl.mean)))
-            found.append(replace(row, ttft_ms=first, knee_rate=float(loaded.knee), usd_per_million=usd))
-            before = share
-        return found
+            late.append(late[-1] + load)
+            rent.append(rent[-1] + usd)
+        for place, row in enumerate(seen):
+            loaded = open_loop(predictor, rate, replace(traffic, cached=row.hit_rate * isl.mean))
+            first = (float(loaded.ttft.expected) + late[place]) * 1e3 if bool(loaded.stable) else None
+            knee = float(loaded.knee)
+            hourly = None if second is None else second * _HOUR + rent[place]
+            cost = None if hourly is None else float(usd_per_million(hourly, knee * (isl.mean + osl.mean)))
+            seen[place] = replace(row, ttft_ms=first, knee_rate=knee, usd_per_million=cost)
+        return seen

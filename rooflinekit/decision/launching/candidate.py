@@ -112,11 +112,11 @@ def parts(candidate: Mapping[str, Any], traffic: object = None) -> Iterator[Serv
 def _asked(
     traffic: Mapping[str, Any], entry: Mapping[str, Any], role: str, scenario: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Lengths, and for a server that does both prefill and decode the load of one replica."""
+    """Lengths, and the load of one replica for a server of both prefill and decode that has no prefix cached."""
     numbers = {key: value for key, value in traffic.items() if _is_number(value)}
     asked: dict[str, Any] = {key: max(round(numbers[name]), 1) for key, name in _LENGTHS.items() if name in numbers}
     load = entry.get("load")
-    if role or not _is_number(load) or any(key in scenario for key in _LOADS):
+    if role or not _is_number(load) or any(key in scenario for key in (*_LOADS, "cached")):
         return asked
     asked |= {key: numbers[key] for key in _SPREADS if key in numbers}
     if "users" in numbers:

@@ -53,7 +53,7 @@ def affordable(
     >>> solved.scenario["gpus"]  # two at 3 USD an hour
     2
     """
-    for key in ("rate", "concurrency", "users", "trace", "growth", "months", "by"):
+    for key in ("rate", "concurrency", "users", "trace", "growth", "months", "by", "autoscale", "tco"):
         if scenario.get(key) is not None:
             raise InputError(f"{key} has no part in a budget: the load is the answer")
     load = {} if scenario.get("profile") else {"rate": 1.0}

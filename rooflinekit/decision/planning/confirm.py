@@ -12,7 +12,7 @@ import heapq
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
@@ -26,6 +26,7 @@ from rooflinekit.model.traffic.percentiles import Spread
 from rooflinekit.model.types.units import format_time
 from rooflinekit.simulation.arrivals import Arrival, Constant, Gamma, Poisson, Requests, generate
 from rooflinekit.simulation.ledger import Sketch
+from rooflinekit.simulation.sessions import SessionSource
 from rooflinekit.simulation.simulate import Load, Setup, serve
 from rooflinekit.simulation.watch import Batches, standard_error
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
@@ -157,7 +158,11 @@ def _alike(part: Part, demand: Demand, seed: int, longer: float) -> Run:
     counted = min(max(_STEPS * step * rate, _REQUESTS[0]), _REQUESTS[1]) * (_LONG if near else 1.0) * longer
     warm = _WARM * turn
     if not demand.closed:
-        return _run(part, demand, _open(seen, load, seed), Setup(seed=seed), counted / rate + warm, warm)
+        comes: Iterator[Arrival] | SessionSource = _open(seen, load, seed)
+        if demand.prefixes is not None and (law := demand.prefixes.law) is not None:
+            requests = math.ceil(counted + warm * rate)
+            comes = SessionSource(law, demand.osl, law.most or 0, rate=load, requests=requests, seed=seed)
+        return _run(part, demand, comes, Setup(seed=seed), counted / rate + warm, warm)
     osl = demand.osl if cv(demand.osl) > 0.0 or demand.osl.mean < 2.0 else LogNormal(demand.osl.mean, _DRIFT)
     arrivals = generate(Poisson(1.0), Requests(demand.isl, osl), 1 << 40, seed)
     return _run(part, demand, arrivals, Setup(seed=seed), counted / rate + warm, warm, users=int(load))
@@ -205,29 +210,54 @@ def _replay(option: Option, demand: Demand, seed: int, start: float, end: float)
         working = sum(pool.working for pool in pools)
         most = math.ceil(working * _WINDOW / (len(places) * part.share)) if end < math.inf else working
         counts = [max(pool.working * min(most, working) // working, 1) for pool in pools]
-        kept, draw = part.share * min(n / pool.working for n, pool in zip(counts, pools, strict=True)), Random(seed)
+        kept = part.share * min(n / pool.working for n, pool in zip(counts, pools, strict=True))
+        cached = part.replica.kept is not None and demand.prefixes is not None
+        drawn = _drawn(demand, kept, seed) if cached else _at_random(kept, seed)
         arrivals = (
-            Arrival((trace.time[at] - lead) / demand.speed, trace.isl[at], trace.osl[at])
+            Arrival((trace.time[at] - lead) / demand.speed, trace.isl[at], trace.osl[at],
+                    trace.prefix(at) if cached else ())
             for at in places
-            if kept >= 1.0 or draw.random() < kept
-        )
-        setup = Setup(replicas=counts[-1], prefill_replicas=counts[0] if pooled else 0, router=_ROUTER, seed=seed)
+            if drawn(at)
+        )  # fmt: skip
+        router = demand.prefixes.router if cached and demand.prefixes is not None else _ROUTER
+        setup = Setup(replicas=counts[-1], prefill_replicas=counts[0] if pooled else 0, router=router, seed=seed)
         first = option.parts[0] if pooled else None
-        yield _run(part, demand, arrivals, setup, math.inf, (start - lead) / demand.speed, prefill=first)
+        former = [(demand.prefixes.conversations[at], trace.prefix(at)) for at in range(places.start) if drawn(at)
+                  ] if cached and demand.prefixes is not None else []  # fmt: skip
+        yield _run(part, demand, arrivals, setup, math.inf, (start - lead) / demand.speed, prefill=first, before=former)
+
+
+def _at_random(share: float, seed: int) -> Callable[[int], bool]:
+    """Whether a request is of the share that is played."""
+    draw = Random(seed)
+    return lambda at: share >= 1.0 or draw.random() < share
+
+
+def _drawn(demand: Demand, share: float, seed: int) -> Callable[[int], bool]:
+    """Whether a request is of the share of the conversations that is played."""
+    assert demand.prefixes is not None
+    draw, drawn, conversations = Random(seed), dict[int, bool](), demand.prefixes.conversations
+    return lambda at: share >= 1.0 or drawn.setdefault(conversations[at], draw.random() < share)
 
 
 def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
     part: Part,
     demand: Demand,
-    arrivals: Iterator[Arrival],
+    comes: Iterator[Arrival] | SessionSource,
     setup: Setup,
     seconds: float = math.inf,
     warm: float = 0.0,
     users: int | None = None,
     prefill: Part | None = None,
+    before: Sequence[tuple[int, Sequence[int]]] = (),
 ) -> Run:
     typical, longest = float(demand.isl.mean) + float(demand.osl.mean), int(min(demand.longest, 1 << 20))
-    load = Load(arrivals, typical, longest, users, duration=seconds)
+    sessions = comes if isinstance(comes, SessionSource) else None
+    arrivals = iter(()) if isinstance(comes, SessionSource) else comes
+    load = Load(arrivals, typical, longest, users, duration=seconds, sessions=sessions, before=before)
+    if (kept := part.replica.kept) is not None and demand.prefixes is not None:
+        hashed = demand.prefixes.trace.block_tokens
+        setup = replace(setup, prefix_cache=True, hash_tokens=hashed, tiers=kept.tiers)
     first = None if prefill is None else prefill.replica.resolved
     batches = Batches(warm)
     if serve(part.replica.resolved, load, setup, prefill=first, batches=batches).interrupted:  # half says nothing
@@ -314,9 +344,14 @@ def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[
     if unknown:
         notes.append(f"no price is known for {', '.join(unknown)}; give --price {unknown[0]}=USD to compare by cost")
     notes += question.tariff.assumptions
-    if not question.demand.closed:
-        notes.append("requests reach replicas at random; a balancer that evens them out does better")
     best, played = order[0].option, order[0].played
+    kept = best.parts[0].replica.kept
+    if not question.demand.closed and kept is None:
+        notes.append("requests reach replicas at random; a balancer that evens them out does better")
+    if kept is not None and kept.tiers and not kept.usd_hour:
+        notes.append("cache tiers have no price; say one as host=1TB,50GB/s,0.002$/GBh")
+    elif kept is not None and kept.usd_hour and question.course is not None:
+        notes.append("costs over time leave out the rent of cache tiers")
     if played is None and question.confirm:
         notes.append("the simulation agrees with no candidate: each missed an objective, with replicas added too")
     if played is not None and played.felt.stable:

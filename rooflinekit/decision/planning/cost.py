@@ -55,7 +55,8 @@ class Tariff:
         """The whole fleet [USD/h]; None where a price is missing."""
         prices = [(part.gpus, self.price(part.replica.gpu)) for part in option.parts]
         known = [gpus * price for gpus, price in prices if price is not None]
-        return sum(known) if len(known) == len(prices) else None
+        rent = sum(part.replicas * part.replica.kept.usd_hour for part in option.parts if part.replica.kept)
+        return sum(known) + rent if len(known) == len(prices) else None
 
     def rank(self, option: Option) -> tuple[float, float]:
         """The cheaper first; those without a price after all others, by their accelerators."""
@@ -133,12 +134,12 @@ def _rate(part: Part, demand: Demand) -> float:
 
 def _pieces(part: Part, demand: Demand, tariff: Tariff) -> tuple[float, float, float]:
     """USD an hour of the part, times a million, over tokens of a request: cached input, input, output."""
-    traffic = demand.traffic
+    traffic = part.replica.traffic(demand)
     hour = part.gpus * (tariff.price(part.replica.gpu) or 0.0) * MILLION
     running = (
         float(part.replica.answer(demand, part.mean_load(demand)).loaded.running) if part.role != "prefill" else 1.0
     )
-    times = token_times(part.replica.predictor, InFlight(running, traffic.isl, traffic.osl))
+    times = token_times(part.replica.predictor, InFlight(running, traffic.isl, traffic.osl, traffic.cached))
     if part.role == "decode":
         return 0.0, 0.0, hour / float(traffic.osl)
     seconds = float(times.prompt.expected) if part.role == "prefill" else float(times.request)
@@ -157,7 +158,7 @@ def fleet_watts(parts: Sequence[Part], demand: Demand, pue: float, peak: bool = 
         if predictor.plan.system.accelerator.power is None:
             return None
         loaded = part.replica.answer(demand, part.load(demand) if peak else part.mean_load(demand)).loaded
-        tokens = served_energy(predictor, demand.traffic, loaded)
+        tokens = served_energy(predictor, part.replica.traffic(demand), loaded)
         assert tokens is not None
         if part.role == "prefill":
             tokens = replace(tokens, step=Energy(), step_seconds=0.0)

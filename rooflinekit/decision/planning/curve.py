@@ -42,8 +42,8 @@ class SharedCurve:
         return Shared(step, prompt, alone, own, self.request, self.mixes)
 
 
-def tabulate(predictor: Predictor, isl: float, osl: float, most: float) -> SharedCurve:
-    """Work out the shared times for 1 to `most` sequences of `isl` tokens in and `osl` out.
+def tabulate(predictor: Predictor, isl: float, osl: float, most: float, cached: float = 0.0) -> SharedCurve:
+    """Work out the shared times for 1 to `most` sequences of `isl` tokens in, of which `cached`, and `osl` out.
 
     >>> from rooflinekit.estimation.estimator import read_deployment, resolve
     >>> bound = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
@@ -58,7 +58,7 @@ def tabulate(predictor: Predictor, isl: float, osl: float, most: float) -> Share
     grid.append(float(int(min(most, _DENSE))))
     while grid[-1] < most:
         grid.append(float(min(max(grid[-1] + 1.0, round(grid[-1] * _RATIO)), most)))
-    times = shared_times(predictor, InFlight(np.array(grid), isl, osl))
+    times = shared_times(predictor, InFlight(np.array(grid), isl, osl, cached))
     columns: list[Any] = [getattr(getattr(times, kind), part) for kind in _KINDS for part in ENDS]
     table: Array = np.stack([np.broadcast_to(np.asarray(column, float), len(grid)) for column in columns])
-    return SharedCurve(grid, [tuple(row) for row in table.T.tolist()], times.request, times.mixes)
+    return SharedCurve(grid, [tuple(row) for row in table.T.tolist()], float(times.request), times.mixes)

@@ -9,21 +9,26 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rooflinekit.decision.planning.objective import METRICS, Objective
-from rooflinekit.estimation.lengths import Fixed, Length, cv, parse_length
+from rooflinekit.decision.planning.prefixes import Prefixes
+from rooflinekit.estimation.lengths import Empirical, Fixed, Length, cv, parse_length
 from rooflinekit.model.traffic.closed_form import Traffic
 from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.errors import InputError, WorkloadError
+from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError
+from rooflinekit.simulation.reuse import ROUTERS
+from rooflinekit.simulation.sessions import SessionSource, parse_sessions, session_trace
+from rooflinekit.simulation.tiers import read_tiers
 from rooflinekit.simulation.traces import Trace, load_trace
 
 _MOST_RATE = 1e7  # requests a second
 _MOST_PEAK = 1000.0
 _TURNS, _FEW = 10.0, 100.0  # requests' times in a window of a trace, and requests of the mean rate at least
+_SAMPLE, _MOST_CONTEXT = 6000, 131_072  # requests of sessions that are looked at; tokens of a context, if not told
 _UNHURRIED = 60.0  # seconds of a window where no objective limits a whole request
 
 
@@ -82,6 +87,7 @@ class Demand:
     trace: Trace | None = None
     span_s: float = math.inf
     speed: float = 1.0
+    prefixes: Prefixes | None = field(default=None, repr=False, compare=False)  #: what caches find, where that is known
 
     @property
     def closed(self) -> bool:
@@ -163,6 +169,8 @@ class Demand:
 
     def __str__(self) -> str:
         load = f"{self.mean_load:,g} {self.unit}"
+        if self.prefixes is not None and self.prefixes.law is not None:
+            load += " of sessions"
         if self.trace is not None:
             load = f"{self.mean_load:.4g} requests/s, {self.peak_load:.4g} in the busiest {self.span_s:,.0f} s"
         elif self.peak > 1.0:
@@ -199,7 +207,7 @@ def decoding(rate: float, osl: float, tpot: float) -> float:
 
 
 def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
-    """Read rate, users, trace, peak, isl, osl, cv and clean.
+    """Read rate, users, trace, sessions (of at most `max_context` tokens), peak, isl, osl, cv and clean.
 
     A trace brings its rate, its peak at the time scale of the objectives, its lengths and how its arrivals vary; a rate
     beside it replays it at that mean rate, and a peak makes all of it that much faster.
@@ -217,8 +225,15 @@ def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
     if rate is None and users is None and trace is None:
         raise InputError("how much traffic? give rate (requests/s), users, or trace")
     peak = _number(given.get("peak", 1.0), "peak", 1.0, _MOST_PEAK)
+    tiers, router = read_tiers(given.get("cache_tier")), given.get("router", "prefix-affinity")
+    if router not in ROUTERS:
+        raise UnknownNameError("router of a prefix cache", router, ROUTERS)
+    if given.get("sessions") is not None:
+        return _of_sessions(given, peak, Prefixes(Trace("", "", (), (), ()), router, tiers))
     if trace is not None:
-        return _traced(trace, given, peak, slo)
+        demand = _traced(trace, given, peak, slo)
+        ids = bool(trace.block_tokens and len(trace.blocks))
+        return replace(demand, prefixes=Prefixes(trace, router, tiers)) if ids else demand
     return Demand(
         None if rate is None else _number(rate, "rate", 1e-9, _MOST_RATE),
         None if users is None else float(whole_number(users, "users")),
@@ -227,6 +242,21 @@ def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
         _parsed(given.get("osl", 256)),
         _number(given.get("cv", 1.0), "cv", 0.0, 1000.0),
     )
+
+
+def _of_sessions(given: dict[str, Any], peak: float, prefixes: Prefixes) -> Demand:
+    """Turns of conversations: prompts are as long as those of a sample at the peak, whose blocks the caches see."""
+    for key in ("users", "trace", "isl", "cv"):
+        if given.get(key) is not None:
+            raise InputError(f"{key} and sessions exclude each other: sessions come at a rate and have their prompts")
+    if given.get("rate") is None:
+        raise InputError("sessions come at a rate of requests, of all of them together; give rate")
+    rate, law = _number(given["rate"], "rate", 1e-9, _MOST_RATE), parse_sessions(given["sessions"])
+    osl = _parsed(given.get("osl", law.answer))
+    law = replace(law, most=min(law.most or _MOST_CONTEXT, given.get("max_context") or _MOST_CONTEXT))
+    trace = session_trace(SessionSource(law, osl, law.most or 0, rate=rate * peak, requests=_SAMPLE))
+    seen = replace(prefixes, trace=trace, law=law)
+    return Demand(rate, None, peak, Empirical.of(trace.isl[trace.former :]), osl, prefixes=seen)
 
 
 def _traced(trace: Trace, given: dict[str, Any], peak: float, slo: Sequence[Objective]) -> Demand:

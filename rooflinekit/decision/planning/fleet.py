@@ -23,16 +23,18 @@ from typing import Any
 from rooflinekit.decision.planning.curve import tabulate
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.objective import Feels, Felt, Objective, last_met, missed, slowest, spare
+from rooflinekit.decision.planning.prefixes import Kept
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, Times, Traffic
-from rooflinekit.model.traffic.mixing import InFlight, Shared, lone_prompt, slots
+from rooflinekit.model.traffic.mixing import InFlight, Shared, front_end, lone_prompt, slots
 from rooflinekit.model.traffic.percentiles import Spread, spread
 from rooflinekit.model.traffic.question import LoadAnswer, answer_load
 from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import NOTHING, Time
+from rooflinekit.simulation.tiers import CacheTier
 
 _GRID = 16  # loads between which the first violation is looked for
 _CLOSE = 1e-4  # relative: a search for a rate ends
@@ -45,7 +47,8 @@ _ROUNDING = 1e-9
 class Replica:
     """A deployment, as keywords and resolved, with its shared times tabulated.
 
-    room: sequences that run at once; reach: of the table, a little more.
+    room: sequences that run at once; reach: of the table, a little more; kept: what its prefix cache finds, None
+    without one.
     """
 
     scenario: dict[str, Any]
@@ -53,6 +56,7 @@ class Replica:
     times: Times
     room: float
     reach: float
+    kept: Kept | None = None
 
     @property
     def predictor(self) -> Predictor:
@@ -73,18 +77,28 @@ class Replica:
     def _open(self) -> Callable[[Traffic], OpenLoop]:
         return cache(lambda traffic: OpenLoop.of(self.predictor, traffic, self.times))
 
+    def traffic(self, demand: Demand) -> Traffic:
+        """What comes, with what the prefix cache finds of a mean prompt."""
+        return demand.traffic if self.kept is None else replace(demand.traffic, cached=self.kept.cached)
+
     def answer(self, demand: Demand, load: float) -> LoadAnswer:
         """The closed form at this load, from the table."""
-        loop = None if demand.closed else self._open(demand.traffic)
+        loop = None if demand.closed else self._open(self.traffic(demand))
         return answer_load(self.predictor, demand.question(load), self.times, loop)
 
     def knee(self, demand: Demand) -> float:
         """Requests a second of a full batch."""
-        return float(self._open(demand.traffic).knee)
+        return float(self._open(self.traffic(demand)).knee)
 
     def feel(self, demand: Demand, load: float) -> Felt:
-        """The latencies at this load."""
-        return feel(self.answer(demand, load))
+        """The latencies at this load; what comes from tiers delays the first token."""
+        felt = feel(self.answer(demand, load))
+        if self.kept is None or not self.kept.late or not felt.stable:
+            return felt
+        late, times = self.kept.late, felt.times
+        means = {key: mean + (late if key != "tpot" else 0.0) for key, mean in felt.means.items()}
+        later = Spread(lambda share: times.ttft(share) + late, times.tpot, lambda share: times.e2e(share) + late)
+        return replace(felt, means=means, times=later)
 
 
 def lay_out(model: str, gpu: str, scenario: dict[str, Any], demand: Demand, calibration: str | None) -> Replica:
@@ -124,6 +138,14 @@ def retuned(replica: Replica, setting: dict[str, Any], demand: Demand) -> Replic
     return _tabulated(replica.scenario | setting, resolved, demand)
 
 
+def remembering(base: Replica, demand: Demand, tiers: tuple[CacheTier, ...], replicas: float) -> Replica:
+    """The same with a prefix cache and some tiers, as one of so many replicas."""
+    assert demand.prefixes is not None  # asked only where something is known of prefixes
+    kept = demand.prefixes.kept(base.predictor, tiers, replicas)
+    curve = tabulate(base.predictor, demand.isl.mean, demand.osl.mean, base.reach, kept.cached)
+    return replace(base, scenario=base.scenario | {"cached": int(kept.cached)}, times=curve, kept=kept)
+
+
 def _tabulated(scenario: dict[str, Any], resolved: Resolved, demand: Demand) -> Replica:
     room = _room(resolved.predictor, demand)
     reach = math.ceil(_REACH * room)
@@ -158,14 +180,11 @@ Span = tuple[float, float]
 """Ends of a 90 % interval over what is expected."""
 
 _NONE: Span = (1.0, 1.0)
-_ROUNDING = 1e-12  # ends that lie no further apart are those of a time without an interval
 
 
 def _span(time: Time) -> Span:
-    expected, low, high = map(float, (time.expected, time.low, time.high))
-    if not expected or high - low <= _ROUNDING * expected:
-        return _NONE
-    return low / expected, high / expected
+    expected = float(time.expected)
+    return (float(time.low) / expected, float(time.high) / expected) if expected else _NONE
 
 
 def _spans(ttft: Span, tpot: Span, first: float) -> dict[str, Span]:
@@ -176,14 +195,13 @@ def _spans(ttft: Span, tpot: Span, first: float) -> dict[str, Span]:
 
 def loaded_feels(bearer: Replica | PrefillPool | DecodePool, demand: Demand, load: float) -> Feels:
     """What is felt at this load where steps take a factor times as long."""
-    plain = cache(lambda at: bearer.feel(demand, at))  # a closed loop has the same load at every factor
+    return slowed(lambda at: bearer.feel(demand, at), load, demand.closed)
 
-    @cache
-    def feels(factor: float) -> Felt:
-        felt: Felt = plain(load if demand.closed else load * factor)
-        return felt.stretched(factor)
 
-    return feels
+def slowed(felt_at: Callable[[float], Felt], load: float, closed: bool = False) -> Feels:
+    """The same of anything that says what is felt at a load; a closed loop has the same load at every factor."""
+    plain = cache(felt_at)
+    return cache(lambda factor: plain(load if closed else load * factor).stretched(factor))
 
 
 @dataclass(frozen=True)
@@ -285,7 +303,7 @@ class PrefillPool:
         """Latencies up to the first token, at this rate on each replica; TPOT is 0."""
         alone, traffic = self.prompt, demand.traffic
         spans = dict.fromkeys(("ttft", "e2el"), _span(alone)) if _span(alone) != _NONE else {}
-        request = self.replica.predictor.plan.costs.request
+        request = float(front_end(self.replica.predictor.plan.costs, traffic.isl))
         busy = rate / self.knee(demand)
         if busy >= 1.0:
             return _endless(spans)

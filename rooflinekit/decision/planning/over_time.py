@@ -11,17 +11,31 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rooflinekit.decision.economics.commitments import Paid, Spot, Table, pay
+from rooflinekit.decision.economics.tco import Tco, rent_or_buy
+from rooflinekit.decision.planning.autoscale import (
+    ENGINE_NOTE,
+    PROVISION_NOTE,
+    Autoscaling,
+    Scaled,
+    autoscaled,
+    read_cold_start,
+)
 from rooflinekit.decision.planning.capacity import Capacity, capacity_of, formula_capacity
 from rooflinekit.decision.planning.confirm import Ranked
+from rooflinekit.decision.planning.cost import fleet_watts
 from rooflinekit.decision.planning.profile import MONTH_HOURS, Course
 from rooflinekit.decision.planning.search import PlanQuestion
 from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.batch import whole_number
+from rooflinekit.model.types.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _COMPARED = 4  # candidates of the plan that are looked at over time
 _PURCHASES = 5  # that the sentence names
+_ASSUMED = {"provision": PROVISION_NOTE, "engine_start": ENGINE_NOTE}
+_COLD_STARTS = (2, 5, 8)  # minutes
 _RECOVERY_H = 5.0 / 60.0
 RECOVERY_NOTE = "a spot machine that is taken away is replaced within 5 minutes (assumption)"
 
@@ -58,7 +72,8 @@ class OverTime(Answer):
 
     profile: its name; span_h: hours until it repeats; growth: a month; rank: of its candidate, from 1; used: share of
     what a replica bears that it is given at most; gpu_hours, usd: by the hour on demand, in all months; peak_: of a
-    fleet for the peak of each month; paid: the cheapest split by term; buy: month, accelerators more, and in all.
+    fleet for the peak of each month; paid: the cheapest split by term; buy: month, accelerators more, and in all;
+    autoscaling: policies that were played, None where that was not asked for.
     """
 
     profile: str
@@ -77,13 +92,25 @@ class OverTime(Answer):
     paid: tuple[Paid, ...]
     paid_usd: float | None
     buy: tuple[tuple[int, int, int], ...]
+    autoscaling: Autoscaling | None
+    tco: Tco | None
     warnings: tuple[str, ...]
+
+    @property
+    def saved_usd(self) -> float:
+        """What terms save against the price on demand; 0 for cents."""
+        saved = (self.usd or 0.0) - (self.paid_usd or 0.0)
+        return saved if self.paid and saved > 0.005 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         data = {each.name: getattr(self, each.name) for each in fields(self)}
         nested = {key: [asdict(each) for each in data[key]] for key in ("intervals", "months", "paid")}
-        return data | nested | {"buy": [list(each) for each in self.buy], "warnings": list(self.warnings)}
+        scaling = {
+            "autoscaling": self.autoscaling and self.autoscaling.to_dict(),
+            "tco": self.tco and self.tco.to_dict(),
+        }
+        return data | nested | scaling | {"buy": [list(each) for each in self.buy], "warnings": list(self.warnings)}
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One flat row for each interval of each month."""
@@ -166,9 +193,43 @@ def _told(question: PlanQuestion, course: Course, capacity: Capacity, rank: int,
         paid=paid,
         paid_usd=sum(each.usd for each in paid) if paid else None,
         buy=tuple((month, now - then, now) for month, (then, now) in enumerate(pairwise(owned), 1) if now > then),
+        autoscaling=_autoscaling(question, course, capacity),
+        tco=_tco(question, course, capacity, months, paid),
         warnings=tuple(_warnings(question, capacity, months, paid)),
     )
     return replace(made, answer=_words(made))
+
+
+def _autoscaling(question: PlanQuestion, course: Course, capacity: Capacity) -> Autoscaling | None:
+    if course.scaling is None:
+        return None
+    cold = read_cold_start(capacity.option.parts[0].replica, question.tariff, course.scaling)
+    minutes = course.scaling.get("cold_start") or _COLD_STARTS
+    several = [minutes] if isinstance(minutes, int) else minutes
+    question.progress("policies", 0, 1)
+    return autoscaled(capacity, course.profile, cold, [60.0 * whole_number(each, "cold_start") for each in several])
+
+
+def _tco(
+    question: PlanQuestion, course: Course, capacity: Capacity, months: Sequence[Month], paid: Sequence[Paid]
+) -> Tco | None:
+    """Renting as it is paid against a fleet that is bought for the peak of each month.
+
+    Raises InputError without a price to rent at or the power of a board.
+    """
+    if course.owning is None:
+        return None
+    replica = capacity.option.parts[0].replica
+    law, mean = replica.resolved.plan.system.accelerator.power, course.profile.mean
+    demand = replace(capacity.demand(course.profile.peak), rate=mean, peak=course.profile.peak / mean)
+    fleet = capacity.fleet(course.profile.peak)
+    watts = fleet_watts(fleet.parts, demand, 1.0)
+    if not paid or law is None or watts is None:
+        raise InputError(f"tco needs a price to rent {replica.gpu} at, and its power; give --price {replica.gpu}=USD")
+    whole = sum(row.usd or 0.0 for row in months)
+    share = sum(each.usd for each in paid) / whole
+    rents = [(row.usd or 0.0) * share for row in months]
+    return rent_or_buy(course.owning, [row.gpus for row in months], rents, watts / fleet.gpus, float(law.limit))
 
 
 def _paid(question: PlanQuestion, capacity: Capacity, gpus: Table, course: Course) -> tuple[Paid, ...]:
@@ -195,6 +256,9 @@ def _warnings(
     yield "the load of an interval is its mean: what is busier within it needs --headroom, or shorter intervals"
     if any(each.term == "spot" for each in paid):
         yield RECOVERY_NOTE
+    scaling = (question.course and question.course.scaling) or {}
+    if question.course and question.course.scaling is not None:
+        yield from (note for key, note in _ASSUMED.items() if key not in scaling)
 
 
 def _words(made: OverTime) -> str:
@@ -205,17 +269,53 @@ def _words(made: OverTime) -> str:
     instead = "" if made.peak_usd is None else f" and ${made.peak_usd:,.0f}"
     count = len(made.months)
     saved = 1.0 - made.gpu_hours / made.peak_gpu_hours
+    span = f"{least:,} to {most:,} GPUs" if least < most else f"{most:,} GPU{'s' if most > 1 else ''}"
+    against = f", {saved:.0%} below the {made.peak_gpu_hours:,.0f}{instead} of a fleet for the peak" if saved else ""
     parts = [
-        f"By the hour {made.deployment} takes {least:,} to {most:,} GPUs{' at first' if count > 1 else ''}: "
-        f"{made.gpu_hours:,.0f} GPU-hours{dollars} {'in ' + str(count) + ' months' if count > 1 else 'a month'}, "
-        f"{saved:.0%} below the {made.peak_gpu_hours:,.0f}{instead} of a fleet for the peak."
+        f"By the hour {made.deployment} takes {span}{' at first' if count > 1 else ''}: {made.gpu_hours:,.0f} GPU-hours"
+        f"{dollars} {'in ' + str(count) + ' months' if count > 1 else 'a month'}{against}."
     ]
     if len(made.buy) > 1:
         told = ", ".join(f"{count:,} by month {month}" for month, count, _ in made.buy[1:_PURCHASES])
         more = f" and {len(made.buy) - _PURCHASES} times more" if len(made.buy) > _PURCHASES else ""
         parts.append(f"The fleet of {made.buy[0][2]:,} must grow: buy {told}{more} "
                      f"({made.buy[-1][2]:,} GPUs in the end).")  # fmt: skip
-    if made.paid_usd is not None and made.usd and made.paid_usd < made.usd:
+    if made.paid_usd is not None and made.usd and made.saved_usd > 0.0:
         split = ", ".join(f"{each.gpu_hours / made.gpu_hours:.0%} {each.term}" for each in made.paid)
         parts.append(f"Paid as {split} it is ${made.paid_usd:,.0f}, {1.0 - made.paid_usd / made.usd:.0%} less.")
+    if made.tco is not None:
+        when = made.tco.break_even_month
+        better = f"Buying is cheaper from month {when} on" if when else "Renting stays cheaper than buying"
+        parts.append(f"{better}: ${made.tco.own_usd:,.0f} to own against ${made.tco.rent_usd:,.0f} to rent over "
+                     f"{made.tco.inputs.years:g} years at their present value.")  # fmt: skip
+    if made.autoscaling is not None:
+        parts.append(_scaled_words(made, made.autoscaling))
     return " ".join(parts)
+
+
+def _scaled_words(made: OverTime, scaling: Autoscaling) -> str:
+    """The policy that is recommended, and what it costs with each cold start."""
+    cold, best = scaling.cold_start, scaling.best
+    parts = (
+        f"{cold.provision_s:.0f} s machine, {cold.load_s:.0f} s weights from {cold.path}, {cold.engine_s:.0f} s engine"
+    )
+    start = f"a cold start of {cold.seconds:.0f} s ({parts})"
+    if best is None:
+        return f"No policy meets the objectives with {start}; more --headroom leaves room for it."
+    costs = []
+    for seconds in sorted({each.cold_start_s for each in scaling.policies} - {cold.seconds}):
+        good = [each for each in scaling.policies if each.meets and each.cold_start_s == seconds]
+        least = min(good, key=lambda each: each.gpu_hours_per_month, default=None)
+        costs.append(f"{least.policy} at {least.target:.0%} {_price(least)} with {seconds:.0f} s" if least
+                     else f"nothing does with {seconds:.0f} s")  # fmt: skip
+    below = 1.0 - best.gpu_hours_per_month / made.months[0].peak_gpu_hours
+    return (
+        f"Autoscaled by {best.policy} at {best.target:.0%} of what a replica bears it takes {_price(best)} a month "
+        f"with {start}, {below:.0%} below the fleet for the peak, and the objectives hold "
+        f"over the {scaling.played_h:g} h played; {', '.join(costs)}."
+    )
+
+
+def _price(scaled: Scaled) -> str:
+    usd = scaled.usd_per_month
+    return f"{scaled.gpu_hours_per_month:,.0f} GPU-hours" if usd is None else f"${usd:,.0f}"

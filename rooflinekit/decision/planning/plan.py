@@ -9,6 +9,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
 from rooflinekit.decision.economics.price import positive
+from rooflinekit.decision.economics.tco import read_owning
 from rooflinekit.decision.planning.confirm import Ranked, agreed, ranked, warnings
 from rooflinekit.decision.planning.cost import FleetCost, Point, cold_start_s, cost_of, points, read_tariff
 from rooflinekit.decision.planning.demand import Demand, read_demand
@@ -33,7 +34,7 @@ from rooflinekit.decision.planning.search import (
     search,
     silent,
 )
-from rooflinekit.estimation.options import keywords, read
+from rooflinekit.estimation.options import keywords, part_of, read
 from rooflinekit.estimation.scenario import Plan
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.batch import whole_number
@@ -58,6 +59,8 @@ _NAMES = {
 }  # fmt: skip
 """Options whose parts have names of their own here: there may be several."""
 
+_OVER_TIME = {"profile", "growth", "months", "tco"}
+_SCALING = ("cold_start", "provision", "weights_from", "engine_start")
 _ROLES = {"prefill": "prefill ", "decode": "decode "}
 _SHARES = (0.5, 0.9, 0.95, 0.99)
 _STATISTICS = ("mean", "p50", "p95", "p99")
@@ -71,7 +74,8 @@ class Fleet:
     scenario: keywords of `rk.estimate`; replicas: all of them, `spare` of which may fail; load: at the peak with the
     spares down; capacity: within the objectives at the confidence asked for; expected_capacity: where steps take as
     long as expected; knee: at any latency (None in a closed loop); utilisation: load over knee; headroom: of the
-    capacity; cold_start_s: weights at the stated rate.
+    capacity; cold_start_s: weights at the stated rate; hit_rate: share of the prompt tokens that the prefix cache
+    and its tiers find (None: no cache).
     """
 
     role: str
@@ -88,6 +92,8 @@ class Fleet:
     headroom: float
     binds: tuple[str, ...]
     cold_start_s: float
+    hit_rate: float | None = None
+    tiers: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -96,7 +102,14 @@ class Fleet:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        return _plain(self) | {"binds": list(self.binds), "gpus": self.gpus}
+        return _plain(self) | {"binds": list(self.binds), "tiers": list(self.tiers), "gpus": self.gpus}
+
+    @property
+    def caching(self) -> str:
+        """How it keeps prefixes, in words; empty where it does not."""
+        if self.hit_rate is None:
+            return ""
+        return f" with prefix cache{''.join(f' + {tier}' for tier in self.tiers)}"
 
 
 def _plain(answer: Any) -> dict[str, Any]:
@@ -158,7 +171,7 @@ class Candidate:
             role = {"prefill": "P", "decode": "D"}.get(fleet.role, "")
             formats = "".join(f" {fleet.scenario[key]}" for key in ("weights", "kv") if key in fleet.scenario)
             sign = f"{fleet.replicas}{role}" if role else f"{fleet.replicas} x"
-            pieces.append(f"{sign} {split_name(fleet.scenario)}{formats}")
+            pieces.append(f"{sign} {split_name(fleet.scenario)}{formats}{fleet.caching}")
         return " + ".join(pieces)
 
     @property
@@ -300,7 +313,7 @@ def answer_in_words(best: Candidate, question: PlanQuestion, median: Median | No
     for fleet in best.fleets:
         role = "" if fleet.role == "serve" else f"{fleet.role} "
         number = f"{fleet.replicas} {role}replica{'s' if fleet.replicas > 1 else ''}"
-        pieces.append(f"{number} x {deployment_name(fleet.scenario)} on {fleet.scenario['gpu']}")
+        pieces.append(f"{number} x {deployment_name(fleet.scenario)} on {fleet.scenario['gpu']}{fleet.caching}")
     money = "no price is known, so plans are compared by GPUs"
     if best.cost.usd_per_hour is not None:
         million = _three(best.cost.million_tokens_usd or 0.0)
@@ -427,13 +440,17 @@ def read_question(
     given = {_NAMES.get(key, key): value for key, value in read(Plan, scenario).items()}
     if given.pop("aggregated_only", False):
         given["disaggregated"] = False
+    if given.keys() & _OVER_TIME:
+        given["mixed"] = False  # whose hours would be a search of their own
+    if given.get("autoscale"):
+        given["disaggregated"] = False  # one number of replicas is scaled
     if given.pop("one_kind", False):
         given["mixed"] = False
     names = tuple(dict.fromkeys(_gpu_names((gpus,) if isinstance(gpus, str) else tuple(gpus))))
-    load_model(model)
+    context = load_model(model).value.max_context
     objectives = parse_objectives(slo)
     profile = _profile(given)
-    demand = read_demand(given, objectives)
+    demand = read_demand(given | {"max_context": context}, objectives)
     refuse_undecoded(objectives, demand.osl.mean)
     money = given.get("prices"), given.get("pue", 1.0), given.get("load_gbps"), given.get("by", "cost")
     return PlanQuestion(
@@ -471,7 +488,12 @@ def _profile(given: dict[str, Any]) -> Profile | None:
 
 def _course(given: dict[str, Any], profile: Profile | None, demand: Demand) -> Course | None:
     """How the load goes on, where that is asked."""
-    if not given.keys() & {"profile", "growth", "months"}:
+    scaling = part_of(given, _SCALING)
+    if scaling and not given.get("autoscale"):
+        raise InputError(f"{min(scaling)} belongs to autoscaling; add autoscale")
+    if given.get("autoscale") and "profile" not in given:
+        raise InputError("autoscaling follows a load that changes: give profile")
+    if not given.keys() & _OVER_TIME:
         return None
     if demand.closed:
         raise InputError("a plan over time takes requests a second: give rate, trace or profile in place of users")
@@ -480,7 +502,11 @@ def _course(given: dict[str, Any], profile: Profile | None, demand: Demand) -> C
             raise InputError("profile trace is that of a trace: give trace, or name a file of hours and rates")
         profile = profile_of(demand.trace, demand.span_s, demand.speed)
     growth = read_growth(given["growth"]) if "growth" in given else 0.0
-    return Course(profile or flat(demand.peak_load), growth, given.get("months", 12 if growth else 1))
+    months = given.get("months", 12 if growth else 1)
+    scaling |= part_of(given, ("load_gbps",))
+    owning = read_owning(given["tco"]) if "tco" in given else None
+    scaled = scaling if given.get("autoscale") else None
+    return Course(profile or flat(demand.peak_load), growth, months, scaled, owning)
 
 
 def _gpu_names(gpus: tuple[str, ...]) -> list[str]:
@@ -568,7 +594,11 @@ def plan(
     median = None if found.interrupted else _median(question, order[0])
     names = [" + ".join(f"{_ROLES.get(fleet.role, '')}{deployment_name(fleet.scenario)}" for fleet in each.fleets)
              + f" on {each.gpu}" for each in candidates]  # fmt: skip
-    course = question.course
+    over = None
+    try:
+        over = over_time(question, question.course, order, names) if question.course else None
+    except KeyboardInterrupt:  # the plan is known
+        found.interrupted = True
     return PlanAnswer(
         version=__version__,
         model=load_model(question.model).value.name,
@@ -587,7 +617,7 @@ def plan(
         prices={gpu: None if price is None else price.to_dict() for gpu, price in question.tariff.prices.items()},
         interrupted=found.interrupted,
         warnings=tuple(dict.fromkeys(warnings(question, found, order))),
-        over_time=over_time(question, course, order, names) if course else None,
+        over_time=over,
     )
 
 
@@ -674,6 +704,8 @@ def _fleet(question: PlanQuestion, part: Part, first: Replica) -> Fleet:
         headroom=1.0 - load / part.ability.load,
         binds=part.ability.binds,
         cold_start_s=cold_start_s(part.replica, question.tariff),
+        hit_rate=None if part.replica.kept is None else part.replica.kept.cached / demand.isl.mean,
+        tiers=() if part.replica.kept is None else tuple(tier.name for tier in part.replica.kept.tiers),
     )
 
 

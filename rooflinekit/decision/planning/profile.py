@@ -6,14 +6,15 @@ import csv
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import accumulate, pairwise
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rooflinekit.decision.economics.tco import Owning
 from rooflinekit.estimation.options import Option, quantity
 from rooflinekit.model.types.errors import SpecError, WorkloadError, nearest
 from rooflinekit.specs.delimited import check_columns, delimiter_of
@@ -189,6 +190,8 @@ class Course:
     profile: Profile
     growth: float = 0.0
     months: int = 1
+    scaling: Mapping[str, Any] | None = None  #: what was said of autoscaling, None where it was not asked for
+    owning: Owning | None = None  #: what a purchase would cost
 
     @property
     def factors(self) -> list[float]:

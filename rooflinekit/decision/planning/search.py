@@ -24,6 +24,7 @@ from rooflinekit.decision.planning.fleet import (
     lay_out,
     link_seconds,
     loaded_feels,
+    remembering,
     retuned,
     shared_out,
     working_replicas,
@@ -56,6 +57,7 @@ def silent(what: str, number: int, of: int) -> None:
 
 
 NOT_MEASURED = "its kernels are not measured"
+_SETTLED = 3  # rounds after which what a cache finds and how many replicas share it agree
 _TRIES = 64  # replicas that are added where an objective of the whole request fails though those of its parts hold
 _ANSWER = 2.0  # tokens from which there is something to decode
 _BETTER = 1.0 + 1e-3  # a setting has to bear this much more than one that was tried before
@@ -225,7 +227,7 @@ def search(question: PlanQuestion) -> Found:
                 if seen:
                     break
         for replica in laid_out:
-            _aggregated(question, replica, found)
+            _cached(question, _aggregated(question, replica, found) or replica, found)
         if space.disaggregated and not question.demand.closed and question.demand.osl.mean >= _ANSWER:
             _disaggregated(question, laid_out, found)
     if space.mixed:
@@ -275,10 +277,27 @@ def _name(gpu: str, scenario: dict[str, Any]) -> str:
     return " ".join(part for part in (gpu, split or "tp1", formats, scenario["engine"]) if part)
 
 
-def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> None:
+def _cached(question: PlanQuestion, base: Replica, found: Found) -> None:
+    """The same with a prefix cache, alone and with the tiers behind it; what it finds depends on how many share it."""
+    demand = question.demand
+    if demand.prefixes is None or demand.closed:
+        return
+    for tiers in dict.fromkeys(((), demand.prefixes.tiers)):
+        replicas = max(demand.peak_load / base.knee(demand), 1.0)
+        for _ in range(_SETTLED):
+            replica = remembering(base, demand, tiers, replicas)
+            able = ability(replica, demand, question.slo, question.deviations)
+            replicas = float(working_replicas(able, demand, question.reserve)) if able.load > 0.0 else replicas
+        found.tried += 1
+        part = Part("serve", replica, able, int(replicas), question.reserve.redundancy)
+        if able.load > 0.0 and not refused_fleet(question, (part,)):
+            found.options.append(Option("aggregated", (part,)))
+
+
+def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica | None:
     """Try the settings of a split: token budgets, then limits of sequences at the best of them.
 
-    The one that bears most stands, the engine's defaults where nothing is better.
+    The one that bears most stands and is returned, the engine's defaults where nothing is better.
     """
     space, demand = question.space, question.demand
     best: Able | None = None
@@ -309,7 +328,7 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> None:
     if best is None or best.ability.load <= 0.0:
         why = "no setting has room" if best is None else _how_near(question, best, found)
         found.refused.append(Refusal(name, why))
-        return
+        return best.replica if best else None
     found.able.append(best)
     working = working_replicas(best.ability, demand, question.reserve)
     part = Part("serve", best.replica, best.ability, working, question.reserve.redundancy)
@@ -317,6 +336,7 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> None:
         found.refused.append(Refusal(name, too_many))
     else:
         found.options.append(Option("aggregated", (part,)))
+    return best.replica
 
 
 def refused_fleet(question: PlanQuestion, parts: Sequence[Part]) -> str:

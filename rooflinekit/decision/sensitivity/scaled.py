@@ -13,7 +13,7 @@ from rooflinekit.model.types.hardware import System
 RESOURCES = ("bandwidth", "flops", "network", "launch", "host")
 """Rates of memory, arithmetic and links; latencies of kernels; time of the engine's host."""
 
-_HOST = ("step", "ranks", "sequence", "sequence_ranks", "layer", "launch", "request")
+_HOST = ("step", "ranks", "sequence", "sequence_ranks", "layer", "launch", "request", "token")
 
 
 def scaled(predictor: Predictor, resource: str, factor: Any) -> Predictor:

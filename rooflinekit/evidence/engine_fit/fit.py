@@ -22,7 +22,9 @@ from rooflinekit.evidence.engine_fit.posterior import (
     Posterior,
     Rows,
     costs_at,
+    misfit,
     priors,
+    shortened,
     solve,
 )
 from rooflinekit.model.types.engine import StepCosts
@@ -184,20 +186,11 @@ class Problem:
 
     def _no_worse(self, linear: Linear, found: Posterior) -> Array:
         """Where the solution leads, or a part of the way, so that the prediction itself gets no worse."""
-        least, share = self._cost(linear, linear.at, found.noise), 1.0
-        for _ in range(_HALVINGS):
-            end: Array = linear.at + share * (found.places - linear.at)
-            if self._cost(linear, end, found.noise) <= least:
-                return end
-            share /= 2.0
-        return linear.at
-
-    def _cost(self, linear: Linear, places: Array, noise: Array) -> float:
-        times, rows = self.times(places)[linear.good], self.rows
-        if not np.isfinite(times).all():  # a load that becomes unstable
-            return math.inf
-        left = np.log(rows.measured[linear.good] / times) / noise[rows.metric[linear.good]]
-        return float(left @ left + places @ places)
+        measured, good = self.rows.measured[linear.good], linear.good
+        weight = 1.0 / found.noise[self.rows.metric[good]]
+        return shortened(
+            lambda at: misfit(measured, self.times(at)[good], weight, at), linear.at, found.places, _HALVINGS
+        )
 
     def _linear(self, places: Array, like: Linear | None = None) -> Linear:
         """Times at a place, with the slopes of another one, or their own by finite differences inside the bounds."""

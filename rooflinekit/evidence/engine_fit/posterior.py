@@ -13,8 +13,9 @@ Times are nearly linear in the costs, so each round linearises times, not their 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import pstdev
 
 import numpy as np
@@ -202,7 +203,7 @@ def solve(linear: Linear, rows: Rows, ends: Array, keep: NDArray[np.bool_]) -> P
         matrix = np.vstack([slopes * weight[:, None], np.eye(count)])
         target = np.concatenate([(left + slopes @ places) * weight, np.zeros(count)])
         wanted = lsq_linear(matrix, target, bounds=(ends[0], ends[1]), method="bvls").x
-        moved = _shortened(linear, rows, weight, places, wanted)
+        moved = shortened(partial(_cost, linear, rows, weight), places, wanted)
         covariance = np.linalg.inv(matrix.T @ matrix)
         heard = _noise(linear, rows, moved, np.einsum("ij,jk,ik->i", matrix[: len(weight)], covariance,
                                                       matrix[: len(weight)]), keep)  # fmt: skip
@@ -213,15 +214,22 @@ def solve(linear: Linear, rows: Rows, ends: Array, keep: NDArray[np.bool_]) -> P
     return Posterior(places, covariance, noise)
 
 
-def _shortened(linear: Linear, rows: Rows, weight: Array, start: Array, end: Array) -> Array:
-    """The step, halved while it makes things worse."""
+def _cost(linear: Linear, rows: Rows, weight: Array, places: Array) -> float:
+    return misfit(rows.measured, linear.times_at(places), weight, places)
 
-    def cost(places: Array) -> float:
-        left = np.log(rows.measured / linear.times_at(places)) * weight
-        return float(left @ left + places @ places)
 
+def misfit(measured: Array, times: Array, weight: Array, places: Array) -> float:
+    """What is minimised: Σ (weight·ln(measured / times))² + Σ z²; infinite where a load has become unstable."""
+    if not np.isfinite(times).all():
+        return math.inf
+    left = np.log(measured / times) * weight
+    return float(left @ left + places @ places)
+
+
+def shortened(cost: Callable[[Array], float], start: Array, end: Array, halvings: int = 10) -> Array:
+    """The end of a step, halved while it makes things worse."""
     least = cost(start)
-    for _ in range(10):
+    for _ in range(halvings):
         if cost(end) <= least:
             return end
         end = (start + end) / 2.0

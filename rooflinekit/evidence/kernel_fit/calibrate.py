@@ -121,9 +121,8 @@ class _Problem:
         bounds = parameters(start)
         scale = np.array([bounds[name].scale for name in free])
         low, high = (np.array([getattr(bounds[name], end) for name in free]) for end in ("low", "high"))
-        guess = np.clip(
-            [getattr(start, name) for name in free] / scale, low + 1e-4 * (high - low), high - 1e-4 * (high - low)
-        )
+        margin = 1e-4 * (high - low)
+        guess = np.clip([getattr(start, name) for name in free] / scale, low + margin, high - margin)
         typical = np.maximum(guess, 0.02 * np.minimum(high - low, 50.0))
 
         def residuals(theta: Array) -> Array:
@@ -135,10 +134,8 @@ class _Problem:
             residuals, guess, bounds=(low, high), loss="soft_l1", f_scale=_SCALE, x_scale=typical, max_nfev=_EVALUATIONS
         )
         errors = _standard_errors(np.asarray(fit.jac, float), float(fit.cost))
-        spread = np.minimum(errors, high - low) * scale
-        return FormFit(
-            _with(start, free, fit.x * scale), dict(zip(free, map(float, spread), strict=True)), (), float(fit.cost)
-        )
+        spread = dict(zip(free, (np.minimum(errors, high - low) * scale).tolist(), strict=True))
+        return FormFit(_with(start, free, fit.x * scale), spread, (), float(fit.cost))
 
     def _prior(self, theta: Array, free: Sequence[str], typical: Array) -> Array:
         """Distance from the prior in units of its spread, on the scale of a typical row's error."""
@@ -213,13 +210,10 @@ def regime_of(rows: Measured) -> NDArray[np.intp]:
 
 def fit_regimes(rows: Measured, ratio: Array) -> Regimes:
     """Widths from the ratios measured / predicted of rows that the predictions had not seen."""
-    axis, edges = REGIMES[rows.family]
-    return Regimes(axis, edges, tuple(_widths(np.abs(np.log(ratio)), regime_of(rows), len(edges) + 1)))
-
-
-def _widths(errors: Array, regime: NDArray[np.intp], count: int) -> Sequence[float]:
-    sets = [errors[regime == number] for number in range(count)]
-    return [float(np.exp(_quantile(each if len(each) >= _LEAST else errors))) for each in sets]
+    (axis, edges), errors, regime = REGIMES[rows.family], np.abs(np.log(ratio)), regime_of(rows)
+    sets = [errors[regime == number] for number in range(len(edges) + 1)]
+    widths = (float(np.exp(_quantile(each if len(each) >= _LEAST else errors))) for each in sets)
+    return Regimes(axis, edges, tuple(widths))
 
 
 def _quantile(errors: Array) -> float:
@@ -279,13 +273,8 @@ def calibrate_family(
         alone[held] = predict(part, unseen, system, corrected=False)
         corrected[held] = predict(part, unseen, system)
     ratio = rows.time / corrected
-    fit = replace(
-        whole,
-        regimes=fit_regimes(rows, ratio),
-        rows=len(rows.time),
-        error=float(np.mean(np.abs(1.0 / ratio - 1.0))),
-        source=source,
-    )
+    error = float(np.mean(np.abs(1.0 / ratio - 1.0)))
+    fit = replace(whole, regimes=fit_regimes(rows, ratio), rows=len(rows.time), error=error, source=source)
     return Fitted(fit, alone, corrected, coverage(rows, ratio, fold), fold)
 
 
@@ -299,19 +288,16 @@ def _folds(group: NDArray[np.intp], folds: int, seed: int = 0) -> NDArray[np.int
 
 def _fit(rows: Measured, system: System, prior: Prior | None, start: FamilyFit | None) -> FamilyFit:
     """Fit the form and its correction, apart for a kernel that the engine changes to."""
-    if rows.family not in _SWITCH:
-        return _fit_one(rows, system, prior, start.form if start else None)
-    axis, edge = _SWITCH[rows.family]
-    far = rows.each(AXES[axis]) >= edge
-    if min(far.sum(), (~far).sum()) < _KERNEL:
-        return _fit_one(rows, system, prior, start.form if start else None)
-    near = _fit_one(rows.subset(~far), system, prior, start.form if start else None)
-    beyond = rows.subset(far)
-    apart = abs(float(np.median(np.log(beyond.time / form_time(near.form, beyond, system)))))
-    if apart < _APART:
-        return _fit_one(rows, system, prior, start.form if start else None)
-    other = _fit_one(beyond, system, None, start.beyond.fit.form if start and start.beyond else None)
-    return replace(near, beyond=Beyond(axis, edge, other))
+    first = start.form if start else None
+    if rows.family in _SWITCH:
+        axis, edge = _SWITCH[rows.family]
+        far = rows.each(AXES[axis]) >= edge
+        if min(far.sum(), (~far).sum()) >= _KERNEL:
+            near, beyond = _fit_one(rows.subset(~far), system, prior, first), rows.subset(far)
+            if abs(float(np.median(np.log(beyond.time / form_time(near.form, beyond, system))))) >= _APART:
+                other = _fit_one(beyond, system, None, start.beyond.fit.form if start and start.beyond else None)
+                return replace(near, beyond=Beyond(axis, edge, other))
+    return _fit_one(rows, system, prior, first)
 
 
 def _fit_one(rows: Measured, system: System, prior: Prior | None, start: TimeForm | None) -> FamilyFit:

@@ -59,7 +59,7 @@ class Lattice:
 
     def kernel(self, points: Columns, dtype: Dtype, variant: str) -> Kernel:
         """Kernels at points given by shape."""
-        return OPERATIONS[self.operation][1](self.columns(points), dtype, variant)
+        return OPERATIONS[self.operation].kernel(self.columns(points), dtype, variant)
 
 
 def make_axes(lattice: Lattice, rows: Measured) -> tuple[Axis, ...]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, VARIANT, Measured, measured_rows, number_formats
+from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, Measured, measured_rows, number_formats
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.hardware import Accelerator
@@ -61,27 +61,6 @@ _PRODUCT: dict[str, tuple[str, ...]] = {
     "linear_attention": ("family", "part", "phase", "kernel"),
 }  # fmt: skip
 """Columns that say which of an operation's kernels a row is."""
-NEEDED = {
-    "gemm": ("dtype", "m", "n", "k"),
-    "attention_decode": ("dtype", "kv_dtype", "batch", "seq_len", "heads", "kv_heads", "head_dim"),
-    "attention_prefill": ("dtype", "kv_dtype", "batch", "seq_len", "heads", "kv_heads", "head_dim"),
-    "mla_decode": ("dtype", "kv_dtype", "batch", "seq_len", "heads"),
-    "mla_prefill": ("dtype", "kv_dtype", "batch", "seq_len", "heads"),
-    "moe": ("dtype", "routing", "ffn_matrices", "tokens", "hidden", "expert_intermediate", "top_k",
-            "experts", "tp", "ep"),
-    "comm": ("dtype", "collective", "mode", "gpus", "bytes"),
-    "elementwise": ("dtype", "kind", "tokens", "read", "written"),
-    "kv_append": ("dtype", "kv_dtype", "tokens", "elements"),
-    "embedding": ("dtype", "tokens", "width"),
-    "sampling": ("dtype", "kind", "rows", "vocab"),
-    "encoder_attention": ("dtype", "batch", "seq_len", "heads", "head_dim"),
-    "mla_bmm": ("dtype", "product", "tokens", "heads"),
-    "quantize": ("dtype", "product", "m", "k"),
-    "linear_attention": ("dtype", "product", "batch", "seq_len", "k_heads", "v_heads", "head_k_dim", "head_v_dim",
-                         "d_conv"),
-}  # fmt: skip
-"""Columns that a table of an operation must have."""
-
 _WORDS: dict[str, tuple[str, ...]] = {
     "gpu": (), "engine": (), "dtype": (), "kv_dtype": (), "routing": ("balanced", "random", "power_law_1.2"),
     "collective": ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "custom_all_reduce"),
@@ -213,7 +192,7 @@ class Group:
     @property
     def family(self) -> Family:
         """Kernel family of the operation."""
-        return OPERATIONS[self.operation][0]
+        return OPERATIONS[self.operation].family
 
     @property
     def key(self) -> str:
@@ -256,16 +235,16 @@ def fit_key(operation: str, named: dict[str, str]) -> str:
     >>> fit_key("comm", {"collective": "custom_all_reduce", "mode": "graph", "engine": "vllm"})
     'collective/bf16/all_reduce'
     """
-    family = OPERATIONS[operation][0]
+    table = OPERATIONS[operation]
     if operation == "comm":  # bytes are bytes, so number formats of a collective are one kernel
         kind = _COLLECTIVES.get(named["collective"], named["collective"])
         nccl = "nccl_" if named["collective"] == "all_reduce" else ""
         eager = "/eager" if named["mode"] == "eager" and named["engine"] not in _COLLECTIVE_LIBRARIES else ""
-        return f"{family}/bf16/{nccl}{kind}{eager}"
+        return f"{table.family}/bf16/{nccl}{kind}{eager}"
     stored, dtype = number_formats(named["dtype"])
-    parts = [family, dtype.value]
-    variant = named.get(VARIANT.get(operation, ""), "plain")
-    if VARIANT.get(operation) == "kv_dtype":
+    parts = [table.family, dtype.value]
+    variant = named.get(table.variant, "plain")
+    if table.variant == "kv_dtype":
         parts.append(parse_dtype(variant).value)
     elif variant not in _PLAIN:
         parts.append(variant)
@@ -311,29 +290,29 @@ def checked_table(path: Path, operation: str, table: pd.DataFrame, dropped: Coun
     """The rows that a kernel could have; the others refused by row and column, or counted."""
     if operation not in OPERATIONS:
         raise SpecError(f"{path}: op {operation!r} is not a kernel table; known: {', '.join(OPERATIONS)}")
-    missing = [name for name in ("gpu", "engine", *NEEDED[operation], "latency_us") if name not in table]
+    needed = (*OPERATIONS[operation].needed.split(), "latency_us")
+    missing = [name for name in ("gpu", "engine", *needed) if name not in table]
     if missing:
         raise SpecError(f"{path}: a {operation} table needs the column {', '.join(missing)}")
     good = table["gpu"].notna() & table["engine"].notna()
-    for name, wrong, wanted in _flaws(operation, table):
+    for name, wrong, wanted in _flaws(operation, table, needed):
         rows = [row for row, bad in enumerate(wrong & good) if bad]
         if rows and dropped is None:
             raise SpecError(f"{path}: row {rows[0] + 1}: {name} = {table[name].iloc[rows[0]]} is not {wanted}")
         if rows and dropped is not None:
             dropped[f"{path.name}: {name} is not {wanted}"] += len(rows)
         good &= ~wrong
-    numbers = [name for name in (*NEEDED[operation], "latency_us") if name not in _WORDS]
-    kept = table[good].astype(dict.fromkeys(numbers, float))
+    kept = table[good].astype({name: float for name in needed if name not in _WORDS})
     if "layer" not in kept:
         return kept
     host = kept["layer"].astype(str).str.endswith(_HOST_LAYER) | kept["engine"].isin(_HOST_ENGINES)
     return kept.assign(clock=host.map({True: "host", False: "device"}))
 
 
-def _flaws(operation: str, table: pd.DataFrame) -> Iterator[tuple[str, pd.Series[Any], str]]:
+def _flaws(operation: str, table: pd.DataFrame, needed: Sequence[str]) -> Iterator[tuple[str, pd.Series[Any], str]]:
     """Columns with the rows whose value cannot be, and what it should be."""
     values = {}
-    for name in (*NEEDED[operation], "latency_us"):
+    for name in needed:
         if name in _WORDS:
             known = _WORDS[name]
             wrong = ~table[name].isin(known) if known else table[name].isna()
@@ -358,10 +337,11 @@ def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:
         return column
     if column.dtype.kind == "f":
         return column.where(column.abs() < math.inf)
-    return column.map(_number)
+    return column.map(number_of)
 
 
-def _number(cell: object) -> float:
+def number_of(cell: object) -> float:
+    """The number in a cell, NaN where it holds no finite one."""
     try:
         number = float(cell) if isinstance(cell, (Real, str)) else math.nan
     except ValueError:

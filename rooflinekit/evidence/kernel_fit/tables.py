@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,44 +44,12 @@ _LOW, _SMALL, _HIGH = 1.0, (0.01, 2.0), 0.8
 """Bounds of the sampled counts: 1 to 0.8·tokens, or 0.01 to 2 when there are fewer pairs than experts."""
 
 _LATENT, _RANK, _NOPE, _ROPE, _VALUES = 576, 512, 128, 64, 128
+"""DeepSeek's latent with rotary part, without it, and the widths of an up-projected head: keys without positions, their
+rotary part, values."""
 _WIDE = 2.0  # bytes of an element in 16 bit
-"""DeepSeek's latent with rotary part, without it, and query-key width of an up-projected head."""
 
 _MOST_OF_A_GROUP = 64
 """Rows of one shape group that count in full; more count as this many together, since they repeat each other."""
-
-VARIANT = {
-    "gemm": "layout",
-    "mla_bmm": "product",
-    "quantize": "product",
-    "encoder_attention": "product",
-    "linear_attention": "product",
-    "moe": "routing",
-    "comm": "collective",
-    "elementwise": "kind",
-    "sampling": "kind",
-} | dict.fromkeys(("attention_decode", "attention_prefill", "mla_decode", "mla_prefill", "kv_append"), "kv_dtype")
-"""The column that, besides the number format, tells an engine's kernels apart."""
-
-_HEADS = ["heads", "kv_heads", "head_dim"]
-GROUP = {
-    "gemm": ["n", "k"],
-    "attention_decode": _HEADS,
-    "attention_prefill": _HEADS,
-    "mla_decode": ["heads", "seq_len"],
-    "mla_prefill": ["heads", "seq_len"],
-    "moe": ["hidden", "expert_intermediate", "experts", "top_k", "tp", "ep"],
-    "comm": ["gpus", "bytes"],
-    "elementwise": ["read", "written"],
-    "kv_append": ["elements"],
-    "embedding": ["width"],
-    "sampling": ["vocab"],
-    "encoder_attention": ["heads", "head_dim"],
-    "mla_bmm": ["heads"],
-    "quantize": ["k"],
-    "linear_attention": ["k_heads", "v_heads", "head_k_dim", "head_v_dim"],
-}
-"""Columns that make a shape group: what one model brings, apart from the size of the batch."""
 
 
 def balanced_load(tokens: Array, top_k: Array, experts: Array, ranks: Array) -> tuple[Array, Array]:
@@ -178,13 +146,10 @@ class Measured:
     def subset(self, rows: NDArray[np.bool_]) -> Measured:
         """Rows by a boolean mask."""
         parts = np.split(rows, np.cumsum(self.sizes)[:-1])
-        kept = [
-            (k.mapped(partial(_cut, mask)), int(mask.sum()))
-            for k, mask in zip(self.kernels, parts, strict=True)
-            if mask.any()
-        ]
-        kernels, sizes = tuple(kernel for kernel, _ in kept), tuple(size for _, size in kept)
-        return Measured(self.family, kernels, sizes, self.time[rows], self.group[rows], self.warm)
+        kept = [(kernel, mask) for kernel, mask in zip(self.kernels, parts, strict=True) if mask.any()]
+        kernels = tuple(kernel.mapped(partial(_cut, mask)) for kernel, mask in kept)
+        sizes = tuple(int(mask.sum()) for _, mask in kept)
+        return replace(self, kernels=kernels, sizes=sizes, time=self.time[rows], group=self.group[rows])
 
     def relabelled(self, variant: str) -> Measured:
         """The same rows under the name that a calibration has for their variant."""
@@ -207,23 +172,22 @@ def measured_rows(table: pd.DataFrame, operation: str) -> Measured:
     """
     if operation not in OPERATIONS:
         raise SpecError(f"{operation!r} is not a kernel table; known: {', '.join(OPERATIONS)}")
-    family, build = OPERATIONS[operation]
+    known = OPERATIONS[operation]
     stored, dtype = number_formats(str(table["dtype"].iloc[0]))
-    column = VARIANT.get(operation, "")
-    variant = str(table[column].iloc[0]) if column in table else ""
-    group = np.asarray(table.groupby(GROUP[operation]).ngroup(), np.intp)
+    variant = str(table[known.variant].iloc[0]) if known.variant in table else ""
+    group = np.asarray(table.groupby(known.shape.split()).ngroup(), np.intp)
     parts = _parts(table, operation)
     order = np.concatenate(parts)
     names = table.select_dtypes("number").columns
     kernels, sizes = [], []
     for rows in parts:
         columns = {name: table[name].to_numpy(float)[rows] for name in names}
-        kernel = build(columns, stored, variant)
+        kernel = known.kernel(columns, stored, variant)
         kernels.append(kernel if dtype is stored else replace(kernel, dtype=dtype))
         sizes.append(len(rows))
     time = table["latency_us"].to_numpy(float)[order] * 1e-6
     warm = "residency" not in table or not (table["residency"] == "cold").all()
-    return Measured(family, tuple(kernels), tuple(sizes), time, group[order], warm)
+    return Measured(known.family, tuple(kernels), tuple(sizes), time, group[order], warm)
 
 
 def _parts(table: pd.DataFrame, operation: str) -> list[NDArray[np.intp]]:
@@ -374,21 +338,53 @@ def _quantise(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     return Kernel("quantise", "elementwise", 1, dtype, activation_bytes=moved, shape=RowsShape(m), variant=variant)
 
 
-OPERATIONS: dict[str, tuple[Family, Callable[[Columns, Dtype, str], Kernel]]] = {
-    "gemm": ("gemm", _gemm),
-    "attention_decode": ("attention_decode", lambda columns, dtype, kv: _attention(columns, dtype, kv, decode=True)),
-    "attention_prefill": ("attention_prefill", lambda columns, dtype, kv: _attention(columns, dtype, kv, decode=False)),
-    "mla_decode": ("mla_decode", lambda columns, dtype, kv: _latent(columns, dtype, kv, decode=True)),
-    "mla_prefill": ("mla_prefill", lambda columns, dtype, kv: _latent(columns, dtype, kv, decode=False)),
-    "moe": ("moe", _moe),
-    "comm": ("collective", _comm),
-    "elementwise": ("elementwise", _elementwise),
-    "kv_append": ("kv_append", _kv_append),
-    "embedding": ("embedding", _embedding),
-    "sampling": ("sampling", _sampling),
-    "encoder_attention": ("attention_prefill", _encoder),
-    "mla_bmm": ("gemm", _latent_product),
-    "quantize": ("elementwise", _quantise),
-    "linear_attention": ("linear_attention", _linear),
-}
-"""Kernel tables by name: the family, and the work of its rows."""
+class KernelTable(NamedTuple):
+    """What the rows of one operation are, and what its columns say; columns are listed in one text.
+
+    needed: those that a row has besides gpu, engine and latency_us; shape: those of a shape group, which one model
+    brings, apart from the size of the batch; variant: the one that, besides the number format, tells an engine's
+    kernels apart.
+    """
+
+    family: Family
+    kernel: Callable[[Columns, Dtype, str], Kernel]
+    needed: str
+    shape: str
+    variant: str = ""
+
+
+_HEADS = "heads kv_heads head_dim"
+_CACHED = f"dtype kv_dtype batch seq_len {_HEADS}"
+_LATENT_CACHED, _LATENT_SHAPE = "dtype kv_dtype batch seq_len heads", "heads seq_len"
+OPERATIONS = {
+    "gemm": KernelTable("gemm", _gemm, "dtype m n k", "n k", "layout"),
+    "attention_decode": KernelTable(
+        "attention_decode", partial(_attention, decode=True), _CACHED, _HEADS, "kv_dtype"
+    ),
+    "attention_prefill": KernelTable(
+        "attention_prefill", partial(_attention, decode=False), _CACHED, _HEADS, "kv_dtype"
+    ),
+    "mla_decode": KernelTable("mla_decode", partial(_latent, decode=True), _LATENT_CACHED, _LATENT_SHAPE, "kv_dtype"),
+    "mla_prefill": KernelTable(
+        "mla_prefill", partial(_latent, decode=False), _LATENT_CACHED, _LATENT_SHAPE, "kv_dtype"
+    ),
+    "moe": KernelTable(
+        "moe", _moe, "dtype routing ffn_matrices tokens hidden expert_intermediate top_k experts tp ep",
+        "hidden expert_intermediate experts top_k tp ep", "routing",
+    ),
+    "comm": KernelTable("collective", _comm, "dtype collective mode gpus bytes", "gpus bytes", "collective"),
+    "elementwise": KernelTable("elementwise", _elementwise, "dtype kind tokens read written", "read written", "kind"),
+    "kv_append": KernelTable("kv_append", _kv_append, "dtype kv_dtype tokens elements", "elements", "kv_dtype"),
+    "embedding": KernelTable("embedding", _embedding, "dtype tokens width", "width"),
+    "sampling": KernelTable("sampling", _sampling, "dtype kind rows vocab", "vocab", "kind"),
+    "encoder_attention": KernelTable(
+        "attention_prefill", _encoder, "dtype batch seq_len heads head_dim", "heads head_dim", "product"
+    ),
+    "mla_bmm": KernelTable("gemm", _latent_product, "dtype product tokens heads", "heads", "product"),
+    "quantize": KernelTable("elementwise", _quantise, "dtype product m k", "k", "product"),
+    "linear_attention": KernelTable(
+        "linear_attention", _linear, "dtype product batch seq_len k_heads v_heads head_k_dim head_v_dim d_conv",
+        "k_heads v_heads head_k_dim head_v_dim", "product",
+    ),
+}  # fmt: skip
+"""Kernel tables by the name of their operation."""

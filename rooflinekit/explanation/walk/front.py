@@ -1,19 +1,178 @@
-"""The front door of the walk: names and keywords in, `Walk` out."""
+"""The front door of the walk: the operations that `estimate` costs, in the order in which tensors pass."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from os import PathLike
-from typing import Any, Unpack
+from typing import Any, TypeAlias, Unpack
 
 from rooflinekit.estimation.estimator import inputs, read_deployment, resolve
 from rooflinekit.estimation.options import keywords, part_of, read
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, Shapes
-from rooflinekit.explanation.walk.build import walk_phase
-from rooflinekit.explanation.walk.prompts import Prompts, read_prompts
-from rooflinekit.explanation.walk.result import Walk
+from rooflinekit.explanation.walk.letters import letters_of, rank
+from rooflinekit.explanation.walk.prompts import PhaseName, Prompts, read_prompts
+from rooflinekit.explanation.walk.result import Phase, Section, Walk
+from rooflinekit.explanation.walk.scene import Scene
+from rooflinekit.explanation.walk.stops import Addition, stops
+from rooflinekit.model.kernels.collective import Collective
+from rooflinekit.model.kernels.operation import Operation
+from rooflinekit.model.layers.build import entry_operations, exit_operations, layer_operations, stage_operations
+from rooflinekit.model.layers.shard import Shard
 from rooflinekit.model.step import Plan
+from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, Layer
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.version import __version__
+
+_WORD = 3  # letters of the shortest symbol that could be a word of its own
+Part: TypeAlias = "tuple[Any, list[Operation]]"
+
+
+def walk_phase(plan: Plan, prompts: Prompts, phase: PhaseName) -> Phase:
+    """One engine step: what stands before the layers, each kind of layer, what stands behind them."""
+    start, end = Scene(plan, prompts, phase), Scene(plan, prompts, phase)
+    entry = entry_operations(start.lettered(plan.model), start.shard)
+    exit_ = exit_operations(end.lettered(plan.model), end.shard)
+    last = Addition.NONE if _normed_behind(plan.model.layers[-1]) else Addition.BEFORE
+    sections = (
+        _section(start, "tokens to the residual stream", [(Addition.NONE, entry)]),
+        *(_layer_section(Scene(plan, prompts, phase), layer) for layer in plan.model.layer_counts),
+        *_hand_overs(plan, prompts, phase),
+        _section(end, "logits and the next token", [(last, exit_)]),
+    )
+    return Phase(phase, _title(prompts, phase), *prompts.cu_seqlens(phase), sections)
+
+
+def _title(prompts: Prompts, phase: PhaseName) -> str:
+    if phase == "decode":
+        what = "one new token" if prompts.sequences == 1 else f"one new token of each of {prompts.sequences} sequences"
+        return f"{what}, the sampled one, against the cache"
+    if prompts.packed:
+        return f"{sum(prompts.new):,} tokens of {prompts.sequences} prompts, packed without padding"
+    each = f"{prompts.new[0]:,} token{'s' if prompts.new[0] > 1 else ''}"
+    before = f" behind {prompts.cached:,} cached ones" if prompts.cached else ""
+    return (f"{prompts.count} prompts of {each}" if prompts.count > 1 else each) + before + ", all at once"
+
+
+def _section(on: Scene, title: str, parts: Iterable[Part], layers: Sequence[int] = (), count: int = 1) -> Section:
+    """Stops with the letters that stand in them."""
+    made = tuple(stop for block, operations in parts for op in operations for stop in stops(on, block, op))
+    letters = {name for stop in made for text in stop.lettered for name in letters_of(text)}
+    met = {name: symbol for name, symbol in on.symbols.items() if name in letters}
+    told = {name for symbol in met.values() for name in letters_of(symbol.meaning) if len(name) < _WORD}
+    met |= {name: on.symbols[name] for name in told & on.symbols.keys()}  # such as P in S·P+S·(S+1)/2
+    symbols = tuple(met[name] for name in sorted(met, key=rank))
+    return Section(title, _ranges(layers) if layers else "", len(layers) or count, symbols, made)
+
+
+def _hand_overs(plan: Plan, prompts: Prompts, phase: PhaseName) -> Iterator[Section]:
+    """From stage to stage, once for each kind of link that lies between."""
+    stages, shard = plan.deployment.pp, plan.shard
+    held = (stage_operations(plan.model, shard.deployment, plan.precision, stage, shard.domain)
+            for stage in range(stages - 1))  # fmt: skip
+    sends = Counter(op for stage in held for op in stage if isinstance(op, Collective) and op.kind == "send")
+    for op, count in sends.items():
+        title = f"between the stages of layers {_stages(plan.model.depth, stages)}"
+        on = Scene(plan, prompts, phase)
+        yield _section(on, title, [(None, [replace(op, width=on.shard.hidden / on.shard.tp)])], count=count)
+
+
+def _stages(depth: int, stages: int) -> str:
+    """The layers of each stage, or of the first few.
+
+    >>> _stages(32, 4)
+    '0–7 | 8–15 | 16–23 | 24–31'
+    """
+    ends = [stage * depth // stages for stage in range(stages + 1)]
+    texts = [_ranges(range(*pair)) for pair in pairwise(ends)]
+    return " | ".join(texts if len(texts) <= 4 else [*texts[:3], "…", texts[-1]])
+
+
+def _layer_section(on: Scene, layer: Layer) -> Section:
+    """One kind of layer; what it sees and its letters are its own."""
+    blocks = {name: on.lettered(block) for name in ("mixer", "ffn") if (block := getattr(layer, name))}
+    parts = layer_parts(replace(layer, **blocks), on.shard)
+    alike = [index for index, other in enumerate(on.plan.model.layers) if other == layer]
+    return _section(on, _kind(layer, on.phase), parts, alike)
+
+
+def layer_parts(layer: Layer, shard: Shard) -> Iterator[Part]:
+    """The operations of a layer in the order of the forward pass, by block, or by where a norm's addition stands.
+
+    `layer_operations` lists norms first and collectives last, since order costs nothing.
+    """
+    blocks = [block for block in (layer.mixer, layer.ffn) if block is not None]
+    bare = replace(layer, mixer=None, ffn=None)
+    collectives = layer_operations(replace(bare, norms=0, parallel=True), shard)
+    before, joins = collectives[:-1], collectives[-1:]
+    norms = layer_operations(replace(bare, parallel=False), shard)
+    if layer.parallel:
+        yield Addition.BEFORE, norms[:1]
+        yield Addition.NONE, [*norms[1:], *before]
+        for block in blocks:
+            yield block, _alone(layer, block, shard, len(collectives))
+        yield Addition.NONE, joins
+        return
+    behind = _normed_behind(layer)
+    for number, block in enumerate(blocks):
+        rest = len(norms) if number == len(blocks) - 1 else (number + 1) * (1 + behind)
+        own = norms[number * (1 + behind) : rest]
+        others = own[1:]
+        yield Addition.NONE if behind else Addition.BEFORE, own[:1]  # none: it reads what another layer normalised
+        yield Addition.NONE, before
+        yield block, _alone(layer, block, shard, len(collectives))
+        yield Addition.NONE, [*joins, *others[:-1]]
+        yield Addition.BEHIND, others[-1:]
+
+
+def _normed_behind(layer: Layer) -> bool:
+    """Whether what a block returns is normalised before it joins the stream (Gemma-2)."""
+    blocks = (layer.mixer is not None) + (layer.ffn is not None)
+    return not layer.parallel and layer.norms > blocks
+
+
+def _alone(layer: Layer, block: Any, shard: Shard, joins: int) -> list[Operation]:
+    """The operations of one block, without its collectives over the ranks of a layer."""
+    mixer, ffn = (block, None) if block is layer.mixer else (None, block)
+    operations = layer_operations(replace(layer, mixer=mixer, ffn=ffn, norms=0, parallel=False), shard)
+    return operations[: len(operations) - joins]
+
+
+def _kind(layer: Layer, phase: PhaseName) -> str:
+    """What kind of layer it is, in words."""
+    mixer, ffn = layer.mixer, layer.ffn
+    words = []
+    if isinstance(mixer, Attention):
+        reach = f", window of {mixer.window}" if mixer.window else f", chunks of {mixer.chunk}" if mixer.chunk else ""
+        words.append(mixer.kind.upper() + reach)
+    elif isinstance(mixer, LatentAttention):
+        form = "absorbed" if phase == "decode" else "up-projected"
+        words.append(f"MLA, {form}" + (", best keys only" if mixer.indexer else ""))
+    elif mixer is not None:
+        words.append(mixer.kind.replace("_", " "))
+    if isinstance(ffn, DenseFFN):
+        words.append("gated FFN" if ffn.gated else "FFN")
+    elif ffn is not None:
+        words.append(f"{ffn.experts} experts, {ffn.top_k} a token" + (", shared ones" if ffn.shared_width else ""))
+    return "; ".join(words) + ("; side by side" if layer.parallel else "")
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Runs of layers, or the first few of them.
+
+    >>> _ranges([0, 1, 2, 5]), _ranges([0, 2, 4, 6, 8, 10])
+    ('0–2, 5', '0, 2, 4, … 10')
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    texts = ["–".join(map(str, run)) for run in runs]
+    return ", ".join(texts) if len(texts) <= 4 else f"{', '.join(texts[:3])}, … {texts[-1]}"
 
 
 @keywords(Shapes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from rooflinekit.model.graph.symbol import about, fact, named
 from rooflinekit.model.memory.cache import Layout, cache_law, cache_layout
 from rooflinekit.model.memory.footprint import Peak, activation_peak, resident_bytes
 from rooflinekit.model.step import Plan
-from rooflinekit.model.types.engine import Budget, MemoryRule
+from rooflinekit.model.types.engine import MemoryRule
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.numeric import Numeric, ceil_div, floor_div, maximum, minimum, where
@@ -130,7 +130,7 @@ class MemoryModel:
     @property
     def charge(self) -> float:
         """How much of the activation peak the pool pays for."""
-        return _CHARGED[self.rule.budget](self.fraction)
+        return {"static": 0.0, "free": self.fraction}.get(self.rule.budget, 1.0)
 
     def max_batch(self, context: Numeric, new: Numeric) -> Numeric:
         """Most sequences that fit: one more than this does not, and this many do, as `evaluate` says."""
@@ -200,9 +200,7 @@ class MemoryModel:
         graphs, weights, u = rule.graphs_count * out.graphs, stage.weight_bytes, self.fraction
         match rule.budget:
             case "total":
-                allowed = (
-                    self.fraction * capacity - weights - (out.non_torch + rule.context_counts * out.context + graphs)
-                )
+                allowed = u * capacity - weights - (out.non_torch + rule.context_counts * out.context + graphs)
             case "static":
                 allowed = u * (capacity - out.context) - weights - out.non_torch
             case "free":
@@ -248,14 +246,10 @@ class MemoryModel:
         each = layout.admitted_bytes(longest, self.tokens)
         held = layout.blocks(room) * layout.block_bytes / each
         kv = local * named(layout.law.bytes(self._held(context)), *_EACH)
-        tokens = (
-            floor_div(held * longest, 1.0)
-            if self.rule.tokens_by_concurrency and layout.groups > 1
-            else layout.tokens(room)
-        )
-        return (
-            stage.weight_bytes, kv, room, layout.blocks(room), tokens, held, *self._need(stage, kv, activations),
-        )  # fmt: skip
+        by_concurrency = self.rule.tokens_by_concurrency and layout.groups > 1
+        tokens = floor_div(held * longest, 1.0) if by_concurrency else layout.tokens(room)
+        need = self._need(stage, kv, activations)
+        return stage.weight_bytes, kv, room, layout.blocks(room), tokens, held, *need
 
 
 def _quotient(left: Numeric, each: Numeric) -> Numeric:
@@ -271,13 +265,6 @@ REPLICAS = "dp", "attention replicas", "", "the question"
 RANKS = "cp", "ranks that share a context", "", "the question"
 _ACTIVATIONS = "activations", "peak of activations", "B"
 _EACH = "each", "cache of one sequence here", "B"
-_CHARGED: dict[Budget, Callable[[float], float]] = {
-    "total": lambda fraction: 1.0,
-    "static": lambda fraction: 0.0,
-    "free": lambda fraction: fraction,
-    "none": lambda fraction: 1.0,
-}
-"""How much of the activation peak the pool pays for, by budget."""
 
 
 def make_memory_model(plan: Plan) -> MemoryModel:
@@ -319,9 +306,8 @@ def _step_tokens(plan: Plan) -> float:
 def _outside(plan: Plan) -> Outside:
     rule, deployment, gpu = plan.engine.memory, plan.deployment, plan.system.accelerator
     reducing = deployment.gpus > deployment.pp and gpu.link_kind != "pcie"
-    graphs = (
-        0.0 if deployment.settings.eager else rule.graphs + rule.graphs_per_layer * plan.model.depth / deployment.pp
-    )
+    replayed = rule.graphs + rule.graphs_per_layer * plan.model.depth / deployment.pp
+    graphs = 0.0 if deployment.settings.eager else replayed
     return Outside(context_bytes(rule, gpu, deployment.gpus), rule.non_torch[reducing], graphs)
 
 

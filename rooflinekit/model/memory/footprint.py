@@ -11,14 +11,20 @@ from rooflinekit.model.kernels.elementwise import Embedding
 from rooflinekit.model.kernels.gemm import Linear
 from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import Operation
-from rooflinekit.model.layers.build import stage_operations
-from rooflinekit.model.layers.feedforward import group_share
+from rooflinekit.model.layers.build import group_share, stage_operations
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import MemoryRule
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, Mixer, MixtureOfExperts, Model
+from rooflinekit.model.types.model import (
+    Attention,
+    DenseFFN,
+    LatentAttention,
+    Mixer,
+    MixtureOfExperts,
+    Model,
+)
 from rooflinekit.model.types.numeric import Numeric, maximum
 from rooflinekit.model.types.units import MIB
 
@@ -160,13 +166,11 @@ def activation_peak(plan: Plan, token_budget: float) -> Peak:
     columns = model.vocab if model.outputs is None else model.outputs
     logits = columns * 4.0
     kept = token_budget * _workspace_elements(plan, token_budget) * stream if rule.expert_workspace else 0.0
-    state = (
-        rule.state_base if any(layer.mixer and layer.mixer.kind == "gated_delta_net" for layer in model.layers) else 0.0
-    )
+    recurrent = any(getattr(layer.mixer, "kind", "") == "gated_delta_net" for layer in model.layer_counts)
     between = 2.0 * hidden if plan.deployment.pp > 1 else 0.0  # residual and hidden states from the stage before
     return Peak(
         layer_token=2.0 * hidden + max(blocks, default=0.0) * stream + between,
-        layer_base=rule.layer_base + state + encoded,
+        layer_base=rule.layer_base + rule.state_base * recurrent + encoded,
         sampler_token=hidden + between,
         sampler_row=hidden + columns * stream + rule.sampler_copies * logits,
         sampler_base=rule.sampler_base + scratch * logits + kept + encoded,

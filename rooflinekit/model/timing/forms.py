@@ -7,7 +7,7 @@ of the kernel's number format, W the memory bandwidth, SM the cores (docs/method
 from __future__ import annotations
 
 from dataclasses import field, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from rooflinekit.model.graph.symbol import Quantity, formula, named
 from rooflinekit.model.types.frozen import dataclass
@@ -496,6 +496,10 @@ class LatentDecodeTime(DecodeTime):
         return kernel.flops * row_fill(shape.queries, _ROWS), besides
 
 
+Heads: TypeAlias = tuple[Numeric, Numeric, Numeric, Numeric]
+"""Columns of QK^T and PV, realised rate [FLOP/s], bytes that are streamed, further passes over the cache."""
+
+
 class _Prefill:
     """Causal attention of prompts; what latent and grouped-query heads share."""
 
@@ -520,10 +524,8 @@ class _Prefill:
         launch = attention_launch(self.launch, self.length, shape.keys, TILE) + tile_time(tiles, self.tile, gpu.cores)
         return _combined(launch, compute, memory, self.sharpness, besides)
 
-    def heads(
-        self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator
-    ) -> tuple[Numeric, Numeric, Numeric, Numeric]:
-        """Columns of QK^T and PV, realised rate [FLOP/s], bytes that are streamed, further passes over the cache."""
+    def heads(self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator) -> Heads:
+        """What differs between the two."""
         raise NotImplementedError
 
 
@@ -541,9 +543,7 @@ class PrefillTime(_Prefill):
     tile: float = parameter("tt", "cost of one tile row on one core", "us", 0.0, 20.0, 1.0)
     sharpness: int = choice("overlap of compute and memory", 1)
 
-    def heads(
-        self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator
-    ) -> tuple[Numeric, Numeric, Numeric, Numeric]:
+    def heads(self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator) -> Heads:
         """Queries, results and the cache are streamed."""
         rate = head_rate(self.compute, gpu.peak(kernel.dtype), shape.head_dim, self.head)
         return 2.0 * shape.head_dim, rate, kernel.activation_bytes + kernel.kv_read_bytes, self.cache
@@ -562,9 +562,7 @@ class LatentPrefillTime(_Prefill):
     tile: float = parameter("tt", "cost of one tile row on one core", "us", 0.0, 20.0, 2.0)
     sharpness: int = choice("overlap of compute and memory", 1)
 
-    def heads(
-        self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator
-    ) -> tuple[Numeric, Numeric, Numeric, Numeric]:
+    def heads(self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator) -> Heads:
         """Queries, results and up-projected keys and values are streamed."""
         return _LATENT_COLUMNS, self.compute * gpu.peak(kernel.dtype), kernel.activation_bytes, self.passes
 

@@ -18,9 +18,9 @@ the front end as in the engine for its time there, λ = C/(request + residence),
 engine never rests, so that a stay is at least steps·t_d + C·s. Beside a root nothing is searched. TPOT and λ grow with
 q. Places are filled at E: the knee is the rate of a full engine.
 
-A closed loop that starts with all users at once makes each of them wait for (C − 1)/2 prompts on average, once in the
-`requests` that each sends. Users beyond the room for sequences wait for a slot: a full turn each. In an open loop the
-wait for a slot is Sakasegawa's approximation of the M/M/c queue (doi:10.1007/BF02480951).
+A closed loop that starts with all users at once makes each of them wait for half of the steps that hold their prompts
+on average, once in the `requests` that each sends. Users beyond the room for sequences wait for a slot: a full turn
+each. In an open loop the wait for a slot is Sakasegawa's approximation of the M/M/c queue (doi:10.1007/BF02480951).
 """
 
 from __future__ import annotations
@@ -32,7 +32,17 @@ from typing import Any
 
 from rooflinekit.model.graph import named
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.mixing import InFlight, Rotation, Shared, follows, rotation, shared_times, slots
+from rooflinekit.model.traffic.mixing import (
+    InFlight,
+    Rotation,
+    Shared,
+    burst_first,
+    follows,
+    front_end,
+    rotation,
+    shared_times,
+    slots,
+)
 from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.frozen import dataclass
@@ -57,7 +67,7 @@ _RHO = "rho", "share of the time that goes to prompts"
 _RUNNING = "E", "requests in the engine: rate x stay (Little's law)"
 
 _SETTLED = 1e-13  # relative: neighbours of the root agree
-_FULL = 1.0 - 1e-6  # of the room for prompts
+_FULL = 1.0 - 1e-6  # load at which a wait is taken at most: it grows as 1/(1 − load), without end towards 1
 _NOTHING = 1e-12  # stands for none where something is divided by: a decode pool has no prompts
 
 
@@ -111,6 +121,7 @@ class Loaded:
     stable: Numeric
     together: Numeric
     shared: Shared  #: the times it is made of
+    burst: Numeric = 0.0  #: from the first to the last of the first tokens, where all prompts come at once [s]
 
 
 @dataclass(frozen=True)
@@ -287,7 +298,7 @@ class _Flow:
         """Whether as many users as there are places are in the engine at any time, or all of them."""
         if self.in_step:
             return True
-        request = self.predictor.plan.costs.request
+        request = front_end(self.predictor.plan.costs, self.traffic.isl)
         time = self._crowded(most, minimum(users, room)).time
         return users * time >= room * (time + request)
 
@@ -301,14 +312,14 @@ class _Flow:
     def away(self, sharing: Numeric, most: Numeric, users: Numeric, room: Numeric) -> Loaded:
         """A closed loop whose users are in the front end some of the time: their prompts come at any time.
 
-        No stay is longer than one beside users who are never away.
+        No stay is longer than one beside users who are never away, but for the step that has begun when a prompt comes.
         """
         longest = self._crowded(most, minimum(users, room)).time
         stay = self.stay(sharing, users, False)
         turn = stay.exposed / (stay.turning.arriving * maximum(self._after, 1.0))
         behind = maximum((users - 1.0) * turn - stay.times.request - stay.time, 0.0)
         behind = named(behind, "behind", "the queue that a closed loop has where prompts fill the steps", "s")
-        return self._closed(self._waiting(stay, stay.ahead + behind, longest), sharing, users, room)
+        return self._closed(self._waiting(stay, stay.ahead + behind, longest + stay.late), sharing, users, room)
 
     def _crowded(self, most: Numeric, crowd: Numeric) -> _Stay:
         """The stay of each of `crowd` requests that are always in the engine, which then never rests.
@@ -334,12 +345,15 @@ class _Flow:
 
     def _closed(self, stay: _Stay, sharing: Numeric, users: Numeric, room: Numeric) -> Loaded:
         times, traffic, crowd = stay.times, self.traffic, minimum(users, room)
-        share, others = times.share.expected, 1.0 - 1.0 / maximum(users, 1.0)
+        others = 1.0 - 1.0 / maximum(users, 1.0)
         together = 1.0 / traffic.requests
-        if not times.mixes:
-            together = _together(traffic, crowd * share, self._after * stay.tpot.expected)
+        whole: Numeric = 0.0
+        if not (isinstance(traffic.requests, float) and math.isinf(traffic.requests)):
+            whole = 2.0 * burst_first(self.predictor, InFlight(crowd, traffic.isl, traffic.osl, traffic.cached))
+            if not times.mixes:
+                together = _together(traffic, whole, self._after * stay.tpot.expected)
         together = named(together, "together", "share of the requests whose prompts come all at once", source=FORM)
-        burst = together * maximum((crowd - 1.0) / 2.0 * share - stay.ahead, 0.0)
+        burst = together * maximum(whole / 2.0 - stay.late - stay.ahead - stay.first.expected, 0.0)
         burst = named(burst, "burst", "behind the prompts of all users at once", "s")
         held = others * held_back(traffic, stay.turning.arriving) * stay.tpot.expected
         time = named(
@@ -349,7 +363,7 @@ class _Flow:
         slot = maximum(users / room * time - cycle, 0.0)
         rate = named(users / (cycle + slot), "rate", "requests a second that are served", "1/s")
         slot = named(slot * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
-        return self._loaded(stay, sharing, rate, rate, time, slot, burst + held, together)
+        return self._loaded(stay, sharing, rate, rate, time, slot, burst + held, together, whole)
 
     def steady(self, sharing: Numeric, rate: Numeric, room: Numeric, knee: Numeric) -> Loaded:
         """An open loop below its knee."""
@@ -361,7 +375,7 @@ class _Flow:
 
     def _loaded(  # noqa: PLR0913, PLR0917 - what both loops have
         self, stay: _Stay, sharing: Numeric, rate: Numeric, knee: Numeric, time: Numeric, slot: Numeric,
-        held: Numeric, together: Numeric,
+        held: Numeric, together: Numeric, whole: Numeric = 0.0,
     ) -> Loaded:  # fmt: skip
         queue = named(stay.ahead + held + slot, *_QUEUE)
         request, ends = stay.times.request, self.predictor.plan.load_ends
@@ -382,6 +396,7 @@ class _Flow:
             busy=named(minimum(rate * stay.times.share.expected, 1.0), *_RHO),
             stable=1.0 + 0.0 * rate,
             together=together,
+            burst=maximum(whole - 2.0 * stay.first.expected, 0.0),
             shared=stay.times,
         )
 
@@ -394,7 +409,7 @@ class _Flow:
         where it is known.
         """
         times, after, mixes = self.times(sharing), self._after, self._mixes
-        gaps = 1.0 if rate is None else self.traffic.arrival_cv
+        closed, gaps = rate is None, 1.0 if rate is None else self.traffic.arrival_cv
         turning = times.turning
         if turning is None:
             turning = self._turning(sharing, 0.0 if self.in_step else times.alone.expected / times.step.expected)
@@ -405,8 +420,8 @@ class _Flow:
             once = named(once + share * arriving, "once", "about the steps that hold the own prompt", "s")
             rate = arriving * maximum(after, 1.0) / self._exposed(once, tpot.expected, step)
             rate = named(rate, "others", "prompts of others in a second", "1/s")
-        late = named(self._late(turning, times, rate), "under_way", "what is left of the step under way", "s")
-        met, others = (arriving, arriving) if in_step else (2.0 * rate * late, rate * tpot.expected)
+        under_way, late = self._late(turning, times, rate, closed)
+        met, others = (arriving, arriving) if in_step else (rate * under_way, rate * tpot.expected)
         first = self._first(turning, times, met, others * after, crowd)
         exposed = self._exposed(first.expected, tpot.expected, step)
         ahead = self._ahead(turning, times, rate, in_step, gaps)
@@ -426,14 +441,28 @@ class _Flow:
         traffic = self.traffic
         return rotation(self.predictor, InFlight(sharing, traffic.isl, traffic.osl, traffic.cached), ratio)
 
-    def _late(self, turning: Rotation, times: Shared, rate: Numeric) -> Numeric:
-        """What is left of the step under way: half the mean square of steps, over the time (a long one is met more)."""
-        step = times.step.expected
+    def _late(self, turning: Rotation, times: Shared, rate: Numeric, closed: bool) -> tuple[Numeric, Numeric]:
+        """The step under way when a prompt comes, and what is left of it.
+
+        Half of it is left where prompts come at any time, and a long one is met more often. A user of a closed loop
+        sends the next prompt when a step has ended: as long as the front end takes after the next one began. Steps that
+        are made up by then come before the prompt too.
+        """
+        step, request = times.step.expected, times.request
         long = turning.together * times.share.expected + (step if times.mixes else 0.0)
         long = named(long, "long", "a step that holds prompts", "s")
         holding = named(minimum(rate / turning.together * long, 1.0), "prompts", "share of the time in such steps")
         plain = minimum(1.0 - holding, rate * self._after * step)
-        return (holding * long + plain * step) / 2.0
+        next_long = turning.holding if times.mixes else turning.holding / (1.0 + turning.holding)
+        mean = (holding + plain) * (step + next_long * (long - step))
+        if closed:
+            left = [maximum(time - request, time / 2.0) for time in (step, long)]
+            under_way, late = mean, (holding + plain) * (left[0] + next_long * (left[1] - left[0]))
+        else:
+            under_way = holding * long + plain * step
+            late = under_way / 2.0
+        late += self.predictor.plan.costs.overlap * mean
+        return under_way, named(late, "under_way", "what is left of the step under way, and of those made up", "s")
 
     def _first(self, turning: Rotation, times: Shared, met: Numeric, others: Numeric, crowd: Numeric) -> Time:
         """The steps that hold the own prompt, `met` of those that came in the same step, and `others` that decode."""

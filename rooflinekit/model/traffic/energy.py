@@ -20,8 +20,8 @@ from rooflinekit.model.traffic.closed_form import Loaded, Traffic
 from rooflinekit.model.traffic.mixing import InFlight, mixed_step
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.hardware import PowerLaw
 from rooflinekit.model.types.numeric import Numeric, ceil_div, exp, maximum, minimum
-from rooflinekit.model.types.power import PowerLaw
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
 

@@ -10,6 +10,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.side_by_side import side_by_side
 from rooflinekit.model.types.batch import Batch, Sequences
+from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric, ceil_div, exp, floor_div, log, maximum, minimum, sqrt, where
 from rooflinekit.model.types.time import ENDS, Time
@@ -28,6 +29,15 @@ class InFlight:
     osl: Numeric
     cached: Numeric = 0.0
     in_step: bool = False
+
+
+def front_end(costs: StepCosts, isl: Numeric) -> Numeric:
+    """Time of a request before it comes to the engine's queue: HTTP, hand-over, and the tokeniser [s].
+
+    >>> front_end(StepCosts(request=3e-3, token=3e-6), 1000.0)
+    0.006
+    """
+    return costs.request + isl * costs.token if costs.token else costs.request
 
 
 def follows(plan: Plan) -> bool:
@@ -114,7 +124,7 @@ class Shared:
     share: Time
     alone: Time
     own: Time
-    request: float
+    request: Numeric
     mixes: bool
     turning: Rotation | None = None
 
@@ -229,7 +239,7 @@ def shared_times(predictor: Predictor, load: InFlight) -> Shared:
     met = arriving if load.in_step else turning.meanwhile(step.expected, share.expected, plan.costs.mixes)
     own = _own_steps(predictor, load, turning, met)
     own = own.named("own_steps", "the steps of a prompt, with what they hold beside it")
-    return Shared(step, share, alone, own, plan.costs.request, plan.costs.mixes, turning)
+    return Shared(step, share, alone, own, front_end(plan.costs, load.isl), plan.costs.mixes, turning)
 
 
 def _own_steps(predictor: Predictor, load: InFlight, turning: Rotation, met: Numeric) -> Time:
@@ -249,6 +259,24 @@ def _apart(predictor: Predictor, load: InFlight, together: Numeric, beside: Nume
     prompts = Batch.prefill(each, load.isl, load.cached)
     time = predictor.plan.time(replace(prompts, filled=minimum(together / (each * replicas), 1.0))).total
     return time.times(1.0 / (each * beside), 1.0 / (each * beside))
+
+
+def burst_first(predictor: Predictor, load: InFlight) -> Numeric:
+    """Mean time until the first tokens of `load.users` prompts that come at once to an idle engine [s].
+
+    As many prompts share a step as its token budget holds; decodes of those whose prompts are done come with them.
+    """
+    plan, new, replicas = predictor.plan, load.isl - load.cached, predictor.plan.deployment.dp
+    mixes = plan.costs.mixes
+    fitting = plan.token_budget / new if mixes else maximum(floor_div(plan.token_budget, new), 1.0)
+    together = named(minimum(load.users, fitting * replicas), "at_once", "prompts of a burst in a step")
+    fullest = maximum(together / replicas, minimum(fitting, 1.0))
+    if mixes:
+        decoding = maximum((load.users - together) / (2.0 * replicas), _FEW)
+        step = plan.time(_mixed(predictor, load, decoding, fullest, together / fullest)).total.expected
+    else:
+        step = _apart(predictor, load, together, together / fullest).expected * together
+    return step * (load.users / together + 1.0) / 2.0
 
 
 def lone_prompt(load: InFlight, filled: Numeric) -> Batch:

@@ -45,12 +45,12 @@ def spread(loaded: Loaded, traffic: Traffic, closed: bool) -> Spread:
     def late(q: float) -> Numeric:
         """Of a first token, from the mean; none comes before it was asked for."""
         parts = {
-            "step under way": (2.0 * q - 1.0) * loaded.late,
+            "step under way": (2.0 * q - 1.0) * minimum(loaded.late, (loaded.shared.step.expected + share) / 2.0),
             "prompts ahead": _exponential(q, loaded.busy, _waited(loaded, closed)),
             "own prompt": _lognormal(q, traffic.isl_cv) * loaded.first.expected,
         }
         if closed:
-            parts["first burst"] = _burst(q, ahead * share, loaded.together)
+            parts["first burst"] = _burst(q, loaded.burst, loaded.together)
         return maximum(_combined(parts), -ttft_mean)
 
     def ttft(q: float) -> Numeric:

@@ -153,13 +153,6 @@ class Sequences:
         context = self.past + self.new
         return largest(context) if self.ragged else context
 
-    @property
-    def padded_tokens(self) -> Numeric:
-        """Tokens that a padded batch would compute: every sequence as long as the longest."""
-        if not self.ragged:
-            return self.tokens
-        return self.sequences * largest(self.new)
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -213,9 +206,8 @@ class Batch:
     def ragged(cls, lengths: Sequence[int], past: Sequence[int] | None = None) -> Batch:
         """Prompts of different lengths packed without padding (varlen attention, cu_seqlens).
 
-        >>> b = Batch.ragged([3, 5])
-        >>> float(b.tokens), round(float(b.padding_waste), 3)
-        (8.0, 0.2)
+        >>> float(Batch.ragged([3, 5]).tokens)
+        8.0
 
         Raises WorkloadError for an empty list, a length below 1 or lists of different length.
         """
@@ -267,9 +259,3 @@ class Batch:
     def sampled_rows(self) -> Numeric:
         """Rows of logits."""
         return sum((phase.sampled_rows for phase in self.phases), 0.0)
-
-    @property
-    def padding_waste(self) -> Numeric:
-        """Share of tokens that a padded batch would spend on padding; the packed layout spends none."""
-        padded = sum((phase.padded_tokens for phase in self.phases), 0.0)
-        return 1.0 - self.tokens / padded

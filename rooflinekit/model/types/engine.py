@@ -109,6 +109,8 @@ class StepCosts:
     launch: float = quantity("issue", "host time of one launch without a CUDA graph", "s", default=0.0)
     prompt: float = quantity("prompt", "host time of a launch in a step with prompts, over one without", default=1.0)
     request: float = quantity("request", "front end of a request", "s", default=0.0)
+    token: float = quantity("token", "more of it for each token of the prompt: the tokeniser", "s", default=0.0)
+    overlap: float = 0.0  #: steps made up before the one under way has ended: a prompt joins the one after them
     graphs: bool = True  #: decode steps replay CUDA graphs; prefill is launched kernel by kernel
     mixes: bool = True  #: prompts are computed in the same steps as decoding sequences; False: in steps of their own
     interval: float = 1.0  #: 90 % of the measured step times lie within this factor, either way

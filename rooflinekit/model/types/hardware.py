@@ -1,4 +1,4 @@
-"""What a model runs on: one accelerator, and a system of them with its links. SI units throughout."""
+"""What a model runs on: one accelerator with its board's power, and a system of them with its links. All in SI."""
 
 from __future__ import annotations
 
@@ -11,7 +11,40 @@ from rooflinekit.model.types.errors import DtypeError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum
-from rooflinekit.model.types.power import PowerLaw
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLaw:
+    """Power and energies of one accelerator's board, its memory included; watts and joules.
+
+    flop: J/FLOP of matrix arithmetic by number format. padding: energy of a multiply that only fills a tile, over one
+    that counts. limit: what the board may draw; held: the share of it that dense work draws in the end. widths: 90 %
+    interval of a kernel's power, a factor either way, by its time between `edges` [s]; run_width: of a whole run's.
+    """
+
+    idle: float = field(metadata=about("P_idle", "board power between kernels", "W"))
+    active: float = field(metadata=about("P_run", "board power while a kernel runs, besides its work", "W"))
+    limit: float = field(metadata=about("P_max", "power limit of the board", "W"))
+    held: float = field(metadata=about("held", "share of the limit that dense work draws"))
+    flop: Mapping[Dtype, float]
+    attention: float = field(metadata=about("e_a", "energy of attention arithmetic", "J/FLOP"))
+    padding: float = field(metadata=about("z", "energy of a multiply that fills a tile, over one that counts"))
+    memory: float = field(metadata=about("e_m", "energy of a byte from memory", "J/B"))
+    cache: float = field(metadata=about("e_c", "energy of a byte from the last cache", "J/B"))
+    link: float = field(metadata=about("e_n", "energy of a byte sent over a link", "J/B"))
+    edges: tuple[float, ...]
+    widths: tuple[float, ...]
+    run_width: float
+    source: str
+    measured: bool  #: fitted to this accelerator's own kernels
+
+    def at(self, clock: float) -> PowerLaw:
+        """At a share of the clock, with the voltage that it needs: what the cores take falls with its square."""
+        square = clock * clock
+        return replace(
+            self, active=self.idle + (self.active - self.idle) * square, cache=self.cache * square,
+            attention=self.attention * square, flop={dtype: each * square for dtype, each in self.flop.items()},
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +228,16 @@ def capped(accelerator: Accelerator, cap_w: float) -> tuple[Accelerator, str]:
             f"{accelerator.name} is known to follow"
         )
     share = clock_share(cap_w, tdp)
-    peaks = {dtype: peak * share for dtype, peak in accelerator.peaks.items()}
-    fact = Provenance("power cap: clock over the clock at rated power", share, "share", _SOURCE, "C")
     note = f"power cap {cap_w:g} of {tdp:g} W: arithmetic at {share:.0%} of the clock, memory and links unchanged"
     law = accelerator.power and replace(accelerator.power, limit=cap_w)
-    return replace(accelerator, peaks=peaks, power=law, provenance=(*accelerator.provenance, fact)), note
+    return _slowed(accelerator, share, "power cap: clock over the clock at rated power", law), note
+
+
+def _slowed(accelerator: Accelerator, share: float, what: str, law: PowerLaw | None) -> Accelerator:
+    """Its arithmetic at a share of the clock, its board under another law of power."""
+    peaks = {dtype: peak * share for dtype, peak in accelerator.peaks.items()}
+    fact = Provenance(what, share, "share", _SOURCE, "C")
+    return replace(accelerator, peaks=peaks, power=law, provenance=(*accelerator.provenance, fact))
 
 
 def clocked(accelerator: Accelerator, clock_hz: float) -> tuple[Accelerator, str]:
@@ -219,8 +257,6 @@ def clocked(accelerator: Accelerator, clock_hz: float) -> tuple[Accelerator, str
             f"clock {clock_hz / 1e6:g} MHz is outside {low / 1e6:.0f} to {most / 1e6:.0f} MHz of {accelerator.name}"
         )
     share = clock_hz / most
-    peaks = {dtype: peak * share for dtype, peak in accelerator.peaks.items()}
-    fact = Provenance("clock: over the largest clock", share, "share", _SOURCE, "C")
     note = f"clock {clock_hz / 1e6:g} of {most / 1e6:g} MHz: arithmetic at {share:.0%}, memory and links unchanged"
     law = accelerator.power and accelerator.power.at(share)
-    return replace(accelerator, peaks=peaks, power=law, provenance=(*accelerator.provenance, fact)), note
+    return _slowed(accelerator, share, "clock: over the largest clock", law), note

@@ -51,10 +51,6 @@ class Time:
             self.high + weight * other.high,
         )
 
-    def scaled(self, factor: Numeric) -> Time:
-        """The same, longer; the bound stays."""
-        return Time(self.expected * factor, self.bound, self.low * factor, self.high * factor)
-
     def times(self, factor: Numeric, of_bound: Numeric) -> Time:
         """Another multiple of the time than of its bound, below which the low end does not fall."""
         bound = self.bound * of_bound
@@ -79,11 +75,13 @@ class Time:
     def later(self, wait: Numeric) -> Time:
         """After a wait that is made of the same times, and as uncertain; none of it is in the bound.
 
+        A time without an interval stays one, to the last digit.
+
         >>> Time(2.0, 1.0, 1.5, 3.0).later(2.0)
         Time(expected=4.0, bound=1.0, low=3.0, high=6.0)
         """
-        ratio = 1.0 + wait / maximum(self.expected, _NOTHING)
-        return Time(self.expected + wait, self.bound, self.low * ratio, self.high * ratio)
+        low, high = (end + wait * (end / maximum(self.expected, _NOTHING)) for end in (self.low, self.high))
+        return Time(self.expected + wait, self.bound, low, high)
 
     def named(self, symbol: str, meaning: str, source: str = "") -> Time:
         """The same; while it is traced, its expected time is a line of explanations."""
@@ -113,11 +111,6 @@ class KernelTime(Time):
     memory: Numeric
     network: Numeric
     overhead: Numeric
-
-    @property
-    def time(self) -> Numeric:
-        """Expected time [s]."""
-        return self.expected
 
     def labelled(self) -> KernelTime:
         """The same; while it is traced, what to expect is a line of explanations under the kernel's name."""

@@ -117,24 +117,35 @@ const kernelRows = (view) => [
   ...STEPS.flatMap((step) => view[step].map((p) => [step, p.name, p.count, p.flops, p.weights, p.cache, p.activations, p.time * 1e3, p.bound * 1e3, CAUSE_TITLES[causeOf(p)]])),
 ];
 
-// ---- where the time goes
-function timeOption(view, step) {
-  const whole = sum(view[step].map((part) => part.time)), parts = [...view[step]].sort((a, b) => a.time - b.time);
-  const kept = parts.filter((part) => part.time > 0), option = base();
-  option.grid = { left: small() ? 106 : 150, right: small() ? 100 : 120, top: 6, bottom: 46 };
-  option.tooltip.formatter = ({ data }) => `${data.part.name} × ${data.part.count}\n${asTime(data.part.time)} (${asTime(data.part.low)} to ${asTime(data.part.high)})\nbound ${asTime(data.part.bound)}; waits for ${CAUSE_TITLES[causeOf(data.part)]}`;
-  const bars = (value, opacity, more) => ({
-    type: "bar", stack: "time", barWidth: "62%", ...more,
-    data: kept.map((part) => ({ value: value(part), part, itemStyle: { color: colour(causeOf(part)), opacity } })),
-  });
-  return {
-    ...option, xAxis: along("ms of one step", { label: { formatter: three } }),
-    yAxis: { ...along("", { axis: { type: "category", data: kept.map((part) => part.name) }, label: { color: colour("ink"), width: small() ? 94 : 138, overflow: "truncate" } }), splitLine: { show: false } },
-    series: [
-      bars((part) => part.bound * 1e3, 1, {}),
-      bars((part) => (part.time - part.bound) * 1e3, 0.4, { label: { show: true, position: "right", opacity: 1, ...text(), formatter: ({ data }) => `${asTime(data.part.time)}  ${asShare(data.part.time / whole)}` } }),
-    ],
-  };
+// ---- a step to scale
+function layerOf(parts) {  // how many layers the kernels that take most of the time run in, and what a layer runs
+  const times = {};
+  for (const { count, time } of parts) if (count > 1) times[count] = (times[count] ?? 0) + time;
+  const layers = Number(Object.keys(times).reduce((best, count) => (times[count] > (times[best] ?? 0) ? count : best), 0));
+  return [layers, parts.filter(({ count }) => layers && count >= layers / 2)];
+}
+function timeline(view, step) {
+  const parts = view[step].filter(({ time }) => time > 0), [layers, inside] = layerOf(parts), whole = sum(parts.map(({ time }) => time));
+  const rows = [[`The whole step, ${asTime(whole)}`, parts, whole]];
+  if (layers) rows.push([`A layer, one of ${layers}: ${asTime(sum(inside.map(({ time }) => time)) / layers)}`, inside, sum(inside.map(({ time }) => time))]);
+  return rows.flatMap(([title, shown, all]) => [make("h3", title), make("div", "", { class: "scale" }, ...shown.map((part) => segment(part, part.time / all, whole)))]);
+}
+function segment(part, width, whole) {
+  const cause = causeOf(part), said = `${part.name} × ${part.count}: ${asTime(part.time)} (${asShare(part.time / whole)}), bound ${asTime(part.bound)}; waits for ${CAUSE_TITLES[cause]}`;
+  const button = make("button", "", { type: "button", title: said, "aria-label": said, "aria-pressed": String(part.name === picked), "data-kernel": part.name, style: `width: ${100 * width}%; background: ${colour(cause)}` },
+    make("i", "", { style: `width: ${100 * (1 - part.bound / part.time)}%` }));
+  if (width * byId("time").clientWidth > 7 * part.name.length + 14) button.append(make("span", part.name, { style: `background: ${colour(cause)}; color: ${readable(cause)}` }));
+  button.addEventListener("click", () => pick(part.name === picked ? null : part.name));
+  return button;
+}
+function arithmeticOf(part, view) {  // how the time of a kernel comes about, in sentences
+  const { bandwidth, cache_bytes: room } = OFFERS.gpus[view.at.gpu], rate = bandwidth * view.at.speed, lines = [];
+  const near = Math.min(part.activations, part.count * room), bytes = moved(part) - near, read = { ...part, activations: part.activations - near };
+  if (bytes > 0) lines.push(`${asBytes(bytes)} (${CLASSES.filter(([name]) => read[name] > 0).map(([name, title]) => `${title} ${asBytes(read[name])}`).join(", ")}) at ${prefixed(rate, "B/s")}: ${asTime(bytes / rate)}.`);
+  if (near > 0) lines.push(`${asBytes(near)} of activations can stay in the last cache: the bound does not charge them.`);
+  if (part.flops && part.peak) lines.push(`${prefixed(part.flops, "FLOP")} at ${prefixed(part.peak, "FLOP/s")}: ${asTime(part.flops / part.peak)}.`);
+  lines.push(`Datasheet bound ${asTime(part.bound)}; expected ${within(part)}, ${asTime(part.time - part.bound)} above it. It waits for ${CAUSE_TITLES[causeOf(part)]}.`);
+  return lines;
 }
 
 // ---- what the time adds up from
@@ -256,7 +267,7 @@ function frontOf(points) {  // what nothing else beats in both, more being bette
   return front.reverse();
 }
 
-const TINTS = ["compute", "activations", "memory", "network", "other", "overhead"];  // never those of weights and cache
+const TINTS = ["orange", "violet", "cyan", "rose", "moss", "navy"];  // of accelerators and lines: never those of quantities
 function cloudOption(points, names, more) {  // points: {value, group, fits, said}
   const option = base(), front = frontOf(points.filter((point) => point.fits));
   option.tooltip.formatter = ({ data }) => data.said ?? "";
@@ -267,6 +278,21 @@ function cloudOption(points, names, more) {  // points: {value, group, fits, sai
   const fitting = names.map((group) => dots(points.filter((point) => point.fits && point.group === group), group, { color: tint(group), opacity: more.opacity ?? 0.6 }));
   const others = dots(points.filter((point) => !point.fits), "does not fit", { color: "transparent", borderColor: colour("bad"), borderWidth: 1.5, opacity: 0.7 });
   const line = { type: "line", step: "start", data: front.map((point) => point.value), symbol: "none", silent: true, lineStyle: { color: colour("ink"), width: 1.6 }, z: 4 };
-  const here = more.here ? [{ type: "scatter", silent: true, data: [more.here], symbolSize: 18, itemStyle: { color: "transparent", borderColor: colour("ink"), borderWidth: 2 }, z: 6 }] : [];
-  return { ...option, xAxis: more.x, yAxis: more.y, series: [others, ...fitting, line, ...here] };
+  return { ...option, xAxis: more.x, yAxis: more.y, series: [others, ...fitting, line] };
+}
+
+function curvesOption(points, names, more) {  // a line for each accelerator and split; hues are of accelerators, more of them are paler
+  const option = base(), lines = [...new Set(points.map((point) => point.line))].map((line) => points.filter((point) => point.line === line));
+  option.tooltip.formatter = ({ data }) => data.said ?? "";
+  option.grid = { ...option.grid, right: 34, left: small() ? 60 : 76 };
+  const series = lines.map((data) => {
+    const place = names.indexOf(data[0].group), named = place >= 0, tint = named ? colour(TINTS[place]) : colour("line"), opacity = named ? Math.max(1 - 0.2 * Math.log2(data[0].gpus), 0.35) : 0.6;
+    return {
+      type: "line", name: data[0].group, data: [...data].sort((a, b) => a.value[0] - b.value[0]), symbol: "circle", symbolSize: named ? 6 : 4, z: named ? 3 : 1,
+      lineStyle: { width: named ? 2 : 1, color: tint, opacity }, itemStyle: { color: tint, opacity },
+      endLabel: { show: named, formatter: `×${data[0].gpus}`, ...text(11.5), color: colour("ink"), ...outlined() },
+    };
+  });
+  const here = { type: "scatter", silent: true, data: [more.here], symbolSize: 18, itemStyle: { color: "transparent", borderColor: colour("ink"), borderWidth: 2 }, z: 6 };
+  return { ...option, xAxis: more.x, yAxis: more.y, series: [...series, here] };
 }

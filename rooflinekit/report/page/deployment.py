@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from rooflinekit.estimation.notes import misfit
 from rooflinekit.estimation.results import Estimate
-from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS
+from rooflinekit.estimation.scenario import DEGREES, DEPLOYMENT_KEYS
 from rooflinekit.explanation.front import derive, make_case
 from rooflinekit.explanation.metrics import Case
 from rooflinekit.explanation.walk.front import shapes
@@ -123,6 +124,8 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
     return {
         "asked": deployed.at,
         "engine": deployed.answer.engine,
+        "given": {deployed.at["model"]: deployed.asked.model, deployed.at["gpu"]: deployed.asked.gpu},
+        "options": _flags(deployed.scenario),
         "process": "".join(process[1:]),
         "words": SENTENCES,
         "reference": reference,
@@ -137,6 +140,16 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
         },
         "library": printed.data,
     }, printed.source
+
+
+def _flags(scenario: Mapping[str, Any]) -> list[str]:
+    """What the command line needs beside the controls to answer the same."""
+    rest = {key: value for key, value in scenario.items() if key not in _CONTROLLED and value not in (None, False)}
+    return [word for key, value in rest.items()
+            for word in (f"--{key.replace('_', '-')}", *([] if value is True else [str(value)]))]  # fmt: skip
+
+
+_CONTROLLED = (*DEGREES, "batch", "isl", "osl", "cached", "context", "rate", "concurrency", "weights", "kv")
 
 
 def accountant(deployed: Deployed) -> str:

@@ -96,13 +96,13 @@ function drawRest() {
 
 // A chart that is drawn at once when it is near the window, and whose table is written when it is opened.
 class Chart {
-  constructor(id, height, renderer = "svg") {
+  constructor(id, height, renderer = "svg") {  // without a height its option makes elements
     this.box = byId(id);
     if (!this.box) return;
     this.height = height;
     this.renderer = renderer;
-    this.box.style.height = `${height()}px`;
-    this.box.setAttribute("role", "img");
+    if (height) this.box.style.height = `${height()}px`;
+    this.box.setAttribute("role", height ? "img" : "group");
     this.data = make("details", "", {}, make("summary", "Numbers of this chart"));
     this.box.after(this.data);
     this.data.addEventListener("toggle", () => this.tabulate());
@@ -128,12 +128,16 @@ class Chart {
 
   paint() {
     if (!this.option) return;
+    this.stale = false;
+    if (!this.height) return void this.box.replaceChildren(...this.option());
     const tall = this.height();
     if (this.box.style.height !== `${tall}px`) this.box.style.height = `${tall}px`;
-    this.chart ??= echarts.init(this.box, null, { renderer: this.renderer });
+    if (!this.chart) {
+      this.chart = echarts.init(this.box, null, { renderer: this.renderer });
+      this.chart.on("click", ({ data }) => data?.part && pick(data.part.name));
+    }
     if (this.chart.getWidth() !== this.wide || this.chart.getHeight() !== tall) this.chart.resize({ width: this.wide, height: tall });
     this.chart.setOption({ ...base(), ...this.option() }, { notMerge: true });
-    this.stale = false;
   }
 
   tabulate() {

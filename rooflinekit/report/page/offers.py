@@ -195,6 +195,7 @@ def roofs(plan: Plan) -> dict[str, Any]:
         "link": float(plan.system.link_bandwidth) if plan.system.domain_size > 1 else 0.0,
         "link_kind": gpu.link_kind,
         "l2": _cache_roof(plan),
+        "cache_bytes": float(gpu.l2_bytes),
         "price": None if price is None else [price.usd_per_hour, price.date, price.source],
         "calibration": plan.calibration.name if plan.calibration else None,
     }

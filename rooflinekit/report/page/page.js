@@ -15,7 +15,12 @@ function tiles(view) {
   byId("tiles").replaceChildren(
     tile(asTime(times.tpot.time), "a token (TPOT)", range(times.tpot)), waits,
     tile(`${three(times.rateUser)} tok/s`, "each user", `${three(times.rateEach)} tok/s each GPU${load ? "" : ", prompts included"}`), ...running,
+    ...(costOf(view) ?? []),
     tile(asBytes(bytes), "a decode step, each GPU", `weights ${asShare(read.weights / bytes)}, KV ${asShare(read.cache / bytes)}`), fit);
+}
+function costOf(view) {  // of output tokens, prompts included, where the accelerator has a price
+  const price = OFFERS.gpus[view.at.gpu]?.price;
+  return price && !DATA.pool ? [tile(`$${three(price[0] / 3600 / felt(view).rateEach * 1e6)}`, "a million output tokens", `at $${price[0]} an hour for each GPU (${price[1]})`)] : null;
 }
 function lever(view) {  // what takes the time of a decode step, and what changes would do to it
   const step = view.decode, by = causes(step), whole = sum(Object.values(by)), read = bytesOf(step);
@@ -39,7 +44,7 @@ function crossing(view, read) {  // more sequences read more experts, so that th
   }
   return Number.isFinite(at) ? `At this context the cache would weigh as much as the weights at a batch of about ${GROUPED.format(Math.max(Math.round(at), 1))}.` : "";
 }
-const MOST_GPUS = 6;  // other accelerators among the moves: the fastest
+const MOST_CHIPS = 5, MOST_GPUS = 6;  // other accelerators among the moves: the fastest
 function moves(view) {
   const asked = ["batch", "rate", "users"].find((name) => name in state), half = (name) => (name === "rate" ? state.rate / 2 : Math.max(1, Math.floor(state[name] / 2)));
   const options = [
@@ -53,7 +58,7 @@ function moves(view) {
     const plan = planOf({ ...state, ...parts });
     if (!plan || (state.weights === "fp8" && parts.weights) || (state.kv === "fp8" && parts.kv)) continue;
     const other = answer(settled({ ...state, ...parts })), [there, here] = [other, view].map(felt);
-    rows.push([title, there.tpot.time / here.tpot.time - 1, there.ttft.time / here.ttft.time - 1, there.rateEach / here.rateEach - 1, other.memory.fits && Boolean(other.load) === Boolean(view.load), plan.evidence === view.rows.plan.evidence ? "" : plan.evidence]);
+    rows.push([title, there.tpot.time / here.tpot.time - 1, there.ttft.time / here.ttft.time - 1, there.rateEach / here.rateEach - 1, other.memory.fits && Boolean(other.load) === Boolean(view.load), plan.evidence === view.rows.plan.evidence ? "" : plan.evidence, parts, there.tpot.time]);
   }
   const [others, ours] = [true, false].map((other) => rows.filter(([title]) => title.startsWith("on ") === other).sort((a, b) => b[4] - a[4] || a[1] - b[1]));
   return [...ours, ...others.slice(0, MOST_GPUS)].sort((a, b) => b[4] - a[4] || a[1] - b[1]);
@@ -65,6 +70,85 @@ function showMoves(view) {
   const table = asTable([["change", "TPOT", "TTFT", "tokens/s each GPU", ""], ...rows.map(([title, tpot, ttft, rate, fits, evidence]) => [title, signed(tpot), signed(ttft), signed(rate), fits ? evidence : "does not fit"])], "What would change it");
   for (const cell of table.querySelectorAll("td")) if (cell.textContent === "does not fit") cell.className = "bad";
   box.replaceChildren(table);
+  const better = rows.filter(([, tpot, , rate, fits]) => fits && (tpot < -0.02 || rate > 0.02)), elsewhere = better.filter(([, , , , , , { gpu }]) => gpu).slice(0, 2);
+  const chips = better.filter((row) => !row[6].gpu || elsewhere.includes(row)).slice(0, MOST_CHIPS).map(([title, , , rate, , , parts, time]) => {
+    const chip = make("button", `${title} → ${asTime(time)}${rate > 0.02 ? `, ${signed(rate)} tokens` : ""}`, { type: "button" });
+    chip.addEventListener("click", () => { change(parts); byId("pin").focus({ preventScroll: true }); });
+    return chip;
+  });
+  byId("chips").replaceChildren(...chips);
+}
+
+// ---- a kernel that was chosen: in the timeline, or in the roofline
+let picked = null;
+function pick(name) {
+  picked = name;
+  for (const button of document.querySelectorAll("[data-kernel]")) button.setAttribute("aria-pressed", String(button.dataset.kernel === name));
+  showPicked(answer(state));
+}
+function showPicked(view) {
+  const parts = view?.[step].filter(({ name }) => name === picked) ?? [], derivation = byId("derivation");
+  const lines = parts.flatMap((part) => [make("p", "", {}, make("b", `${part.name}, ${GROUPED.format(part.count)} ${part.count === 1 ? "launch" : "launches"}`)), ...arithmeticOf(part, view).map((line) => make("p", line))]);
+  if (lines.length && derivation) {
+    const go = make("button", "Derivation of the whole time", { type: "button" });
+    go.addEventListener("click", () => { derivation.scrollIntoView(); derivation.querySelector("summary")?.focus(); });
+    lines.push(go);
+  }
+  byId("picked").replaceChildren(...lines);
+}
+
+// ---- what can be taken along: the address, the command, a picture
+async function copy(text) {
+  try { await navigator.clipboard.writeText(text); } catch {  // refused where the page is not on a secure address
+    const box = make("textarea", text, { "aria-hidden": "true" });
+    document.body.append(box);
+    box.select();
+    document.execCommand("copy");
+    box.remove();
+  }
+}
+function commandOf(at) {
+  const quoted = (text) => (/^[\w.@:/+=-]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`), given = (name) => quoted(DATA.given?.[name] ?? name);
+  const split = typeof at.tp === "number" ? [`--tp ${at.tp}`] : at.tp.split(" ").map((word) => word.replace(/^([a-z_]+)(\d+)$/, (_, name, count) => `--${name.replaceAll("_", "-")} ${count}`));
+  const formats = ["weights", "kv"].filter((name) => at[name] !== "own").map((name) => `--${name} ${at[name]}`);
+  const flags = { batch: "batch", rate: "rate", users: "concurrency", isl: "isl", osl: "osl", cached: "cached", context: "context" };
+  const numbers = Object.keys(flags).filter((name) => name in at && (name !== "cached" || at.cached)).map((name) => `--${flags[name]} ${at[name]}`);
+  return [`rooflinekit estimate ${given(at.model)} --gpu ${given(at.gpu)}`, ...split, ...numbers, ...formats, ...(DATA.options ?? []).map(quoted)].join(" ");
+}
+async function picture() {  // the answer and what it adds up from, twice as fine as on the screen
+  C.waterfall.paint();
+  const { chart, wide } = C.waterfall, tall = C.waterfall.height(), top = 84, image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(chart.renderToSVGString())}`;
+  await image.decode();
+  const canvas = make("canvas", "", { width: 2 * wide, height: 2 * (tall + top) }), pen = canvas.getContext("2d");
+  pen.scale(2, 2);
+  pen.fillStyle = colour("card");
+  pen.fillRect(0, 0, wide, tall + top);
+  pen.fillStyle = colour("ink");
+  pen.font = "600 17px system-ui, sans-serif";
+  pen.fillText(titleOf(state), 16, 28, wide - 32);
+  pen.font = "14px system-ui, sans-serif";
+  pen.fillText(answerOf(answer(state)), 16, 52, wide - 32);
+  pen.fillStyle = colour("soft");
+  pen.fillText(byId("why").textContent, 16, 74, wide - 32);
+  pen.drawImage(image, 0, top, wide, tall);
+  return canvas.toDataURL("image/png");
+}
+function shares() {
+  const told = make("span", "", { role: "status", class: "facts" });
+  const button = (title, id, act, done) => {
+    const made = make("button", title, { type: "button", id });
+    made.addEventListener("click", async () => { await act(); told.textContent = done; });
+    return made;
+  };
+  byId("share").append(
+    button("Copy link", "copy-link", () => { write(); return copy(location.href); }, "Link copied."),
+    button("Copy command", "copy-command", () => copy(commandOf(state)), "Command copied."),
+    button("Save PNG", "save-png", async () => make("a", "", { href: await picture(), download: `${state.model}-${state.gpu}.png` }).click(), "Picture saved."), told);
+}
+function showBar(view) {
+  const times = felt(view), entry = (value, title) => make("span", title, {}, make("b", value));
+  byId("bar").replaceChildren(...[[asTime(times.tpot.time), "a token"], [asTime(times.ttft.time), "first token"], [`${three(times.rateEach)}/s`, "tokens, each GPU"], [view.memory.fits ? "fits" : "no fit", asShare(view.memory.total / view.memory.capacity)]].map(([value, title]) => entry(value, title)));
 }
 
 // ---- heading, answer, facts and notes: Python wrote those of the first state, and the sentences of all others
@@ -139,6 +223,8 @@ function update() {
   compared(view, reference, name);
   drawAll(view, reference, name);
   showMoves(view);
+  showPicked(view);
+  showBar(view);
   document.documentElement.dataset.updateMs = (performance.now() - start).toFixed(1);
   later(view);
 }
@@ -165,7 +251,7 @@ function drawAll(view, reference, name) {
   byId("why").textContent = `Why a ${step} step takes ${asTime(sum(view[step].map((part) => part.time)))}`;
   C.waterfall.show(`What the time of a ${step} step adds up from.`, () => waterfallOption(view, step),
     () => [["step", "part", "time [ms]"], ...STEPS.flatMap((name) => view.parts[name].map((time, place) => [name, TIME_PARTS[place][0], time * 1e3]))]);
-  C.time.show(`Time of each kernel of ${step}; the longest: ${slowest}.`, () => timeOption(view, step), () => kernelRows(view).filter((row, place) => !place || row[0] === step));
+  C.time.show(`Time of each kernel of ${step}; the longest: ${slowest}.`, () => timeline(view, step), () => kernelRows(view).filter((row, place) => !place || row[0] === step));
   C.bytes.show(`Bytes that a step moves: weights, KV cache, activations.`, () => stackOption(bytesRows(views), CLASSES, asBytes, { id: "bytes", max: 1, scale: asPercent }),
     () => [["step", "weights [B]", "KV cache [B]", "activations [B]"], ...bytesRows(views).map(([title, b]) => [title.split("\n")[0], b.weights, b.cache, b.activations])]);
   C.memory.show(`Memory of one GPU: ${asBytes(view.memory.total)} of ${asBytes(view.memory.capacity)}, ${view.memory.fits ? "fits" : "does not fit"}.`, () => memoryOption(views.map(([title, each]) => [title ? "other" : reference ? "here" : "used", each])),
@@ -231,16 +317,18 @@ function later(view) {
 }
 function pointAt(view, [model, gpu, tp, weights, kv], batch) {
   const plan = OFFERS.plans[[model, gpu, tp, weights, kv].join(APART)], found = new View(plan, { ...view.at, batch, speed: gpu === view.at.gpu ? view.at.speed : 1 });
-  const said = `${gpu} × ${optionTitle("tp", tp)}, batch ${batch}\n${three(found.rateUser)} tok/s each user, ${three(found.rateEach)} each GPU\n${plan.evidence}${found.memory.fits ? "" : "\ndoes not fit in memory"}`;
-  return { value: [found.rateUser, found.rateEach], group: gpu, fits: found.memory.fits, said };
+  const said = `${gpu} × ${optionTitle("tp", tp)}, batch ${batch}\n${three(found.rateUser)} tok/s each user, ${three(found.rateEach)} each GPU\n${plan.evidence}\n${commandOf({ ...view.at, gpu, tp: typed("tp", tp), batch })}`;
+  return { value: [found.rateUser, found.rateEach], group: gpu, line: `${gpu} ${tp}`, gpus: gpusOf(tp), fits: found.memory.fits, said };
 }
 function drawFront(view, points) {
   pending = null;
-  const groups = Object.keys(OFFERS.gpus).filter((gpu) => points.some((point) => point.group === gpu));
-  const within = (place, name, label) => axis({ axis: { type: "log", name, nameGap: 30, ...around(points.map((point) => point.value[place])) }, label: { formatter: (value) => niceLog(value, label) } });
-  C.pareto.show("Tokens a second of each user against those of each GPU, over all deployments in this page.", () => cloudOption(points, groups, { x: within(0, "tokens/s each user", three), y: within(1, "", plain), here: [view.rateUser, view.rateEach] }),
-    () => [["deployment", "tokens/s each user", "tokens/s each GPU"], ...frontOf(points.filter((point) => point.fits)).map((point) => [point.said.split("\n").slice(0, 2).join("; "), ...point.value])]);
-  key("pareto-key", [...groups.map((group, place) => [group, TINTS[place % TINTS.length]]), ...(points.every((point) => point.fits) ? [] : [["does not fit", "bad", true]])]);
+  const fitting = points.filter((point) => point.fits), front = frontOf(fitting), share = (gpu) => (gpu === view.at.gpu ? Infinity : front.filter((point) => point.group === gpu).length);
+  const gpus = [...new Set(fitting.map((point) => point.group))], named = gpus.sort((a, b) => share(b) - share(a)).filter((gpu) => gpus.length <= TINTS.length || share(gpu) > 0).slice(0, TINTS.length);
+  const within = (place, name, label) => axis({ axis: { type: "log", name, nameGap: 30, ...around(fitting.map((point) => point.value[place])) }, label: { formatter: (value) => niceLog(value, label) } });
+  byId("pareto").parentElement.hidden = !fitting.length;
+  C.pareto.show("Tokens a second of each user against those of each GPU, over the deployments of this model.", () => curvesOption(fitting, named, { x: within(0, "tokens/s each user", three), y: within(1, "", plain), here: [view.rateUser, view.rateEach] }),
+    () => [["deployment", "tokens/s each user", "tokens/s each GPU"], ...front.map((point) => [point.said.split("\n").slice(0, 2).join("; "), ...point.value])]);
+  key("pareto-key", [...named.map((gpu, place) => [gpu, TINTS[place]]), ...(gpus.length > named.length ? [["other accelerators", "line"]] : [])]);
 }
 function key(id, entries) {
   const box = byId(id);
@@ -254,12 +342,13 @@ function begin() {
   const steps = () => (DATA.reference || pinned ? 4 : 2) * 44 + 52;
   Object.assign(C, {
     roofline: new Chart("roofline", () => (small() ? 400 : 520)), waterfall: new Chart("waterfall", () => 8 * 32 + 70),
-    time: new Chart("time", () => Math.min(Math.max(6, answer(state)?.[step].length ?? 0) * 27, onPaper() ? 820 : Infinity) + 56), bytes: new Chart("bytes", steps),
+    time: new Chart("time"), bytes: new Chart("bytes", steps),
     memory: new Chart("memory", () => (DATA.reference || pinned ? 2 : 1) * 46 + 78), batch: new Chart("batch", () => 320), rate: new Chart("rate", () => 320),
     context: new Chart("context", () => 320), reads: new Chart("reads", () => 320), pareto: new Chart("pareto", () => 440),
     tpot: new Chart("load-tpot", () => 320), ttft: new Chart("load-ttft", () => 320),
   });
   controls();
+  shares();
   for (const button of document.querySelectorAll("[data-step]")) button.addEventListener("click", () => {
     step = button.dataset.step;
     for (const other of document.querySelectorAll("[data-step]")) other.setAttribute("aria-pressed", String(other === button));

@@ -23,7 +23,7 @@ PICTURES: Mapping[str, Mapping[str, str]] = {
     "Levers": {"elasticities": "sensitivities.elasticities", "moves": "sensitivities.moves"},
     "PlanAnswer": {"hours": "hours.hours"}, "OverTime": {"hours": "hours.hours"},
     "TraceAnswer": {"hit-rate": "reuse.hit_rate"},
-    "tuple": {"intensity": "intensity.intensity"},
+    "tuple": {"intensity": "roofline.intensity"},
 }  # fmt: skip
 """By type of result, a tuple being several estimates: the pictures, which are named as their files, and who draws."""
 

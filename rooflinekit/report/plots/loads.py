@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from rooflinekit.decision.sweeping.pareto import OVERLOADED, runs
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import Theme, decades
-from rooflinekit.report.plots.sweeps import Curve, axis_of, curves, frame_of, ring_words
+from rooflinekit.report.plots.sweeps import WIDE, Curve, axis_of, curves, frame_of, ring_words, tints
 from rooflinekit.report.plots.words import scale_text
 
 LOADS = ("rate", "concurrency")
 _ACROSS = {"rate": "requests a second that arrive", "concurrency": "users, each with one request at a time"}
 _TIMES = {"ttft": "time to first token [ms]", "tpot": "time per output token [ms]"}
 _PARTS = {"": ("mean", "-"), "p90_": ("P90", (0, (4, 2))), "p99_": ("P99", (0, (1, 1.4)))}
-_WIDE = 20.0  # from this span on times stand on a logarithmic axis
 _NEAR = 4.0  # times the largest rate: a knee beyond is only told
 _TICKS = 8
 _UPRIGHT = (0, (6, 3))
@@ -46,9 +45,8 @@ def load_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
     if any(_column(line.rows, time, "low_") is not None for line in lines for time in _TIMES):
         frame = replace(frame, source=f"shaded: 90 % interval of the mean; {frame.source}")
     figure, panels = frame.panels(*_SIZE, 2)
-    colors = theme.series if len(lines) > 1 else (theme.ink,)
     for panel, time in zip(panels, _TIMES, strict=True):
-        for line, color in zip(lines, colors, strict=False):
+        for line, color in zip(lines, tints(lines, theme), strict=True):
             _draw(panel, line, axis, time, color)
         _scales(panel, lines, axis, time)
         _goal(panel, table, time, theme)
@@ -115,7 +113,7 @@ def _scales(axes: Axes, lines: Sequence[Curve], axis: str, time: str) -> None:
     ]
     drawn = np.concatenate(every) if every else np.array([])
     drawn = drawn[drawn > 0.0]
-    if len(drawn) and drawn.max() > _WIDE * drawn.min():
+    if len(drawn) and drawn.max() > WIDE * drawn.min():
         axes.set_yscale("log")
         decades(axes.yaxis, scale_text)
     else:
@@ -148,7 +146,7 @@ def _goal(axes: Axes, table: pd.DataFrame, time: str, theme: Theme) -> None:
 def _legend(figure: Figure, panels: Sequence[Axes], lines: Sequence[Curve], theme: Theme) -> None:
     """What colours and dashes mean, between the title and the panels."""
     drawn = [str(each.get_gid()) for panel in panels for each in panel.lines if np.isfinite(_heights(each)).any()]
-    colored = zip(lines, theme.series, strict=False) if len(lines) > 1 else ()
+    colored = zip(lines, tints(lines, theme), strict=True) if len(lines) > 1 else ()
     found = [Line2D([], [], color=color, label=line.label) for line, color in colored]
     for part in _parts(lines):
         word, dashes = _PARTS[part]

@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -48,6 +48,16 @@ class Theme:
     def series(self) -> tuple[str, ...]:
         """Colours of lines, in their order."""
         return tuple(map(self.tint, SERIES))
+
+    def paler(self, color: str, steps: int) -> str:
+        """A colour some steps nearer to the paper, where it still stands out.
+
+        >>> THEMES["light"].paler("#000000", 0), THEMES["light"].paler("#000000", 1)
+        ('#000000', '#4d4d4d')
+        """
+        share = min(0.3 * steps, 0.6)
+        mixed = zip(to_rgb(color), to_rgb(self.paper), strict=True)
+        return to_hex([own + share * (paper - own) for own, paper in mixed])
 
     @property
     def accent(self) -> str:

@@ -20,6 +20,7 @@ from rooflinekit.report.plots.words import scale_text
 
 _AXES = ("batch", "isl", "context", "concurrency")
 _MOST = len(SERIES)  # lines that can be told apart
+WIDE = 5.0  # of the largest over the least: beyond, an axis is logarithmic
 _LABELLED = 14  # points of a front with their words
 _UNITS = {"batch": "sequences in the batch", "concurrency": "users", "isl": "prompt length [tokens]",
           "context": "context of the decode step [tokens]"}  # fmt: skip
@@ -119,6 +120,17 @@ def curves(table: pd.DataFrame, axis: str) -> list[Curve]:
     return [Curve(label, part.sort_values(axis)) for label, part in found]
 
 
+def tints(lines: Sequence[Curve], theme: Theme) -> list[str]:
+    """A colour for each line: a hue for each accelerator where they differ, paler for each further line of the same."""
+    if len(lines) == 1:
+        return [theme.ink]
+    gpus = [str(line.rows["gpu"].iloc[0]) if "gpu" in line.rows else "" for line in lines]
+    several = len(set(gpus)) > 1
+    kinds = gpus if several else [line.label for line in lines]
+    hues = dict(zip(dict.fromkeys(kinds), theme.series, strict=False))
+    return [theme.paler(hues[kind], kinds[:place].count(kind)) for place, kind in enumerate(kinds)]
+
+
 def _words(row: pd.Series, names: Sequence[str]) -> str:
     """What tells a row from others.
 
@@ -160,13 +172,17 @@ def _over(table: pd.DataFrame, axis: str, name: str, frame: Frame, shown: Sequen
     if words := ring_words([line.rows for line in lines]):
         frame = replace(frame, source=f"rings: {words}; {frame.source}")
     figure, panels = frame.panels(7.2, 3.6, len(shown))
-    colors = frame.theme.series if len(lines) > 1 else (frame.theme.ink,)
     for panel, column in zip(panels, shown, strict=True):
         _panel(panel, axis, sorted({float(v) for line in lines for v in line.rows[axis]}))
         panel.set_ylabel(_TITLES[column])
-        for line, color in zip(lines, colors, strict=False):
+        for line, color in zip(lines, tints(lines, frame.theme), strict=True):
             _draw(panel, line, axis, column, color)
-        panel.set_ylim(bottom=0)
+        drawn = np.concatenate([line.rows[column].dropna().astype(float) for line in lines])
+        if len(drawn) and drawn.max() > WIDE * drawn.min() > 0.0:
+            panel.set_yscale("log")
+            decades(panel.yaxis, scale_text)
+        else:
+            panel.set_ylim(bottom=0)
         end_labels(panel, list(_ends(lines, axis, column, frame.theme)))
     return Picture(name, frame.title, _description(lines, axis, shown), figure, frame.theme)
 
@@ -201,8 +217,7 @@ def ring_words(tables: Sequence[pd.DataFrame]) -> str:
 
 
 def _ends(lines: Sequence[Curve], axis: str, column: str, theme: Theme) -> Iterator[Label]:
-    colors = theme.series if len(lines) > 1 else (theme.ink,)
-    for line, color in zip(lines, colors, strict=False):
+    for line, color in zip(lines, tints(lines, theme), strict=True):
         known = line.rows[line.rows[column].notna()]
         if known.empty:
             continue

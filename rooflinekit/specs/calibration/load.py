@@ -81,18 +81,17 @@ class _Borrowed(Layout):
     reach: str
 
 
-UNCORRECTED = ("generation", "generic")
-"""Reaches beyond an architecture: there a form alone is as near as with its correction (docs/method.md, section 4)."""
-
-
 def transfer_rule() -> dict[str, Any]:
     """What calibrations/transfer.yaml says about stand-ins."""
     return kept(read_yaml, spec_dir("accelerator") / "calibrations" / "transfer.yaml")
 
 
 def carried(fit: FamilyFit, reach: str) -> FamilyFit:
-    """A fit as it serves across a reach: on another chip, what was not measured there is smoothed."""
-    return fit if reach in ("engine", "sibling") else fit.elsewhere(corrected=reach not in UNCORRECTED)
+    """A fit as it serves across a reach: on another chip, what was not measured there is smoothed.
+
+    Beyond an architecture a form alone is as near as with its correction (docs/method.md, section 4).
+    """
+    return fit if reach in ("engine", "sibling") else fit.elsewhere(corrected=reach == "architecture")
 
 
 def calibration_names() -> list[str]:

@@ -15,7 +15,7 @@ from rooflinekit.version import __version__
 
 KEY = "serving"
 _TEXTS = ("accelerator", "engine", "since", "date", "version")
-UNITLESS = ("hidden", "grouped", "prompt", "memory", "compute", "interval")
+UNITLESS = ("hidden", "grouped", "prompt", "memory", "compute", "interval", "overlap")
 _MOST = 100.0  # no error of a share or a factor is larger
 _OLD = r"(?m)^(?:# Engine costs of one deployment.*\n(?:#.*\n)*)?serving:\n(?:[ #].*\n|\n)*"
 _NAME = r"(?m)^name: *(.*?)(?:--served)?$"

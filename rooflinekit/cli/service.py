@@ -1,0 +1,26 @@
+"""`rooflinekit serve` and `rooflinekit mcp`."""
+
+from __future__ import annotations
+
+from rooflinekit.cli.command import command
+from rooflinekit.cli.output import Output, note
+from rooflinekit.estimation.scenario import Answering, Serving
+
+_HOST, _PORT, _SECONDS = "127.0.0.1", 8000, 30.0
+
+
+@command(Serving, arguments={}, examples=("rooflinekit serve", "rooflinekit serve --port 9000 --workers 2"))
+def serve(*, to: Output, host: str = _HOST, port: int = _PORT, workers: int = 1, seconds: float = _SECONDS) -> None:
+    """Answer questions over HTTP: JSON in, JSON out, described at /openapi.json."""
+    from rooflinekit.service.web import run
+
+    note(f"serving on http://{host}:{port}; /openapi.json says what; ends with Ctrl-C")
+    run(host, port, workers, seconds)
+
+
+@command(Answering, arguments={}, examples=("rooflinekit mcp",))
+def mcp(*, to: Output, seconds: float = _SECONDS) -> None:
+    """Answer an assistant over standard input and output, by the Model Context Protocol."""
+    from rooflinekit.service.assistants import run
+
+    run(seconds)

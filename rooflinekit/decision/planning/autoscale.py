@@ -1,0 +1,293 @@
+"""Autoscaling played through a profile: what a policy costs, and what its users feel, with cold starts.
+
+Every 15 s a policy asks for replicas; new ones serve after a cold start, and are paid from its beginning. Between two
+looks the fleet serves at the mean rate: the share of requests within each limit is that of the closed form at the load
+of a replica. What comes beyond the knee waits, and is carried over:
+
+    B(t + dt) = max(B(t) + (λ(t) − n(t)·knee)·dt, 0)         λ linear between the middles of the intervals
+
+While something waits no request meets a limit on TTFT or on the whole request. What the policy sees is counted over a
+minute, with the noise of the arrivals: Gamma of mean λ·t and variance c²·λ·t, c the variation of their gaps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rooflinekit.decision.economics.commitments import Table
+from rooflinekit.decision.planning.capacity import Capacity
+from rooflinekit.decision.planning.cost import Tariff, cold_start_s
+from rooflinekit.decision.planning.fleet import Replica, loaded_feels
+from rooflinekit.decision.planning.objective import Objective
+from rooflinekit.decision.planning.profile import MONTH_HOURS, Profile
+from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError
+from rooflinekit.model.types.units import GB
+
+PERIOD_S, COOLDOWN_S, TOLERANCE = 15.0, 300.0, 0.1
+"""As the Horizontal Pod Autoscaler of Kubernetes has them by default: between looks, before a replica goes, and the
+share by which what is wanted has to differ from what there is."""
+PROVISION_S = 120.0
+PROVISION_NOTE = "a machine comes within 2 minutes (assumption)"
+ENGINE_S = 64.0
+ENGINE_NOTE = (
+    "the engine starts in 64 s once its weights are there: vLLM with Llama 3.1 8B and warm caches, "
+    "tensorfuse.io/docs/blogs/reducing_gpu_cold_start (2025-09)"
+)
+PATHS = {"object-store": 1.25, "nvme": 5.0, "host-cache": 0.0}
+"""GB/s at which weights come to a machine (assumptions: a link of 10 Gbit/s, one NVMe drive); 0: by each PCIe link."""
+POLICIES = ("utilisation", "queue", "forecast")
+TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_WINDOW = 4  # looks over which requests are counted
+_LOADS = 33  # between idle and the knee at which shares are tabulated
+_MEAN_SHARE = 0.95  # of requests that come while an objective on a mean holds
+_LONGEST_H = 168.0  # of a profile that is played
+
+
+@dataclass(frozen=True)
+class ColdStart:
+    """Seconds until a new replica serves: its machine, its weights over a path, its engine."""
+
+    provision_s: float
+    load_s: float
+    engine_s: float
+    path: str
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.provision_s + self.load_s + self.engine_s
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A policy played with a cold start.
+
+    target: share of what a replica bears that it aims at; attained: share of requests within each objective; meets:
+    whether that is what each asks for; usd_per_month: None without a price; most: replicas at a time; changes_per_hour:
+    of the replicas wanted, reversals_per_hour: changes in the other direction than the one before (flapping); steps:
+    when the replicas that serve change [s], and to how many.
+    """
+
+    cold_start_s: float
+    policy: str
+    target: float
+    attained: dict[str, float]
+    meets: bool
+    gpu_hours_per_month: float
+    usd_per_month: float | None
+    most: int
+    changes_per_hour: float
+    reversals_per_hour: float
+    steps: tuple[tuple[float, int], ...] = field(default=(), repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self) | {"steps": [list(step) for step in self.steps]}
+
+
+@dataclass(frozen=True)
+class Autoscaling:
+    """The cheapest setting of each policy that meets the objectives, for each cold start; `best`: of the own one."""
+
+    cold_start: ColdStart
+    played_h: float
+    policies: tuple[Scaled, ...]
+    best: Scaled | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "cold_start": asdict(self.cold_start) | {"seconds": self.cold_start.seconds}, "played_h": self.played_h,
+            "policies": [each.to_dict() for each in self.policies], "best": self.best and self.best.to_dict(),
+        }  # fmt: skip
+
+
+def read_cold_start(replica: Replica, tariff: Tariff, given: Mapping[str, Any]) -> ColdStart:
+    """Provision, weights over a path, and start of the engine, as given or assumed.
+
+    Raises UnknownNameError for a path that nobody knows, WorkloadError for a host cache behind an unknown link.
+    """
+    path = given.get("weights_from", "nvme")
+    if path not in PATHS:
+        raise UnknownNameError("path", path, PATHS)
+    if path != "nvme" and given.get("load_gbps") is not None:
+        raise InputError("load_gbps and weights_from say the same thing; give one")
+    rate = PATHS[path] * GB if path == "object-store" else tariff.load_bytes_s
+    if path == "host-cache":
+        accelerator = replica.resolved.plan.system.accelerator
+        rate = float(accelerator.pcie_bandwidth) * replica.gpus
+        if not rate:
+            raise WorkloadError(f"weights_from host-cache needs the PCIe bandwidth of {accelerator.name}")
+    seconds = cold_start_s(replica, tariff) * tariff.load_bytes_s / rate
+    return ColdStart(given.get("provision", PROVISION_S), seconds, given.get("engine_start", ENGINE_S), path)
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """Shares of requests within each objective at loads of a replica [1/s], and requests in it.
+
+    A load counts as one over `used` of it, where the simulation agrees with that share alone; bears: its load.
+    """
+
+    loads: Table
+    within: Table  #: (objectives, loads)
+    inside: Table
+    bears: float
+    knee: float
+
+    @classmethod
+    def of(cls, capacity: Capacity) -> _Shares:
+        """Of the only part of an aggregated fleet, at the confidence of the question."""
+        question, replica = capacity.question, capacity.option.parts[0].replica
+        part, demand = capacity.option.parts[0], capacity.demand(question.demand.peak_load)
+        seen, knee = demand.thinned(part.working), replica.knee(demand)
+        loads = np.linspace(1e-3, 0.999, _LOADS) * knee
+        within, inside = [], []
+        for load in loads.tolist():
+            feels = loaded_feels(replica, seen, load)
+            plain = feels(1.0)
+            factors = {each: plain.factor(each.metric, question.deviations) for each in question.slo}
+            within.append([_share(each, feels(factors[each])) for each in question.slo])
+            answer = replica.answer(seen, load).loaded
+            inside.append(load * float(answer.e2e))
+        room = 1.0 - question.reserve.headroom
+        bears = part.ability.load * room * capacity.used[0]
+        return cls(loads * capacity.used[0], np.array(within).T, np.array(inside), bears, knee)
+
+
+def _share(objective: Objective, felt: Any) -> float:
+    """Share of requests within a limit: the quantile function turned round by bisection; of a mean 0 or 1."""
+    if objective.share is None or not felt.stable:
+        return float(felt.stable and objective.met(felt))
+    low, high = 0.0, 1.0 - 1e-4
+    if felt.value(objective.metric, high) <= objective.limit:
+        return 1.0
+    for _ in range(12):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if felt.value(objective.metric, middle) <= objective.limit else (low, middle)
+    return low
+
+
+def autoscaled(capacity: Capacity, profile: Profile, cold: ColdStart, others_s: Sequence[float]) -> Autoscaling:
+    """Play every policy at every target with each cold start, and keep the cheapest of each that meets the objectives.
+
+    The noise is drawn from the seed of the question; all settings see the same requests.
+    """
+    starts = sorted({cold.seconds, *others_s})
+    settings = [(start, policy, target) for start in starts for policy in POLICIES for target in TARGETS]
+    played, hours = _played(capacity, profile, settings)
+    kept = []
+    for start in starts:
+        for policy in POLICIES:
+            own = [each for each in played if (each.cold_start_s, each.policy) == (start, policy)]
+            good = [each for each in own if each.meets]
+            kept.append(min(good, key=lambda each: each.gpu_hours_per_month) if good
+                        else max(own, key=lambda each: min(each.attained.values())))  # fmt: skip
+    best = min((each for each in kept if each.meets and each.cold_start_s == cold.seconds),
+               key=lambda each: each.gpu_hours_per_month, default=None)  # fmt: skip
+    return Autoscaling(cold, hours, tuple(kept), best)
+
+
+def _played(  # noqa: PLR0915 - one loop over time
+    capacity: Capacity, profile: Profile, settings: Sequence[tuple[float, str, float]]
+) -> tuple[list[Scaled], float]:
+    """Every setting side by side, look by look."""
+    question, shares = capacity.question, _Shares.of(capacity)
+    hours = min(profile.span, _LONGEST_H)
+    rates = looked_at(profile, hours)
+    count = len(rates)
+    seen = _counted(rates, question.demand.arrival_cv, question.seed)
+    cold = np.array([max(math.ceil(start / PERIOD_S), 1) for start, *_ in settings])
+    target = np.array([target for *_, target in settings]) * shares.bears
+    kinds = np.array([POLICIES.index(policy) for _, policy, _ in settings])
+    ahead = np.stack([_largest_ahead(rates, int(wait) + round(COOLDOWN_S / PERIOD_S)) for wait in np.unique(cold)])
+    which = np.searchsorted(np.unique(cold), cold)
+    spare, least = capacity.option.parts[0].spare, 1.0
+    ready = np.maximum(np.ceil(rates[0] / target), least)
+    backlog = np.zeros(len(settings))
+    ring = np.zeros((int(cold.max()) + 1, len(settings)))  # replicas that come at each of the next looks
+    asked = np.tile(ready, (round(COOLDOWN_S / PERIOD_S), 1))  # what was wanted in the cooldown
+    paid, changes, reversals, direction = (np.zeros(len(settings)) for _ in range(4))
+    most, met = ready.copy(), np.zeros((len(question.slo), len(settings)))
+    served = np.empty((count, len(settings)), int)
+    loose = np.array([each.metric == "tpot" for each in question.slo])[:, None]
+    every = np.arange(len(settings))
+    for look in range(count):
+        slot = look % len(ring)
+        ready += ring[slot]
+        ring[slot] = 0.0
+        rate = float(rates[look])
+        load = np.minimum(rate / ready, shares.knee)
+        backlog = np.maximum(backlog + (rate - ready * shares.knee) * PERIOD_S, 0.0)
+        waiting = backlog > 0.0
+        within = np.stack([np.interp(load, shares.loads, row) for row in shares.within])
+        met += rate * np.where(waiting & ~loose, 0.0, within)
+        paid += ready + ring.sum(axis=0)
+        served[look] = ready
+        inside = np.interp(load, shares.loads, shares.inside) + backlog / ready
+        aims = np.interp(target, shares.loads, shares.inside)
+        by_rate = np.maximum(seen[look] / target, np.where(kinds == 2, ahead[which, look] / target, 0.0))
+        raw = np.where(kinds == 1, ready * inside * (seen[look] / max(rate, 1e-12)) / aims, by_rate)
+        owned = ready + ring.sum(axis=0)
+        now = np.where(np.abs(raw / owned - 1.0) <= TOLERANCE, owned, np.maximum(np.ceil(raw), least))
+        asked[look % len(asked)] = now
+        more = np.maximum(now - owned, 0.0)
+        ring[(look + cold) % len(ring), every] += more
+        fewer = np.maximum(np.minimum(owned - np.maximum(asked.max(axis=0), now), ready - least), 0.0)
+        ready -= fewer
+        turn = np.sign(more - fewer)
+        changes += turn != 0.0
+        reversals += (turn != 0.0) & (direction != 0.0) & (turn != direction)
+        direction = np.where(turn != 0.0, turn, direction)
+        most = np.maximum(most, owned + more)
+    gpus, price = capacity.option.parts[0].replica.gpus, question.tariff.price(capacity.option.names[0])
+
+    def told(place: int) -> Scaled:
+        start, policy, aim = settings[place]
+        share = np.minimum(met[:, place] / rates.sum(), 1.0).tolist()
+        attained = dict(zip(map(str, question.slo), share, strict=True))
+        meets = all(attained[str(each)] >= (each.share or _MEAN_SHARE) for each in question.slo)
+        monthly = (float(paid[place]) / count + spare) * gpus * MONTH_HOURS
+        return Scaled(
+            start, policy, aim, attained, meets, monthly, price and monthly * price, int(most[place]) + spare,
+            float(changes[place]) / hours, float(reversals[place]) / hours, _steps(served[:, place]),
+        )  # fmt: skip
+
+    return [told(place) for place in range(len(settings))], hours
+
+
+def looked_at(profile: Profile, hours: float) -> Table:
+    """The rate at each look [1/s], on straight lines between the middles of intervals; a part lies around the peak."""
+    middles = np.array(profile.starts) + np.array(profile.hours) / 2.0
+    first = max(profile.starts[int(np.argmax(profile.rates))] - hours / 2.0, 0.0) if hours < profile.span else 0.0
+    clock = first + np.arange(round(hours * 3600.0 / PERIOD_S)) * PERIOD_S / 3600.0
+    return np.asarray(np.interp(clock, middles, profile.rates, period=profile.span), float)
+
+
+def _steps(served: Any) -> tuple[tuple[float, int], ...]:
+    """When the replicas that serve change, and to how many."""
+    places = [0, *(np.flatnonzero(np.diff(served)) + 1).tolist()]
+    return tuple((place * PERIOD_S, int(served[place])) for place in places)
+
+
+def _counted(rates: Table, cv: float, seed: int) -> Table:
+    """The rate that was counted over the last looks."""
+    mean = rates * PERIOD_S
+    came = mean if cv == 0.0 else np.random.default_rng(seed).gamma(np.maximum(mean, 1e-12) / cv**2, cv**2)
+    sums = np.concatenate([[0.0], np.cumsum(came)])
+    ends = np.arange(1, len(rates) + 1)
+    firsts = np.maximum(ends - _WINDOW, 0)
+    return np.asarray((sums[ends] - sums[firsts]) / ((ends - firsts) * PERIOD_S), float)
+
+
+def _largest_ahead(rates: Table, looks: int) -> Table:
+    """The largest rate from each look to so many later; what is played repeats."""
+    longer, best = np.concatenate([rates, rates[:looks]]), rates.copy()
+    for shift in range(1, looks + 1):
+        best = np.maximum(best, longer[shift : shift + len(rates)] if shift <= len(rates) else best)
+    return best

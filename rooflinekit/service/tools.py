@@ -1,0 +1,249 @@
+"""The tools of the service: what may be asked, with which options, and what an answer rests on.
+
+HTTP and MCP offer the rows of this table. An argument names what the catalogue has: no file is opened for a caller.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.estimation import scenario
+from rooflinekit.estimation.options import Option, model_of, options_of
+from rooflinekit.model.types.errors import InputError, UnknownNameError, nearest
+from rooflinekit.model.types.speculation import METHODS
+from rooflinekit.specs import Kind, in_catalogue
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+_KINDS: dict[str, Kind] = {
+    scenario.MODELS: "model",
+    scenario.GPUS: "accelerator",
+    "system": "system",
+    "gpu": "accelerator",
+}
+_LONGEST = 2000  # characters of a text
+_FILE = re.compile(r"[/\\~\x00-\x1f]|\.\.|^hf:|\.(csv|ya?ml|jsonl?|parquet|xlsx?|txt|gz)$", re.IGNORECASE)
+
+
+class _Estimate(scenario.Accelerator, scenario.Scenario, total=False):
+    """What `estimate` and `explain` take."""
+
+
+class _Simulate(scenario.Accelerator, scenario.Simulation, total=False):
+    """What `simulate` takes."""
+
+
+class _Levers(scenario.Accelerator, scenario.Levers, total=False):
+    """What `levers` takes."""
+
+
+class _Plan(scenario.Accelerators, scenario.Plan, total=False):
+    """What `plan` takes."""
+
+
+class _Nothing(scenario.Accelerator, total=False):
+    """A list of all."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One question: its options, and bounds that keep the work small.
+
+    own: arguments beside the table, `...` where a caller must give them; leave: rows that it does not take; quick:
+    without a load it is answered in milliseconds.
+    """
+
+    name: str
+    help: str
+    function: Callable[[dict[str, Any]], dict[str, Any]]
+    table: Any
+    own: Mapping[str, tuple[Any, Any]] = field(default_factory=lambda: {"model": (str, ...)})
+    leave: tuple[str, ...] = ()
+    most: Mapping[str, int] = field(default_factory=dict)
+    quick: bool = False
+
+    @cached_property
+    def model(self) -> type[BaseModel]:
+        """The arguments as a model of pydantic's, made from the table of options."""
+        return model_of(self.table, self.leave, **self.own)
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """The arguments as JSON Schema."""
+        return self.model.model_json_schema() | {"title": self.name}
+
+    def checked(self, arguments: Any) -> dict[str, Any]:
+        """Arguments that may be answered: known, in their bounds, names of the catalogue.
+
+        Raises InputError (and its kinds) in one line.
+        """
+        from pydantic import ValidationError  # noqa: PLC0415
+
+        try:
+            asked = self.model.model_validate(arguments).model_dump(exclude_none=True)
+        except ValidationError as error:
+            raise InputError(self._said(error.errors(include_url=False, include_input=False)[0])) from None
+        for name, value in asked.items():
+            if isinstance(value, (int, float)) and value > self.most.get(name, value):
+                raise InputError(f"{name} must be at most {self.most[name]:,} here, not {value:,}")
+        options = options_of(self.table)
+        return {name: _safe(name, options.get(name), value) for name, value in asked.items()}
+
+    def _said(self, flaw: Mapping[str, Any]) -> str:
+        """The first flaw that pydantic found, in one line."""
+        where = ".".join(map(str, flaw["loc"][:2]))
+        match flaw["type"]:
+            case "missing":
+                return f"{where} is missing"
+            case "extra_forbidden":
+                known = list(self.model.model_fields)
+                return f"unknown option {where[:60]!r}; nearest: {', '.join(nearest(where, known) or known)}"
+            case "value_error":
+                return str(flaw["ctx"]["error"])
+            case _:
+                return f"{where}: {flaw['msg']}"
+
+    def quickly(self, asked: Mapping[str, Any]) -> bool:
+        """Whether these arguments are answered at once."""
+        return self.quick and not {"rate", "concurrency", "draft", "draft_tokens"} & asked.keys()
+
+    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """The answer to checked arguments, and what it rests on.
+
+        Raises RooflinekitError (one of its kinds) as the function of Python does.
+        """
+        found = self.function(dict(asked))
+        return {"tool": self.name, "answer": found, "basis": _basis(found)}
+
+
+def _safe(name: str, option: Option | None, value: Any) -> Any:
+    """A value with names as the catalogue spells them.
+
+    Raises InputError for a text that could be a file, UnknownNameError for a name nobody knows.
+    """
+    if name == "run":
+        return value
+    if isinstance(value, Mapping):
+        return {_safe(name, option, key): cell for key, cell in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_safe(name, option, each) for each in value]
+    if not isinstance(value, str):
+        return value
+    complete = option.complete if option and isinstance(option.complete, str) else ""
+    kind = _KINDS.get(complete) or _KINDS.get(name)
+    if kind is not None and len(value) <= _LONGEST:
+        return ",".join(_named(kind, part) for part in value.split(","))
+    if len(value) > _LONGEST or _FILE.search(value):
+        raise InputError(f"{name} {value[:60]!r} looks like a file; the service takes names only")
+    if name == "calibration":
+        from rooflinekit.specs.calibration.load import calibration_names  # noqa: PLC0415
+
+        if value not in (known := [*calibration_names(), "none"]):
+            raise UnknownNameError("calibration", value, known)
+    return value
+
+
+def _named(kind: Kind, text: str) -> str:
+    """A name of the catalogue, a price behind it left as it is; `draft` is a method too."""
+    name, sign, rest = text.strip().partition("=")
+    if kind == "model" and name.lower() in METHODS:
+        return text
+    return f"{in_catalogue(kind, name)}{sign}{rest}"
+
+
+def _basis(found: Any) -> dict[str, Any]:
+    """Level, 90 % interval, evidence and sources of an answer; None for what it does not have."""
+    data = found if isinstance(found, dict) else {}
+    best = data.get("best") or next(iter(data.get("runs", ())), data)
+    names = {kind: best.get(kind) or data.get(kind) for kind in ("gpu", "model")}
+    sources = [f"rooflinekit://{kind}/{name}" for kind, name in names.items() if isinstance(name, str)]
+    if made := best.get("calibration"):
+        sources.append(f"calibration {made['name']} ({made['hash']})")
+    level = data.get("level") or ("expected" if made else None)
+    return {"level": level, "interval": best.get("interval"), "evidence": best.get("evidence"), "sources": sources}
+
+
+def _ask(where: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """A function of the package by its place, imported when it is asked."""
+
+    def call(asked: dict[str, Any]) -> dict[str, Any]:
+        module, name = where.split(":")
+        found: dict[str, Any] = getattr(import_module(f"rooflinekit.{module}"), name)(**asked).to_dict()
+        return found
+
+    return call
+
+
+def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
+    """Without the origin of every fact, which `explain` and the resources say; kernels if they are asked for."""
+    from rooflinekit.estimation.estimator import estimate  # noqa: PLC0415
+
+    kernels = asked.pop("kernels", False)
+    found = replace(estimate(**asked), provenance=())
+    if not kernels:
+        found = replace(found, **{step: replace(getattr(found, step), kernels=()) for step in ("prefill", "decode")})
+    data = found.to_dict()
+    del data["provenance"]
+    return data
+
+
+def _plan(asked: dict[str, Any]) -> dict[str, Any]:
+    from rooflinekit.decision.planning.plan import plan  # noqa: PLC0415
+
+    return plan(gpus=asked.pop("gpu", ["h100-sxm"]), **asked).to_dict()
+
+
+def _compare(asked: dict[str, Any]) -> dict[str, Any]:
+    from rooflinekit.evidence.benchmark_runs import Given  # noqa: PLC0415
+    from rooflinekit.evidence.compare import compare_runs  # noqa: PLC0415
+    from rooflinekit.evidence.measured import TOOLS, from_json  # noqa: PLC0415
+
+    entries = []
+    for run in from_json("run", asked.pop("run")):
+        read = {"model": run.facts.model, "gpu": run.facts.gpu}
+        named = {name: asked.get(name) or (text and in_catalogue(_KINDS[name], text)) for name, text in read.items()}
+        entries.append(replace(run, facts=replace(run.facts, model=named["model"], gpu=named["gpu"])))
+    if not entries:
+        raise InputError(f"run: nothing that is known wrote this; known: {', '.join(TOOLS)}")
+    return compare_runs(entries, Given.of(**asked), {}).to_dict()
+
+
+def _listed(kind: Kind) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def call(asked: dict[str, Any]) -> dict[str, Any]:
+        from rooflinekit import specs  # noqa: PLC0415
+        from rooflinekit.report import catalogue  # noqa: PLC0415
+
+        row, load = getattr(catalogue, f"{kind}_row"), getattr(specs, f"load_{kind}")
+        return {f"{kind}s": [row(load(name).value) for name in specs.names(kind)]}
+
+    return call
+
+
+_WORK = {"requests": 5000, "warmup": 5000, "replicas": 64, "prefill_replicas": 64, "samples": 64}
+_FILES = ("trace", "clean", "speed")
+TOOLS: Mapping[str, Tool] = {
+    tool.name: tool
+    for tool in (
+        Tool("estimate", "Predict TTFT, TPOT, throughput, memory and power, of a static batch or under load.",
+             _estimate, _Estimate, {"model": (str, ...), "kernels": (bool, False)}, quick=True),
+        Tool("plan", "Find the cheapest deployments that carry a traffic within objectives: 'p95 ttft<1s'.",
+             _plan, _Plan, {"model": (str, ...), "slo": (str | list[str] | None, None)}, _FILES, {"confirm": 5}),
+        Tool("levers", "Say what would help a deployment most, ranked by what it gains.",
+             _ask("decision.sensitivity.levers:levers"), _Levers),
+        Tool("explain", "Derive a number of an estimate (tpot, ttft, memory, decode.attention ...) from its sources.",
+             _ask("explanation.front:explain"), _Estimate, {"model": (str, ...), "metric": (str, ...)}),
+        Tool("simulate", "Serve up to 5,000 requests one by one, and give the percentiles that users feel.",
+             _ask("simulation.simulate:simulate"), _Simulate, leave=_FILES, most=_WORK),
+        Tool("compare", "Set a result of a benchmark client (its JSON as `run`) beside the prediction.",
+             _compare, scenario.Served, {"run": (dict[str, Any], ...)}),
+        Tool("models", "List the models that are known.", _listed("model"), _Nothing, {}, ("gpu",)),
+        Tool("gpus", "List the accelerators that are known.", _listed("accelerator"), _Nothing, {}, ("gpu",)),
+    )
+}  # fmt: skip
+"""By name."""

@@ -1,0 +1,155 @@
+"""The tools over HTTP: JSON in, JSON out, errors in one line, OpenAPI from the table of options."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import lru_cache, partial
+from typing import Any
+
+from rooflinekit.model.types.errors import InputError, MissingExtraError
+from rooflinekit.report.markup import finite
+from rooflinekit.service.tools import TOOLS, Tool
+from rooflinekit.service.workers import BusyError, TimeUpError, Workers, line_of
+from rooflinekit.version import __version__
+
+try:
+    import anyio
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+    from starlette.types import ASGIApp
+except ImportError:
+    raise MissingExtraError("serving over HTTP", "serve") from None
+
+TOKEN, SECONDS = "ROOFLINEKIT_TOKEN", "ROOFLINEKIT_SERVE_SECONDS"
+"""Variables of the environment: what callers have to show, and how long an answer may take."""
+LOCAL = ("localhost", "127.0.0.1", "::1")
+_LARGEST = 256 * 1024  # bytes of a question
+_REMEMBERED = 4096  # questions whose answers are kept
+_STATUS: dict[type, int] = {BusyError: 429, TimeUpError: 408}
+
+
+def app(local: bool = True) -> ASGIApp:
+    """The service as an ASGI application; `local` refuses requests that name another host.
+
+    The token is read from the environment; without one, nobody is asked for it.
+    """
+    token = os.environ.get(TOKEN, "")
+    workers = Workers(max(os.cpu_count() or 1, 1), float(os.environ.get(SECONDS, "30")))
+    paths = {f"/v1/{name}": partial(_answered, tool=tool, workers=workers, token=token) for name, tool in TOOLS.items()}
+    routes = [Route(path, handler, methods=["POST"]) for path, handler in paths.items()]
+    described = json.dumps(openapi()).encode()
+
+    async def schema(request: Request) -> Response:
+        return Response(described, media_type="application/json")
+
+    async def health(request: Request) -> Response:
+        return _json({"version": __version__})
+
+    @asynccontextmanager
+    async def served(made: Starlette) -> AsyncIterator[None]:
+        yield
+        workers.close()
+
+    routes += [Route("/openapi.json", schema), Route("/healthz", health)]
+    refused: Callable[[Request, Exception], Awaitable[Response]] = _refused
+    made = Starlette(routes=routes, exception_handlers={HTTPException: refused}, lifespan=served)
+    return TrustedHostMiddleware(made, [*LOCAL, "[::1]"], www_redirect=False) if local else made
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """An unknown path, or another method."""
+    status = error.status_code if isinstance(error, HTTPException) else 400
+    return _error(status, f"{request.method} {request.url.path[:80]} is not served; /openapi.json says what is")
+
+
+async def _answered(request: Request, tool: Tool, workers: Workers, token: str) -> Response:
+    """One question."""
+    shown = request.headers.get("authorization", "").removeprefix("Bearer ")
+    if token and not hmac.compare_digest(shown.encode(), token.encode()):
+        return _error(401, "give the token of this service as 'Authorization: Bearer …'")
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return _error(415, "send JSON, with Content-Type: application/json")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _LARGEST:
+            return _error(413, f"a question has at most {_LARGEST // 1024} KiB")
+    try:
+        arguments = json.loads(bytes(body) or b"{}")
+    except (ValueError, RecursionError) as error:
+        return _error(400, f"the body is no JSON: {error}")
+    if not isinstance(arguments, dict):
+        return _error(400, "the body is no JSON object")
+    try:
+        asked = tool.checked(arguments)
+        if tool.quickly(asked):
+            return Response(_quick(tool.name, json.dumps(asked, sort_keys=True)), media_type="application/json")
+        return _json(await anyio.to_thread.run_sync(workers.ask, tool.name, asked))
+    except Exception as error:
+        return _error(_STATUS.get(type(error), 422), line_of(error))
+
+
+@lru_cache(_REMEMBERED)
+def _quick(name: str, asked: str) -> bytes:
+    """The answer to checked arguments; raises what the tool does."""
+    return _bytes(TOOLS[name].answer(json.loads(asked)))
+
+
+def _bytes(data: Any) -> bytes:
+    """Strict JSON: what is no finite number is null."""
+    try:
+        return json.dumps(data, allow_nan=False).encode()
+    except ValueError:
+        return json.dumps(finite(data), allow_nan=False).encode()
+
+
+def _json(data: Any, status: int = 200) -> Response:
+    return Response(_bytes(data), status, media_type="application/json")
+
+
+def _error(status: int, message: str) -> Response:
+    return _json({"error": " ".join(message.split())[:2000]}, status)
+
+
+def openapi() -> dict[str, Any]:
+    """The service as OpenAPI 3.1, from the models of the tools."""
+    shared: dict[str, Any] = {}
+    paths = {}
+    answers = {
+        "200": {"description": "tool, answer, basis: level, 90 % interval, evidence and sources"},
+        "4XX": {"description": "error: one line that says what is wrong, and the nearest that is right"},
+    }
+    for name, tool in TOOLS.items():
+        schema = dict(tool.schema)
+        shared.update(schema.pop("$defs", {}))
+        body = {"required": True, "content": {"application/json": {"schema": schema}}}
+        post = {"operationId": name, "summary": tool.help, "requestBody": body, "responses": answers}
+        paths[f"/v1/{name}"] = {"post": post}
+    parts = {"schemas": shared, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
+    about = {"title": "rooflinekit", "version": __version__}
+    return {"openapi": "3.1.0", "info": about, "paths": paths, "components": parts, "security": [{}, {"token": []}]}
+
+
+def run(host: str, port: int, workers: int, seconds: float) -> None:
+    """Serve until a signal comes. Raises InputError where another host than this one is bound without a token."""
+    local = host in LOCAL
+    if not local and not os.environ.get(TOKEN):
+        raise InputError(f"--host {host} lets others in; set {TOKEN} in the environment, or bind localhost")
+    os.environ[SECONDS] = f"{seconds:g}"
+    place = f"rooflinekit.service.web:{'app' if local else 'open_app'}"
+    uvicorn.run(place, factory=True, host=host, port=port, workers=workers, log_level="warning", access_log=False,
+                server_header=False)  # fmt: skip
+
+
+def open_app() -> ASGIApp:
+    """The service under any name, for who has its token."""
+    return app(local=False)

@@ -1,0 +1,366 @@
+"""The service: the answers of Python over HTTP and MCP, refusals in one line, no file of a caller, bounds on work."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from test_compare import VLLM
+
+import rooflinekit as rk
+from rooflinekit.estimation.options import options_of
+from rooflinekit.model.types.errors import InputError, RooflinekitError
+from rooflinekit.service import workers as pool
+from rooflinekit.service.tools import TOOLS
+from rooflinekit.service.workers import BusyError, TimeUpError, Workers
+
+pytest.importorskip("starlette", reason="needs rooflinekit[serve]")
+pytest.importorskip("uvicorn", reason="needs rooflinekit[serve]")
+from starlette.testclient import TestClient
+
+from rooflinekit.service import web
+
+STATIC = {"model": "llama3-8b", "batch": 32, "isl": 2048}
+
+
+@pytest.fixture(scope="module")
+def client():
+    with TestClient(web.app(), base_url="http://localhost", raise_server_exceptions=False) as made:
+        yield made
+
+
+def refused(response, status, *said):
+    """One line that says what is wrong."""
+    assert response.status_code == status, response.text
+    (line,) = response.json().values()
+    assert "\n" not in line
+    for word in said:
+        assert word in line
+    assert "internal error" not in line
+
+
+class TestAnswers:
+    def test_an_estimate_is_that_of_python_with_what_it_rests_on(self, client):
+        body = client.post("/v1/estimate", json=STATIC).json()
+        own = rk.estimate("llama3-8b", batch=32, isl=2048)
+        assert body["answer"]["tpot_ms"] == own.tpot_ms
+        assert body["basis"] == {
+            "level": "expected", "evidence": "measured", "interval": own.to_dict()["interval"],
+            "sources": ["rooflinekit://gpu/h100-sxm", "rooflinekit://model/llama-3-8b",
+                        f"calibration {own.calibration['name']} ({own.calibration['hash']})"],
+        }  # fmt: skip
+        assert "kernels" not in json.dumps(body["answer"]["decode"]["kernels"])
+        full = client.post("/v1/estimate", json=STATIC | {"kernels": True}).json()
+        assert full["answer"]["decode"]["kernels"]
+
+    @pytest.mark.parametrize(
+        ("tool", "asked", "key"),
+        [
+            ("estimate", {"model": "llama3-8b", "rate": 5}, "load"),
+            ("levers", {"model": "llama3-8b", "batch": 8, "gpus": "l40s=1.2"}, "moves"),
+            ("explain", {"model": "llama3-8b", "metric": "tpot"}, "derivation"),
+            ("simulate", {"model": "llama3-8b", "rate": 5, "requests": 50}, "ttft_ms"),
+            ("plan", {"model": "llama3-8b", "rate": 1, "confirm": 0, "tp": [1], "aggregated_only": True}, "best"),
+            ("compare", {"run": VLLM, "gpu": "h100", "tp": 1}, "runs"),
+            ("models", {}, "models"),
+            ("gpus", {}, "accelerators"),
+        ],
+    )
+    def test_every_tool_answers_from_a_worker(self, client, tool, asked, key):
+        response = client.post(f"/v1/{tool}", json=asked)
+        assert response.status_code == 200, response.text
+        body = response.json()
+        assert key in body["answer"]
+        if tool not in ("models", "gpus"):
+            assert body["basis"]["sources"][0].startswith("rooflinekit://")
+
+    def test_the_description_is_made_from_the_table_of_options(self, client):
+        described = client.get("/openapi.json").json()
+        assert described["openapi"] == "3.1.0"
+        assert set(described["paths"]) == {f"/v1/{name}" for name in TOOLS}
+        schema = described["paths"]["/v1/estimate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        for name, option in options_of(TOOLS["estimate"].table).items():
+            if not option.hidden:
+                assert schema["properties"][name]["description"] == option.help
+        assert schema["required"] == ["model"]
+        assert client.get("/healthz").json() == {"version": rk.__version__}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("asked", "said"),
+        [
+            ({}, "model is missing"),
+            (STATIC | {"batch": 0}, "batch must be a whole number of at least 1, not 0"),
+            (STATIC | {"bacht": 1}, "unknown option 'bacht'; nearest: batch"),
+            (STATIC | {"model": "lama3-8b"}, "nearest: llama-3-8b"),
+            (STATIC | {"gpu": "h1000"}, "nearest: h100-sxm"),
+            (STATIC | {"weights": "fp9"}, "fp9"),
+            ({"model": "llama-3-70b"}, "does not fit"),
+            (STATIC | {"isl": "uniform:1-2000"}, "varies from request to request"),
+        ],
+    )
+    def test_what_cannot_be_answered_says_why(self, client, asked, said):
+        refused(client.post("/v1/estimate", json=asked), 422, said)
+
+    def test_a_refusal_of_a_worker_reads_the_same(self, client):
+        refused(client.post("/v1/explain", json=STATIC | {"metric": "tpott"}), 422, "nearest: tpot")
+        refused(client.post("/v1/simulate", json={"model": "llama3-8b", "rate": 1, "requests": 9999}), 422, "5,000")
+        refused(client.post("/v1/compare", json={"run": {"a": 1}}), 422, "nothing that is known wrote this")
+
+    def test_paths_and_files_are_refused_by_name(self, client, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "config.json").write_text("{}")
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / "config.json").write_text("{}")
+        for text in ("mine", "config.json", str(tmp_path), "../x", "~/x", "hf:org/name", "C:\\x", "x.yaml", "x.csv"):
+            for name in ("model", "gpu", "system", "calibration", "draft", "engine", "kv_policy", "isl", "weights"):
+                response = client.post("/v1/estimate", json=STATIC | {name: text, "draft_tokens": 2})
+                assert 400 <= response.status_code < 500, (name, text)
+                assert "config" not in response.text.replace(text, "")
+        refused(client.post("/v1/levers", json=STATIC | {"price": "/etc/passwd.csv"}), 422, "looks like a file")
+        refused(client.post("/v1/plan", json={"model": "llama3-8b", "trace": "x.csv"}), 422, "unknown option 'trace'")
+        refused(client.post("/v1/compare", json={"run": VLLM | {"model_id": str(tmp_path)}}), 422, "unknown model")
+
+    def test_bodies_and_methods_that_are_none(self, client):
+        json_type = {"content-type": "application/json"}
+        refused(client.post("/v1/estimate", content=b"{", headers=json_type), 400, "no JSON")
+        refused(client.post("/v1/estimate", content=b"\xff\xfe", headers=json_type), 400, "no JSON")
+        refused(client.post("/v1/estimate", content=b"[" * 200_000, headers=json_type), 400)
+        refused(client.post("/v1/estimate", content=b"[]", headers=json_type), 400, "no JSON object")
+        refused(client.post("/v1/estimate", content=b"a" * 300_000, headers=json_type), 413, "256 KiB")
+        refused(client.post("/v1/estimate", content=b"{}", headers={"content-type": "text/plain"}), 415)
+        refused(client.get("/v1/estimate"), 405, "/openapi.json")
+        refused(client.post("/v1/nothing", json={}), 404)
+        assert client.post("/v1/gpus", json={}, headers={"host": "evil.example"}).status_code == 400
+
+    def test_a_token_is_asked_for_and_never_shown(self, monkeypatch):
+        monkeypatch.setenv(web.TOKEN, "secret-of-the-test")
+        with TestClient(web.open_app(), base_url="http://any.example") as made:
+            refused(made.post("/v1/estimate", json=STATIC), 401, "Authorization")
+            wrong = made.post("/v1/estimate", json=STATIC, headers={"authorization": "Bearer secret"})
+            refused(wrong, 401)
+            assert "secret-of-the-test" not in wrong.text + made.get("/openapi.json").text
+            right = made.post("/v1/estimate", json=STATIC, headers={"authorization": "Bearer secret-of-the-test"})
+            assert right.status_code == 200
+
+    def test_another_address_needs_a_token(self, monkeypatch):
+        monkeypatch.delenv(web.TOKEN, raising=False)
+        with pytest.raises(InputError, match=r"0\.0\.0\.0 lets others in; set ROOFLINEKIT_TOKEN"):
+            web.run("0.0.0.0", 8000, 1, 1.0)
+
+
+NASTY = [
+    None, True, False, 0, -1, 1, 2, 3, 7, 0.5, -0.5, 1e-300, 1e300, 10**30, float("nan"), float("inf"), 64, 1024, 1e12,
+    "", " ", "0", "-1", "nan", "1e9", "x" * 3000, "../../etc/passwd", "/etc/passwd", "hf:a/b", "\x00", "\ud800",
+    "\u202e", "a\nb", "lognormal:", "uniform:1-0", "lognormal:mean=1e308,cv=9", "window:0", "topk:-1", "sink:1+",
+    "vllm@", "fp8", "bf16", "medusa", "mtp", "llama-3-70b", "h200-sxm", [], [[]], [1, 2], ["a"], {}, {"a": 1}, [None],
+]  # fmt: skip
+
+
+def malformed(draw: random.Random, tool: str) -> tuple[str, str, bytes, dict[str, str]]:
+    """A request that somebody could send: method, path, body, headers."""
+    names = list(TOOLS[tool].model.model_fields) or ["model"]
+    asked: dict[str, object] = {"model": draw.choice(["llama3-8b", "mixtral-8x7b", "deepseek-v3"]), "metric": "tpot"}
+    if tool != "explain":
+        del asked["metric"]
+    for _ in range(draw.randint(1, 4)):
+        asked[draw.choice(names) if draw.random() < 0.95 else f"x{draw.random()}"] = draw.choice(NASTY)
+    body = json.dumps(asked).encode()
+    kind = draw.random()
+    if kind < 0.1:
+        body = body[: draw.randrange(len(body))]
+    elif kind < 0.15:
+        body = draw.randbytes(draw.randrange(200))
+    elif kind < 0.18:
+        body = json.dumps(draw.choice(NASTY)).encode()
+    method = "POST" if draw.random() < 0.95 else draw.choice(["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
+    path = (
+        f"/v1/{tool}" if draw.random() < 0.95 else draw.choice(["/", "/v1/", "/v1/..", "/%00", "/v1/estimate/x", "//"])
+    )
+    content = "application/json" if draw.random() < 0.97 else draw.choice(["", "text/html", "multipart/form-data"])
+    return method, path, body, {"content-type": content}
+
+
+class TestMalformed:
+    @pytest.mark.parametrize("count", [400, pytest.param(10_000, marks=pytest.mark.long)])
+    def test_every_request_ends_in_an_answer_or_in_one_line(self, client, monkeypatch, count):
+        """What passes the checks of a slow tool is not worked out here, but for every hundredth."""
+        draw = random.Random(count)
+        ask = Workers.ask
+        monkeypatch.setattr(
+            Workers, "ask", lambda *given: ask(*given) if draw.random() < 0.01 else {"tool": given[1], "answer": {}}
+        )
+        for number in range(count):
+            tool = "estimate" if number % 2 else draw.choice(list(TOOLS))
+            method, path, body, headers = malformed(draw, tool)
+            response = client.request(method, path, content=body, headers=headers)
+            assert response.status_code == 200 or 400 <= response.status_code < 500, (body, response.text)
+            if response.status_code >= 400 and method != "HEAD":
+                refused(response, response.status_code)
+
+
+class TestBounds:
+    def test_what_takes_too_long_is_ended_and_the_next_question_answered(self, client):
+        few = Workers(1, seconds=1.0)
+        endless = {"model": "deepseek-v3", "gpu": "h200-sxm", "tp": 8, "rate": 1.0, "requests": 5000, "osl": 100_000}
+        with pytest.raises(TimeUpError, match="more than 1 s; ask for less"):
+            few.ask("simulate", TOOLS["simulate"].checked(endless | {"isl": 100_000, "max_num_seqs": 1}))
+        few.seconds = 60.0
+        assert few.ask("gpus", {})["answer"]["accelerators"]
+        few.close()
+
+    def test_a_worker_that_dies_is_replaced(self, monkeypatch):
+        few = Workers(1, seconds=60.0)
+        assert few.ask("gpus", {})
+        monkeypatch.setattr(pool, "_COMMAND", (sys.executable, "-c", "import sys; sys.stdin.readline()"))
+        few.close()
+        few = Workers(1, seconds=60.0)
+        with pytest.raises(TimeUpError, match="memory"):
+            few.ask("gpus", {})
+        monkeypatch.undo()
+        assert few.ask("gpus", {})
+        few.close()
+
+    def test_who_comes_when_all_places_are_taken_is_sent_away(self, monkeypatch):
+        monkeypatch.setattr(pool, "_COMMAND", (sys.executable, "-c", "import time; time.sleep(60)"))
+        few = Workers(1, seconds=1.5)
+        with ThreadPoolExecutor(20) as callers:
+            tried = [callers.submit(few.ask, "gpus", {}) for _ in range(20)]
+            errors = [each.exception() for each in tried]
+        assert all(isinstance(error, (BusyError, TimeUpError)) for error in errors)
+        assert sum("too many questions" in str(error) for error in errors) >= 11  # nine places
+        few.close()
+
+    def test_concurrent_callers_get_their_own_answers(self, client):
+        sizes = range(1, 41)
+        with ThreadPoolExecutor(16) as callers:
+            found = list(callers.map(lambda n: client.post("/v1/estimate", json=STATIC | {"batch": n}).json(), sizes))
+        assert [body["answer"]["inputs"]["batch"] for body in found] == list(sizes)
+
+
+def test_the_command_serves_until_it_is_ended(tmp_path):
+    """A real server in a process of its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "rooflinekit", "serve", "--port", str(port)]
+    environment = {key: value for key, value in os.environ.items() if key != web.TOKEN}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment) as server:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            for _ in range(600):
+                try:
+                    assert json.load(urllib.request.urlopen(f"{url}/healthz", timeout=10))["version"] == rk.__version__
+                    break
+                except urllib.error.URLError:
+                    assert server.poll() is None, server.stderr.read()
+                    time.sleep(0.1)
+            headers = {"content-type": "application/json"}
+            asked = urllib.request.Request(f"{url}/v1/estimate", json.dumps(STATIC).encode(), headers)
+            assert json.load(urllib.request.urlopen(asked, timeout=60))["answer"]["model"] == "llama-3-8b"
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+def test_other_commands_do_not_load_the_service():
+    code = (
+        "import sys; from rooflinekit.cli.run import main\n"
+        "try: main(['gpus'])\nexcept SystemExit: pass\n"
+        "print([name for name in sys.modules if name.split('.')[0] in ('starlette', 'uvicorn', 'mcp', 'anyio')])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "[]"
+
+
+class TestAssistants:
+    @pytest.fixture(autouse=True)
+    def needs_mcp(self):
+        pytest.importorskip("mcp", reason="needs rooflinekit[mcp]")
+
+    def talk(self, conversation):
+        """Run a conversation of the SDK's own client with the server in this process."""
+        import anyio
+        from mcp import Client
+
+        from rooflinekit.service.assistants import server
+
+        async def run():
+            async with Client(server()) as made:
+                return await conversation(made)
+
+        return anyio.run(run)
+
+    def test_each_tool_is_listed_with_its_schema_and_called(self):
+        asked = {
+            "estimate": STATIC, "levers": {"model": "llama3-8b", "gpus": "l40s=1.2"}, "models": {}, "gpus": {},
+            "explain": STATIC | {"metric": "kv_per_token"}, "compare": {"run": VLLM, "gpu": "h100", "tp": 1},
+            "simulate": {"model": "llama3-8b", "rate": 5, "requests": 50},
+            "plan": {"model": "llama3-8b", "rate": 1, "confirm": 0, "tp": [1], "aggregated_only": True},
+        }  # fmt: skip
+
+        async def conversation(client):
+            listed = await client.list_tools()
+            return listed.tools, {
+                tool.name: await client.call_tool(tool.name, asked[tool.name]) for tool in listed.tools
+            }
+
+        tools, answers = self.talk(conversation)
+        assert {tool.name for tool in tools} == set(TOOLS) == set(answers)
+        assert all(tool.input_schema == TOOLS[tool.name].schema for tool in tools)
+        for name, found in answers.items():
+            assert not found.is_error, (name, found.content)
+            assert found.structured_content == json.loads(found.content[0].text)
+            assert set(found.structured_content["basis"]) == {"level", "interval", "evidence", "sources"}
+        own = rk.estimate("llama3-8b", batch=32, isl=2048)
+        assert answers["estimate"].structured_content["answer"]["tpot_ms"] == own.tpot_ms
+
+    def test_a_wrong_question_is_an_error_in_one_line(self):
+        async def conversation(client):
+            return [await client.call_tool("estimate", {"model": "lama3-8b"}), await client.call_tool("estmate", {})]
+
+        for found, said in zip(self.talk(conversation), ("nearest: llama-3-8b", "unknown tool"), strict=True):
+            assert found.is_error
+            assert said in found.content[0].text
+            assert "\n" not in found.content[0].text
+
+    def test_sources_of_an_answer_can_be_read(self):
+        async def conversation(client):
+            answer = await client.call_tool("estimate", STATIC)
+            sources = [s for s in answer.structured_content["basis"]["sources"] if "://" in s]
+            uris = {str(each.uri) for each in (await client.list_resources()).resources}
+            texts = [(await client.read_resource(uri)).contents[0].text for uri in (*sources, "rooflinekit://method")]
+            return sources, uris, texts
+
+        sources, uris, texts = self.talk(conversation)
+        assert {*sources, "rooflinekit://method"} <= uris
+        assert "source" in texts[0]
+        assert "roofline" in texts[-1]
+
+    def test_no_file_is_a_resource(self):
+        from rooflinekit.service import assistants
+
+        for uri in ("rooflinekit://model//etc/passwd", "file:///etc/passwd", "rooflinekit://model/../x"):
+            with pytest.raises(RooflinekitError):
+                assistants._spec(uri)
+
+    def test_over_standard_input_and_output(self):
+        import anyio
+        from mcp import Client, StdioServerParameters
+
+        async def run():
+            server = StdioServerParameters(command=sys.executable, args=["-m", "rooflinekit", "mcp"])
+            async with Client(server) as made:
+                return await made.call_tool("estimate", STATIC)
+
+        assert anyio.run(run).structured_content["answer"]["model"] == "llama-3-8b"
