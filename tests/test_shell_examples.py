@@ -74,7 +74,7 @@ def folder(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             for turn in range(1, 60)
         ),
         "requests.csv": "arrived_at,num_prefill_tokens,num_decode_tokens\n"
-        + "".join(f"{60 * minute}.0,{900 + minute},200\n" for minute in range(60)),
+        + "".join(f"{number}.0,{900 + number % 60},200\n" for number in range(3600)),
         **{
             f"{place}{name}": (ROOT / "docs" / name).read_text(encoding="utf-8")
             for name in ("day.csv", "prices.csv", "own.yaml")
