@@ -88,10 +88,10 @@ def test_factors_of_loads_cover_what_they_have_not_seen():
     table = pd.DataFrame({"model": [f"m{number % 8}" for number in range(rows)], "metric": "ttft_ms", "engine": "vllm",
                           "source_key": "one", "gpu": "h100", "value": 100.0 * np.exp(error), "model_out": 100.0,
                           "model_out_low": 95.0, "model_out_high": 105.0})  # fmt: skip
-    scores = Scores.of(table, "model_out")
+    scores = Scores.of("full", table, "model_out")
     assert left_out(scores, "model").mean() == pytest.approx(0.94, abs=0.03)
     low, high = scores.ends("vllm")
     assert high > low > 0  # measured times are longer than predicted
     rate = table.assign(metric="output_tok_s_total", value=1e4 / table["value"])
     ends = rate.assign(model_out_low=1e4 / 105.0, model_out_high=1e4 / 95.0)
-    assert Scores.of(ends, "model_out").ends("vllm") == pytest.approx((low, high))
+    assert Scores.of("full", ends, "model_out").ends("vllm") == pytest.approx((low, high))

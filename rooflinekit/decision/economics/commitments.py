@@ -54,7 +54,7 @@ class Spot(NamedTuple):
         """Replicas beside so many, so that with the confidence no fewer are there; each is away by itself.
 
         >>> Spot(1.0, 730.0, 0.25, 1, 0.99).spares(10)  # a fifth of the time away
-        6
+        8
         """
         extra = 0
         while (

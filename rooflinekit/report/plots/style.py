@@ -52,8 +52,8 @@ class Theme:
     def paler(self, color: str, steps: int) -> str:
         """A colour some steps nearer to the paper, where it still stands out.
 
-        >>> THEMES["light"].paler("#000000", 0), THEMES["light"].paler("#000000", 1)
-        ('#000000', '#4d4d4d')
+        >>> THEMES["light"].paler("#000000", 0), THEMES["light"].paler("#000000", 2)
+        ('#000000', '#999999')
         """
         share = min(0.3 * steps, 0.6)
         mixed = zip(to_rgb(color), to_rgb(self.paper), strict=True)
