@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from os import PathLike
+from typing import TYPE_CHECKING, Any, get_args
 
 from rooflinekit.estimation import scenario
 from rooflinekit.estimation.options import Option, model_of, options_of
@@ -28,7 +29,8 @@ _KINDS: dict[str, Kind] = {
     "gpu": "accelerator",
 }
 _LONGEST = 2000  # characters of a text
-_FILE = re.compile(r"[/\\~\x00-\x1f]|\.\.|^hf:|\.(csv|ya?ml|jsonl?|parquet|xlsx?|txt|gz)$", re.IGNORECASE)
+_PRICE = re.compile(r"([^=\s]+=)?\s*\$?[\d.,]+", re.ASCII)  # USD of an hour, of all or of one; else it names a file
+_FILE = re.compile(r"[/\\~\x00-\x1f]|\.\.|^(hf|empirical):|\.(csv|ya?ml|jsonl?|parquet|xlsx?|txt|gz)$", re.IGNORECASE)
 
 
 class _Estimate(scenario.Accelerator, scenario.Scenario, total=False):
@@ -130,7 +132,7 @@ def _safe(name: str, option: Option | None, value: Any) -> Any:
     if name == "run":
         return value
     if isinstance(value, Mapping):
-        return {_safe(name, option, key): cell for key, cell in value.items()}
+        return {_safe(name, None, key): cell for key, cell in value.items()}
     if isinstance(value, (list, tuple)):
         return [_safe(name, option, each) for each in value]
     if not isinstance(value, str):
@@ -139,7 +141,10 @@ def _safe(name: str, option: Option | None, value: Any) -> Any:
     kind = _KINDS.get(complete) or _KINDS.get(name)
     if kind is not None and len(value) <= _LONGEST:
         return ",".join(_named(kind, part) for part in value.split(","))
-    if len(value) > _LONGEST or _FILE.search(value):
+    opened = option is not None and name != "calibration" and (
+        PathLike[str] in get_args(option.type) or (option.kind == "price" and not _PRICE.fullmatch(value))
+    )  # fmt: skip
+    if opened or len(value) > _LONGEST or _FILE.search(value):
         raise InputError(f"{name} {value[:60]!r} looks like a file; the service takes names only")
     if name == "calibration":
         from rooflinekit.specs.calibration.load import calibration_names  # noqa: PLC0415
