@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -62,7 +63,8 @@ def watch(
             if once:
                 break
             if to.out is None and to.format == "table":
-                to.emit(_CLEAR)
+                if sys.stdout is not None and sys.stdout.isatty():
+                    to.emit(_CLEAR)
                 to.show(answer)
     except KeyboardInterrupt:
         if not watcher.seen:

@@ -14,7 +14,7 @@ from rooflinekit.evidence.benchmark_runs import Given, LoadPoint, Posed, load_tr
 from rooflinekit.evidence.exposition import Interval
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import closed_loop, open_loop
-from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.answer import Tabled
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload
@@ -112,7 +112,7 @@ class Headroom:
 
 
 @dataclass(frozen=True)
-class Watched(Answer):
+class Watched(Tabled):
     """All that was seen: intervals, drifts that last, the headroom, and why the prediction moved."""
 
     model: str

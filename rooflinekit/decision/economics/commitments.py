@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.decision.economics.price import HourlyPrice
+from rooflinekit.decision.economics.price import MONTH_HOURS, HourlyPrice
 
 Table = NDArray[np.float64]
 
@@ -48,7 +48,7 @@ class Spot(NamedTuple):
     @property
     def up(self) -> float:
         """Share of its time that a machine is there: 1/(1 + f·t)."""
-        return 1.0 / (1.0 + self.interruptions / 730.0 * self.recovery_h)
+        return 1.0 / (1.0 + self.interruptions / MONTH_HOURS * self.recovery_h)
 
     def spares(self, replicas: int) -> int:
         """Replicas beside so many, so that with the confidence no fewer are there; each is away by itself.

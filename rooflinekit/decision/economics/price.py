@@ -21,10 +21,21 @@ PRICE_KEYS = ("price", "purchase", "years", "power_price", "pue")
 
 HOURS_PER_YEAR = 8760.0
 """365 days of 24 hours."""
+MONTH_HOURS = HOURS_PER_YEAR / 12.0
+"""A twelfth of them."""
 
 _MOST = 1e12  # no price, wattage or number of years that a user may give is larger
 
 POWER_NOTE = "power: boards as predicted (docs/method.md, section 11), idle between requests; hosts are not counted"
+
+
+def electricity(watts: Numeric, usd_per_kwh: Numeric, pue: Numeric) -> Numeric:
+    """Electricity of an hour, that of the building included: W/1000 · PUE · $/kWh [USD/h].
+
+    >>> round(electricity(700.0, 0.10, 1.2), 6)
+    0.084
+    """
+    return watts / 1000.0 * pue * usd_per_kwh
 
 
 def usd_per_million(usd_per_hour: Numeric, tokens_per_second: Numeric) -> Numeric:
@@ -111,7 +122,7 @@ class Capex:
         >>> round(Capex(35040.0, 4.0, usd_per_kwh=0.10, pue=1.2).usd_per_gpu_hour(700.0), 6)  # and 0.84 kWh an hour
         1.084
         """
-        return self.purchase_usd / (self.years * HOURS_PER_YEAR) + watts / 1000.0 * self.pue * self.usd_per_kwh
+        return self.purchase_usd / (self.years * HOURS_PER_YEAR) + electricity(watts, self.usd_per_kwh, self.pue)
 
 
 def positive(value: object, name: str, zero: bool = False) -> float:

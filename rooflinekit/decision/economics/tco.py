@@ -15,11 +15,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.decision.economics.price import positive
+from rooflinekit.decision.economics.price import MONTH_HOURS, electricity, positive
 from rooflinekit.model.types.errors import SpecError, WorkloadError, nearest
 from rooflinekit.specs.files import read_yaml
-
-_MONTH_H = 730.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Owning:
         >>> round(Owning(1.0, 1.0, power_price=0.1, pue=1.3, rack=150.0, staff=1200.0).running(500.0, 700.0), 2)
         252.45
         """
-        energy = watts / 1e3 * self.pue * _MONTH_H * self.power_price
+        energy = float(electricity(watts, self.power_price, self.pue)) * MONTH_HOURS
         return energy + rated / 1e3 * self.rack + self.staff / 12.0
 
 

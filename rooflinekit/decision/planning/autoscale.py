@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 
 from rooflinekit.decision.economics.commitments import Table
+from rooflinekit.decision.economics.price import MONTH_HOURS
 from rooflinekit.decision.planning.capacity import Capacity
 from rooflinekit.decision.planning.cost import Tariff, cold_start_s
 from rooflinekit.decision.planning.fleet import Replica, loaded_feels
 from rooflinekit.decision.planning.objective import Objective
-from rooflinekit.decision.planning.profile import MONTH_HOURS, Profile
+from rooflinekit.decision.planning.profile import Profile
 from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.units import GB
 

@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rooflinekit.decision.economics.commitments import Paid, Spot, Table, pay
+from rooflinekit.decision.economics.price import MONTH_HOURS
 from rooflinekit.decision.economics.tco import Tco, rent_or_buy
 from rooflinekit.decision.planning.autoscale import (
     ENGINE_NOTE,
@@ -23,14 +24,11 @@ from rooflinekit.decision.planning.autoscale import (
 from rooflinekit.decision.planning.capacity import Capacity, capacity_of, formula_capacity
 from rooflinekit.decision.planning.confirm import Ranked
 from rooflinekit.decision.planning.cost import fleet_watts
-from rooflinekit.decision.planning.profile import MONTH_HOURS, Course
+from rooflinekit.decision.planning.profile import Course
 from rooflinekit.decision.planning.search import PlanQuestion
-from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.answer import Tabled
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _COMPARED = 4  # candidates of the plan that are looked at over time
 _PURCHASES = 5  # that the sentence names
@@ -67,7 +65,7 @@ class Month:
 
 
 @dataclass(frozen=True)
-class OverTime(Answer):
+class OverTime(Tabled):
     """The deployment that costs least by the hour.
 
     profile: its name; span_h: hours until it repeats; growth: a month; rank: of its candidate, from 1; used: share of
@@ -115,12 +113,6 @@ class OverTime(Answer):
     def to_rows(self) -> list[dict[str, Any]]:
         """One flat row for each interval of each month."""
         return [asdict(each) for each in self.intervals]
-
-    def to_frame(self) -> pd.DataFrame:
-        """The intervals as a table."""
-        import pandas as pd  # noqa: PLC0415 - only where it is asked for
-
-        return pd.DataFrame(self.to_rows())
 
 
 def over_time(question: PlanQuestion, course: Course, order: Sequence[Ranked], names: Sequence[str]) -> OverTime:

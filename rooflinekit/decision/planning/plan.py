@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from rooflinekit.decision.economics.price import positive
 from rooflinekit.decision.economics.tco import read_owning
@@ -36,7 +36,7 @@ from rooflinekit.decision.planning.search import (
 )
 from rooflinekit.estimation.options import keywords, part_of, read
 from rooflinekit.estimation.scenario import Plan
-from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.answer import Tabled
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, WorkloadError
@@ -45,9 +45,6 @@ from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import EVIDENCE
 from rooflinekit.version import __version__
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _CLOSE = 0.005  # relative: costs this near are equal
 _FORMATS = ("weights", "kv", "activations")
@@ -236,7 +233,7 @@ class Median:
 
 
 @dataclass(frozen=True)
-class PlanAnswer(Answer):
+class PlanAnswer(Tabled):
     """A plan: the answer in words, the best candidate, all others by cost, the fronts, and what was refused.
 
     confidence: probability that every objective holds; median: the fleet at one half, None without intervals;
@@ -280,12 +277,6 @@ class PlanAnswer(Answer):
     def to_rows(self) -> list[dict[str, Any]]:
         """One flat row a candidate."""
         return [{"rank": rank, **each.to_row()} for rank, each in enumerate(self.candidates, 1)]
-
-    def to_frame(self) -> pd.DataFrame:
-        """The candidates as a table."""
-        import pandas as pd  # noqa: PLC0415 - only where it is asked for
-
-        return pd.DataFrame(self.to_rows())
 
 
 def split_name(scenario: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.decision.economics.price import MONTH_HOURS
 from rooflinekit.decision.economics.tco import Owning
 from rooflinekit.estimation.options import Option, quantity
 from rooflinekit.model.types.errors import SpecError, WorkloadError, nearest
@@ -23,8 +24,6 @@ from rooflinekit.specs.files import read_text
 if TYPE_CHECKING:
     from rooflinekit.simulation.traces import Trace
 
-MONTH_HOURS = 730.0
-"""A twelfth of 365 days."""
 _DAY = 24  # intervals of a trace that is shorter than a day
 _HOUR = 3600.0
 _TIMES = ("hour", "time")

@@ -29,8 +29,24 @@ class Answer:
         return str(sys.modules["rooflinekit"]._text_of(self))
 
 
+class Tabled(Answer):
+    """An answer that is also a table."""
+
+    __slots__ = ()
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Rows of a table."""
+        raise NotImplementedError
+
+    def to_frame(self) -> pd.DataFrame:
+        """The rows as a table."""
+        import pandas as pd  # noqa: PLC0415 - only where it is asked for
+
+        return pd.DataFrame(self.to_rows())
+
+
 @dataclass(frozen=True)
-class DeploymentAnswer(Answer):
+class DeploymentAnswer(Tabled):
     """An answer about one deployment, and what it rests on.
 
     level: `expected` with a calibration (its name and hash), `bound` without; evidence: what its times rest on,
@@ -45,13 +61,3 @@ class DeploymentAnswer(Answer):
     calibration: dict[str, str] | None
     evidence: str
     inputs: dict[str, Any]
-
-    def to_rows(self) -> list[dict[str, Any]]:
-        """Rows of a table."""
-        raise NotImplementedError
-
-    def to_frame(self) -> pd.DataFrame:
-        """The rows as a table."""
-        import pandas as pd  # noqa: PLC0415 - only where it is asked for
-
-        return pd.DataFrame(self.to_rows())
