@@ -27,8 +27,8 @@ _REQUESTS: _Names = {
     "e2e": ("e2e_request_latency_seconds",),
     "gap": ("inter_token_latency_seconds", "time_per_output_token_seconds", "request_time_per_output_token_seconds"),
 }
-# Names by engine and quantity, newest first: vllm/v1/metrics/loggers.py (0.8 to 0.24), sglang/srt/observability and
-# sglang/srt/metrics (0.4 to 0.5), tensorrt_llm/metrics/collector.py (1.0), llama.cpp tools/server/README.md.
+# Names by engine and quantity, newest first. Read: tensorrt_llm/metrics/collector.py (050f80d). As public dashboards
+# and clients of 2025 and 2026 have them, sources not read: vLLM's V1 engine, SGLang 0.4 and 0.5, llama.cpp's server.
 EXPORTERS: Mapping[str, _Names] = {
     "vllm": _REQUESTS | {
         "running": ("num_requests_running",), "waiting": ("num_requests_waiting",),
@@ -45,7 +45,11 @@ EXPORTERS: Mapping[str, _Names] = {
         "hits": ("cached_tokens_total",), "asked": ("prompt_tokens_total",),
         "preemptions": ("num_retracted_requests_total",),
     },
-    "trtllm": _REQUESTS | {"kv_use": ("kv_cache_utilization",), "running": ("num_requests_running",)},
+    "trtllm": _REQUESTS | {
+        "running": ("num_requests_running",), "waiting": ("num_requests_waiting",), "kv_use": ("kv_cache_utilization",),
+        "prompt_tokens": ("prompt_tokens_total",), "output_tokens": ("generation_tokens_total",),
+        "hits": ("prompt_cached_tokens_total",), "asked": ("prompt_tokens_total",),
+    },
     "llamacpp": {
         "running": ("requests_processing",), "waiting": ("requests_deferred",), "kv_use": ("kv_cache_usage_ratio",),
         "prompt_tokens": ("prompt_tokens_total",), "output_tokens": ("tokens_predicted_total",),
