@@ -37,6 +37,7 @@ CASES: tuple[tuple[str, str, dict[str, Any], str | None], ...] = (
     ("qwen3-next-80b-a3b", "h100-sxm", {"tp": 2}, None),  # recurrent layers
     ("mixtral-8x7b", "a100-sxm-80gb", {"tp": 2}, "none"),  # the bare bound
     ("llama-3.1-8b", "l40s", {"tp": 4}, None),  # over PCI Express
+    ("qwen2.5-vl-7b", "h100-sxm", {"tp": 2, "images": 2, "image_size": "640x480"}, None),  # images
 )
 GPUS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
 KINDS: tuple[dict[str, tuple[Any, ...]], ...] = (
@@ -52,6 +53,7 @@ KINDS: tuple[dict[str, tuple[Any, ...]], ...] = (
     {"concurrency": (1, 40, 3000), "requests": (None, 6000), "osl_cv": (0.0, 0.5), "tp": (1, 2)},
     {"engine": ("gpt-fast", "sglang", "trtllm", "vllm@0.8.5", "ideal"), "token_budget": (None, 1024), "tp": (1, 4)},
     {"slow": (1.1,), "grouped": (0.0, 0.4), "tp": (1, 2), "dp": (1, 2)},
+    {"images": (1, 3), "image_size": ("640x480", None), "rate": (None, 2.0), "tp": (1, 2)},
     {"calibration": ("none",), "power_cap": (None, 400.0), "max_model_len": (None, 8192), "eager": (None, True)},
 )
 
@@ -101,6 +103,7 @@ def random_state(draw: random.Random, fixed: bool) -> dict[str, float]:
 def static_answer(predictor: Predictor, at: dict[str, float], fixed: bool) -> list[Any]:
     """What the first function of a page returns, by the models themselves."""
     own = [float(at[name]) for name in ("batch", "isl", "osl", "cached")]
+    own[1] = predictor.plan.prompt(own[1])
     work = Workload(*own, float(at["context"]) if fixed else None)
     point = predictor.evaluate(work)
     rows = [
@@ -120,7 +123,7 @@ def rates(predictor: Predictor, rate: Any, tpot: Time) -> list[Any]:
 
 
 def load_answer(predictor: Predictor, load: LoadQuestion, at: dict[str, float]) -> list[Any]:
-    isl, osl = float(at["isl"]), float(at["osl"])
+    isl, osl = predictor.plan.prompt(float(at["isl"])), float(at["osl"])
     asked = {"rate": at["load"]} if load.users is None else {"users": max(round(at["load"]), 1.0)}
     answer = answer_load(predictor, replace(load, traffic=replace(load.traffic, isl=isl, osl=osl), **asked))
     found, held = answer.loaded, answer.memory(predictor)

@@ -14,7 +14,7 @@ SENTENCES = {
     "endless": "More comes than can be served, and the queue has no end; what is served takes {speed}",
     "misfit": "It does not fit in memory. If it did: {told}",
     "asked": "{load}, {isl} tokens in{cached}{images}, {osl} out; "
-             "weights {weights}, activations {activations}, KV cache {kv}.",
+    "weights {weights}, activations {activations}, KV cache {kv}.",
     "cached": " ({cached} of them cached)",
     "memory": "Memory: {total} of {capacity} on the busiest GPU ({share} %); {room}. {level}",
     "room": "room for a batch of {most}",
