@@ -89,12 +89,12 @@ class StepTable:
     shared: by tokens of the fullest attention replica; pooled: what attention replicas do together, by tokens of all;
     a step of decodes alone is padded, so that all replicas replay the same CUDA graph. sampled, sequences: by whole
     number, from 0. grid: numbers of tokens, from 0, and `cells` the place in it of every whole number. decode: by
-    sequences and place in the grid. prefill: for each cell of new and past tokens, a, b, c and d of a + b·new + (c +
-    d·new)·past. launch: what every chunk after the first saves, because one launch serves all. width: tokens a
+    sequences and place in the grid. prefill: for each cell of new and past tokens, a, b, c and d of a + b·new +
+    (c + d·new)·past. launch: what every chunk after the first saves, because one launch serves all. width: tokens a
     sequence computes in a decode step (more than one verifies a draft). replicas: attention replicas that share the
-    sequences evenly. encoded: the vision tower by prompts that end, from 0; empty without images. floor: least time
-    of a step that is launched kernel by kernel, of prompts, mixed, or of decoding sequences, and `sequence_floor`
-    more for each sequence; `graphs` spares the last kind that.
+    sequences evenly. floor: least time of a step that is launched kernel by kernel, of prompts, mixed, or of decoding
+    sequences, and `sequence_floor` more for each sequence; `graphs` spares the last kind that.
+    encoded: the vision tower by prompts that end, from 0, empty without images; `encoded_floor` its launches.
     """
 
     shared: TokenTimes
@@ -112,6 +112,7 @@ class StepTable:
     sequence_floor: float = 0.0
     graphs: bool = True
     encoded: list[float] = field(default_factory=list)
+    encoded_floor: float = 0.0
 
     def __call__(self, batch: int, context: float, new: int = 0, past: int = 0) -> float:
         """Time of a step of `batch` decoding sequences at `context` keys and one chunk of `new` tokens [s].
@@ -150,6 +151,8 @@ class StepTable:
         if prompts or not self.graphs:
             kind = 2 if not prompts else 1 if decodes else 0
             least = self.floor[kind] + self.sequence_floor * (decodes + prompts)
+            if firsts:
+                least += self.encoded_floor
             return least if least > time else time
         return time
 
@@ -249,6 +252,7 @@ def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, bu
         sequence_floor=per_sequence,
         graphs=plan.costs.graphs and not plan.deployment.settings.eager,
         encoded=parts.encoded(2 * max_batch),
+        encoded_floor=parts.encoded_floor(),
     )
 
 
@@ -261,7 +265,6 @@ class _Parts:
         self.seen: dict[Operation, int] = {
             op: count for op, count in plan.operations.items() if isinstance(op, OfImages)
         }
-        self.launched = plan
         plan = replace(plan, operations={op: n for op, n in plan.operations.items() if op not in self.seen})
         phased, sampling, self.together = _split(plan)
         self.plan, self.width = plan, width
@@ -303,6 +306,11 @@ class _Parts:
         tower = replace(self.by_phase, operations=self.seen)
         return [0.0, *_time(tower, Batch.prefill(counts, 1.0)).tolist()]
 
+    def encoded_floor(self) -> float:
+        """Host time of the tower's launches in a step in which prompts end [s]."""
+        kernels = replace(self.plan, operations=self.seen).kernels(Batch.prefill(1.0, 8.0))
+        return sum(kernel.count for kernel in kernels) * self.plan.costs.launch * self.plan.costs.prompt
+
     def decode(self, most: int, contexts: list[float]) -> list[list[float]]:
         """Of 1, 2, … decoding sequences at these contexts."""
         counts = _array([float(count) for count in range(1, most + 1)])[:, None]
@@ -323,8 +331,7 @@ class _Parts:
         prompt, token = Batch.prefill(1.0, 8.0), Batch.decode(1.0, 8.0)
         one = plan.iteration(token)
         once, full = (sum(host_times(costs, replace(one, sequences=count)), 0.0) for count in (0.0, 1.0))
-        steps = (prompt, prompt | token, token)
-        counts = [sum(kernel.count for kernel in self.launched.kernels(batch)) for batch in steps]
+        counts = [sum(kernel.count for kernel in plan.kernels(batch)) for batch in (prompt, prompt | token, token)]
         host = (costs.launch * costs.prompt, costs.launch * costs.prompt, costs.launch)
         alone, mixed, decode = (float(once) + count * each for count, each in zip(counts, host, strict=True))
         return (alone, mixed, decode), float(full - once)

@@ -53,7 +53,6 @@ KINDS: tuple[dict[str, tuple[Any, ...]], ...] = (
     {"concurrency": (1, 40, 3000), "requests": (None, 6000), "osl_cv": (0.0, 0.5), "tp": (1, 2)},
     {"engine": ("gpt-fast", "sglang", "trtllm", "vllm@0.8.5", "ideal"), "token_budget": (None, 1024), "tp": (1, 4)},
     {"slow": (1.1,), "grouped": (0.0, 0.4), "tp": (1, 2), "dp": (1, 2)},
-    {"images": (1, 3), "image_size": ("640x480", None), "rate": (None, 2.0), "tp": (1, 2)},
     {"calibration": ("none",), "power_cap": (None, 400.0), "max_model_len": (None, 8192), "eager": (None, True)},
 )
 
@@ -189,6 +188,13 @@ def timed_parts(kinds: tuple[tuple[Any, ...], ...], rows: list[Any]) -> list[Any
 
 def test_javascript_answers_as_python() -> None:
     assert compare(60, 2, seed=1) < 1e-12
+
+
+def test_javascript_answers_as_python_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeing = {"images": (1, 3), "image_size": ("640x480", None), "rate": (None, 2.0), "tp": (1, 2)}
+    monkeypatch.setattr(f"{__name__}.KINDS", (seeing,))
+    monkeypatch.setattr(f"{__name__}.MODELS", ("gemma-3-27b", "llama-4-scout", "qwen2.5-vl-7b"))
+    assert compare(5, 2, seed=1) < 1e-12
 
 
 @pytest.mark.long
