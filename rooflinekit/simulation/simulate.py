@@ -52,6 +52,7 @@ _LONGEST = 1 << 20  # tokens up to which step times are tabulated; beyond, the l
 
 _REQUESTS = 1000  # of an open loop, unless told
 _AT_ONCE = 1_000_000  # requests that one machine holds in its memory
+_TOGETHER = 10_000  # replicas that one router knows
 _PER_USER = 10  # requests of a closed loop for each user, as benchmark clients send
 _IN_STEP = (
     "answers of one length keep the users of a closed loop in step, so that their prompts come all at once; "
@@ -606,6 +607,8 @@ def _played(
     most = deployment.settings.max_model_len or resolved.plan.model.max_context
     setup = Setup(Scheduler(**part_of(given, _SCHEDULER) | _ordered(given)), **part_of(given, _SETUP))
     setup = replace(setup, tiers=read_tiers(given.get("cache_tier")))
+    if max(setup.replicas, setup.prefill_replicas) > _TOGETHER * cells:
+        raise WorkloadError(f"one simulation has at most {_TOGETHER:,} replicas; --cells divides more of them")
     if cells > 1:
         setup, question = setup.of_cell(number), question.of_cell(number, cells)
     load, hash_tokens, notes = make_load(question, setup.seed, most)
