@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from os import PathLike
@@ -26,6 +26,7 @@ from rooflinekit.simulation.arrivals import (
     Burst,
     ClosedLoop,
     Gamma,
+    Job,
     Poisson,
     Process,
     Requests,
@@ -112,6 +113,7 @@ class Load:
     objective: RequestObjective = field(default_factory=RequestObjective)
     sessions: SessionSource | None = None  #: in place of arrivals and users
     before: Iterable[tuple[int, Sequence[int]]] = ()  #: blocks of former requests by conversation, the latest last
+    keep: Callable[[Job, float, str], None] | None = None  #: sees every request as it ends: when, and how
 
 
 def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
@@ -147,7 +149,7 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
     (64, 0)
     """
     setup = setup or Setup()
-    timeline, batches, ledger = Timeline(), batches or Batches(), Ledger(load.objective)
+    timeline, batches, ledger = Timeline(), batches or Batches(), Ledger(load.objective, load.keep)
     fleet = _fleet(resolved.predictor, (prefill or resolved).predictor, load, setup, ledger)
     source = load.sessions or Source(load.arrivals, load.users, load.warmup)
     for conversation, hashes in (*load.before, *(load.sessions.before() if load.sessions else ())):
