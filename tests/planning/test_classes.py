@@ -285,7 +285,7 @@ class TestFiles:
             plan_classes(_file(tmp_path, text), MODEL, GPU, **ONE)
         assert "\n" not in str(error.value)
 
-    @pytest.mark.parametrize("key", ["rate", "trace", "isl", "growth", "sessions"])
+    @pytest.mark.parametrize("key", ["rate", "trace", "isl", "growth", "sessions", "images"])
     def test_a_load_beside_the_classes_is_refused(self, key: str, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=f"{key} and classes exclude"):
             plan_classes(_file(tmp_path, "a: {rate: 2}\n"), MODEL, GPU, **ONE, **{key: "1"})

@@ -43,7 +43,7 @@ _FILLED = 2  # deployments of a fleet into whose valleys jobs are put
 _AGREES = (1.0, 0.9, 0.8, 0.65, 0.5)  # shares of what a job may take that are simulated, until one agrees
 _NO_PART = (
     "rate", "users", "concurrency", "trace", "sessions", "isl", "osl", "cache_tier", "peak", "growth", "months",
-    "autoscale", "tco", "disaggregated", "mixed", "by", "clean", "router",
+    "autoscale", "tco", "disaggregated", "mixed", "by", "clean", "router", "images", "image_size",
 )  # fmt: skip
 
 
