@@ -25,7 +25,7 @@ from rooflinekit.model.types.engine import LoadEnds, StepCosts
 from rooflinekit.model.types.model import MixtureOfExperts
 
 ENGINES = ("sglang", "trtllm", "vllm")
-LAUNCHES = (26e-6, 90e-6, 120e-6)  # s: of a prompt step, beside those that ship
+LAUNCHES = (26e-6, 90e-6)  # s: of a prompt step, beside those that ship
 _SHORT, _LONG = 1500, 4500  # tokens
 _BANDS = ((0, 8), (8, 32), (32, 128), (128, 4096))  # users
 
@@ -79,6 +79,11 @@ def without(cost: str) -> Change:
     return lambda group: with_costs(group, lambda costs: replace(costs, **{cost: 0.0}))
 
 
+def plain_counts(costs: StepCosts) -> StepCosts:
+    """Experts, products scaled by blocks and latent attention are launched at once each."""
+    return replace(costs, expert_launches=1, block_launches=1, latent_launches=1)
+
+
 def unhurried(group: ServedGroup) -> ServedGroup:
     """Users whose first prompts do not come all at once."""
     return replace(group, client=replace(group.client, requests=float("inf")))
@@ -94,6 +99,8 @@ WAYS: dict[str, Change] = {
     "no overlap": without("overlap"),
     "no tokeniser": without("token"),
     **{f"launch {1e6 * each:.0f} us": launched(each) for each in LAUNCHES},
+    "one launch each": lambda group: with_costs(group, plain_counts),
+    "not dequantised": without("dequantised"),
     "no burst": unhurried,
     "no settings": unset,
 }
