@@ -285,7 +285,7 @@ _SOURCES = """sources:
     url: "https://github.com/sgl-project/sglang/tree/main/python/sglang/srt"
     read: true
   widened:
-    title: "benchmarks/load_mechanisms.py: 2.1 from queues of gpt-oss-20b, 2.25 with gpt-oss-120b and output tokens"
+    title: "queues of gpt-oss-20b say 2.35, all queues and output tokens of gpt-oss on Hopper 2.0"
     url: "reports/load-mechanisms.md"
     read: true
   assumed:
@@ -314,7 +314,7 @@ def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
     if name in _PROMPTS:
         lines.append("      prompt: {value: 2.3, spread: 0.7, source: [mechanisms]}\n")
         lines += [f"      {part}_launches: {{value: {count}, source: [launches]}}\n" for part, count in _COUNTS.items()]
-        lines.append("      dequantised: {value: 2.2, spread: 0.5, source: [widened]}\n")
+        lines.append("      dequantised: {value: 2.2, spread: 0.7, source: [widened]}\n")
     lines.append(f"      interval: {{value: {costs['interval']:.3g}, source: [fit]}}\n")
     for cost in COSTS:
         best, doubt = costs[cost]

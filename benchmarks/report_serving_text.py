@@ -113,9 +113,9 @@ EXPLAINED: list[tuple[Callable[[Any], bool], str]] = [
     ),
     (
         _of(model="gpt-oss", gpu="h"),
-        "MXFP4 experts are dequantised on Hopper; no kernel of that kind was measured, and 16-bit experts stand in with "
-        "one factor on their arithmetic for vLLM and TensorRT-LLM. vLLM's steps of 64 sequences on H100 hardly feel "
-        "it; an early TensorRT-LLM (gpt-oss-dev, Triton kernels) took 1.4 to 1.6 x the predicted steps.",
+        "MXFP4 experts are dequantised on Hopper; no kernel of that kind was measured, and 16-bit experts stand in, "
+        "with one factor on their arithmetic for vLLM and TensorRT-LLM; an early TensorRT-LLM (gpt-oss-dev, Triton "
+        "kernels) took 1.4 to 1.6 x the predicted steps.",
     ),
     (
         _of(kind="closed loop, TTFT", model="llama-3.1-70b", gpu="b200"),

@@ -61,16 +61,20 @@ def test_grouped_heads_read_again_lengthen_decode_attention_alone():
 
 
 def test_dequantised_experts_take_longer_arithmetic_where_no_tensor_core_reads_four_bits():
-    def experts(gpu: str, dequantised: float) -> Any:
+    prompt, few = Batch.prefill(1.0, 8192.0), Batch.decode(4.0, 1024.0)  # a few sequences wait for the weights
+
+    def experts(gpu: str, dequantised: float, batch: Batch) -> Any:
         plan = resolve("gpt-oss-120b", gpu, read_deployment({}), None).plan
         engine = replace(plan.engine, costs=StepCosts(dequantised=dequantised))
-        step = replace(plan, engine=engine).time(Batch.prefill(1.0, 8192.0))
+        step = replace(plan, engine=engine).time(batch)
         return next(timed for timed in step.kernels if timed.kernel.family == "moe")
 
-    plain, wider = experts("h200-sxm", 0.0), experts("h200-sxm", 2.0)
-    assert wider.expected - plain.expected == pytest.approx(2.0 * plain.compute)
+    plain, wider = (experts("h200-sxm", much, prompt) for much in (0.0, 2.0))
     assert wider.compute == pytest.approx(3.0 * plain.compute)
-    assert experts("b200-sxm", 2.0).expected == experts("b200-sxm", 0.0).expected
+    assert wider.expected > plain.expected
+    assert wider.expected == pytest.approx(plain.overhead + wider.compute)
+    for gpu, batch in (("b200-sxm", prompt), ("h200-sxm", few)):
+        assert experts(gpu, 2.0, batch).expected == experts(gpu, 0.0, batch).expected
 
 
 def test_launches_of_experts_blocks_and_latent_keys_are_counted_where_the_host_waits_for_them():

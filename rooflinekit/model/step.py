@@ -152,8 +152,9 @@ def changed(timed: KernelTime, costs: StepCosts, narrow: bool = True) -> KernelT
         timed = _slower(timed, costs)
     shift = (kernel.count * costs.collective if kernel.gpus > 1 else 0.0) - costs.hidden * timed.overhead
     if costs.dequantised and kernel.dequantised and not narrow:
-        wider = costs.dequantised * timed.compute
-        timed = timed.changed(lambda end: end + wider, compute=timed.compute + wider)
+        wider = (1.0 + costs.dequantised) * timed.compute
+        longer = maximum(timed.overhead + wider - timed.expected, 0.0)
+        timed = timed.changed(lambda end: end + longer, compute=wider)
     if costs.grouped and kernel.family == "attention_decode":
         shape = kernel.shaped(AttentionShape)
         repeats = group_repeats(costs.grouped, shape.heads, shape.kv_heads)
