@@ -52,6 +52,17 @@ SHAPES = {
     "linear_attention": {"product": ["gdn_scan_decode_kernel"], "batch": [1, 64], "seq_len": [1, 16, 256],
                          "k_heads": [16], "v_heads": [16, 32], "head_k_dim": [128], "head_v_dim": [128],
                          "d_conv": [4]},
+    **{name: {**stated, "phase": ["decode"], "batch": [1, 64], "seq_len": [2, 4097, 65537], "heads": [16, 64],
+              "prefix": [0], "kv_dtype": ["bf16"], "gemm_dtype": ["bf16"]}
+       for name, stated in {
+           "dsa_module": {"model_dims": ["deepseek-v3.2", "glm-5"], "indexer": [0, 1],
+                          "product": ["dsa_bf16_decode_bf16_FLASHMLA_SPARSE"]},
+           "dsv4_module": {"model_dims": ["deepseek-v4-flash"], "compress_ratio": [4],
+                           "product": ["csa_bf16_decode_bf16"]},
+           "msa_module": {"model_dims": ["minimax-m3"], "product": ["msa_bf16_decode_bf16"]},
+           "mla_module_decode": {"product": ["mla_bf16_decode_bf16_FLASH_ATTN_MLA"]},
+           "mla_module_prefill": {"product": ["mla_bf16_decode_bf16_FLASH_ATTN_MLA"]},
+       }.items()},
 }  # fmt: skip
 
 
@@ -68,7 +79,7 @@ def as_predicted(operation: str, noise=0.0, factor=1.0, **place) -> pd.DataFrame
     (group,) = kernel_groups(operation, rows)
     families = load_calibration("h100-sxm--vllm").families
     fit = families.get(fit_key(operation, group.named)) or families[group.family]
-    measured = group.rows()
+    measured = group.rows(load_calibration("h100-sxm--vllm"))
     time = factor * measured.each(lambda kernel: fit.time(kernel, H100, warm=True).total)
     assert len(measured.sizes) == 1
     return rows.assign(latency_us=1e6 * time * np.exp(np.random.default_rng(0).normal(0.0, noise, len(rows))))
