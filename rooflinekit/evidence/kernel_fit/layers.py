@@ -19,9 +19,18 @@ from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
+from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import AttentionShape, Kernel, SparseShape
-from rooflinekit.model.types.model import Attention, CompressedAttention, Indexer, Mixer, Model, WeightFormats
+from rooflinekit.model.types.model import (
+    Attention,
+    CompressedAttention,
+    Indexer,
+    LatentAttention,
+    Mixer,
+    Model,
+    WeightFormats,
+)
 from rooflinekit.model.types.numeric import Array, Numeric, ceil_div
 from rooflinekit.specs import load_model
 from rooflinekit.specs.files import kept, read_yaml
@@ -42,7 +51,8 @@ def layer_rows(table: pd.DataFrame, operation: str, system: System, calibration:
     The layer is the one that the model of these dimensions has, with the stated heads; other kernels than attention and
     indexer take the time that the calibration gives each alone (its bound without one).
 
-    Raises UnknownNameError for dimensions of no known model, DtypeError for a format that the accelerator lacks.
+    Raises UnknownNameError for dimensions of no known model, SpecError for one without such layers, DtypeError for a
+    format that the accelerator lacks.
     """
     known = table.assign(dense=table["product"].str.contains(_DENSE), prefix=table.get("prefix", 0))
     known = known.assign(model_dims=_LATENT) if "model_dims" not in known else known
@@ -97,9 +107,13 @@ def _whole(name: str, stated: dict[str, Any]) -> tuple[int, Mixer]:
     """Residual width, and the layer of a model of these dimensions, as its indexer is used."""
     own = kept(read_yaml, Path(__file__).with_name("layers.yaml")).get(name)
     hidden, mixer = (own["hidden"], _own_layer(own, stated)) if own else _model_layer(load_model(name).value)
+    if not isinstance(mixer, Attention | LatentAttention | CompressedAttention):
+        raise SpecError(f"the layers of {name} are no attention")
     if stated["dense"]:
         return hidden, replace(mixer, indexer=None)
     if stated.get("indexer") == 0:
+        if not isinstance(mixer, LatentAttention) or mixer.indexer is None:
+            raise SpecError(f"the layers of {name} have no indexer that others share")
         return hidden, replace(mixer, indexer=replace(mixer.indexer, shared=True))
     return hidden, mixer
 
