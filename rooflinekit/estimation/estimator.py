@@ -363,6 +363,13 @@ def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
     }
 
 
+def shown(plan: Plan, **counts: Any) -> dict[str, Any]:
+    """Counts that were asked for, and of the deployment what tells it from others: its split and formats."""
+    degrees = {name: getattr(plan.deployment, name) for name in ("tp", "pp", "ep", "dp", "cp")}
+    weights = getattr(plan.precision.formats, plan.model.matrices[-1]).value
+    return {**counts, **degrees, "weights": weights, "kv": plan.precision.kv.value}
+
+
 @once
 def _provenance(plan: Plan) -> tuple[Provenance, ...]:
     """Where the numbers behind the answer came from."""

@@ -20,7 +20,7 @@ from rooflinekit.decision.economics.price import (
 from rooflinekit.decision.sensitivity.balance import Balance, balance, in_words
 from rooflinekit.decision.sensitivity.elasticity import Elasticity, elasticities
 from rooflinekit.decision.sensitivity.question import METRICS, Question, Setting, latent_variant
-from rooflinekit.estimation.estimator import read_deployment, read_workload
+from rooflinekit.estimation.estimator import read_deployment, read_workload, shown
 from rooflinekit.estimation.options import keywords, part_of, quantity, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
@@ -435,7 +435,15 @@ def levers(
     slopes = elasticities(predictor, question)
     return Levers(
         **made,
-        inputs=_inputs(question, predictor),
+        inputs=shown(
+            plan,
+            batch=None if users else int(work.batch),
+            concurrency=int(question.work.batch) if users else None,
+            isl=int(work.isl),
+            osl=int(work.osl),
+            cached=int(work.cached),
+            context=float(question.work.decode_context),
+        ),
         by=by,
         price=None if hour is None else {"usd_per_gpu_hour": float(hour.usd_per_gpu_hour), "source": hour.source},
         answer=answer,
@@ -445,14 +453,3 @@ def levers(
         moves=tuple(sorted(tried, key=lambda move: rank(move, by, made["evidence"]))),
         warnings=(*warnings, *notes),
     )
-
-
-def _inputs(question: Question, predictor: Predictor) -> dict[str, Any]:
-    """Every input as it was understood."""
-    work, precision, deployment = question.work, predictor.plan.precision, predictor.plan.deployment
-    parallel = {"batch": None, "concurrency": None, "concurrency" if question.users else "batch": int(work.batch)}
-    counts = {"isl": int(work.isl), "osl": int(work.osl), "cached": int(work.cached)}
-    context = {"context": float(work.decode_context)}
-    degrees = {name: getattr(deployment, name) for name in ("tp", "pp", "ep", "dp", "cp")}
-    weights = getattr(precision.formats, predictor.plan.model.matrices[-1]).value
-    return {**parallel, **counts, **context, **degrees, "weights": weights, "kv": precision.kv.value}
