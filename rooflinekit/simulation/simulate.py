@@ -536,7 +536,6 @@ def simulate(
     chosen: dict[str, Any] = {"hash_tokens": hash_tokens, "tiers": read_tiers(given.get("cache_tier"))} | part_of(
         given, _SETUP
     )
-    resolved = resolve(model, gpu, deployment, given.get("calibration"))
     outcome = serve(resolved, load, Setup(scheduler, **chosen), watch)
     notes = (*notes, *_idle(given))
     return replace(outcome, inputs=_asked(question) | outcome.inputs, warnings=(*notes, *outcome.warnings))
