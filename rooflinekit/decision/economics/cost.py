@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from os import PathLike
 from typing import Any, Unpack
 
@@ -148,18 +147,9 @@ class Cost(DeploymentAnswer):
     eviction: EvictionCost | None
     warnings: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain Python values, ready for JSON."""
-        plain = asdict(self)
-        plain["warnings"] = list(self.warnings)
-        if self.eviction is not None:
-            plain["eviction"]["crossings"] = list(self.eviction.crossings)
-        return plain
-
     def to_rows(self) -> list[dict[str, Any]]:
         """One row a number: section, name, value."""
-        plain = self.to_dict()
-        sections = {key: value for key, value in plain.items() if isinstance(value, dict)}
+        sections = {key: value for key, value in self.to_dict().items() if isinstance(value, dict)}
         return [
             {"section": section, "name": name, "value": value}
             for section, values in sections.items()

@@ -10,10 +10,9 @@ i is the interest a month, (1 + a year's)^(1/12) − 1; a sale before the n mont
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from rooflinekit.decision.economics.price import Purchase
 from rooflinekit.model.types.errors import SpecError, WorkloadError
@@ -53,10 +52,6 @@ class Tco:
     rent_usd: float
     own_usd: float
     break_even_month: int | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
 
 
 def rent_or_buy(owning: Purchase, gpus: Sequence[int], rents: Sequence[float], watts: float, rated: float) -> Tco:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from os import PathLike
 from typing import Any, Unpack
 
@@ -247,13 +247,6 @@ class Levers(DeploymentAnswer):
     sentence: str
     moves: tuple[MoveResult, ...]  #: possible ones, best first, and then the others
     warnings: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain Python values, ready for JSON."""
-        plain = asdict(self)
-        plain["balance"] |= {key: getattr(self.balance, key) for key in ("lever", "weight_share", "kv_share")}
-        plain["moves"] = [entry | {"warnings": list(entry["warnings"])} for entry in plain["moves"]]
-        return plain | {name: list(plain[name]) for name in ("elasticities", "warnings")}
 
     def to_rows(self) -> list[dict[str, Any]]:
         """The moves, one flat row each."""
