@@ -15,6 +15,7 @@ from rooflinekit.model.layers.build import model_operations, stage_operations
 from rooflinekit.model.layers.precision import Precision, resolve_precision
 from rooflinekit.model.layers.shard import Shard
 from rooflinekit.model.layers.splits import check_deployment
+from rooflinekit.model.power import Energy, kernel_energy
 from rooflinekit.model.roofline import StepTime, time_kernel
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.types.batch import Batch
@@ -256,6 +257,11 @@ class Plan:
         """The kernels of a step with their times; with `costs`, as they run among their neighbours."""
         timed = (time_kernel(kernel, self.system, self.calibration) for kernel in self.kernels(batch, grows))
         return tuple((each if costs is None else changed(each, costs)).labelled() for each in timed)
+
+    def energy(self, timed: KernelTime) -> Energy:
+        """Energy of all launches of one kernel on one board [J]; none where the board's power is not known."""
+        accelerator = self.system.accelerator
+        return Energy() if accelerator.power is None else kernel_energy(timed, accelerator, accelerator.power)
 
     def busiest_share(self, batch: Batch) -> tuple[Numeric, Numeric]:
         """Shares of a step's time and of its bound that the busiest pipeline stage takes.

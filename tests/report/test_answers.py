@@ -13,15 +13,18 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.decision.sensitivity.scaled import scaled
 from rooflinekit.estimation.estimator import Question, ask
+from rooflinekit.estimation.results import EnergyResult
 from rooflinekit.model.graph.javascript import Instance
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.power import PARTS
 from rooflinekit.model.roofline import time_parts
+from rooflinekit.model.traffic.energy import TokenEnergy, served_energy, static_energy
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.report.page.program import INPUTS, LOADED, MEMORY, Program, Written, values
+from rooflinekit.report.page.program import INPUTS, LOADED, MEMORY, Program, Written, load_kind, values
 
 from .making import FEW, in_node, page_of, view_of
 
@@ -104,7 +107,11 @@ def static_answer(predictor: Predictor, at: dict[str, float], fixed: bool) -> li
     work = Workload(*own, float(at["context"]) if fixed else None)
     point = predictor.evaluate(work)
     rows = [
-        [values(timed) for timed in step.kernels if timed.kernel.family != "host" or timed.expected > 0.0]
+        [
+            values(timed, predictor.plan.energy(timed))
+            for timed in step.kernels
+            if timed.kernel.family != "host" or timed.expected > 0.0
+        ]
         for step in (point.prefill, point.decode)
     ]
     spans = [[getattr(span, end) for end in ENDS] for span in (point.ttft, point.tpot)]
@@ -112,7 +119,17 @@ def static_answer(predictor: Predictor, at: dict[str, float], fixed: bool) -> li
     rate = point.output_rate(work.batch, work.osl)
     gpu = predictor.plan.system.accelerator
     parts = [list(time_parts(step, gpu).values()) for step in (point.prefill, point.decode)]
-    return [*spans, memory, point.e2e(work.osl), rates(predictor, rate, point.tpot), *rows, parts]
+    spent = energies(static_energy(predictor, work, point), work, None) if gpu.power else 0.0
+    return [*spans, memory, point.e2e(work.osl), rates(predictor, rate, point.tpot), spent, *rows, parts]
+
+
+def energies(tokens: TokenEnergy, work: Workload, rate: Any) -> list[Any]:
+    """Power, share of busy time and joules, as the command line has them."""
+    found = EnergyResult.of(tokens, work, rate)
+    parts = [list(found.parts_j.values())]
+    parts += [[float(getattr(each, part)) for part in PARTS] for each in (tokens.step, tokens.prompt)]
+    prompt = [joules / float(work.isl - work.cached) for joules in parts[2]]
+    return [[found.power_w_per_gpu, found.busy, found.energy_per_output_token_j], *parts[:2], prompt]
 
 
 def rates(predictor: Predictor, rate: Any, tpot: Time) -> list[Any]:
@@ -124,12 +141,14 @@ def load_answer(predictor: Predictor, load: LoadQuestion, at: dict[str, float]) 
     asked = {"rate": at["load"]} if load.users is None else {"users": max(round(at["load"]), 1.0)}
     answer = answer_load(predictor, replace(load, traffic=replace(load.traffic, isl=isl, osl=osl), **asked))
     found, held = answer.loaded, answer.memory(predictor)
+    served = served_energy(predictor, answer.question.traffic, found)
     spans = [[getattr(span, end) for end in ENDS] for span in (found.ttft, found.tpot)]
     return [
         *spans,
         [*(getattr(found, name) for name in LOADED), slots(predictor, isl, osl)],
         [getattr(held, name) for name in MEMORY],
         rates(predictor, min(found.rate, found.knee) * osl, found.tpot),
+        0.0 if served is None else energies(served, Workload(1.0, isl, osl), min(found.rate, found.knee) * osl),
     ]
 
 
@@ -151,20 +170,20 @@ def compare(count: int, states: int, seed: int) -> float:
     expected: list[Any] = []
     for _, question in zip(range(count), random_questions(seed), strict=False):
         predictor, load, fixed = question.resolved.predictor, question.load, question.work.context is not None
-        written = page.write(predictor, load, fixed)
+        written = page.write(predictor, () if load is None else (load,), fixed)
         for _ in range(states):
             at = random_state(draw, fixed)
             there = predictor if at["speed"] == 1.0 else scaled(predictor, "bandwidth", at["speed"])
             calls.append((written.static, [at[name] for name in INPUTS], written))
             expected.append(static_answer(there, at, fixed))
-            if load is None or written.load is None:
+            if load is None:
                 continue
             try:
                 expected.append(load_answer(there, load, at))
             except RooflinekitError:  # not one request fits
                 continue
             sent = at["load"] if load.users is None else max(round(at["load"]), 1)
-            calls.append((written.load, [sent, at["isl"], at["osl"], at["speed"]], None))
+            calls.append((written.loads[load_kind(load)], [sent, at["isl"], at["osl"], at["speed"]], None))
     printed, steps = page.printed(), list(page.steps)
     data = {"library": printed.data, "offers": {"steps": steps}}
     answers = in_node(printed.source, data, [(printed.places[function], inputs) for function, inputs, _ in calls])[

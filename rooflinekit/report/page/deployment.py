@@ -21,7 +21,6 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.derivation import quantity
-from rooflinekit.report.markup import filled
 from rooflinekit.report.page.offers import Asked, Offers, roofs
 from rooflinekit.report.page.program import Written
 from rooflinekit.report.page.render import card, heading, paragraphs, table
@@ -104,20 +103,19 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
     program, reference = offers.program, None
     if against is not None:
         asked = against.asked
-        other = program.write(asked.predictor, asked.load, asked.work.context is not None)
+        other = program.write(asked.predictor, asked.questions, asked.work.context is not None)
         offers.gpus.setdefault(asked.plan.system.accelerator.name, asked.plan)
     printed = program.printed()
 
     def placed(written: Written) -> dict[str, Any]:
         return {
             "static": printed.places[written.static],
-            "load": None if written.load is None else printed.places[written.load],
+            "loads": {kind: printed.places[each] for kind, each in written.loads.items()},
             "gpus": written.gpus, "prefill": written.prefill, "decode": written.decode,
         }  # fmt: skip
 
     plans = {label: placed(found.written) | {"formats": found.formats, "notes": found.notes, "evidence": found.evidence}
              for label, found in offers.plans.items()}  # fmt: skip
-    process = deployed.asked.load.arrivals.partition(",") if deployed.asked.load else ("", "", "")
 
     if against is not None:
         reference = {"title": title(against.answer), "at": against.at, "plan": placed(other)}
@@ -126,7 +124,7 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
         "engine": deployed.answer.engine,
         "given": {deployed.at["model"]: deployed.asked.model, deployed.at["gpu"]: deployed.asked.gpu},
         "options": _flags(deployed.scenario),
-        "process": "".join(process[1:]),
+        "process": deployed.asked.process,
         "words": SENTENCES,
         "reference": reference,
         "offers": {
@@ -152,10 +150,9 @@ def _flags(scenario: Mapping[str, Any]) -> list[str]:
 _CONTROLLED = (*DEGREES, "batch", "isl", "osl", "cached", "context", "rate", "concurrency", "weights", "kv")
 
 
-def accountant(deployed: Deployed) -> str:
+def accountant() -> str:
     """Controls and charts; JavaScript fills them."""
-    loads = "" if deployed.asked.load is None else (_HERE / "loads.html").read_text(encoding="utf-8")
-    return filled(_HERE / "accountant.html", {"loads": loads})
+    return (_HERE / "accountant.html").read_text(encoding="utf-8")
 
 
 def _kernel_tables(answer: Estimate) -> str:
