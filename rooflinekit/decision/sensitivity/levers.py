@@ -20,7 +20,7 @@ from rooflinekit.decision.economics.price import (
 from rooflinekit.decision.sensitivity.balance import Balance, balance, in_words
 from rooflinekit.decision.sensitivity.elasticity import Elasticity, elasticities
 from rooflinekit.decision.sensitivity.question import METRICS, Question, Setting, latent_variant
-from rooflinekit.estimation.estimator import read_deployment, read_workload, shown
+from rooflinekit.estimation.estimator import image_inputs, read_deployment, read_workload, resolve, shown
 from rooflinekit.estimation.options import keywords, part_of, quantity, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
@@ -406,9 +406,10 @@ def levers(
     ('weights', 'int4 weights', 0.31)
     """
     given = checked(scenario)
-    work, users = read_workload(given)[0], "concurrency" in given
+    deployment, users = read_deployment(part_of(given, DEPLOYMENT_KEYS)), "concurrency" in given
+    seen = resolve(model, gpu, deployment, None).plan if deployment.images else None
+    work = read_workload(given, seen)[0]
     question = Question(replace(work, batch=float(given["concurrency"])) if users else work, users)
-    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     draft, models = Speculation.read(part_of(given, SPECULATION_KEYS)), _listed(given.get("models"), "models")
     for name in models:
         load_model(name)
@@ -421,7 +422,7 @@ def levers(
     plan, by = predictor.plan, given.get("by", "cost")
     hour, hours, notes = _priced(predictor, given, question.work)
     setting = replace(setting, usd_per_gpu_hour=None if hour is None else float(hour.usd_per_gpu_hour))
-    answer, made = operate(setting, predictor), about(plan)
+    answer, made, images = operate(setting, predictor), about(plan), image_inputs(plan)
     changes = moves(setting, plan, given.get("prefix"), draft, hours, models)
     tried = [try_move(move, setting, answer, warnings) for move in changes]
     read = balance(predictor, question.scaled(batch=answer.running).work)
@@ -432,11 +433,12 @@ def levers(
             plan,
             batch=None if users else int(work.batch),
             concurrency=int(question.work.batch) if users else None,
-            isl=int(work.isl),
+            isl=int(work.isl) - images["image_tokens"],
+            **images,
             osl=int(work.osl),
             cached=int(work.cached),
             context=float(question.work.decode_context),
-        ),
+        ),  # fmt: skip
         by=by,
         price=None if hour is None else {"usd_per_gpu_hour": float(hour.usd_per_gpu_hour), "source": hour.source},
         answer=answer,
