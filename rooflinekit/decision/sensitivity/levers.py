@@ -438,7 +438,7 @@ def levers(
             osl=int(work.osl),
             cached=int(work.cached),
             context=float(question.work.decode_context),
-        ),  # fmt: skip
+        ),
         by=by,
         price=None if hour is None else {"usd_per_gpu_hour": float(hour.usd_per_gpu_hour), "source": hour.source},
         answer=answer,
