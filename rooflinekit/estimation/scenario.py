@@ -383,7 +383,7 @@ class Detailed(Written, total=False):
 
 class Tree(Written, total=False):
     """What is shown of a derivation."""
-    depth: Annotated[int | None, Option("Levels of the tree.", usual="what fits on a page or two", kind="loose count")]
+    depth: Annotated[int | None, Option("Levels of the tree.", usual="what fits on a page or two")]
 
 class Traced(TypedDict, total=False):
     """What else a simulation writes."""

@@ -166,7 +166,8 @@ def test_charts_out_of_sight_are_drawn_too(browser: Browser, pages: dict[str, Pa
     browser.open(pages["deployment"])
     undrawn = "[...CHARTS.values()].filter((chart) => chart.option && chart.stale && chart.box.clientWidth).length"
     browser.value(f"new Promise((done) => {{ const look = () => {undrawn} ? setTimeout(look, 50) : done(); look(); }})")
-    charts = "[...CHARTS.values()].every((chart) => !chart.option || !chart.box.clientWidth || chart.box.querySelector('svg, canvas, .scale'))"
+    charts = ("[...CHARTS.values()].every((chart) => !chart.option || !chart.box.clientWidth ||"
+              " chart.box.querySelector('svg, canvas, .scale'))")  # fmt: skip
     assert browser.value(f"CHARTS.size > 5 && {charts}")
 
 
