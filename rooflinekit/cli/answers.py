@@ -126,8 +126,9 @@ cost = _asking(
     ),
 )  # fmt: skip
 def simulate(
-    model: str, *, to: Output, timeline: Path | None = None, chrome_trace: Path | None = None, **scenario: Any
-) -> int:
+    model: str, *, to: Output, timeline: Path | None = None, chrome_trace: Path | None = None, resume: bool = False,
+    **scenario: Any,
+) -> int:  # fmt: skip
     """Serve requests step by step, and say what users feel: percentiles of TTFT, TPOT and latency under load."""
     from rooflinekit.simulation.simulate import simulate as run
     from rooflinekit.simulation.watch import TIMELINE, ChromeTrace, both
@@ -136,15 +137,27 @@ def simulate(
         if path is not None:
             check_target(path, to.force)
     to.check("Outcome")
+    cells = scenario.get("cells", 1)
+    if cells > 1 and (timeline or chrome_trace):
+        raise InputError("--timeline and --chrome-trace show one machine's run; leave --cells out")
+    if resume and (to.out is None or cells < 2):
+        raise InputError("--resume keeps finished cells beside the output; add --cells N and --out FILE")
     events = ChromeTrace() if chrome_trace else None
-    with _progress(scenario.get("requests")) as progress:
-        outcome = run(model, watch=both(progress, events), **scenario)
+    kept = to.out.with_name(f"{to.out.name}.cells") if resume and to.out else None
+    if cells > 1:
+        with counting("cells", cells) as step:
+            outcome = run(model, kept=kept, progress=lambda: step(""), **scenario)
+    else:
+        with _progress(scenario.get("requests")) as progress:
+            outcome = run(model, watch=both(progress, events), **scenario)
     if timeline is not None:
         emit(to_csv(outcome.timeline or [dict.fromkeys(TIMELINE)]), timeline, to.force)
     if chrome_trace is not None and events is not None:
         emit(to_json(events.to_dict()), chrome_trace, to.force)
     to.draw(outcome)
     to.show(outcome)
+    if kept and not outcome.interrupted:
+        kept.unlink()
     return INTERRUPTED if outcome.interrupted else 0
 
 

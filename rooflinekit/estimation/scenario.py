@@ -167,15 +167,21 @@ class Scheduling(Tiers, total=False):
 
 class Fleet(TypedDict, total=False):
     """Replicas, and how requests reach them."""
-    replicas: Annotated[int, Option("Replicas of the deployment; those that decode, if others prefill.", 1, most=10_000)]
+    replicas: Annotated[int, Option("Replicas of the deployment; those that decode, if others prefill.", 1, most=1_000_000)]
     router: Annotated[str, Option("round-robin, random, least-loaded, prefix-affinity or shared (one queue in front of all).", "round-robin", complete=("round-robin", "random", "least-loaded", "prefix-affinity", "shared"))]
-    prefill_replicas: Annotated[int, Option("Replicas that only compute prompts: disaggregation.", 0, least=0, most=10_000)]
+    prefill_replicas: Annotated[int, Option("Replicas that only compute prompts: disaggregation.", 0, least=0, most=1_000_000)]
     link_gb_s: Annotated[float | None, Option("From a prefill to a decode replica, in GB/s.", unit="GB/s", above=True, usual="the NICs")]
     link_ms: Annotated[float, Option("Latency of a transfer.", 0.0, unit="ms")]
     staging: Annotated[int, Option("Prompts that a prefill replica computes or holds for transfer at most.", 64)]
+    cells: Annotated[int, Option("Parts of the fleet: each request goes to one at random, whose router knows its own replicas alone.", 1, most=100_000)]
     hash_tokens: Annotated[int | None, Option("Prompt tokens that one hash of an arrival stands for.", hidden=True)]
 
-class Simulation(Lengths, Layout, Load, Drafting, Arrivals, Scheduling, Fleet, total=False):
+class Machines(TypedDict, total=False):
+    """Where a large question is worked on."""
+    workers: Annotated[int, Option("Processes on this machine.", 1, kind="loose count")]
+    scheduler: Annotated[str | None, Option("A dask cluster, such as tcp://10.0.0.1:8786.")]
+
+class Simulation(Lengths, Layout, Load, Drafting, Arrivals, Scheduling, Fleet, Machines, total=False):
     """Requests one by one."""
 
 class Price(TypedDict, total=False):
@@ -389,15 +395,14 @@ class Traced(TypedDict, total=False):
     """What else a simulation writes."""
     timeline: Annotated[Path | None, Option("Write queue, batch and cache over time to this CSV.", kind="path")]
     chrome_trace: Annotated[Path | None, Option("Write every step to this JSON, for chrome://tracing or Perfetto.", kind="path")]
+    resume: Annotated[bool, Option("Keep finished cells beside --out, and use them.", False)]
 
-class Sweeping(TypedDict, total=False):
+class Sweeping(Machines, total=False):
     """How a sweep runs, and what is kept of it."""
     set: Annotated[Sequence[str] | None, Option("Any other keyword of estimate or simulate, as NAME=LIST; may be repeated.", kind="text", many=True, metavar="NAME=LIST")]
     sheet: Annotated[str | None, Option("Sheet of a workbook.", usual="the first with scenarios")]
     simulate: Annotated[bool, Option("Simulate each row, request by request.", False)]
     pareto: Annotated[str | None, Option("Keep what nothing else beats, such as tok_s_user:tok_s_gpu.")]
-    workers: Annotated[int, Option("Processes on this machine.", 1, kind="loose count")]
-    scheduler: Annotated[str | None, Option("A dask cluster, such as tcp://10.0.0.1:8786.")]
     shard: Annotated[str, Option("Answer only part i of n: i/n.", "1/1")]
     resume: Annotated[bool, Option("Keep finished pieces beside --out, and use them.", False)]
 
@@ -468,7 +473,7 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "Search": (Search,),
     "Question": (Asked, Guarding),
     "Contents": (Workbook, Page),
-    "Output": (Sweeping, Measuring, Scored, Shown, Judged, Serving, Detailed, Tree, Traced, Pictures),
+    "Output": (Machines, Sweeping, Measuring, Scored, Shown, Judged, Serving, Detailed, Tree, Traced, Pictures),
 }
 """Headings of the help, in their order; what an option says of its own group goes first."""
 
