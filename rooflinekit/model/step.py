@@ -205,6 +205,19 @@ class Plan:
         return float(self.deployment.settings.token_budget or default)
 
     @property
+    def image_tokens(self) -> int:
+        """Tokens that images put into every prompt."""
+        images = self.deployment.images
+        return self.model.seeing(images).tokens(images) if images else 0
+
+    def prompt(self, text: Numeric) -> Numeric:
+        """Tokens of a prompt of so many tokens of text, and of its images."""
+        if not self.image_tokens:
+            return text
+        each = fact(self.image_tokens, "image_tokens", "tokens of the images of a prompt", "", _PREPROCESSED)
+        return named(text + each, "prompt", "tokens of a prompt: text and images")
+
+    @property
     def costs(self) -> StepCosts:
         """What the engine adds to kernels: nothing to the bound, and nothing on a CPU, since it was fitted on GPUs.
 
@@ -328,6 +341,7 @@ def _as_run(deployment: Deployment, system: System) -> Deployment:
 
 
 _PAIR = 2
+_PREPROCESSED = "its preprocessor (specs/config/vision.yaml)"
 _PARALLEL = "docs/parallelism.md"
 _BUDGET = "budget", "tokens of a step at most", "", "the engine's token budget"
 _PASSES = "passes", "engine steps: prompts beyond the token budget take several"

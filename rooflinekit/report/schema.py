@@ -83,6 +83,7 @@ def _asked() -> Any:
         "redundant_experts": _Natural, "skew": _Size, "power_cap": _Positive | None, "clock": _Positive | None,
         "engine_version": str | None,
         "memory_fraction": share, "eager": bool, "gpus": _Count,
+        "images": _Natural, "image_size": str | None, "image_tokens": _Natural,
     }  # fmt: skip
     return _object("Inputs", **(work | load | split | settings | special))
 
@@ -92,7 +93,8 @@ _LeverInputs = _object(
     "LeverInputs",
     **dict.fromkeys(("batch", "concurrency"), _Count | None),
     **{name: _Asked.__annotations__[name]
-       for name in ("isl", "osl", "cached", "context", "tp", "pp", "ep", "dp", "cp", "weights", "kv")},
+       for name in ("isl", "images", "image_size", "image_tokens", "osl", "cached", "context",
+                    "tp", "pp", "ep", "dp", "cp", "weights", "kv")},
 )  # fmt: skip
 _WalkInputs = _object(
     "WalkInputs",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooflinekit.model.types.units import format_time
-from rooflinekit.report.document import Document, Section, Table, Words, footer, machine, origin, three
+from rooflinekit.report.document import Document, Section, Table, Words, footer, machine, origin, three, tokens_in
 from rooflinekit.simulation.outcome import Outcome, ReplicaUse, Spread
 
 _USE = ["replica", "role", "steps", "busy", "batch", "KV used", "prefix hits"]
@@ -72,7 +72,7 @@ def _load(asked: dict[str, Any]) -> str:
         comes = str(asked["arrivals"])
     else:
         comes = f"{asked['rate']:g} requests/s, " + ("Poisson" if asked["cv"] == 1.0 else f"gamma, cv {asked['cv']:g}")
-    return f"{comes}, {asked['isl']} tokens in, {asked['osl']} out; "
+    return f"{comes}, {tokens_in(asked)}, {asked['osl']} out; "
 
 
 def _latency(name: str, spread: Spread) -> list[str]:

@@ -10,8 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
-from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
-from rooflinekit.estimation.lengths import parse_length, spread_length
+from rooflinekit.estimation.estimator import Resolved, image_inputs, read_deployment, resolve
+from rooflinekit.estimation.lengths import longer, parse_length, spread_length
 from rooflinekit.estimation.options import keywords, number_of, options_of, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS
@@ -370,7 +370,7 @@ def _inputs(plan: Plan, setup: Setup, fleet: Fleet) -> dict[str, Any]:
     precision = plan.precision
     inputs |= {"weights": getattr(precision.formats, plan.model.matrices[-1]).value, "kv": precision.kv.value}
     own = {key: value for key, value in asdict(setup).items() if key not in ("scheduler", "tiers")}
-    inputs |= asdict(setup.scheduler) | own
+    inputs |= asdict(setup.scheduler) | own | image_inputs(plan)
     inputs["cache_tier"] = ", ".join(f"{tier.name}={tier.capacity / GB:g}GB" for tier in setup.tiers) or None
     inputs |= {"token_budget": limits.token_budget, "max_num_seqs": limits.max_num_seqs}
     inputs |= {"max_model_len": limits.max_model_len, "policy": setup.scheduler.policy or _usual(plan)}
@@ -441,10 +441,12 @@ class Question:
                        **counts)  # fmt: skip
 
 
-def make_load(question: Question, seed: int = 0, most: int | None = None) -> tuple[Load, int, tuple[str, ...]]:
+def make_load(
+    question: Question, seed: int = 0, most: int | None = None, images: int = 0
+) -> tuple[Load, int, tuple[str, ...]]:
     """Arrivals for `simulate`, the tokens that a hash stands for, and what the reader should know.
 
-    most: tokens of the longest sequence that the engine admits.
+    most: tokens of the longest sequence that the engine admits; images: tokens that come to each prompt's text.
 
     >>> load, _, _ = make_load(Question(rate=2.0, requests=3, isl="64", osl="8"))
     >>> [arrival.isl for arrival in load.arrivals]
@@ -464,9 +466,12 @@ def make_load(question: Question, seed: int = 0, most: int | None = None) -> tup
     users, warmup = question.concurrency, question.warmup
     notes: tuple[str, ...] = ()
     if question.sessions is not None:
+        if images:
+            raise InputError("images and sessions exclude each other: which turns show images is not known")
         return _sessions(question, seed, most, objective)
     if question.trace is not None:
         trace = load_trace(question.trace, question.clean)
+        trace = replace(trace, isl=[each + images for each in trace.isl]) if images else trace
         arrivals = trace.arrivals(question.speed, question.requests)
         if users is not None:
             arrivals = (arrival._replace(time=0.0) for arrival in arrivals)
@@ -476,7 +481,7 @@ def make_load(question: Question, seed: int = 0, most: int | None = None) -> tup
         hash_tokens = trace.block_tokens or _PREFIX_TOKENS
     else:
         process, hash_tokens = _process(question), _PREFIX_TOKENS
-        isl, osl = parse_length(question.isl), parse_length(question.osl)
+        isl, osl = longer(parse_length(question.isl), images), parse_length(question.osl)
         count = question.requests or _REQUESTS
         if isinstance(process, ClosedLoop):
             users, warmup, count = process.users, process.warmup, process.prompts + process.warmup
@@ -611,7 +616,7 @@ def _played(
         raise WorkloadError(f"one simulation has at most {_TOGETHER:,} replicas; --cells divides more of them")
     if cells > 1:
         setup, question = setup.of_cell(number), question.of_cell(number, cells)
-    load, hash_tokens, notes = make_load(question, setup.seed, most)
+    load, hash_tokens, notes = make_load(question, setup.seed, most, resolved.plan.image_tokens)
     if cells > 1 and question.trace is not None:
         load = replace(load, arrivals=dealt(load.arrivals, given.get("seed", 0), number, cells))
     setup = replace(setup, hash_tokens=setup.hash_tokens or hash_tokens)

@@ -40,6 +40,7 @@ CASES: tuple[tuple[str, str, dict[str, Any], str | None], ...] = (
     ("qwen3-next-80b-a3b", "h100-sxm", {"tp": 2}, None),  # recurrent layers
     ("mixtral-8x7b", "a100-sxm-80gb", {"tp": 2}, "none"),  # the bare bound
     ("llama-3.1-8b", "l40s", {"tp": 4}, None),  # over PCI Express
+    ("qwen2.5-vl-7b", "h100-sxm", {"tp": 2, "images": 2, "image_size": "640x480"}, None),  # images
 )
 GPUS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
 KINDS: tuple[dict[str, tuple[Any, ...]], ...] = (
@@ -104,6 +105,7 @@ def random_state(draw: random.Random, fixed: bool) -> dict[str, float]:
 def static_answer(predictor: Predictor, at: dict[str, float], fixed: bool) -> list[Any]:
     """What the first function of a page returns, by the models themselves."""
     own = [float(at[name]) for name in ("batch", "isl", "osl", "cached")]
+    own[1] = predictor.plan.prompt(own[1])
     work = Workload(*own, float(at["context"]) if fixed else None)
     point = predictor.evaluate(work)
     rows = [
@@ -137,7 +139,7 @@ def rates(predictor: Predictor, rate: Any, tpot: Time) -> list[Any]:
 
 
 def load_answer(predictor: Predictor, load: LoadQuestion, at: dict[str, float]) -> list[Any]:
-    isl, osl = float(at["isl"]), float(at["osl"])
+    isl, osl = predictor.plan.prompt(float(at["isl"])), float(at["osl"])
     asked = {"rate": at["load"]} if load.users is None else {"users": max(round(at["load"]), 1.0)}
     answer = answer_load(predictor, replace(load, traffic=replace(load.traffic, isl=isl, osl=osl), **asked))
     found, held = answer.loaded, answer.memory(predictor)
@@ -205,6 +207,13 @@ def timed_parts(kinds: tuple[tuple[Any, ...], ...], rows: list[Any]) -> list[Any
 
 def test_javascript_answers_as_python() -> None:
     assert compare(60, 2, seed=1) < 1e-12
+
+
+def test_javascript_answers_as_python_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeing = {"images": (1, 3), "image_size": ("640x480", None), "rate": (None, 2.0), "tp": (1, 2)}
+    monkeypatch.setattr(f"{__name__}.KINDS", (seeing,))
+    monkeypatch.setattr(f"{__name__}.MODELS", ("gemma-3-27b", "llama-4-scout", "qwen2.5-vl-7b"))
+    assert compare(5, 2, seed=1) < 1e-12
 
 
 @pytest.mark.long

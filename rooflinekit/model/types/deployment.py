@@ -6,6 +6,7 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import DEFAULTS, EngineSettings
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
+from rooflinekit.model.types.vision import Images
 
 ENGINES = ("vllm", "sglang", "trtllm", "gpt-fast", "ideal")
 ALL_REDUCE = ("auto", "one_shot", "two_shot", "ring", "in_switch")
@@ -42,6 +43,7 @@ class Deployment:
     engine_version: str | None = None  #: None is the newest that its profile describes
     settings: EngineSettings = DEFAULTS
     kv_policy: KVPolicy = FULL
+    images: Images | None = None  #: that come with every prompt; None: text alone
     power_cap: float | None = None  #: limit of each accelerator's power [W]; None is its rated power
     clock: float | None = None  #: locked core clock [MHz]; None lets the accelerator choose
 

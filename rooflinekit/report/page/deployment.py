@@ -21,6 +21,7 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.derivation import quantity
+from rooflinekit.report.document import images_in, tokens_in
 from rooflinekit.report.page.offers import Asked, Offers, roofs
 from rooflinekit.report.page.program import Written
 from rooflinekit.report.page.render import card, heading, paragraphs, table
@@ -56,7 +57,7 @@ class Deployed:
         """What runs where, and what was asked of it."""
         inputs = self.answer.inputs
         load = self.answer.load.arrivals if self.answer.load else f"batch {inputs['batch']}"
-        return f"{title(self.answer)}, {load}, {inputs['isl']} tokens in, {inputs['osl']} out"
+        return f"{title(self.answer)}, {load}, {tokens_in(inputs)}, {inputs['osl']} out"
 
     @property
     def work(self) -> Workload:
@@ -76,6 +77,7 @@ class Deployed:
         load, work = self.asked.load, self.case.work
         names = ["batch", "isl", "osl", "cached"] if load is None else ["isl", "osl"]
         counts: dict[str, Any] = {name: int(getattr(work, name)) for name in names}
+        counts["isl"] -= self.case.predictor.plan.image_tokens
         if load is not None:
             counts |= {"rate": load.rate} if load.users is None else {"users": int(float(load.users))}
         if work.context is not None:
@@ -121,6 +123,7 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
         reference = {"title": title(against.answer), "at": against.at, "plan": placed(other)}
     return {
         "asked": deployed.at,
+        "images": images_in(deployed.answer.inputs),
         "engine": deployed.answer.engine,
         "given": {deployed.at["model"]: deployed.asked.model, deployed.at["gpu"]: deployed.asked.gpu},
         "options": _flags(deployed.scenario),

@@ -203,7 +203,7 @@ function factsOf(view) {
   const asked = "rate" in at ? `${three(at.rate)} requests/s${DATA.process.rate}` : "users" in at ? `closed loop of ${at.users} ${counted("user", at.users)}${DATA.process.users}` : `batch ${at.batch}`;
   const level = times.tpot.low === times.tpot.high ? say("bound") : say("expected", { evidence: view.rows.plan.evidence, ttft: asTime(times.ttft.bound), tpot: asTime(times.tpot.bound) });
   return [
-    say("asked", { load: asked, isl: at.isl, osl: at.osl, cached: at.cached ? say("cached", at) : "", weights, activations, kv }),
+    say("asked", { load: asked, isl: at.isl, osl: at.osl, cached: at.cached ? say("cached", at) : "", images: DATA.images ?? "", weights, activations, kv }),
     say("memory", { total: asBytes(memory.total), capacity: asBytes(memory.capacity), share: Math.round(100 * memory.total / memory.capacity), room: say(view.load ? "slots" : "room", { most: GROUPED.format(memory.room) }), level }),
   ];
 }

@@ -74,7 +74,8 @@ class Program:
 
         def static(batch: Any, isl: Any, osl: Any, speed: Any, **more: Any) -> list[Any]:
             outlined = self._outlined(predictor, speed)
-            work = Workload(batch, isl, osl, more["cached"], more["context"] if fixed else None)
+            prompt = outlined.plan.prompt(isl)
+            work = Workload(batch, prompt, osl, more["cached"], more["context"] if fixed else None)
             point = outlined.evaluate(work)
             steps[:] = point.prefill.kernels, point.decode.kernels
             rates = _rates(point.output_rate(batch, osl), predictor, point.tpot)
@@ -96,15 +97,17 @@ class Program:
         mixing, in_step = list[Shared](), question.users is not None and follows(predictor.plan)
 
         def shared(users: Any, isl: Any, osl: Any, speed: Any) -> list[Any]:
-            load = InFlight(users, isl, osl, question.traffic.cached, in_step)
+            load = InFlight(users, predictor.plan.prompt(isl), osl, question.traffic.cached, in_step)
             mixing[:] = [shared_times(self._outlined(predictor, speed), load)]
             return [getattr(getattr(mixing[0], name), end) for name in _SHARED for end in ENDS]
 
         times = self._added(shared, ("users", *_LENGTHS))
 
         def loaded(load: Any, isl: Any, osl: Any, speed: Any) -> list[Any]:
+            text, isl = isl, predictor.plan.prompt(isl)
+
             def known(running: Any) -> Shared:
-                ends: Any = iter(call(times, [running, isl, osl, speed], len(_SHARED) * len(ENDS)))
+                ends: Any = iter(call(times, [running, text, osl, speed], len(_SHARED) * len(ENDS)))
                 told: dict[str, Any] = {name: Time(*islice(ends, len(ENDS))) for name in _SHARED}
                 return replace(mixing[0], **told, turning=None)
 
