@@ -9,6 +9,7 @@ from typing import Any
 
 import rooflinekit as rk
 from rooflinekit import Batch
+from rooflinekit.estimation.results import StepResult
 from rooflinekit.report.palette import PALETTES
 
 DATA = Path(__file__).parents[1] / "_site" / "static" / "lessons.js"
@@ -39,7 +40,7 @@ def _short(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-def _times(step: rk.StepResult) -> list[float]:
+def _times(step: StepResult) -> list[float]:
     return [step.time_parts_ms[part] for part in _TIMES]
 
 
@@ -121,7 +122,7 @@ def chunked_prefill() -> Any:
             for past in range(0, 8192, chunk)
         ]
         times = [
-            1e3 * rk.predict_step("llama-3.1-8b", "h100-sxm", deployment, piece, calibration="none").time
+            1e3 * float(rk.predict_step("llama-3.1-8b", "h100-sxm", deployment, piece, calibration="none").time)
             for piece in pieces
         ]
         bars = {"longest gap between tokens": [max(times)], "the prompt's first token": [sum(times)]}
