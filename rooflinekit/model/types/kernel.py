@@ -193,6 +193,7 @@ class Kernel:
     variant: str = ""  #: what else picks an engine's kernel: format of the cache, collective, routing of the experts
     nic_bytes: Numeric = quantity("nic", "sent beyond the scale-up domain", "B", default=0.0)
     shape: Shape = ROWLESS
+    dequantised: bool = False  #: weights are kept in a narrower format than the arithmetic's
 
     @property
     def bytes(self) -> Numeric:
