@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.economics.commitments import Spot, held_levels, pay
-from rooflinekit.decision.economics.price import HourlyPrice, quotes_of
-from rooflinekit.decision.economics.tco import Owning, rent_or_buy
+from rooflinekit.decision.economics.price import HourlyPrice, Purchase, quotes_of
+from rooflinekit.decision.economics.tco import rent_or_buy
 from rooflinekit.decision.planning.budget import affordable
 from rooflinekit.decision.planning.capacity import formula_capacity
 from rooflinekit.decision.planning.plan import PlanAnswer, read_question
@@ -437,6 +437,27 @@ class TestAutoscaling:
         assert "cold start of 187 s" in over.answer
         json.dumps(scaled.to_dict())
 
+    def test_its_sentence_says_what_the_objectives_rest_on(self, scaled: PlanAnswer) -> None:
+        assert "closed form" in scaled.over_time.answer.partition("Autoscaled")[2]  # type: ignore[union-attr]
+
+    def test_bounds_and_cooldown_are_kept(self) -> None:
+        def scaled(**more: Any) -> Any:
+            made = _plan(autoscale=True, cold_start=[2], **more).over_time
+            assert made is not None
+            assert made.autoscaling is not None
+            return made.autoscaling.policies
+
+        free, most = scaled(), max(each.most for each in scaled())
+        for each in scaled(min_replicas=3, max_replicas=most - 1):
+            assert {count for _, count in each.steps} <= set(range(3, most))
+            assert each.most <= most - 1
+        slow = scaled(cooldown=7200)
+        assert sum(each.changes_per_hour for each in slow) < sum(each.changes_per_hour for each in free)
+        with pytest.raises(InputError, match="max_replicas must be at least min_replicas"):
+            scaled(min_replicas=4, max_replicas=2)
+        with pytest.raises(InputError, match="belongs to autoscaling"):
+            _plan(cooldown=60)
+
     def test_a_longer_cold_start_serves_no_better(self) -> None:
         """A load that doubles within an hour, at the same setting."""
         more = {**SLOW, "profile": [0.3] * 12 + [3.0] * 12, "cold_start": [1, 30]}
@@ -506,11 +527,11 @@ class TestOwning:
 
     def test_the_annuity_pays_the_purchase_back(self) -> None:
         """The present value of all its months and of the residual is the price."""
-        owning = Owning(30_000.0, 4.0, interest=0.08, residual=0.1)
+        owning = Purchase(30_000.0, 4.0, interest=0.08, residual=0.1)
         i = owning.month_interest
         months = sum(owning.capital / (1 + i) ** month for month in range(1, 49))
         assert months + 3_000.0 / 1.08**4 == pytest.approx(30_000.0)
-        assert Owning(30_000.0, 4.0).capital == pytest.approx(30_000.0 / 48)
+        assert Purchase(30_000.0, 4.0).capital == pytest.approx(30_000.0 / 48)
 
     @given(
         rent=st.floats(100.0, 5000.0), running=st.floats(0.0, 3000.0), interest=st.floats(0.0, 0.3),
@@ -519,7 +540,7 @@ class TestOwning:
     def test_the_break_even_is_the_first_month_that_pays(
         self, rent: float, running: float, interest: float, gpus: list[int]
     ) -> None:
-        owning = Owning(20_000.0, 3.0, interest=interest, staff=12 * running)
+        owning = Purchase(20_000.0, 3.0, interest=interest, staff=12 * running)
         rents = [rent * each for each in gpus]
         told = rent_or_buy(owning, gpus, rents, 0.0, 0.0)
         i = owning.month_interest
@@ -562,7 +583,7 @@ class TestOwning:
     @pytest.mark.parametrize(
         ("text", "says"),
         [
-            ("purchase: 1\n", "years is missing"),
+            ("purchase: 1\n", "years: is missing"),
             ("purchase: 1\nyears: 4\nintrest: 1\n", "nearest: interest"),
             ("purchase: -1\nyears: 4\n", "purchase must be"),
             ("purchase: 1\nyears: 4\nresidual: 2\n", "shares"),
