@@ -239,7 +239,7 @@ TOOLS: Mapping[str, Tool] = {
         Tool("estimate", "Predict TTFT, TPOT, throughput, memory and power, of a static batch or under load.",
              _estimate, _Estimate, {"model": (str, ...), "kernels": (bool, False)}, quick=True),
         Tool("plan", "Find the cheapest deployments that carry a traffic within objectives: 'p95 ttft<1s'.",
-             _plan, _Plan, {"model": (str, ...), "slo": (str | list[str] | None, None)}, _FILES, {"confirm": 5}),
+             _plan, _Plan, {"model": (str, ...), "slo": (str | list[str] | None, None)}, (*_FILES, "classes"), {"confirm": 5}),
         Tool("levers", "Say what would help a deployment most, ranked by what it gains.",
              _ask("decision.sensitivity.levers:levers"), _Levers),
         Tool("explain", "Derive a number of an estimate (tpot, ttft, memory, decode.attention ...) from its sources.",
