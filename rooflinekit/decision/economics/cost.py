@@ -271,7 +271,7 @@ class Served:
         """Every input as it was understood."""
         plan, asked = self.predictor.plan, self.asked
         degrees = {name: getattr(plan.deployment, name) for name in ("tp", "pp", "ep", "dp", "cp")}
-        formats = getattr(plan.precision.formats, plan.model.matrices[-1]).value
+        formats = plan.precision.weights_of(plan.model.matrices[-1]).value
         lengths = {"isl": int(asked.prompt), "osl": int(asked.output), "cached": asked.cached}
         return {**lengths, "concurrency": asked.concurrency, **degrees, "weights": formats,
                 "kv": plan.precision.kv.value, "pue": asked.pue}  # fmt: skip

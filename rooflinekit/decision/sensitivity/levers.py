@@ -454,5 +454,5 @@ def _inputs(question: Question, predictor: Predictor) -> dict[str, Any]:
     counts = {"isl": int(work.isl), "osl": int(work.osl), "cached": int(work.cached)}
     context = {"context": float(work.decode_context)}
     degrees = {name: getattr(deployment, name) for name in ("tp", "pp", "ep", "dp", "cp")}
-    weights = getattr(precision.formats, predictor.plan.model.matrices[-1]).value
+    weights = precision.weights_of(predictor.plan.model.matrices[-1]).value
     return {**parallel, **counts, **context, **degrees, "weights": weights, "kv": precision.kv.value}
